@@ -1,0 +1,20 @@
+// The kernels of one instruction-set level. Included with SOPR_LEVEL defined, it declares that level's own copies.
+#pragma once
+
+#include "kernels.h"
+
+namespace sopr {
+
+struct Table {
+    void (*segment_mean)(const SegmentMean&, int threads);
+    void (*segment_mean_backward)(const SegmentMeanBackward&, int threads);
+};
+
+#ifdef SOPR_LEVEL
+namespace SOPR_LEVEL {
+void segment_mean(const SegmentMean&, int threads);
+void segment_mean_backward(const SegmentMeanBackward&, int threads);
+}  // namespace SOPR_LEVEL
+#endif
+
+}  // namespace sopr

@@ -1,0 +1,50 @@
+// One block a segment, one thread a column: neighbouring threads read neighbouring floats of a row.
+#include "cuda/kernels_cuda.h"
+#include "cuda/launch.h"
+
+namespace sopr::cuda {
+namespace {
+
+constexpr int kMaxThreads = 256;
+
+int block_threads(int64_t width) {
+    const int64_t rounded = (width + 31) / 32 * 32;
+    return int(rounded < kMaxThreads ? rounded : kMaxThreads);
+}
+
+__global__ void mean_kernel(SegmentMean p) {
+    const int64_t g = blockIdx.x;
+    const int64_t begin = p.offsets[g], end = p.offsets[g + 1];
+    const float weight = end > begin ? 1.0f / float(end - begin) : 0.0f;
+    for (int64_t e = threadIdx.x; e < p.width; e += blockDim.x) {
+        float sum = 0;
+        for (int64_t t = begin; t < end; ++t) sum += p.x[t * p.width + e];
+        p.out[g * p.width + e] = sum * weight;
+    }
+}
+
+__global__ void mean_backward_kernel(SegmentMeanBackward p) {
+    const int64_t g = blockIdx.x;
+    const int64_t begin = p.offsets[g], end = p.offsets[g + 1];
+    const float weight = end > begin ? 1.0f / float(end - begin) : 0.0f;
+    for (int64_t e = threadIdx.x; e < p.width; e += blockDim.x) {
+        const float grad = p.grad_out[g * p.width + e] * weight;
+        for (int64_t t = begin; t < end; ++t) p.grad_x[t * p.width + e] = grad;
+    }
+}
+
+}  // namespace
+
+void segment_mean(const SegmentMean& p, cudaStream_t stream) {
+    if (p.segments == 0 || p.width == 0) return;
+    mean_kernel<<<unsigned(p.segments), block_threads(p.width), 0, stream>>>(p);
+    check_launch("segment_mean");
+}
+
+void segment_mean_backward(const SegmentMeanBackward& p, cudaStream_t stream) {
+    if (p.segments == 0 || p.width == 0) return;
+    mean_backward_kernel<<<unsigned(p.segments), block_threads(p.width), 0, stream>>>(p);
+    check_launch("segment_mean_backward");
+}
+
+}  // namespace sopr::cuda

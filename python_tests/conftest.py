@@ -1,0 +1,25 @@
+import pytest
+import torch
+
+from sopr_fast import _native
+
+
+def _why_no_cuda() -> str | None:
+    if _native._cuda is None:
+        return "the CUDA module was not built"
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    return None
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request) -> torch.device:
+    """Each device the operators run on; CUDA skips with its reason."""
+    if request.param == "cuda" and (reason := _why_no_cuda()):
+        pytest.skip(reason)
+    return torch.device(request.param)
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)

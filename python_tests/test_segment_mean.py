@@ -1,0 +1,50 @@
+import pytest
+import torch
+
+from sopr_fast import ops
+from sopr_fast.ops import reference
+
+
+def batch(sizes, width, device, generator):
+    offsets = torch.tensor([0, *torch.tensor(sizes).cumsum(0).tolist()], dtype=torch.int32)
+    x = torch.randn(int(offsets[-1]), width, generator=generator)
+    return x.to(device), offsets.to(device)
+
+
+@pytest.mark.parametrize("sizes", [[3], [0], [1, 0, 16, 17, 0], [400, 2], [16384]])
+@pytest.mark.parametrize("width", [1, 64, 67])
+def test_segment_mean_matches_float64(sizes, width, device, generator):
+    x, offsets = batch(sizes, width, device, generator)
+    expected = reference.segment_mean(x.double().cpu(), offsets.cpu())
+    torch.testing.assert_close(ops.segment_mean(x, offsets).double().cpu(), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_segment_mean_gradient_matches_float64(device, generator):
+    x, offsets = batch([5, 0, 1, 30], 64, device, generator)
+    weights = torch.randn(4, 64, generator=generator).to(device)
+    (grad,) = torch.autograd.grad((ops.segment_mean(x.requires_grad_(), offsets) * weights).sum(), x)
+    oracle = x.detach().double().cpu().requires_grad_()
+    mean = reference.segment_mean(oracle, offsets.cpu())
+    (expected,) = torch.autograd.grad((mean * weights.double().cpu()).sum(), oracle)
+    torch.testing.assert_close(grad.double().cpu(), expected, atol=1e-7, rtol=1e-5)
+
+
+def test_segment_mean_opcheck(device, generator):
+    x, offsets = batch([5, 0, 2], 8, device, generator)
+    torch.library.opcheck(torch.ops.sopr_fast.segment_mean.default, (x.requires_grad_(), offsets))
+
+
+def test_segment_mean_non_contiguous(device, generator):
+    x, offsets = batch([5, 2], 8, device, generator)
+    assert torch.equal(ops.segment_mean(x.t().contiguous().t(), offsets), ops.segment_mean(x, offsets))
+
+
+@pytest.mark.parametrize("offsets", [[0, 3], [1, 7], [0, 5, 4, 7], []])
+def test_segment_mean_refuses_offsets(offsets, generator):
+    with pytest.raises(ValueError, match="offsets"):
+        ops.segment_mean(torch.zeros(7, 2), torch.tensor(offsets, dtype=torch.int32))
+
+
+def test_segment_mean_refuses_dtype():
+    with pytest.raises(TypeError, match="x must be torch.float32, got torch.float64"):
+        ops.segment_mean(torch.zeros(2, 2, dtype=torch.float64), torch.tensor([0, 2], dtype=torch.int32))

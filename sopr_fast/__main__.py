@@ -1,0 +1,17 @@
+"""`python -m sopr_fast`: what is installed, one fact a line."""
+
+from ._native import build_info
+
+
+def main() -> None:
+    for name, value in build_info().items():
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                print(f"{name + '.' + key:<28} {inner or 'not built'}")
+        else:
+            text = ", ".join(value) if isinstance(value, list) else value
+            print(f"{name:<28} {text or 'none'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The compiled modules: which were built, for what, and the arguments their functions share."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ._version import __version__
+
+try:
+    from . import _cpu
+except ImportError as error:
+    raise ImportError(
+        f"sopr_fast's compiled module is missing ({error}); build it with `pip install .` in the source folder"
+    ) from error
+try:
+    from . import _cuda
+except ImportError:
+    _cuda = None
+
+for _module in filter(None, (_cpu, _cuda)):
+    if _module.version != __version__:
+        raise ImportError(
+            f"{_module.__file__} is of version {_module.version}, the Python sources are {__version__}; "
+            "build again with `pip install .`"
+        )
+
+_local = threading.local()
+
+
+def threads() -> int:
+    """Threads that a CPU kernel called now may use."""
+    return getattr(_local, "threads", None) or torch.get_num_threads()
+
+
+@contextlib.contextmanager
+def torch_on_one_thread() -> Iterator[None]:
+    """Torch's own operators on one thread, so that their sums do not depend on how many there are; kernels keep all."""
+    before = threads()
+    torch_before = torch.get_num_threads()
+    outer = getattr(_local, "threads", None)
+    _local.threads = before
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(torch_before)
+        _local.threads = outer
+
+
+def build_info() -> dict[str, Any]:
+    """What is installed and what it runs on: versions, compiled modules, instruction set, CUDA, threads.
+
+    Does not touch the CUDA driver.
+    """
+    return {
+        "version": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "modules": {
+            "_cpu": _cpu.__file__,
+            "_cuda": _cuda.__file__ if _cuda else None,
+        },
+        "instruction_set": _cpu.isa,
+        "instruction_sets_available": list(_cpu.supported_isas),
+        "cuda_architectures": _cuda.architectures.split() if _cuda else [],
+        "cuda_compiler": _cuda.compiler if _cuda else None,
+    }

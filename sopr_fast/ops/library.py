@@ -1,0 +1,85 @@
+"""Where the operators are registered with torch, and how their kernels are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .. import _native
+
+library = torch.library.Library("sopr_fast", "DEF")
+
+
+def define(
+    schema: str,
+    *,
+    cpu: Callable,
+    fake: Callable,
+    cuda: Callable | None = None,
+    backward: Callable | None = None,
+    setup_context: Callable | None = None,
+) -> Callable:
+    """Registers `sopr_fast::<schema>` and returns the operator."""
+    library.define(schema)
+    name = schema.partition("(")[0]
+    library.impl(name, cpu, "CPU")
+    if cuda is not None and _native._cuda is not None:
+        library.impl(name, cuda, "CUDA")
+    torch.library.register_fake(f"sopr_fast::{name}", fake, lib=library)
+    if backward is not None:
+        torch.library.register_autograd(
+            f"sopr_fast::{name}", backward, setup_context=setup_context, lib=library
+        )
+    return getattr(torch.ops.sopr_fast, name).default
+
+
+def call_cpu(kernel: str, *arguments: Tensor | float | None) -> None:
+    """Runs a CPU kernel; tensors pass as addresses, None as a null one."""
+    getattr(_native._cpu, kernel)(*map(_argument, arguments), _native.threads())
+
+
+def call_cuda(kernel: str, *arguments: Tensor | float | None) -> None:
+    """Runs a CUDA kernel on the current stream of the first tensor's device."""
+    device = next(a.device for a in arguments if isinstance(a, Tensor))
+    with torch.cuda.device(device):
+        stream = torch.cuda.current_stream(device).cuda_stream
+        getattr(_native._cuda, kernel)(*map(_argument, arguments), stream)
+
+
+def call(kernel: str, device: torch.device, *arguments: Tensor | float | None) -> None:
+    """Runs a kernel that the CPU and CUDA modules both have, under one name and argument list."""
+    (call_cuda if device.type == "cuda" else call_cpu)(kernel, *arguments)
+
+
+def _argument(value: Tensor | float | None) -> float:
+    if isinstance(value, Tensor):
+        return value.data_ptr()
+    return 0 if value is None else value
+
+
+def check_tensor(name: str, value: Tensor, dtype: torch.dtype, *shape: int | str) -> Tensor:
+    """The tensor, contiguous, or an error that names it; letters in `shape` stand for any size."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+    if value.dtype != dtype:
+        raise TypeError(f"{name} must be {dtype}, got {value.dtype}")
+    fits = value.dim() == len(shape) and all(
+        isinstance(want, str) or want == have for want, have in zip(shape, value.shape, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join(map(str, shape))
+        raise ValueError(f"{name} must have shape ({wanted}), got {tuple(value.shape)}")
+    return value.contiguous()
+
+
+def check_offsets(offsets: Tensor, total: int) -> Tensor:
+    """Offsets of consecutive segments that cover rows 0 to total, or an error."""
+    offsets = check_tensor("offsets", offsets, torch.int32, "G + 1")
+    if torch.compiler.is_compiling() or offsets.device.type != "cpu":
+        return offsets
+    ends = offsets.numpy()
+    if len(ends) < 1 or ends[0] != 0 or ends[-1] != total or (ends[1:] < ends[:-1]).any():
+        raise ValueError(f"offsets must ascend from 0 to the {total} rows")
+    return offsets

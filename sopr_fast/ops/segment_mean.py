@@ -1,0 +1,72 @@
+"""Mean of the rows of every segment of a ragged batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .library import call, check_offsets, check_tensor, define
+
+
+def segment_mean(x: Tensor, offsets: Tensor) -> Tensor:
+    """Mean over the rows of each segment, 0 for an empty one (mean pooling, paper section 3.1).
+
+    Args:
+        x: (T, E) float32.
+        offsets: (G + 1,) int32; segment g is rows ``offsets[g]:offsets[g + 1]``, all rows are covered.
+
+    Returns:
+        (G, E) float32. Differentiable in x.
+
+    Raises:
+        TypeError, ValueError: a wrong dtype, shape or offsets that do not ascend from 0 to T.
+
+    Equivalent to::
+
+        torch.stack([x[a:b].mean(0) if b > a else x.new_zeros(E) for a, b in zip(offsets, offsets[1:])])
+    """
+    x = check_tensor("x", x, torch.float32, "T", "E")
+    return _segment_mean(x, check_offsets(offsets, len(x)))
+
+
+def _forward(x: Tensor, offsets: Tensor) -> Tensor:
+    x, offsets = x.contiguous(), offsets.contiguous()
+    out = x.new_empty(len(offsets) - 1, x.shape[1])
+    call("segment_mean", x.device, x, offsets, out, *out.shape)
+    return out
+
+
+def _backward_kernel(grad_out: Tensor, offsets: Tensor, tokens: int) -> Tensor:
+    grad_out, offsets = grad_out.contiguous(), offsets.contiguous()
+    grad_x = grad_out.new_empty(tokens, grad_out.shape[1])
+    call("segment_mean_backward", grad_out.device, grad_out, offsets, grad_x, *grad_out.shape)
+    return grad_x
+
+
+_segment_mean_backward = define(
+    "segment_mean_backward(Tensor grad_out, Tensor offsets, SymInt tokens) -> Tensor",
+    cpu=_backward_kernel,
+    cuda=_backward_kernel,
+    fake=lambda grad_out, offsets, tokens: grad_out.new_empty(tokens, grad_out.shape[1]),
+)
+
+
+def _setup_context(ctx, inputs, output) -> None:
+    x, offsets = inputs
+    ctx.save_for_backward(offsets)
+    ctx.tokens = x.shape[0]
+
+
+def _backward(ctx, grad_out: Tensor) -> tuple[Tensor, None]:
+    (offsets,) = ctx.saved_tensors
+    return _segment_mean_backward(grad_out, offsets, ctx.tokens), None
+
+
+_segment_mean = define(
+    "segment_mean(Tensor x, Tensor offsets) -> Tensor",
+    cpu=_forward,
+    cuda=_forward,
+    fake=lambda x, offsets: x.new_empty(offsets.shape[0] - 1, x.shape[1]),
+    backward=_backward,
+    setup_context=_setup_context,
+)
