@@ -25,15 +25,12 @@ PYBIND11_MODULE(_cuda, m) {
     m.attr("architectures") = SOPR_CUDA_ARCHITECTURES;
     m.attr("compiler") = SOPR_CUDA_COMPILER;
 
-    m.def("segment_mean",
-          [](Address x, Address offsets, Address out, int64_t segments, int64_t width, Address stream) {
-              cuda::segment_mean({at<float>(x), at<int32_t>(offsets), at<float>(out), segments, width},
-                                 stream_at(stream));
-          });
+    m.def("segment_mean", [](Address x, Address offsets, Address out, int64_t segments, int64_t width, Address stream) {
+        cuda::segment_mean({at<float>(x), at<int32_t>(offsets), at<float>(out), segments, width}, stream_at(stream));
+    });
     m.def("segment_mean_backward",
           [](Address grad_out, Address offsets, Address grad_x, int64_t segments, int64_t width, Address stream) {
               cuda::segment_mean_backward(
-                  {at<float>(grad_out), at<int32_t>(offsets), at<float>(grad_x), segments, width},
-                  stream_at(stream));
+                  {at<float>(grad_out), at<int32_t>(offsets), at<float>(grad_x), segments, width}, stream_at(stream));
           });
 }

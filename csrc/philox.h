@@ -44,9 +44,7 @@ SOPR_INLINE Philox4 philox(uint32_t seed, uint32_t step, uint32_t c0, uint32_t c
 
 SOPR_INLINE uint32_t dropout_threshold(float probability) { return uint32_t(probability * 65536.0f + 0.5f); }
 
-SOPR_INLINE float dropout_scale(float probability) {
-    return 65536.0f / float(65536u - dropout_threshold(probability));
-}
+SOPR_INLINE float dropout_scale(float probability) { return 65536.0f / float(65536u - dropout_threshold(probability)); }
 
 SOPR_INLINE uint32_t philox_draw(const Philox4& bits, uint32_t column) {
     return bits.word[column / 2 % 4] >> (column % 2 * 16) & 0xFFFFu;

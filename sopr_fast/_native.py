@@ -16,7 +16,7 @@ try:
     from . import _cpu
 except ImportError as error:
     raise ImportError(
-        f"sopr_fast's compiled module is missing ({error}); build it with `pip install .` in the source folder"
+        f"sopr_fast's compiled module is missing ({error}); build it with `pip install .` in the sources"
     ) from error
 try:
     from . import _cuda
@@ -40,7 +40,7 @@ def threads() -> int:
 
 @contextlib.contextmanager
 def torch_on_one_thread() -> Iterator[None]:
-    """Torch's own operators on one thread, so that their sums do not depend on how many there are; kernels keep all."""
+    """Torch's own operators on one thread, since their sums depend on how many; kernels keep all."""
     before = threads()
     torch_before = torch.get_num_threads()
     outer = getattr(_local, "threads", None)

@@ -13,7 +13,7 @@ struct Level {
     const Table* table;
 };
 
-std::vector<Level> supported_levels();  // ascending
+std::vector<Level> supported_levels();   // ascending
 Level choose_level(const char* wanted);  // null or empty: the best; throws std::invalid_argument for others
 
 }  // namespace sopr

@@ -16,9 +16,7 @@ template <class Body>
 void parallel_for(int64_t items, int threads, Body&& body) {
     parallel_for(
         items, threads,
-        [](void* context, int64_t item, int worker) {
-            (*static_cast<decltype(&body)>(context))(item, worker);
-        },
+        [](void* context, int64_t item, int worker) { (*static_cast<decltype(&body)>(context))(item, worker); },
         const_cast<void*>(static_cast<const void*>(&body)));
 }
 
