@@ -1,0 +1,82 @@
+import pytest
+import torch
+
+from sopr_fast.ops import reference
+
+# Random123's known answers for philox4x32-10: counter, key, result.
+KNOWN = [
+    ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+]
+
+
+def words(text):
+    return [int(word, 16) for word in text.split()]
+
+
+def philox_integers(seed, step, c0, c1, c2, c3):
+    for _ in range(10):
+        a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (b >> 32) ^ c1 ^ seed, b % 2**32, (a >> 32) ^ c3 ^ step, a % 2**32
+        seed, step = (seed + 0x9E3779B9) % 2**32, (step + 0xBB67AE85) % 2**32
+    return c0, c1, c2, c3
+
+
+def multiplier(seed, step, threshold, level, layer, site, head, segment, row, column):
+    place = level << 24 | layer << 16 | site << 12 | head
+    bits = philox_integers(seed % 2**32, step % 2**32, column // 8, row, segment % 2**32, place)
+    draw = bits[column % 8 // 2] >> (16 * (column % 2)) & 0xFFFF
+    return 0.0 if draw < threshold else 65536 / (65536 - threshold)
+
+
+@pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
+def test_philox_known_answers(counter, key, result):
+    assert list(philox_integers(*words(key), *words(counter))) == words(result)
+    tensors = [torch.tensor(word) for word in words(key) + words(counter)]
+    assert [int(word) for word in reference.philox(*tensors)] == words(result)
+
+
+def test_philox_broadcasts():
+    c0 = torch.arange(5)
+    out = reference.philox(7, 9, c0, torch.tensor([[2**32 - 1], [3]]), 4, 5)
+    assert out[3].shape == (2, 5)
+    assert int(out[3][1, 4]) == philox_integers(7, 9, 4, 3, 4, 5)[3]
+
+
+@pytest.mark.parametrize(
+    ("probability", "threshold"), [(0.1, 6554), (0.5, 32768), (1e-6, 0), (0.999999, 65536)]
+)
+def test_dropout_mask_matches_integers(probability, threshold, device):
+    seed, step = -3, 2**40 + 17
+    rng = torch.tensor([seed, step], device=device)
+    segment = torch.tensor([0, 0, 2**32 + 5, 7], device=device)
+    row = torch.tensor([0, 1, 16383, 2], device=device)
+    head = torch.tensor([0, 1, 2, 11], device=device)
+    mask = reference.dropout_mask(
+        segment, row, 19, rng=rng, probability=probability, level=1, layer=5, site=3, head=head
+    )
+    assert mask.shape == (4, 19) and mask.dtype == torch.float32
+    expected = [
+        [
+            0.0 if threshold == 65536 else multiplier(seed, step, threshold, 1, 5, 3, h, s, r, c)
+            for c in range(19)
+        ]
+        for s, r, h in zip(segment.tolist(), row.tolist(), head.tolist(), strict=True)
+    ]
+    assert torch.equal(mask.cpu(), torch.tensor(expected))
+
+
+def test_dropout_mask_keeps_its_share():
+    rng = torch.tensor([1, 2])
+    place = {"level": 0, "layer": 0, "site": 2}
+    row = torch.arange(4096)
+    mask = reference.dropout_mask(0 * row, row, 256, rng=rng, probability=0.1, **place)
+    assert abs(float(mask.mean()) - 1) < 1e-3
+    assert abs(float((mask == 0).float().mean()) - 0.1) < 1e-3
+
+
+def test_segments_and_rows():
+    segment, row = reference.segments_and_rows(torch.tensor([0, 2, 2, 5], dtype=torch.int32))
+    assert segment.tolist() == [0, 0, 2, 2, 2]
+    assert row.tolist() == [0, 1, 0, 1, 2]
