@@ -1,0 +1,89 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from sopr_fast import metrics
+
+# Small integers give many ties.
+pairs = st.integers(2, 30).flatmap(
+    lambda n: st.tuples(*[st.lists(st.integers(-4, 4), min_size=n, max_size=n)] * 2)
+)
+
+
+@settings(deadline=None)
+@given(pairs)
+@pytest.mark.filterwarnings("ignore:An input array is constant")
+def test_rank_correlations_match_scipy(pair):
+    a, b = pair
+    if len(set(a)) == 1 or len(set(b)) == 1:
+        assert math.isnan(metrics.spearman(a, b)) and math.isnan(metrics.kendall(a, b))
+        return
+    assert metrics.spearman(a, b) == pytest.approx(stats.spearmanr(a, b).statistic, abs=1e-12)
+    assert metrics.kendall(a, b) == pytest.approx(stats.kendalltau(a, b).statistic, abs=1e-12)
+
+
+@pytest.mark.parametrize("metric", [metrics.spearman, metrics.kendall])
+def test_rank_correlation_takes_tensors_and_lists(metric):
+    a = torch.randn(50, generator=torch.Generator().manual_seed(0))
+    assert metric(a, a.tolist()) == pytest.approx(1)
+    assert metric(a, -a.numpy()) == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("metric", [metrics.spearman, metrics.kendall])
+def test_rank_correlation_refuses(metric):
+    with pytest.raises(ValueError, match="one length"):
+        metric([1, 2], [1, 2, 3])
+    with pytest.raises(ValueError, match="nan at position 1"):
+        metric([1, math.nan], [1, 2])
+    assert math.isnan(metric([1], [1]))
+
+
+@given(pairs, st.randoms())
+@settings(deadline=None)
+def test_regret_does_not_depend_on_order(pair, random):
+    returns, scores = pair
+    scores = [s + i / 1000 for i, s in enumerate(scores)]
+    k = random.randint(1, len(returns))
+    top = [r for _, r in sorted(zip(scores, returns, strict=True), reverse=True)][:k]
+    spread = max(returns) - min(returns)
+    expected = (max(returns) - max(top)) / spread if spread else 0.0
+    order = random.sample(range(len(returns)), len(returns))
+    assert metrics.regret_at_k(returns, scores, k) == pytest.approx(expected)
+    shuffled = metrics.regret_at_k([returns[i] for i in order], [scores[i] for i in order], k)
+    assert shuffled == pytest.approx(expected)
+
+
+def test_regret_takes_ties_in_input_order():
+    assert metrics.regret_at_k([3, 1, 2], [0, 0, 0], 1) == 0
+    assert metrics.regret_at_k([1, 3, 2], [0, 0, 0], 1) == 1
+
+
+@pytest.mark.parametrize("k", [0, 4, True, 1.0])
+def test_regret_refuses_k(k):
+    with pytest.raises(ValueError, match="k must be an integer from 1 to the number of policies, 3"):
+        metrics.regret_at_k([1, 2, 3], [1, 2, 3], k)
+
+
+@pytest.mark.parametrize("offset", [0, 1000])
+def test_policy_distance_matches_equation(offset, monkeypatch):
+    monkeypatch.setattr(metrics, "_CHUNK", 100)  # several chunks, the last one short
+    rng = np.random.default_rng(0)
+    train, test = rng.normal(offset, 1, (5, 37, 3)), rng.normal(offset, 1, (4, 37, 3))
+    test[2] = train[3]
+    expected = ((test[:, None] - train) ** 2).sum(3).mean(2)
+    distance, nearest = metrics.policy_distance(torch.from_numpy(train), test)
+    np.testing.assert_allclose(distance, expected.min(1), atol=1e-11)
+    np.testing.assert_array_equal(nearest, expected.argmin(1))
+    np.testing.assert_allclose(metrics.policy_distances(test, train), expected, atol=1e-11)
+
+
+def test_policy_distance_refuses_shapes():
+    with pytest.raises(ValueError, match=r"got \(2, 5, 3\) and \(4, 6, 3\)"):
+        metrics.policy_distance(np.zeros((4, 6, 3)), np.zeros((2, 5, 3)))
+    with pytest.raises(ValueError, match=r"got \(2, 6, 3\) and \(0, 6, 3\)"):
+        metrics.policy_distance(np.zeros((0, 6, 3)), np.zeros((2, 6, 3)))
