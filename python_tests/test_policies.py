@@ -1,0 +1,273 @@
+"""Every kind of policy gives the same columns as the numbers it was made from."""
+
+import numpy as np
+import pytest
+import torch
+from torch import distributions as dist
+from torch import nn
+
+from sopr_fast.policies import (
+    Gaussian,
+    Probabilities,
+    as_policies,
+    collect,
+    probe,
+)
+
+U, DS, DA = 40, 5, 3
+
+
+@pytest.fixture
+def states(generator):
+    return torch.randn(U, DS, generator=generator)
+
+
+@pytest.fixture
+def source():
+    return torch.arange(U) * 2 + 1  # rows in user data of 100 states
+
+
+def columns(policy, states, source, **options):
+    policies = as_policies([policy], states_count=100, **options)
+    return collect(policies, states, source, probe(policies, states, source), batch_size=7)[0]
+
+
+def linear(states):
+    return states[:, :DA] * 2 - 1
+
+
+class Predictor:
+    def predict(self, states, deterministic=False):
+        assert isinstance(states, np.ndarray) and deterministic
+        return linear(states), None
+
+
+class Net(nn.Module):
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0, dtype=dtype))
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, states):
+        assert states.dtype == self.scale.dtype and not torch.is_grad_enabled()
+        return self.drop(states[:, :DA]) * self.scale - 1
+
+
+class Frozen:
+    """A distribution of another library, with methods for its moments."""
+
+    def __init__(self, mean):
+        self._mean = mean
+
+    def mean(self):
+        return self._mean
+
+    def stddev(self):
+        return np.full_like(self._mean, 0.5)
+
+
+ACTING = {
+    "numpy": linear,
+    "float64": lambda s: linear(s.astype(np.float64)),
+    "fortran": lambda s: np.asfortranarray(linear(s)),
+    "list": lambda s: linear(s).tolist(),
+    "tensor": lambda s: linear(torch.from_numpy(s)).requires_grad_(),
+    "predict": Predictor(),
+    "module": Net(),
+    "float64 module": Net(torch.float64),
+}
+
+
+@pytest.mark.parametrize("policy", ACTING.values(), ids=ACTING.keys())
+def test_deterministic_policies(policy, states, source):
+    torch.testing.assert_close(columns(policy, states, source), linear(states), atol=1e-6, rtol=0)
+
+
+def make_array(kind, values, tmp_path):
+    if kind == "memmap":
+        np.save(tmp_path / "actions.npy", values)
+        return np.load(tmp_path / "actions.npy", mmap_mode="r")
+    if kind == "path":
+        np.save(tmp_path / "actions.npy", values)
+        return tmp_path / "actions.npy"
+    if kind == "read-only":
+        values.flags.writeable = False
+    return {
+        "fortran": np.asfortranarray,
+        "strided": lambda v: np.repeat(v, 2, 0)[::2],
+        "tensor": torch.tensor,
+    }.get(kind, lambda v: v)(values)
+
+
+@pytest.mark.parametrize("kind", ["float64", "memmap", "path", "read-only", "fortran", "strided", "tensor"])
+def test_arrays_are_indexed_like_the_states(kind, tmp_path, states, source):
+    values = np.random.default_rng(0).normal(size=(100, DA))
+    policy = make_array(kind, values.copy(), tmp_path)
+    expected = torch.from_numpy(values).float()[source]
+    assert torch.equal(columns(policy, states, source), expected)
+
+
+GAUSSIAN = {
+    "ours": lambda s: Gaussian(linear(s), np.full((len(s), DA), 0.5)),
+    "one deviation": lambda s: Gaussian(linear(s), np.float32(0.5)),
+    "torch": lambda s: dist.Independent(dist.Normal(linear(torch.from_numpy(s)), 0.5), 1),
+    "methods": lambda s: Frozen(linear(s)),
+    "array": Gaussian(np.zeros((100, DA)), np.ones((100, DA))),
+}
+
+
+@pytest.mark.parametrize("name", GAUSSIAN)
+def test_gaussian_policies(name, states, source):
+    got = columns(GAUSSIAN[name], states, source)
+    mean, std = (torch.zeros(U, DA), 1.0) if name == "array" else (linear(states), 0.5)
+    torch.testing.assert_close(got, torch.cat([mean, torch.full((U, DA), std)], 1))
+
+
+DISCRETE = {
+    "ours": lambda s: Probabilities(softmax(s)),
+    "torch": lambda s: dist.Categorical(logits=torch.from_numpy(s)),
+    "one-hot": lambda s: dist.OneHotCategorical(logits=torch.from_numpy(s)),
+}
+
+
+def softmax(s):
+    return np.exp(s) / np.exp(s).sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("policy", DISCRETE.values(), ids=DISCRETE.keys())
+def test_discrete_probabilities(policy, states, source):
+    torch.testing.assert_close(columns(policy, states, source), states.softmax(1))
+
+
+def test_floats_are_probabilities_with_action_count(states, source):
+    torch.testing.assert_close(columns(softmax, states, source, action_count=DS), states.softmax(1))
+
+
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+def test_discrete_indices_become_one_hot(shape, states, source):
+    got = columns(lambda s: s.argmax(1).reshape(shape), states, source, action_count=DS)
+    assert torch.equal(got, torch.eye(DS)[states.argmax(1)])
+    index_array = np.arange(100, dtype=np.uint8) % 4
+    got = columns(index_array, states, source, action_count=DS)
+    assert torch.equal(got, torch.eye(DS)[source % 4])
+
+
+def test_deterministic_beside_stochastic_has_zero_deviation(states, source):
+    policies = as_policies({"normal": GAUSSIAN["ours"], "plain": linear})
+    layout = probe(policies, states, source)
+    assert (layout.kind, layout.action_dim, layout.width) == ("gaussian", DA, 2 * DA)
+    assert type(layout).from_dict(layout.to_dict()) == layout
+    got = collect(policies, states, source, layout)
+    assert got.shape == (2, U, 2 * DA)
+    assert torch.equal(got[:, :, :DA], linear(states).expand(2, -1, -1))
+    assert (got[0, :, DA:] == 0.5).all() and (got[1, :, DA:] == 0).all()
+
+
+def test_stochastic_candidate_under_action_layout_is_its_mean(states, source):
+    layout = probe(as_policies([linear]), states, source)
+    got = collect(as_policies([GAUSSIAN["torch"]]), states, source, layout)
+    assert torch.equal(got[0], linear(states))
+
+
+def test_every_state_is_shown_once_in_batches(states, source):
+    seen = []
+
+    def policy(s):
+        seen.append(len(s))
+        return linear(s)
+
+    policies, done = as_policies([policy]), []
+    layout = probe(policies, states, source)
+    seen.clear()
+    collect(policies, states, source, layout, batch_size=16, progress=done.append)
+    assert seen[1:] == [16, 16, 8] and done == [1]  # the first call is the early check
+    with pytest.raises(ValueError, match="batch_size"):
+        collect(policies, states, source, layout, batch_size=0)
+
+
+def test_numbers_a_state_are_actions_of_width_one(states, source):
+    assert torch.equal(columns(lambda s: s[:, 0], states, source), states[:, :1])
+
+
+def test_module_modes_and_states_are_left_alone(states, source):
+    net = Net().train()
+    frozen = nn.Sequential(nn.BatchNorm1d(DS).eval(), nn.Dropout()).train()
+    frozen[0].eval()
+
+    def overwrite(s):
+        s *= 0
+        return s
+
+    before = states.clone()
+    policies = as_policies({"net": net, "frozen": frozen, "overwrite": overwrite})
+    for policy in policies:
+        policy.act(states)
+    assert net.training and net.drop.training
+    assert frozen.training and not frozen[0].training and frozen[1].training
+    assert torch.equal(states, before)
+
+
+def test_module_mode_is_restored_when_it_raises(states):
+    class Broken(Net):
+        def forward(self, states):
+            assert not self.training
+            raise KeyError("weights")
+
+    net = Broken()
+    with pytest.raises(RuntimeError):
+        as_policies([net])[0].act(states)
+    assert net.training and net.drop.training
+
+
+def test_sample_and_log_prob_of_gaussian(states, generator):
+    (policy,) = as_policies([GAUSSIAN["ours"]])
+    state = torch.get_rng_state()
+    many = states[:1].expand(20000, DS)
+    drawn = policy.sample(many, generator)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close(drawn.mean(0), linear(states)[0], atol=0.02, rtol=0)
+    torch.testing.assert_close(drawn.std(0), torch.full((DA,), 0.5), atol=0.02, rtol=0)
+    again = policy.sample(many, torch.Generator().manual_seed(1))
+    assert torch.equal(again, policy.sample(many, torch.Generator().manual_seed(1)))
+    expected = dist.Normal(linear(states), 0.5).log_prob(drawn[:U]).sum(1)
+    torch.testing.assert_close(policy.log_prob(states, drawn[:U]), expected)
+
+
+def test_sample_and_log_prob_of_discrete(states, generator):
+    (policy,) = as_policies([DISCRETE["torch"]])
+    drawn = policy.sample(states[:1].expand(20000, DS), generator)
+    torch.testing.assert_close(drawn.mean(0), states[0].softmax(0), atol=0.02, rtol=0)
+    torch.testing.assert_close(policy.log_prob(states, drawn[:U]), (states.log_softmax(1) * drawn[:U]).sum(1))
+    assert torch.equal(policy.act(states), torch.eye(DS)[states.argmax(1)])
+
+
+def test_user_distribution_keeps_its_own_density(states, generator):
+    (policy,) = as_policies(
+        [lambda s: dist.Beta(torch.full((len(s), DA), 2.0), torch.full((len(s), DA), 3.0))]
+    )
+    drawn = policy.sample(states, generator)
+    assert ((drawn > 0) & (drawn < 1)).all()
+    expected = dist.Beta(2.0, 3.0).log_prob(drawn).sum(1)
+    torch.testing.assert_close(policy.log_prob(states, drawn), expected)
+
+
+def test_deterministic_policy_has_no_density(states):
+    (policy,) = as_policies({"plain": linear})
+    assert torch.equal(policy.sample(states), linear(states))
+    with pytest.raises(ValueError, match="'plain' is deterministic"):
+        policy.log_prob(states, linear(states))
+
+
+def test_names(tmp_path):
+    np.save(tmp_path / "sac.npy", np.zeros((9, 2)))
+    named = Predictor()
+    named.name = "ppo"
+    policies = as_policies(
+        [linear, named, tmp_path / "sac.npy", str(tmp_path / "sac.npy").replace("sac", "./sac")][:3]
+    )
+    assert [p.name for p in policies] == ["policy-000", "ppo", "sac"]
+    renamed = as_policies({"a": policies[0], "b": policies[0], "c": tmp_path / "sac.npy"})
+    assert [p.name for p in renamed] == ["a", "b", "c"]
+    assert policies[0].name == "policy-000"
+    assert [p.name for p in as_policies(nn.ModuleList([Net(), Net()]))] == ["policy-000", "policy-001"]
+    assert [p.name for p in as_policies(str(tmp_path / "sac.npy"))] == ["sac"]

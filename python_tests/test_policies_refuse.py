@@ -1,0 +1,186 @@
+"""Bad policies raise one clear error, before long work starts."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import distributions as dist
+from torch import nn
+
+from sopr_fast.policies import Gaussian, Layout, Probabilities, as_policies, collect, probe
+
+U, DS, DA = 40, 5, 3
+STATES = torch.randn(U, DS, generator=torch.Generator().manual_seed(0))
+SOURCE = torch.arange(U) * 2 + 1
+
+
+def good(states):
+    return states[:, :DA]
+
+
+RETURNS = {
+    "fewer columns": (lambda s: s[:, :2], "'x' returned shape (13, 2), expected (13, 3) as policy 'good'"),
+    "fewer rows": (lambda s: s[1:, :3], "'x' returned shape (12, 3), expected (13, action width)"),
+    "one action": (lambda s: s[0, :3], "'x' returned shape (3,), expected (13, action width)"),
+    "three dimensions": (lambda s: s[:, None], "'x' returned shape (13, 1, 5), expected (13, action width)"),
+    "no columns": (lambda s: s[:, :0], "'x' returned shape (13, 0), expected (13, action width)"),
+    "complex": (lambda s: good(s) * 1j, "'x' returned dtype complex64"),
+    "bool": (lambda s: good(s) > 0, "'x' returned dtype bool"),
+    "bool tensor": (lambda s: torch.from_numpy(good(s)) > 0, "'x' returned dtype torch.bool"),
+    "text": (lambda s: "left", "'x' returned a str, expected an array or tensor"),
+    "nothing": (lambda s: None, "'x' returned a NoneType"),
+    "tuple": (lambda s: (good(s), None), "'x' returned a tuple"),
+    "object": (lambda s: object(), "'x' returned object, expected an array"),
+    "meta": (lambda s: torch.empty(len(s), DA, device="meta"), "'x' returned a tensor on the meta device"),
+    "nan": (lambda s: np.where(s == s[2, 0], np.nan, s)[:, :3], "'x' returned nan at state row 5"),
+    "inf": (lambda s: np.where(s == s[2, 0], -np.inf, s)[:, :3], "'x' returned inf at state row 5"),
+    "nan deviation": (lambda s: Gaussian(good(s), good(s) * np.nan), "'x' returned nan at state row 1"),
+    "negative deviation": (lambda s: Gaussian(good(s), -1.0), "a negative standard deviation"),
+    "deviation's shape": (lambda s: Gaussian(good(s), s[:, :2]), "of shape (13, 2), expected (13, 3)"),
+    "no mean": (
+        lambda s: dist.TransformedDistribution(dist.Normal(torch.tensor(good(s)), 1.0), dist.TanhTransform()),
+        "'x' returned a TransformedDistribution, whose mean is not known",
+    ),
+    "improbable": (lambda s: Probabilities(np.abs(s)), "values at state row 1 that are no probabilities"),
+    "discrete": (lambda s: Probabilities(s * 0 + 0.2), "'x' has discrete actions, policy 'good' con"),
+    "integers": (lambda s: np.ones(len(s), int), "integer actions; set action_count"),
+    "integer matrix": (lambda s: np.ones((len(s), 3), int), "integers of shape (13, 3), expected (13,)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("policy, message", RETURNS.values(), ids=RETURNS.keys())
+def test_what_a_policy_returns(policy, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        probe(as_policies({"good": good, "x": policy}), STATES, SOURCE)
+
+
+DISCRETE = {
+    "index": (lambda s: np.full(len(s), 4), "'x' returned action 4 at state row 1, expected 0 to 3"),
+    "negative index": (lambda s: np.full(len(s), -1), "'x' returned action -1 at state row 1"),
+    "logits": (lambda s: s[:, :4], "that are no probabilities"),
+    "width": (lambda s: s, "returned shape (13, 5), expected (13, 4)"),
+    "continuous": (
+        lambda s: Gaussian(good(s), 1 + 0 * good(s)),
+        "continuous distribution, expected probabilities",
+    ),
+}
+
+
+@pytest.mark.parametrize("policy, message", DISCRETE.values(), ids=DISCRETE.keys())
+def test_what_a_discrete_policy_returns(policy, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        probe(as_policies({"x": policy}, action_count=4), STATES, SOURCE)
+
+
+def test_a_policy_that_raises_is_named_and_chained():
+    def broken(states):
+        raise KeyError("weights")
+
+    with pytest.raises(RuntimeError, match="policy 'x' raised KeyError on 13 states") as caught:
+        probe(as_policies({"good": good, "x": broken}), STATES, SOURCE)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_module_for_other_states():
+    with pytest.raises(RuntimeError, match="policy 'net' raised RuntimeError"):
+        probe(as_policies({"net": nn.Linear(DS + 1, DA)}), STATES, SOURCE)
+
+
+def test_late_nan_names_the_row_in_the_users_data():
+    def late(states):
+        actions = good(states)
+        actions[(states == STATES[33].numpy()).all(1)] = np.nan
+        return actions
+
+    policies = as_policies({"x": late})
+    with pytest.raises(ValueError, match="policy 'x' returned nan at state row 67"):
+        collect(policies, STATES, SOURCE, probe(policies, STATES, SOURCE), batch_size=16)
+
+
+@pytest.mark.parametrize(
+    "policy, layout, message",
+    [
+        (lambda s: s[:, :2], Layout("action", 3, 3), "'x' returned shape (13, 2), expected (13, 3)"),
+        (lambda s: s[:, :2], Layout("gaussian", 3, 6), "'x' returned shape (13, 2), expected (13, 3)"),
+        (good, Layout("discrete", 3, 3), "'x' has continuous actions, the model reads discrete ones"),
+        (lambda s: Probabilities(s * 0 + 0.2), Layout("action", 5, 5), "the model reads continuous ones"),
+    ],
+)  # fmt: skip
+def test_candidates_that_do_not_fit_a_model(policy, layout, message):
+    calls = []
+
+    def first(states):
+        calls.append(len(states))
+        return (
+            states[:, : layout.action_dim]
+            if layout.kind != "discrete"
+            else Probabilities(np.eye(3)[[0] * len(states)])
+        )
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        collect(as_policies({"first": first, "x": policy}), STATES, SOURCE, layout)
+    assert calls == [13]  # no long work before the error
+
+
+@pytest.mark.parametrize(
+    "policies", [None, 3, True, good, nn.Linear(5, 3), np.zeros((4, 3)), Gaussian(*[np.zeros((4, 3))] * 2)]
+)
+def test_what_is_no_collection(policies):
+    with pytest.raises(TypeError, match="policies must be a dict or sequence of policies"):
+        as_policies(policies)
+
+
+@pytest.mark.parametrize(
+    "item, kind",
+    [
+        (3, "of type int"),
+        (True, "of type bool"),
+        (None, "of type NoneType"),
+        (nn.Linear, "the class Linear"),
+        ([1, 2], "of type list"),
+    ],
+)
+def test_what_is_no_policy(item, kind):
+    with pytest.raises(TypeError, match=re.escape(f"policies[1] is {kind}")):
+        as_policies([good, item])
+
+
+@pytest.mark.parametrize("empty", [[], {}, ()])
+def test_no_policies(empty):
+    with pytest.raises(ValueError, match="no policies given"):
+        as_policies(empty)
+
+
+def test_duplicate_names_give_both_positions():
+    policy = nn.Linear(5, 3)
+    policy.name = "sac"
+    with pytest.raises(ValueError, match=re.escape("policies[0] and policies[2] are both named 'sac'")):
+        as_policies([policy, good, policy])
+
+
+def test_names_are_strings():
+    with pytest.raises(TypeError, match="names of policies must be strings, got 3"):
+        as_policies({3: good})
+
+
+def test_arrays_that_are_not_indexed_like_the_states():
+    with pytest.raises(ValueError, match="'x' has actions for 99 states, the data has 100"):
+        as_policies({"x": np.zeros((99, 3))}, states_count=100)
+    with pytest.raises(ValueError, match=re.escape("'x' has shape (2, 9, 3)")):
+        as_policies({"x": np.zeros((2, 9, 3))})
+    (policy,) = as_policies({"x": np.zeros((60, 3))})
+    with pytest.raises(ValueError, match="'x' is an array of actions: source"):
+        policy.act(STATES)
+    with pytest.raises(ValueError, match="'x' has actions for 60 states, not for row 79"):
+        policy.act(STATES, SOURCE)
+
+
+def test_nan_in_an_array_matters_only_where_it_is_read():
+    actions = np.zeros((100, 3))
+    actions[0] = np.nan
+    policies = as_policies({"x": actions})
+    assert collect(policies, STATES, SOURCE, Layout("action", 3, 3)).shape == (1, U, 3)
+    actions[3, 1] = np.inf
+    with pytest.raises(ValueError, match="policy 'x' returned inf at state row 3"):
+        collect(policies, STATES, SOURCE, Layout("action", 3, 3))

@@ -1,0 +1,168 @@
+"""Actors and action arrays from files."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import distributions as dist
+
+from sopr_fast.policies import Actor, as_policies, collect, load, probe
+
+DS, DA, HIDDEN = 5, 3, 8
+
+
+def make_layers(stack=(), seed=0):
+    rng = np.random.default_rng(seed)
+    widths = {
+        "hidden_0": (HIDDEN, DS),
+        "hidden_1": (HIDDEN, HIDDEN),
+        "mean": (DA, HIDDEN),
+        "log_std": (DA, HIDDEN),
+    }
+    arrays = {}
+    for name, (out, width) in widths.items():
+        arrays[f"{name}.weight"] = rng.normal(size=(*stack, out, width)).astype(np.float32) / 2
+        arrays[f"{name}.bias"] = rng.normal(size=(*stack, out)).astype(np.float32) / 2
+    return arrays
+
+
+def oracle(arrays, states, i=(), head="mean", activation=lambda x: np.maximum(x, 0)):
+    x = states.double().numpy()
+    for name in ("hidden_0", "hidden_1"):
+        x = activation(x @ arrays[f"{name}.weight"][i].T.astype(float) + arrays[f"{name}.bias"][i])
+    return torch.from_numpy(x @ arrays[f"{head}.weight"][i].T.astype(float) + arrays[f"{head}.bias"][i])
+
+
+@pytest.fixture
+def states(generator):
+    return torch.randn(2500, DS, generator=generator)  # more than two blocks of rows
+
+
+def test_stack_of_actors(tmp_path, states):
+    arrays = make_layers(stack=(4,))
+    np.savez(tmp_path / "sac.npz", **arrays)
+    policies = as_policies([tmp_path / "sac.npz"])
+    assert [p.name for p in policies] == ["sac-000", "sac-001", "sac-002", "sac-003"]
+    source = torch.arange(len(states))
+    together = collect(policies, states, source, probe(policies, states, source))
+    for i, policy in enumerate(policies):
+        expected = oracle(arrays, states, i).tanh()
+        torch.testing.assert_close(together[i].double(), expected, atol=1e-5, rtol=1e-5)
+        assert torch.equal(together[i], policy.act(states))
+    assert [p.name for p in as_policies({"run": tmp_path / "sac.npz"})][1] == "run-001"
+
+
+def test_single_actor_with_options(tmp_path, states):
+    arrays = make_layers()
+    np.savez(tmp_path / "ppo.npz", activation="tanh", squash="none", **arrays)
+    (policy,) = load(tmp_path / "ppo.npz")
+    assert (policy.name, policy.state_dim, policy.action_dim) == ("ppo", DS, DA)
+    expected = oracle(arrays, states, activation=np.tanh)
+    torch.testing.assert_close(policy.act(states).double(), expected, atol=1e-5, rtol=1e-5)
+    assert [p.name for p in as_policies({"run": tmp_path / "ppo.npz"})] == ["run"]
+
+
+def test_linear_actor(tmp_path, states):
+    weight, bias = np.ones((DA, DS)), np.zeros(DA)
+    np.savez(tmp_path / "linear.npz", **{"mean.weight": weight, "mean.bias": bias})
+    (policy,) = load(tmp_path / "linear.npz")
+    torch.testing.assert_close(policy.act(states), states.sum(1, keepdim=True).expand(-1, DA).tanh())
+
+
+@pytest.mark.parametrize("squash", ["tanh", "none"])
+def test_stochastic_actor(tmp_path, states, generator, squash):
+    arrays = make_layers()
+    np.savez(tmp_path / "sac.npz", squash=squash, **arrays)
+    (policy,) = load(tmp_path / "sac.npz", stochastic=True)
+    mean = oracle(arrays, states)
+    std = oracle(arrays, states, head="log_std").clamp(-20, 2).exp()
+    shown = mean.tanh() if squash == "tanh" else mean
+    torch.testing.assert_close(
+        policy.columns(states).double(), torch.cat([shown, std], 1), atol=1e-4, rtol=1e-4
+    )
+
+    actions = policy.sample(states, generator)
+    normal = dist.Normal(mean, std)
+    if squash == "tanh":
+        keep = (actions.abs() < 0.99).all(1)  # float32 actions near 1 do not tell what came before the tanh
+        before = actions.double().atanh()
+        expected = (normal.log_prob(before) - (1 - actions.double() ** 2).log()).sum(1)
+        assert policy.log_prob(states, torch.ones(len(states), DA)).isfinite().all()
+    else:
+        keep = torch.ones(len(states), dtype=torch.bool)
+        expected = normal.log_prob(actions).sum(1)
+    assert keep.sum() > 50
+    got = policy.log_prob(states, actions).double()
+    torch.testing.assert_close(got[keep], expected[keep], atol=1e-2, rtol=1e-3)
+
+
+def test_folder(tmp_path):
+    np.savez(tmp_path / "b.npz", **make_layers())
+    np.save(tmp_path / "a.npy", np.zeros((7, DA)))
+    (tmp_path / "notes.txt").write_text("no policy")
+    assert [p.name for p in load(tmp_path)] == ["a", "b"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"no \.npz or \.npy files"):
+        load(tmp_path / "empty")
+
+
+def broken(**changes):
+    arrays = make_layers()
+    arrays.update(changes)
+    return {k: v for k, v in arrays.items() if v is not None}
+
+
+BROKEN = {
+    "missing layer": (broken(**{"mean.weight": None}), "no array 'mean.weight', found"),
+    "missing bias": (broken(**{"hidden_1.bias": None}), "no array 'hidden_1.bias'"),
+    "widths": (broken(**{"hidden_1.weight": np.zeros((HIDDEN, 4))}), "reads 4 columns, the layer before has"),
+    "bias": (broken(**{"mean.bias": np.zeros(2)}), "mean.weight (3, 8) and mean.bias (2,) are no layer"),
+    "nan": (broken(**{"mean.bias": np.full(DA, np.nan)}), "mean.bias must be finite floats"),
+    "integers": (broken(**{"mean.bias": np.zeros(DA, int)}), "must be finite floats, got dtype int64"),
+    "activation": (broken(activation="gelu"), "activation 'gelu'"),
+    "not all stacked": (broken(**{"mean.weight": np.zeros((2, DA, HIDDEN))}), "are no layer"),
+    "pickled": (broken(**{"mean.bias": np.array([None] * DA)}), "without pickled objects"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arrays, message", BROKEN.values(), ids=BROKEN.keys())
+def test_broken_actors(tmp_path, arrays, message):
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        load(tmp_path / "x.npz")
+    assert "x.npz: " in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy"])
+@pytest.mark.parametrize("content", [b"", b"PK\3\4 and then nothing", b"\x80\x04N."])
+def test_damaged_files(tmp_path, suffix, content):
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"x{suffix}: not a readable"):
+        load(path)
+
+
+def test_truncated_file(tmp_path):
+    path = tmp_path / "x.npz"
+    np.savez(path, **make_layers())
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="not a readable"):
+        load(path)
+
+
+def test_other_paths(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"missing\.npz: no such file"):
+        as_policies([tmp_path / "missing.npz"])
+    with pytest.raises(ValueError, match=r"expected an \.npz file of layers"):
+        as_policies(["policy.pkl"])
+
+
+def test_actor_checks(tmp_path):
+    layers = [(torch.zeros(DA, DS), torch.zeros(DA))]
+    with pytest.raises(ValueError, match="'x' has no log_std layer"):
+        Actor("x", layers, stochastic=True)
+    with pytest.raises(ValueError, match="'x': activation 'gelu'"):
+        Actor("x", layers, activation="gelu")
+    with pytest.raises(ValueError, match="policy 'x' reads 5 state columns, got 4"):
+        Actor("x", layers).act(torch.zeros(2, 4))

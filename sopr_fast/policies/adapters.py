@@ -1,0 +1,175 @@
+"""Anything that can act, as policies: callables, modules, objects with `predict`, arrays, files."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from os import PathLike
+from typing import Any
+
+from torch import Tensor, nn
+
+from .arrays import ArrayPolicy, is_array
+from .files import load
+from .output import Output, read_output
+from .policy import Policy
+
+
+def as_policies(
+    policies: Any, *, states_count: int | None = None, action_count: int | None = None
+) -> list[Policy]:
+    """Policies under one interface, in the order given.
+
+    `policies` is a dict from name to policy, a sequence, or the path of a file or folder. In a sequence a
+    policy is named by its own `name` attribute, its file, or its position ("policy-000"). Each may be
+
+    - a callable on a batch of states. It receives a float32 numpy array (N, dim_s) of its own and returns
+      actions (N, dim_a), as an array or tensor of any float type and device; or integer indices (N,) of
+      discrete actions (`action_count` says of how many); or a distribution: an object with `mean` and
+      `stddev`, `std` or `scale` (torch's distributions, `Gaussian(mean, std)`), a torch categorical one or
+      `Probabilities(p)`. With `action_count`, plain floats are probabilities;
+    - a `torch.nn.Module`. It receives a torch tensor instead, on its device and in its dtype, and is in eval
+      mode, without gradients, while it acts;
+    - an object with `predict`, called as a callable is, with `deterministic=True` if it takes that; of a
+      tuple the first is the action, as in Stable-Baselines3;
+    - an array or tensor of actions, `Gaussian` or `Probabilities`, a row for each of the `states_count`
+      states;
+    - the path of an `.npz` file of actors or an `.npy` file of actions (see `load`); a file of several
+      policies adds them all, under the name with "-000", "-001", …
+
+    Raises:
+        TypeError, ValueError: what is no policy, no policies at all, names that are not strings or not
+            distinct, a file that cannot be read, an array whose rows are not the states'.
+    """
+    result: list[Policy] = []
+    origins: dict[str, str] = {}
+    for origin, name, item in _items(policies):
+        position = len(result)
+        for policy in _adapt(origin, name, item, f"policy-{position:03d}", states_count, action_count):
+            if policy.name in origins:
+                raise ValueError(
+                    f"{origins[policy.name]} and {origin} are both named {policy.name!r}; name them in a dict"
+                )
+            origins[policy.name] = origin
+            result.append(policy)
+    if not result:
+        raise ValueError("no policies given")
+    return result
+
+
+def _items(policies: Any) -> Iterator[tuple[str, str | None, Any]]:
+    """(where, name or None, policy) of every item."""
+    if isinstance(policies, Mapping):
+        for key, item in policies.items():
+            if not isinstance(key, str):
+                raise TypeError(f"names of policies must be strings, got {key!r}")
+            yield f"policies[{key!r}]", key, item
+        return
+    if isinstance(policies, str | PathLike):
+        policies = [policies]
+    single = isinstance(policies, Policy) or is_array(policies) or _acts(policies)
+    if (single and not isinstance(policies, nn.ModuleList)) or not isinstance(policies, Iterable):
+        raise TypeError(
+            f"policies must be a dict or sequence of policies, got {_kind(policies)}; put one in a list"
+        )
+    for position, item in enumerate(policies):
+        yield f"policies[{position}]", None, item
+
+
+def _adapt(
+    origin: str, name: str | None, item: Any, default: str, states_count: int | None, action_count: int | None
+) -> list[Policy]:
+    if isinstance(item, str | PathLike):
+        found = load(item, states_count=states_count, action_count=action_count)
+        if name is None:
+            return found
+        if len(found) == 1:
+            return [_renamed(found[0], name)]
+        return [_renamed(policy, f"{name}-{i:03d}") for i, policy in enumerate(found)]
+    if isinstance(item, Policy):
+        return [item if name in (None, item.name) else _renamed(item, name)]
+    if name is None:
+        own = getattr(item, "name", None)
+        name = own if isinstance(own, str) and own else default
+    if is_array(item):
+        return [ArrayPolicy(name, item, states_count=states_count, action_count=action_count)]
+    if _acts(item):
+        return [_Called(name, item, action_count)]
+    raise TypeError(
+        f"{origin} is {_kind(item)}, expected a callable, a torch module, an object with predict, "
+        "an array of actions or a path"
+    )
+
+
+def _acts(item: Any) -> bool:
+    return not isinstance(item, type) and (callable(getattr(item, "predict", None)) or callable(item))
+
+
+def _kind(item: Any) -> str:
+    return (
+        f"the class {item.__name__}, not an object of it"
+        if isinstance(item, type)
+        else f"of type {type(item).__name__}"
+    )
+
+
+def _renamed(policy: Policy, name: str) -> Policy:
+    renamed = copy.copy(policy)
+    renamed.name = name
+    return renamed
+
+
+class _Called(Policy):
+    """A user's callable, module or object with `predict`."""
+
+    def __init__(self, name: str, item: Any, action_count: int | None):
+        self.name = name
+        self._module = item if isinstance(item, nn.Module) else None
+        self._action_count = action_count
+        predict = getattr(item, "predict", None)
+        self._predicts = callable(predict)
+        self._call: Callable = predict if self._predicts else item
+        self._arguments = {"deterministic": True} if self._predicts and _takes_deterministic(predict) else {}
+
+    def _output(self, states: Tensor, source: Tensor | None) -> Output:
+        try:
+            with _evaluating(self._module):
+                value = self._call(self._input(states), **self._arguments)
+        except Exception as error:
+            raise RuntimeError(
+                f"policy {self.name!r} raised {type(error).__name__} on {len(states)} states: {error}"
+            ) from error
+        if self._predicts and type(value) is tuple and value:
+            value = value[0]
+        return read_output(self.name, value, len(states), source, self._action_count)
+
+    def _input(self, states: Tensor) -> Any:
+        # A copy, since a policy may normalise its input in place.
+        if self._module is None or self._predicts:
+            return states.numpy().copy()
+        tensors = chain(self._module.parameters(), self._module.buffers())
+        like = next((t for t in tensors if t.is_floating_point()), states)
+        return states.to(like.device, like.dtype, copy=True)
+
+
+def _takes_deterministic(predict: Callable) -> bool:
+    try:
+        return "deterministic" in inspect.signature(predict).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+@contextlib.contextmanager
+def _evaluating(module: nn.Module | None) -> Iterator[None]:
+    """Eval mode, and every submodule's own mode back afterwards."""
+    training = [m for m in module.modules() if m.training] if module is not None else []
+    try:
+        if training:
+            module.eval()
+        yield
+    finally:
+        for m in training:
+            m.training = True

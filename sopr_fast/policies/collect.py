@@ -1,0 +1,127 @@
+"""What all policies do in all drawn states, as the columns that the model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .output import Output
+from .policy import Policy
+
+_PROBE_ROWS = 13  # so odd that no action width is taken for it
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns a model reads for every policy and state.
+
+    Kind "action": the action (dim_a). "gaussian": mean and standard deviation (2 dim_a), the latter 0 for
+    deterministic policies. "discrete": probabilities (dim_a), one-hot for policies that return indices.
+    """
+
+    kind: str
+    action_dim: int
+    width: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Layout:
+        return cls(**values)
+
+
+def probe(policies: Sequence[Policy], states: Tensor, source: Tensor) -> Layout:
+    """The layout of the policies' columns, from what they do in the first few of `states` (N, dim_s).
+
+    If any policy is stochastic, the columns are mean and standard deviation.
+
+    Raises:
+        ValueError, RuntimeError: as `Policy.output`; action widths that differ, discrete beside continuous
+        actions.
+    """
+    states, source = states[:_PROBE_ROWS], source[:_PROBE_ROWS]
+    outputs = [policy.output(states, source) for policy in policies]
+    first, name = outputs[0], policies[0].name
+    for policy, output in zip(policies, outputs, strict=True):
+        if (output.kind == "discrete") != (first.kind == "discrete"):
+            kinds = [_describe(o) for o in (output, first)]
+            raise ValueError(
+                f"policy {policy.name!r} has {kinds[0]} actions, policy {name!r} {kinds[1]} ones"
+            )
+        if output.mean.shape != first.mean.shape:
+            raise ValueError(
+                f"policy {policy.name!r} returned shape {tuple(output.mean.shape)}, "
+                f"expected {tuple(first.mean.shape)} as policy {name!r}"
+            )
+    width = first.mean.shape[1]
+    if any(output.kind == "gaussian" for output in outputs):
+        return Layout("gaussian", width, 2 * width)
+    return Layout(first.kind, width, width)
+
+
+def collect(
+    policies: Sequence[Policy],
+    states: Tensor,
+    source: Tensor,
+    layout: Layout,
+    *,
+    batch_size: int = 16384,
+    progress: Callable[[int], Any] | None = None,
+) -> Tensor:
+    """Shows every state to every policy once, in batches, and returns the model's columns.
+
+    All policies are asked for a few states first, so that one that does not fit the layout fails at once.
+    Under kind "action" a stochastic policy contributes its mean.
+
+    Args:
+        states: (U, dim_s) float32 on the CPU.
+        source: (U,) int64, the states' rows in the user's data.
+        batch_size: most states given to a policy at a time.
+        progress: called with 1 after every policy.
+
+    Returns:
+        (P, U, layout.width) float32.
+
+    Raises:
+        ValueError, RuntimeError: as `Policy.output`, with the row in the user's data; actions of another kind
+            or width than the layout's.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    for policy in policies:
+        _columns(policy, states[:_PROBE_ROWS], source[:_PROBE_ROWS], layout)
+    columns = torch.empty(len(policies), len(states), layout.width)
+    for policy, out in zip(policies, columns, strict=True):
+        for first in range(0, len(states), batch_size):
+            rows = slice(first, first + batch_size)
+            out[rows] = _columns(policy, states[rows], source[rows], layout)
+        if progress is not None:
+            progress(1)
+    return columns
+
+
+def _columns(policy: Policy, states: Tensor, source: Tensor, layout: Layout) -> Tensor:
+    output = policy.output(states, source)
+    if (output.kind == "discrete") != (layout.kind == "discrete"):
+        wanted = "discrete" if layout.kind == "discrete" else "continuous"
+        raise ValueError(
+            f"policy {policy.name!r} has {_describe(output)} actions, the model reads {wanted} ones"
+        )
+    if output.mean.shape[1] != layout.action_dim:
+        raise ValueError(
+            f"policy {policy.name!r} returned shape {tuple(output.mean.shape)}, "
+            f"expected {(len(states), layout.action_dim)}"
+        )
+    if layout.kind != "gaussian":
+        return output.mean
+    std = torch.zeros_like(output.mean) if output.std is None else output.std
+    return torch.cat([output.mean, std], 1)
+
+
+def _describe(output: Output) -> str:
+    return "discrete" if output.kind == "discrete" else "continuous"

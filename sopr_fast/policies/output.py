@@ -1,0 +1,212 @@
+"""What a policy returns for a batch of states, read into one form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch import distributions as dist
+
+
+class Gaussian(NamedTuple):
+    """A policy's normal distributions of actions: return it from a policy, or pass it as one."""
+
+    mean: Any  # (N, dim_a)
+    std: Any  # (N, dim_a)
+
+
+class Probabilities(NamedTuple):
+    """A policy's probabilities of discrete actions: return it from a policy, or pass it as one."""
+
+    p: Any  # (N, actions)
+
+
+@dataclass(frozen=True)
+class Output:
+    """Actions (N, dim_a), their normal distributions, or probabilities of discrete actions, for N states."""
+
+    kind: str  # "action", "gaussian" or "discrete"
+    mean: Tensor  # (N, dim_a) float32: actions, means or probabilities
+    std: Tensor | None = None  # (N, dim_a) float32, of a gaussian
+    distribution: dist.Distribution | None = (
+        None  # where it is not the normal or categorical one of mean and std
+    )
+
+    def action(self) -> Tensor:
+        """(N, dim_a): the action, mean, or likeliest discrete action, one-hot, ties to the first."""
+        if self.kind != "discrete":
+            return self.mean
+        return one_hot(self.mean.argmax(1), self.mean.shape[1])
+
+    def columns(self) -> Tensor:
+        """(N, dim_c): the action, mean and standard deviation, or probabilities."""
+        return self.mean if self.std is None else torch.cat([self.mean, self.std], 1)
+
+    def density(self) -> dist.Distribution | None:
+        """The distribution of actions; None of a deterministic policy."""
+        if self.distribution is not None:
+            return self.distribution
+        if self.kind == "gaussian":
+            return dist.Normal(self.mean, self.std, validate_args=False)
+        if self.kind == "discrete":
+            return dist.OneHotCategorical(self.mean, validate_args=False)
+        return None
+
+
+def one_hot(indices: Tensor, width: int) -> Tensor:
+    return torch.nn.functional.one_hot(indices.long(), width).float()
+
+
+def read_output(
+    name: str, value: Any, states: int, source: Tensor | None, action_count: int | None
+) -> Output:
+    """Reads what policy `name` returned for a batch of `states` states, or raises what is wrong with it.
+
+    Tensors and arrays are actions: integers of shape (N,) are indices of discrete actions, and where
+    `action_count` is given floats are probabilities. Objects with a mean and a standard deviation are
+    distributions, torch's categorical ones probabilities.
+    """
+    reader = _Reader(name, states, source, action_count)
+    if isinstance(value, Probabilities):
+        return reader.probabilities(value.p)
+    if isinstance(value, Gaussian):
+        return reader.gaussian(*value)
+    if isinstance(value, dist.Categorical | dist.OneHotCategorical):
+        return reader.probabilities(value.probs)
+    if isinstance(value, dist.Distribution):
+        return reader.distribution(value)
+    is_array = isinstance(value, Tensor) or hasattr(value, "__array__")
+    spread = next((key for key in ("stddev", "std", "scale") if hasattr(value, key)), None)
+    if not is_array and spread and hasattr(value, "mean"):
+        # Methods in scipy's and TensorFlow's distributions, attributes in most others.
+        mean, std = (part() if callable(part) else part for part in (value.mean, getattr(value, spread)))
+        return reader.gaussian(mean, std)
+    return reader.actions(value)
+
+
+class _Reader:
+    """Reads the parts of one output, with errors that name the policy and the row of the user's states."""
+
+    def __init__(self, name: str, states: int, source: Tensor | None, action_count: int | None):
+        self.name, self.states, self.source, self.action_count = name, states, source, action_count
+
+    def error(self, text: str) -> ValueError:
+        return ValueError(f"policy {self.name!r} returned {text}")
+
+    def row(self, index: int) -> int:
+        return index if self.source is None else int(self.source[index])
+
+    def actions(self, value: Any) -> Output:
+        actions = self.tensor(value)
+        if not actions.is_floating_point():
+            return self.indices(actions)
+        if self.action_count is not None:
+            return self.probabilities(actions)
+        return Output("action", self.matrix(actions))
+
+    def indices(self, indices: Tensor) -> Output:
+        if indices.dim() == 2 and indices.shape[1] == 1:
+            indices = indices[:, 0]
+        if indices.shape != (self.states,):
+            raise self.error(
+                f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices of actions"
+            )
+        if self.action_count is None:
+            raise self.error("integer actions; set action_count to the number of discrete actions")
+        outside = (indices < 0) | (indices >= self.action_count)
+        if outside.any():
+            at = int(outside.nonzero()[0])
+            raise self.error(
+                f"action {indices[at]} at state row {self.row(at)}, expected 0 to {self.action_count - 1}"
+            )
+        return Output("discrete", one_hot(indices, self.action_count))
+
+    def probabilities(self, value: Any) -> Output:
+        p = self.matrix(self.tensor(value), self.action_count)
+        wrong = (p < 0).any(1) | ((p.sum(1) - 1).abs() > 1e-3)
+        if wrong.any():
+            at = int(wrong.nonzero()[0])
+            raise self.error(f"values at state row {self.row(at)} that are no probabilities: {_short(p[at])}")
+        return Output("discrete", p)
+
+    def gaussian(self, mean: Any, std: Any, distribution: dist.Distribution | None = None) -> Output:
+        if self.action_count is not None:
+            raise self.error(
+                "a continuous distribution, expected probabilities or indices (action_count is set)"
+            )
+        mean, std = self.matrix(self.tensor(mean)), self.tensor(std).float()
+        if std.shape == (self.states,):
+            std = std[:, None]
+        try:
+            std = std.broadcast_to(mean.shape).contiguous()
+        except RuntimeError:
+            raise self.error(
+                f"a standard deviation of shape {tuple(std.shape)}, expected {tuple(mean.shape)}"
+            ) from None
+        if (std < 0).any():
+            at = int((std < 0).any(1).nonzero()[0])
+            raise self.error(f"a negative standard deviation at state row {self.row(at)}")
+        return Output("gaussian", mean, std, distribution)
+
+    def distribution(self, value: dist.Distribution) -> Output:
+        try:
+            mean, std = value.mean, value.stddev
+        except NotImplementedError:
+            raise self.error(
+                f"a {type(value).__name__}, whose mean is not known; return Gaussian(mean, std) instead"
+            ) from None
+        return self.gaussian(mean, std, value)
+
+    def matrix(self, value: Tensor, width: int | None = None) -> Tensor:
+        """(N, width) float32; N numbers are N actions of width 1."""
+        shape = tuple(value.shape)
+        if value.dim() == 1:
+            value = value[:, None]
+        if (
+            value.dim() != 2
+            or len(value) != self.states
+            or value.shape[1] == 0
+            or width not in (None, value.shape[1])
+        ):
+            raise self.error(f"shape {shape}, expected ({self.states}, {width or 'action width'})")
+        return value.float().contiguous()
+
+    def tensor(self, value: Any) -> Tensor:
+        """A float or integer tensor on the CPU."""
+        if not isinstance(value, Tensor):
+            if value is None or isinstance(value, str | bytes | dict | set | tuple | type):
+                raise self.error(f"a {type(value).__name__}, expected {_EXPECTED}")
+            array = np.asarray(value)
+            if array.dtype.kind not in "fiu":
+                what = type(value).__name__ if array.dtype.kind == "O" else f"dtype {array.dtype}"
+                raise self.error(f"{what}, expected {_EXPECTED}")
+            value = torch.from_numpy(
+                np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64)
+            )
+        if value.dtype == torch.bool or value.is_complex():
+            raise self.error(f"dtype {value.dtype}, expected {_EXPECTED}")
+        if value.is_meta:
+            raise self.error("a tensor on the meta device, which holds no values")
+        return value.detach().cpu()
+
+
+_EXPECTED = "an array or tensor of actions, or a distribution"
+
+
+def check_finite(name: str, values: Tensor, source: Tensor | None) -> None:
+    """Raises where `values` (N, width) are first nan or infinite, as the row of the user's states."""
+    finite = values.isfinite()
+    if finite.all():
+        return
+    at = int((~finite.all(1)).nonzero()[0])
+    value = "nan" if values[at].isnan().any() else "inf"
+    row = at if source is None else int(source[at])
+    raise ValueError(f"policy {name!r} returned {value} at state row {row}")
+
+
+def _short(values: Tensor) -> str:
+    head = ", ".join(f"{v:.3g}" for v in values[:6].tolist())
+    return f"[{head}{', …' if len(values) > 6 else ''}]"

@@ -1,0 +1,73 @@
+"""The one form in which the rest of the package meets a policy."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from .output import Output, check_finite
+
+
+class Policy(ABC):
+    """A named policy: actions, or distributions of actions, for a batch of states.
+
+    States are (N, dim_s) float32 CPU tensors; `source` (N,) int64 are their rows in the user's data, needed
+    by policies that are arrays of actions and used in messages. Results are finite float32 CPU tensors.
+    """
+
+    name: str
+
+    @abstractmethod
+    def _output(self, states: Tensor, source: Tensor | None) -> Output: ...
+
+    def output(self, states: Tensor, source: Tensor | None = None) -> Output:
+        """Everything the policy says of the states.
+
+        Raises:
+            ValueError: a wrong shape, dtype or value, with the policy's name and the row.
+            RuntimeError: the policy itself raised; its error is the cause.
+        """
+        with torch.no_grad():
+            output = self._output(states, source)
+        check_finite(self.name, output.mean, source)
+        if output.std is not None:
+            check_finite(self.name, output.std, source)
+        return output
+
+    def act(self, states: Tensor, source: Tensor | None = None) -> Tensor:
+        """(N, dim_a): actions, means of distributions, or the likeliest discrete action, one-hot."""
+        return self.output(states, source).action()
+
+    def columns(self, states: Tensor, source: Tensor | None = None) -> Tensor:
+        """(N, dim_c): the action, mean and standard deviation, or probabilities of discrete actions."""
+        return self.output(states, source).columns()
+
+    def sample(
+        self, states: Tensor, generator: torch.Generator | None = None, source: Tensor | None = None
+    ) -> Tensor:
+        """(N, dim_a): one drawn action a state, one-hot if discrete; a deterministic policy's own action."""
+        output = self.output(states, source)
+        density = output.density()
+        if density is None:
+            return output.mean
+        # Torch's distributions draw from the global generator alone.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+            return density.sample().float()
+
+    def log_prob(self, states: Tensor, actions: Tensor, source: Tensor | None = None) -> Tensor:
+        """(N,): log density of actions (N, dim_a), or log probability of one-hot ones.
+
+        Raises:
+            ValueError: the policy is deterministic and so has no density.
+        """
+        density = self.output(states, source).density()
+        if density is None:
+            raise ValueError(f"policy {self.name!r} is deterministic: its actions have no density")
+        log_prob = density.log_prob(actions)
+        return log_prob.sum(1) if log_prob.dim() == 2 else log_prob
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
