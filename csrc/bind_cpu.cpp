@@ -43,4 +43,42 @@ PYBIND11_MODULE(_cpu, m) {
                 {at<float>(grad_out), at<int32_t>(offsets), at<float>(grad_x), segments, width}, threads);
         },
         py::call_guard<py::gil_scoped_release>());
+
+    m.def(
+        "kmeans_assign",
+        [](Address points, Address centroids, Address labels, Address distances, int64_t problems, int64_t count,
+           int64_t clusters, int64_t width, int threads) {
+            kernels.kmeans_assign({at<float>(points), at<float>(centroids), at<int32_t>(labels), at<float>(distances),
+                                   problems, count, clusters, width},
+                                  threads);
+        },
+        py::call_guard<py::gil_scoped_release>());
+    m.def(
+        "kmeans_init",
+        [](Address points, Address seeds, Address rows, int64_t problems, int64_t count, int64_t clusters,
+           int64_t width, int64_t restart, bool plus_plus, int threads) {
+            kernels.kmeans_init({at<float>(points), at<int64_t>(seeds), at<int32_t>(rows), problems, count, clusters,
+                                 width, restart, plus_plus},
+                                threads);
+        },
+        py::call_guard<py::gil_scoped_release>());
+    m.def(
+        "kmeans",
+        [](Address points, Address centroids, Address labels, Address rows, Address offsets, Address inertia,
+           Address steps_done, int64_t problems, int64_t count, int64_t clusters, int64_t width, int64_t steps,
+           double tolerance, int threads) {
+            kernels.kmeans(
+                {at<float>(points), at<float>(centroids), at<int32_t>(labels), at<int32_t>(rows), at<int32_t>(offsets),
+                 at<double>(inertia), at<int32_t>(steps_done), problems, count, clusters, width, steps, tolerance},
+                threads);
+        },
+        py::call_guard<py::gil_scoped_release>());
+    m.def(
+        "sort_by_cluster",
+        [](Address labels, Address rows, Address offsets, int64_t problems, int64_t count, int64_t clusters,
+           int threads) {
+            kernels.sort_by_cluster(
+                {at<int32_t>(labels), at<int32_t>(rows), at<int32_t>(offsets), problems, count, clusters}, threads);
+        },
+        py::call_guard<py::gil_scoped_release>());
 }

@@ -34,4 +34,48 @@ struct SegmentMeanBackward {
     int64_t segments, width;
 };
 
+// labels[b, n] = the nearest of problem b's centroids, the first of several; distances[b, n] = its squared distance.
+struct KMeansAssign {
+    const float* points;     // (B, N, D)
+    const float* centroids;  // (B, K, D)
+    int32_t* labels;         // (B, N)
+    float* distances;        // (B, N)
+    int64_t problems, count, clusters, width;
+};
+
+// rows[b] = the points to start from, a function of points[b], seeds[b] and restart alone (draws: csrc/philox.h).
+// Greedy k-means++, or K distinct rows. Once every distinct point is taken, the first row repeats.
+struct KMeansInit {
+    const float* points;   // (B, N, D)
+    const int64_t* seeds;  // (B)
+    int32_t* rows;         // (B, K)
+    int64_t problems, count, clusters, width;
+    int64_t restart;
+    bool plus_plus;
+};
+
+// Lloyd's steps from the given centroids until labels repeat, centroids move by at most `tolerance` (squared, relative
+// to the mean variance of the columns) or `steps` are done. Empty clusters move to the farthest points. The labels are
+// those of KMeansAssign for the centroids returned; rows and offsets those of SortByCluster for the labels.
+struct KMeans {
+    const float* points;  // (B, N, D)
+    float* centroids;     // (B, K, D), in and out
+    int32_t* labels;      // (B, N)
+    int32_t* rows;        // (B, N)
+    int32_t* offsets;     // (B, K + 1)
+    double* inertia;      // (B)
+    int32_t* steps_done;  // (B)
+    int64_t problems, count, clusters, width;
+    int64_t steps;
+    double tolerance;
+};
+
+// rows[b, offsets[b, k] : offsets[b, k + 1]] = the rows labelled k, ascending.
+struct SortByCluster {
+    const int32_t* labels;  // (B, N), in [0, K)
+    int32_t* rows;          // (B, N)
+    int32_t* offsets;       // (B, K + 1)
+    int64_t problems, count, clusters;
+};
+
 }  // namespace sopr

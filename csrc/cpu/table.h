@@ -8,12 +8,20 @@ namespace sopr {
 struct Table {
     void (*segment_mean)(const SegmentMean&, int threads);
     void (*segment_mean_backward)(const SegmentMeanBackward&, int threads);
+    void (*kmeans_assign)(const KMeansAssign&, int threads);
+    void (*kmeans_init)(const KMeansInit&, int threads);
+    void (*kmeans)(const KMeans&, int threads);
+    void (*sort_by_cluster)(const SortByCluster&, int threads);
 };
 
 #ifdef SOPR_LEVEL
 namespace SOPR_LEVEL {
 void segment_mean(const SegmentMean&, int threads);
 void segment_mean_backward(const SegmentMeanBackward&, int threads);
+void kmeans_assign(const KMeansAssign&, int threads);
+void kmeans_init(const KMeansInit&, int threads);
+void kmeans(const KMeans&, int threads);
+void sort_by_cluster(const SortByCluster&, int threads);
 }  // namespace SOPR_LEVEL
 #endif
 

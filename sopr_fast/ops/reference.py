@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import torch
@@ -66,3 +67,84 @@ def dropout_mask(
     halves = [word >> shift & 0xFFFF for word in torch.broadcast_tensors(*words) for shift in (0, 16)]
     draws = torch.stack(halves, -1).flatten(-2)[..., :columns]
     return torch.where(draws < threshold, 0.0, float(scale)).float()
+
+
+def kmeans_assign(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
+    """See `ops.kmeans_assign`."""
+    squared = (points[:, :, None] - centroids[:, None]).square().sum(-1)  # (problems, points, clusters)
+    labels = squared.argmin(-1)  # the first of equals
+    return labels.int(), squared.gather(-1, labels[..., None])[..., 0]
+
+
+def kmeans_init(points: Tensor, k: int, seeds: Tensor, restart: int, plus_plus: bool) -> Tensor:
+    """See `ops.kmeans_plusplus`; without `plus_plus`, distinct rows by Floyd's method."""
+
+    def fraction(seed: int, round: int, number: int) -> int:
+        place = torch.tensor([number]), round, restart, 255 << 24
+        low, high, *_ = philox(seed & _WORD, seed >> 32 & _WORD, *place)
+        return int(high) << 32 | int(low)
+
+    def distinct(x: Tensor, seed: int) -> list[int]:
+        rows = []
+        for last in range(len(x) - k, len(x)):
+            row = fraction(seed, len(rows), 0) * (last + 1) >> 64
+            rows.append(last if row in rows else row)
+        return rows
+
+    def greedy(x: Tensor, seed: int) -> list[int]:
+        rows = [fraction(seed, 0, 0) * len(x) >> 64]
+        now = (x - x[rows[0]]).square().sum(-1)
+        while len(rows) < k and now.any():
+            ends = now.cumsum(0)
+            shares = [fraction(seed, len(rows), number) / 2**64 for number in range(2 + int(math.log(k)))]
+            drawn = torch.searchsorted(ends, torch.tensor(shares, dtype=x.dtype) * ends[-1], right=True)
+            then = torch.minimum((x - x[drawn, None]).square().sum(-1), now)
+            best = int(then.sum(-1).argmin())
+            rows.append(int(drawn[best]))
+            now = then[best]
+        return rows + rows[:1] * (k - len(rows))
+
+    choose = greedy if plus_plus else distinct
+    rows = [choose(x, seed) for x, seed in zip(points, seeds.tolist(), strict=True)]
+    return torch.tensor(rows, dtype=torch.int32).reshape(len(points), k)
+
+
+def kmeans(
+    points: Tensor, start: Tensor, iterations: int, tolerance: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Lloyd's steps of `ops.kmeans` from given centroids: centroids, labels, inertia, iterations."""
+
+    def assign(x: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
+        labels, squared = kmeans_assign(x[None], centroids[None])
+        empty = labels[0].long().bincount(minlength=len(centroids)) == 0
+        if not empty.any() or not squared.any():
+            return labels[0], squared[0]
+        centroids[int(empty.int().argmax())] = x[squared[0].argmax()]
+        return assign(x, centroids)
+
+    def solve(x: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
+        labels, settled, steps, moved = None, False, 0, math.inf
+        allowed = tolerance * float(x.var(0, correction=0).mean())
+        while steps < iterations and not settled and moved > allowed:
+            steps += 1
+            before, (labels, squared) = labels, assign(x, centroids)
+            settled = before is not None and torch.equal(labels, before)
+            if not settled:
+                old = centroids.clone()
+                for cluster in labels.unique().tolist():
+                    centroids[cluster] = x[labels == cluster].mean(0)
+                moved = float((centroids - old).square().sum())
+        if not settled:
+            labels, squared = assign(x, centroids)
+        return centroids, labels, squared.sum(), steps
+
+    solved = [solve(x, centroids.clone()) for x, centroids in zip(points, start, strict=True)]
+    centroids, labels, inertia, steps = zip(*solved, strict=True)
+    return torch.stack(centroids), torch.stack(labels), torch.stack(inertia), torch.tensor(steps).int()
+
+
+def sort_by_cluster(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """See `ops.sort_by_cluster`."""
+    sizes = torch.stack([row.long().bincount(minlength=k) for row in labels])
+    offsets = torch.nn.functional.pad(sizes.cumsum(1), (1, 0))
+    return labels.argsort(dim=1, stable=True).int(), offsets.int()

@@ -1,0 +1,112 @@
+// What the k-means kernels share: points scaled and packed for the vectors, distances, nearest centroids, scheduling.
+//
+// Distances are sums of squared differences, never |x|² - 2 x·c + |c|²: no digit is lost to an offset of the data. All
+// kernels add up in the order of the columns, so one point and one centroid give the same bits wherever they meet.
+#pragma once
+
+#include "cpu/pool.h"
+#include "cpu/scratch.h"
+#include "cpu/simd.h"
+
+namespace sopr::SOPR_LEVEL {
+
+constexpr int64_t kChunk = 1024;  // points that one thread takes at a time; a multiple of kLanes
+constexpr int kTop = 50;  // scaled magnitudes stay below 2^kTop: neither squares nor small differences leave fp32
+
+inline int64_t blocks_of(int64_t points) { return (points + kLanes - 1) / kLanes; }
+inline int64_t chunks_of(int64_t points) { return (points + kChunk - 1) / kChunk; }
+
+inline float largest_magnitude(const float* x, int64_t count) {
+    float largest = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        const float magnitude = __builtin_fabsf(x[i]);
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest;
+}
+
+// The least e with magnitude < 2^e.
+inline int exponent_above(float magnitude) {
+    int exponent = 0;
+    __builtin_frexpf(magnitude, &exponent);
+    return exponent;
+}
+
+// The power of two that data of this magnitude is multiplied by: exact, and so are the ratios of distances.
+inline float scale_of(float magnitude) {
+    if (magnitude == 0) return 1;
+    const int shift = kTop - exponent_above(magnitude);
+    return __builtin_ldexpf(1, shift < 126 ? shift : 126);
+}
+
+// The power of two that turns magnitudes up to `largest` into integers, so that sums of `count` of them fit 63 bits.
+inline float integer_scale_of(float largest, int64_t count) {
+    if (largest == 0) return 1;
+    const int bits = 64 - __builtin_clzll(uint64_t(count));
+    const int shift = 62 - bits - exponent_above(largest);
+    return __builtin_ldexpf(1, shift < 126 ? shift : 126);
+}
+
+// (count, width) rows from `begin` on → packed (blocks, width, kLanes); the last block is filled up with zeros.
+inline void pack(const float* points, int64_t count, int64_t width, float scale, float* packed) {
+    for (int64_t block = 0; block < blocks_of(count); ++block) {
+        float* to = packed + block * width * kLanes;
+        const int64_t lanes = count - block * kLanes < kLanes ? count - block * kLanes : kLanes;
+        if (lanes < kLanes)
+            for (int64_t i = 0; i < width * kLanes; ++i) to[i] = 0;
+        for (int64_t lane = 0; lane < lanes; ++lane) {
+            const float* from = points + (block * kLanes + lane) * width;
+            for (int64_t d = 0; d < width; ++d) to[d * kLanes + lane] = from[d] * scale;
+        }
+    }
+}
+
+// Squared distances of a packed block to C consecutive centroids.
+template <int C>
+inline void distances(const float* block, const float* centroids, int64_t width, Float (&squared)[C]) {
+    for (int c = 0; c < C; ++c) squared[c] = Float{};
+    for (int64_t d = 0; d < width; ++d) {
+        const Float x = load(block + d * kLanes);
+        for (int c = 0; c < C; ++c) {
+            const Float difference = x - broadcast(centroids[c * width + d]);
+            squared[c] += difference * difference;
+        }
+    }
+}
+
+struct Nearest {
+    Float squared;
+    Int label;
+};
+
+template <int C>
+inline void compare(const float* block, const float* centroids, int64_t first, int64_t width, Nearest& nearest) {
+    Float squared[C];
+    distances<C>(block, centroids + first * width, width, squared);
+    for (int c = 0; c < C; ++c) {
+        const Int closer = squared[c] < nearest.squared;
+        nearest.squared = closer ? squared[c] : nearest.squared;
+        nearest.label = closer ? Int{} + int32_t(first + c) : nearest.label;
+    }
+}
+
+// The nearest of all centroids; of several, the first.
+inline Nearest nearest_of(const float* block, const float* centroids, int64_t clusters, int64_t width) {
+    Nearest nearest = {broadcast(__builtin_inff()), Int{}};
+    int64_t k = 0;
+    for (; k + 8 <= clusters; k += 8) compare<8>(block, centroids, k, width, nearest);
+    if (clusters & 4) compare<4>(block, centroids, k, width, nearest), k += 4;
+    if (clusters & 2) compare<2>(block, centroids, k, width, nearest), k += 2;
+    if (clusters & 1) compare<1>(block, centroids, k, width, nearest);
+    return nearest;
+}
+
+// solve(problem, worker, threads): whole problems side by side while every thread has one, the rest on all threads.
+template <class Solve>
+void for_problems(int64_t problems, int threads, Solve&& solve) {
+    const int64_t side_by_side = problems / threads * threads;
+    parallel_for(side_by_side, threads, [&](int64_t problem, int worker) { solve(problem, worker, 1); });
+    for (int64_t problem = side_by_side; problem < problems; ++problem) solve(problem, 0, threads);
+}
+
+}  // namespace sopr::SOPR_LEVEL

@@ -1,0 +1,336 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans, kmeans_plusplus
+
+from sopr_fast import ops
+from sopr_fast.ops import reference
+
+
+def blobs(problems, count, width, generator, spread=0.3):
+    """Points around 12 centres a problem."""
+    centres = torch.randn(problems, 12, width, generator=generator)
+    which = torch.randint(12, (problems, count), generator=generator)
+    near = centres.gather(1, which[..., None].expand(-1, -1, width))
+    return near + spread * torch.randn(problems, count, width, generator=generator)
+
+
+def rows_of(points, rows):
+    return points.gather(1, rows.long()[..., None].expand(-1, -1, points.shape[2]))
+
+
+def assert_consistent(points, result):
+    """Labels, sizes, inertia and order are those of the centroids returned."""
+    labels, squared = ops.kmeans_assign(points, result.centroids)
+    assert torch.equal(labels, result.labels)
+    assert torch.equal(
+        result.sizes, torch.stack([row.bincount(minlength=result.sizes.shape[1]) for row in labels]).int()
+    )
+    torch.testing.assert_close(result.inertia, squared.double().sum(1), rtol=1e-6, atol=0)
+    rows, offsets = reference.sort_by_cluster(labels, result.sizes.shape[1])
+    assert torch.equal(rows, result.rows) and torch.equal(offsets, result.offsets)
+    assert result.centroids.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "problems, count, width, k", [(1, 1, 1, 1), (3, 100, 17, 7), (2, 1025, 5, 33), (1, 64, 67, 64)]
+)
+def test_kmeans_assign_matches_float64(problems, count, width, k, generator):
+    points = torch.randn(problems, count, width, generator=generator)
+    centroids = torch.randn(problems, k, width, generator=generator)
+    labels, squared = ops.kmeans_assign(points, centroids)
+    expected_labels, expected = reference.kmeans_assign(points.double(), centroids.double())
+    torch.testing.assert_close(squared.double(), expected, rtol=1e-5, atol=0)
+    assert torch.equal(labels, expected_labels)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    problems=st.integers(0, 3),
+    count=st.integers(0, 70),
+    width=st.integers(1, 20),
+    k=st.integers(1, 40),
+    grid=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_kmeans_assign_any_shape(problems, count, width, k, grid, seed):
+    """On a grid of small integers float32 is exact, and ties abound."""
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.randn(problems, count, width, generator=generator)
+    centroids = torch.randn(problems, k, width, generator=generator)
+    if grid:
+        points, centroids = points.round(), centroids.round()
+    labels, squared = ops.kmeans_assign(points, centroids)
+    expected_labels, expected = reference.kmeans_assign(points.double(), centroids.double())
+    torch.testing.assert_close(squared.double(), expected, rtol=1e-5, atol=0)
+    if grid:
+        assert torch.equal(labels, expected_labels)
+
+
+@pytest.mark.parametrize("exponent", [-110, -100, -40, 40, 120])
+def test_kmeans_does_not_depend_on_the_unit(exponent, generator):
+    """Squared distances of 2^-220 or 2^240 are not float32 numbers, yet labels are right."""
+    points = (blobs(1, 500, 4, generator) * 4096).round() / 4096
+    unit = 2.0**exponent
+    plain, result = ops.kmeans(points, 20), ops.kmeans(points * unit, 20)
+    assert torch.equal(result.labels, plain.labels)
+    assert torch.equal(result.centroids, plain.centroids * unit)
+    torch.testing.assert_close(result.inertia / unit / unit, plain.inertia, rtol=1e-12, atol=0)
+
+
+def test_kmeans_of_the_smallest_numbers(generator):
+    points = torch.randn(1, 200, 3, generator=generator) * 1e-38
+    assert (ops.kmeans(points, 20).sizes > 0).all()
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e6])
+def test_kmeans_far_from_the_origin(offset, generator):
+    points = blobs(2, 800, 6, generator) + offset
+    labels, squared = ops.kmeans_assign(points, points[:, :30].contiguous())
+    expected_labels, expected = reference.kmeans_assign(points.double(), points[:, :30].double())
+    torch.testing.assert_close(squared.double(), expected, rtol=1e-5, atol=0)
+    assert torch.equal(labels, expected_labels)
+    result = ops.kmeans(points, 30)
+    assert_consistent(points, result)
+    oracle = [KMeans(30, n_init=1, random_state=0).fit(x.double() - offset).inertia_ for x in points]
+    assert (result.inertia.numpy() < np.array(oracle) * 1.1).all()
+
+
+def test_kmeans_steps_match_float64(generator):
+    points = blobs(3, 900, 5, generator)
+    start = points[:, :25]
+    for iterations in (0, 1, 5):
+        result = ops.kmeans(points, 25, init=start, iterations=iterations, tolerance=0)
+        centroids, labels, inertia, steps = reference.kmeans(points.double(), start.double(), iterations, 0)
+        torch.testing.assert_close(result.centroids.double(), centroids, rtol=1e-5, atol=1e-6)
+        assert torch.equal(result.labels, labels) and torch.equal(result.iterations, steps)
+        torch.testing.assert_close(result.inertia, inertia, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("tolerance", [0, 1e-4, 1e-2])
+def test_kmeans_stops_as_scikit_learn(tolerance, generator):
+    points = blobs(1, 2000, 8, generator, spread=1.0)
+    start = points[:, :16]
+    result = ops.kmeans(points, 16, init=start, tolerance=tolerance)
+    peer = KMeans(16, init=start[0].double().numpy(), n_init=1, tol=tolerance).fit(points[0].double().numpy())
+    assert abs(result.iterations.item() - peer.n_iter_) <= (1 if tolerance else 3)
+    assert result.inertia.item() == pytest.approx(peer.inertia_, rel=1e-3)
+    assert_consistent(points, result)
+
+
+def test_kmeans_plusplus_draws_as_the_reference(generator):
+    points = blobs(4, 700, 6, generator)
+    seeds = torch.tensor([0, 1, -5, 2**40 + 3])
+    for k in (1, 2, 30):
+        expected = reference.kmeans_init(points.double(), k, seeds, 0, True)
+        assert torch.equal(ops.kmeans_plusplus(points, k, seeds), expected)
+
+
+def test_kmeans_random_draws_as_the_reference(generator):
+    points = blobs(2, 50, 3, generator)
+    seeds = torch.tensor([3, 4])
+    for k in (1, 20, 50):
+        expected = reference.kmeans_init(points, k, seeds, 0, False)
+        result = ops.kmeans(points, k, init="random", seeds=seeds, iterations=0)
+        assert torch.equal(result.centroids, rows_of(points, expected))
+        assert all(len(set(rows)) == k for rows in expected.tolist())
+
+
+def test_kmeans_plusplus_is_as_good_as_scikit_learn(generator):
+    points = blobs(1, 2000, 8, generator).expand(20, -1, -1).contiguous()
+    chosen = rows_of(points, ops.kmeans_plusplus(points, 12, 0))
+    ours = ops.kmeans_assign(points, chosen)[1].double().sum(1).mean().item()
+    x = points[0].double()
+    peers = [kmeans_plusplus(x.numpy(), 12, random_state=seed)[0] for seed in range(20)]
+    theirs = np.mean([reference.kmeans_assign(x[None], torch.tensor(c)[None])[1].sum().item() for c in peers])
+    assert ours == pytest.approx(theirs, rel=0.25)
+
+
+def test_kmeans_plusplus_survives_an_outlier(generator):
+    """Weights keep their digits after the far point is taken."""
+    points = torch.randn(1, 300, 2, generator=generator)
+    points[0, 7] = 1e15
+    chosen = ops.kmeans_plusplus(points, 100, 0)
+    assert len(set(chosen[0].tolist())) == 100
+
+
+@pytest.mark.parametrize("init", ["k-means++", "random"])
+@pytest.mark.parametrize("distinct", [1, 3, 9, 40])
+def test_kmeans_duplicates(init, distinct, generator):
+    """A cluster stays empty only where distinct points run out."""
+    points = torch.randn(2, distinct, 4, generator=generator).repeat(1, 5, 1)
+    k = min(10, points.shape[1])
+    result = ops.kmeans(points, k, init=init)
+    assert_consistent(points, result)
+    assert ((result.sizes > 0).sum(1) == min(k, distinct)).all()
+    if distinct <= k:
+        assert (result.inertia == 0).all()
+
+
+def test_kmeans_fills_empty_clusters(generator):
+    points = blobs(1, 400, 3, generator)
+    start = torch.full((1, 12, 3), 1e3)
+    for iterations in (0, 1, 300):
+        result = ops.kmeans(points, 12, init=start, iterations=iterations)
+        assert (result.sizes > 0).all()
+        assert_consistent(points, result)
+
+
+@pytest.mark.parametrize("count", [1, 2, 33])
+def test_kmeans_as_many_clusters_as_points(count, generator):
+    points = torch.randn(1, count, 3, generator=generator)
+    result = ops.kmeans(points, count)
+    assert (result.sizes == 1).all() and result.inertia.item() == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    problems=st.integers(1, 4),
+    count=st.integers(1, 60),
+    width=st.integers(1, 19),
+    distinct=st.integers(1, 60),
+    init=st.sampled_from(["k-means++", "random"]),
+    tolerance=st.sampled_from([0.0, 1e-4]),
+    data=st.data(),
+)
+def test_kmeans_any_problem(problems, count, width, distinct, init, tolerance, data):
+    k = data.draw(st.integers(1, count))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**31)))
+    points = torch.randn(problems, min(distinct, count), width, generator=generator)
+    points = points[:, torch.arange(count) % points.shape[1]]
+    result = ops.kmeans(points, k, init=init, tolerance=tolerance)
+    assert_consistent(points, result)
+    assert ((result.sizes > 0).sum(1) == min(k, distinct)).all()
+
+
+def test_kmeans_is_the_same_alone_and_in_a_batch(generator):
+    points = blobs(5, 2100, 17, generator)
+    seeds = torch.tensor([5, 3, 8, 1, 9])
+    together = ops.kmeans(points, 40, seeds=seeds, restarts=2)
+    for b in range(5):
+        alone = ops.kmeans(points[b : b + 1], 40, seeds=seeds[b : b + 1], restarts=2)
+        assert all(torch.equal(whole[b : b + 1], one) for whole, one in zip(together, alone, strict=True))
+
+
+_THREADS = """
+import sys, torch
+from sopr_fast import ops
+torch.set_num_threads(int(sys.argv[1]))
+points = torch.randn(3, 5000, 17, generator=torch.Generator().manual_seed(0))
+far = torch.full((3, 40, 17), 50.0)
+results = [ops.kmeans(points, 40), ops.kmeans(points[:1], 40, tolerance=0)]
+results.append(ops.kmeans(points, 40, init=far, iterations=5))
+results.append(ops.kmeans_assign(points, points[:, :33].contiguous()))
+torch.save([tuple(result) for result in results], sys.argv[2])
+"""
+
+
+def test_kmeans_is_the_same_on_any_number_of_threads(tmp_path):
+    results = []
+    for threads in (1, 2, 8):
+        path = tmp_path / f"{threads}.pt"
+        subprocess.run([sys.executable, "-c", _THREADS, str(threads), str(path)], check=True)
+        results.append(torch.load(path))
+    for other in results[1:]:
+        for ones, others in zip(results[0], other, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(ones, others, strict=True))
+
+
+def test_kmeans_seeds(generator):
+    points = blobs(2, 300, 4, generator)[:1].expand(2, -1, -1)
+    same = ops.kmeans(points, 20, seeds=torch.tensor([7, 7]))
+    assert torch.equal(same.centroids[0], same.centroids[1])
+    other = ops.kmeans(points, 20, seeds=7)
+    assert torch.equal(other.centroids[0], same.centroids[0])
+    assert not torch.equal(other.centroids[1], same.centroids[1])
+
+
+def test_kmeans_restarts_keep_the_best(generator):
+    points = blobs(3, 400, 4, generator)
+    inertias = [ops.kmeans(points, 30, restarts=n).inertia for n in (1, 2, 6)]
+    assert (inertias[1] <= inertias[0]).all() and (inertias[2] < inertias[0]).any()
+
+
+def test_kmeans_layouts(generator):
+    points = blobs(2, 300, 6, generator)
+    plain = ops.kmeans(points, 9)
+    for view in (
+        points.transpose(1, 2).contiguous().transpose(1, 2),
+        points.repeat(1, 1, 2)[..., :6],
+        points.requires_grad_(),
+    ):
+        assert all(torch.equal(a, b) for a, b in zip(plain, ops.kmeans(view, 9), strict=True))
+    memory = points.detach().numpy().copy()
+    memory.flags.writeable = False
+    with pytest.warns(UserWarning, match="not writable"):
+        read_only = torch.from_numpy(memory)
+    assert torch.equal(ops.kmeans(read_only, 9).labels, plain.labels)
+
+
+@pytest.mark.parametrize("labels", [[[0, 2, 1, 2, 0]], [[]], [[3, 3], [0, 1]]])
+def test_sort_by_cluster_matches_argsort(labels):
+    labels = torch.tensor(labels, dtype=torch.int32)
+    rows, offsets = ops.sort_by_cluster(labels, 4)
+    expected_rows, expected_offsets = reference.sort_by_cluster(labels, 4)
+    assert torch.equal(rows, expected_rows) and torch.equal(offsets, expected_offsets)
+
+
+def test_kmeans_no_problems():
+    result = ops.kmeans(torch.zeros(0, 5, 3), 2)
+    assert result.centroids.shape == (0, 2, 3) and result.offsets.shape == (0, 3)
+    labels, squared = ops.kmeans_assign(torch.zeros(2, 0, 3), torch.zeros(2, 1, 3))
+    assert labels.shape == squared.shape == (2, 0)
+
+
+def test_kmeans_opcheck(generator):
+    points = blobs(2, 50, 3, generator)
+    operators = torch.ops.sopr_fast
+    torch.library.opcheck(operators.kmeans_assign.default, (points, points[:, :4].contiguous()))
+    torch.library.opcheck(operators.kmeans_init.default, (points, 4, torch.tensor([1, 2]), 0, True))
+    torch.library.opcheck(operators.kmeans.default, (points, points[:, :4].contiguous(), 10, 1e-4))
+    torch.library.opcheck(operators.sort_by_cluster.default, (torch.zeros(2, 5, dtype=torch.int32), 3))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_kmeans_names_the_point_that_is_not_finite(value):
+    points = torch.zeros(2, 30, 3)
+    points[1, 17, 2] = value
+    with pytest.raises(ValueError, match=f"points must be finite; problem 1, row 17, column 2 is {value}"):
+        ops.kmeans(points, 3)
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ({"k": 0}, ValueError, "k must be between 1 and the 30 points"),
+        ({"k": 31}, ValueError, "k must be between 1 and the 30 points of a problem, got 31"),
+        ({"init": "means"}, ValueError, "init must be 'k-means\\+\\+', 'random' or a tensor"),
+        ({"init": torch.zeros(2, 4, 3)}, ValueError, r"init must have shape \(2, 3, 3\), got \(2, 4, 3\)"),
+        ({"init": torch.zeros(2, 3, 3), "restarts": 2}, ValueError, "restarts must be 1"),
+        (
+            {"init": torch.full((2, 3, 3), torch.nan)},
+            ValueError,
+            "init must be finite; problem 0, centroid 0",
+        ),
+        ({"iterations": -1}, ValueError, "iterations and tolerance"),
+        ({"seeds": torch.zeros(3, dtype=torch.int64)}, ValueError, r"seeds must have shape \(2\)"),
+        ({"seeds": torch.zeros(2)}, TypeError, "seeds must be torch.int64"),
+        ({"points": torch.zeros(2, 30, 3, dtype=torch.float64)}, TypeError, "points must be torch.float32"),
+        ({"points": torch.zeros(30, 3)}, ValueError, "points must have shape"),
+        ({"points": [[0.0]]}, TypeError, "points must be a tensor"),
+    ],
+)
+def test_kmeans_refuses(arguments, error, message):
+    with pytest.raises(error, match=message):
+        ops.kmeans(**{"points": torch.zeros(2, 30, 3), "k": 3} | arguments)
+
+
+@pytest.mark.parametrize("labels, k", [([[0, 3]], 3), ([[-1, 0]], 3), ([[0]], 0)])
+def test_sort_by_cluster_refuses(labels, k):
+    with pytest.raises(ValueError):
+        ops.sort_by_cluster(torch.tensor(labels, dtype=torch.int32), k)
