@@ -6,9 +6,10 @@
 //   word 2  segment number, mod 2^32       (over policies, subsets and clusters: ((p * S) + s) * K + k)
 //   word 3  level << 24 | layer << 16 | site << 12 | head
 // The 128 bits are eight 16-bit draws: column % 8 = 2 i + j takes the low (j = 0) or high (j = 1) half of word i.
+// A value is dropped when its draw is below threshold = round(65536 p), else multiplied by 65536 / (65536 - threshold).
+//
 // k-means draws 64 bits (words 1 and 0) with the key (seed mod 2^32, seed / 2^32) and the counter (number, round,
-// restart, clustering level << 24): its rounds number the centroids, its numbers the candidates of a round. A value is
-// dropped when its draw is below threshold = round(65536 p), else multiplied by 65536 / (65536 - threshold).
+// restart, clustering level << 24): its rounds number the centroids, its numbers the candidates of a round.
 #pragma once
 
 #include <cstdint>
