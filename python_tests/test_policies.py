@@ -7,6 +7,7 @@ from torch import distributions as dist
 from torch import nn
 
 from sopr_fast.policies import (
+    ArrayPolicy,
     Gaussian,
     Probabilities,
     as_policies,
@@ -148,8 +149,9 @@ def test_discrete_indices_become_one_hot(shape, states, source):
     got = columns(lambda s: s.argmax(1).reshape(shape), states, source, action_count=DS)
     assert torch.equal(got, torch.eye(DS)[states.argmax(1)])
     index_array = np.arange(100, dtype=np.uint8) % 4
-    got = columns(index_array, states, source, action_count=DS)
-    assert torch.equal(got, torch.eye(DS)[source % 4])
+    for policy in (index_array, ArrayPolicy("x", index_array)):
+        got = columns(policy, states, source, action_count=DS)
+        assert torch.equal(got, torch.eye(DS)[source % 4])
 
 
 def test_deterministic_beside_stochastic_has_zero_deviation(states, source):

@@ -8,7 +8,7 @@ import torch
 from torch import distributions as dist
 from torch import nn
 
-from sopr_fast.policies import Gaussian, Layout, Probabilities, as_policies, collect, probe
+from sopr_fast.policies import ArrayPolicy, Gaussian, Layout, Probabilities, as_policies, collect, probe
 
 U, DS, DA = 40, 5, 3
 STATES = torch.randn(U, DS, generator=torch.Generator().manual_seed(0))
@@ -167,6 +167,8 @@ def test_names_are_strings():
 def test_arrays_that_are_not_indexed_like_the_states():
     with pytest.raises(ValueError, match="'x' has actions for 99 states, the data has 100"):
         as_policies({"x": np.zeros((99, 3))}, states_count=100)
+    with pytest.raises(ValueError, match="'x' has actions for 99 states, the data has 100"):
+        as_policies([ArrayPolicy("x", np.zeros((99, 3)))], states_count=100)
     with pytest.raises(ValueError, match=re.escape("'x' has shape (2, 9, 3)")):
         as_policies({"x": np.zeros((2, 9, 3))})
     (policy,) = as_policies({"x": np.zeros((60, 3))})

@@ -89,6 +89,9 @@ def _adapt(
         if len(found) == 1:
             return [_renamed(found[0], name)]
         return [_renamed(policy, f"{name}-{i:03d}") for i, policy in enumerate(found)]
+    if isinstance(item, ArrayPolicy):
+        count = action_count if item.action_count is None else item.action_count
+        item = ArrayPolicy(item.name, item.values, states_count=states_count, action_count=count)
     if isinstance(item, Policy):
         return [item if name in (None, item.name) else _renamed(item, name)]
     if name is None:

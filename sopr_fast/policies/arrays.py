@@ -24,7 +24,7 @@ class ArrayPolicy(Policy):
         self, name: str, values: Any, *, states_count: int | None = None, action_count: int | None = None
     ):
         self.name = name
-        self._values, self._action_count = values, action_count
+        self.values, self.action_count = values, action_count
         parts = values if isinstance(values, tuple) else (values,)
         for part in parts:
             if part.ndim not in (1, 2):
@@ -47,12 +47,12 @@ class ArrayPolicy(Policy):
             raise ValueError(
                 f"policy {self.name!r} has actions for {self._rows} states, not for row {int(source.max())}"
             )
-        values = self._values
+        values = self.values
         if isinstance(values, Gaussian | Probabilities):
             taken = type(values)(*(_take(part, source) for part in values))
         else:
             taken = _take(values, source)
-        return read_output(self.name, taken, len(source), source, self._action_count)
+        return read_output(self.name, taken, len(source), source, self.action_count)
 
 
 def is_array(value: Any) -> bool:

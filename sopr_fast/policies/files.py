@@ -51,9 +51,7 @@ def load(
             with np.load(path, allow_pickle=False) as archive:
                 arrays = {key: archive[key] for key in archive.files}
     except (ValueError, OSError, EOFError, BadZipFile) as error:
-        raise ValueError(
-            f"{path}: not a readable {path.suffix} file without pickled objects ({error})"
-        ) from error
+        raise ValueError(f"{path}: damaged, or not an {path.suffix} file of plain arrays") from error
     if path.suffix == ".npy":
         return [ArrayPolicy(path.stem, actions, states_count=states_count, action_count=action_count)]
     return _actors(path, arrays, stochastic)
