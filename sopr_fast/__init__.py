@@ -7,5 +7,23 @@ __path__ = extend_path(__path__, __name__)
 
 from ._native import build_info
 from ._version import __version__
+from .config import Config
+from .fitting import fit
+from .ranker import ForeignPolicyWarning, Ranker, load, rank
+from .ranking import Ranking
+from .subsets import Subsets
+from .training import CollapsedTrainingWarning
 
-__all__ = ["__version__", "build_info"]
+__all__ = [
+    "CollapsedTrainingWarning",
+    "Config",
+    "ForeignPolicyWarning",
+    "Ranker",
+    "Ranking",
+    "Subsets",
+    "__version__",
+    "build_info",
+    "fit",
+    "load",
+    "rank",
+]

@@ -3,7 +3,7 @@
 from .actor import Actor
 from .adapters import as_policies
 from .arrays import ArrayPolicy
-from .collect import Layout, collect, probe
+from .collect import Layout, check_fit, collect, probe
 from .files import load
 from .output import Gaussian, Output, Probabilities
 from .policy import Policy
@@ -17,6 +17,7 @@ __all__ = [
     "Policy",
     "Probabilities",
     "as_policies",
+    "check_fit",
     "collect",
     "load",
     "probe",

@@ -64,6 +64,16 @@ def probe(policies: Sequence[Policy], states: Tensor, source: Tensor) -> Layout:
     return Layout(first.kind, width, width)
 
 
+def check_fit(policies: Sequence[Policy], states: Tensor, source: Tensor, layout: Layout) -> None:
+    """Asks every policy for a few states, so that one that does not fit the layout fails before long work.
+
+    Raises:
+        ValueError, RuntimeError: as `collect`.
+    """
+    for policy in policies:
+        _columns(policy, states[:_PROBE_ROWS], source[:_PROBE_ROWS], layout)
+
+
 def collect(
     policies: Sequence[Policy],
     states: Tensor,
@@ -93,8 +103,6 @@ def collect(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    for policy in policies:
-        _columns(policy, states[:_PROBE_ROWS], source[:_PROBE_ROWS], layout)
     columns = torch.empty(len(policies), len(states), layout.width)
     for policy, out in zip(policies, columns, strict=True):
         for first in range(0, len(states), batch_size):

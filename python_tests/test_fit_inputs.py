@@ -1,0 +1,164 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from problems import TINY, LinearPolicy, ladder, log, training_gains
+
+import sopr_fast
+from sopr_fast import Config
+
+QUICK = dataclasses.replace(TINY, steps=2, subsets=2)
+GAINS = training_gains(5)
+
+
+def fit(**changes):
+    arguments = {
+        "policies": ladder(GAINS),
+        "returns": GAINS,
+        "states": log(),
+        "config": QUICK,
+        "progress": False,
+    } | changes
+    return sopr_fast.fit(**arguments)
+
+
+def broken(gain, change):
+    return lambda states: change(LinearPolicy(gain)(states))
+
+
+def raises(states):
+    raise RuntimeError("no weights")
+
+
+def with_nan(actions):
+    actions = actions.copy()
+    actions[3, 1] = np.nan
+    return actions
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"returns": None}, ValueError, "returns are needed"),
+        ({"states": None}, ValueError, "states are needed"),
+        ({"returns": GAINS[:4]}, ValueError, r"shape \(5,\), one for each policy, got \(4,\)"),
+        ({"returns": np.ones(5)}, ValueError, "returns of all training policies are equal"),
+        ({"returns": GAINS, "config": dataclasses.replace(QUICK, tie_margin=9.0)}, ValueError, "are equal"),
+        ({"returns": [1, 2, np.nan, 4, 5]}, ValueError, "return of policy 'gain-.*' is nan"),
+        ({"returns": ["a"] * 5}, TypeError, "returns must be numbers"),
+        ({"returns": {"gain-0.100": 1.0}}, ValueError, "hold nothing for policy"),
+        ({"preferences": np.eye(5)}, ValueError, "returns or preferences, not both"),
+        (
+            {"preferences": np.eye(5), "returns": None, "config": dataclasses.replace(QUICK, loss="mse")},
+            ValueError,
+            "preferences need loss='pairwise'",
+        ),
+        ({"policies": ladder(GAINS[:1]), "returns": GAINS[:1]}, ValueError, "at least two training policies"),
+        ({"policies": {}}, ValueError, "polic"),
+        ({"states": log(100)}, ValueError, "subset_size is 128, but there are 100 states"),
+        ({"states": with_nan(log())}, ValueError, "states are not finite .* at row 3"),
+        ({"validation": ladder([0.3])}, TypeError, "validation must be a pair"),
+        ({"validation": (ladder([0.3]), [0.3])}, ValueError, "at least two validation policies"),
+        ({"validation": (ladder([0.3, 0.4]), [1, 1])}, ValueError, "validation policies are equal"),
+        ({"seed": -1}, ValueError, "seed must be"),
+        ({"policies": ladder(GAINS[:4]) | {"bad": raises}}, Exception, "'bad'"),
+        ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, with_nan)}}, ValueError, "'bad'"),
+        ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a[:, :1])}}, ValueError, "'bad'"),
+        ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a[:-1])}}, ValueError, "'bad'"),
+        (
+            {"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a.astype(object))}},
+            Exception,
+            "'bad'",
+        ),
+        ({"validation": (ladder([0.3]) | {"wide": lambda s: s[:, :3]}, [1, 2])}, ValueError, "'wide'"),
+    ],
+)
+def test_bad_input_is_refused_before_clustering(changes, error, message, monkeypatch):
+    monkeypatch.setattr(sopr_fast.ops, "kmeans", None)
+    with pytest.raises(error, match=message):
+        fit(**changes)
+
+
+def test_a_policy_that_fails_late_still_fails_before_clustering(monkeypatch):
+    monkeypatch.setattr(sopr_fast.ops, "kmeans", None)
+    states = log()
+    late = {"late": lambda s: np.where(len(s) > 16, np.nan, 1.0) * LinearPolicy(1)(s)}
+    with pytest.raises(ValueError, match="'late'.*row"):
+        fit(policies=ladder(GAINS[:4]) | late, states=states)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clusters": 129}, "clusters 129 is more than subset_size 128"),
+        ({"width": 15}, "width 15 is not a multiple of low_heads 2"),
+        ({"loss": "hinge"}, "loss is 'hinge'; choose 'pairwise' or 'listwise' or 'mse'"),
+        ({"steps": 0}, "steps must be an integer, 1 or more"),
+        ({"dropout": 1.0}, "dropout must be below 1"),
+        ({"learning_rate": float("nan")}, "learning_rate must be a finite number"),
+        ({"class_token": True, "score": "sort"}, "class_token needs"),
+        ({"subsets": 2.0}, "subsets must be an integer"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(TINY, **options)
+
+
+def test_unknown_options_are_named():
+    with pytest.raises(ValueError, match="unknown option depth"):
+        Config.from_dict({"depth": 3})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.astype(np.float64),
+        np.asfortranarray,
+        lambda x: np.repeat(x, 2, 1)[:, ::2],
+        torch.from_numpy,
+    ],
+)
+def test_kinds_of_states_and_actions_train_the_same_model(change):
+    states = log()
+    arrays = {name: policy(states) for name, policy in ladder(GAINS).items()}
+    expected = fit(policies=arrays).model.state_dict()
+    found = fit(
+        policies={name: change(a) for name, a in arrays.items()}, states=change(states)
+    ).model.state_dict()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_rank_refuses_what_the_model_was_not_made_for():
+    ranker = fit()
+    with pytest.raises(ValueError, match="states have 3 features, the model was trained on 4"):
+        ranker.rank(ladder([0.3]), log(dim=3))
+    with pytest.raises(ValueError, match="'wide'"):
+        ranker.rank({"wide": lambda s: s[:, :3]}, log())
+    with pytest.raises(ValueError, match="give states or clustered subsets"):
+        ranker.rank(ladder([0.3]), log(), subsets=ranker.subsets)
+    with pytest.raises(ValueError, match="subsets must be"):
+        ranker.rank(ladder([0.3]), log(), subsets=0)
+    with pytest.raises(ValueError, match="polic"):
+        ranker.rank([], log())
+
+
+def test_columns_on_disk_train_the_same_model(monkeypatch):
+    expected = fit().model.state_dict()
+    monkeypatch.setattr("sopr_fast.fitting._MEMORY_BYTES", 0)
+    found = fit().model.state_dict()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_one_cluster_and_one_state_a_cluster():
+    for clusters in (1, 128):
+        ranker = fit(config=dataclasses.replace(QUICK, clusters=clusters))
+        assert np.isfinite(ranker.rank(ladder([0.3]), log()).scores).all()
+
+
+def test_states_with_fewer_distinct_values_than_clusters():
+    states = np.repeat(log(5), 40, 0)
+    for score in ("mean", "sort"):
+        ranker = fit(states=states, config=dataclasses.replace(QUICK, score=score))
+        assert np.isfinite(ranker.rank(ladder([0.3, 0.5]), states).scores).all()

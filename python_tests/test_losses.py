@@ -1,0 +1,69 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sopr_fast import losses
+
+
+def test_pairwise_is_the_mean_over_pairs(generator):
+    scores = torch.randn(5, generator=generator, dtype=torch.float64)
+    returns = np.array([3.0, 1.0, 2.0, 2.0, -1.0])
+    total, pairs = 0.0, 0
+    for i in range(5):
+        for j in range(i + 1, 5):
+            y = 0.5 if returns[i] == returns[j] else float(returns[i] > returns[j])
+            p = 1 / (1 + math.exp(-(scores[i] - scores[j])))
+            total -= y * math.log(p) + (1 - y) * math.log(1 - p)
+            pairs += 1
+    targets = losses.pair_targets(returns).double()
+    assert losses.pairwise(scores, targets).item() == pytest.approx(total / pairs)
+
+
+def test_pair_targets_with_margin():
+    targets = losses.pair_targets(np.array([0.0, 1.0, 3.0]), tie_margin=1.0)
+    assert targets.tolist() == [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [1.0, 1.0, 0.5]]
+
+
+def test_unknown_pairs_are_left_out():
+    targets = torch.tensor([[math.nan, 1, math.nan], [0, math.nan, math.nan], [math.nan] * 3])
+    scores = torch.tensor([0.3, 0.1, 100.0])
+    assert losses.pairwise(scores, targets).item() == pytest.approx(math.log(1 + math.exp(-0.2)))
+
+
+def test_flat_scores_lose_ln_2_and_ties_set_the_floor():
+    targets = losses.pair_targets(np.array([1.0, 1.0, 2.0]))
+    assert losses.pairwise(torch.zeros(3), targets).item() == pytest.approx(math.log(2))
+    sure = losses.pairwise(torch.tensor([0.0, 0.0, 1e4]), targets).item()
+    assert sure == pytest.approx(losses.pairwise_floor(targets))
+
+
+def test_listwise_matches_the_definition():
+    scores, returns = np.array([0.2, -1.0, 0.5]), np.array([1.0, 0.0, -1.0])
+    p = np.exp(returns) / np.exp(returns).sum()
+    q = np.exp(scores) / np.exp(scores).sum()
+    found = losses.listwise(torch.from_numpy(scores), torch.from_numpy(returns)).item()
+    assert found == pytest.approx(-(p * np.log(q)).sum())
+
+
+def test_preferences_fill_their_mirror_image():
+    y = np.full((3, 3), np.nan)
+    y[0, 1], y[2, 1] = 1, 0.5
+    targets = losses.check_preferences(y, ["a", "b", "c"])
+    assert targets[1, 0] == 0 and targets[1, 2] == 0.5 and targets[0, 2].isnan()
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.zeros((2, 3)), r"shape \(2, 2\)"),
+        ([[0, 1], [1, 0]], "'a' over 'b'.*mirror"),
+        ([[0, 0.7], [np.nan, 0]], r"preferences\[0, 1\].*is not 0, 0.5, 1 or nan"),
+        (np.full((2, 2), np.nan), "no pair"),
+        ([[0, 0.5], [0.5, 0]], "no pair"),
+    ],
+)
+def test_bad_preferences(y, message):
+    with pytest.raises(ValueError, match=message):
+        losses.check_preferences(y, ["a", "b"])

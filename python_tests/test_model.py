@@ -1,0 +1,188 @@
+import dataclasses
+
+import pytest
+import torch
+from peers.loop import ReleasedModel
+
+from sopr_fast import Config
+from sopr_fast.model import ScoringModel, from_released, row_moments
+
+STATE_DIM, ACTION_DIM, CLUSTERS = 5, 3, 12
+
+
+def problem(generator, policies=3, subsets=2, rows=150, empty=False):
+    states = torch.randn(400, STATE_DIM, generator=generator)
+    columns = torch.randn(policies, 400, ACTION_DIM, generator=generator)
+    drawn = torch.stack([torch.randperm(400, generator=generator)[:rows] for _ in range(subsets)]).int()
+    cuts = torch.stack(
+        [torch.randperm(rows - 1, generator=generator)[: CLUSTERS - 1] + 1 for _ in range(subsets)]
+    )
+    offsets = torch.cat(
+        [torch.zeros(subsets, 1), cuts.sort(1).values, torch.full((subsets, 1), rows)], 1
+    ).int()
+    if empty:
+        offsets[:, 4] = offsets[:, 5] = offsets[:, 6]
+        offsets[0, 1] = 0
+    return states, columns, drawn, offsets
+
+
+def released(generator, **options):
+    torch.manual_seed(int(torch.randint(1000, (1,), generator=generator)))
+    model = ReleasedModel(STATE_DIM, ACTION_DIM, clusters=CLUSTERS, **options)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+        model.fc[1].running_mean.normal_(generator=generator)
+        model.fc[1].running_var.uniform_(0.5, 2, generator=generator)
+    return model.eval()
+
+
+def oracle_scores(model, states, columns, rows, offsets):
+    model = model.double()
+    scores = [
+        model(states.double(), columns.double(), (subset.long(), bounds))
+        for subset, bounds in zip(rows, offsets, strict=True)
+    ]
+    return torch.stack(scores, 1)
+
+
+@pytest.mark.parametrize("encoder", ["transformer", "mlp"])
+@pytest.mark.parametrize("score", ["mean", "sort", "cls"])
+@pytest.mark.parametrize("policies", [1, 4])
+def test_scores_of_a_released_checkpoint(encoder, score, policies, generator):
+    if encoder == "mlp" and score == "cls":
+        pytest.skip("a class token means nothing without attention")
+    oracle = released(generator, encoder=encoder, score=score)
+    ours = from_released(oracle.state_dict(), score="class_token" if score == "cls" else score)
+    data = problem(generator, policies)
+    with torch.no_grad():
+        expected, found = oracle_scores(oracle, *data), ours(*data)
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_empty_clusters_are_skipped(generator):
+    oracle = released(generator)
+    ours = from_released(oracle.state_dict())
+    data = problem(generator, empty=True)
+    with torch.no_grad():
+        expected, found = oracle_scores(oracle, *data), ours(*data)
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+# Zero whatever the data: a shift before batch norm, of all keys, or of all scores.
+EXACTLY_ZERO = ("projection.bias", "score.bias", "sorted_score.bias")
+
+
+@pytest.mark.parametrize("score", ["mean", "sort"])
+def test_gradients_match_float64_autograd(score, generator):
+    oracle = released(generator, score=score)
+    ours = from_released(oracle.state_dict(), score=score).train()
+    ours.config = dataclasses.replace(ours.config, dropout=0.0)
+    oracle = oracle.double().train()
+    for module in oracle.modules():
+        if hasattr(module, "dropout") and isinstance(module.dropout, float):
+            module.dropout = 0.0
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    states, columns, rows, offsets = problem(generator, policies=6, subsets=1)
+    weights = torch.randn(6, 1, generator=generator)
+    weights -= weights.mean()
+    (ours(states, columns, rows, offsets, torch.tensor([0, 0])) * weights).sum().backward()
+    (oracle_scores(oracle, states, columns, rows, offsets) * weights).sum().backward()
+    expected = from_released(oracle.state_dict(), score=score)
+    gradients = {name: p.grad for name, p in oracle.named_parameters() if p.grad is not None}
+    expected = _renamed_gradients(gradients, oracle, score)
+    found = {name: p.grad.double() for name, p in ours.named_parameters()}
+    largest = max(gradient.norm() for gradient in expected.values())
+    last = f"high.layers.{ours.config.high_layers - 1}.norm2.bias"
+    for name, gradient in expected.items():
+        error = (found[name] - gradient).norm()
+        if name in EXACTLY_ZERO or (name == last and score == "mean"):
+            assert error <= 1e-6 * largest, name
+        else:
+            if name.endswith("in_proj_bias"):  # its key third is exactly zero
+                keep = torch.ones(len(gradient), dtype=bool)
+                keep[len(gradient) // 3 : 2 * len(gradient) // 3] = False
+                assert found[name][~keep].norm() <= 1e-6 * largest
+                error, gradient = (found[name] - gradient)[keep].norm(), gradient[keep]
+            assert error <= 1e-4 * gradient.norm(), name
+
+
+def _renamed_gradients(gradients, oracle, score):
+    """The oracle's gradients under our names, by sending them through the loader as if they were weights."""
+    state = {name: torch.zeros_like(value) for name, value in oracle.state_dict().items()} | gradients
+    loaded = dict(from_released(state, score=score).double().named_parameters())
+    return {name: value.detach() for name, value in loaded.items()}
+
+
+def test_batch_norm_statistics_match_torch(generator):
+    oracle = released(generator)
+    ours = from_released(oracle.state_dict()).train()
+    data = problem(generator, policies=4, subsets=1)
+    ours(*data, torch.tensor([1, 2]))
+    oracle.double().train()
+    oracle_scores(oracle, *data)
+    torch.testing.assert_close(
+        ours.norm.running_mean.double(), oracle.fc[1].running_mean, atol=1e-6, rtol=1e-5
+    )
+    torch.testing.assert_close(ours.norm.running_var.double(), oracle.fc[1].running_var, atol=1e-6, rtol=1e-5)
+
+
+def test_row_moments_match_the_rows_themselves(generator):
+    states, columns, rows, _ = problem(generator)
+    states = states + 1e4
+    mean, covariance, count = row_moments(states, columns, rows)
+    index = rows.flatten().long()
+    x = torch.cat([states[index].expand(3, -1, -1), columns[:, index]], -1).flatten(0, 1).double()
+    assert count == len(x)
+    torch.testing.assert_close(mean, x.mean(0))
+    torch.testing.assert_close(covariance, torch.cov(x.T, correction=0))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"score": "sort"}, {"class_token": True}, {"input_norm": "none"}], ids=str
+)
+def test_the_composed_path_agrees(options, generator, monkeypatch):
+    config = Config(clusters=CLUSTERS, subset_size=150, dropout=0.2, **options)
+    model = ScoringModel(STATE_DIM + ACTION_DIM, config).train()
+    data = problem(generator, subsets=1, empty=True)
+    rng = torch.tensor([7, 3])
+    scores, gradients = [], []
+    for has_kernel in (True, False):
+        monkeypatch.setattr("sopr_fast.model._has_kernel", lambda _, answer=has_kernel: answer)
+        model.zero_grad()
+        score = model(*data, rng)[:, 0]
+        (score * torch.tensor([1.0, -2.0, 1.0])).sum().backward()
+        scores.append(score.detach())
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*scores, rtol=1e-4, atol=1e-5)
+    assert (gradients[0] - gradients[1]).norm() <= 1e-4 * gradients[0].norm()
+
+
+def test_layers_of_a_stack_start_alike():
+    model = ScoringModel(8, Config())
+    first, *others = (layer.state_dict() for layer in model.high.layers)
+    assert all(torch.equal(first[name], other[name]) for other in others for name in first)
+
+
+def test_the_shapes_of_the_paper():
+    sizes = {name: tuple(p.shape) for name, p in ScoringModel(23, Config()).named_parameters()}
+    assert sizes["projection.weight"] == (64, 23)
+    assert sizes["low.layers.1.linear1.weight"] == (128, 64)
+    assert sizes["high.layers.5.linear1.weight"] == (512, 64)
+    assert "low.layers.2.linear1.weight" not in sizes and "high.layers.6.linear1.weight" not in sizes
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda state: state.pop("fc.0.weight"), "no 'fc.0.weight'"),
+        (lambda state: state.pop("encoder_hilev.layers.3.norm1.bias"), "high.layers.3.norm1.bias"),
+        (lambda state: state.update({"model.0.weight": torch.zeros(1, 3)}), "score.weight"),
+    ],
+)
+def test_a_wrong_checkpoint_is_refused(spoil, message, generator):
+    state = dict(released(generator).state_dict())
+    spoil(state)
+    with pytest.raises(ValueError, match=f"not a released checkpoint.*(?s:.*){message}"):
+        from_released(state)

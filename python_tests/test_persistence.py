@@ -1,0 +1,94 @@
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from problems import TINY, ladder, log, training_gains
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import sopr_fast
+from sopr_fast.files import save_tensors
+
+
+@pytest.fixture(scope="module")
+def ranker():
+    gains = training_gains()
+    validation = (ladder([0.3, 0.8]), [0.3, 0.8])
+    return sopr_fast.fit(
+        ladder(gains), gains, log(), validation=validation, config=TINY, seed=3, progress=False
+    )
+
+
+@pytest.fixture
+def path(ranker, tmp_path):
+    ranker.save(tmp_path / "model.safetensors")
+    return tmp_path / "model.safetensors"
+
+
+def test_a_loaded_model_ranks_the_same(ranker, path):
+    loaded = sopr_fast.load(path)
+    candidates = ladder([0.4, 0.9])
+    for states in (None, log(seed=4)):
+        expected, found = ranker.rank(candidates, states), loaded.rank(candidates, states)
+        assert np.array_equal(expected.subset_scores, found.subset_scores)
+        assert np.array_equal(expected.distances, found.distances)
+        assert expected.distance_limit == found.distance_limit
+    assert loaded.config == ranker.config and loaded.seed == 3 and loaded.history == ranker.history
+    assert loaded.training_policies.names == ranker.training_policies.names
+
+
+def test_subsets_can_be_left_out(ranker, tmp_path):
+    path = tmp_path / "small.safetensors"
+    ranker.save(path, subsets=False)
+    loaded = sopr_fast.load(path)
+    with pytest.raises(ValueError, match="no subsets are kept with this model: give states"):
+        loaded.rank(ladder([0.4]))
+    loaded.rank(ladder([0.4]), log())
+
+
+def test_a_truncated_model_is_refused(path):
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        sopr_fast.load(path)
+
+
+def test_a_foreign_file_is_refused(tmp_path):
+    path = tmp_path / "other.safetensors"
+    save_file({"x": torch.zeros(2)}, path)
+    with pytest.raises(ValueError, match="is not a model of sopr_fast"):
+        sopr_fast.load(path)
+    path.write_bytes(b"\x80\x04K\x01.")
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        sopr_fast.load(path)
+    with pytest.raises(FileNotFoundError):
+        sopr_fast.load(tmp_path / "missing.safetensors")
+
+
+def test_a_newer_model_is_refused(path):
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    description = json.loads(metadata["description"])
+    description |= {"format": 99, "sopr_fast": "9.1"}
+    save_file(tensors, path, metadata | {"description": json.dumps(description)})
+    with pytest.raises(ValueError, match=r"format 99, written by sopr_fast 9\.1"):
+        sopr_fast.load(path)
+
+
+def test_a_failed_write_leaves_the_old_file(path, monkeypatch):
+    before = path.read_bytes()
+
+    def fails(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("sopr_fast.files.save_file", fails)
+    with pytest.raises(OSError, match="disk full"):
+        save_tensors(path, {"x": torch.zeros(1)}, {})
+    assert path.read_bytes() == before and os.listdir(path.parent) == [path.name]
+
+
+def test_a_missing_folder_is_named(ranker, tmp_path):
+    with pytest.raises(FileNotFoundError, match="folder .*nowhere does not exist"):
+        ranker.save(tmp_path / "nowhere" / "model.safetensors")

@@ -1,0 +1,166 @@
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from problems import TINY, ladder, log, training_gains
+from scipy.stats import norm
+
+import sopr_fast
+from sopr_fast import Ranking, Subsets
+from sopr_fast.ranker import ForeignPolicyWarning
+
+
+@pytest.fixture(scope="module")
+def ranker():
+    gains = training_gains()
+    return sopr_fast.fit(ladder(gains), gains, log(), config=TINY, progress=False)
+
+
+@pytest.fixture
+def candidates():
+    return ladder([0.3, 1.2, 0.7])
+
+
+def test_rank_orders_and_averages_over_subsets(ranker, candidates):
+    ranking = ranker.rank(candidates, log(seed=5), subsets=7)
+    assert ranking.subset_scores.shape == (3, 7)
+    np.testing.assert_allclose(ranking.scores, ranking.subset_scores.mean(1))
+    assert ranking.order == ["gain-1.200", "gain-0.700", "gain-0.300"]
+    assert ranking.best == "gain-1.200" and ranking.ranks.tolist() == [3, 1, 2]
+    errors = ranking.subset_scores.std(1, ddof=1) / np.sqrt(7)
+    np.testing.assert_allclose(ranking.standard_errors, errors)
+
+
+def test_a_score_does_not_depend_on_the_other_candidates(ranker, candidates):
+    together = ranker.rank(candidates, log())
+    for name, policy in candidates.items():
+        alone = ranker.rank({name: policy}, log())
+        assert np.array_equal(alone.subset_scores[0], together.subset_scores[together.names.index(name)])
+
+
+def test_five_subsets_are_a_prefix_of_twelve(ranker, candidates):
+    few, many = ranker.rank(candidates, log(), subsets=5), ranker.rank(candidates, log(), subsets=12)
+    assert np.array_equal(few.subset_scores, many.subset_scores[:, :5])
+
+
+def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypatch):
+    before = torch.get_num_threads()
+    expected = ranker.rank(candidates, log(), subsets=6).subset_scores
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            assert np.array_equal(ranker.rank(candidates, log(), subsets=6).subset_scores, expected)
+    finally:
+        torch.set_num_threads(before)
+    monkeypatch.setattr("sopr_fast.scoring._TILE_BYTES", 1)
+    monkeypatch.setattr("sopr_fast.ranker._COLUMN_BYTES", 1)
+    assert np.array_equal(ranker.rank(candidates, log(), subsets=6).subset_scores, expected)
+
+
+def test_without_states_the_kept_subsets_serve(ranker, candidates):
+    assert len(ranker.subsets) == 5
+    again = Subsets.draw(log(), 5, size=TINY.subset_size, clusters=TINY.clusters, seed=0)
+    kept, given = ranker.rank(candidates), ranker.rank(candidates, subsets=again)
+    assert np.array_equal(kept.subset_scores, given.subset_scores)
+    assert ranker.rank(candidates, subsets=2).subset_scores.shape == (3, 2)
+    with pytest.raises(ValueError, match="6 subsets asked for, there are 5"):
+        ranker.rank(candidates, subsets=6)
+
+
+def test_each_drawn_state_is_shown_once_in_batches(ranker):
+    shown = []
+
+    def policy(states):
+        shown.append(len(states))
+        return ladder([0.4]).popitem()[1](states)
+
+    ranking = ranker.rank([policy], log(), subsets=4, batch_size=100)
+    drawn = Subsets.draw(log(), 4, size=TINY.subset_size, clusters=TINY.clusters, seed=0)
+    assert max(shown) <= 100
+    # A first look at a few states and the sample of the training's states come on top.
+    assert sum(shown) == len(drawn.states) + shown[0] + len(ranker.training_policies.states)
+    assert shown[0] < 20
+    assert ranking.names == ["policy-000"]
+
+
+def test_timings_cover_the_stages(ranker, candidates):
+    timings = ranker.rank(candidates, log()).timings
+    assert set(timings) == {"drawing", "clustering", "policies", "encoding"}
+    assert all(seconds >= 0 for seconds in timings.values())
+
+
+def test_foreign_candidates_are_named(ranker, candidates):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ForeignPolicyWarning)
+        ranker.rank(candidates, log())
+    odd = {"odd": lambda states: -np.sign(states[:, :2])}
+    with pytest.warns(ForeignPolicyWarning, match=r"'odd' \(.*exceeds") as caught:
+        ranking = ranker.rank(candidates | odd, log())
+    assert "gain" not in str(caught[0].message)
+    limit, distance = ranking.distance_limit, ranking.distances[3]
+    assert distance > limit and "foreign" in ranking.table()
+    known = ranker.training_policies
+    actions = np.stack([policy(known.states.numpy()) for policy in ladder(training_gains()).values()])
+    own = ((actions[:, None] - actions[None]) ** 2).sum(-1).mean(-1)
+    np.fill_diagonal(own, np.inf)
+    assert limit == pytest.approx(3 * own.min(1).max(), rel=1e-5)
+    away = ((odd["odd"](known.states.numpy()) - actions) ** 2).sum(-1).mean(-1)
+    assert distance == pytest.approx(away.min(), rel=1e-5)
+
+
+def test_arrays_of_actions_follow_the_states(ranker, candidates):
+    states = log(seed=8)
+    arrays = {name: policy(states) for name, policy in candidates.items()}
+    by_call, by_array = ranker.rank(candidates, states), ranker.rank(arrays, states)
+    np.testing.assert_allclose(by_array.subset_scores, by_call.subset_scores, rtol=1e-6)
+    assert np.isnan(by_array.distances).all() and np.isfinite(by_call.distances).all()
+
+
+def test_win_probability_is_that_of_paired_differences():
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal((3, 9)) + rng.standard_normal(9)
+    scores[2] = scores[1]
+    found = Ranking(["a", "b", "c"], scores).win_probability
+    d = scores[0] - scores[1]
+    assert found[0, 1] == pytest.approx(norm.cdf(d.mean() / (d.std(ddof=1) / 3)))
+    np.testing.assert_allclose(found + found.T, 1)
+    assert found[1, 2] == 0.5
+    single = Ranking(["a", "b"], rng.standard_normal((2, 1)))
+    assert np.isnan(single.win_probability).all() and np.isnan(single.standard_errors).all()
+
+
+def test_ties_stand_in_input_order():
+    ranking = Ranking(["z", "a", "m"], np.array([[1.0], [2.0], [1.0]]))
+    assert ranking.order == ["a", "z", "m"]
+
+
+def test_ranking_as_text_dict_and_frame(ranker, candidates):
+    ranking = ranker.rank(candidates, log())
+    lines = ranking.table().splitlines()
+    assert len(lines) == 4 and "gain-1.200" in lines[1]
+    assert json.loads(json.dumps(ranking.to_dict()))["order"] == ranking.order
+    frame = ranking.to_pandas()
+    assert frame["policy"].tolist() == ranking.order and frame.index.tolist() == [1, 2, 3]
+
+
+def test_plot_shows_every_policy(ranker, candidates, tmp_path):
+    ranking = ranker.rank(candidates, log())
+    axes = ranking.plot()
+    assert [label.get_text() for label in axes.get_yticklabels()] == ranking.order[::-1]
+    axes = ranking.plot(returns=[0.3, 1.2, 0.7])
+    axes.figure.savefig(tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 1000
+
+
+def test_rank_finds_its_model(ranker, candidates, tmp_path, monkeypatch):
+    monkeypatch.delenv("SOPR_FAST_MODEL", raising=False)
+    with pytest.raises(ValueError, match="pass model=.*set SOPR_FAST_MODEL"):
+        sopr_fast.rank(candidates, log())
+    path = tmp_path / "model.safetensors"
+    ranker.save(path)
+    expected = sopr_fast.rank(candidates, log(), model=ranker).subset_scores
+    assert np.array_equal(sopr_fast.rank(candidates, log(), model=path).subset_scores, expected)
+    monkeypatch.setenv("SOPR_FAST_MODEL", str(path))
+    assert np.array_equal(sopr_fast.rank(candidates, log()).subset_scores, expected)

@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+import torch
+from problems import log
+
+from sopr_fast.subsets import Drawing, Subsets
+
+
+def draw(states, count=3, **options):
+    return Subsets.draw(states, count, **{"size": 100, "clusters": 7, **options})
+
+
+def test_rows_are_distinct_states_sorted_by_cluster():
+    states = log()
+    subsets = draw(states)
+    assert torch.equal(subsets.states, torch.from_numpy(states[subsets.source.numpy()]))
+    for s in range(3):
+        assert subsets.rows[s].unique().numel() == 100
+        drawn = subsets.states[subsets.rows[s].long()]
+        label = torch.cdist(drawn.double(), subsets.centroids[s].double()).argmin(1)
+        assert torch.equal(label, label.sort().values)
+        assert torch.equal(torch.bincount(label, minlength=7).cumsum(0).int(), subsets.offsets[s, 1:])
+    assert subsets.source.numel() == subsets.rows.unique().numel()
+
+
+def test_a_subset_depends_on_seed_and_number_alone():
+    states = log()
+    few, many = draw(states, 2, seed=5), draw(states, 11, seed=5)
+    for s in range(2):
+        assert torch.equal(few.source[few.rows[s].long()], many.source[many.rows[s].long()])
+        assert torch.equal(few.offsets[s], many.offsets[s])
+    taken = many.take(2)
+    assert torch.equal(taken.states, few.states) and torch.equal(taken.rows, few.rows)
+    other = draw(states, 2, seed=6)
+    assert not torch.equal(few.source[few.rows[0].long()], other.source[other.rows[0].long()])
+
+
+@pytest.mark.parametrize("size", [1, 30, 299, 301, 600])
+def test_drawing_is_uniform(size):
+    log_states = np.arange(600, dtype=np.float32)[:, None]
+    counts = np.zeros(600)
+    for seed in range(200):
+        drawing = Drawing.draw(log_states, 1, size=size, seed=seed)
+        assert drawing.rows.unique().numel() == size
+        counts[drawing.source.numpy()] += 1
+    expected = 200 * size / 600
+    assert abs(counts.mean() - expected) < 1e-9
+    spread = np.sqrt(200 * size / 600 * (1 - size / 600))
+    assert np.abs(counts - expected).max() <= 5 * spread
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, _: x.astype(np.float64),
+        lambda x, _: np.asfortranarray(x),
+        lambda x, _: np.repeat(x, 2, 1)[:, ::2],
+        lambda x, _: torch.from_numpy(x),
+        lambda x, _: torch.from_numpy(x).double().requires_grad_(),
+        lambda x, _: x.tolist(),
+        lambda x, path: _mapped(x, path),
+        lambda x, _: _read_only(x),
+    ],
+)
+def test_every_kind_of_array_gives_the_same_subsets(change, tmp_path):
+    states = log()
+    expected, found = draw(states), draw(change(states, tmp_path))
+    assert torch.equal(expected.states, found.states) and torch.equal(expected.rows, found.rows)
+
+
+def _mapped(x, folder):
+    np.save(folder / "states.npy", x)
+    return np.load(folder / "states.npy", mmap_mode="r")
+
+
+def _read_only(x):
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
+@pytest.mark.parametrize(
+    ("states", "options", "error", "message"),
+    [
+        (np.zeros((0, 3)), {}, ValueError, "empty"),
+        (np.zeros(5), {}, ValueError, r"shape \(rows, dim_s\)"),
+        (np.zeros((200, 2), object), {}, TypeError, "numbers"),
+        ("states", {}, TypeError, "numbers"),
+        (3, {}, TypeError, "array or tensor"),
+        (log(50), {}, ValueError, "subset_size is 100, but there are 50 states"),
+        (log(), {"clusters": 101}, ValueError, "clusters is 101, but a subset has 100"),
+        (log(), {"seed": -1}, ValueError, "seed"),
+        (log(), {"seed": 0.5}, ValueError, "seed"),
+    ],
+)
+def test_bad_states(states, options, error, message):
+    with pytest.raises(error, match=message):
+        draw(states, **options)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e39])
+def test_states_that_are_not_finite(value, tmp_path):
+    states = log(300).astype(np.float64)
+    states[123, 1] = value
+    with pytest.raises(ValueError, match="at row 123"):
+        draw(states)
+    with pytest.raises(ValueError, match="at row 123"):
+        draw(_mapped(states, tmp_path), size=300)
+
+
+def test_subsets_round_trip_through_a_file(tmp_path):
+    subsets = draw(log())
+    subsets.save(tmp_path / "subsets.safetensors")
+    loaded = Subsets.load(tmp_path / "subsets.safetensors")
+    assert loaded.states_count == 600
+    for name, value in subsets.tensors().items():
+        assert torch.equal(getattr(loaded, name), value)
+
+
+def test_a_truncated_file_is_refused(tmp_path):
+    path = tmp_path / "subsets.safetensors"
+    draw(log()).save(path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        Subsets.load(path)
+
+
+def test_fewer_distinct_states_than_clusters():
+    states = np.repeat(log(5), 40, 0)
+    subsets = draw(states)
+    assert (subsets.offsets[:, 1:] > subsets.offsets[:, :-1]).sum(1).tolist() == [5, 5, 5]

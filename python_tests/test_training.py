@@ -1,0 +1,191 @@
+import dataclasses
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from problems import TINY, ladder, log, training_gains
+
+import sopr_fast
+from sopr_fast import training
+from sopr_fast.training import CollapsedTrainingWarning
+
+
+def fit(config=TINY, gains=None, **options):
+    gains = training_gains() if gains is None else gains
+    arguments = {"returns": gains, "states": log(), "config": config, "progress": False}
+    return sopr_fast.fit(ladder(gains), **{**arguments, **options})
+
+
+def weights(ranker):
+    return torch.cat([value.double().flatten() for value in ranker.model.state_dict().values()])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"loss": "listwise"},
+        {"loss": "mse"},
+        {"score": "sort"},
+        {"class_token": True, "steps": 200, "learning_rate": 1e-2},
+        {"encoder": "mlp"},
+        {"input_norm": "none"},
+        {"tie_margin": 0.2},
+        {"action_noise": 0.01},
+        {"subsets": 40},
+    ],
+    ids=str,
+)
+def test_fit_orders_policies_it_has_not_seen(options):
+    ranker = fit(dataclasses.replace(TINY, **options))
+    unseen = np.array([0.9, 0.2, 1.3, 0.5])
+    ranking = ranker.rank(ladder(unseen), log(seed=3))
+    assert ranking.ranks.tolist() == [2, 4, 1, 3]
+
+
+def test_preferences_replace_returns():
+    gains = training_gains()
+    y = (gains[:, None] > gains[None]).astype(float)
+    y[3, :] = y[:, 3] = np.nan
+    ranking = fit(returns=None, preferences=y).rank(ladder([0.3, 1.2]), log())
+    assert ranking.best == "gain-1.200"
+
+
+def test_preferences_train_as_the_returns_they_come_from():
+    gains = training_gains()
+    given = fit(returns=None, preferences=(gains[:, None] > gains[None]).astype(float))
+    assert torch.equal(weights(given), weights(fit()))
+
+
+def test_mse_scores_are_in_return_units():
+    gains = training_gains()
+    ranker = fit(dataclasses.replace(TINY, loss="mse", steps=80), returns=1000 * gains + 5000)
+    ranking = ranker.rank(ladder(gains), log(seed=2))
+    assert np.abs(ranking.scores - (1000 * gains + 5000)).mean() < 200
+
+
+def test_same_seed_same_model_and_other_seed_another():
+    assert torch.equal(weights(fit(seed=3)), weights(fit(seed=3)))
+    assert not torch.equal(weights(fit(seed=3)), weights(fit(seed=4)))
+
+
+def test_the_global_generators_are_left_alone():
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    fit(dataclasses.replace(TINY, steps=2))
+    assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(0)))
+    assert np.random.rand() == np.random.RandomState(0).rand()  # noqa: NPY002
+
+
+def test_fit_does_not_depend_on_the_number_of_threads():
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(weights(fit(validation=(ladder([0.3, 0.8]), [0.3, 0.8]))))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_history_has_one_value_a_step():
+    history = fit(validation=(ladder([0.3, 0.8, 0.6]), [0.3, 0.8, 0.6])).history
+    for name in ("loss", "validation_loss", "validation_rank_correlation"):
+        assert len(history[name]) == TINY.steps
+    assert np.mean(history["loss"][-5:]) < 0.7 * np.mean(history["loss"][:5])
+
+
+@pytest.mark.parametrize("metric", ["rank_correlation", "loss"])
+def test_validation_keeps_the_latest_best_weights(metric):
+    config = dataclasses.replace(TINY, validation_metric=metric)
+    validation = (ladder([0.3, 0.8, 0.6]), [0.3, 0.8, 0.6])
+    history = fit(config, validation=validation).history
+    values = np.array(history[f"validation_{metric}"])
+    values = -values if metric == "loss" else values
+    assert history["best_step"] == np.flatnonzero(values == values.max())[-1]
+    kept = fit(config, validation=validation)
+    short = dataclasses.replace(config, steps=history["best_step"] + 1)
+    assert torch.equal(weights(kept), weights(fit(short, validation=validation)))
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("validation", [None, (ladder([0.3, 0.8]), [0.3, 0.8])], ids=["plain", "validated"])
+def test_a_killed_run_resumes_to_the_same_model(validation, tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint.safetensors"
+    whole = fit(validation=validation)
+    monkeypatch.setattr(training, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    step = training._Trainer.step
+
+    def dies_at_17(self):
+        if self.at.step == 17:
+            raise Killed
+        step(self)
+
+    monkeypatch.setattr(training._Trainer, "step", dies_at_17)
+    with pytest.raises(Killed):
+        fit(validation=validation, checkpoint=path)
+    taken = []
+    monkeypatch.setattr(training._Trainer, "step", lambda self: (taken.append(self.at.step), step(self)))
+    resumed = fit(validation=validation, checkpoint=path)
+    assert taken == list(range(17, TINY.steps))
+    assert torch.equal(weights(resumed), weights(whole))
+    assert resumed.history == whole.history
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    fit(dataclasses.replace(TINY, steps=2), checkpoint=path)
+    with pytest.raises(ValueError, match="other policies, returns, states, options or seed"):
+        fit(dataclasses.replace(TINY, steps=3), checkpoint=path)
+    path.write_bytes(b"no checkpoint")
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        fit(checkpoint=path)
+
+
+def test_a_collapsed_run_is_helped_and_said(monkeypatch):
+    initialise = training._Trainer._initialise
+
+    def first_attempt_cannot_learn(self):
+        initialise(self)
+        if self.at.attempt == 0:
+            for parameter in self.model.score.parameters():
+                parameter.detach().zero_()
+                parameter.requires_grad_(False)
+
+    monkeypatch.setattr(training._Trainer, "_initialise", first_attempt_cannot_learn)
+    with pytest.warns(CollapsedTrainingWarning, match="starting afresh"):
+        ranker = fit(dataclasses.replace(TINY, steps=60))
+    assert ranker.history["restarts"] == 1 and not ranker.history["collapsed"]
+    assert ranker.rank(ladder([0.3, 1.2]), log()).best == "gain-1.200"
+
+
+def test_a_run_that_cannot_be_helped_says_so():
+    same = dict.fromkeys("abcdef", ladder([0.5]).popitem()[1])
+    with pytest.warns(CollapsedTrainingWarning, match="means nothing"):
+        ranker = sopr_fast.fit(same, np.arange(6.0), log(), config=TINY, progress=False)
+    assert ranker.history["collapsed"] and ranker.history["restarts"] == 2
+
+
+def test_a_good_run_warns_of_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not fit().history["collapsed"]
+
+
+def test_objective_marks():
+    returns = np.array([1.0, 2.0, 4.0, 4.0])
+    for loss in ("pairwise", "listwise", "mse"):
+        config = dataclasses.replace(TINY, loss=loss)
+        objective = training.Objective.from_returns(config, returns, returns.mean(), returns.std())
+        assert objective.loss(torch.zeros(4)).item() == pytest.approx(objective.flat, rel=1e-6)
+        best = torch.from_numpy((returns - returns.mean()) / returns.std()).float()
+        best = best * 1e4 if loss == "pairwise" else best
+        assert objective.loss(best).item() == pytest.approx(objective.floor, abs=1e-6)
+        assert math.isfinite(objective.flat)

@@ -1,0 +1,139 @@
+"""Encoders composed of torch operators and `ops.segment_*`: SOPR-MLP, and SOPR-T where no fused kernel fits.
+
+Both take a few policies at a time and compute them again in the backward pass, so memory does not grow with policies.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from . import ops
+
+_TOKENS_AT_ONCE = 1 << 16
+_AFTER_ATTENTION, _INSIDE_FEED_FORWARD, _AFTER_FEED_FORWARD = 1, 2, 3  # sites in csrc/philox.h
+_log = logging.getLogger(__name__)
+
+
+def segment_encoder(
+    states: Tensor,
+    columns: Tensor,
+    rows: Tensor,
+    offsets: Tensor,
+    parameters: Tensor,
+    *,
+    width: int,
+    layers: int,
+    heads: int,
+    feedforward: int,
+    project: bool = True,
+    pool: bool = True,
+    dropout: float = 0.0,
+    rng: Tensor | None = None,
+    level: int = 0,
+    segment_base: int = 0,
+    precision: str = "fp32",
+) -> Tensor:
+    """See `ops.segment_encoder`, whose arguments and result these are; always in the precision of its tensors."""
+    _log.info("segment_encoder runs composed of torch operators on %s, %s", columns.device, columns.dtype)
+    shapes = [(3 * width, width), (3 * width,), (width, width), (width,), (width,), (width,)]
+    shapes += [(feedforward, width), (feedforward,), (width, feedforward), (width,), (width,), (width,)]
+    inputs = states.shape[1] + columns.shape[2]
+    shapes = [(width, inputs), (width,)] * project + shapes * layers
+    pieces = parameters.split([torch.Size(shape).numel() for shape in shapes])
+    weights = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+    projection, weights = (weights[:2], weights[2:]) if project else (None, weights)
+
+    def encode(x: Tensor, segments: Tensor, base: int) -> Tensor:
+        def drop(x: Tensor, layer: int, site: int) -> Tensor:
+            return ops.segment_dropout(
+                x, segments, probability=dropout, rng=rng, level=level, layer=layer, site=site, segment_base=base
+            )  # fmt: skip
+
+        for i in range(layers):
+            w = weights[12 * i : 12 * i + 12]
+            q, k, v = functional.linear(x, w[0], w[1]).view(len(x), 3, heads, -1).unbind(1)
+            mixed = ops.segment_attention(
+                q, k, v, segments, dropout=dropout, rng=rng, level=level, layer=i, segment_base=base
+            )
+            mixed = functional.linear(mixed.reshape(len(x), width), w[2], w[3])
+            x = functional.layer_norm(x + drop(mixed, i, _AFTER_ATTENTION), (width,), w[4], w[5])
+            inner = drop(functional.linear(x, w[6], w[7]).relu(), i, _INSIDE_FEED_FORWARD)
+            inner = drop(functional.linear(inner, w[8], w[9]), i, _AFTER_FEED_FORWARD)
+            x = functional.layer_norm(x + inner, (width,), w[10], w[11])
+        return x
+
+    return _by_policies(states, columns, rows, offsets, projection, encode, pool, segment_base)
+
+
+def mlp_encoder(
+    states: Tensor,  # (U, dim_s)
+    columns: Tensor,  # (P, U, dim_c)
+    rows: Tensor,  # (S, N) int32
+    offsets: Tensor,  # (S, K + 1) int32
+    stack: Sequence[Sequence[torch.nn.Linear]],
+    *,
+    projection: tuple[Tensor, Tensor] | None,
+    pool: bool,
+    dropout: float,
+    rng: Tensor | None,
+    level: int,
+) -> Tensor:  # (P, S, K, E), or (P, S, N, E) without pooling
+    """SOPR-MLP (paper section 4.4): every encoder layer is two linear maps, dropout and ReLU between them."""
+
+    def encode(x: Tensor, segments: Tensor, base: int) -> Tensor:
+        for i, (widen, narrow) in enumerate(stack):
+            inner = ops.segment_dropout(
+                widen(x), segments, probability=dropout, rng=rng, level=level, layer=i,
+                site=_INSIDE_FEED_FORWARD, segment_base=base,
+            )  # fmt: skip
+            x = narrow(inner.relu())
+        return x
+
+    return _by_policies(states, columns, rows, offsets, projection, encode, pool, 0)
+
+
+def _by_policies(
+    states: Tensor,
+    columns: Tensor,
+    rows: Tensor,
+    offsets: Tensor,
+    projection: Sequence[Tensor] | None,
+    encode: Callable[[Tensor, Tensor, int], Tensor],
+    pool: bool,
+    segment_base: int,
+) -> Tensor:
+    subsets, count = rows.shape
+    clusters = offsets.shape[1] - 1
+    index = rows.reshape(-1).long()
+    starts = torch.arange(subsets, device=rows.device, dtype=torch.int32)[:, None] * count
+
+    def chunk(seen: Tensor, base: int) -> Tensor:
+        policies = len(seen)
+        x = torch.cat([states[index].expand(policies, -1, -1), seen[:, index]], -1).flatten(0, 1)
+        if projection is not None:
+            x = functional.linear(x, *projection).relu()
+        first = torch.arange(policies, device=rows.device, dtype=torch.int32)[:, None, None] * (
+            subsets * count
+        )
+        begins = (first + starts + offsets[:, :-1]).reshape(-1)
+        segments = functional.pad(begins, (0, 1), value=policies * subsets * count)
+        x = encode(x, segments, base)
+        if pool:
+            return ops.segment_mean(x, segments).view(policies, subsets, clusters, -1)
+        return x.view(policies, subsets, count, -1)
+
+    at_once = max(1, _TOKENS_AT_ONCE // rows.numel())
+    encoded = []
+    for start in range(0, len(columns), at_once):
+        seen, base = columns[start : start + at_once], segment_base + start * subsets * clusters
+        if torch.is_grad_enabled():
+            encoded.append(checkpoint(chunk, seen, base, use_reentrant=False, preserve_rng_state=False))
+        else:
+            encoded.append(chunk(seen, base))
+    return torch.cat(encoded)

@@ -1,0 +1,229 @@
+"""From policies with known returns to a trained `Ranker`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from . import losses
+from .config import Config
+from .policies import Layout, Policy, as_policies, check_fit, collect, probe
+from .ranker import Ranker, TrainingPolicies
+from .subsets import Drawing, Subsets
+from .training import Objective, Validation, train
+
+_MEMORY_BYTES = 1 << 30
+_SAMPLED_STATES = 1024
+
+
+def fit(
+    policies: Any,
+    returns: Any = None,
+    states: Any = None,
+    *,
+    preferences: Any = None,
+    validation: tuple[Any, Any] | None = None,
+    config: Config | None = None,
+    seed: int = 0,
+    keep_subsets: int = 5,
+    checkpoint: str | os.PathLike | None = None,
+    batch_size: int = 16384,
+    progress: bool = True,
+) -> Ranker:
+    """Trains SOPR-T on policies with known returns (paper section 3, Algorithm 1).
+
+    Args:
+        policies: M training policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like
+            `states`.
+        returns: (M,) numbers or a mapping from name to number; larger is better, so ranks do as well.
+        states: (rows, dim_s) logged states; any float dtype and order, memory-mapped or not.
+        preferences: instead of returns, (M, M) of 1 (row better), 0.5 (equal), 0 (worse), nan (unknown).
+        validation: (policies, returns) that choose the weights kept; without, the last are.
+        config: options, by default those of the paper.
+        seed: of everything random. The same seed gives the same model, on any number of threads.
+        keep_subsets: subsets kept with the model, so that `rank` needs no states; 0 for none.
+        checkpoint: file to resume from if it exists; written as training goes.
+        batch_size: states shown to a policy at once.
+        progress: show bars.
+
+    Raises:
+        TypeError, ValueError: names the policy, row or option at fault, before long work starts.
+
+    Warns:
+        CollapsedTrainingWarning: all policies came to score alike.
+    """
+    config = config or Config()
+    if states is None:
+        raise ValueError("states are needed: the logged states the policies act on")
+    drawing = Drawing.draw(states, config.subsets, size=config.subset_size, seed=seed)
+    trained = as_policies(policies, states_count=drawing.states_count, action_count=config.action_count)
+    if len(trained) < 2:
+        raise ValueError(f"at least two training policies are needed, got {len(trained)}")
+    names = [policy.name for policy in trained]
+    mean, scale = 0.0, 1.0
+    if preferences is not None:
+        if returns is not None:
+            raise ValueError("give returns or preferences, not both")
+        if config.loss != "pairwise":
+            raise ValueError(f"preferences need loss='pairwise', got {config.loss!r}")
+        targets = losses.check_preferences(preferences, names)
+        objective, labels = Objective.from_pairs(targets), targets.numpy()
+    else:
+        labels = check_returns(returns, names)
+        if labels.max() - labels.min() <= config.tie_margin:
+            raise ValueError("the returns of all training policies are equal: there is no order to learn")
+        if config.loss != "pairwise":
+            mean, scale = float(labels.mean()), float(labels.std())
+        objective = Objective.from_returns(config, labels, mean, scale)
+    validated = None if validation is None else _check_validation(validation, drawing, config)
+    everyone = trained + (validated[0] if validated else [])
+    layout = probe(trained, drawing.states, drawing.source)
+    if validated:
+        check_fit(validated[0], drawing.states, drawing.source, layout)
+
+    columns = _collect_all(everyone, drawing, layout, batch_size, progress)
+    subsets = drawing.cluster(
+        config.clusters,
+        iterations=config.kmeans_iterations,
+        restarts=config.kmeans_restarts,
+        progress=progress,
+    )
+    model, history = train(
+        subsets,
+        columns[: len(trained)],
+        objective,
+        validation=_validation(validated, columns[len(trained) :], config, mean, scale)
+        if validated
+        else None,
+        config=config,
+        seed=seed,
+        checkpoint=checkpoint,
+        fingerprint=_fingerprint(config, seed, names, labels, validated, subsets, columns),
+        progress=progress,
+    )
+    kept = subsets.take(min(keep_subsets, len(subsets))) if keep_subsets else None
+    in_return_units = config.loss == "mse"
+    return Ranker(
+        model,
+        layout=layout,
+        state_dim=subsets.state_dim,
+        training_policies=_sample_policies(names, subsets, columns[: len(trained)]),
+        subsets=kept,
+        history=history,
+        seed=seed,
+        return_mean=mean if in_return_units else 0.0,
+        return_scale=scale if in_return_units else 1.0,
+    )
+
+
+def check_returns(returns: Any, names: list[str]) -> np.ndarray:
+    """Returns (M,) float64 in the order of the names.
+
+    Raises:
+        TypeError, ValueError: missing, of another number, or not finite (whose).
+    """
+    if returns is None:
+        raise ValueError("returns are needed (or preferences)")
+    if isinstance(returns, Mapping):
+        if missing := [name for name in names if name not in returns]:
+            raise ValueError(f"returns hold nothing for policy {missing[0]!r}")
+        returns = [returns[name] for name in names]
+    if isinstance(returns, Tensor):
+        returns = returns.detach().cpu()
+    try:
+        values = np.asarray(returns, np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"returns must be numbers: {error}") from error
+    if values.shape != (len(names),):
+        raise ValueError(f"returns must have shape ({len(names)},), one for each policy, got {values.shape}")
+    if not np.isfinite(values).all():
+        i = int(np.argmin(np.isfinite(values)))
+        raise ValueError(f"the return of policy {names[i]!r} is {values[i]}")
+    return values
+
+
+def _check_validation(
+    validation: tuple[Any, Any], drawing: Drawing, config: Config
+) -> tuple[list[Policy], np.ndarray]:
+    try:
+        policies, returns = validation
+    except (TypeError, ValueError):
+        raise TypeError("validation must be a pair (policies, returns)") from None
+    policies = as_policies(policies, states_count=drawing.states_count, action_count=config.action_count)
+    if len(policies) < 2:
+        raise ValueError(f"at least two validation policies are needed, got {len(policies)}")
+    returns = check_returns(returns, [policy.name for policy in policies])
+    if returns.max() == returns.min():
+        raise ValueError(
+            "the returns of all validation policies are equal: they cannot choose between weights"
+        )
+    return policies, returns
+
+
+def _validation(
+    validated: tuple[list[Policy], np.ndarray], columns: Tensor, config: Config, mean: float, scale: float
+) -> Validation:
+    returns = validated[1]
+    return Validation(columns, returns, Objective.from_returns(config, returns, mean, scale))
+
+
+def _collect_all(
+    policies: list[Policy], drawing: Drawing, layout: Layout, batch_size: int, progress: bool
+) -> Tensor:
+    """Columns (P, U, dim_c) of every policy, on disk where they are too many for memory."""
+    shape = (len(policies), len(drawing.states), layout.width)
+    at_once = len(policies)
+    columns = None
+    if 4 * np.prod(shape) > _MEMORY_BYTES:
+        with tempfile.NamedTemporaryFile(prefix="sopr_fast-columns-") as file:
+            columns = torch.from_numpy(np.memmap(file.name, np.float32, "w+", shape=shape))
+        at_once = max(1, _MEMORY_BYTES // (4 * shape[1] * shape[2]))
+    with tqdm(total=len(policies), desc="acting", unit="policy", disable=not progress) as bar:
+        for first in range(0, len(policies), at_once):
+            tile = policies[first : first + at_once]
+            found = collect(
+                tile, drawing.states, drawing.source, layout, batch_size=batch_size, progress=bar.update
+            )
+            if columns is None:
+                return found
+            columns[first : first + at_once] = found
+    return columns
+
+
+def _sample_policies(names: list[str], subsets: Subsets, columns: Tensor) -> TrainingPolicies:
+    count = len(subsets.states)
+    sample = torch.linspace(0, count - 1, min(_SAMPLED_STATES, count), dtype=torch.float64).long()
+    return TrainingPolicies(
+        names, subsets.states[sample], subsets.source[sample], columns[:, sample].contiguous()
+    )
+
+
+def _fingerprint(
+    config: Config,
+    seed: int,
+    names: list[str],
+    labels: np.ndarray,
+    validated: tuple[list[Policy], np.ndarray] | None,
+    subsets: Subsets,
+    columns: Tensor,
+) -> str:
+    """Tells one training run from another; of the columns, a sample."""
+    digest = hashlib.sha256(json.dumps([config.to_dict(), seed, names], sort_keys=True).encode())
+    digest.update(labels.tobytes())
+    if validated:
+        digest.update(json.dumps([policy.name for policy in validated[0]]).encode())
+        digest.update(validated[1].tobytes())
+    for tensor in (subsets.rows, subsets.states):
+        digest.update(tensor.numpy().tobytes())
+    every = max(1, columns.shape[1] // _SAMPLED_STATES)
+    digest.update(columns[:, ::every].contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,284 @@
+"""The scoring model: a hierarchical transformer encoder over clustered (state, action) rows (paper section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from . import composed, ops
+from .config import Config
+
+LOW, HIGH = 0, 1
+
+
+class ScoringModel(nn.Module):
+    """Maps a policy's columns on clustered states to a score, one for each (policy, subset).
+
+    Args:
+        input_dim: features of a state and of what the model sees of a policy there, together.
+        config: shapes and options.
+
+    All layers of an encoder start as identical copies of one, as in the released code.
+    """
+
+    def __init__(self, input_dim: int, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        width = config.width
+        self.projection = nn.Linear(input_dim, width)
+        self.norm = nn.BatchNorm1d(width) if config.input_norm == "batch" else None
+        if config.encoder == "transformer":
+            self.low = _stack(width, config.low_heads, config.low_feedforward, config.low_layers)
+            self.high = _stack(width, config.high_heads, config.high_feedforward, config.high_layers)
+        else:
+            self.low = _mlp(width, config.low_feedforward, config.low_layers)
+            self.high = _mlp(width, config.high_feedforward, config.high_layers)
+        if config.class_token:
+            self.class_token = nn.Parameter(torch.randn(width) * 0.02)
+        else:
+            self.score = nn.Linear(width, 1)
+        if config.score == "sort":
+            self.sorted_score = nn.Linear(config.clusters, 1)
+
+    def forward(
+        self,
+        states: Tensor,  # (U, dim_s) float32
+        columns: Tensor,  # (P, U, dim_c) float32
+        rows: Tensor,  # (S, N) int32
+        offsets: Tensor,  # (S, K + 1) int32
+        rng: Tensor | None = None,  # (2,) int64: seed and step of dropout, in training mode
+    ) -> Tensor:  # (P, S) float32
+        """Scores of P policies on S subsets; in training mode with dropout and the batch norm of this batch."""
+        weight, bias = self._folded_projection(states, columns, rows)
+        clusters = self._encode(
+            self.low,
+            LOW,
+            states,
+            columns,
+            rows,
+            offsets,
+            rng,
+            projection=(weight, bias),
+            heads=self.config.low_heads,
+            feedforward=self.config.low_feedforward,
+        )  # (P, S, K, E)
+        return self._score(clusters, offsets, rng)
+
+    def _score(self, clusters: Tensor, offsets: Tensor, rng: Tensor | None) -> Tensor:
+        config = self.config
+        policies, subsets, count, width = clusters.shape
+        filled = offsets[:, 1:] > offsets[:, :-1]  # (S, K)
+        index = torch.arange(subsets * count, dtype=torch.int32, device=filled.device).view(subsets, count)
+        tokens = clusters.reshape(policies, subsets * count, width)
+        sizes = filled.sum(1, dtype=torch.int32)
+        if config.class_token:
+            tokens = torch.cat([tokens, self.class_token.expand(policies, 1, width)], 1)
+            index = functional.pad(index, (1, 0), value=subsets * count)
+            filled = functional.pad(filled, (1, 0), value=True)
+            sizes = sizes + 1
+        bounds = functional.pad(sizes.cumsum(0, dtype=torch.int32), (1, 0))
+        pool = config.score == "mean" and not config.class_token
+        encoded = self._encode(
+            self.high,
+            HIGH,
+            tokens.new_empty(tokens.shape[1], 0),
+            tokens,
+            index[filled][None],
+            bounds[None],
+            rng,
+            heads=config.high_heads,
+            feedforward=config.high_feedforward,
+            pool=pool,
+        )[:, 0]  # (P, S, E), or (P, R, E) token by token
+        if pool:
+            return _linear(encoded, self.score)
+        if config.class_token:
+            return encoded[:, bounds[:-1].long()].mean(-1)
+        scores = _linear(encoded, self.score)  # (P, R)
+        ranked = [_resample(part.sort(1).values, count) for part in scores.split(sizes.tolist(), 1)]
+        return _linear(torch.stack(ranked, 1), self.sorted_score)
+
+    def _encode(self, stack, level, states, columns, rows, offsets, rng, *, heads, feedforward,
+                projection=None, pool=True) -> Tensor:  # fmt: skip
+        dropout = self.config.dropout if self.training else 0.0
+        if self.config.encoder == "mlp":
+            return composed.mlp_encoder(
+                states, columns, rows, offsets, stack, projection=projection, pool=pool,
+                dropout=dropout, rng=rng, level=level,
+            )  # fmt: skip
+        parameters = torch.cat([p.reshape(-1) for p in [*(projection or ()), *_layer_parameters(stack)]])
+        encoder = ops.segment_encoder if _has_kernel(columns) else composed.segment_encoder
+        return encoder(
+            states, columns, rows, offsets, parameters, width=self.config.width, layers=len(stack.layers),
+            heads=heads, feedforward=feedforward, project=projection is not None, pool=pool,
+            dropout=dropout, rng=rng, level=level,
+            precision="fp32" if self.training else self.config.precision,
+        )  # fmt: skip
+
+    def _folded_projection(self, states: Tensor, columns: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Projection and batch norm as one affine map, exactly, from the moments of the rows."""
+        weight, bias = self.projection.weight, self.projection.bias
+        if self.norm is None:
+            return weight, bias
+        wide = weight.double()
+        if self.training:
+            mean, covariance, count = row_moments(states, columns, rows)
+            norm_mean = wide @ mean
+            norm_variance = ((wide @ covariance) * wide).sum(1)
+            with torch.no_grad():
+                momentum = self.norm.momentum
+                unbiased = norm_variance * (count / max(count - 1, 1))
+                self.norm.running_mean.lerp_((norm_mean + bias.double()).to(bias.dtype), momentum)
+                self.norm.running_var.lerp_(unbiased.to(bias.dtype), momentum)
+                self.norm.num_batches_tracked += 1
+            shift = -norm_mean
+        else:
+            norm_variance = self.norm.running_var.double()
+            shift = bias.double() - self.norm.running_mean.double()
+        scale = self.norm.weight.double() * torch.rsqrt(norm_variance + self.norm.eps)
+        folded_bias = self.norm.bias.double() + scale * shift
+        return (scale[:, None] * wide).to(weight.dtype), folded_bias.to(bias.dtype)
+
+
+def row_moments(states: Tensor, columns: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Mean (D,) and biased covariance (D, D), in float64, of the rows [state, columns] of all policies and subsets.
+
+    Returns the number of rows as well.
+    """
+    index = rows.reshape(-1).long()
+    drawn = states[index].double()
+    seen = columns[:, index]  # (P, T, dim_c)
+    policies, total = seen.shape[:2]
+    state_mean, column_mean = drawn.mean(0), seen.double().mean((0, 1))
+    drawn = drawn - state_mean
+    across = drawn.new_zeros(total, columns.shape[2])
+    own = drawn.new_zeros(columns.shape[2], columns.shape[2])
+    for policy in seen:
+        centred = policy.double() - column_mean
+        across += centred
+        own += centred.T @ centred
+    count = policies * total
+    cross = drawn.T @ across / count
+    top = torch.cat([drawn.T @ drawn / total, cross], 1)
+    bottom = torch.cat([cross.T, own / count], 1)
+    return torch.cat([state_mean, column_mean]), torch.cat([top, bottom]), count
+
+
+def _has_kernel(columns: Tensor) -> bool:
+    return hasattr(ops, "segment_encoder") and columns.device.type == "cpu" and columns.dtype == torch.float32
+
+
+def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
+    return (x * layer.weight[0]).sum(-1) + layer.bias
+
+
+def _resample(ordered: Tensor, count: int) -> Tensor:
+    """Sorted scores of the filled clusters, spread evenly over `count` places; themselves if none is empty."""
+    if ordered.shape[1] == count:
+        return ordered
+    return ordered[:, torch.linspace(0, ordered.shape[1] - 1, count, device=ordered.device).round().long()]
+
+
+def _stack(width: int, heads: int, feedforward: int, layers: int) -> nn.TransformerEncoder:
+    layer = nn.TransformerEncoderLayer(width, heads, feedforward, batch_first=True)
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+
+def _mlp(width: int, feedforward: int, layers: int) -> nn.ModuleList:
+    return nn.ModuleList(
+        nn.ModuleList([nn.Linear(width, feedforward), nn.Linear(feedforward, width)]) for _ in range(layers)
+    )
+
+
+def _layer_parameters(stack: nn.TransformerEncoder) -> list[Tensor]:
+    """The parameters of all layers in the order that `ops.segment_encoder` reads."""
+    parameters = []
+    for layer in stack.layers:
+        attention = layer.self_attn
+        parameters += [
+            attention.in_proj_weight, attention.in_proj_bias,
+            attention.out_proj.weight, attention.out_proj.bias,
+            layer.norm1.weight, layer.norm1.bias,
+            layer.linear1.weight, layer.linear1.bias,
+            layer.linear2.weight, layer.linear2.bias,
+            layer.norm2.weight, layer.norm2.bias,
+        ]  # fmt: skip
+    return parameters
+
+
+def from_released(
+    state_dict: Mapping[str, Tensor], *, score: str = "mean", low_heads: int = 2, high_heads: int = 8
+) -> ScoringModel:
+    """The scoring model of a checkpoint of the paper's released code, SOPR-T or SOPR-MLP, in eval mode.
+
+    Args:
+        state_dict: of the released module, with its names and shapes.
+        score: "mean", "sort" or "class_token": a released checkpoint does not tell.
+        low_heads, high_heads: attention heads, which it does not tell either.
+
+    Raises:
+        ValueError: parameters are missing or of other shapes (which).
+    """
+    if score not in ("mean", "sort", "class_token"):
+        raise ValueError(f"score is {score!r}; choose 'mean', 'sort' or 'class_token'")
+    encoder = "mlp" if "encoder_lowlev.0.weight" in state_dict else "transformer"
+    first = "0.weight" if encoder == "mlp" else "layers.0.linear1.weight"
+    try:
+        width, input_dim = state_dict["fc.0.weight"].shape
+        config = Config(
+            width=width,
+            low_layers=_count_layers(state_dict, "encoder_lowlev", encoder),
+            low_heads=low_heads,
+            low_feedforward=len(state_dict[f"encoder_lowlev.{first}"]),
+            high_layers=_count_layers(state_dict, "encoder_hilev", encoder),
+            high_heads=high_heads,
+            high_feedforward=len(state_dict[f"encoder_hilev.{first}"]),
+            encoder=encoder,
+            score="sort" if score == "sort" else "mean",
+            class_token=score == "class_token",
+            clusters=state_dict["fc_score.0.weight"].shape[1] if score == "sort" else 256,
+        )
+    except KeyError as missing:
+        raise ValueError(f"not a released checkpoint: it has no {missing}") from None
+    model = ScoringModel(input_dim, config)
+    renamed = {"class_token": state_dict["cls_inp"].reshape(-1)} if config.class_token else {}
+    for old, value in state_dict.items():
+        new = _renamed(old, encoder)
+        if new is not None and new.partition(".")[0] in dict(model.named_children()):
+            renamed[new] = value
+    try:
+        model.load_state_dict(renamed)
+    except RuntimeError as error:
+        raise ValueError(f"not a released checkpoint: {error}") from None
+    return model.eval()
+
+
+def _count_layers(state_dict: Mapping[str, Tensor], prefix: str, encoder: str) -> int:
+    names = [name for name in state_dict if name.startswith(f"{prefix}.") and name.endswith(".weight")]
+    if encoder == "mlp":
+        return len(names) // 2
+    return len({name.split(".")[2] for name in names})
+
+
+def _renamed(name: str, encoder: str) -> str | None:
+    """Our name of a released parameter, None for those that are registered and never used."""
+    stems = {
+        "fc.0": "projection",
+        "fc.1": "norm",
+        "model.0": "score",
+        "fc_score.0": "sorted_score",
+    }
+    stem, _, leaf = name.rpartition(".")
+    if stem in stems:
+        return f"{stems[stem]}.{leaf}"
+    root, _, rest = stem.partition(".")
+    level = {"encoder_lowlev": "low", "encoder_hilev": "high"}.get(root)
+    if level is None:
+        return None
+    if encoder == "mlp":
+        place = int(rest)
+        return f"{level}.{place // 4}.{place % 4 // 3}.{leaf}"
+    return f"{level}.{rest}.{leaf}"

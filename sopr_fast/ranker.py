@@ -1,0 +1,298 @@
+"""A trained scoring model with what it takes to rank: options, subsets, a sample of its training policies."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from tqdm import tqdm
+
+from ._version import __version__
+from .config import Config
+from .files import save_tensors
+from .metrics import policy_distance
+from .model import ScoringModel
+from .policies import ArrayPolicy, Layout, Policy, as_policies, check_fit, collect
+from .ranking import Ranking
+from .scoring import score_grid
+from .subsets import Drawing, Subsets
+
+_FORMAT = 1
+_COLUMN_BYTES = 256 << 20
+_FOREIGN = 3.0
+
+
+class ForeignPolicyWarning(UserWarning):
+    """A candidate acts unlike every training policy: its score is an extrapolation."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingPolicies:
+    """What is kept of the training policies: columns (M, R, dim_c) on a sample of states (R, dim_s)."""
+
+    names: list[str]
+    states: Tensor
+    source: Tensor
+    columns: Tensor
+
+    def distance_limit(self) -> float:
+        """Three times the largest distance from one of them to its nearest other (Eq. 3)."""
+        nearest = [
+            policy_distance(np.delete(self.columns.numpy(), i, 0), self.columns.numpy()[i : i + 1])[0][0]
+            for i in range(len(self.columns))
+        ]
+        return _FOREIGN * float(max(nearest))
+
+
+class Ranker:
+    """Ranks policies by a trained scoring model; made by `sopr_fast.fit` or `sopr_fast.load`.
+
+    Attributes:
+        model: `ScoringModel` in eval mode.
+        config, seed: what it was trained with.
+        layout: what it sees of a policy.
+        subsets: the clustered subsets kept with it, or None.
+        training_policies: a sample of how the training policies act.
+        history: losses and correlations of each step, and how training went.
+    """
+
+    def __init__(
+        self,
+        model: ScoringModel,
+        *,
+        layout: Layout,
+        state_dim: int,
+        training_policies: TrainingPolicies,
+        subsets: Subsets | None,
+        history: dict[str, Any],
+        seed: int,
+        return_mean: float = 0.0,
+        return_scale: float = 1.0,
+    ) -> None:
+        self.model = model.eval()
+        self.layout, self.state_dim = layout, state_dim
+        self.training_policies, self.subsets = training_policies, subsets
+        self.history, self.seed = history, seed
+        self.return_mean, self.return_scale = return_mean, return_scale
+
+    @property
+    def config(self) -> Config:
+        return self.model.config
+
+    def rank(
+        self,
+        candidates: Any,
+        states: Any = None,
+        *,
+        subsets: int | Subsets | None = None,
+        seed: int = 0,
+        batch_size: int = 16384,
+        progress: bool = False,
+    ) -> Ranking:
+        """Ranks candidates by their mean score over subsets of the states.
+
+        Args:
+            candidates: policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like `states`.
+            states: (rows, dim_s) logged states; None for the subsets kept with the model.
+            subsets: how many (5, or all that are kept), or clustered `Subsets` to use again.
+            seed: of drawing subsets from `states`.
+            batch_size: states shown to a policy at once.
+            progress: show bars.
+
+        Raises:
+            TypeError, ValueError: names the policy, row or option at fault.
+
+        Warns:
+            ForeignPolicyWarning: a candidate is further from every training policy (Eq. 3) than three times the
+                largest distance among those.
+        """
+        start = time.perf_counter()
+        drawing, clustered = self._subsets(states, subsets, seed)
+        chosen = clustered or drawing
+        policies = as_policies(
+            candidates, states_count=chosen.states_count, action_count=self.config.action_count
+        )
+        check_fit(policies, chosen.states, chosen.source, self.layout)
+        timings = {"drawing": time.perf_counter() - start}
+
+        start = time.perf_counter()
+        if clustered is None:
+            clustered = drawing.cluster(
+                self.config.clusters,
+                iterations=self.config.kmeans_iterations,
+                restarts=self.config.kmeans_restarts,
+                progress=progress,
+            )
+        timings["clustering"] = time.perf_counter() - start
+
+        timings |= {"policies": 0.0, "encoding": 0.0}
+        scores, distances = [], []
+        policy_bytes = 4 * len(clustered.states) * self.layout.width
+        at_once = max(1, _COLUMN_BYTES // policy_bytes)
+        with tqdm(total=len(policies), desc="ranking", unit="policy", disable=not progress) as bar:
+            for first in range(0, len(policies), at_once):
+                tile = policies[first : first + at_once]
+                start = time.perf_counter()
+                columns = collect(
+                    tile, clustered.states, clustered.source, self.layout, batch_size=batch_size
+                )
+                distances.append(self._distances(tile, batch_size, stored=states is None))
+                middle = time.perf_counter()
+                scores.append(score_grid(self.model, clustered, columns))
+                timings["policies"] += middle - start
+                timings["encoding"] += time.perf_counter() - middle
+                bar.update(len(tile))
+        subset_scores = torch.cat(scores).double().numpy() * self.return_scale + self.return_mean
+        ranking = Ranking(
+            [policy.name for policy in policies],
+            subset_scores,
+            np.concatenate(distances),
+            self.training_policies.distance_limit(),
+            timings,
+        )
+        _warn_of_foreign(ranking)
+        return ranking
+
+    def save(self, path: str | os.PathLike, *, subsets: bool = True) -> None:
+        """Writes one safetensors file, whole or not at all; with the clustered subsets unless told otherwise."""
+        known = self.training_policies
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {
+            "training_policies.states": known.states,
+            "training_policies.source": known.source,
+            "training_policies.columns": known.columns,
+        }
+        if subsets and self.subsets is not None:
+            tensors |= {f"subsets.{name}": value for name, value in self.subsets.tensors().items()}
+        description = {
+            "format": _FORMAT,
+            "sopr_fast": __version__,
+            "torch": torch.__version__,
+            "config": self.config.to_dict(),
+            "layout": self.layout.to_dict(),
+            "state_dim": self.state_dim,
+            "states_count": self.subsets.states_count if self.subsets is not None else None,
+            "training_policies": known.names,
+            "seed": self.seed,
+            "return_mean": self.return_mean,
+            "return_scale": self.return_scale,
+            "history": self.history,
+        }
+        save_tensors(path, tensors, {"kind": "ranker", "description": json.dumps(description)})
+
+    def _subsets(
+        self, states: Any, subsets: int | Subsets | None, seed: int
+    ) -> tuple[Drawing | None, Subsets | None]:
+        if isinstance(subsets, Subsets):
+            if states is not None:
+                raise ValueError("give states or clustered subsets, not both")
+            self._check_dim(subsets.state_dim)
+            return None, subsets
+        if states is None:
+            if self.subsets is None:
+                raise ValueError("no subsets are kept with this model: give states")
+            return None, self.subsets if subsets is None else self.subsets.take(subsets)
+        drawing = Drawing.draw(
+            states, 5 if subsets is None else subsets, size=self.config.subset_size, seed=seed
+        )
+        self._check_dim(drawing.states.shape[1])
+        return drawing, None
+
+    def _check_dim(self, dim: int) -> None:
+        if dim != self.state_dim:
+            raise ValueError(f"states have {dim} features, the model was trained on {self.state_dim}")
+
+    def _distances(self, policies: list[Policy], batch_size: int, *, stored: bool) -> np.ndarray:
+        """Eq. 3 for each policy; nan for arrays of actions on other states than the training's."""
+        known = self.training_policies
+        distances = np.full(len(policies), np.nan)
+        able = [i for i, policy in enumerate(policies) if stored or not isinstance(policy, ArrayPolicy)]
+        if able:
+            chosen = [policies[i] for i in able]
+            columns = collect(chosen, known.states, known.source, self.layout, batch_size=batch_size)
+            distances[able], _ = policy_distance(known.columns.numpy(), columns.numpy())
+        return distances
+
+
+def _warn_of_foreign(ranking: Ranking) -> None:
+    foreign = np.flatnonzero(ranking.distances > ranking.distance_limit)
+    if len(foreign):
+        listed = ", ".join(f"{ranking.names[i]!r} ({ranking.distances[i]:.3g})" for i in foreign[:5])
+        more = f" and {len(foreign) - 5} more" if len(foreign) > 5 else ""
+        warnings.warn(
+            f"unlike any training policy: {listed}{more}; their mean squared action distance to the nearest one "
+            f"exceeds {ranking.distance_limit:.3g}, three times the largest among the training policies. Their "
+            "scores are extrapolations",
+            ForeignPolicyWarning,
+            stacklevel=3,
+        )
+
+
+def load(path: str | os.PathLike) -> Ranker:
+    """Reads a model written by `Ranker.save`; nothing in the file is executed.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is truncated, of another kind, or of a newer format.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("kind") != "ranker":
+                raise ValueError(f"{path} is not a model of sopr_fast")
+            description = json.loads(metadata["description"])
+            if description["format"] > _FORMAT:
+                raise ValueError(
+                    f"{path} has format {description['format']}, written by sopr_fast {description['sopr_fast']}; "
+                    f"this version ({__version__}) reads up to {_FORMAT}"
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+    groups: dict[str, dict[str, Tensor]] = {"model": {}, "training_policies": {}, "subsets": {}}
+    for name, value in tensors.items():
+        group, _, rest = name.partition(".")
+        groups[group][rest] = value
+    layout = Layout.from_dict(description["layout"])
+    model = ScoringModel(description["state_dim"] + layout.width, Config.from_dict(description["config"]))
+    model.load_state_dict(groups["model"])
+    return Ranker(
+        model,
+        layout=layout,
+        state_dim=description["state_dim"],
+        training_policies=TrainingPolicies(description["training_policies"], **groups["training_policies"]),
+        subsets=Subsets(**groups["subsets"], states_count=description["states_count"])
+        if groups["subsets"]
+        else None,
+        history=description["history"],
+        seed=description["seed"],
+        return_mean=description["return_mean"],
+        return_scale=description["return_scale"],
+    )
+
+
+def rank(
+    candidates: Any, states: Any = None, *, model: Ranker | str | os.PathLike | None = None, **options: Any
+) -> Ranking:
+    """Ranks candidates with a trained model: `Ranker.rank` in one call.
+
+    Args:
+        candidates, states, options: see `Ranker.rank`.
+        model: a `Ranker` or the path of a saved one; None for the path in the environment variable SOPR_FAST_MODEL.
+
+    Raises:
+        ValueError: no model is given either way.
+    """
+    model = model or os.environ.get("SOPR_FAST_MODEL")
+    if not model:
+        raise ValueError("no model: pass model= (a Ranker or a path), or set SOPR_FAST_MODEL to a path")
+    ranker = model if isinstance(model, Ranker) else load(model)
+    return ranker.rank(candidates, states, **options)

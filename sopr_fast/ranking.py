@@ -1,0 +1,158 @@
+"""The result of ranking: scores over subsets, the order, and how sure it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import pandas
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """Candidates ranked by their mean score over subsets of the logged states (paper section 3.2).
+
+    Attributes:
+        names: (P,) in the order they were given.
+        subset_scores: (P, S) float64; larger is better.
+        distances: (P,) to the nearest training policy (Eq. 3), nan where unknown, or None.
+        distance_limit: beyond it a candidate counts as foreign to the training policies, or None.
+        timings: seconds by stage.
+    """
+
+    names: list[str]
+    subset_scores: np.ndarray
+    distances: np.ndarray | None = None
+    distance_limit: float | None = None
+    timings: dict[str, float] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def scores(self) -> np.ndarray:
+        """(P,) mean over subsets."""
+        return self.subset_scores.mean(1)
+
+    @property
+    def standard_errors(self) -> np.ndarray:
+        """(P,) of the mean over subsets; nan for a single subset."""
+        count = self.subset_scores.shape[1]
+        if count == 1:
+            return np.full(len(self), np.nan)
+        return self.subset_scores.std(1, ddof=1) / np.sqrt(count)
+
+    @property
+    def order(self) -> list[str]:
+        """Names, best first; ties in input order."""
+        return [self.names[i] for i in self._order()]
+
+    @property
+    def best(self) -> str:
+        return self.order[0]
+
+    @property
+    def ranks(self) -> np.ndarray:
+        """(P,) int64, 1 for the best."""
+        ranks = np.empty(len(self), np.int64)
+        ranks[self._order()] = np.arange(1, len(self) + 1)
+        return ranks
+
+    @property
+    def win_probability(self) -> np.ndarray:
+        """(P, P): probability that i truly scores above j, given the noise of drawing subsets, and that noise alone.
+
+        Whether the scores order policies as their returns do is another question, which this does not answer.
+        It is the normal distribution function of mean / standard error of the paired differences over subsets;
+        0.5 for equal scores, nan for a single subset.
+        """
+        count = self.subset_scores.shape[1]
+        if count == 1:
+            return np.full((len(self), len(self)), np.nan)
+        difference = self.subset_scores[:, None] - self.subset_scores[None]
+        mean, error = difference.mean(2), difference.std(2, ddof=1) / np.sqrt(count)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(mean == 0, 0.0, mean / error)
+        return torch.special.ndtr(torch.from_numpy(ratio)).numpy()
+
+    def table(self) -> str:
+        """The ranking as text, best first."""
+        width = max(6, *(len(name) for name in self.names))
+        lines = [f"{'rank':>4}  {'policy':<{width}}  {'score':>9}  {'± error':>9}"]
+        if self.distances is not None:
+            lines[0] += f"  {'distance':>9}"
+        errors = self.standard_errors
+        for rank, i in enumerate(self._order(), 1):
+            line = f"{rank:>4}  {self.names[i]:<{width}}  {self.scores[i]:>9.4f}  {errors[i]:>9.4f}"
+            if self.distances is not None:
+                foreign = self.distance_limit is not None and self.distances[i] > self.distance_limit
+                line += f"  {self.distances[i]:>9.4f}" + ("  foreign" if foreign else "")
+            lines.append(line)
+        return "\n".join(lines)
+
+    __str__ = table
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers, ready for JSON (nan where a value is undefined)."""
+        return {
+            "order": self.order,
+            "names": list(self.names),
+            "ranks": self.ranks.tolist(),
+            "scores": self.scores.tolist(),
+            "standard_errors": self.standard_errors.tolist(),
+            "subset_scores": self.subset_scores.tolist(),
+            "distances": None if self.distances is None else self.distances.tolist(),
+            "distance_limit": self.distance_limit,
+            "timings": dict(self.timings),
+        }
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A data frame, best first, indexed by rank.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_pandas needs pandas: pip install 'sopr_fast[pandas]'") from error
+        columns = {"policy": self.names, "score": self.scores, "standard_error": self.standard_errors}
+        if self.distances is not None:
+            columns["distance"] = self.distances
+        frame = pandas.DataFrame(columns, index=pandas.Index(self.ranks, name="rank"))
+        return frame.sort_index()
+
+    def plot(self, returns: Any = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
+        """Scores with their standard errors, best on top; against true returns (P,) as a scatter where given.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError("plot needs matplotlib: pip install 'sopr_fast[plot]'") from error
+        if ax is None:
+            height = 4.0 if returns is not None else 1.0 + 0.3 * len(self)
+            ax = Figure(figsize=(6, height), layout="constrained").add_subplot()
+        errors = np.nan_to_num(self.standard_errors)
+        if returns is not None:
+            returns = np.asarray(returns, np.float64)
+            ax.errorbar(returns, self.scores, yerr=errors, fmt="o", capsize=2)
+            for name, x, y in zip(self.names, returns, self.scores, strict=True):
+                ax.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
+            ax.set(xlabel="true return", ylabel="score")
+        else:
+            order = self._order()[::-1]
+            ax.errorbar(self.scores[order], np.arange(len(self)), xerr=errors[order], fmt="o", capsize=2)
+            ax.set_yticks(np.arange(len(self)), [self.names[i] for i in order])
+            ax.set(xlabel="score")
+        return ax
+
+    def _order(self) -> np.ndarray:
+        return np.argsort(-self.scores, kind="stable")

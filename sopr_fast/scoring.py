@@ -1,0 +1,41 @@
+"""Scores on the (policies x subsets) grid of independent cells, a tile at a time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._native import torch_on_one_thread
+from .model import ScoringModel
+from .subsets import Subsets
+
+_TILE_BYTES = 64 << 20
+
+
+@torch.no_grad()
+def score_grid(
+    model: ScoringModel,
+    subsets: Subsets,
+    columns: Tensor,  # (P, U, dim_c)
+    chosen: Tensor | None = None,  # indices of subsets, all by default
+) -> Tensor:  # (P, S) float32
+    """Scores in eval mode; a cell does not depend on the others, on the tiling or on the number of threads."""
+    was_training = model.training
+    model.eval()
+    chosen = torch.arange(len(subsets)) if chosen is None else chosen
+    cell_bytes = 4 * (subsets.offsets.shape[1] - 1) * model.config.width
+    policies_at_once = max(1, min(len(columns), _TILE_BYTES // cell_bytes))
+    subsets_at_once = max(1, _TILE_BYTES // (cell_bytes * policies_at_once))
+    scores = torch.empty(len(columns), len(chosen))
+    with torch_on_one_thread():
+        for p in range(0, len(columns), policies_at_once):
+            for s in range(0, len(chosen), subsets_at_once):
+                tile = chosen[s : s + subsets_at_once]
+                scores[p : p + policies_at_once, s : s + subsets_at_once] = model(
+                    subsets.states,
+                    columns[p : p + policies_at_once],
+                    subsets.rows[tile],
+                    subsets.offsets[tile],
+                )
+    model.train(was_training)
+    return scores

@@ -1,0 +1,254 @@
+"""Subsets of the logged states, clustered by k-means (paper section 3.1, steps 1 and 2)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from tqdm import tqdm
+
+from . import ops
+from .files import save_tensors
+
+_CLUSTERED_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Subsets:
+    """S clustered subsets of N states each, over the U distinct states that were drawn.
+
+    Attributes:
+        states: (U, dim_s) float32.
+        source: (U,) int64, ascending: the row of each in the user's data.
+        rows: (S, N) int32 into `states`, sorted by cluster.
+        offsets: (S, K + 1) int32: cluster k of subset s is `rows[s, offsets[s, k]:offsets[s, k + 1]]`.
+        centroids: (S, K, dim_s) float32.
+        states_count: rows of the user's data.
+    """
+
+    states: Tensor
+    source: Tensor
+    rows: Tensor
+    offsets: Tensor
+    centroids: Tensor
+    states_count: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def state_dim(self) -> int:
+        return self.states.shape[1]
+
+    @classmethod
+    def draw(
+        cls,
+        states: Any,
+        count: int,
+        *,
+        size: int = 16384,
+        clusters: int = 256,
+        seed: int = 0,
+        iterations: int = 300,
+        restarts: int = 1,
+        progress: bool = False,
+    ) -> Subsets:
+        """Draws `count` subsets without replacement and clusters each; subset s depends on (seed, s) alone.
+
+        Args:
+            states: (rows, dim_s) array or tensor; any float dtype, order, or memory-mapped.
+            count, size, clusters: S, N and K.
+            seed: 0 or more.
+            iterations, restarts: of k-means.
+
+        Raises:
+            ValueError: names the option, or the first row that is not finite.
+        """
+        return Drawing.draw(states, count, size=size, seed=seed).cluster(
+            clusters, iterations=iterations, restarts=restarts, progress=progress
+        )
+
+    def take(self, count: int) -> Subsets:
+        """The first `count` subsets, with just the states they use.
+
+        Raises:
+            ValueError: there are fewer.
+        """
+        if not 1 <= count <= len(self):
+            raise ValueError(f"{count} subsets asked for, there are {len(self)}")
+        if count == len(self):
+            return self
+        used, rows = torch.unique(self.rows[:count], return_inverse=True)
+        return Subsets(
+            self.states[used],
+            self.source[used],
+            rows.to(torch.int32),
+            self.offsets[:count],
+            self.centroids[:count],
+            self.states_count,
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {
+            "states": self.states,
+            "source": self.source,
+            "rows": self.rows,
+            "offsets": self.offsets,
+            "centroids": self.centroids,
+        }
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes one safetensors file, whole or not at all."""
+        save_tensors(path, self.tensors(), {"kind": "subsets", "states_count": str(self.states_count)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> Subsets:
+        """Reads what `save` wrote.
+
+        Raises:
+            ValueError: the file is truncated or of another kind.
+        """
+        try:
+            with safe_open(path, "pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("kind") != "subsets":
+                    raise ValueError(f"{path} does not hold subsets of sopr_fast")
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+        return cls(**tensors, states_count=int(metadata["states_count"]))
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Subsets drawn, not yet clustered: rows (S, N) into the distinct states, in the order drawn."""
+
+    states: Tensor
+    source: Tensor
+    rows: Tensor
+    states_count: int
+    cluster_seeds: Tensor
+
+    @classmethod
+    def draw(cls, states: Any, count: int, *, size: int, seed: int) -> Drawing:
+        """See `Subsets.draw`."""
+        log = check_states(states)
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+            raise ValueError(f"seed must be an integer, 0 or more, got {seed!r}")
+        if count < 1:
+            raise ValueError(f"subsets must be 1 or more, got {count}")
+        if not 1 <= size <= len(log):
+            raise ValueError(f"subset_size is {size}, but there are {len(log)} states")
+        drawn = np.empty((count, size), np.int64)
+        seeds = np.empty(count, np.int64)
+        taken = np.zeros(len(log), bool)
+        for s in range(count):
+            generator = np.random.default_rng([int(seed), s])
+            drawn[s] = _draw_distinct(generator, len(log), size, taken)
+            seeds[s] = generator.integers(2**62)
+        taken[drawn] = True
+        source = np.flatnonzero(taken)
+        rows = np.searchsorted(source, drawn).astype(np.int32)
+        return cls(
+            torch.from_numpy(_read_rows(log, source)),
+            torch.from_numpy(source),
+            torch.from_numpy(rows),
+            len(log),
+            torch.from_numpy(seeds),
+        )
+
+    def cluster(self, clusters: int, *, iterations: int, restarts: int, progress: bool) -> Subsets:
+        """See `Subsets.draw`."""
+        if not 1 <= clusters <= self.rows.shape[1]:
+            raise ValueError(f"clusters is {clusters}, but a subset has {self.rows.shape[1]} states")
+        count = len(self.rows)
+        rows, offsets, centroids = [], [], []
+        with tqdm(total=count, desc="clustering", unit="subset", disable=not progress) as bar:
+            for start in range(0, count, _CLUSTERED_AT_ONCE):
+                members = self.rows[start : start + _CLUSTERED_AT_ONCE]
+                found = ops.kmeans(
+                    self.states[members.long()],
+                    clusters,
+                    iterations=iterations,
+                    restarts=restarts,
+                    seeds=self.cluster_seeds[start : start + _CLUSTERED_AT_ONCE],
+                )
+                order, bounds = ops.sort_by_cluster(found.labels, clusters)
+                rows.append(members.gather(1, order.long()))
+                offsets.append(bounds)
+                centroids.append(found.centroids)
+                bar.update(len(members))
+        return Subsets(
+            self.states,
+            self.source,
+            torch.cat(rows),
+            torch.cat(offsets),
+            torch.cat(centroids),
+            self.states_count,
+        )
+
+
+def check_states(states: Any) -> np.ndarray:
+    """The user's states as a (rows, dim_s) array, memory-mapped ones left on disk; values in memory are finite.
+
+    Raises:
+        TypeError, ValueError: not numbers, not two-dimensional, empty, or not finite (which row).
+    """
+    if isinstance(states, Tensor):
+        states = states.detach().cpu()
+        states = (states.float() if states.dtype == torch.bfloat16 else states).numpy()
+    elif not isinstance(states, np.ndarray):
+        if not isinstance(states, Sequence):
+            raise TypeError(f"states must be an array or tensor, got {type(states).__name__}")
+        try:
+            states = np.asarray(states, np.float32)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"states must be numbers: {error}") from error
+    if states.dtype.kind not in "fiub":
+        raise TypeError(f"states must be numbers, got dtype {states.dtype}")
+    if states.ndim != 2:
+        raise ValueError(f"states must have shape (rows, dim_s), got {states.shape}")
+    if 0 in states.shape:
+        raise ValueError(f"states are empty: shape {states.shape}")
+    if not isinstance(states, np.memmap):
+        _check_finite(states, None)
+    return states
+
+
+def _check_finite(states: np.ndarray, source: np.ndarray | None) -> None:
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(states.astype(np.float32, copy=False)).all(1)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        raise ValueError(
+            f"states are not finite (as float32) at row {row if source is None else source[row]}"
+        )
+
+
+def _read_rows(log: np.ndarray, source: np.ndarray) -> np.ndarray:
+    states = np.ascontiguousarray(log[source], np.float32)
+    if isinstance(log, np.memmap):
+        _check_finite(states, source)
+    return states
+
+
+def _draw_distinct(generator: np.random.Generator, total: int, size: int, seen: np.ndarray) -> np.ndarray:
+    """`size` distinct integers below `total`; work grows with `size` alone. `seen` is all False, before and after."""
+    if 2 * size > total:
+        return generator.permutation(total)[:size]
+    picks = np.empty(0, np.int64)
+    while len(picks) < size:
+        more = generator.integers(total, size=size - len(picks))
+        _, first = np.unique(more, return_index=True)
+        more = more[np.sort(first)]
+        seen[picks] = True
+        fresh = more[~seen[more]]
+        seen[picks] = False
+        picks = np.concatenate([picks, fresh])
+    return picks

@@ -1,0 +1,271 @@
+"""Algorithm 1 of the paper: one subset a step, all training policies, one Adam update."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from tqdm import tqdm
+
+from . import losses
+from ._native import torch_on_one_thread
+from .config import Config
+from .files import save_tensors
+from .metrics import spearman
+from .model import ScoringModel
+from .scoring import score_grid
+from .subsets import Subsets
+
+_SECONDS_BETWEEN_CHECKPOINTS = 10.0
+_RESTARTS = 2
+_RESTART_RATE = 0.3
+_COLLAPSE_WINDOW = 10
+_FEWEST_STEPS_TO_JUDGE = 30
+
+
+class CollapsedTrainingWarning(UserWarning):
+    """Training left all policies with the same score, so a ranking by this model means nothing."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss of scores (M,), with the values it takes for equal scores and for the best possible ones."""
+
+    loss: Callable[[Tensor], Tensor]
+    flat: float
+    floor: float
+
+    @classmethod
+    def from_pairs(cls, targets: Tensor) -> Objective:
+        return cls(
+            lambda scores: losses.pairwise(scores, targets), math.log(2), losses.pairwise_floor(targets)
+        )
+
+    @classmethod
+    def from_returns(cls, config: Config, returns: np.ndarray, mean: float, scale: float) -> Objective:
+        if config.loss == "pairwise":
+            return cls.from_pairs(losses.pair_targets(returns, config.tie_margin))
+        standard = torch.from_numpy((returns - mean) / scale).float()
+        if config.loss == "listwise":
+            entropy = losses.listwise(standard, standard)
+            return cls(lambda s: losses.listwise(s, standard), math.log(len(returns)), float(entropy))
+        flat = losses.mean_squared_error(torch.zeros_like(standard), standard)
+        return cls(lambda s: losses.mean_squared_error(s, standard), float(flat), 0.0)
+
+
+@dataclass(frozen=True)
+class Validation:
+    columns: Tensor  # (V, U, dim_c)
+    returns: np.ndarray  # (V,)
+    objective: Objective
+
+
+@dataclass
+class Progress:
+    """How far training is: all that a resumed run needs besides the weights."""
+
+    attempt: int = 0
+    step: int = 0
+    best: float = -math.inf
+    best_step: int | None = None
+    history: dict[str, list[float]] = field(default_factory=dict)
+
+    def record(self, **values: float) -> None:
+        for name, value in values.items():
+            self.history.setdefault(name, []).append(value)
+
+
+def train(
+    subsets: Subsets,
+    columns: Tensor,  # (M, U, dim_c)
+    objective: Objective,
+    *,
+    validation: Validation | None,
+    config: Config,
+    seed: int,
+    checkpoint: str | os.PathLike | None = None,
+    fingerprint: str = "",
+    progress: bool = False,
+) -> tuple[ScoringModel, dict[str, Any]]:
+    """A model in eval mode with the weights to use, and the history of its training.
+
+    Everything random depends on (seed, attempt, step) alone, so a run resumed from its checkpoint ends as an
+    uninterrupted one. A collapsed run starts afresh, with a lower learning rate, at most twice.
+    """
+    trainer = _Trainer(subsets, columns, objective, validation, config, seed)
+    if checkpoint is not None and Path(checkpoint).exists():
+        trainer.restore(checkpoint, fingerprint)
+    saved = time.monotonic()
+    first_check = max(_FEWEST_STEPS_TO_JUDGE, config.steps // 4)
+    with (
+        torch_on_one_thread(),
+        tqdm(
+            total=config.steps, initial=trainer.at.step, desc="training", unit="step", disable=not progress
+        ) as bar,
+    ):
+        while trainer.at.step < config.steps:
+            trainer.step()
+            at = trainer.at
+            bar.set_postfix({name: f"{values[-1]:.3f}" for name, values in at.history.items()}, refresh=False)
+            bar.update()
+            if at.step in (first_check, config.steps) and at.attempt < _RESTARTS and trainer.collapsed():
+                trainer.restart()
+                bar.reset()
+            if checkpoint is not None and time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
+                trainer.save(checkpoint, fingerprint)
+                saved = time.monotonic()
+    if checkpoint is not None:
+        trainer.save(checkpoint, fingerprint)
+    return trainer.finish()
+
+
+class _Trainer:
+    def __init__(
+        self,
+        subsets: Subsets,
+        columns: Tensor,
+        objective: Objective,
+        validation: Validation | None,
+        config: Config,
+        seed: int,
+    ) -> None:
+        self.subsets, self.columns, self.objective = subsets, columns, objective
+        self.validation, self.config, self.seed = validation, config, seed
+        self.at = Progress()
+        self._initialise()
+
+    def _initialise(self) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._random("weights").integers(2**62))
+            self.model = ScoringModel(self.subsets.state_dim + self.columns.shape[2], self.config)
+        self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.config.learning_rate)
+
+    def _random(self, purpose: str) -> np.random.Generator:
+        place = ("weights", "validation", "noise", "dropout").index(purpose)
+        return np.random.default_rng([self.seed, self.at.attempt, self.at.step, place])
+
+    def step(self) -> None:
+        config, at = self.config, self.at
+        rate = config.learning_rate * _RESTART_RATE**at.attempt
+        if at.step < config.warmup_steps:
+            rate *= (at.step + 1) / config.warmup_steps
+        self.optimizer.param_groups[0]["lr"] = rate
+
+        subset = at.step % len(self.subsets)
+        rows, offsets = self.subsets.rows[subset, None], self.subsets.offsets[subset, None]
+        states, columns = self.subsets.states, self.columns
+        if config.action_noise > 0:
+            index = rows[0].long()
+            states, columns = states[index], columns[:, index]
+            noise = self._random("noise").standard_normal(columns.shape, np.float32)
+            columns = columns + config.action_noise * torch.from_numpy(noise)
+            rows = torch.arange(len(index), dtype=torch.int32)[None]
+        key = int(self._random("dropout").integers(2**32))
+        self.model.train()
+        scores = self.model(states, columns, rows, offsets, torch.tensor([key, at.step]))[:, 0]
+        loss = self.objective.loss(scores)
+        self.optimizer.zero_grad()
+        loss.backward()
+        if config.gradient_clip > 0:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.gradient_clip)
+        self.optimizer.step()
+        at.record(loss=loss.item())
+        if self.validation is not None:
+            self._validate(self.validation)
+        at.step += 1
+
+    def _validate(self, validation: Validation) -> None:
+        count = min(self.config.validation_subsets, len(self.subsets))
+        chosen = self._random("validation").choice(len(self.subsets), count, replace=False)
+        scores = score_grid(self.model, self.subsets, validation.columns, torch.from_numpy(chosen)).mean(1)
+        loss = validation.objective.loss(scores).item()
+        correlation = spearman(validation.returns, scores.numpy())
+        self.at.record(validation_loss=loss, validation_rank_correlation=correlation)
+        quality = -loss if self.config.validation_metric == "loss" else correlation
+        if quality >= self.at.best:
+            self.at.best, self.at.best_step = quality, self.at.step
+            self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    def collapsed(self) -> bool:
+        if self.at.step < _FEWEST_STEPS_TO_JUDGE:
+            return False
+        recent = np.mean(self.at.history["loss"][-_COLLAPSE_WINDOW:])
+        gained = self.objective.flat - recent
+        return not gained > 0.02 * (self.objective.flat - self.objective.floor)
+
+    def restart(self) -> None:
+        warnings.warn(
+            f"training collapsed: after {self.at.step} steps all policies score alike (loss "
+            f"{self.at.history['loss'][-1]:.3f}, {self.objective.flat:.3f} if they are equal); starting afresh with "
+            f"{_RESTART_RATE} times the learning rate",
+            CollapsedTrainingWarning,
+            stacklevel=4,
+        )
+        self.at = Progress(attempt=self.at.attempt + 1)
+        self._initialise()
+
+    def finish(self) -> tuple[ScoringModel, dict[str, Any]]:
+        collapsed = self.collapsed()
+        if collapsed:
+            warnings.warn(
+                "training collapsed: all policies score alike, and a ranking by this model means nothing; a lower "
+                "learning_rate, more warmup_steps or another seed may help",
+                CollapsedTrainingWarning,
+                stacklevel=4,
+            )
+        if self.at.best_step is not None:
+            self.model.load_state_dict(self.best_weights)
+        history = {
+            **self.at.history,
+            "best_step": self.at.best_step,
+            "restarts": self.at.attempt,
+            "collapsed": collapsed,
+        }
+        return self.model.eval(), history
+
+    def save(self, path: str | os.PathLike, fingerprint: str) -> None:
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"best.{name}": value for name, value in self.best_weights.items()}
+        for i, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"adam.{i}.{name}": value for name, value in state.items()}
+        metadata = {"kind": "checkpoint", "fingerprint": fingerprint, "progress": json.dumps(vars(self.at))}
+        save_tensors(path, tensors, metadata)
+
+    def restore(self, path: str | os.PathLike, fingerprint: str) -> None:
+        try:
+            with safe_open(path, "pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("kind") != "checkpoint":
+                    raise ValueError(f"{path} is not a training checkpoint of sopr_fast")
+                if metadata["fingerprint"] != fingerprint:
+                    raise ValueError(
+                        f"checkpoint {path} is of a run with other policies, returns, states, options or seed; "
+                        "delete it or name another file"
+                    )
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise ValueError(f"checkpoint {path} is not a whole safetensors file: {error}") from error
+        groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "adam": {}}
+        for name, value in tensors.items():
+            group, _, rest = name.partition(".")
+            groups[group][rest] = value
+        self.at = Progress(**json.loads(metadata["progress"]))
+        self.model.load_state_dict(groups["model"])
+        self.best_weights = groups["best"]
+        optimizer = self.optimizer.state_dict()
+        for name, value in groups["adam"].items():
+            i, _, key = name.partition(".")
+            optimizer["state"].setdefault(int(i), {})[key] = value
+        self.optimizer.load_state_dict(optimizer)
