@@ -93,7 +93,8 @@ def test_gradients_match_float64_autograd(score, generator):
     gradients = {name: p.grad for name, p in oracle.named_parameters() if p.grad is not None}
     expected = _renamed_gradients(gradients, oracle, score)
     found = {
-        name: torch.zeros_like(p) if p.grad is None else p.grad.double() for name, p in ours.named_parameters()
+        name: torch.zeros_like(p) if p.grad is None else p.grad.double()
+        for name, p in ours.named_parameters()
     }
     largest = max(gradient.norm() for gradient in expected.values())
     last = f"high.layers.{ours.config.high_layers - 1}.norm2.bias"

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from . import losses
 from .config import Config
 from .policies import Layout, Policy, as_policies, check_fit, collect, probe
+from .progress import progress_bar
 from .ranker import Ranker, TrainingPolicies
 from .subsets import Drawing, Subsets
 from .training import Objective, Validation, train
@@ -187,7 +187,7 @@ def _collect_all(
         with tempfile.NamedTemporaryFile(prefix="sopr_fast-columns-") as file:
             columns = torch.from_numpy(np.memmap(file.name, np.float32, "w+", shape=shape))
         at_once = max(1, _MEMORY_BYTES // (4 * shape[1] * shape[2]))
-    with tqdm(total=len(policies), desc="acting", unit="policy", disable=not progress) as bar:
+    with progress_bar(len(policies), "acting", "policy", show=progress) as bar:
         for first in range(0, len(policies), at_once):
             tile = policies[first : first + at_once]
             found = collect(

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from tqdm import tqdm
 
 from ._version import __version__
 from .config import Config
@@ -21,6 +20,7 @@ from .files import save_tensors
 from .metrics import policy_distance
 from .model import ScoringModel
 from .policies import ArrayPolicy, Layout, Policy, as_policies, check_fit, collect
+from .progress import progress_bar
 from .ranking import Ranking
 from .scoring import score_grid
 from .subsets import Drawing, Subsets
@@ -95,7 +95,7 @@ class Ranker:
         subsets: int | Subsets | None = None,
         seed: int = 0,
         batch_size: int = 16384,
-        progress: bool = False,
+        progress: bool = True,
     ) -> Ranking:
         """Ranks candidates by their mean score over subsets of the states.
 
@@ -137,7 +137,7 @@ class Ranker:
         scores, distances = [], []
         policy_bytes = 4 * len(clustered.states) * self.layout.width
         at_once = max(1, _COLUMN_BYTES // policy_bytes)
-        with tqdm(total=len(policies), desc="ranking", unit="policy", disable=not progress) as bar:
+        with progress_bar(len(policies), "ranking", "policy", show=progress) as bar:
             for first in range(0, len(policies), at_once):
                 tile = policies[first : first + at_once]
                 start = time.perf_counter()

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from tqdm import tqdm
 
 from . import ops
 from .files import save_tensors
+from .progress import progress_bar
 
 _CLUSTERED_AT_ONCE = 8
 
@@ -169,7 +169,7 @@ class Drawing:
             raise ValueError(f"clusters is {clusters}, but a subset has {self.rows.shape[1]} states")
         count = len(self.rows)
         rows, offsets, centroids = [], [], []
-        with tqdm(total=count, desc="clustering", unit="subset", disable=not progress) as bar:
+        with progress_bar(count, "clustering", "subset", show=progress) as bar:
             for start in range(0, count, _CLUSTERED_AT_ONCE):
                 members = self.rows[start : start + _CLUSTERED_AT_ONCE]
                 found = ops.kmeans(

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from tqdm import tqdm
 
 from . import losses
 from ._native import torch_on_one_thread
@@ -24,6 +23,7 @@ from .config import Config
 from .files import save_tensors
 from .metrics import spearman
 from .model import ScoringModel
+from .progress import progress_bar
 from .scoring import score_grid
 from .subsets import Subsets
 
@@ -110,9 +110,7 @@ def train(
     first_check = max(_FEWEST_STEPS_TO_JUDGE, config.steps // 4)
     with (
         torch_on_one_thread(),
-        tqdm(
-            total=config.steps, initial=trainer.at.step, desc="training", unit="step", disable=not progress
-        ) as bar,
+        progress_bar(config.steps, "training", "step", show=progress, initial=trainer.at.step) as bar,
     ):
         while trainer.at.step < config.steps:
             trainer.step()

@@ -1,0 +1,16 @@
+"""Progress of long work: a bar after the first second, on a terminal only."""
+
+from __future__ import annotations
+
+from tqdm import tqdm
+
+
+def progress_bar(total: int, description: str, unit: str, *, show: bool, initial: int = 0) -> tqdm:
+    return tqdm(
+        total=total,
+        initial=initial,
+        desc=description,
+        unit=unit,
+        delay=1,
+        disable=None if show else True,
+    )
