@@ -8,7 +8,16 @@ import torch
 from torch import distributions as dist
 from torch import nn
 
-from sopr_fast.policies import ArrayPolicy, Gaussian, Layout, Probabilities, as_policies, collect, probe
+from sopr_fast.policies import (
+    ArrayPolicy,
+    Gaussian,
+    Layout,
+    Probabilities,
+    as_policies,
+    check_fit,
+    collect,
+    probe,
+)
 
 U, DS, DA = 40, 5, 3
 STATES = torch.randn(U, DS, generator=torch.Generator().manual_seed(0))
@@ -119,7 +128,7 @@ def test_candidates_that_do_not_fit_a_model(policy, layout, message):
         )
 
     with pytest.raises(ValueError, match=re.escape(message)):
-        collect(as_policies({"first": first, "x": policy}), STATES, SOURCE, layout)
+        check_fit(as_policies({"first": first, "x": policy}), STATES, SOURCE, layout)
     assert calls == [13]  # no long work before the error
 
 

@@ -85,7 +85,6 @@ def collect(
 ) -> Tensor:
     """Shows every state to every policy once, in batches, and returns the model's columns.
 
-    All policies are asked for a few states first, so that one that does not fit the layout fails at once.
     Under kind "action" a stochastic policy contributes its mean.
 
     Args:
