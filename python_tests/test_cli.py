@@ -1,0 +1,131 @@
+"""The command line on a tiny problem: twelve linear actors, better the larger their gain."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sopr_fast.cli import main
+
+TINY = (
+    "--width 16 --low-layers 1 --low-feedforward 32 --high-layers 1 --high-heads 2 --high-feedforward 32 "
+    "--subset-size 128 --clusters 8 --subsets 6 --steps 10 --warmup-steps 2"
+)
+GAINS = np.random.default_rng(1).permutation(np.linspace(0.1, 1.5, 12))
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Relative paths of a run's files, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    weight = np.random.default_rng(7).standard_normal((2, 4))
+    np.savez("gain.npz", **{"mean.weight": GAINS[:, None, None] * weight, "mean.bias": np.zeros((12, 2))})
+    np.save("states.npy", np.random.default_rng(0).standard_normal((600, 4)))
+    write_returns("returns.csv", range(12))
+    return tmp_path
+
+
+def write_returns(path, positions):
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([["name", "return"], *([f"gain-{i:03d}", GAINS[i]] for i in positions)])
+
+
+def fit(*options):
+    files = "--policies gain.npz --returns returns.csv --states states.npy --out model.safetensors"
+    return main([*f"fit {files} {TINY}".split(), *options])
+
+
+def rank(*options):
+    return main(["rank", "--model", "model.safetensors", "--policies", "gain.npz", *options])
+
+
+def test_fit_then_rank(files, capsys):
+    assert fit() == 0
+    out, err = capsys.readouterr()
+    assert "model.safetensors: trained on 12 policies" in out and "%" not in err  # no bars outside a terminal
+
+    assert rank("--plot", "ranking.png") == 0
+    table = capsys.readouterr().out
+    assert all(f"gain-{i:03d}" in table for i in range(12))
+    assert (files / "ranking.png").stat().st_size > 1000
+
+    assert rank("--json", "--states", "states.npy", "--subsets", "1") == 0
+    ranking = json.loads(capsys.readouterr().out)
+    assert sorted(ranking["order"]) == [f"gain-{i:03d}" for i in range(12)]
+    assert ranking["standard_errors"] == [None] * 12
+
+    assert rank("--csv", "--subsets", "2") == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["rank"] for row in rows] == [str(i) for i in range(1, 13)]
+    scores = [float(row["score"]) for row in rows]
+    assert scores == sorted(scores, reverse=True)
+
+    assert main(["info", "model.safetensors"]) == 0
+    out = capsys.readouterr().out
+    assert "12 policies" in out and "subset_size          128" in out
+
+
+def test_validation_by_file_or_by_name_is_the_same(files, capsys):
+    assert fit("--validation", "gain-002", "gain-005") == 0
+    by_name = load_file("model.safetensors")
+    write_returns("returns.csv", [i for i in range(12) if i not in (2, 5)])
+    write_returns("validation.csv", [2, 5])
+    assert fit("--validation-returns", "validation.csv") == 0
+    by_file = load_file("model.safetensors")
+    assert all(torch.equal(by_file[key], value) for key, value in by_name.items())
+    assert "trained on 10 policies" in capsys.readouterr().out
+
+
+def test_policies_without_a_return_are_said_to_be_unused(files, capsys):
+    write_returns("returns.csv", range(11))
+    assert fit() == 0
+    assert "not used, without a return: gain-011" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ("--policies none.npz", "none.npz: no such file"),
+        ("--returns none.csv", "none.csv: no such file"),
+        ("--states none.npy", "none.npy: no such file"),
+        ("--out none/model.safetensors", "--out: the folder none does not exist"),
+        ("--validation gain-99", "--validation: no return of 'gain-99' in returns.csv"),
+        ("--validation-returns returns.csv", "policy 'gain-000' is in both returns.csv and returns.csv"),
+        ("--clusters 129", "clusters"),
+        ("--dropout 1", "dropout"),
+        ("--subset-size 601", "subset_size"),
+    ],
+)
+def test_fit_says_what_is_wrong_in_one_line(files, capsys, options, message):
+    assert fit(*options.split()) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("sopr-fast: error: ") and message in error and error.count("\n") == 1
+
+
+def test_rank_says_what_is_wrong_in_one_line(files, capsys):
+    assert rank() == 2
+    assert "model.safetensors" in capsys.readouterr().err
+    assert fit() == 0
+    np.save("wide.npy", np.zeros((600, 5)))
+    np.save("short.npy", np.zeros((599, 2)))
+    capsys.readouterr()
+    for options, message in [
+        ("--states wide.npy", "5"),
+        ("--policies short.npy", "'short' has actions for 599 states, the data has 600"),
+        ("--subsets 100", "100 subsets"),
+    ]:
+        assert rank(*options.split()) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("sopr-fast: error: ") and message in error and error.count("\n") == 1
+
+
+def test_info_and_usage(capsys):
+    assert main(["info"]) == 0
+    assert "instruction_set" in capsys.readouterr().out
+    for arguments in [[], ["fit"], ["rank", "--model", "m", "--policies", "p", "--json", "--csv"]]:
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        assert caught.value.code == 2

@@ -1,0 +1,64 @@
+"""The embedded example end to end: train on 30 policies, rank 10 others, compare with their true returns."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+from . import example
+from .config import Config
+from .fitting import fit
+from .metrics import regret_at_k, spearman
+from .ranking import Ranking
+
+
+def demo(folder: Path, *, quick: bool = False) -> None:
+    """Prints the ranking beside the true returns; writes the model, the ranking and a plot to `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    policies, returns, states = example.policies(), example.returns(), example.states()
+    names = np.array(list(policies))
+    true = dict(zip(names, returns, strict=True))
+    train, validation, unseen = np.split(names[np.random.default_rng(0).permutation(50)], [30, 40])
+
+    config = Config(subset_size=2048, clusters=32, subsets=20 if quick else 60, steps=20 if quick else 60)
+    print(f"HalfCheetah: {len(states):,} logged states, {len(train)} policies with known returns", flush=True)
+    start = time.perf_counter()
+    ranker = fit(
+        {name: policies[name] for name in train},
+        true,
+        states,
+        validation=({name: policies[name] for name in validation}, true),
+        config=config,
+    )
+    print(f"trained {config.steps} steps in {time.perf_counter() - start:.1f} s", flush=True)
+    start = time.perf_counter()
+    ranking = ranker.rank({name: policies[name] for name in unseen}, states)
+    print(f"ranked {len(unseen)} unseen policies in {time.perf_counter() - start:.1f} s\n")
+
+    print(_beside(ranking, true))
+    found = np.array([true[name] for name in ranking.names])
+    correlation, regret = spearman(found, ranking.scores), regret_at_k(found, ranking.scores, 3)
+    print(f"\nSpearman {correlation:.3f}   regret@3 {regret:.3f}")
+    ranker.save(folder / "demo.safetensors")
+    (folder / "demo.json").write_text(json.dumps(ranking.to_dict(), indent=1))
+    written = ["demo.safetensors", "demo.json"]
+    try:
+        ranking.plot(found).figure.savefig(folder / "demo.png", dpi=150)
+        written.append("demo.png")
+    except ImportError as error:
+        print(f"no plot: {error}")
+    print(f"{', '.join(written)} in {folder}")
+
+
+def _beside(ranking: Ranking, true: dict[str, float]) -> str:
+    """The ranking's table with the true returns and their ranks."""
+    best_first = sorted(ranking.names, key=lambda name: -true[name])
+    head, *lines = ranking.table().splitlines()
+    lines = [
+        f"{line}  {true[name]:>11,.0f}  {best_first.index(name) + 1:>9}"
+        for line, name in zip(lines, ranking.order, strict=True)
+    ]
+    return "\n".join([f"{head}  {'true return':>11}  {'true rank':>9}", *lines])
