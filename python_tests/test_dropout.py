@@ -44,9 +44,7 @@ def test_philox_broadcasts():
     assert int(out[3][1, 4]) == philox_integers(7, 9, 4, 3, 4, 5)[3]
 
 
-@pytest.mark.parametrize(
-    ("probability", "threshold"), [(0.1, 6554), (0.5, 32768), (1e-6, 0), (0.999999, 65536)]
-)
+@pytest.mark.parametrize(("probability", "threshold"), [(0.1, 6554), (0.5, 32768), (1e-6, 0), (0.999999, 65536)])
 def test_dropout_mask_matches_integers(probability, threshold, device):
     seed, step = -3, 2**40 + 17
     rng = torch.tensor([seed, step], device=device)
@@ -58,10 +56,7 @@ def test_dropout_mask_matches_integers(probability, threshold, device):
     )
     assert mask.shape == (4, 19) and mask.dtype == torch.float32
     expected = [
-        [
-            0.0 if threshold == 65536 else multiplier(seed, step, threshold, 1, 5, 3, h, s, r, c)
-            for c in range(19)
-        ]
+        [0.0 if threshold == 65536 else multiplier(seed, step, threshold, 1, 5, 3, h, s, r, c) for c in range(19)]
         for s, r, h in zip(segment.tolist(), row.tolist(), head.tolist(), strict=True)
     ]
     assert torch.equal(mask.cpu(), torch.tensor(expected))

@@ -124,9 +124,7 @@ def test_kinds_of_states_and_actions_train_the_same_model(change):
     states = log()
     arrays = {name: policy(states) for name, policy in ladder(GAINS).items()}
     expected = fit(policies=arrays).model.state_dict()
-    found = fit(
-        policies={name: change(a) for name, a in arrays.items()}, states=change(states)
-    ).model.state_dict()
+    found = fit(policies={name: change(a) for name, a in arrays.items()}, states=change(states)).model.state_dict()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 

@@ -10,9 +10,7 @@ from scipy import stats
 from sopr_fast import metrics
 
 # Small integers give many ties.
-pairs = st.integers(2, 30).flatmap(
-    lambda n: st.tuples(*[st.lists(st.integers(-4, 4), min_size=n, max_size=n)] * 2)
-)
+pairs = st.integers(2, 30).flatmap(lambda n: st.tuples(*[st.lists(st.integers(-4, 4), min_size=n, max_size=n)] * 2))
 
 
 @settings(deadline=None)

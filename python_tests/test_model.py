@@ -14,12 +14,8 @@ def problem(generator, policies=3, subsets=2, rows=150, empty=False):
     states = torch.randn(400, STATE_DIM, generator=generator)
     columns = torch.randn(policies, 400, ACTION_DIM, generator=generator)
     drawn = torch.stack([torch.randperm(400, generator=generator)[:rows] for _ in range(subsets)]).int()
-    cuts = torch.stack(
-        [torch.randperm(rows - 1, generator=generator)[: CLUSTERS - 1] + 1 for _ in range(subsets)]
-    )
-    offsets = torch.cat(
-        [torch.zeros(subsets, 1), cuts.sort(1).values, torch.full((subsets, 1), rows)], 1
-    ).int()
+    cuts = torch.stack([torch.randperm(rows - 1, generator=generator)[: CLUSTERS - 1] + 1 for _ in range(subsets)])
+    offsets = torch.cat([torch.zeros(subsets, 1), cuts.sort(1).values, torch.full((subsets, 1), rows)], 1).int()
     if empty:
         offsets[:, 4] = offsets[:, 5] = offsets[:, 6]
         offsets[0, 1] = 0
@@ -92,10 +88,7 @@ def test_gradients_match_float64_autograd(score, generator):
     expected = from_released(oracle.state_dict(), score=score)
     gradients = {name: p.grad for name, p in oracle.named_parameters() if p.grad is not None}
     expected = _renamed_gradients(gradients, oracle, score)
-    found = {
-        name: torch.zeros_like(p) if p.grad is None else p.grad.double()
-        for name, p in ours.named_parameters()
-    }
+    found = {name: torch.zeros_like(p) if p.grad is None else p.grad.double() for name, p in ours.named_parameters()}
     largest = max(gradient.norm() for gradient in expected.values())
     last = f"high.layers.{ours.config.high_layers - 1}.norm2.bias"
     for name, gradient in expected.items():
@@ -125,9 +118,7 @@ def test_batch_norm_statistics_match_torch(generator):
     ours(*data, torch.tensor([1, 2]))
     oracle.double().train()
     oracle_scores(oracle, *data)
-    torch.testing.assert_close(
-        ours.norm.running_mean.double(), oracle.fc[1].running_mean, atol=1e-6, rtol=1e-5
-    )
+    torch.testing.assert_close(ours.norm.running_mean.double(), oracle.fc[1].running_mean, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(ours.norm.running_var.double(), oracle.fc[1].running_var, atol=1e-6, rtol=1e-5)
 
 
@@ -142,9 +133,7 @@ def test_row_moments_match_the_rows_themselves(generator):
     torch.testing.assert_close(covariance, torch.cov(x.T, correction=0))
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"score": "sort"}, {"class_token": True}, {"input_norm": "none"}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"class_token": True}, {"input_norm": "none"}], ids=str)
 def test_the_composed_path_agrees(options, generator, monkeypatch):
     config = Config(clusters=CLUSTERS, subset_size=150, dropout=0.2, **options)
     model = ScoringModel(STATE_DIM + ACTION_DIM, config).train()

@@ -16,9 +16,7 @@ from sopr_fast.files import save_tensors
 def ranker():
     gains = training_gains()
     validation = (ladder([0.3, 0.8]), [0.3, 0.8])
-    return sopr_fast.fit(
-        ladder(gains), gains, log(), validation=validation, config=TINY, seed=3, progress=False
-    )
+    return sopr_fast.fit(ladder(gains), gains, log(), validation=validation, config=TINY, seed=3, progress=False)
 
 
 @pytest.fixture

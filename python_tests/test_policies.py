@@ -244,9 +244,7 @@ def test_sample_and_log_prob_of_discrete(states, generator):
 
 
 def test_user_distribution_keeps_its_own_density(states, generator):
-    (policy,) = as_policies(
-        [lambda s: dist.Beta(torch.full((len(s), DA), 2.0), torch.full((len(s), DA), 3.0))]
-    )
+    (policy,) = as_policies([lambda s: dist.Beta(torch.full((len(s), DA), 2.0), torch.full((len(s), DA), 3.0))])
     drawn = policy.sample(states, generator)
     assert ((drawn > 0) & (drawn < 1)).all()
     expected = dist.Beta(2.0, 3.0).log_prob(drawn).sum(1)
@@ -264,9 +262,7 @@ def test_names(tmp_path):
     np.save(tmp_path / "sac.npy", np.zeros((9, 2)))
     named = Predictor()
     named.name = "ppo"
-    policies = as_policies(
-        [linear, named, tmp_path / "sac.npy", str(tmp_path / "sac.npy").replace("sac", "./sac")][:3]
-    )
+    policies = as_policies([linear, named, tmp_path / "sac.npy", str(tmp_path / "sac.npy").replace("sac", "./sac")][:3])
     assert [p.name for p in policies] == ["policy-000", "ppo", "sac"]
     renamed = as_policies({"a": policies[0], "b": policies[0], "c": tmp_path / "sac.npy"})
     assert [p.name for p in renamed] == ["a", "b", "c"]

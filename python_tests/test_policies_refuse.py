@@ -122,9 +122,7 @@ def test_candidates_that_do_not_fit_a_model(policy, layout, message):
     def first(states):
         calls.append(len(states))
         return (
-            states[:, : layout.action_dim]
-            if layout.kind != "discrete"
-            else Probabilities(np.eye(3)[[0] * len(states)])
+            states[:, : layout.action_dim] if layout.kind != "discrete" else Probabilities(np.eye(3)[[0] * len(states)])
         )
 
     with pytest.raises(ValueError, match=re.escape(message)):

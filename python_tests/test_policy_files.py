@@ -78,9 +78,7 @@ def test_stochastic_actor(tmp_path, states, generator, squash):
     mean = oracle(arrays, states)
     std = oracle(arrays, states, head="log_std").clamp(-20, 2).exp()
     shown = mean.tanh() if squash == "tanh" else mean
-    torch.testing.assert_close(
-        policy.columns(states).double(), torch.cat([shown, std], 1), atol=1e-4, rtol=1e-4
-    )
+    torch.testing.assert_close(policy.columns(states).double(), torch.cat([shown, std], 1), atol=1e-4, rtol=1e-4)
 
     actions = policy.sample(states, generator)
     normal = dist.Normal(mean, std)

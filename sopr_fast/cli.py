@@ -44,9 +44,7 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="train and rank on the embedded HalfCheetah policies")
     demo.add_argument("--quick", action="store_true", help="a third of the training")
-    demo.add_argument(
-        "--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: out)"
-    )
+    demo.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: out)")
     demo.set_defaults(run=_demo)
 
     fit = commands.add_parser("fit", help="train a scoring model on policies with known returns")
@@ -63,9 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     held_out.add_argument(
         "--validation-returns", type=Path, metavar="CSV", help="policies that choose the weights kept"
     )
-    held_out.add_argument(
-        "--validation", nargs="+", metavar="NAME", help="those of --returns to use that way"
-    )
+    held_out.add_argument("--validation", nargs="+", metavar="NAME", help="those of --returns to use that way")
     fit.add_argument("--out", type=Path, required=True, metavar="FILE", help="the model, .safetensors")
     fit.add_argument("--seed", type=int, default=0)
     fit.add_argument("--checkpoint", type=Path, metavar="FILE", help="resume from it if it exists")
@@ -76,9 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     ranking.add_argument("--model", type=Path, metavar="FILE", help="default: that in SOPR_FAST_MODEL")
     _add_policies(ranking)
     _add_states(ranking, required=False)
-    ranking.add_argument(
-        "--subsets", type=int, metavar="N", help="subsets to score on (default: 5, or all kept)"
-    )
+    ranking.add_argument("--subsets", type=int, metavar="N", help="subsets to score on (default: 5, or all kept)")
     ranking.add_argument("--seed", type=int, default=0, help="of drawing subsets from --states")
     form = ranking.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
@@ -141,9 +135,7 @@ def _fit(options: argparse.Namespace) -> None:
     if options.validation_returns is not None:
         held_out = read_returns(options.validation_returns, list(policies))
         if both := [name for name in held_out if name in returns]:
-            raise ValueError(
-                f"policy {both[0]!r} is in both {options.returns} and {options.validation_returns}"
-            )
+            raise ValueError(f"policy {both[0]!r} is in both {options.returns} and {options.validation_returns}")
     for name in options.validation or []:
         if name not in returns:
             raise ValueError(f"--validation: no return of {name!r} in {options.returns}")

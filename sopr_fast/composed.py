@@ -118,9 +118,7 @@ def _by_policies(
         x = torch.cat([states[index].expand(policies, -1, -1), seen[:, index]], -1).flatten(0, 1)
         if projection is not None:
             x = functional.linear(x, *projection).relu()
-        first = torch.arange(policies, device=rows.device, dtype=torch.int32)[:, None, None] * (
-            subsets * count
-        )
+        first = torch.arange(policies, device=rows.device, dtype=torch.int32)[:, None, None] * (subsets * count)
         begins = (first + starts + offsets[:, :-1]).reshape(-1)
         segments = functional.pad(begins, (0, 1), value=policies * subsets * count)
         x = encode(x, segments, base)

@@ -96,9 +96,7 @@ class Config:
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r}; choose {' or '.join(map(repr, choices))}"
-                )
+                raise ValueError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(map(repr, choices))}")
         for name in _AT_LEAST_ONE:
             _check_integer(name, getattr(self, name), 1)
         _check_integer("warmup_steps", self.warmup_steps, 0)

@@ -101,9 +101,7 @@ def fit(
         subsets,
         columns[: len(trained)],
         objective,
-        validation=_validation(validated, columns[len(trained) :], config, mean, scale)
-        if validated
-        else None,
+        validation=_validation(validated, columns[len(trained) :], config, mean, scale) if validated else None,
         config=config,
         seed=seed,
         checkpoint=checkpoint,
@@ -151,9 +149,7 @@ def check_returns(returns: Any, names: list[str]) -> np.ndarray:
     return values
 
 
-def _check_validation(
-    validation: tuple[Any, Any], drawing: Drawing, config: Config
-) -> tuple[list[Policy], np.ndarray]:
+def _check_validation(validation: tuple[Any, Any], drawing: Drawing, config: Config) -> tuple[list[Policy], np.ndarray]:
     try:
         policies, returns = validation
     except (TypeError, ValueError):
@@ -163,9 +159,7 @@ def _check_validation(
         raise ValueError(f"at least two validation policies are needed, got {len(policies)}")
     returns = check_returns(returns, [policy.name for policy in policies])
     if returns.max() == returns.min():
-        raise ValueError(
-            "the returns of all validation policies are equal: they cannot choose between weights"
-        )
+        raise ValueError("the returns of all validation policies are equal: they cannot choose between weights")
     return policies, returns
 
 
@@ -176,9 +170,7 @@ def _validation(
     return Validation(columns, returns, Objective.from_returns(config, returns, mean, scale))
 
 
-def _collect_all(
-    policies: list[Policy], drawing: Drawing, layout: Layout, batch_size: int, progress: bool
-) -> Tensor:
+def _collect_all(policies: list[Policy], drawing: Drawing, layout: Layout, batch_size: int, progress: bool) -> Tensor:
     """Columns (P, U, dim_c) of every policy, on disk where they are too many for memory."""
     shape = (len(policies), len(drawing.states), layout.width)
     at_once = len(policies)
@@ -190,9 +182,7 @@ def _collect_all(
     with progress_bar(len(policies), "acting", "policy", show=progress) as bar:
         for first in range(0, len(policies), at_once):
             tile = policies[first : first + at_once]
-            found = collect(
-                tile, drawing.states, drawing.source, layout, batch_size=batch_size, progress=bar.update
-            )
+            found = collect(tile, drawing.states, drawing.source, layout, batch_size=batch_size, progress=bar.update)
             if columns is None:
                 return found
             columns[first : first + at_once] = found
@@ -202,9 +192,7 @@ def _collect_all(
 def _sample_policies(names: list[str], subsets: Subsets, columns: Tensor) -> TrainingPolicies:
     count = len(subsets.states)
     sample = torch.linspace(0, count - 1, min(_SAMPLED_STATES, count), dtype=torch.float64).long()
-    return TrainingPolicies(
-        names, subsets.states[sample], subsets.source[sample], columns[:, sample].contiguous()
-    )
+    return TrainingPolicies(names, subsets.states[sample], subsets.source[sample], columns[:, sample].contiguous())
 
 
 def _fingerprint(

@@ -29,9 +29,7 @@ def read_states(path: Path) -> np.ndarray:
     except (ValueError, OSError, EOFError, BadZipFile) as error:
         raise ValueError(f"{path}: damaged, or not an {path.suffix} file of plain arrays") from error
     if states is None:
-        raise ValueError(
-            f"{path}: no array 'observations' or 'states', found {', '.join(names) or 'nothing'}"
-        )
+        raise ValueError(f"{path}: no array 'observations' or 'states', found {', '.join(names) or 'nothing'}")
     return states
 
 

@@ -17,9 +17,7 @@ def pair_targets(returns: np.ndarray, tie_margin: float = 0.0) -> Tensor:
         returns: (M,). tie_margin: largest difference, in return units, that counts as a tie.
     """
     difference = returns[:, None] - returns[None, :]
-    return torch.from_numpy(
-        np.where(np.abs(difference) <= tie_margin, 0.5, difference > 0).astype(np.float32)
-    )
+    return torch.from_numpy(np.where(np.abs(difference) <= tie_margin, 0.5, difference > 0).astype(np.float32))
 
 
 def check_preferences(preferences: object, names: list[str]) -> Tensor:
@@ -42,9 +40,7 @@ def check_preferences(preferences: object, names: list[str]) -> Tensor:
     ):
         if bad.any():
             i, j = np.argwhere(bad)[0]
-            raise ValueError(
-                f"preferences[{i}, {j}] = {y[i, j]} ({names[i]!r} over {names[j]!r}) {complaint}"
-            )
+            raise ValueError(f"preferences[{i}, {j}] = {y[i, j]} ({names[i]!r} over {names[j]!r}) {complaint}")
     if not (y[known] != 0.5).any():
         raise ValueError("preferences hold no pair in which one policy is better")
     return torch.from_numpy(np.where(known, y, 1 - y.T))

@@ -117,9 +117,7 @@ class Ranker:
         start = time.perf_counter()
         drawing, clustered = self._subsets(states, subsets, seed)
         chosen = clustered or drawing
-        policies = as_policies(
-            candidates, states_count=chosen.states_count, action_count=self.config.action_count
-        )
+        policies = as_policies(candidates, states_count=chosen.states_count, action_count=self.config.action_count)
         check_fit(policies, chosen.states, chosen.source, self.layout)
         timings = {"drawing": time.perf_counter() - start}
 
@@ -141,9 +139,7 @@ class Ranker:
             for first in range(0, len(policies), at_once):
                 tile = policies[first : first + at_once]
                 start = time.perf_counter()
-                columns = collect(
-                    tile, clustered.states, clustered.source, self.layout, batch_size=batch_size
-                )
+                columns = collect(tile, clustered.states, clustered.source, self.layout, batch_size=batch_size)
                 distances.append(self._distances(tile, batch_size, stored=states is None))
                 middle = time.perf_counter()
                 scores.append(score_grid(self.model, clustered, columns))
@@ -188,9 +184,7 @@ class Ranker:
         }
         save_tensors(path, tensors, {"kind": "ranker", "description": json.dumps(description)})
 
-    def _subsets(
-        self, states: Any, subsets: int | Subsets | None, seed: int
-    ) -> tuple[Drawing | None, Subsets | None]:
+    def _subsets(self, states: Any, subsets: int | Subsets | None, seed: int) -> tuple[Drawing | None, Subsets | None]:
         if isinstance(subsets, Subsets):
             if states is not None:
                 raise ValueError("give states or clustered subsets, not both")
@@ -200,9 +194,7 @@ class Ranker:
             if self.subsets is None:
                 raise ValueError("no subsets are kept with this model: give states")
             return None, self.subsets if subsets is None else self.subsets.take(subsets)
-        drawing = Drawing.draw(
-            states, 5 if subsets is None else subsets, size=self.config.subset_size, seed=seed
-        )
+        drawing = Drawing.draw(states, 5 if subsets is None else subsets, size=self.config.subset_size, seed=seed)
         self._check_dim(drawing.states.shape[1])
         return drawing, None
 
@@ -269,9 +261,7 @@ def load(path: str | os.PathLike) -> Ranker:
         layout=layout,
         state_dim=description["state_dim"],
         training_policies=TrainingPolicies(description["training_policies"], **groups["training_policies"]),
-        subsets=Subsets(**groups["subsets"], states_count=description["states_count"])
-        if groups["subsets"]
-        else None,
+        subsets=Subsets(**groups["subsets"], states_count=description["states_count"]) if groups["subsets"] else None,
         history=description["history"],
         seed=description["seed"],
         return_mean=description["return_mean"],

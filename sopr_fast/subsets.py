@@ -226,9 +226,7 @@ def _check_finite(states: np.ndarray, source: np.ndarray | None) -> None:
         finite = np.isfinite(states.astype(np.float32, copy=False)).all(1)
     if not finite.all():
         row = int(np.argmin(finite))
-        raise ValueError(
-            f"states are not finite (as float32) at row {row if source is None else source[row]}"
-        )
+        raise ValueError(f"states are not finite (as float32) at row {row if source is None else source[row]}")
 
 
 def _read_rows(log: np.ndarray, source: np.ndarray) -> np.ndarray:

@@ -48,9 +48,7 @@ class Objective:
 
     @classmethod
     def from_pairs(cls, targets: Tensor) -> Objective:
-        return cls(
-            lambda scores: losses.pairwise(scores, targets), math.log(2), losses.pairwise_floor(targets)
-        )
+        return cls(lambda scores: losses.pairwise(scores, targets), math.log(2), losses.pairwise_floor(targets))
 
     @classmethod
     def from_returns(cls, config: Config, returns: np.ndarray, mean: float, scale: float) -> Objective:

@@ -247,9 +247,7 @@ def _init_fake(points: Tensor, k: int, seeds: Tensor, restart: int, plus_plus: b
 
 def _lloyd_kernel(points: Tensor, start: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, ...]:
     points = points.contiguous()
-    centroids, labels, inertia, steps, rows, offsets = outputs = _lloyd_fake(
-        points, start, iterations, tolerance
-    )
+    centroids, labels, inertia, steps, rows, offsets = outputs = _lloyd_fake(points, start, iterations, tolerance)
     centroids.copy_(start)
     pointers = points, centroids, labels, rows, offsets, inertia, steps
     call("kmeans", points.device, *pointers, *_sizes(points, start.shape[1]), iterations, tolerance)

@@ -29,9 +29,7 @@ def define(
         library.impl(name, cuda, "CUDA")
     torch.library.register_fake(f"sopr_fast::{name}", fake, lib=library)
     if backward is not None:
-        torch.library.register_autograd(
-            f"sopr_fast::{name}", backward, setup_context=setup_context, lib=library
-        )
+        torch.library.register_autograd(f"sopr_fast::{name}", backward, setup_context=setup_context, lib=library)
     return getattr(torch.ops.sopr_fast, name).default
 
 

@@ -60,9 +60,7 @@ def dropout_mask(
     scale = np.float32(65536) / np.float32(65536 - threshold) if threshold < 65536 else np.float32(0)
     seed, step = (rng & _WORD).unbind()
     block = torch.arange(-(-columns // 8), device=rng.device)
-    place = (
-        level << 24 | layer << 16 | site << 12 | torch.as_tensor(head, device=rng.device).long()[..., None]
-    )
+    place = level << 24 | layer << 16 | site << 12 | torch.as_tensor(head, device=rng.device).long()[..., None]
     words = philox(seed, step, block, row.long()[..., None], segment.long()[..., None] & _WORD, place)
     halves = [word >> shift & 0xFFFF for word in torch.broadcast_tensors(*words) for shift in (0, 16)]
     draws = torch.stack(halves, -1).flatten(-2)[..., :columns]
@@ -109,9 +107,7 @@ def kmeans_init(points: Tensor, k: int, seeds: Tensor, restart: int, plus_plus: 
     return torch.tensor(rows, dtype=torch.int32).reshape(len(points), k)
 
 
-def kmeans(
-    points: Tensor, start: Tensor, iterations: int, tolerance: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def kmeans(points: Tensor, start: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Lloyd's steps of `ops.kmeans` from given centroids: centroids, labels, inertia, iterations."""
 
     def assign(x: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:

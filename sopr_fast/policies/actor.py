@@ -50,9 +50,7 @@ class Actor(Policy):
         if stochastic and log_std is None:
             raise ValueError(f"policy {name!r} has no log_std layer, so it cannot be stochastic")
         if activation not in ACTIVATIONS:
-            raise ValueError(
-                f"policy {name!r}: activation {activation!r}, expected one of {list(ACTIVATIONS)}"
-            )
+            raise ValueError(f"policy {name!r}: activation {activation!r}, expected one of {list(ACTIVATIONS)}")
         self.name = name
         self.activation, self.squash, self.stochastic = activation, squash, stochastic
         self._hidden, self._mean, self._log_std = list(layers[:-1]), layers[-1], log_std
@@ -67,9 +65,7 @@ class Actor(Policy):
 
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         if states.shape[1] != self.state_dim:
-            raise ValueError(
-                f"policy {self.name!r} reads {self.state_dim} state columns, got {states.shape[1]}"
-            )
+            raise ValueError(f"policy {self.name!r} reads {self.state_dim} state columns, got {states.shape[1]}")
         mean = states.new_empty(len(states), self.action_dim)
         std = torch.empty_like(mean) if self.stochastic else None
         for first in range(0, len(states), _ROWS):
@@ -90,9 +86,7 @@ class Actor(Policy):
 
     def log_prob(self, states: Tensor, actions: Tensor, source: Tensor | None = None) -> Tensor:
         """(N,): log density of actions (N, dim_a), those of ±1 taken just inside; see `Policy.log_prob`."""
-        return super().log_prob(
-            states, actions.clamp(-_LARGEST, _LARGEST) if self.squash else actions, source
-        )
+        return super().log_prob(states, actions.clamp(-_LARGEST, _LARGEST) if self.squash else actions, source)
 
 
 def _linear(x: Tensor, layer: Layer) -> Tensor:

@@ -18,9 +18,7 @@ from .output import Output, read_output
 from .policy import Policy
 
 
-def as_policies(
-    policies: Any, *, states_count: int | None = None, action_count: int | None = None
-) -> list[Policy]:
+def as_policies(policies: Any, *, states_count: int | None = None, action_count: int | None = None) -> list[Policy]:
     """Policies under one interface, in the order given.
 
     `policies` is a dict from name to policy, a sequence, or the path of a file or folder. In a sequence a
@@ -72,9 +70,7 @@ def _items(policies: Any) -> Iterator[tuple[str, str | None, Any]]:
         policies = [policies]
     single = isinstance(policies, Policy) or is_array(policies) or _acts(policies)
     if (single and not isinstance(policies, nn.ModuleList)) or not isinstance(policies, Iterable):
-        raise TypeError(
-            f"policies must be a dict or sequence of policies, got {_kind(policies)}; put one in a list"
-        )
+        raise TypeError(f"policies must be a dict or sequence of policies, got {_kind(policies)}; put one in a list")
     for position, item in enumerate(policies):
         yield f"policies[{position}]", None, item
 

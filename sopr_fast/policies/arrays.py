@@ -20,17 +20,13 @@ class ArrayPolicy(Policy):
     are read.
     """
 
-    def __init__(
-        self, name: str, values: Any, *, states_count: int | None = None, action_count: int | None = None
-    ):
+    def __init__(self, name: str, values: Any, *, states_count: int | None = None, action_count: int | None = None):
         self.name = name
         self.values, self.action_count = values, action_count
         parts = values if isinstance(values, tuple) else (values,)
         for part in parts:
             if part.ndim not in (1, 2):
-                raise ValueError(
-                    f"policy {name!r} has shape {tuple(part.shape)}, expected (states, action width)"
-                )
+                raise ValueError(f"policy {name!r} has shape {tuple(part.shape)}, expected (states, action width)")
         self._rows = min(len(part) for part in parts)
         if states_count is not None and any(len(part) != states_count for part in parts):
             raise ValueError(
@@ -40,9 +36,7 @@ class ArrayPolicy(Policy):
 
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         if source is None:
-            raise ValueError(
-                f"policy {self.name!r} is an array of actions: source, the states' rows, is needed"
-            )
+            raise ValueError(f"policy {self.name!r} is an array of actions: source, the states' rows, is needed")
         if len(source) and int(source.max()) >= self._rows:
             raise ValueError(
                 f"policy {self.name!r} has actions for {self._rows} states, not for row {int(source.max())}"

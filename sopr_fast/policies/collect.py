@@ -50,9 +50,7 @@ def probe(policies: Sequence[Policy], states: Tensor, source: Tensor) -> Layout:
     for policy, output in zip(policies, outputs, strict=True):
         if (output.kind == "discrete") != (first.kind == "discrete"):
             kinds = [_describe(o) for o in (output, first)]
-            raise ValueError(
-                f"policy {policy.name!r} has {kinds[0]} actions, policy {name!r} {kinds[1]} ones"
-            )
+            raise ValueError(f"policy {policy.name!r} has {kinds[0]} actions, policy {name!r} {kinds[1]} ones")
         if output.mean.shape != first.mean.shape:
             raise ValueError(
                 f"policy {policy.name!r} returned shape {tuple(output.mean.shape)}, "
@@ -116,9 +114,7 @@ def _columns(policy: Policy, states: Tensor, source: Tensor, layout: Layout) -> 
     output = policy.output(states, source)
     if (output.kind == "discrete") != (layout.kind == "discrete"):
         wanted = "discrete" if layout.kind == "discrete" else "continuous"
-        raise ValueError(
-            f"policy {policy.name!r} has {_describe(output)} actions, the model reads {wanted} ones"
-        )
+        raise ValueError(f"policy {policy.name!r} has {_describe(output)} actions, the model reads {wanted} ones")
     if output.mean.shape[1] != layout.action_dim:
         raise ValueError(
             f"policy {policy.name!r} returned shape {tuple(output.mean.shape)}, "

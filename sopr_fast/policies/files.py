@@ -70,17 +70,13 @@ def _actors(path: Path, arrays: dict[str, np.ndarray], stochastic: bool) -> list
     for name in [*hidden, "mean"]:
         weight = layers[name][0]
         if weight.shape[2] != width:
-            raise ValueError(
-                f"{path}: {name}.weight reads {weight.shape[2]} columns, the layer before has {width}"
-            )
+            raise ValueError(f"{path}: {name}.weight reads {weight.shape[2]} columns, the layer before has {width}")
         width = weight.shape[1]
     if stochastic and layers["log_std"][0].shape != layers["mean"][0].shape:
         raise ValueError(f"{path}: log_std.weight must have the shape of mean.weight")
     activation, squash = (str(arrays.get(k, v)) for k, v in (("activation", "relu"), ("squash", "tanh")))
     if activation not in ("relu", "tanh") or squash not in ("tanh", "none"):
-        raise ValueError(
-            f"{path}: activation {activation!r}, squash {squash!r}; known are relu, tanh; tanh, none"
-        )
+        raise ValueError(f"{path}: activation {activation!r}, squash {squash!r}; known are relu, tanh; tanh, none")
 
     def layer(name: str, i: int) -> Layer:
         weight, bias = layers[name]

@@ -31,9 +31,7 @@ class Output:
     kind: str  # "action", "gaussian" or "discrete"
     mean: Tensor  # (N, dim_a) float32: actions, means or probabilities
     std: Tensor | None = None  # (N, dim_a) float32, of a gaussian
-    distribution: dist.Distribution | None = (
-        None  # where it is not the normal or categorical one of mean and std
-    )
+    distribution: dist.Distribution | None = None  # where it is not the normal or categorical one of mean and std
 
     def action(self) -> Tensor:
         """(N, dim_a): the action, mean, or likeliest discrete action, one-hot, ties to the first."""
@@ -60,9 +58,7 @@ def one_hot(indices: Tensor, width: int) -> Tensor:
     return torch.nn.functional.one_hot(indices.long(), width).float()
 
 
-def read_output(
-    name: str, value: Any, states: int, source: Tensor | None, action_count: int | None
-) -> Output:
+def read_output(name: str, value: Any, states: int, source: Tensor | None, action_count: int | None) -> Output:
     """Reads what policy `name` returned for a batch of `states` states, or raises what is wrong with it.
 
     Tensors and arrays are actions: integers of shape (N,) are indices of discrete actions, and where
@@ -111,17 +107,13 @@ class _Reader:
         if indices.dim() == 2 and indices.shape[1] == 1:
             indices = indices[:, 0]
         if indices.shape != (self.states,):
-            raise self.error(
-                f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices of actions"
-            )
+            raise self.error(f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices of actions")
         if self.action_count is None:
             raise self.error("integer actions; set action_count to the number of discrete actions")
         outside = (indices < 0) | (indices >= self.action_count)
         if outside.any():
             at = int(outside.nonzero()[0])
-            raise self.error(
-                f"action {indices[at]} at state row {self.row(at)}, expected 0 to {self.action_count - 1}"
-            )
+            raise self.error(f"action {indices[at]} at state row {self.row(at)}, expected 0 to {self.action_count - 1}")
         return Output("discrete", one_hot(indices, self.action_count))
 
     def probabilities(self, value: Any) -> Output:
@@ -134,9 +126,7 @@ class _Reader:
 
     def gaussian(self, mean: Any, std: Any, distribution: dist.Distribution | None = None) -> Output:
         if self.action_count is not None:
-            raise self.error(
-                "a continuous distribution, expected probabilities or indices (action_count is set)"
-            )
+            raise self.error("a continuous distribution, expected probabilities or indices (action_count is set)")
         mean, std = self.matrix(self.tensor(mean)), self.tensor(std).float()
         if std.shape == (self.states,):
             std = std[:, None]
@@ -165,12 +155,7 @@ class _Reader:
         shape = tuple(value.shape)
         if value.dim() == 1:
             value = value[:, None]
-        if (
-            value.dim() != 2
-            or len(value) != self.states
-            or value.shape[1] == 0
-            or width not in (None, value.shape[1])
-        ):
+        if value.dim() != 2 or len(value) != self.states or value.shape[1] == 0 or width not in (None, value.shape[1]):
             raise self.error(f"shape {shape}, expected ({self.states}, {width or 'action width'})")
         return value.float().contiguous()
 
@@ -183,9 +168,7 @@ class _Reader:
             if array.dtype.kind not in "fiu":
                 what = type(value).__name__ if array.dtype.kind == "O" else f"dtype {array.dtype}"
                 raise self.error(f"{what}, expected {_EXPECTED}")
-            value = torch.from_numpy(
-                np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64)
-            )
+            value = torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64))
         if value.dtype == torch.bool or value.is_complex():
             raise self.error(f"dtype {value.dtype}, expected {_EXPECTED}")
         if value.is_meta:

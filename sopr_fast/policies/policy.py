@@ -44,9 +44,7 @@ class Policy(ABC):
         """(N, dim_c): the action, mean and standard deviation, or probabilities of discrete actions."""
         return self.output(states, source).columns()
 
-    def sample(
-        self, states: Tensor, generator: torch.Generator | None = None, source: Tensor | None = None
-    ) -> Tensor:
+    def sample(self, states: Tensor, generator: torch.Generator | None = None, source: Tensor | None = None) -> Tensor:
         """(N, dim_a): one drawn action a state, one-hot if discrete; a deterministic policy's own action."""
         output = self.output(states, source)
         density = output.density()
