@@ -76,6 +76,7 @@ def test_policy_distance_matches_equation(offset, monkeypatch):
     expected = ((test[:, None] - train) ** 2).sum(3).mean(2)
     distance, nearest = metrics.policy_distance(torch.from_numpy(train), test)
     np.testing.assert_allclose(distance, expected.min(1), atol=1e-11)
+    assert distance[2] == 0
     np.testing.assert_array_equal(nearest, expected.argmin(1))
     np.testing.assert_allclose(metrics.policy_distances(test, train), expected, atol=1e-11)
 

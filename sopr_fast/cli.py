@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import json
 import math
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -29,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.showwarning = _show_warning
         try:
             options.run(options)
+        except BrokenPipeError:
+            # The reader, `head` say, has had enough; what is left must not fail when Python closes stdout.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (ValueError, TypeError, OSError, ImportError) as error:
             print(f"sopr-fast: error: {' '.join(str(error).split())}", file=sys.stderr)
             return 2

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+_ROUNDING = 1e-13  # of the sums of squares: less is rounding, not distance
 _CHUNK = 2**22  # numbers a distance takes into float64 at a time: 32 MB
 
 
@@ -95,15 +96,17 @@ def policy_distances(a_columns: Any, b_columns: Any) -> np.ndarray:
     if a.ndim != 3 or b.ndim != 3 or a.shape[1:] != b.shape[1:] or 0 in (*a.shape, len(b)):
         raise ValueError(f"columns must be (policies, states, width) of the same states, got {a.shape} and {b.shape}")
     states = a.shape[1]
-    total = np.zeros((len(a), len(b)))
+    total, squares = np.zeros((2, len(a), len(b)))
     step = max(1, _CHUNK // ((len(a) + len(b)) * a.shape[2]))
     for first in range(0, states, step):
         x, y = (part[:, first : first + step].astype(np.float64).reshape(len(part), -1) for part in (a, b))
         # Distances do not change with the origin; near the policies less is lost to cancellation.
         origin = y.mean(0)
         x, y = x - origin, y - origin
-        total += (x * x).sum(1)[:, None] + (y * y).sum(1) - 2 * x @ y.T
-    return np.maximum(total, 0) / states
+        squares += (x * x).sum(1)[:, None] + (y * y).sum(1)
+        total -= 2 * x @ y.T
+    total += squares
+    return np.where(total > _ROUNDING * squares, total, 0) / states
 
 
 def _average_ranks(x: np.ndarray) -> np.ndarray:
