@@ -78,4 +78,40 @@ struct SortByCluster {
     int64_t problems, count, clusters;
 };
 
+// Transformer encoder layers inside every segment of a ragged batch, for P policies over S subsets of the same states.
+// Token t of (p, s) is [states[rows[s, t]], columns[p, rows[s, t]]]; segment k of (p, s) is the tokens
+// offsets[s, k] : offsets[s, k + 1] of that subset, offsets[s, 0] = 0. Segment (p, s, k) is number (p * S + s) * K + k.
+//
+// `parameters` holds, one after the other, as torch.nn.TransformerEncoderLayer names and lays them out:
+//   if project: weight (E, ds + dc), bias (E)      without it ds + dc = E
+//   per layer:  in_proj_weight (3 E, E), in_proj_bias (3 E), out_proj.weight (E, E), out_proj.bias (E),
+//               norm1.weight (E), norm1.bias (E), linear1.weight (F, E), linear1.bias (F),
+//               linear2.weight (E, F), linear2.bias (E), norm2.weight (E), norm2.bias (E)
+struct SegmentEncoder {
+    const float* states;      // (U, ds)
+    const float* columns;     // (P, U, dc)
+    const int32_t* rows;      // (S, N)
+    const int32_t* offsets;   // (S, K + 1)
+    const int32_t* order;     // (S * K): s * K + k, longest segment first
+    const float* parameters;  // as above
+    const int64_t* rng;       // (seed, step), or null: no dropout
+    float* out;               // pool: (P, S, K, E), the mean of each segment; else (P, S, N, E), the tokens
+    float* workspace;         // segment_encoder_workspace() floats
+    int64_t policies, subsets, states_count, state_width, column_width, subset_size, clusters;
+    int64_t width, layers, heads, feedforward;
+    int64_t longest;  // segment
+    int64_t segment_base;
+    float dropout;
+    uint32_t level;
+    bool project, pool, bf16;
+};
+
+// Recomputes the forward pass; what SegmentEncoder calls `out` is not written.
+struct SegmentEncoderBackward {
+    SegmentEncoder forward;
+    const float* grad_out;   // as forward.out
+    float* grad_parameters;  // as forward.parameters
+    float* grad_columns;     // as forward.columns, or null
+};
+
 }  // namespace sopr

@@ -3,6 +3,11 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace sopr::SOPR_LEVEL {
 
@@ -16,13 +21,54 @@ constexpr int kLanes = 4;
 
 using Float = float __attribute__((vector_size(kLanes * 4)));
 using Int = int32_t __attribute__((vector_size(kLanes * 4)));
+using Word = uint32_t __attribute__((vector_size(kLanes * 4)));
+using Wide = uint64_t __attribute__((vector_size(kLanes * 4)));  // half as many lanes of 64 bits
 
-inline Float load(const float* from) {
-    Float v;
+template <class Vector = Float, class T>
+inline Vector load(const T* from) {
+    Vector v;
     std::memcpy(&v, from, sizeof v);
     return v;
 }
-inline void store(float* to, Float v) { std::memcpy(to, &v, sizeof v); }
+template <class T, class Vector>
+inline void store(T* to, Vector v) {
+    std::memcpy(to, &v, sizeof v);
+}
+inline void store(float* to, Float v, int64_t count) { std::memcpy(to, &v, count * sizeof(float)); }
 inline Float broadcast(float x) { return x - Float{}; }
+inline Float max(Float a, Float b) { return a < b ? b : a; }  // a where either is not a number
+
+constexpr int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+// v with lane i taken from lane i ^ Flip.
+template <int Flip, int... I>
+inline Float flip(Float v, std::integer_sequence<int, I...>) {
+    return __builtin_shufflevector(v, v, (I ^ Flip)...);
+}
+template <int Flip>
+inline Float flip(Float v) {
+    return flip<Flip>(v, std::make_integer_sequence<int, kLanes>{});
+}
+
+inline float sum(Float v) {
+    if constexpr (kLanes > 8) v += flip<8 % kLanes>(v);
+    if constexpr (kLanes > 4) v += flip<4 % kLanes>(v);
+    v += flip<2>(v);
+    v += flip<1>(v);
+    return v[0];
+}
+
+// 2^x for x <= 0, relative error below 2e-7; 0 below 2^-126.
+inline Float exp2_nonpositive(Float x) {
+    x = max(x, broadcast(-127.0f));
+    const Float shifted = x + 12582912.0f;  // 1.5 * 2^23: the nearest integer lies in the low bits
+    const Float r = x - (shifted - 12582912.0f);
+    Float y = r * 1.32647285e-3f + 9.67151299e-3f;
+    y = y * r + 5.55073358e-2f;
+    y = y * r + 2.40222424e-1f;
+    y = y * r + 6.93147004e-1f;
+    y = y * r + 1.0f;
+    return y * (Float)(((Int)shifted << 23) + 0x3F800000);
+}
 
 }  // namespace sopr::SOPR_LEVEL

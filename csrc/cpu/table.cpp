@@ -11,6 +11,9 @@ const Table table = {
     kmeans_init,
     kmeans,
     sort_by_cluster,
+    segment_encoder,
+    segment_encoder_backward,
+    segment_encoder_workspace,
 };
 // clang-format on
 

@@ -12,6 +12,9 @@ struct Table {
     void (*kmeans_init)(const KMeansInit&, int threads);
     void (*kmeans)(const KMeans&, int threads);
     void (*sort_by_cluster)(const SortByCluster&, int threads);
+    void (*segment_encoder)(const SegmentEncoder&, int threads);
+    void (*segment_encoder_backward)(const SegmentEncoderBackward&, int threads);
+    int64_t (*segment_encoder_workspace)(const SegmentEncoder&, bool backward, int threads);  // floats
 };
 
 #ifdef SOPR_LEVEL
@@ -22,6 +25,9 @@ void kmeans_assign(const KMeansAssign&, int threads);
 void kmeans_init(const KMeansInit&, int threads);
 void kmeans(const KMeans&, int threads);
 void sort_by_cluster(const SortByCluster&, int threads);
+void segment_encoder(const SegmentEncoder&, int threads);
+void segment_encoder_backward(const SegmentEncoderBackward&, int threads);
+int64_t segment_encoder_workspace(const SegmentEncoder&, bool backward, int threads);
 }  // namespace SOPR_LEVEL
 #endif
 

@@ -1,6 +1,17 @@
 """Torch operators over the compiled kernels, each with a plain-torch reference in `ops.reference`."""
 
 from .kmeans import KMeans, kmeans, kmeans_assign, kmeans_plusplus, sort_by_cluster
+from .reference import encoder_shapes
+from .segment_encoder import segment_encoder
 from .segment_mean import segment_mean
 
-__all__ = ["KMeans", "kmeans", "kmeans_assign", "kmeans_plusplus", "segment_mean", "sort_by_cluster"]
+__all__ = [
+    "KMeans",
+    "encoder_shapes",
+    "kmeans",
+    "kmeans_assign",
+    "kmeans_plusplus",
+    "segment_encoder",
+    "segment_mean",
+    "sort_by_cluster",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -144,3 +145,99 @@ def sort_by_cluster(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
     sizes = torch.stack([row.long().bincount(minlength=k) for row in labels])
     offsets = torch.nn.functional.pad(sizes.cumsum(1), (1, 0))
     return labels.argsort(dim=1, stable=True).int(), offsets.int()
+
+
+def encoder_shapes(
+    inputs: int, width: int, layers: int, feedforward: int, project: bool = True
+) -> list[tuple[int, ...]]:
+    """Shapes of the tensors that `segment_encoder`'s flat parameters hold, in their order.
+
+    The projection's weight and bias if `project`; then of every layer in_proj_weight, in_proj_bias, out_proj.weight,
+    out_proj.bias, norm1.weight, norm1.bias, linear1.weight, linear1.bias, linear2.weight, linear2.bias, norm2.weight,
+    norm2.bias of torch's TransformerEncoderLayer.
+    """
+    attention = [(3 * width, width), (3 * width,), (width, width), (width,), (width,), (width,)]
+    feed = [(feedforward, width), (feedforward,), (width, feedforward), (width,), (width,), (width,)]
+    return [(width, inputs), (width,)] * project + (attention + feed) * layers
+
+
+def segment_encoder(
+    states: Tensor,
+    columns: Tensor,
+    rows: Tensor,
+    offsets: Tensor,
+    parameters: Tensor,
+    *,
+    width: int,
+    layers: int,
+    heads: int,
+    feedforward: int,
+    project: bool = True,
+    pool: bool = True,
+    dropout: float = 0.0,
+    rng: Tensor | None = None,
+    level: int = 0,
+    segment_base: int = 0,
+    precision: str = "fp32",
+) -> Tensor:
+    """See `ops.segment_encoder`; `precision` is whatever the tensors have."""
+    policies, subsets, clusters = len(columns), len(rows), offsets.shape[1] - 1
+    shapes = encoder_shapes(states.shape[1] + columns.shape[2], width, layers, feedforward, project)
+    tensors = [t.view(shape) for t, shape in zip(parameters.split([math.prod(s) for s in shapes]), shapes, strict=True)]
+    pooled, tokens = [], []
+    for s in range(subsets):
+        bounds = offsets[s].tolist()
+        for k, (begin, end) in enumerate(itertools.pairwise(bounds)):
+            if begin == end:
+                pooled.append(columns.new_zeros(policies, width))
+                continue
+            mine = rows[s, begin:end].long()
+            x = torch.cat([states[mine].expand(policies, -1, -1), columns[:, mine]], -1)  # (P, L, ds + dc)
+            segments = segment_base + (torch.arange(policies, device=rows.device) * subsets + s) * clusters + k
+            left = list(tensors)
+            if project:
+                x = torch.relu(x @ left.pop(0).T + left.pop(0))
+            for layer in range(layers):
+                drop = functools.partial(_drop, segments, rng=rng, probability=dropout, level=level, layer=layer)
+                x = _encoder_layer(x, heads, drop, *left[12 * layer : 12 * layer + 12])
+            pooled.append(x.mean(1))
+            tokens.append(x)
+        tokens.append(columns.new_zeros(policies, rows.shape[1] - bounds[-1], width))
+    if pool:
+        pooled = torch.stack(pooled, 1) if pooled else columns.new_zeros(policies, 0, width)
+        return pooled.view(policies, subsets, clusters, width)
+    return torch.cat(tokens, 1).view(policies, *rows.shape, width)
+
+
+def _encoder_layer(x, heads, drop, w_in, b_in, w_out, b_out, g1, b1, w_up, b_up, w_down, b_down, g2, b2):
+    policies, length, width = x.shape
+    q, k, v = (x @ w_in.T + b_in).view(policies, length, 3, heads, -1).permute(2, 0, 3, 1, 4)  # (P, H, L, d)
+    scale = (width // heads) ** -0.5
+    attended = []
+    for begin in range(0, length, 1024):  # a long segment needs no L x L matrix
+        weights = torch.softmax(q[:, :, begin : begin + 1024] * scale @ k.mT, -1)
+        attended.append(drop(weights, site=0, begin=begin, heads=heads) @ v)
+    y = torch.cat(attended, 2).transpose(1, 2).reshape(x.shape)
+    x = torch.layer_norm(x + drop(y @ w_out.T + b_out, site=1), (width,), g1, b1)
+    y = drop(torch.relu(x @ w_up.T + b_up), site=2) @ w_down.T + b_down
+    return torch.layer_norm(x + drop(y, site=3), (width,), g2, b2)
+
+
+def _drop(segments, x, *, site, rng, probability, level, layer, begin=0, heads=0):
+    """x (P, L, columns), or (P, H, L, columns) of which row 0 is row `begin` of its segment, times its mask."""
+    if rng is None or probability == 0:
+        return x
+    row = torch.arange(begin, begin + x.shape[-2], device=x.device)
+    head = torch.arange(heads, device=x.device)[:, None] if heads else 0
+    mask = dropout_mask(
+        segments.view(-1, *[1] * (x.dim() - 2)),
+        row,
+        x.shape[-1],
+        rng=rng,
+        probability=probability,
+        level=level,
+        layer=layer,
+        site=site,
+        head=head,
+    )
+    return x * mask

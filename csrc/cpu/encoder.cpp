@@ -1,0 +1,253 @@
+#include "cpu/encoder.h"
+
+#include "cpu/pool.h"
+#include "cpu/table.h"
+
+namespace sopr::SOPR_LEVEL {
+namespace {
+
+// The workspace: packed parameters, then what each worker needs, then the partial gradients and those of the tokens.
+struct Memory {
+    Shape shape;
+    Arena arena;
+    Weights weights;
+    int64_t tapes, worker_size, partials = 0, gradient_size = 0;
+    float *workers, *gradients = nullptr, *tokens = nullptr;
+    bool backward;
+    int64_t longest;
+
+    Memory(const SegmentEncoder& p, bool backward, int threads)
+        : shape(p), arena{p.workspace}, weights(arena, p, backward), backward(backward), longest(p.longest) {
+        tapes = backward && p.layers > 1 ? p.layers : 1;
+        Arena measure{nullptr};
+        Scratch(measure, shape, longest, backward);
+        for (int64_t i = 0; i < tapes; ++i) Tape(measure, shape, longest, backward);
+        worker_size = measure.used;
+        workers = arena.take(worker_size * threads);
+        if (!backward) return;
+        measure.used = 0;
+        gradient_size = Gradient(measure, p).size;
+        // Few enough to fit in cache or memory, enough for many threads: their number must not depend on threads.
+        const int64_t segments = p.policies * p.subsets * p.clusters;
+        partials = (int64_t(1) << 23) / gradient_size;
+        partials = partials < 8 ? 8 : partials > 32 ? 32 : partials;
+        if (partials > segments) partials = segments > 0 ? segments : 1;
+        gradients = arena.take(partials * gradient_size);
+        tokens = arena.take(p.policies * p.subsets * p.subset_size * p.column_width);
+    }
+
+    Gradient gradient(const SegmentEncoder& p, int64_t partial) const {
+        Arena a{gradients + partial * gradient_size};
+        return Gradient(a, p);
+    }
+};
+
+struct Worker {
+    const Memory& memory;
+    Arena arena;
+    Scratch scratch;
+    float* tapes;
+    int64_t tape_size;
+
+    Worker(const Memory& m, int worker)
+        : memory(m),
+          arena{m.workers + worker * m.worker_size},
+          scratch(arena, m.shape, m.longest, m.backward),
+          tapes(arena.base + arena.used) {
+        Arena measure{nullptr};
+        Tape(measure, m.shape, m.longest, m.backward);
+        tape_size = measure.used;
+    }
+    Tape tape(int64_t index) const {
+        Arena a{tapes + index * tape_size};
+        return Tape(a, memory.shape, memory.longest, memory.backward);
+    }
+};
+
+// Segment `order[item / P]` of policy item % P.
+struct Place {
+    int64_t policy, subset, number, begin, length, first_token;
+    const int32_t* rows;
+
+    Place(const SegmentEncoder& p, int64_t item) {
+        const int64_t index = p.order[item / p.policies], cluster = index % p.clusters;
+        policy = item % p.policies;
+        subset = index / p.clusters;
+        const int32_t* offsets = p.offsets + subset * (p.clusters + 1) + cluster;
+        begin = offsets[0];
+        length = offsets[1] - offsets[0];
+        rows = p.rows + subset * p.subset_size + begin;
+        number = (policy * p.subsets + subset) * p.clusters + cluster;
+        first_token = (policy * p.subsets + subset) * p.subset_size + begin;
+    }
+    // What is pooled or not of this segment, in an array like `out`.
+    int64_t out(const SegmentEncoder& p) const { return (p.pool ? number : first_token) * p.width; }
+};
+
+Segment segment_of(const SegmentEncoder& p, const Place& place) {
+    Segment segment{place.length, false, {0, 0, 0, 0, 0, 1.0f}};
+    const uint32_t threshold = dropout_threshold(p.dropout);
+    if (!p.rng || !threshold) return segment;
+    segment.dropout = true;
+    segment.drops = {uint32_t(p.rng[0]),
+                     uint32_t(p.rng[1]),
+                     uint32_t(p.segment_base + place.number),
+                     philox_place(p.level, 0, 0, 0),
+                     threshold,
+                     threshold < 65536 ? dropout_scale(p.dropout) : 0.0f};
+    return segment;
+}
+
+void gather(const SegmentEncoder& p, const Place& place, int64_t pitch, float* to) {
+    const float* columns = p.columns + place.policy * p.states_count * p.column_width;
+    for (int64_t t = 0; t < place.length; ++t, to += pitch) {
+        const int64_t row = place.rows[t];
+        for (int64_t i = 0; i < p.state_width; ++i) to[i] = p.states[row * p.state_width + i];
+        for (int64_t i = 0; i < p.column_width; ++i) to[p.state_width + i] = columns[row * p.column_width + i];
+        for (int64_t i = p.state_width + p.column_width; i < pitch; ++i) to[i] = 0.0f;
+    }
+}
+
+// Runs every layer; returns the last one's output. Forward alone reuses one tape.
+const float* run(const SegmentEncoder& p, const Worker& w, const Place& place, const Segment& segment) {
+    const Memory& m = w.memory;
+    const Shape& s = m.shape;
+    Tape tape = w.tape(0);
+    if (p.project) {
+        gather(p, place, s.inputs_pitch, w.scratch.inputs);
+        multiply({place.length,
+                  s.width,
+                  s.inputs,
+                  {w.scratch.inputs, s.inputs_pitch, 1},
+                  packed(m.weights.project.weight, s.inputs),
+                  {m.weights.project.bias},
+                  tape.x,
+                  s.pitch,
+                  true});
+    } else {
+        gather(p, place, s.pitch, tape.x);
+    }
+    const float* out = tape.x;
+    for (int64_t i = 0; i < p.layers; ++i) {
+        if (m.backward) tape = w.tape(i);
+        float* to = !m.backward ? tape.x : i + 1 < p.layers ? w.tape(i + 1).x : w.scratch.branch;
+        layer_forward(s, segment, uint32_t(i), m.weights.layer(i), tape, w.scratch, to);
+        out = to;
+    }
+    return out;
+}
+
+void zero(float* to, int64_t count) { std::memset(to, 0, count * sizeof(float)); }
+
+// The gradient of what run() returned.
+void gather_grad(const SegmentEncoder& p, const Shape& s, const Place& place, const float* grad_out, float* grad) {
+    const float* from = grad_out + place.out(p);
+    const float scale = p.pool ? 1.0f / float(place.length) : 1.0f;
+    for (int64_t t = 0; t < place.length; ++t)
+        for (int64_t e = 0; e < s.pitch; ++e)
+            grad[t * s.pitch + e] = e < s.width ? from[(p.pool ? 0 : t * s.width) + e] * scale : 0.0f;
+}
+
+void segment_backward(const SegmentEncoderBackward& b, const Worker& w, const Gradient& to, const Place& place) {
+    const SegmentEncoder& p = b.forward;
+    const Memory& m = w.memory;
+    const Shape& s = m.shape;
+    const Segment segment = segment_of(p, place);
+    run(p, w, place, segment);
+    float* grad = w.scratch.grad;
+    gather_grad(p, s, place, b.grad_out, grad);
+    for (int64_t i = p.layers - 1; i >= 0; --i)
+        layer_backward(s, segment, uint32_t(i), m.weights.layer(i), w.tape(i), w.scratch, to.layer(i));
+    float* tokens = m.tokens + place.first_token * p.column_width;
+    if (p.project) {
+        gate_rows(place.length, s.pitch, w.tape(0).x, 1.0f, grad);
+        add_rows(place.length, s.pitch, grad, to.project_bias);
+        multiply({s.width,
+                  s.inputs,
+                  place.length,
+                  {grad, 1, s.pitch},
+                  plain(w.scratch.inputs, s.inputs_pitch),
+                  {to.project, s.inputs_pitch},
+                  to.project,
+                  s.inputs_pitch});
+        if (b.grad_columns)
+            multiply({place.length,
+                      p.column_width,
+                      s.width,
+                      {grad, s.pitch, 1},
+                      packed(m.weights.project.back, s.width),
+                      {},
+                      tokens,
+                      p.column_width,
+                      false,
+                      true});
+    } else if (b.grad_columns) {
+        for (int64_t t = 0; t < place.length; ++t)
+            std::memcpy(tokens + t * p.column_width, grad + t * s.pitch + p.state_width,
+                        p.column_width * sizeof(float));
+    }
+}
+
+// A row may belong to several subsets: its gradients are added in the order of the subsets.
+void scatter(const SegmentEncoderBackward& b, const Memory& m, int threads) {
+    const SegmentEncoder& p = b.forward;
+    parallel_for(p.policies, threads, [&](int64_t policy, int) {
+        float* grad = b.grad_columns + policy * p.states_count * p.column_width;
+        zero(grad, p.states_count * p.column_width);
+        for (int64_t s = 0; s < p.subsets; ++s)
+            for (int64_t t = 0; t < p.offsets[s * (p.clusters + 1) + p.clusters]; ++t) {
+                const float* from = m.tokens + ((policy * p.subsets + s) * p.subset_size + t) * p.column_width;
+                float* to = grad + int64_t(p.rows[s * p.subset_size + t]) * p.column_width;
+                for (int64_t c = 0; c < p.column_width; ++c) to[c] += from[c];
+            }
+    });
+}
+
+}  // namespace
+
+int64_t segment_encoder_workspace(const SegmentEncoder& p, bool backward, int threads) {
+    SegmentEncoder measured = p;
+    measured.workspace = nullptr;
+    return Memory(measured, backward, threads).arena.used;
+}
+
+void segment_encoder(const SegmentEncoder& p, int threads) {
+    const Memory m(p, false, threads);
+    m.weights.fill(p);
+    if (!p.pool)
+        for (int64_t i = 0; i < p.policies * p.subsets; ++i) {
+            const int64_t used = p.offsets[i % p.subsets * (p.clusters + 1) + p.clusters];
+            zero(p.out + (i * p.subset_size + used) * p.width, (p.subset_size - used) * p.width);
+        }
+    parallel_for(p.policies * p.subsets * p.clusters, threads, [&](int64_t item, int worker) {
+        const Place place(p, item);
+        float* out = p.out + place.out(p);
+        if (!place.length) {
+            if (p.pool) zero(out, p.width);
+            return;
+        }
+        const float* x = run(p, Worker(m, worker), place, segment_of(p, place));
+        if (p.pool) return mean_rows(m.shape, place.length, x, out);
+        for (int64_t t = 0; t < place.length; ++t)
+            std::memcpy(out + t * p.width, x + t * m.shape.pitch, p.width * sizeof(float));
+    });
+}
+
+void segment_encoder_backward(const SegmentEncoderBackward& b, int threads) {
+    const SegmentEncoder& p = b.forward;
+    const Memory m(p, true, threads);
+    m.weights.fill(p);
+    parallel_for(m.partials, threads, [&](int64_t partial, int worker) {
+        const Gradient gradient = m.gradient(p, partial);
+        zero(gradient.base, gradient.size);
+        const Worker w(m, worker);
+        for (int64_t item = partial; item < p.policies * p.subsets * p.clusters; item += m.partials) {
+            const Place place(p, item);
+            if (place.length) segment_backward(b, w, gradient, place);
+        }
+    });
+    add_up(p, m.gradient(p, 0), m.partials, m.gradient_size, b.grad_parameters, threads);
+    if (b.grad_columns) scatter(b, m, threads);
+}
+
+}  // namespace sopr::SOPR_LEVEL

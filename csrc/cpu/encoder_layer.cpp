@@ -1,0 +1,84 @@
+#include "cpu/encoder.h"
+
+namespace sopr::SOPR_LEVEL {
+namespace {
+
+// out = x W^T + b
+void apply(const Linear& linear, int64_t length, int64_t inputs, int64_t outputs, Left x, float* out, int64_t pitch,
+           bool relu = false) {
+    multiply({length, outputs, inputs, x, packed(linear.weight, inputs), {linear.bias}, out, pitch, relu});
+}
+
+// grad_x (+)= grad W
+void apply_back(const Linear& linear, int64_t length, int64_t inputs, int64_t outputs, const float* grad,
+                int64_t grad_pitch, float* grad_x, int64_t pitch, bool add) {
+    multiply({length,
+              inputs,
+              outputs,
+              {grad, grad_pitch, 1},
+              packed(linear.back, outputs),
+              {add ? grad_x : nullptr, pitch},
+              grad_x,
+              pitch});
+}
+
+// grad_weight += grad^T x, (outputs, inputs)
+void add_outer(int64_t length, int64_t inputs, int64_t outputs, Left grad_t, const float* x, int64_t pitch,
+               float* grad_weight) {
+    multiply({outputs, inputs, length, grad_t, plain(x, pitch), {grad_weight, pitch}, grad_weight, pitch});
+}
+
+}  // namespace
+
+void layer_forward(const Shape& s, const Segment& segment, uint32_t index, const Layer& layer, const Tape& tape,
+                   const Scratch& scratch, float* out) {
+    const int64_t length = segment.length;
+    uint16_t *draws1 = nullptr, *draws2 = nullptr;
+    if (segment.dropout) {
+        draws1 = tape.draws1;
+        draws2 = tape.draws2;
+        segment.at(index, kAfterAttention).draw_rows(length, s.width, draws1);
+        segment.at(index, kInsideFeedForward).draw_rows(length, s.feed, scratch.draws);
+        segment.at(index, kAfterFeedForward).draw_rows(length, s.width, draws2);
+    }
+    apply(layer.in, length, s.width, 3 * s.width, {tape.x, s.pitch, 1}, tape.joint, s.joint_pitch);
+    attend(s, segment, index, tape, scratch);
+    apply(layer.out, length, s.width, s.width, {tape.attended, 1, tokens_pitch(length)}, scratch.branch, s.pitch);
+    add_norm(s, segment, layer.norm1, tape.x, scratch.branch, draws1, tape.middle, tape.hat1, tape.inverse1);
+
+    apply(layer.up, length, s.width, s.feed, {tape.middle, s.pitch, 1}, tape.hidden, s.feed_pitch, true);
+    if (segment.dropout) drop_rows(segment, s.feed, s.feed_pitch, tape.hidden, scratch.draws, tape.hidden);
+    apply(layer.down, length, s.feed, s.width, {tape.hidden, s.feed_pitch, 1}, scratch.branch, s.pitch);
+    add_norm(s, segment, layer.norm2, tape.middle, scratch.branch, draws2, out, tape.hat2, tape.inverse2);
+}
+
+void layer_backward(const Shape& s, const Segment& segment, uint32_t index, const Layer& layer, const Tape& tape,
+                    const Scratch& scratch, const LayerGradient& to) {
+    const int64_t length = segment.length;
+    float *grad = scratch.grad, *branch = scratch.branch;
+
+    norm_backward(s, length, layer.norm2, tape.hat2, tape.inverse2, grad, to.norm2, to.norm2_bias);
+    if (segment.dropout)
+        drop_rows(segment, s.width, s.pitch, grad, tape.draws2, branch);
+    else
+        branch = grad;
+    add_rows(length, s.pitch, branch, to.down_bias);
+    add_outer(length, s.feed, s.width, {branch, 1, s.pitch}, tape.hidden, s.feed_pitch, to.down);
+    apply_back(layer.down, length, s.feed, s.width, branch, s.pitch, scratch.grad_hidden, s.feed_pitch, false);
+    gate_rows(length, s.feed_pitch, tape.hidden, segment.drops.scale, scratch.grad_hidden);
+    add_rows(length, s.feed_pitch, scratch.grad_hidden, to.up_bias);
+    add_outer(length, s.width, s.feed, {scratch.grad_hidden, 1, s.feed_pitch}, tape.middle, s.pitch, to.up);
+    apply_back(layer.up, length, s.width, s.feed, scratch.grad_hidden, s.feed_pitch, grad, s.pitch, true);
+
+    norm_backward(s, length, layer.norm1, tape.hat1, tape.inverse1, grad, to.norm1, to.norm1_bias);
+    if (segment.dropout) drop_rows(segment, s.width, s.pitch, grad, tape.draws1, branch);
+    add_rows(length, s.pitch, branch, to.out_bias);
+    add_outer(length, s.width, s.width, {tape.attended, tokens_pitch(length), 1}, branch, s.pitch, to.out);
+    apply_back(layer.out, length, s.width, s.width, branch, s.pitch, scratch.grad_attended, s.pitch, false);
+    attend_backward(s, segment, index, tape, scratch);
+    add_rows(length, s.joint_pitch, scratch.grad_joint, to.in_bias);
+    add_outer(length, s.width, 3 * s.width, {scratch.grad_joint, 1, s.joint_pitch}, tape.x, s.pitch, to.in);
+    apply_back(layer.in, length, s.width, 3 * s.width, scratch.grad_joint, s.joint_pitch, grad, s.pitch, true);
+}
+
+}  // namespace sopr::SOPR_LEVEL

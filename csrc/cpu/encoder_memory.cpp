@@ -1,0 +1,227 @@
+#include "cpu/encoder.h"
+#include "cpu/pool.h"
+
+namespace sopr::SOPR_LEVEL {
+namespace {
+
+constexpr float kLog2E = 1.4426950408889634f;
+
+float query_scale(const Shape& s) { return kLog2E / __builtin_sqrtf(float(s.head)); }
+
+// Weights (inputs, outputs) in panels, biases as rows of whole vectors.
+Linear take_linear(Arena& arena, int64_t inputs, int64_t outputs, bool backward) {
+    Linear l;
+    l.weight = arena.take(packed_size(inputs, outputs));
+    l.bias = arena.take(round_up(outputs, kLanes));
+    l.back = backward ? arena.take(packed_size(outputs, inputs)) : nullptr;
+    return l;
+}
+
+Norm take_norm(Arena& arena, int64_t pitch) {
+    float* weight = arena.take(pitch);
+    return {weight, arena.take(pitch)};
+}
+
+Layer take_layer(Arena& arena, const Shape& s, bool backward) {
+    Layer l;
+    l.in = take_linear(arena, s.width, 3 * s.width, backward);
+    l.out = take_linear(arena, s.width, s.width, backward);
+    l.up = take_linear(arena, s.width, s.feed, backward);
+    l.down = take_linear(arena, s.feed, s.width, backward);
+    l.norm1 = take_norm(arena, s.pitch);
+    l.norm2 = take_norm(arena, s.pitch);
+    return l;
+}
+
+LayerGradient take_gradient(Arena& arena, const Shape& s) {
+    LayerGradient g;
+    g.in = arena.take(3 * s.width * s.pitch);
+    g.in_bias = arena.take(s.joint_pitch);
+    g.out = arena.take(s.width * s.pitch);
+    g.out_bias = arena.take(s.pitch);
+    g.norm1 = arena.take(s.pitch);
+    g.norm1_bias = arena.take(s.pitch);
+    g.up = arena.take(s.feed * s.pitch);
+    g.up_bias = arena.take(s.feed_pitch);
+    g.down = arena.take(s.width * s.feed_pitch);
+    g.down_bias = arena.take(s.pitch);
+    g.norm2 = arena.take(s.pitch);
+    g.norm2_bias = arena.take(s.pitch);
+    return g;
+}
+
+void copy_row(const float* from, int64_t count, float* to) {
+    for (int64_t i = 0; i < round_up(count, kLanes); ++i) to[i] = i < count ? from[i] : 0.0f;
+}
+
+// Reads one tensor after the other from the flat parameters.
+struct Reader {
+    const float* at;
+    const float* next(int64_t floats) {
+        at += floats;
+        return at - floats;
+    }
+};
+
+void fill_linear(Reader& reader, const Linear& l, int64_t inputs, int64_t outputs) {
+    const float* weight = reader.next(outputs * inputs);
+    pack(weight, 1, inputs, inputs, outputs, l.weight);
+    if (l.back) pack(weight, inputs, 1, outputs, inputs, l.back);
+    copy_row(reader.next(outputs), outputs, l.bias);
+}
+
+void fill_norm(Reader& reader, const Norm& n, int64_t width) {
+    copy_row(reader.next(width), width, n.weight);
+    copy_row(reader.next(width), width, n.bias);
+}
+
+// Appends tensors, rows without their padding, to the flat gradient.
+struct Writer {
+    float* at;
+    void put(const float* from, int64_t rows, int64_t columns, int64_t pitch) {
+        for (int64_t r = 0; r < rows; ++r, at += columns) std::memcpy(at, from + r * pitch, columns * sizeof(float));
+    }
+};
+
+}  // namespace
+
+Shape::Shape(const SegmentEncoder& p)
+    : inputs(p.state_width + p.column_width),
+      width(p.width),
+      heads(p.heads),
+      head(p.width / p.heads),
+      feed(p.feedforward),
+      inputs_pitch(round_up(inputs, kLanes)),
+      pitch(round_up(p.width, kLanes)),
+      joint_pitch(round_up(3 * p.width, kLanes)),
+      feed_pitch(round_up(p.feedforward, kLanes)) {}
+
+Weights::Weights(Arena& arena, const SegmentEncoder& p, bool backward)
+    : shape(p), backward(backward), columns_begin(p.state_width) {
+    project = {};
+    if (p.project) {
+        project = take_linear(arena, shape.inputs, shape.width, false);
+        if (backward) project.back = arena.take(packed_size(shape.width, p.column_width));
+    }
+    scaled = arena.take(3 * shape.width * (shape.width + 1));
+    Arena measure{nullptr};
+    take_layer(measure, shape, backward);
+    layer_size = measure.used;
+    layers = arena.take(p.layers * layer_size);
+}
+
+Layer Weights::layer(int64_t index) const {
+    Arena arena{layers + index * layer_size};
+    return take_layer(arena, shape, backward);
+}
+
+void Weights::fill(const SegmentEncoder& p) const {
+    const int64_t width = shape.width;
+    Reader reader{p.parameters};
+    if (p.project) {
+        if (backward) pack(reader.at + columns_begin, shape.inputs, 1, width, p.column_width, project.back);
+        Linear forward = project;
+        forward.back = nullptr;
+        fill_linear(reader, forward, shape.inputs, width);
+    }
+    for (int64_t i = 0; i < p.layers; ++i) {
+        const Layer l = layer(i);
+        std::memcpy(scaled, reader.next(3 * width * (width + 1)), 3 * width * (width + 1) * sizeof(float));
+        for (int64_t j = 0; j < width * width; ++j) scaled[j] *= query_scale(shape);
+        for (int64_t j = 0; j < width; ++j) scaled[3 * width * width + j] *= query_scale(shape);
+        Reader in{scaled};
+        fill_linear(in, l.in, width, 3 * width);
+        fill_linear(reader, l.out, width, width);
+        fill_norm(reader, l.norm1, width);
+        fill_linear(reader, l.up, width, shape.feed);
+        fill_linear(reader, l.down, shape.feed, width);
+        fill_norm(reader, l.norm2, width);
+    }
+}
+
+Gradient::Gradient(Arena& arena, const SegmentEncoder& p) : shape(p) {
+    base = arena.base ? arena.base + arena.used : nullptr;
+    const int64_t before = arena.used;
+    project = p.project ? arena.take(shape.width * shape.inputs_pitch) : nullptr;
+    project_bias = p.project ? arena.take(shape.pitch) : nullptr;
+    Arena measure{nullptr};
+    take_gradient(measure, shape);
+    layer_size = measure.used;
+    layers = arena.take(p.layers * layer_size);
+    size = arena.used - before;
+}
+
+LayerGradient Gradient::layer(int64_t index) const {
+    Arena arena{layers + index * layer_size};
+    return take_gradient(arena, shape);
+}
+
+void add_up(const SegmentEncoder& p, const Gradient& first, int64_t count, int64_t stride, float* parameters,
+            int threads) {
+    constexpr int64_t kChunk = 4096;
+    parallel_for((first.size + kChunk - 1) / kChunk, threads, [&](int64_t chunk, int) {
+        const int64_t begin = chunk * kChunk, end = begin + kChunk < first.size ? begin + kChunk : first.size;
+        for (int64_t b = 1; b < count; ++b)
+            for (int64_t i = begin; i < end; ++i) first.base[i] += first.base[b * stride + i];
+    });
+    const Shape s(p);
+    const float scale = query_scale(s);
+    Writer writer{parameters};
+    if (p.project) {
+        writer.put(first.project, s.width, s.inputs, s.inputs_pitch);
+        writer.put(first.project_bias, 1, s.width, s.pitch);
+    }
+    for (int64_t i = 0; i < p.layers; ++i) {
+        const LayerGradient g = first.layer(i);
+        for (int64_t j = 0; j < s.width * s.pitch; ++j) g.in[j] *= scale;
+        for (int64_t j = 0; j < s.width; ++j) g.in_bias[j] *= scale;
+        writer.put(g.in, 3 * s.width, s.width, s.pitch);
+        writer.put(g.in_bias, 1, 3 * s.width, s.joint_pitch);
+        for (int64_t r = 0; r < s.width; ++r)
+            for (int64_t c = 0; c < s.width; ++c) *writer.at++ = g.out[c * s.pitch + r];
+        writer.put(g.out_bias, 1, s.width, s.pitch);
+        writer.put(g.norm1, 1, s.width, s.pitch);
+        writer.put(g.norm1_bias, 1, s.width, s.pitch);
+        writer.put(g.up, s.feed, s.width, s.pitch);
+        writer.put(g.up_bias, 1, s.feed, s.feed_pitch);
+        writer.put(g.down, s.width, s.feed, s.feed_pitch);
+        writer.put(g.down_bias, 1, s.width, s.pitch);
+        writer.put(g.norm2, 1, s.width, s.pitch);
+        writer.put(g.norm2_bias, 1, s.width, s.pitch);
+    }
+}
+
+Tape::Tape(Arena& arena, const Shape& s, int64_t longest, bool backward) {
+    const int64_t tokens = tokens_pitch(longest), draws = round_up(longest * draws_row(s.width), 2) / 2;
+    x = arena.take(longest * s.pitch);
+    joint = arena.take(longest * s.joint_pitch);
+    attended = arena.take(s.width * tokens);
+    statistics = arena.take(s.heads * 2 * tokens);
+    middle = arena.take(longest * s.pitch);
+    hidden = arena.take(longest * s.feed_pitch);
+    draws1 = reinterpret_cast<uint16_t*>(arena.take(draws));
+    draws2 = reinterpret_cast<uint16_t*>(arena.take(draws));
+    hat1 = backward ? arena.take(longest * s.pitch) : nullptr;
+    hat2 = backward ? arena.take(longest * s.pitch) : nullptr;
+    inverse1 = backward ? arena.take(longest) : nullptr;
+    inverse2 = backward ? arena.take(longest) : nullptr;
+}
+
+Scratch::Scratch(Arena& arena, const Shape& s, int64_t longest, bool backward) {
+    const int64_t tokens = tokens_pitch(longest);
+    inputs = arena.take(longest * s.inputs_pitch);
+    branch = arena.take(longest * s.pitch);
+    queries = arena.take(s.width * tokens);
+    scores = arena.take(kKeys * kPanel);
+    draws = reinterpret_cast<uint16_t*>(arena.take(round_up(longest * draws_row(s.feed), 2) / 2));
+    if (!backward) return;
+    grad = arena.take(longest * s.pitch);
+    grad_hidden = arena.take(longest * s.feed_pitch);
+    grad_joint = arena.take(longest * s.joint_pitch);
+    grad_attended = arena.take(longest * s.pitch);
+    grad_attended_t = arena.take(s.width * tokens);
+    grad_scores = arena.take(kKeys * kPanel);
+    grad_queries = arena.take(s.head * kPanel);
+}
+
+}  // namespace sopr::SOPR_LEVEL

@@ -1,0 +1,114 @@
+#include "cpu/encoder.h"
+
+namespace sopr::SOPR_LEVEL {
+namespace {
+
+// v with zeros in the lanes from `count` on.
+Float first_lanes(Float v, int64_t count) {
+    Int lane;
+    for (int i = 0; i < kLanes; ++i) lane[i] = i;
+    return (Float)((Int)v & (lane < int32_t(count)));
+}
+
+Float dropped(Float x, const uint16_t* draws, const Drops& drops) {
+    return keep(x * drops.scale, load_draws(draws), drops.threshold);
+}
+
+}  // namespace
+
+// out = norm(residual + dropout(branch)); `branch` is overwritten.
+void add_norm(const Shape& s, const Segment& segment, const Norm& norm, const float* residual, float* branch,
+              const uint16_t* draws, float* out, float* hat, float* inverse) {
+    const int64_t tail = s.width - (s.pitch - kLanes);  // lanes in use in a row's last vector
+    const float weight = 1.0f / float(s.width);
+    for (int64_t t = 0; t < segment.length; ++t) {
+        float* z = branch + t * s.pitch;
+        const float* x = residual + t * s.pitch;
+        const uint16_t* draw = draws + t * draws_row(s.width);
+        Float total{}, squares{};
+        for (int64_t e = 0; e < s.pitch; e += kLanes) {
+            Float v = load(z + e);
+            if (draws) v = dropped(v, draw + e, segment.drops);
+            v += load(x + e);
+            total += v;
+            store(z + e, v);
+        }
+        const float mean = sum(total) * weight;
+        for (int64_t e = 0; e < s.pitch; e += kLanes) {
+            Float v = load(z + e) - mean;
+            if (e + kLanes > s.width) v = first_lanes(v, tail);
+            squares += v * v;
+            store(z + e, v);
+        }
+        const float scale = 1.0f / __builtin_sqrtf(sum(squares) * weight + 1e-5f);
+        float* y = out + t * s.pitch;
+        for (int64_t e = 0; e < s.pitch; e += kLanes) {
+            const Float v = load(z + e) * scale;
+            if (hat) store(hat + t * s.pitch + e, v);
+            store(y + e, v * load(norm.weight + e) + load(norm.bias + e));
+        }
+        if (inverse) inverse[t] = scale;
+    }
+}
+
+// grad: of the norm's output to that of its input. Pads of grad and hat are zero.
+void norm_backward(const Shape& s, int64_t length, const Norm& norm, const float* hat, const float* inverse,
+                   float* grad, float* grad_weight, float* grad_bias) {
+    const float weight = 1.0f / float(s.width);
+    for (int64_t t = 0; t < length; ++t) {
+        float* g = grad + t * s.pitch;
+        const float* h = hat + t * s.pitch;
+        Float total{}, product{};
+        for (int64_t e = 0; e < s.pitch; e += kLanes) {
+            const Float v = load(g + e), u = load(h + e), w = v * load(norm.weight + e);
+            store(grad_bias + e, load(grad_bias + e) + v);
+            store(grad_weight + e, load(grad_weight + e) + v * u);
+            total += w;
+            product += w * u;
+        }
+        const float mean = sum(total) * weight, slope = sum(product) * weight;
+        for (int64_t e = 0; e < s.pitch; e += kLanes) {
+            const Float v = load(g + e) * load(norm.weight + e);
+            Float d = (v - mean - load(h + e) * slope) * inverse[t];
+            if (e + kLanes > s.width) d = first_lanes(d, s.width - e);
+            store(g + e, d);
+        }
+    }
+}
+
+void drop_rows(const Segment& segment, int64_t columns, int64_t pitch, const float* from, const uint16_t* draws,
+               float* to) {
+    for (int64_t t = 0; t < segment.length; ++t)
+        for (int64_t e = 0; e < pitch; e += kLanes)
+            store(to + t * pitch + e,
+                  dropped(load(from + t * pitch + e), draws + t * draws_row(columns) + e, segment.drops));
+}
+
+// grad = gate > 0 ? grad * scale : 0: backward through ReLU, and through dropout after it.
+void gate_rows(int64_t length, int64_t pitch, const float* gate, float scale, float* grad) {
+    for (int64_t i = 0; i < length * pitch; i += kLanes)
+        store(grad + i, (Float)((Int)(load(grad + i) * scale) & (Int)(load(gate + i) > 0.0f)));
+}
+
+void add_rows(int64_t length, int64_t pitch, const float* from, float* sum) {
+    for (int64_t t = 0; t < length; ++t)
+        for (int64_t e = 0; e < pitch; e += kLanes) store(sum + e, load(sum + e) + load(from + t * pitch + e));
+}
+
+// In two levels, so that the rounding errors of a long segment stay small.
+void mean_rows(const Shape& s, int64_t length, const float* from, float* mean) {
+    constexpr int64_t kRun = 128;
+    const float weight = length ? 1.0f / float(length) : 0.0f;
+    for (int64_t e = 0; e < s.width; e += kLanes) {
+        Float total{};
+        for (int64_t begin = 0; begin < length; begin += kRun) {
+            const int64_t end = begin + kRun < length ? begin + kRun : length;
+            Float part{};
+            for (int64_t t = begin; t < end; ++t) part += load(from + t * s.pitch + e);
+            total += part;
+        }
+        store(mean + e, total * weight, e + kLanes < s.width ? kLanes : s.width - e);
+    }
+}
+
+}  // namespace sopr::SOPR_LEVEL

@@ -1,0 +1,145 @@
+#include "cpu/product.h"
+
+namespace sopr::SOPR_LEVEL {
+namespace {
+
+struct Tile {
+    const float* left;
+    int64_t left_row, left_step;
+    const float* right;
+    int64_t right_step, depth;
+    const float* start;
+    int64_t start_row;
+    float* out;
+    int64_t out_row;
+    float floor;
+};
+
+template <int Rows, int Vectors>
+void tile(const Tile& t) {
+    Float sum[Rows][Vectors];
+#pragma GCC unroll 6
+    for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < Vectors; ++j) sum[i][j] = t.start ? load(t.start + i * t.start_row + j * kLanes) : Float{};
+    const float* left = t.left;
+    const float* right = t.right;
+    for (int64_t k = 0; k < t.depth; ++k) {
+        Float b[Vectors];
+#pragma GCC unroll 4
+        for (int j = 0; j < Vectors; ++j) b[j] = load(right + j * kLanes);
+#pragma GCC unroll 6
+        for (int i = 0; i < Rows; ++i) {
+            const Float a = broadcast(left[i * t.left_row]);
+#pragma GCC unroll 4
+            for (int j = 0; j < Vectors; ++j) sum[i][j] += a * b[j];
+        }
+        left += t.left_step;
+        right += t.right_step;
+    }
+    const Float floor = broadcast(t.floor);
+#pragma GCC unroll 6
+    for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < Vectors; ++j) store(t.out + i * t.out_row + j * kLanes, max(sum[i][j], floor));
+}
+
+using TileKernel = void (*)(const Tile&);
+constexpr int kMaxVectors = 4;
+template <int Vectors>
+constexpr TileKernel kernel(int rows) {
+    constexpr TileKernel kernels[] = {tile<1, Vectors>, tile<2, Vectors>, tile<3, Vectors>,
+                                      tile<4, Vectors>, tile<5, Vectors>, tile<6, Vectors>};
+    return kernels[rows - 1];
+}
+TileKernel kernel(int rows, int vectors) {
+    static_assert(kTileVectors <= kMaxVectors && kTileRows == 6);
+    switch (vectors) {
+        case 1:
+            return kernel<1>(rows);
+        case 2:
+            return kernel<2>(rows);
+        case 3:
+            return kernel<(kTileVectors > 2 ? 3 : 1)>(rows);
+        default:
+            return kernel<(kTileVectors > 2 ? 4 : 1)>(rows);
+    }
+}
+
+}  // namespace
+
+void multiply(const Product& p) {
+    const float floor = p.relu ? 0.0f : -__builtin_inff();
+    float edge[kTileRows * kPanel];
+    for (int64_t column = 0, panel = 0; column < p.columns; column += kPanel, ++panel) {
+        const int64_t columns = p.columns - column < kPanel ? p.columns - column : kPanel;
+        const int vectors = int((columns + kLanes - 1) / kLanes);
+        const bool partial = p.exact && columns % kLanes;
+        for (int64_t row = 0; row < p.rows; row += kTileRows) {
+            const int rows = int(p.rows - row < kTileRows ? p.rows - row : kTileRows);
+            float* out = p.out + row * p.out_row + column;
+            kernel(rows,
+                   vectors)({p.left.at + row * p.left.row, p.left.row, p.left.step, p.right.at + panel * p.right.panel,
+                             p.right.step, p.depth, p.start.at ? p.start.at + row * p.start.row + column : nullptr,
+                             p.start.row, partial ? edge : out, partial ? kPanel : p.out_row, floor});
+            if (!partial) continue;
+            for (int i = 0; i < rows; ++i) std::memcpy(out + i * p.out_row, edge + i * kPanel, columns * sizeof(float));
+        }
+    }
+}
+
+void pack(const float* at, int64_t row, int64_t step, int64_t depth, int64_t columns, float* to) {
+    for (int64_t column = 0; column < columns; column += kPanel)
+        for (int64_t k = 0; k < depth; ++k)
+            for (int64_t j = column; j < column + kPanel; ++j) *to++ = j < columns ? at[k * row + j * step] : 0.0f;
+}
+
+namespace {
+
+// Lanes of a and b with bit `Bit` of the lane number clear (High = 0) or set (1): a's stay at clear places, b's at set.
+template <int Bit, int High, int... I>
+Float exchange(Float a, Float b, std::integer_sequence<int, I...>) {
+    return __builtin_shufflevector(a, b,
+                                   (High ? (I & Bit ? kLanes + I : I | Bit) : (I & Bit ? kLanes + (I & ~Bit) : I))...);
+}
+
+template <int Bit>
+void exchange(Float* v) {
+    if constexpr (Bit < kLanes) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) {
+            if (i & Bit) continue;
+            const Float a = v[i], b = v[i | Bit];
+            v[i] = exchange<Bit, 0>(a, b, std::make_integer_sequence<int, kLanes>{});
+            v[i | Bit] = exchange<Bit, 1>(a, b, std::make_integer_sequence<int, kLanes>{});
+        }
+    }
+}
+
+}  // namespace
+
+void transpose(const float* from, int64_t from_row, int64_t rows, int64_t columns, float* to, int64_t to_row, bool pad,
+               float scale) {
+    for (int64_t row = 0; row < rows; row += kLanes) {
+        const int64_t height = rows - row < kLanes ? rows - row : kLanes;
+        for (int64_t column = 0; column < columns; column += kLanes) {
+            const int64_t width = columns - column < kLanes ? columns - column : kLanes;
+            Float v[kLanes];
+            for (int64_t i = 0; i < kLanes; ++i)
+                v[i] = i < height ? load(from + (row + i) * from_row + column) * scale : Float{};
+            exchange<1>(v);
+            exchange<2>(v);
+            exchange<4>(v);
+            exchange<8>(v);
+            for (int64_t i = 0; i < width; ++i) {
+                float* target = to + (column + i) * to_row + row;
+                if (pad || height == kLanes)
+                    store(target, v[i]);
+                else
+                    store(target, v[i], height);
+            }
+        }
+    }
+}
+
+}  // namespace sopr::SOPR_LEVEL

@@ -1,0 +1,319 @@
+import itertools
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sopr_fast import _native, ops
+from sopr_fast.ops import reference
+
+LOW = {"width": 64, "layers": 2, "heads": 2, "feedforward": 128}
+HIGH = {"width": 64, "layers": 2, "heads": 8, "feedforward": 512, "project": False, "pool": False, "ds": 0}
+SMALL = {"width": 16, "layers": 2, "heads": 2, "feedforward": 24}
+
+
+def problem(sizes, *, seed=0, policies=2, subsets=1, ds=5, dc=3, scale=1.0, spare=2, distinct=None, **options):
+    """Random arguments of `segment_encoder`: every subset has segments of these sizes and `spare` unused rows."""
+    generator = torch.Generator().manual_seed(seed)
+    if not options.get("project", True):
+        dc = options["width"] - ds
+    size = sum(sizes) + spare
+    distinct = distinct or subsets * size
+    rows = [torch.randperm(max(distinct, size), generator=generator)[:size] % distinct for _ in range(subsets)]
+    shapes = ops.encoder_shapes(
+        ds + dc, options["width"], options["layers"], options["feedforward"], options.get("project", True)
+    )
+    parameters = [
+        torch.randn(shape, generator=generator) * (shape[-1] ** -0.5 if len(shape) > 1 else 0.3) for shape in shapes
+    ]
+    tensors = (
+        torch.randn(distinct, ds, generator=generator) * scale,
+        torch.randn(policies, distinct, dc, generator=generator) * scale,
+        torch.stack(rows).int(),
+        torch.tensor([[0, *itertools.accumulate(sizes)]] * subsets, dtype=torch.int32),
+        torch.cat([p.flatten() for p in parameters]),
+    )
+    return tensors, {"level": 1, "segment_base": 7} | options
+
+
+def run(function, tensors, options, dtype=torch.float32):
+    states, columns, rows, offsets, parameters = tensors
+    return function(states.to(dtype), columns.to(dtype), rows, offsets, parameters.to(dtype), **options)
+
+
+def gradients(function, tensors, options, dtype=torch.float32, seed=1):
+    """Gradients of a random linear function of the output: of columns and of every parameter tensor."""
+    states, columns, rows, offsets, parameters = tensors
+    columns, parameters = (t.to(dtype).requires_grad_() for t in (columns, parameters))
+    out = function(states.to(dtype), columns, rows, offsets, parameters, **options)
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed))
+    unused = 0 * (columns.sum() + parameters.sum())  # without segments nothing else depends on them
+    ((out * weights).sum() + unused).backward()
+    shapes = ops.encoder_shapes(
+        states.shape[1] + columns.shape[2],
+        options["width"],
+        options["layers"],
+        options["feedforward"],
+        options.get("project", True),
+    )
+    return [columns.grad, *parameters.grad.split([math.prod(s) for s in shapes])]
+
+
+def assert_as_good_as_torch(tensors, options):
+    oracle = run(reference.segment_encoder, tensors, options, torch.float64)
+    if not oracle.numel():
+        assert run(ops.segment_encoder, tensors, options).shape == oracle.shape
+        return
+    torch_error = (run(reference.segment_encoder, tensors, options).double() - oracle).abs().max()
+    error = (run(ops.segment_encoder, tensors, options).double() - oracle).abs().max()
+    assert error <= 2 * torch_error + 1e-6 * oracle.abs().max()
+
+
+def assert_gradients(tensors, options, tolerance=1e-4):
+    oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
+    largest = max(g.norm() for g in oracle)
+    for i, (got, wanted) in enumerate(zip(gradients(ops.segment_encoder, tensors, options), oracle, strict=True)):
+        assert (got - wanted).norm() <= tolerance * wanted.norm() + 1e-6 * largest, f"tensor {i}"
+
+
+@pytest.mark.parametrize("options", [LOW, HIGH, SMALL], ids=["low", "high", "small"])
+@pytest.mark.parametrize("sizes", [[1], [0, 1, 2, 0, 15, 16, 17], [400, 33]], ids=str)
+def test_segment_encoder_matches_float64(sizes, options):
+    tensors, options = problem(sizes, subsets=2, **options)
+    assert_as_good_as_torch(tensors, options)
+    assert_as_good_as_torch(tensors, options | {"pool": not options.get("pool", True)})
+
+
+def test_segment_encoder_long_segment():
+    tensors, options = problem([16384], policies=1, **SMALL | {"layers": 1, "heads": 1})
+    assert_as_good_as_torch(tensors, options)
+    tensors, options = problem([1500, 5], policies=1, **SMALL)
+    assert_gradients(tensors, options)
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e-3, 1e4])
+def test_segment_encoder_huge_and_tiny_values(scale):
+    tensors, options = problem([5, 70], scale=scale, **LOW)
+    assert_as_good_as_torch(tensors, options)
+    tensors = (*tensors[:4], tensors[4] * 30)
+    assert_as_good_as_torch(tensors, options)
+
+
+def test_segment_encoder_no_segments():
+    for sizes in [[], [0], [0, 0]]:
+        tensors, options = problem(sizes, **SMALL)
+        out = run(ops.segment_encoder, tensors, options)
+        assert out.shape == (2, 1, len(sizes), 16) and not out.any()
+        assert not any(g.any() for g in gradients(ops.segment_encoder, tensors, options))
+        assert not run(ops.segment_encoder, tensors, options | {"pool": False}).any()
+
+
+@pytest.mark.parametrize("options", [LOW, HIGH], ids=["low", "high"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_segment_encoder_gradients(options, dropout):
+    tensors, options = problem([0, 1, 2, 15, 150, 17], **options)
+    assert_gradients(tensors, options | {"dropout": dropout, "rng": torch.tensor([3, 4])})
+
+
+def test_segment_encoder_shared_rows():
+    tensors, options = problem([30, 20], subsets=3, distinct=40, **SMALL)
+    assert_gradients(tensors, options)
+
+
+@st.composite
+def shapes(draw):
+    heads, head = draw(st.integers(1, 5)), draw(st.integers(1, 9))
+    project = draw(st.booleans())
+    width = heads * head
+    return {
+        "sizes": draw(st.lists(st.integers(0, 40), max_size=4)),
+        "seed": draw(st.integers(0, 1000)),
+        "policies": draw(st.integers(1, 3)),
+        "subsets": draw(st.integers(1, 2)),
+        "ds": draw(st.integers(0, 20 if project else width)),
+        "dc": draw(st.integers(1, 5)),
+        "width": width,
+        "layers": draw(st.integers(int(not project), 3)),
+        "heads": heads,
+        "feedforward": draw(st.integers(1, 70)),
+        "project": project,
+        "pool": draw(st.booleans()),
+        "dropout": draw(st.sampled_from([0.0, 0.1, 0.7])),
+        "rng": torch.tensor([draw(st.integers(-(2**40), 2**40)), 2]),
+    }
+
+
+@settings(max_examples=40, deadline=None)
+@given(shapes())
+def test_segment_encoder_any_shape(shape):
+    tensors, options = problem(**shape)
+    assert_as_good_as_torch(tensors, options)
+    if options["width"] > 2:  # norms of one or two columns are steps: their gradients vanish or explode
+        oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
+        torch_too = gradients(reference.segment_encoder, tensors, options)
+        largest = max(g.norm() for g in oracle)
+        for got, usual, wanted in zip(gradients(ops.segment_encoder, tensors, options), torch_too, oracle, strict=True):
+            assert (got - wanted).norm() <= 10 * (usual - wanted).norm() + 1e-4 * (wanted.norm() + 0.01 * largest)
+
+
+def test_segment_encoder_is_torchs_layer():
+    tensors, options = problem([12], policies=1, spare=0, **LOW | {"pool": False})
+    layer = torch.nn.TransformerEncoderLayer(64, 2, 128, batch_first=True).eval()
+    encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    project = torch.nn.Linear(8, 64)
+    names = ["self_attn.in_proj_weight", "self_attn.in_proj_bias", "self_attn.out_proj.weight"]
+    names += ["self_attn.out_proj.bias", "norm1.weight", "norm1.bias", "linear1.weight", "linear1.bias"]
+    names += ["linear2.weight", "linear2.bias", "norm2.weight", "norm2.bias"]
+    inside = [encoder.layers[i].get_parameter(name) for i in range(2) for name in names]
+    parameters = torch.nn.utils.parameters_to_vector([*project.parameters(), *inside]).detach()
+    x = torch.cat([tensors[0][tensors[2][0].long()], tensors[1][0, tensors[2][0].long()]], -1)
+    expected = encoder(torch.relu(project(x))[None])
+    got = run(ops.segment_encoder, (*tensors[:4], parameters), options)
+    torch.testing.assert_close(got[0], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_segment_encoder_drops_what_it_should():
+    tensors, options = problem([40, 300], policies=1, **LOW)
+    options["dropout"] = 0.25
+    plain = run(ops.segment_encoder, tensors, options)
+    assert torch.equal(plain, run(ops.segment_encoder, tensors, options | {"dropout": 0.0}))
+    draws = [run(ops.segment_encoder, tensors, options | {"rng": torch.tensor([1, step])}) for step in range(2)]
+    assert not torch.equal(draws[0], draws[1])
+    assert torch.equal(draws[1], run(ops.segment_encoder, tensors, options | {"rng": torch.tensor([1 + 2**32, 1])}))
+    base = options | {"rng": torch.tensor([1, 1])}
+    later = run(ops.segment_encoder, tensors, base | {"segment_base": 8})
+    assert not torch.equal(later, draws[1])
+
+
+def test_segment_encoder_dropout_is_a_tile_of_the_whole():
+    tensors, options = problem([9, 30], policies=3, **SMALL, dropout=0.2, rng=torch.tensor([8, 9]))
+    whole = run(ops.segment_encoder, tensors, options)
+    states, columns, *rest = tensors
+    tile = run(ops.segment_encoder, (states, columns[1:], *rest), options | {"segment_base": 7 + 2})
+    assert torch.equal(tile, whole[1:])
+
+
+@pytest.mark.parametrize("options", [LOW, HIGH], ids=["low", "high"])
+def test_segment_encoder_same_for_any_threads(options):
+    tensors, options = problem([100, 3, 0, 50, 51, 12, 77, 5], policies=6, subsets=2, distinct=300, **options)
+    options |= {"dropout": 0.1, "rng": torch.tensor([3, 4])}
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in range(1, 9):
+            torch.set_num_threads(threads)
+            results.append(
+                [
+                    run(ops.segment_encoder, tensors, options),
+                    *gradients(ops.segment_encoder, tensors, options),
+                ]
+            )
+    finally:
+        torch.set_num_threads(before)
+    for result in results[1:]:
+        assert all(map(torch.equal, result, results[0]))
+
+
+@pytest.mark.parametrize("pool", [True, False])
+def test_segment_encoder_opcheck(pool):
+    tensors, _ = problem([5, 0, 2], **SMALL)
+    states, columns, rows, offsets, parameters = tensors
+    torch.library.opcheck(
+        torch.ops.sopr_fast.segment_encoder.default,
+        (
+            states,
+            columns.requires_grad_(),
+            rows,
+            offsets,
+            parameters.requires_grad_(),
+            torch.tensor([1, 2]),
+            *(16, 2, 2, 24, True, pool, 0.1, 0, 0, "fp32"),
+        ),
+    )
+
+
+ISA_SCRIPT = """
+import sys, torch
+from sopr_fast import _native
+from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, assert_gradients, problem
+assert _native._cpu.isa == sys.argv[1]
+for options in (LOW, HIGH, SMALL, SMALL | {"width": 21, "heads": 3, "feedforward": 5}):
+    tensors, options = problem([0, 1, 17, 150], **options)
+    assert_as_good_as_torch(tensors, options)
+    assert_gradients(tensors, options | {"dropout": 0.1, "rng": torch.tensor([3, 4])})
+"""
+
+
+@pytest.mark.parametrize("isa", _native._cpu.supported_isas)
+def test_segment_encoder_instruction_sets(isa):
+    environment = os.environ | {"SOPR_FAST_ISA": isa}
+    environment["PYTHONPATH"] = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
+    subprocess.run([sys.executable, "-c", ISA_SCRIPT, isa], env=environment, check=True)
+
+
+def test_segment_encoder_non_contiguous():
+    tensors, options = problem([5, 9], **SMALL)
+    states, columns, rows, offsets, parameters = tensors
+    other = (
+        states.t().contiguous().t(),
+        columns.transpose(0, 1).contiguous().transpose(0, 1),
+        torch.stack([rows, rows], -1)[..., 0],
+        offsets,
+        torch.stack([parameters, parameters], 1)[:, 0],
+    )
+    assert torch.equal(run(ops.segment_encoder, other, options), run(ops.segment_encoder, tensors, options))
+
+
+def test_segment_encoder_keeps_only_inputs():
+    tensors, options = problem([60] * 8, policies=8, **LOW)
+    saved = []
+    tensors[4].requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        ops.segment_encoder(*tensors, **options)
+    assert {t.data_ptr() for t in saved} <= {t.data_ptr() for t in tensors}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"heads": 3}, "heads must divide the width"),
+        ({"layers": -1}, "layers must be at least 0"),
+        ({"dropout": 1.0}, "dropout must be in"),
+        ({"precision": "fp16"}, "precision must be"),
+        ({"project": False}, "the 8 inputs must be as many as the width 16"),
+        ({"rng": torch.tensor([1])}, "rng must have shape"),
+        ({"layers": 3}, "parameters must have shape"),
+    ],
+)
+def test_segment_encoder_refuses_options(change, message):
+    tensors, options = problem([5, 9], **SMALL)
+    with pytest.raises(ValueError, match=message):
+        run(ops.segment_encoder, tensors, options | change)
+
+
+@pytest.mark.parametrize("offsets", [[0, 5, 17], [1, 5, 14], [0, 9, 5], []])
+def test_segment_encoder_refuses_offsets(offsets):
+    tensors, options = problem([5, 9], **SMALL)
+    wrong = torch.tensor([offsets], dtype=torch.int32)
+    with pytest.raises(ValueError, match="offsets"):
+        ops.segment_encoder(*tensors[:3], wrong, tensors[4], **options)
+
+
+@pytest.mark.parametrize("row", [-1, 16])
+def test_segment_encoder_refuses_rows(row):
+    tensors, options = problem([5, 9], **SMALL)
+    rows = tensors[2].numpy().copy()
+    rows[0, 3] = row
+    with pytest.raises(ValueError, match=r"rows must be in \[0, 16\)"):
+        ops.segment_encoder(*tensors[:2], torch.from_numpy(rows), *tensors[3:], **options)
+
+
+def test_segment_encoder_refuses_dtype():
+    tensors, options = problem([5, 9], **SMALL)
+    with pytest.raises(TypeError, match="columns must be torch.float32, got torch.float64"):
+        ops.segment_encoder(tensors[0], tensors[1].double(), *tensors[2:], **options)

@@ -1,0 +1,267 @@
+"""Transformer encoder layers inside every segment of a ragged batch: both levels of the scoring model."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import _native
+from . import reference
+from .library import call_cpu, check_tensor, define
+from .reference import encoder_shapes
+
+_log = logging.getLogger(__name__)
+
+
+def segment_encoder(
+    states: Tensor,  # (U, ds)
+    columns: Tensor,  # (P, U, dc)
+    rows: Tensor,  # (S, N)
+    offsets: Tensor,  # (S, K + 1)
+    parameters: Tensor,
+    *,
+    width: int,
+    layers: int,
+    heads: int,
+    feedforward: int,
+    project: bool = True,
+    pool: bool = True,
+    dropout: float = 0.0,
+    rng: Tensor | None = None,
+    level: int = 0,
+    segment_base: int = 0,
+    precision: str = "fp32",
+) -> Tensor:
+    """Encodes every segment of every (policy, subset) by post-norm transformer layers (paper section 3.1).
+
+    Token t of (p, s) is ``[states[rows[s, t]], columns[p, rows[s, t]]]``. Tokens attend to those of their segment
+    alone. A segment's result is the mean over its tokens, 0 if it has none.
+
+    Args:
+        states: (U, ds) float32, shared by all policies; ds may be 0.
+        columns: (P, U, dc) float32.
+        rows: (S, N) int32 into the states, those of a segment side by side.
+        offsets: (S, K + 1) int32; segment k of subset s is ``rows[s, offsets[s, k]:offsets[s, k + 1]]``. Ascends
+            from 0 to at most N; rows past the last segment are ignored.
+        parameters: flat float32: the tensors of ``ops.encoder_shapes`` one after the other.
+        width, layers, heads, feedforward: of torch's TransformerEncoderLayer (ReLU, norm last, eps 1e-5).
+        project: tokens pass a linear layer and ReLU first; otherwise ds + dc must equal the width.
+        pool: return means of segments, not tokens.
+        dropout: probability; needs ``rng``, int64 (2,): seed and step. Without ``rng`` nothing is dropped.
+        level, segment_base: tell apart the numbers that dropout draws: see csrc/philox.h. Segment (p, s, k) is
+            number ``segment_base + (p * S + s) * K + k``.
+        precision: "fp32", or "bf16" for the operands of matrix products, sums in float32. bf16 applies to the
+            forward pass where the processor has AVX512-BF16; elsewhere, and for gradients, it computes in float32.
+
+    Returns:
+        (P, S, K, width) float32 if ``pool``, else (P, S, N, width) in the order of ``rows``, 0 past the last segment.
+        Differentiable in ``parameters`` and ``columns``; gradients recompute the pass and keep only its inputs.
+
+    Raises:
+        TypeError, ValueError: a wrong dtype, shape, row, offset or option.
+
+    Equivalent to::
+
+        x = torch.cat([states[rows[s, a:b]], columns[p, rows[s, a:b]]], -1)  # a, b = offsets[s, k : k + 2]
+        x = torch.relu(x @ weight.T + bias)                                  # if project
+        out[p, s, k] = encoder(x[None])[0].mean(0)                           # torch.nn.TransformerEncoder
+    """
+    states = check_tensor("states", states, torch.float32, "U", "ds")
+    columns = check_tensor("columns", columns, torch.float32, "P", len(states), "dc")
+    rows = check_tensor("rows", rows, torch.int32, "S", "N")
+    offsets = check_tensor("offsets", offsets, torch.int32, len(rows), "K + 1")
+    _check_options(width, layers, heads, feedforward, dropout, precision)
+    inputs = states.shape[1] + columns.shape[2]
+    if not project and inputs != width:
+        raise ValueError(f"without project, the {inputs} inputs must be as many as the width {width}")
+    shapes = encoder_shapes(inputs, width, layers, feedforward, project)
+    parameters = check_tensor("parameters", parameters, torch.float32, sum(map(math.prod, shapes)))
+    if rng is not None:
+        rng = check_tensor("rng", rng, torch.int64, 2)
+    if offsets.shape[1] < 1:
+        raise ValueError("offsets must have at least one column")
+    if not torch.compiler.is_compiling() and states.device.type == "cpu":
+        _check_rows(rows, offsets, len(states))
+    options = {
+        "width": width,
+        "layers": layers,
+        "heads": heads,
+        "feedforward": feedforward,
+        "project": project,
+        "pool": pool,
+        "dropout": dropout,
+        "level": level,
+        "segment_base": segment_base,
+        "precision": precision,
+    }
+    if states.device.type != "cpu":
+        _log.info("segment_encoder: no kernel for %s, running the reference", states.device.type)
+        return reference.segment_encoder(states, columns, rows, offsets, parameters, rng=rng, **options)
+    return _segment_encoder(states, columns, rows, offsets, parameters, rng, *options.values())
+
+
+def _check_options(width, layers, heads, feedforward, dropout, precision) -> None:
+    for name, value, least in [
+        ("width", width, 1),
+        ("layers", layers, 0),
+        ("heads", heads, 1),
+        ("feedforward", feedforward, 1),
+    ]:
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+    if width % heads:
+        raise ValueError(f"heads must divide the width, got {heads} heads for width {width}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be in [0, 1), got {dropout}")
+    if precision not in ("fp32", "bf16"):
+        raise ValueError(f"precision must be 'fp32' or 'bf16', got {precision!r}")
+
+
+def _check_rows(rows: Tensor, offsets: Tensor, states: int) -> None:
+    ends, row = offsets.numpy(), rows.numpy()
+    wrong = (ends[:, 0] != 0) | (ends[:, -1] > row.shape[1]) | (ends[:, 1:] < ends[:, :-1]).any(1)
+    if wrong.any():
+        s = int(wrong.argmax())
+        raise ValueError(f"offsets[{s}] must ascend from 0 to at most the {row.shape[1]} rows")
+    if row.size and (row.min() < 0 or row.max() >= states):
+        raise ValueError(f"rows must be in [0, {states}), the states; found {row.min()} and {row.max()} among them")
+
+
+def _kernel_arguments(
+    states,
+    columns,
+    rows,
+    offsets,
+    parameters,
+    rng,
+    width,
+    layers,
+    heads,
+    feedforward,
+    project,
+    pool,
+    dropout,
+    level,
+    segment_base,
+    precision,
+    *,
+    out: Tensor | None,
+    backward: bool,
+):
+    """The kernels' parameter struct, its workspace, and the tensors that must outlive both."""
+    sizes = np.diff(offsets.numpy(), axis=1).ravel()
+    order = torch.from_numpy(np.argsort(-sizes, kind="stable").astype(np.int32))
+    arguments = _native._cpu.SegmentEncoder(
+        states=states.data_ptr(),
+        columns=columns.data_ptr(),
+        rows=rows.data_ptr(),
+        offsets=offsets.data_ptr(),
+        order=order.data_ptr(),
+        parameters=parameters.data_ptr(),
+        rng=0 if rng is None else rng.data_ptr(),
+        out=0 if out is None else out.data_ptr(),
+        policies=len(columns),
+        subsets=len(rows),
+        states_count=len(states),
+        state_width=states.shape[1],
+        column_width=columns.shape[2],
+        subset_size=rows.shape[1],
+        clusters=offsets.shape[1] - 1,
+        width=width,
+        layers=layers,
+        heads=heads,
+        feedforward=feedforward,
+        longest=int(sizes.max(initial=0)),
+        segment_base=segment_base,
+        dropout=dropout,
+        level=level,
+        project=project,
+        pool=pool,
+        bf16=precision == "bf16",
+    )
+    floats = _native._cpu.segment_encoder_workspace(arguments, backward, _native.threads())
+    return arguments, torch.empty(floats), order
+
+
+def _contiguous(states, columns, rows, offsets, parameters, rng):
+    tensors = (t.contiguous() for t in (states, columns, rows, offsets, parameters))
+    return *tensors, None if rng is None else rng.contiguous()
+
+
+def _forward(states, columns, rows, offsets, parameters, rng, *options) -> Tensor:
+    tensors = _contiguous(states, columns, rows, offsets, parameters, rng)
+    out = _fake(*tensors, *options)
+    arguments, workspace, _order = _kernel_arguments(*tensors, *options, out=out, backward=False)
+    call_cpu("segment_encoder", arguments, workspace)
+    return out
+
+
+def _fake(states, columns, rows, offsets, parameters, rng, *options) -> Tensor:
+    width, pool = options[0], options[5]
+    tokens = offsets.shape[1] - 1 if pool else rows.shape[1]
+    return columns.new_empty(columns.shape[0], rows.shape[0], tokens, width)
+
+
+def _backward_kernel(grad_out, columns_grad, states, columns, rows, offsets, parameters, rng, *options):
+    tensors = _contiguous(states, columns, rows, offsets, parameters, rng)
+    grad_out = grad_out.contiguous()
+    grad_parameters, grad_columns = _fake_backward(grad_out, columns_grad, *tensors)
+    arguments, workspace, _order = _kernel_arguments(*tensors, *options, out=None, backward=True)
+    call_cpu(
+        "segment_encoder_backward",
+        arguments,
+        workspace,
+        grad_out,
+        grad_parameters,
+        grad_columns if columns_grad else None,
+    )
+    return grad_parameters, grad_columns
+
+
+def _fake_backward(grad_out, columns_grad, states, columns, rows, offsets, parameters, *_):
+    grad_columns = torch.empty_like(columns) if columns_grad else columns.new_empty(0)
+    return torch.empty_like(parameters), grad_columns
+
+
+_TENSORS = "Tensor states, Tensor columns, Tensor rows, Tensor offsets, Tensor parameters, Tensor? rng"
+_OPTIONS = (
+    "int width, int layers, int heads, int feedforward, bool project, bool pool, float dropout, int level, "
+    "int segment_base, str precision"
+)
+
+_segment_encoder_backward = define(
+    f"segment_encoder_backward(Tensor grad_out, bool columns_grad, {_TENSORS}, {_OPTIONS}) -> (Tensor, Tensor)",
+    cpu=_backward_kernel,
+    fake=_fake_backward,
+)
+
+
+def _setup_context(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs[:6])
+    ctx.options = inputs[6:]
+
+
+def _backward(ctx, grad_out: Tensor):
+    columns_grad = ctx.needs_input_grad[1]
+    grad_parameters, grad_columns = _segment_encoder_backward(grad_out, columns_grad, *ctx.saved_tensors, *ctx.options)
+    return (
+        None,
+        grad_columns if columns_grad else None,
+        None,
+        None,
+        grad_parameters,
+        *[None] * (len(ctx.options) + 1),
+    )
+
+
+_segment_encoder = define(
+    f"segment_encoder({_TENSORS}, {_OPTIONS}) -> Tensor",
+    cpu=_forward,
+    fake=_fake,
+    backward=_backward,
+    setup_context=_setup_context,
+)
