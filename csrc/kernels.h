@@ -34,6 +34,32 @@ struct SegmentMeanBackward {
     int64_t segments, width;
 };
 
+// out = x, where segment g's row r and column c are dropped as philox.h says, head 0.
+struct SegmentDropout {
+    const float* x;          // (T, E)
+    const int32_t* offsets;  // (G + 1)
+    float* out;              // (T, E)
+    int64_t segments, width;
+    Dropout dropout;
+};
+
+// Inside every segment and head, out = dropout(softmax(scale q k^T)) v; rows of the weights are queries.
+struct SegmentAttention {
+    const float *q, *k, *v;  // (T, H, D)
+    const int32_t* offsets;  // (G + 1)
+    float* out;              // (T, H, D)
+    float* log2_sum;         // (T, H): log2 of the sum of exponentials of each query, for the backward pass
+    int64_t segments, heads, dim;
+    float scale;
+    Dropout dropout;
+};
+
+struct SegmentAttentionBackward {
+    SegmentAttention forward;         // with its outputs, as inputs
+    const float* grad_out;            // (T, H, D)
+    float *grad_q, *grad_k, *grad_v;  // (T, H, D)
+};
+
 // labels[b, n] = the nearest of problem b's centroids, the first of several; distances[b, n] = its squared distance.
 struct KMeansAssign {
     const float* points;     // (B, N, D)

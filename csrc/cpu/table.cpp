@@ -7,6 +7,9 @@ extern const Table table;
 const Table table = {
     segment_mean,
     segment_mean_backward,
+    segment_dropout,
+    segment_attention,
+    segment_attention_backward,
     kmeans_assign,
     kmeans_init,
     kmeans,

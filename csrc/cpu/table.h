@@ -8,6 +8,9 @@ namespace sopr {
 struct Table {
     void (*segment_mean)(const SegmentMean&, int threads);
     void (*segment_mean_backward)(const SegmentMeanBackward&, int threads);
+    void (*segment_dropout)(const SegmentDropout&, int threads);
+    void (*segment_attention)(const SegmentAttention&, int threads);
+    void (*segment_attention_backward)(const SegmentAttentionBackward&, int threads);
     void (*kmeans_assign)(const KMeansAssign&, int threads);
     void (*kmeans_init)(const KMeansInit&, int threads);
     void (*kmeans)(const KMeans&, int threads);
@@ -21,6 +24,9 @@ struct Table {
 namespace SOPR_LEVEL {
 void segment_mean(const SegmentMean&, int threads);
 void segment_mean_backward(const SegmentMeanBackward&, int threads);
+void segment_dropout(const SegmentDropout&, int threads);
+void segment_attention(const SegmentAttention&, int threads);
+void segment_attention_backward(const SegmentAttentionBackward&, int threads);
 void kmeans_assign(const KMeansAssign&, int threads);
 void kmeans_init(const KMeansInit&, int threads);
 void kmeans(const KMeans&, int threads);

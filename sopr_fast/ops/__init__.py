@@ -2,6 +2,8 @@
 
 from .kmeans import KMeans, kmeans, kmeans_assign, kmeans_plusplus, sort_by_cluster
 from .reference import encoder_shapes
+from .segment_attention import segment_attention
+from .segment_dropout import segment_dropout
 from .segment_encoder import segment_encoder
 from .segment_mean import segment_mean
 
@@ -11,6 +13,8 @@ __all__ = [
     "kmeans",
     "kmeans_assign",
     "kmeans_plusplus",
+    "segment_attention",
+    "segment_dropout",
     "segment_encoder",
     "segment_mean",
     "sort_by_cluster",

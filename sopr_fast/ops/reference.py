@@ -68,6 +68,50 @@ def dropout_mask(
     return torch.where(draws < threshold, 0.0, float(scale)).float()
 
 
+def segment_dropout(
+    x: Tensor,
+    offsets: Tensor,
+    *,
+    probability: float,
+    rng: Tensor | None,
+    level: int = 0,
+    layer: int = 0,
+    site: int = 0,
+    segment_base: int = 0,
+) -> Tensor:
+    """See `ops.segment_dropout`."""
+    if rng is None or probability == 0:
+        return x
+    segment, row = segments_and_rows(offsets)
+    place = {"level": level, "layer": layer, "site": site}
+    return x * dropout_mask(segment + segment_base, row, x.shape[1], rng=rng, probability=probability, **place)
+
+
+def segment_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    offsets: Tensor,
+    *,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    rng: Tensor | None = None,
+    level: int = 0,
+    layer: int = 0,
+    segment_base: int = 0,
+) -> Tensor:
+    """See `ops.segment_attention`."""
+    scale = q.shape[2] ** -0.5 if scale is None else scale
+    drop = functools.partial(_drop, rng=rng, probability=dropout, level=level, layer=layer, site=0, heads=q.shape[1])
+    parts = [q[:0]]
+    for g, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):
+        queries, keys, values = (x[begin:end].transpose(0, 1)[None] for x in (q, k, v))  # (1, H, L, D)
+        number = torch.tensor([segment_base + g], device=q.device)
+        weights = drop(number, torch.softmax(queries * scale @ keys.mT, -1))
+        parts.append((weights @ values)[0].transpose(0, 1))
+    return torch.cat(parts)
+
+
 def kmeans_assign(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
     """See `ops.kmeans_assign`."""
     squared = (points[:, :, None] - centroids[:, None]).square().sum(-1)  # (problems, points, clusters)

@@ -1,0 +1,118 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sopr_fast import ops
+from sopr_fast.ops import reference
+
+RNG = torch.tensor([11, 5])
+
+
+def batch(sizes, heads, dim, seed=0, spread=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    offsets = torch.tensor([0, *torch.tensor(sizes).cumsum(0).tolist()], dtype=torch.int32)
+    q, k, v = spread * torch.randn(3, int(offsets[-1]), heads, dim, generator=generator)
+    return q, k, v, offsets
+
+
+def error_of(found, expected):
+    return (found.double() - expected).abs().max().item() if expected.numel() else 0.0
+
+
+def check_forward(sizes, heads, dim, spread=1.0, **options):
+    *inputs, offsets = batch(sizes, heads, dim, spread=spread)
+    oracle = reference.segment_attention(*(x.double() for x in inputs), offsets, **options)
+    plain = reference.segment_attention(*inputs, offsets, **options)
+    found = ops.segment_attention(*inputs, offsets, **options)
+    largest = oracle.abs().max().item() if oracle.numel() else 0.0
+    assert error_of(found, oracle) <= 2 * error_of(plain, oracle) + 1e-6 * largest
+
+
+@pytest.mark.parametrize("sizes", [[3], [0], [1, 0, 15, 16, 17, 0], [400, 2], []], ids=str)
+@pytest.mark.parametrize(("heads", "dim"), [(2, 32), (8, 8), (1, 5)])
+def test_segment_attention_matches_float64(sizes, heads, dim):
+    check_forward(sizes, heads, dim)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 40), max_size=6),
+    heads=st.integers(1, 3),
+    dim=st.integers(1, 17),
+    spread=st.sampled_from([1e-20, 1e-3, 1.0, 30.0]),
+    dropout=st.sampled_from([0.0, 0.3]),
+)
+def test_segment_attention_on_any_shape(sizes, heads, dim, spread, dropout):
+    check_forward(sizes, heads, dim, spread, dropout=dropout, rng=RNG, level=1, layer=2, segment_base=9)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize(("heads", "dim"), [(2, 32), (3, 5)])
+def test_segment_attention_gradients_match_float64(heads, dim, dropout):
+    *inputs, offsets = batch([5, 0, 1, 70, 16], heads, dim)
+    options = {"scale": 0.3, "dropout": dropout, "rng": RNG, "layer": 1}
+    weights = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1))
+    found = [x.clone().requires_grad_() for x in inputs]
+    (ops.segment_attention(*found, offsets, **options) * weights).sum().backward()
+    oracle = [x.double().requires_grad_() for x in inputs]
+    (reference.segment_attention(*oracle, offsets, **options) * weights).sum().backward()
+    for mine, expected in zip(found, oracle, strict=True):
+        assert (mine.grad - expected.grad).norm() <= 1e-5 * expected.grad.norm()
+
+
+def test_a_long_segment_takes_memory_by_its_rows():
+    *inputs, offsets = batch([16384], 1, 4)
+    found = ops.segment_attention(*inputs, offsets)
+    q, k, v = (x.double() for x in inputs)
+    some = torch.arange(0, 16384, 1000)
+    expected = torch.softmax(q[some, 0] / 2 @ k[:, 0].T, -1) @ v[:, 0]
+    assert error_of(found[some, 0], expected) <= 1e-5 * expected.abs().max()
+
+
+def test_segment_attention_opcheck():
+    *inputs, offsets = batch([5, 0, 2], 2, 4)
+    inputs = [x.requires_grad_() for x in inputs]
+    for rng, dropout in ((None, 0.0), (RNG, 0.2)):
+        arguments = (*inputs, offsets, 0.5, dropout, rng, 0, 1, 3)
+        torch.library.opcheck(torch.ops.sopr_fast.segment_attention.default, arguments)
+
+
+@pytest.mark.parametrize("site", [1, 3])
+def test_segment_dropout_is_the_reference_mask(site):
+    x, *_, offsets = batch([5, 0, 1, 30], 1, 67)
+    x = x[:, 0]
+    options = {"probability": 0.25, "rng": RNG, "level": 1, "layer": 4, "site": site, "segment_base": 70}
+    expected = reference.segment_dropout(x, offsets, **options)
+    assert torch.equal(ops.segment_dropout(x, offsets, **options), expected)
+    assert 0.15 < (expected == 0).float().mean() < 0.35
+
+
+def test_segment_dropout_gradient_is_the_same_mask():
+    offsets = torch.tensor([0, 4, 9], dtype=torch.int32)
+    x = torch.ones(9, 20, requires_grad=True)
+    y = ops.segment_dropout(x, offsets, probability=0.5, rng=RNG)
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())
+
+
+def test_segment_dropout_opcheck():
+    x, *_, offsets = batch([5, 0, 2], 1, 8)
+    arguments = (x[:, 0].clone().requires_grad_(), offsets, RNG, 0.3, 0, 1, 2, 3)
+    torch.library.opcheck(torch.ops.sopr_fast.segment_dropout.default, arguments)
+
+
+def test_no_dropout_without_rng_or_probability():
+    x, *_, offsets = batch([5], 1, 8)
+    assert ops.segment_dropout(x[:, 0], offsets, probability=0.5, rng=None) is not None
+    assert torch.equal(ops.segment_dropout(x[:, 0], offsets, probability=0.0, rng=RNG), x[:, 0])
+    with pytest.raises(ValueError, match="dropout must be at least 0 and below 1"):
+        ops.segment_dropout(x[:, 0], offsets, probability=1.0, rng=RNG)
+
+
+def test_segment_attention_refuses_other_shapes():
+    q, k, v, offsets = batch([5], 2, 4)
+    with pytest.raises(ValueError, match=r"k must have shape \(5, 2, 4\), got \(5, 1, 4\)"):
+        ops.segment_attention(q, k[:, :1], v, offsets)
+    with pytest.raises(ValueError, match="offsets"):
+        ops.segment_attention(q, k, v, torch.tensor([0, 4], dtype=torch.int32))
