@@ -30,7 +30,7 @@ def weights(ranker):
         {"loss": "mse"},
         {"score": "sort"},
         {"class_token": True, "steps": 200, "learning_rate": 1e-2},
-        {"encoder": "mlp"},
+        {"encoder": "mlp", "steps": 120},
         {"input_norm": "none"},
         {"tie_margin": 0.2},
         {"action_noise": 0.01},

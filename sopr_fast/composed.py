@@ -6,6 +6,7 @@ Both take a few policies at a time and compute them again in the backward pass, 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -41,11 +42,9 @@ def segment_encoder(
 ) -> Tensor:
     """See `ops.segment_encoder`, whose arguments and result these are; always in the precision of its tensors."""
     _log.info("segment_encoder runs composed of torch operators on %s, %s", columns.device, columns.dtype)
-    shapes = [(3 * width, width), (3 * width,), (width, width), (width,), (width,), (width,)]
-    shapes += [(feedforward, width), (feedforward,), (width, feedforward), (width,), (width,), (width,)]
     inputs = states.shape[1] + columns.shape[2]
-    shapes = [(width, inputs), (width,)] * project + shapes * layers
-    pieces = parameters.split([torch.Size(shape).numel() for shape in shapes])
+    shapes = ops.encoder_shapes(inputs, width, layers, feedforward, project)
+    pieces = parameters.split([math.prod(shape) for shape in shapes])
     weights = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
     projection, weights = (weights[:2], weights[2:]) if project else (None, weights)
 

@@ -168,7 +168,7 @@ def row_moments(states: Tensor, columns: Tensor, rows: Tensor) -> tuple[Tensor, 
 
 
 def _has_kernel(columns: Tensor) -> bool:
-    return hasattr(ops, "segment_encoder") and columns.device.type == "cpu" and columns.dtype == torch.float32
+    return columns.device.type == "cpu" and columns.dtype == torch.float32
 
 
 def _linear(x: Tensor, layer: nn.Linear) -> Tensor:

@@ -1,0 +1,156 @@
+"""How well SOPR-T orders real policies it has not seen, beside two trivial rankings.
+
+For each split of the 50 HalfCheetah snapshots into 30 training, 10 validation and 10 test policies
+(numpy.random.default_rng(split).permutation(50)) and each seed: train, rank the 10, compare with their returns.
+
+    python bench/quality.py --splits 6 --seeds 3 --out out/quality.json
+    python bench/quality.py --splits 1 --seeds 3 --subset-size 16384 --clusters 256 --out out/quality-full.json
+
+Writes the file after every run and goes on from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import sopr_fast
+from sopr_fast import example
+from sopr_fast.config import Config
+from sopr_fast.files import atomic_path
+from sopr_fast.inputs import read_states
+from sopr_fast.metrics import policy_distance, regret_at_k, spearman
+from sopr_fast.policies import as_policies, collect, load, probe
+
+
+def main() -> None:
+    options = _options()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    policies, returns, states = read_set(options.data)
+    changes = {name: json.loads(value) for name, value in (item.split("=", 1) for item in options.set)}
+    config = Config(
+        subset_size=options.subset_size,
+        clusters=options.clusters,
+        subsets=options.steps,
+        steps=options.steps,
+        **changes,
+    )
+    results = json.loads(options.out.read_text()) if options.out.exists() else {"config": config.to_dict(), "runs": []}
+    if results["config"] != config.to_dict():
+        raise SystemExit(f"{options.out} holds runs with other options")
+    done = {(run["split"], run["seed"]) for run in results["runs"]}
+    for split in range(options.first_split, options.first_split + options.splits):
+        for seed in range(options.first_seed, options.first_seed + options.seeds):
+            if (split, seed) in done:
+                continue
+            run = measure(policies, returns, states, config, split, seed, options.rank_subsets)
+            results["runs"].append(run)
+            with atomic_path(options.out) as temporary:
+                temporary.write_text(json.dumps(results, indent=1))
+            print(_line(run), flush=True)
+    print(summary(results["runs"]))
+
+
+def measure(policies, returns, states, config, split, seed, rank_subsets) -> dict:
+    order = np.random.default_rng(split).permutation(len(policies))
+    train, validation, test = np.split(order, [30, 40])
+    names = list(policies)
+
+    def chosen(indices):
+        return {names[i]: policies[names[i]] for i in indices}
+
+    start = time.perf_counter()
+    ranker = sopr_fast.fit(
+        chosen(train),
+        returns[train],
+        states,
+        validation=(chosen(validation), returns[validation]),
+        config=config,
+        seed=seed,
+        progress=False,
+    )
+    trained = time.perf_counter() - start
+    ranking = ranker.rank(chosen(test), states, subsets=rank_subsets, seed=seed + 1000, progress=False)
+    true = returns[test]
+    nearest = nearest_returns(chosen(train), chosen(test), returns[train], states)
+    index = test.astype(float)
+    return {
+        "split": split,
+        "seed": seed,
+        "spearman": spearman(true, ranking.scores),
+        "regret@3": regret_at_k(true, ranking.scores, 3),
+        "index_spearman": spearman(true, index),
+        "index_regret@3": regret_at_k(true, index, 3),
+        "nearest_spearman": spearman(true, nearest),
+        "nearest_regret@3": regret_at_k(true, nearest, 3),
+        "best_step": ranker.history["best_step"],
+        "validation_spearman": max(ranker.history["validation_rank_correlation"]),
+        "restarts": ranker.history["restarts"],
+        "last_loss": float(np.mean(ranker.history["loss"][-10:])),
+        "fit_seconds": trained,
+        "rank_seconds": sum(ranking.timings.values()),
+    }
+
+
+def nearest_returns(train, test, returns, states) -> np.ndarray:
+    """The return of the nearest training policy by action distance (Eq. 3), on 4,096 states."""
+    sample = torch.from_numpy(np.ascontiguousarray(states[:: max(1, len(states) // 4096)], np.float32))
+    source = torch.arange(len(sample))
+    known, asked = as_policies(train), as_policies(test)
+    layout = probe(known, sample, source)
+    columns = [collect(group, sample, source, layout).numpy() for group in (known, asked)]
+    return returns[policy_distance(*columns)[1]]
+
+
+def read_set(folder: Path | None):
+    """Policies, returns (50,) and states of the embedded example or of a folder with files of the same kind."""
+    if folder is None:
+        return example.policies(), example.returns(), example.states()
+    with open(folder / "returns.csv") as file:
+        returns = np.array([float(row["return_mean"]) for row in csv.DictReader(file)])
+    policies = {policy.name: policy for policy in load(folder / "policies.npz")}
+    return policies, returns, read_states(folder / "replay.hdf5")
+
+
+def summary(runs: list[dict]) -> str:
+    lines = [f"{'':<24}{'Spearman':>10}{'min':>8}{'regret@3':>10}{'max':>8}"]
+    for label, prefix in (("SOPR-T", ""), ("snapshot index", "index_"), ("nearest policy's return", "nearest_")):
+        rho = np.array([run[f"{prefix}spearman"] for run in runs])
+        regret = np.array([run[f"{prefix}regret@3"] for run in runs])
+        lines.append(f"{label:<24}{rho.mean():>10.3f}{rho.min():>8.3f}{regret.mean():>10.4f}{regret.max():>8.4f}")
+    seconds = np.median([run["fit_seconds"] for run in runs])
+    lines.append(f"{len(runs)} runs, median {seconds:.0f} s to fit, {sum(run['restarts'] for run in runs)} restarts")
+    return "\n".join(lines)
+
+
+def _line(run: dict) -> str:
+    values = (f"{name} {run[name]:.3f}" for name in ("spearman", "regret@3", "index_spearman", "nearest_spearman"))
+    return f"split {run['split']} seed {run['seed']}  " + "  ".join(values) + f"  {run['fit_seconds']:.0f} s"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder with policies.npz, returns.csv, replay.hdf5")
+    parser.add_argument("--splits", type=int, default=6)
+    parser.add_argument("--first-split", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--subset-size", type=int, default=4096)
+    parser.add_argument("--clusters", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--rank-subsets", type=int, default=5)
+    parser.add_argument("--set", nargs="*", default=[], metavar="OPTION=VALUE", help="other options of Config")
+    parser.add_argument("--threads", type=int, default=0, help="0: torch's own number")
+    parser.add_argument("--out", type=Path, required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
