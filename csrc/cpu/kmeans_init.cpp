@@ -59,7 +59,7 @@ struct PlusPlus {
     // [0]: to the nearest row chosen so far, 0 for padding; [1 + c]: if candidate c were chosen too.
     float* squared[1 + kMaxCandidates];  // (padded)
     Left* left[1 + kMaxCandidates];      // (chunks)
-    float to_weight = 1;
+    float to_weight = 0;  // chosen with the first row: until then distances may be too large for integers
 
     void choose(const float* points, const Draws& draws, int64_t clusters, int32_t* rows, int threads);
 

@@ -25,10 +25,11 @@ class Arrays {
     uintptr_t begin_, next_;
 };
 
-// `pieces` equal pieces of memory, one for each worker.
+// `pieces` equal pieces of memory, one for each worker, each on its own cache lines.
 class Scratch {
   public:
-    Scratch(size_t bytes, int pieces) : bytes_(bytes), memory_(std::aligned_alloc(64, bytes * size_t(pieces) + 64)) {
+    Scratch(size_t bytes, int pieces)
+        : bytes_((bytes + 63) / 64 * 64), memory_(std::aligned_alloc(64, bytes_ * size_t(pieces) + 64)) {
         if (!memory_) throw std::bad_alloc();
     }
     ~Scratch() { std::free(memory_); }
@@ -38,7 +39,7 @@ class Scratch {
     Arrays piece(int index) const { return Arrays(reinterpret_cast<uintptr_t>(memory_) + size_t(index) * bytes_); }
 
   private:
-    size_t bytes_;  // a multiple of 64
+    size_t bytes_;
     void* memory_;
 };
 
