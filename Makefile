@@ -1,0 +1,94 @@
+# One-word commands. Everything lands in .venv, build and out; nothing is installed again until a source changes.
+PYTHON ?= python3
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+
+# A user's own choice wins; without a GPU the CUDA kernels are not worth their build.
+SOPR_FAST_CUDA ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo AUTO || echo OFF)
+export SOPR_FAST_CUDA
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+PIP_INSTALL := .venv/bin/python -m pip install -q -c constraints.txt
+BUILD_TOOLS := scikit-build-core pybind11 cmake ninja
+PACKAGE := CMakeLists.txt README.md pyproject.toml $(shell find csrc sopr_fast -type f -not -name '*.pyc')
+CPP := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu')
+INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
+OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py)
+
+.PHONY: demo test test-all bench lint format sanitize matrix clean
+
+demo: $(INSTALLED)
+	.venv/bin/sopr-fast demo $(DEMO_ARGS)
+
+test: $(INSTALLED)
+	.venv/bin/pytest -q -m "not slow"
+
+test-all: $(INSTALLED)
+	.venv/bin/pytest -q
+
+bench: $(INSTALLED) .venv/bench
+	mkdir -p out
+	.venv/bin/pytest -q -s bench --benchmark-json=out/bench.json $(BENCH_ARGS)
+
+lint: .venv/lint
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/clang-format --dry-run --Werror $(CPP)
+
+format: .venv/lint
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+	.venv/bin/clang-format -i $(CPP)
+
+# The operator tests on a CPU module that watches every memory access and every undefined operation.
+sanitize: build/sanitize/installed
+	LD_PRELOAD="$$($(or $(CXX),c++) -print-file-name=libasan.so)" PYTHONPATH=build/sanitize/site \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	.venv/bin/pytest -q -s -m "not slow" $(OPERATOR_TESTS)
+
+# The tests with the oldest torch that pyproject.toml admits and with the newest there is.
+matrix: build/matrix/oldest/installed build/matrix/newest/installed
+	for torch in oldest newest; do \
+	    build/matrix/$$torch/bin/python -m sopr_fast && build/matrix/$$torch/bin/pytest -q -m "not slow" || exit 1; \
+	done
+
+clean:
+	rm -rf .venv build out dist
+
+.venv/made:
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/lint: .venv/made pyproject.toml constraints.txt
+	$(PIP_INSTALL) ruff clang-format
+	touch $@
+
+.venv/tools: .venv/made constraints.txt
+	$(PIP_INSTALL) $(BUILD_TOOLS)
+	touch $@
+
+$(INSTALLED): .venv/tools constraints.txt $(PACKAGE)
+	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[test]'
+	rm -f .venv/installed-*
+	touch $@
+
+.venv/bench: pyproject.toml constraints.txt | $(INSTALLED)
+	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[bench]'
+	touch $@
+
+build/sanitize/installed: $(INSTALLED)
+	$(PIP_INSTALL) --no-build-isolation --no-deps --upgrade --target build/sanitize/site \
+	    -C build-dir=build/sanitize/build -C cmake.define.SOPR_FAST_CUDA=OFF \
+	    -C cmake.define.SOPR_FAST_SANITIZE=address,undefined .
+	touch $@
+
+build/matrix/constraints.txt: constraints.txt
+	mkdir -p build/matrix
+	grep -vE '^(torch|triton|cuda-|nvidia-)' $< > $@
+
+build/matrix/oldest/installed: TORCH := 'torch<2.5'
+build/matrix/newest/installed: TORCH := torch
+build/matrix/%/installed: build/matrix/constraints.txt $(PACKAGE)
+	test -x build/matrix/$*/bin/python || $(PYTHON) -m venv build/matrix/$*
+	build/matrix/$*/bin/python -m pip install -q --upgrade --upgrade-strategy eager -c $< $(TORCH) $(BUILD_TOOLS) '.[test]'
+	touch $@
