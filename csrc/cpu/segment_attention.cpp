@@ -26,8 +26,12 @@ struct Head {
     int64_t segment, head, begin, length, padded;
 
     Head(const SegmentAttention& p, int64_t item)
-        : p(p), segment(item / p.heads), head(item % p.heads), begin(p.offsets[segment]),
-          length(p.offsets[segment + 1] - begin), padded(round_up(length, kLanes)) {}
+        : p(p),
+          segment(item / p.heads),
+          head(item % p.heads),
+          begin(p.offsets[segment]),
+          length(p.offsets[segment + 1] - begin),
+          padded(round_up(length, kLanes)) {}
 
     int64_t at(int64_t row) const { return ((begin + row) * p.heads + head) * p.dim; }
     int64_t row_at(int64_t row) const { return (begin + row) * p.heads + head; }
