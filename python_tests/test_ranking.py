@@ -59,6 +59,19 @@ def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypat
     assert np.array_equal(ranker.rank(candidates, log(), subsets=6).subset_scores, expected)
 
 
+def test_precisions_keep_the_order(ranker):
+    candidates = ladder(np.linspace(0.15, 1.45, 12))
+    exact = ranker.rank(candidates, log(), subsets=8, precision="fp32")
+    rough = ranker.rank(candidates, log(), subsets=8, precision="bf16")
+    error = np.abs(exact.scores - rough.scores).max()
+    assert error <= 0.01 * exact.scores.std()
+    apart = np.abs(exact.scores[:, None] - exact.scores) > 2 * error
+    order = np.sign(exact.scores[:, None] - exact.scores)
+    assert (np.sign(rough.scores[:, None] - rough.scores) == order)[apart].all()
+    with pytest.raises(ValueError, match="precision is 'fp16'"):
+        ranker.rank(candidates, log(), precision="fp16")
+
+
 def test_without_states_the_kept_subsets_serve(ranker, candidates):
     assert len(ranker.subsets) == 5
     again = Subsets.draw(log(), 5, size=TINY.subset_size, clusters=TINY.clusters, seed=0)

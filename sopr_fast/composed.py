@@ -46,7 +46,7 @@ def segment_encoder(
     shapes = ops.encoder_shapes(inputs, width, layers, feedforward, project)
     pieces = parameters.split([math.prod(shape) for shape in shapes])
     weights = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
-    projection, weights = (weights[:2], weights[2:]) if project else (None, weights)
+    projection, weights = weights[: 2 * project], weights[2 * project :]
 
     def encode(x: Tensor, segments: Tensor, base: int) -> Tensor:
         def drop(x: Tensor, layer: int, site: int) -> Tensor:
@@ -77,7 +77,7 @@ def mlp_encoder(
     offsets: Tensor,  # (S, K + 1) int32
     stack: Sequence[Sequence[torch.nn.Linear]],
     *,
-    projection: tuple[Tensor, Tensor] | None,
+    projection: Sequence[Tensor],
     pool: bool,
     dropout: float,
     rng: Tensor | None,
@@ -102,7 +102,7 @@ def _by_policies(
     columns: Tensor,
     rows: Tensor,
     offsets: Tensor,
-    projection: Sequence[Tensor] | None,
+    projection: Sequence[Tensor],
     encode: Callable[[Tensor, Tensor, int], Tensor],
     pool: bool,
     segment_base: int,
@@ -115,7 +115,7 @@ def _by_policies(
     def chunk(seen: Tensor, base: int) -> Tensor:
         policies = len(seen)
         x = torch.cat([states[index].expand(policies, -1, -1), seen[:, index]], -1).flatten(0, 1)
-        if projection is not None:
+        if projection:
             x = functional.linear(x, *projection).relu()
         first = torch.arange(policies, device=rows.device, dtype=torch.int32)[:, None, None] * (subsets * count)
         begins = (first + starts + offsets[:, :-1]).reshape(-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,15 @@ from . import composed, ops
 from .config import Config
 
 LOW, HIGH = 0, 1
+
+
+class Tokens(NamedTuple):
+    """What an encoder reads: token t of policy p and subset s is [states[rows[s, t]], columns[p, rows[s, t]]]."""
+
+    states: Tensor  # (U, dim_s)
+    columns: Tensor  # (P, U, dim_c)
+    rows: Tensor  # (S, N) int32
+    offsets: Tensor  # (S, K + 1) int32
 
 
 class ScoringModel(nn.Module):
@@ -50,49 +60,31 @@ class ScoringModel(nn.Module):
         rows: Tensor,  # (S, N) int32
         offsets: Tensor,  # (S, K + 1) int32
         rng: Tensor | None = None,  # (2,) int64: seed and step of dropout, in training mode
+        precision: str | None = None,  # of matrix products; by default fp32 in training, else the config's
     ) -> Tensor:  # (P, S) float32
         """Scores of P policies on S subsets; in training mode with dropout and the batch norm of this batch."""
-        weight, bias = self._folded_projection(states, columns, rows)
-        clusters = self._encode(
-            self.low,
-            LOW,
-            states,
-            columns,
-            rows,
-            offsets,
-            rng,
-            projection=(weight, bias),
-            heads=self.config.low_heads,
-            feedforward=self.config.low_feedforward,
-        )  # (P, S, K, E)
-        return self._score(clusters, offsets, rng)
+        precision = precision or ("fp32" if self.training else self.config.precision)
+        projection = self._folded_projection(states, columns, rows)
+        low = Tokens(states, columns, rows, offsets)
+        clusters = self._encode(LOW, low, rng, precision, projection=projection)  # (P, S, K, E)
+        return self._score(clusters, offsets, rng, precision)
 
-    def _score(self, clusters: Tensor, offsets: Tensor, rng: Tensor | None) -> Tensor:
+    def _score(self, clusters: Tensor, offsets: Tensor, rng: Tensor | None, precision: str) -> Tensor:
         config = self.config
         policies, subsets, count, width = clusters.shape
         filled = offsets[:, 1:] > offsets[:, :-1]  # (S, K)
         index = torch.arange(subsets * count, dtype=torch.int32, device=filled.device).view(subsets, count)
-        tokens = clusters.reshape(policies, subsets * count, width)
+        vectors = clusters.reshape(policies, subsets * count, width)
         sizes = filled.sum(1, dtype=torch.int32)
         if config.class_token:
-            tokens = torch.cat([tokens, self.class_token.expand(policies, 1, width)], 1)
+            vectors = torch.cat([vectors, self.class_token.expand(policies, 1, width)], 1)
             index = functional.pad(index, (1, 0), value=subsets * count)
             filled = functional.pad(filled, (1, 0), value=True)
             sizes = sizes + 1
         bounds = functional.pad(sizes.cumsum(0, dtype=torch.int32), (1, 0))
+        high = Tokens(vectors.new_empty(vectors.shape[1], 0), vectors, index[filled][None], bounds[None])
         pool = config.score == "mean" and not config.class_token
-        encoded = self._encode(
-            self.high,
-            HIGH,
-            tokens.new_empty(tokens.shape[1], 0),
-            tokens,
-            index[filled][None],
-            bounds[None],
-            rng,
-            heads=config.high_heads,
-            feedforward=config.high_feedforward,
-            pool=pool,
-        )[:, 0]  # (P, S, E), or (P, R, E) token by token
+        encoded = self._encode(HIGH, high, rng, precision, pool=pool)[:, 0]  # (P, S, E), or (P, R, E) not pooled
         if pool:
             return _linear(encoded, self.score)
         if config.class_token:
@@ -101,22 +93,33 @@ class ScoringModel(nn.Module):
         ranked = [_resample(part.sort(1).values, count) for part in scores.split(sizes.tolist(), 1)]
         return _linear(torch.stack(ranked, 1), self.sorted_score)
 
-    def _encode(self, stack, level, states, columns, rows, offsets, rng, *, heads, feedforward,
-                projection=None, pool=True) -> Tensor:  # fmt: skip
-        dropout = self.config.dropout if self.training else 0.0
-        if self.config.encoder == "mlp":
-            return composed.mlp_encoder(
-                states, columns, rows, offsets, stack, projection=projection, pool=pool,
-                dropout=dropout, rng=rng, level=level,
-            )  # fmt: skip
-        parameters = torch.cat([p.reshape(-1) for p in [*(projection or ()), *_layer_parameters(stack)]])
-        encoder = ops.segment_encoder if _has_kernel(columns) else composed.segment_encoder
+    def _encode(
+        self,
+        level: int,
+        tokens: Tokens,
+        rng: Tensor | None,
+        precision: str,
+        *,
+        projection: tuple[Tensor, ...] = (),
+        pool: bool = True,
+    ) -> Tensor:
+        config = self.config
+        stack = self.low if level == LOW else self.high
+        options = {"pool": pool, "dropout": config.dropout if self.training else 0.0, "rng": rng, "level": level}
+        if config.encoder == "mlp":
+            return composed.mlp_encoder(*tokens, stack, projection=projection, **options)
+        encoder = ops.segment_encoder if _has_kernel(tokens.columns) else composed.segment_encoder
         return encoder(
-            states, columns, rows, offsets, parameters, width=self.config.width, layers=len(stack.layers),
-            heads=heads, feedforward=feedforward, project=projection is not None, pool=pool,
-            dropout=dropout, rng=rng, level=level,
-            precision="fp32" if self.training else self.config.precision,
-        )  # fmt: skip
+            *tokens,
+            torch.cat([p.reshape(-1) for p in (*projection, *_layer_parameters(stack))]),
+            width=config.width,
+            layers=len(stack.layers),
+            heads=config.low_heads if level == LOW else config.high_heads,
+            feedforward=config.low_feedforward if level == LOW else config.high_feedforward,
+            project=bool(projection),
+            precision=precision,
+            **options,
+        )
 
     def _folded_projection(self, states: Tensor, columns: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Projection and batch norm as one affine map, exactly, from the moments of the rows."""

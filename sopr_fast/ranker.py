@@ -94,6 +94,7 @@ class Ranker:
         *,
         subsets: int | Subsets | None = None,
         seed: int = 0,
+        precision: str | None = None,
         batch_size: int = 16384,
         progress: bool = True,
     ) -> Ranking:
@@ -104,6 +105,7 @@ class Ranker:
             states: (rows, dim_s) logged states; None for the subsets kept with the model.
             subsets: how many (5, or all that are kept), or clustered `Subsets` to use again.
             seed: of drawing subsets from `states`.
+            precision: "fp32" or "bf16", by default that of the model's `Config`.
             batch_size: states shown to a policy at once.
             progress: show bars.
 
@@ -114,6 +116,8 @@ class Ranker:
             ForeignPolicyWarning: a candidate is further from every training policy (Eq. 3) than three times the
                 largest distance among those.
         """
+        if precision not in (None, "fp32", "bf16"):
+            raise ValueError(f"precision is {precision!r}; choose 'fp32' or 'bf16'")
         start = time.perf_counter()
         drawing, clustered = self._subsets(states, subsets, seed)
         chosen = clustered or drawing
@@ -142,7 +146,7 @@ class Ranker:
                 columns = collect(tile, clustered.states, clustered.source, self.layout, batch_size=batch_size)
                 distances.append(self._distances(tile, batch_size, stored=states is None))
                 middle = time.perf_counter()
-                scores.append(score_grid(self.model, clustered, columns))
+                scores.append(score_grid(self.model, clustered, columns, precision=precision))
                 timings["policies"] += middle - start
                 timings["encoding"] += time.perf_counter() - middle
                 bar.update(len(tile))

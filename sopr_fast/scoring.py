@@ -18,6 +18,7 @@ def score_grid(
     subsets: Subsets,
     columns: Tensor,  # (P, U, dim_c)
     chosen: Tensor | None = None,  # indices of subsets, all by default
+    precision: str | None = None,  # the model's by default
 ) -> Tensor:  # (P, S) float32
     """Scores in eval mode; a cell does not depend on the others, on the tiling or on the number of threads."""
     was_training = model.training
@@ -36,6 +37,7 @@ def score_grid(
                     columns[p : p + policies_at_once],
                     subsets.rows[tile],
                     subsets.offsets[tile],
+                    precision=precision,
                 )
     model.train(was_training)
     return scores
