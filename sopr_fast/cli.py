@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="demo | fit | rank | info")
 
     demo = commands.add_parser("demo", help="train and rank on the embedded HalfCheetah policies")
-    demo.add_argument("--quick", action="store_true", help="a third of the training")
+    demo.add_argument("--quick", action="store_true", help="a quarter of the training")
     demo.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: out)")
     demo.set_defaults(run=_demo)
 
