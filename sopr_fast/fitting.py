@@ -19,6 +19,7 @@ from .policies import Layout, Policy, as_policies, check_fit, collect, probe
 from .progress import progress_bar
 from .ranker import Ranker, TrainingPolicies
 from .subsets import Drawing, Subsets
+from .timing import Timings
 from .training import Objective, Validation, train
 
 _MEMORY_BYTES = 1 << 30
@@ -64,7 +65,9 @@ def fit(
     config = config or Config()
     if states is None:
         raise ValueError("states are needed: the logged states the policies act on")
-    drawing = Drawing.draw(states, config.subsets, size=config.subset_size, seed=seed)
+    timings = Timings()
+    with timings.stage("drawing"):
+        drawing = Drawing.draw(states, config.subsets, size=config.subset_size, seed=seed)
     trained = as_policies(policies, states_count=drawing.states_count, action_count=config.action_count)
     if len(trained) < 2:
         raise ValueError(f"at least two training policies are needed, got {len(trained)}")
@@ -86,28 +89,30 @@ def fit(
         objective = Objective.from_returns(config, labels, mean, scale)
     validated = None if validation is None else _check_validation(validation, drawing, config)
     everyone = trained + (validated[0] if validated else [])
-    layout = probe(trained, drawing.states, drawing.source)
-    if validated:
-        check_fit(validated[0], drawing.states, drawing.source, layout)
-
-    columns = _collect_all(everyone, drawing, layout, batch_size, progress)
-    subsets = drawing.cluster(
-        config.clusters,
-        iterations=config.kmeans_iterations,
-        restarts=config.kmeans_restarts,
-        progress=progress,
-    )
-    model, history = train(
-        subsets,
-        columns[: len(trained)],
-        objective,
-        validation=_validation(validated, columns[len(trained) :], config, mean, scale) if validated else None,
-        config=config,
-        seed=seed,
-        checkpoint=checkpoint,
-        fingerprint=_fingerprint(config, seed, names, labels, validated, subsets, columns),
-        progress=progress,
-    )
+    with timings.stage("policies"):
+        layout = probe(trained, drawing.states, drawing.source)
+        if validated:
+            check_fit(validated[0], drawing.states, drawing.source, layout)
+        columns = _collect_all(everyone, drawing, layout, batch_size, progress)
+    with timings.stage("clustering"):
+        subsets = drawing.cluster(
+            config.clusters,
+            iterations=config.kmeans_iterations,
+            restarts=config.kmeans_restarts,
+            progress=progress,
+        )
+    with timings.stage("training"):
+        model, history = train(
+            subsets,
+            columns[: len(trained)],
+            objective,
+            validation=_validation(validated, columns[len(trained) :], config, mean, scale) if validated else None,
+            config=config,
+            seed=seed,
+            checkpoint=checkpoint,
+            fingerprint=_fingerprint(config, seed, names, labels, validated, subsets, columns),
+            progress=progress,
+        )
     kept = subsets.take(min(keep_subsets, len(subsets))) if keep_subsets else None
     in_return_units = config.loss == "mse"
     return Ranker(
@@ -120,6 +125,7 @@ def fit(
         seed=seed,
         return_mean=mean if in_return_units else 0.0,
         return_scale=scale if in_return_units else 1.0,
+        timings=timings,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from .progress import progress_bar
 from .ranking import Ranking
 from .scoring import score_grid
 from .subsets import Drawing, Subsets
+from .timing import Timings
 
 _FORMAT = 1
 _COLUMN_BYTES = 256 << 20
@@ -62,6 +62,7 @@ class Ranker:
         subsets: the clustered subsets kept with it, or None.
         training_policies: a sample of how the training policies act.
         history: losses and correlations of each step, and how training went.
+        timings: seconds by stage of the training; not saved.
     """
 
     def __init__(
@@ -76,12 +77,14 @@ class Ranker:
         seed: int,
         return_mean: float = 0.0,
         return_scale: float = 1.0,
+        timings: dict[str, float] | None = None,
     ) -> None:
         self.model = model.eval()
         self.layout, self.state_dim = layout, state_dim
         self.training_policies, self.subsets = training_policies, subsets
         self.history, self.seed = history, seed
         self.return_mean, self.return_scale = return_mean, return_scale
+        self.timings = dict(timings or {})
 
     @property
     def config(self) -> Config:
@@ -118,37 +121,31 @@ class Ranker:
         """
         if precision not in (None, "fp32", "bf16"):
             raise ValueError(f"precision is {precision!r}; choose 'fp32' or 'bf16'")
-        start = time.perf_counter()
-        drawing, clustered = self._subsets(states, subsets, seed)
+        timings = Timings()
+        with timings.stage("drawing"):
+            drawing, clustered = self._subsets(states, subsets, seed)
         chosen = clustered or drawing
         policies = as_policies(candidates, states_count=chosen.states_count, action_count=self.config.action_count)
-        check_fit(policies, chosen.states, chosen.source, self.layout)
-        timings = {"drawing": time.perf_counter() - start}
-
-        start = time.perf_counter()
-        if clustered is None:
-            clustered = drawing.cluster(
-                self.config.clusters,
-                iterations=self.config.kmeans_iterations,
-                restarts=self.config.kmeans_restarts,
-                progress=progress,
-            )
-        timings["clustering"] = time.perf_counter() - start
-
-        timings |= {"policies": 0.0, "encoding": 0.0}
+        with timings.stage("policies"):
+            check_fit(policies, chosen.states, chosen.source, self.layout)
+        with timings.stage("clustering"):
+            if clustered is None:
+                clustered = drawing.cluster(
+                    self.config.clusters,
+                    iterations=self.config.kmeans_iterations,
+                    restarts=self.config.kmeans_restarts,
+                    progress=progress,
+                )
         scores, distances = [], []
-        policy_bytes = 4 * len(clustered.states) * self.layout.width
-        at_once = max(1, _COLUMN_BYTES // policy_bytes)
+        at_once = max(1, _COLUMN_BYTES // (4 * len(clustered.states) * self.layout.width))
         with progress_bar(len(policies), "ranking", "policy", show=progress) as bar:
             for first in range(0, len(policies), at_once):
                 tile = policies[first : first + at_once]
-                start = time.perf_counter()
-                columns = collect(tile, clustered.states, clustered.source, self.layout, batch_size=batch_size)
-                distances.append(self._distances(tile, batch_size, stored=states is None))
-                middle = time.perf_counter()
-                scores.append(score_grid(self.model, clustered, columns, precision=precision))
-                timings["policies"] += middle - start
-                timings["encoding"] += time.perf_counter() - middle
+                with timings.stage("policies"):
+                    columns = collect(tile, clustered.states, clustered.source, self.layout, batch_size=batch_size)
+                    distances.append(self._distances(tile, batch_size, stored=states is None))
+                with timings.stage("encoding"):
+                    scores.append(score_grid(self.model, clustered, columns, precision=precision))
                 bar.update(len(tile))
         subset_scores = torch.cat(scores).double().numpy() * self.return_scale + self.return_mean
         ranking = Ranking(
@@ -156,7 +153,7 @@ class Ranker:
             subset_scores,
             np.concatenate(distances),
             self.training_policies.distance_limit(),
-            timings,
+            dict(timings),
         )
         _warn_of_foreign(ranking)
         return ranking

@@ -1,0 +1,75 @@
+"""The whole of training and of ranking at the paper's size, by stage, with peak memory.
+
+    python bench/pipeline.py train                  # 30 policies, 200 steps, validation of 10 policies on 3 subsets
+    python bench/pipeline.py rank                   # 10 policies on 200 subsets, actions and clustering included
+    python bench/pipeline.py rank --policies 1000 --subsets 5
+
+Each is one process. The paper's own figures are those of its time tables (appendix A.2), on a P100.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+from pathlib import Path
+
+import sopr_fast
+from sopr_fast import Config, example
+
+PAPER_SECONDS = {"train": "3,216 to 5,578", "rank": "490 to 1,010"}
+
+
+def main() -> None:
+    options = _options()
+    policies, returns, states = example.policies(), example.returns(), example.states()
+    names = list(policies)
+    config = Config(subset_size=options.subset_size, clusters=options.clusters, precision=options.precision)
+    if options.stage == "train":
+        config = Config(**config.to_dict() | {"steps": options.steps, "subsets": options.steps})
+        known = {name: policies[name] for name in names[:30]}
+        held_out = {name: policies[name] for name in names[30:40]}
+        ranker = sopr_fast.fit(known, returns[:30], states, validation=(held_out, returns[30:40]), config=config)
+        timings = ranker.timings
+        what = f"train {len(known)} policies, {options.steps} steps"
+    else:
+        # What a score costs does not depend on the weights.
+        brief = Config(**config.to_dict() | {"steps": 1, "subsets": 1})
+        ranker = sopr_fast.fit(
+            dict(list(policies.items())[:2]), returns[:2], states, config=brief, keep_subsets=0, progress=False
+        )
+        candidates = {f"{i}": policies[names[i % len(names)]] for i in range(options.policies)}
+        timings = ranker.rank(candidates, states, subsets=options.subsets).timings
+        what = f"rank {len(candidates)} policies on {options.subsets} subsets"
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1024**2)
+    report = {
+        "what": f"{what} of {options.subset_size:,} states, {options.clusters} clusters, {options.precision}",
+        "seconds": sum(timings.values()),
+        "by_stage": timings,
+        "peak_MB": round(peak),
+        "threads": sopr_fast.build_info()["threads"],
+        "instruction_set": sopr_fast.build_info()["instruction_set"],
+    }
+    print(f"{report['what']}: {report['seconds']:.1f} s, peak {report['peak_MB']:,} MB")
+    print("  " + ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in timings.items()))
+    print(f"  the paper: {PAPER_SECONDS[options.stage]} s (30 and 10 policies, 200 steps and subsets, one P100)")
+    if options.out:
+        options.out.write_text(json.dumps(report, indent=1))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=("train", "rank"))
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--policies", type=int, default=10)
+    parser.add_argument("--subsets", type=int, default=200)
+    parser.add_argument("--subset-size", type=int, default=16384)
+    parser.add_argument("--clusters", type=int, default=256)
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--out", type=Path, help="JSON")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
