@@ -57,7 +57,7 @@ def test_fit_then_rank(files, capsys):
     assert sorted(ranking["order"]) == [f"gain-{i:03d}" for i in range(12)]
     assert ranking["standard_errors"] == [None] * 12
 
-    assert rank("--csv", "--subsets", "2") == 0
+    assert rank("--csv", "--subsets", "2", "--precision", "bf16") == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert [row["rank"] for row in rows] == [str(i) for i in range(1, 13)]
     scores = [float(row["score"]) for row in rows]
@@ -129,3 +129,11 @@ def test_info_and_usage(capsys):
         with pytest.raises(SystemExit) as caught:
             main(arguments)
         assert caught.value.code == 2
+
+
+@pytest.mark.slow
+def test_demo_ranks_unseen_policies(tmp_path, capsys):
+    assert main(["demo", "--quick", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert float(out.split("Spearman ")[1].split()[0]) > 0.8
+    assert {path.name for path in tmp_path.iterdir()} == {"demo.safetensors", "demo.json", "demo.png"}

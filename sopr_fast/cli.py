@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_states(ranking, required=False)
     ranking.add_argument("--subsets", type=int, metavar="N", help="subsets to score on (default: 5, or all kept)")
     ranking.add_argument("--seed", type=int, default=0, help="of drawing subsets from --states")
+    ranking.add_argument("--precision", choices=("fp32", "bf16"), help="default: that of the model")
     form = ranking.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
     form.add_argument("--csv", action="store_true", help="print CSV")
@@ -165,7 +166,14 @@ def _chosen(policies: dict[str, Policy], returns: dict[str, float]) -> dict[str,
 
 def _rank(options: argparse.Namespace) -> None:
     states = None if options.states is None else read_states(options.states)
-    ranking = rank(options.policies, states, model=options.model, subsets=options.subsets, seed=options.seed)
+    ranking = rank(
+        options.policies,
+        states,
+        model=options.model,
+        subsets=options.subsets,
+        seed=options.seed,
+        precision=options.precision,
+    )
     if options.json:
         print(json.dumps(_without_nan(ranking.to_dict()), indent=1))
     elif options.csv:
