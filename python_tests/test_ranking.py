@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import warnings
 
@@ -129,6 +130,18 @@ def test_arrays_of_actions_follow_the_states(ranker, candidates):
     by_call, by_array = ranker.rank(candidates, states), ranker.rank(arrays, states)
     np.testing.assert_allclose(by_array.subset_scores, by_call.subset_scores, rtol=1e-6)
     assert np.isnan(by_array.distances).all() and np.isfinite(by_call.distances).all()
+
+
+@pytest.mark.filterwarnings("ignore::sopr_fast.ForeignPolicyWarning")
+def test_discrete_candidates_may_return_indices():
+    def softmax(gain):
+        return lambda states: torch.distributions.Categorical(logits=gain * torch.from_numpy(states))
+
+    gains = training_gains()
+    config = dataclasses.replace(TINY, steps=2, subsets=2)
+    trained = sopr_fast.fit([softmax(gain) for gain in gains], gains, log(), config=config, progress=False)
+    ranking = trained.rank([softmax(1.0), lambda states: states.argmax(1)], log(seed=5), progress=False)
+    assert np.isfinite(ranking.scores).all()
 
 
 def test_win_probability_is_that_of_paired_differences():

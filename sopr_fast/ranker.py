@@ -125,7 +125,8 @@ class Ranker:
         with timings.stage("drawing"):
             drawing, clustered = self._subsets(states, subsets, seed)
         chosen = clustered or drawing
-        policies = as_policies(candidates, states_count=chosen.states_count, action_count=self.config.action_count)
+        action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
+        policies = as_policies(candidates, states_count=chosen.states_count, action_count=action_count)
         with timings.stage("policies"):
             check_fit(policies, chosen.states, chosen.source, self.layout)
         with timings.stage("clustering"):
