@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._native import threads, torch_on_one_thread
+from .actor import Actor
 from .output import Output
 from .policy import Policy
 
@@ -83,7 +86,8 @@ def collect(
 ) -> Tensor:
     """Shows every state to every policy once, in batches, and returns the model's columns.
 
-    Under kind "action" a stochastic policy contributes its mean.
+    Under kind "action" a stochastic policy contributes its mean. Actors of our own readers act side by side, each on
+    one thread, so that what they do does not depend on the number of threads; others act one by one.
 
     Args:
         states: (U, dim_s) float32 on the CPU.
@@ -101,13 +105,23 @@ def collect(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     columns = torch.empty(len(policies), len(states), layout.width)
-    for policy, out in zip(policies, columns, strict=True):
+
+    def fill(i: int) -> None:
         for first in range(0, len(states), batch_size):
             rows = slice(first, first + batch_size)
-            out[rows] = _columns(policy, states[rows], source[rows], layout)
+            columns[i, rows] = _columns(policies[i], states[rows], source[rows], layout)
+
+    ours = [i for i, policy in enumerate(policies) if isinstance(policy, Actor)]
+    with torch_on_one_thread(), ThreadPoolExecutor(threads(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        _each(pool.map(fill, ours), progress)
+    _each((fill(i) for i in range(len(policies)) if i not in set(ours)), progress)
+    return columns
+
+
+def _each(done: Iterable[None], progress: Callable[[int], Any] | None) -> None:
+    for _ in done:
         if progress is not None:
             progress(1)
-    return columns
 
 
 def _columns(policy: Policy, states: Tensor, source: Tensor, layout: Layout) -> Tensor:
