@@ -9,7 +9,7 @@ using Task = void (*)(void* context, int64_t item, int worker);
 
 // Calls task(context, i, worker) once for every i in [0, items), on at most `threads` threads, the caller's included.
 // Items are handed out in ascending order; worker is in [0, threads). While another caller has the pool, or from
-// inside a task, everything runs on the calling thread: results must not depend on who ran what.
+// inside a task, everything runs on the calling thread: results must not depend on who ran what. Tasks must not throw.
 void parallel_for(int64_t items, int threads, Task task, void* context);
 
 template <class Body>
