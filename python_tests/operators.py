@@ -1,0 +1,117 @@
+"""Every operator on fixed inputs, forward and backward: what test_levels and test_threads run.
+
+A new operator joins CALLS. `python operators.py` compares all of them with the float64 references.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sopr_fast import build_info, ops
+from sopr_fast.ops import reference
+
+
+class Call(NamedTuple):
+    operator: Callable
+    reference: Callable
+    gradients: tuple[str, ...]  # names of the arguments to differentiate by
+    tolerance: float  # of the relative L2 error
+    arguments: dict
+
+
+def call(name: str, gradients: tuple[str, ...] = (), tolerance: float = 5e-6, **arguments) -> Call:
+    return Call(getattr(ops, name), getattr(reference, name), gradients, tolerance, arguments)
+
+
+def run(function: Callable, call: Call, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Outputs, then the gradients of a fixed linear function of the first output."""
+    arguments = {
+        name: value.to(dtype, copy=True) if isinstance(value, Tensor) and value.is_floating_point() else value
+        for name, value in call.arguments.items()
+    }
+    inputs = [arguments[name].requires_grad_() for name in call.gradients]
+    outputs = function(**arguments)
+    outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+    if not inputs:
+        return outputs
+    weights = torch.linspace(-1, 1, outputs[0].numel(), dtype=dtype).cos().view(outputs[0].shape)
+    return [*(x.detach() for x in outputs), *torch.autograd.grad(outputs[0], inputs, weights)]
+
+
+def _lloyd(points: Tensor, start: Tensor) -> tuple[Tensor, ...]:
+    result = ops.kmeans(points, start.shape[1], init=start, iterations=4, tolerance=0)
+    return result.centroids, result.labels, result.inertia, result.iterations
+
+
+def _plusplus(points: Tensor) -> Tensor:
+    return reference.kmeans_init(points, 12, torch.tensor([5, 6, 7]), 0, True)
+
+
+def _random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+_points = _random(3, 1500, 5).round(decimals=1) + 8 * _random(3, 1500, 1, seed=1).round()
+_labels = torch.arange(4500, dtype=torch.int32).view(3, 1500) ** 2 % 7
+_offsets = torch.tensor([0, 0, 1, 17, 33, 33, 50, 51, 90, 200, 203, 236, 236], dtype=torch.int32)
+_rng = torch.tensor([3, 14])
+_dropout = {"rng": _rng, "level": 1, "layer": 2, "segment_base": 5}
+_heads = {"q": _random(236, 2, 12), "k": _random(236, 2, 12, seed=1), "v": _random(236, 2, 12, seed=2)}
+_layers = {"width": 16, "layers": 2, "heads": 2, "feedforward": 24}
+_encoder = {
+    "states": _random(300, 5),
+    "columns": _random(3, 300, 3, seed=1),
+    "rows": torch.arange(480, dtype=torch.int32).view(2, 240) * 7 % 300,
+    "offsets": torch.stack([_offsets, _offsets]),
+    "parameters": 0.2 * _random(sum(torch.Size(s).numel() for s in ops.encoder_shapes(8, 16, 2, 24)), seed=2),
+    **_layers,
+}
+
+CALLS = {
+    "kmeans_assign": call("kmeans_assign", points=_points, centroids=_points[:, ::70]),
+    "kmeans": Call(
+        _lloyd,
+        lambda points, start: reference.kmeans(points, start, 4, 0),
+        (),
+        5e-6,
+        {"points": _points, "start": _points[:, ::70]},
+    ),
+    "kmeans_plusplus": Call(
+        lambda points: ops.kmeans_plusplus(points, 12, seeds=5), _plusplus, (), 0, {"points": _points}
+    ),
+    "sort_by_cluster": call("sort_by_cluster", labels=_labels, k=9),
+    "segment_mean": call("segment_mean", ("x",), x=_random(236, 24), offsets=_offsets),
+    "segment_dropout": call(
+        "segment_dropout", ("x",), x=_random(236, 24), offsets=_offsets, probability=0.3, **_dropout
+    ),
+    "segment_attention": call(
+        "segment_attention", ("q", "k", "v"), offsets=_offsets, dropout=0.2, **_heads, **_dropout
+    ),
+    "segment_encoder": call("segment_encoder", ("columns", "parameters"), **_encoder),
+    "segment_encoder with dropout": call(
+        "segment_encoder", ("columns", "parameters"), dropout=0.2, rng=_rng, **_encoder
+    ),
+    "segment_encoder in bf16": call("segment_encoder", tolerance=2e-2, precision="bf16", **_encoder),
+}
+
+
+def check(name: str) -> None:
+    """Compares an operator with its reference in float64; integers must be equal."""
+    one = CALLS[name]
+    found, expected = run(one.operator, one), run(one.reference, one, torch.float64)
+    assert len(found) == len(expected)
+    for number, (a, b) in enumerate(zip(found, expected, strict=True)):
+        assert a.shape == b.shape, (name, number, a.shape, b.shape)
+        if not b.is_floating_point():
+            assert torch.equal(a, b), (name, number)
+            continue
+        error = float((a.double() - b).norm() / b.norm())
+        assert error <= one.tolerance, (name, number, error)
+
+
+if __name__ == "__main__":
+    print(build_info()["instruction_set"])
+    for name in CALLS:
+        check(name)

@@ -1,0 +1,107 @@
+"""Results do not depend on threads: how many, who else calls, or what was forked."""
+
+import multiprocessing
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from operators import CALLS, run
+
+from sopr_fast import _native
+
+
+@pytest.fixture
+def set_threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def results(name: str) -> list[torch.Tensor]:
+    return run(CALLS[name].operator, CALLS[name])
+
+
+def assert_same(found, expected) -> None:
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_number_of_threads_changes_no_bit(name, set_threads):
+    set_threads(1)
+    expected = results(name)
+    for threads in range(2, 9):
+        set_threads(threads)
+        assert_same(results(name), expected)
+
+
+def test_several_python_threads_call_at_once(set_threads):
+    set_threads(4)
+    expected = {name: results(name) for name in CALLS}
+    together = threading.Barrier(4)
+
+    def call_all(shift: int) -> None:
+        torch.set_num_threads(4)
+        names = [*CALLS][shift:] + [*CALLS][:shift]
+        together.wait()
+        for name in names:
+            assert_same(results(name), expected[name])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(call_all, [0, 0, 3, 6]))
+
+
+def _kernel_call() -> tuple:
+    """A k-means++ kernel call by addresses: no torch operator, whose own locks a fork could catch."""
+    points = torch.randn(2, 4000, 6, generator=torch.Generator().manual_seed(0))
+    rows = torch.zeros(2, 20, dtype=torch.int32)
+    seeds = torch.tensor([1, 2])
+    addresses = [x.data_ptr() for x in (points, seeds, rows)]
+    return rows, (points, seeds), (*addresses, *(2, 4000, 20, 6), 0, True, 4)
+
+
+def _child(expected: torch.Tensor) -> None:
+    rows, _alive, arguments = _kernel_call()
+    _native._cpu.kmeans_init(*arguments)
+    assert torch.equal(rows, expected)
+
+
+def _fork(expected: torch.Tensor) -> None:
+    child = multiprocessing.get_context("fork").Process(target=_child, args=(expected,))
+    child.start()
+    child.join(120)
+    hung = child.is_alive()
+    child.kill()
+    assert not hung and child.exitcode == 0
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_fork_after_use():
+    rows, _alive, arguments = _kernel_call()
+    _native._cpu.kmeans_init(*arguments)
+    _fork(rows)
+    before = rows.clone()
+    _native._cpu.kmeans_init(*arguments)  # the parent's pool still works
+    assert torch.equal(rows, before)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_fork_while_another_thread_is_inside_a_kernel():
+    rows, _alive, arguments = _kernel_call()
+    _native._cpu.kmeans_init(*arguments)
+    expected, done = rows.clone(), threading.Event()
+
+    def keep_busy() -> None:
+        while not done.is_set():
+            _native._cpu.kmeans_init(*arguments)
+
+    busy = threading.Thread(target=keep_busy)
+    busy.start()
+    try:
+        for _ in range(5):
+            _fork(expected)
+    finally:
+        done.set()
+        busy.join()
+    assert torch.equal(rows, expected)
