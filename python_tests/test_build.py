@@ -1,0 +1,129 @@
+"""What the build makes: modules that need no torch, one version, clear answers to wrong options."""
+
+import importlib
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import sopr_fast
+from sopr_fast import _native
+
+ROOT = Path(__file__).parent.parent
+MODULES = [module for module in (_native._cpu, _native._cuda) if module]
+EMPTY_PLACE = Path(__file__).parent  # holds no folder sopr_fast
+
+
+def python(*arguments: str, cwd: Path = EMPTY_PLACE) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_modules_link_neither_torch_nor_openmp(module):
+    if not shutil.which("readelf"):
+        pytest.skip("no readelf here")
+    table = subprocess.run(["readelf", "--dynamic", module.__file__], capture_output=True, text=True, check=True).stdout
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", table)
+    assert any(name.startswith("libc.") for name in needed)
+    assert not [name for name in needed if re.search("torch|c10|omp|cuda", name)]
+
+
+def test_build_info():
+    info = sopr_fast.build_info()
+    assert info["version"] == sopr_fast.__version__ == importlib.metadata.version("sopr_fast")
+    assert info["torch"] == torch.__version__
+    assert info["threads"] == torch.get_num_threads()
+    assert Path(info["modules"]["_cpu"]).is_file()
+    assert info["instruction_set"] in info["instruction_sets_available"]
+    assert info["instruction_sets_available"][0] == "portable"
+    built = info["modules"]["_cuda"] is not None
+    assert built == bool(info["cuda_architectures"]) == bool(info["cuda_compiler"])
+
+
+def test_the_package_as_a_command_says_what_is_installed():
+    result = python("-m", "sopr_fast")
+    assert result.returncode == 0, result.stderr
+    facts = dict(line.split(maxsplit=1) for line in result.stdout.splitlines())
+    info = sopr_fast.build_info()
+    assert facts["version"] == info["version"]
+    assert facts["instruction_set"] == info["instruction_set"]
+    assert facts["modules._cpu"] == info["modules"]["_cpu"]
+    assert facts["modules._cuda"] == (info["modules"]["_cuda"] or "not built")
+
+
+def test_import_in_the_repository_root_finds_the_installed_modules():
+    script = "import sopr_fast; print(sopr_fast.__file__, sopr_fast.build_info()['modules']['_cpu'])"
+    result = python("-c", script, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+    package, module = result.stdout.split()
+    assert Path(package).parent == ROOT / "sopr_fast"
+    assert Path(module).samefile(_native._cpu.__file__)
+
+
+def test_modules_of_another_version_than_the_sources_are_refused(monkeypatch):
+    monkeypatch.setattr(_native._cpu, "version", "99.0")
+    message = f"_cpu.* is of version 99.0, the Python sources are {sopr_fast.__version__}; build again"
+    with pytest.raises(ImportError, match=message):
+        importlib.reload(_native)
+
+
+def test_import_brings_no_package_beyond_the_dependencies():
+    """Nor does it touch the CUDA driver."""
+    script = """
+import sys
+import torch, numpy, safetensors.torch, tqdm.auto
+before = set(sys.modules)
+import sopr_fast
+new = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(*sorted(new - set(sys.stdlib_module_names)))
+assert not torch.cuda.is_initialized()
+"""
+    result = python("-c", script)
+    assert result.returncode == 0, result.stderr
+    assert set(result.stdout.split()) <= {"sopr_fast", "torch", "numpy", "safetensors", "tqdm"}
+
+
+@pytest.fixture
+def configure(tmp_path):
+    """Runs CMake's configuration with definitions; returns whether it passed and what it wrote."""
+    cmake = shutil.which("cmake")
+    if not cmake:
+        pytest.skip("no cmake here")
+    pybind11 = pytest.importorskip("pybind11", reason="no pybind11 here")
+
+    def run(**definitions: str) -> tuple[bool, str]:
+        definitions |= {"pybind11_DIR": pybind11.get_cmake_dir(), "Python_EXECUTABLE": sys.executable}
+        result = subprocess.run(
+            [cmake, "-S", ROOT, "-B", tmp_path, *(f"-D{name}={value}" for name, value in definitions.items())],
+            env=os.environ | {"CUDACXX": "no-such-compiler"},
+            capture_output=True,
+            text=True,
+        )
+        return result.returncode == 0, result.stdout + result.stderr
+
+    return run
+
+
+def test_cuda_on_without_a_compiler_fails_when_configuring(configure):
+    passed, output = configure(SOPR_FAST_CUDA="ON")
+    assert not passed
+    assert "SOPR_FAST_CUDA=ON, but no CUDA compiler was found; set CUDACXX or put nvcc" in " ".join(output.split())
+    assert output.count("CMake Error") == 1
+
+
+def test_cuda_auto_without_a_compiler_says_that_it_is_off(configure):
+    passed, output = configure(SOPR_FAST_CUDA="AUTO")
+    assert passed, output
+    assert "CUDA kernels OFF (no CUDA compiler found)" in output
+
+
+def test_another_value_of_cuda_is_refused(configure):
+    passed, output = configure(SOPR_FAST_CUDA="MAYBE")
+    assert not passed
+    assert "SOPR_FAST_CUDA is 'MAYBE'; choose AUTO, ON or OFF" in output
