@@ -13,7 +13,7 @@ BUILD_TOOLS := scikit-build-core pybind11 cmake ninja
 PACKAGE := CMakeLists.txt README.md pyproject.toml $(shell find csrc sopr_fast -type f -not -name '*.pyc')
 CPP := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu')
 INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
-OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py)
+OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py) python_tests/test_threads.py
 
 .PHONY: demo test test-all bench lint format sanitize matrix clean
 
