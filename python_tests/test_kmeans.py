@@ -112,6 +112,26 @@ def test_kmeans_steps_match_float64(generator):
         torch.testing.assert_close(result.inertia, inertia, rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("kind", ["blobs", "grid", "duplicates", "line", "outlier"])
+def test_kmeans_passes_over_no_nearest_centroid(kind, generator):
+    """Single steps compare with every centroid, several with those nearby: they agree bit for bit."""
+    points = blobs(2, 1500, 5, generator)
+    if kind == "grid":
+        points = (points * 2).round()
+    elif kind == "duplicates":
+        points = points[:, torch.arange(1500) % 100]
+    elif kind == "line":
+        points[..., 1:] = 0
+    elif kind == "outlier":
+        points[:, 77] = 1e12
+    centroids = points[:, :40]
+    for _ in range(12):
+        centroids = ops.kmeans(points, 40, init=centroids, iterations=1, tolerance=0).centroids
+    result = ops.kmeans(points, 40, init=points[:, :40], iterations=12, tolerance=0)
+    assert torch.equal(result.centroids, centroids)
+    assert_consistent(points, result)
+
+
 @pytest.mark.parametrize("tolerance", [0, 1e-4, 1e-2])
 def test_kmeans_stops_as_scikit_learn(tolerance, generator):
     points = blobs(1, 2000, 8, generator, spread=1.0)

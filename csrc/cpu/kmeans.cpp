@@ -1,61 +1,79 @@
-// Lloyd's algorithm.
-#include "cpu/kmeans_points.h"
+// Lloyd's algorithm. Centroids that cannot be nearest are passed over, with the labels of a full comparison: on real
+// states, points compare with a seventh of 256 centroids.
+#include "cpu/kmeans_groups.h"
+#include "cpu/kmeans_nearby.h"
 #include "cpu/table.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {
 
+constexpr int kAnchors = 8;  // whose distances to all centroids are measured together
+constexpr int kSpacing = 8;  // one cache line a worker
+
 // One problem. Sums of coordinates are integers, brought up to date by the points that change their cluster; each
 // worker keeps a share of them, and only the total of the shares means anything.
 struct Lloyd {
     Lloyd(const KMeans& p, int workers, Arrays& memory)
-        : count(p.count), width(p.width), clusters(p.clusters), padded(blocks_of(p.count) * kLanes), shares(workers) {
-        packed = memory.take<float>(padded * width);
-        centroids = memory.take<float>(clusters * width);
-        squared = memory.take<float>(padded);
-        labels = memory.take<int32_t>(padded);
+        : groups(p.count, p.width, p.clusters, memory),
+          count(p.count),
+          width(p.width),
+          clusters(p.clusters),
+          padded(blocks_of(p.clusters) * kLanes),
+          shares(workers) {
+        centroids = memory.take<float>((clusters + kAnchors) * width);
+        packed_centroids = memory.take<float>(padded * width);
+        every = memory.take<int32_t>(padded);
+        from_anchors = memory.take<float>(shares * kAnchors * padded);
+        nearby_index = memory.take<int32_t>(shares * (padded + kLanes));
+        nearby_squared = memory.take<float>(shares * (padded + kLanes));
         sums = memory.take<int64_t>(shares * clusters * width);
         sizes = memory.take<int64_t>(shares * clusters);
-        changed = memory.take<bool>(size_t(chunks_of(count)));
+        changes = memory.take<int64_t>(shares * kSpacing);
     }
 
+    Groups groups;
     int64_t count, width, clusters, padded, shares;
-    float* packed;     // (blocks, D, kLanes), scaled
-    float* centroids;  // (K, D), scaled
-    float* squared;    // (padded) to the centroid of the label
-    int32_t* labels;   // (padded)
-    int64_t* sums;     // (shares, K, D)
-    int64_t* sizes;    // (shares, K)
-    bool* changed;     // (chunks)
+    float* centroids;         // (K, D), scaled
+    float* packed_centroids;  // (blocks of K, D, kLanes)
+    int32_t* every;           // (padded), 0, 1, …
+    float* from_anchors;      // (shares, kAnchors, padded), squared distances of the anchors at hand to all centroids
+    int32_t* nearby_index;    // (shares, padded + kLanes)
+    float* nearby_squared;    // (shares, padded + kLanes)
+    int64_t* sums;            // (shares, K, D)
+    int64_t* sizes;           // (shares, K)
+    int64_t* changes;         // (shares, kSpacing), points that changed their cluster in this step
+    const float* points;      // (N, D), as given
     float scale, to_integer;
     int threads;
 
-    void begin(const float* points, const float* start, int inner_threads);
+    void begin(const float* given, const float* start, int inner_threads);
     void solve(int64_t steps, double tolerance, int32_t* steps_done);
     double inertia() const;
 
   private:
-    bool assign();
+    int64_t assign();
+    void measure_anchors(int64_t first, int share);
+    void assign_chunk(int64_t begin, int64_t end, int share);
+    void relabel_block(int64_t block, const Nearest& nearest, int share);
+    void relabel(int64_t at, int32_t label, int share);
     bool fill_empty();
     double move_centroids();
-    double mean_variance();
-    void relabel(int64_t row, int32_t label, int64_t share);
+    double mean_variance() const;
     int64_t total(const int64_t* shared, int64_t index, int64_t stride) const;
 };
 
-void Lloyd::begin(const float* points, const float* start, int inner_threads) {
-    const float largest = largest_magnitude(points, count * width);
-    scale = scale_of(__builtin_fmaxf(largest, largest_magnitude(start, clusters * width)));
-    to_integer = integer_scale_of(largest * scale, count);
+void Lloyd::begin(const float* given, const float* start, int inner_threads) {
+    points = given;
     threads = inner_threads;
+    const float magnitude = largest_magnitude(points, count * width);
+    scale = scale_of(__builtin_fmaxf(magnitude, largest_magnitude(start, clusters * width)));
+    to_integer = integer_scale_of(magnitude * scale, count);
     for (int64_t i = 0; i < clusters * width; ++i) centroids[i] = start[i] * scale;
+    for (int64_t i = clusters * width; i < (clusters + kAnchors) * width; ++i) centroids[i] = 0;
     for (int64_t i = 0; i < shares * clusters * width; ++i) sums[i] = 0;
     for (int64_t i = 0; i < shares * clusters; ++i) sizes[i] = 0;
-    for (int64_t i = 0; i < padded; ++i) labels[i] = -1;
-    parallel_for(chunks_of(count), threads, [&](int64_t chunk, int) {
-        const int64_t row = chunk * kChunk;
-        pack(points + row * width, count - row < kChunk ? count - row : kChunk, width, scale, packed + row * width);
-    });
+    for (int64_t k = 0; k < padded; ++k) every[k] = int32_t(k);
+    groups.fill(points, scale, threads);
 }
 
 int64_t Lloyd::total(const int64_t* shared, int64_t index, int64_t stride) const {
@@ -64,38 +82,87 @@ int64_t Lloyd::total(const int64_t* shared, int64_t index, int64_t stride) const
     return sum;
 }
 
-void Lloyd::relabel(int64_t row, int32_t label, int64_t share) {
-    const float* x = packed + row / kLanes * width * kLanes + row % kLanes;
-    int64_t* mine = sums + share * clusters * width;
-    const int64_t from = labels[row], to = label;
-    for (int64_t d = 0; d < width; ++d) {
-        const int64_t value = int64_t(x[d * kLanes] * to_integer);
-        mine[to * width + d] += value;
-        if (from >= 0) mine[from * width + d] -= value;
-    }
+void Lloyd::relabel(int64_t at, int32_t label, int share) {
+    const int64_t from = groups.labels[at], to = label, row = groups.rows[at];
+    groups.labels[at] = label;
+    if (row < 0) return;
+    const int64_t columns = width;
+    const float* x = points + row * columns;
+    const float first = scale, second = to_integer;  // in one product they may leave float32
+    int64_t* sum = sums + (share * clusters + to) * columns;
+    for (int64_t d = 0; d < columns; ++d) sum[d] += int64_t(x[d] * first * second);
     sizes[share * clusters + to] += 1;
-    if (from >= 0) sizes[share * clusters + from] -= 1;
-    labels[row] = label;
+    if (from < 0) return;
+    sum = sums + (share * clusters + from) * columns;
+    for (int64_t d = 0; d < columns; ++d) sum[d] -= int64_t(x[d] * first * second);
+    sizes[share * clusters + from] -= 1;
 }
 
-// Every point to its nearest centroid; whether any label changed.
-bool Lloyd::assign() {
-    parallel_for(chunks_of(count), threads, [&](int64_t chunk, int worker) {
-        const int64_t begin = chunk * kChunk, end = begin + kChunk < count ? begin + kChunk : count;
-        changed[chunk] = false;
-        for (int64_t row = begin; row < end; row += kLanes) {
-            const Nearest nearest = nearest_of(packed + row * width, centroids, clusters, width);
-            store(squared + row, nearest.squared);
-            for (int64_t lane = 0; lane < kLanes && row + lane < end; ++lane) {
-                if (nearest.label[lane] == labels[row + lane]) continue;
-                relabel(row + lane, nearest.label[lane], worker);
-                changed[chunk] = true;
-            }
+// Distances of kAnchors centroids from `first` on to all; to itself none, so that no anchor is nearby itself.
+void Lloyd::measure_anchors(int64_t first, int share) {
+    float* from = from_anchors + share * kAnchors * padded;
+    for (int64_t k = 0; k < padded; k += kLanes) {
+        Float squared[kAnchors];
+        distances<kAnchors>(packed_centroids + k * width, centroids + first * width, width, squared);
+        for (int a = 0; a < kAnchors; ++a) store(from + a * padded + k, squared[a]);
+    }
+    for (int64_t a = 0; a < kAnchors && first + a < clusters; ++a) from[a * padded + first + a] = __builtin_nanf("");
+}
+
+void Lloyd::assign_chunk(int64_t begin, int64_t end, int share) {
+    float reach[Groups::kChunkBlocks];
+    for (int64_t block = begin; block < end; ++block) {
+        const int64_t anchor = groups.anchors[block];
+        if (anchor == Groups::kNoAnchor) continue;
+        Float squared[1];
+        distances<1>(groups.packed + block * width * kLanes, centroids + anchor * width, width, squared);
+        store(groups.squared + block * kLanes, squared[0]);
+        reach[block - begin] = reach_of(largest(squared[0]), width);
+    }
+
+    // A cluster's far blocks come first: what is nearby them contains what is nearby the others, mostly.
+    Nearby nearby = {nearby_index + share * (padded + kLanes), nearby_squared + share * (padded + kLanes), 0, 0};
+    int32_t anchor = Groups::kNoAnchor;
+    for (int64_t block = end - 1; block >= begin; --block) {
+        const float* x = groups.packed + block * width * kLanes;
+        if (groups.anchors[block] == Groups::kNoAnchor) {
+            relabel_block(block, nearest_of(x, centroids, clusters, width), share);
+            continue;
         }
+        const int32_t last = anchor;
+        anchor = groups.anchors[block];
+        if (last < 0 || anchor / kAnchors != last / kAnchors) measure_anchors(anchor / kAnchors * kAnchors, share);
+        const float within = reach[block - begin];
+        if (anchor == last && within <= nearby.reach)
+            nearby.keep(within, nearby.index, nearby.squared, nearby.number);
+        else
+            nearby.keep(within, every, from_anchors + (share * kAnchors + anchor % kAnchors) * padded, clusters);
+        Nearest nearest = {load(groups.squared + block * kLanes), Int{} + anchor};
+        compare_nearby(x, centroids, nearby, width, nearest);
+        relabel_block(block, nearest, share);
+    }
+}
+
+void Lloyd::relabel_block(int64_t block, const Nearest& nearest, int share) {
+    store(groups.squared + block * kLanes, nearest.squared);
+    int32_t* labels = groups.labels + block * kLanes;
+    if (__builtin_memcmp(&nearest.label, labels, sizeof nearest.label) == 0) return;
+    for (int lane = 0; lane < kLanes; ++lane) {
+        if (nearest.label[lane] == labels[lane]) continue;
+        relabel(block * kLanes + lane, nearest.label[lane], share);
+        ++changes[share * kSpacing];
+    }
+}
+
+// Every point to its nearest centroid; how many changed their cluster, copies included.
+int64_t Lloyd::assign() {
+    pack(centroids, clusters, width, 1, packed_centroids);
+    for (int64_t share = 0; share < shares; ++share) changes[share * kSpacing] = 0;
+    parallel_for(groups.chunks(), threads, [&](int64_t chunk, int worker) {
+        const int64_t begin = chunk * Groups::kChunkBlocks, end = begin + Groups::kChunkBlocks;
+        assign_chunk(begin, end < groups.blocks ? end : groups.blocks, worker);
     });
-    bool any = false;
-    for (int64_t chunk = 0; chunk < chunks_of(count); ++chunk) any |= changed[chunk];
-    return any;
+    return total(changes, 0, kSpacing);
 }
 
 // Moves every empty cluster's centroid to the farthest point, with the points that are nearest to it there; whether
@@ -105,20 +172,23 @@ bool Lloyd::fill_empty() {
     for (int64_t k = 0; k < clusters; ++k) {
         if (total(sizes, k, clusters) > 0) continue;
         int64_t farthest = 0;
-        for (int64_t i = 1; i < count; ++i)
-            if (squared[i] > squared[farthest]) farthest = i;
-        if (squared[farthest] == 0) break;
+        for (int64_t at = 1; at < groups.positions(); ++at) {
+            const float more = groups.squared[at] - groups.squared[farthest];
+            if (groups.rows[at] >= 0 && (more > 0 || (more == 0 && groups.rows[at] < groups.rows[farthest])))
+                farthest = at;
+        }
+        if (!(groups.squared[farthest] > 0)) break;
         float* centroid = centroids + k * width;
-        for (int64_t d = 0; d < width; ++d)
-            centroid[d] = packed[(farthest / kLanes * width + d) * kLanes + farthest % kLanes];
-        for (int64_t row = 0; row < count; row += kLanes) {
+        for (int64_t d = 0; d < width; ++d) centroid[d] = points[groups.rows[farthest] * width + d] * scale;
+        for (int64_t block = 0; block < groups.blocks; ++block) {
             Float to[1];
-            distances<1>(packed + row * width, centroid, width, to);
-            for (int64_t i = row; i < row + kLanes && i < count; ++i) {
-                const float there = to[0][i - row];
-                if (there > squared[i] || (there == squared[i] && labels[i] < k)) continue;
-                relabel(i, int32_t(k), 0);
-                squared[i] = there;
+            distances<1>(groups.packed + block * width * kLanes, centroid, width, to);
+            for (int lane = 0; lane < kLanes; ++lane) {
+                const int64_t at = block * kLanes + lane;
+                const float there = to[0][lane];
+                if (there > groups.squared[at] || (there == groups.squared[at] && groups.labels[at] < k)) continue;
+                relabel(at, int32_t(k), 0);
+                groups.squared[at] = there;
             }
         }
         filled = true;
@@ -145,14 +215,14 @@ double Lloyd::move_centroids() {
 }
 
 // The mean over the columns of their variance, as scikit-learn scales its tolerance.
-double Lloyd::mean_variance() {
+double Lloyd::mean_variance() const {
     double variance = 0;
     for (int64_t d = 0; d < width; ++d) {
         double mean = 0;
         for (int64_t k = 0; k < clusters; ++k) mean += double(total(sums, k * width + d, clusters * width));
         mean /= double(count) * double(to_integer);
-        for (int64_t i = 0; i < count; ++i) {
-            const double off = double(packed[(i / kLanes * width + d) * kLanes + i % kLanes]) - mean;
+        for (int64_t row = 0; row < count; ++row) {
+            const double off = double(points[row * width + d] * scale) - mean;
             variance += off * off;
         }
     }
@@ -161,23 +231,28 @@ double Lloyd::mean_variance() {
 
 void Lloyd::solve(int64_t steps, double tolerance, int32_t* steps_done) {
     *steps_done = 0;
-    bool settled = false;
     double allowed = 0;
-    for (int64_t step = 0; step < steps && !settled; ++step) {
-        const bool changed = assign() | fill_empty();
-        if (step == 0 && tolerance > 0) allowed = tolerance * mean_variance();
-        settled = !changed;
+    int64_t astray = 0;  // points that have left their group's cluster, at most
+    for (int64_t step = 0; step < steps; ++step) {
         *steps_done = int32_t(step + 1);
-        if (!settled && move_centroids() <= allowed) break;
+        const int64_t changed = assign();
+        if (!fill_empty() && changed == 0) return;
+        if (step == 0 && tolerance > 0) allowed = tolerance * mean_variance();
+        astray += changed;
+        if (count >= kLanes * clusters && astray * 8 >= count) {
+            groups.group(points, scale, threads);
+            astray = 0;
+        }
+        if (move_centroids() <= allowed) break;
     }
-    if (settled) return;
     assign();
     fill_empty();
 }
 
 double Lloyd::inertia() const {
     double sum = 0;
-    for (int64_t i = 0; i < count; ++i) sum += double(squared[i]);
+    for (int64_t at = 0; at < groups.positions(); ++at)
+        if (groups.rows[at] >= 0) sum += double(groups.squared[at]);
     return sum / double(scale) / double(scale);
 }
 
@@ -195,7 +270,9 @@ void kmeans(const KMeans& p, int threads) {
         lloyd.solve(p.steps, p.tolerance, p.steps_done + b);
         p.inertia[b] = lloyd.inertia();
         for (int64_t i = 0; i < p.clusters * p.width; ++i) centroids[i] = lloyd.centroids[i] / lloyd.scale;
-        for (int64_t i = 0; i < p.count; ++i) p.labels[b * p.count + i] = lloyd.labels[i];
+        const Groups& groups = lloyd.groups;
+        for (int64_t at = 0; at < groups.positions(); ++at)
+            if (groups.rows[at] >= 0) p.labels[b * p.count + groups.rows[at]] = groups.labels[at];
     });
     sort_by_cluster({p.labels, p.rows, p.offsets, p.problems, p.count, p.clusters}, threads);
 }

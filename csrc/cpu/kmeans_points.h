@@ -16,13 +16,18 @@ constexpr int kTop = 50;  // scaled magnitudes stay below 2^kTop: neither square
 inline int64_t blocks_of(int64_t points) { return (points + kLanes - 1) / kLanes; }
 inline int64_t chunks_of(int64_t points) { return (points + kChunk - 1) / kChunk; }
 
+// Of finite numbers: as integers, the bits of positive floats are in the same order, and their maximum vectorises.
 inline float largest_magnitude(const float* x, int64_t count) {
-    float largest = 0;
+    int32_t largest = 0;
     for (int64_t i = 0; i < count; ++i) {
-        const float magnitude = __builtin_fabsf(x[i]);
-        largest = magnitude > largest ? magnitude : largest;
+        int32_t bits;
+        __builtin_memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7FFFFFFF;
+        largest = bits > largest ? bits : largest;
     }
-    return largest;
+    float magnitude;
+    __builtin_memcpy(&magnitude, &largest, sizeof magnitude);
+    return magnitude;
 }
 
 // The least e with magnitude < 2^e.
@@ -47,17 +52,39 @@ inline float integer_scale_of(float largest, int64_t count) {
     return __builtin_ldexpf(1, shift < 126 ? shift : 126);
 }
 
-// (count, width) rows from `begin` on → packed (blocks, width, kLanes); the last block is filled up with zeros.
-inline void pack(const float* points, int64_t count, int64_t width, float scale, float* packed) {
-    for (int64_t block = 0; block < blocks_of(count); ++block) {
-        float* to = packed + block * width * kLanes;
-        const int64_t lanes = count - block * kLanes < kLanes ? count - block * kLanes : kLanes;
-        if (lanes < kLanes)
-            for (int64_t i = 0; i < width * kLanes; ++i) to[i] = 0;
-        for (int64_t lane = 0; lane < lanes; ++lane) {
-            const float* from = points + (block * kLanes + lane) * width;
-            for (int64_t d = 0; d < width; ++d) to[d * kLanes + lane] = from[d] * scale;
+// kLanes rows → one packed block (width, kLanes), by transposing squares of four by four.
+inline void pack_block(const float* const (&rows)[kLanes], int64_t width, float scale, float* block) {
+    using Four = float __attribute__((vector_size(16)));
+    using Index = int32_t __attribute__((vector_size(16)));
+    int64_t d = 0;
+    for (; d + 4 <= width; d += 4)
+        for (int lane = 0; lane < kLanes; lane += 4) {
+            Four r[4];
+            for (int i = 0; i < 4; ++i) {
+                __builtin_memcpy(&r[i], rows[lane + i] + d, sizeof r[i]);
+                r[i] *= scale;
+            }
+            const Four low02 = __builtin_shuffle(r[0], r[2], Index{0, 4, 1, 5});
+            const Four high02 = __builtin_shuffle(r[0], r[2], Index{2, 6, 3, 7});
+            const Four low13 = __builtin_shuffle(r[1], r[3], Index{0, 4, 1, 5});
+            const Four high13 = __builtin_shuffle(r[1], r[3], Index{2, 6, 3, 7});
+            const Four columns[4] = {__builtin_shuffle(low02, low13, Index{0, 4, 1, 5}),
+                                     __builtin_shuffle(low02, low13, Index{2, 6, 3, 7}),
+                                     __builtin_shuffle(high02, high13, Index{0, 4, 1, 5}),
+                                     __builtin_shuffle(high02, high13, Index{2, 6, 3, 7})};
+            for (int i = 0; i < 4; ++i) __builtin_memcpy(block + (d + i) * kLanes + lane, &columns[i], sizeof(Four));
         }
+    for (; d < width; ++d)
+        for (int lane = 0; lane < kLanes; ++lane) block[d * kLanes + lane] = rows[lane][d] * scale;
+}
+
+// (count, width) rows → packed (blocks, width, kLanes); the last block is filled up with copies of the last row.
+inline void pack(const float* points, int64_t count, int64_t width, float scale, float* packed) {
+    for (int64_t first = 0; first < count; first += kLanes) {
+        const float* rows[kLanes];
+        for (int lane = 0; lane < kLanes; ++lane)
+            rows[lane] = points + (first + lane < count ? first + lane : count - 1) * width;
+        pack_block(rows, width, scale, packed + first * width);
     }
 }
 

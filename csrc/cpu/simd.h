@@ -58,6 +58,14 @@ inline float sum(Float v) {
     return v[0];
 }
 
+inline float largest(Float v) {
+    if constexpr (kLanes > 8) v = max(v, flip<8 % kLanes>(v));
+    if constexpr (kLanes > 4) v = max(v, flip<4 % kLanes>(v));
+    v = max(v, flip<2>(v));
+    v = max(v, flip<1>(v));
+    return v[0];
+}
+
 // 2^x for x <= 0, relative error below 2e-7; 0 below 2^-126.
 inline Float exp2_nonpositive(Float x) {
     x = max(x, broadcast(-127.0f));

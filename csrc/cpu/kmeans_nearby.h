@@ -1,0 +1,98 @@
+// The few centroids that the points of a block have to be compared with.
+//
+// With r the largest distance of the points to a centroid a, their anchor, a centroid c with |a - c| > 2 r is farther
+// than a from each of them. Any a is right; a good one is the cluster that the points had when they were grouped, so
+// points that have changed their cluster since cost time, not correctness.
+#pragma once
+
+#include "cpu/kmeans_points.h"
+
+namespace sopr::SOPR_LEVEL {
+
+// Squared distances have relative errors of about width / 2^24: what is as near as that to the limit counts as within.
+inline float reach_of(float squared_radius, int64_t width) {
+    return 4 * squared_radius * (1 + float(width + 4) * 0x1p-20f) + 0x1p-100f;
+}
+
+// Centroids within `reach` of an anchor, itself left out, ascending.
+struct Nearby {
+    int32_t* index;  // with room for kLanes more
+    float* squared;  // to the anchor
+    int64_t number;
+    float reach;
+
+    void keep(float within, const int32_t* from_index, const float* from_squared, int64_t from_number);
+};
+
+// May narrow down itself: nothing is written beyond what has been read.
+inline void Nearby::keep(float within, const int32_t* from_index, const float* from_squared, int64_t from_number) {
+    number = 0;
+    reach = within;
+#if defined(__AVX512F__)
+    for (int64_t i = 0; i < from_number; i += kLanes) {
+        const __mmask16 exists = __mmask16(from_number - i < kLanes ? (1 << (from_number - i)) - 1 : 0xFFFF);
+        const __m512 values = _mm512_loadu_ps(from_squared + i);
+        const __m512i indices = _mm512_loadu_si512(from_index + i);
+        const __mmask16 near = _mm512_mask_cmp_ps_mask(exists, values, _mm512_set1_ps(reach), _CMP_LE_OQ);
+        _mm512_storeu_ps(squared + number, _mm512_maskz_compress_ps(near, values));
+        _mm512_storeu_si512(index + number, _mm512_maskz_compress_epi32(near, indices));
+        number += __builtin_popcount(near);
+    }
+#else
+    for (int64_t i = 0; i < from_number; ++i) {
+        const bool near = from_squared[i] <= reach;
+        index[number] = from_index[i];
+        squared[number] = from_squared[i];
+        number += near;
+    }
+#endif
+}
+
+inline bool any_at_most(Float a, Float b) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LE_OQ)) != 0;
+#else
+    const Int at_most = a <= b;
+    int32_t any = 0;
+    for (int lane = 0; lane < kLanes; ++lane) any |= at_most[lane];
+    return any != 0;
+#endif
+}
+
+// Compares a block with C of the listed centroids. Few are nearer than the anchor that the comparison starts from.
+template <int C>
+inline void compare_listed(const float* block, const float* centroids, const int32_t* list, int64_t width,
+                           Nearest& nearest) {
+    const float* centroid[C];
+    for (int c = 0; c < C; ++c) centroid[c] = centroids + list[c] * width;
+    Float squared[C] = {};
+    for (int64_t d = 0; d < width; ++d) {
+        const Float x = load(block + d * kLanes);
+        for (int c = 0; c < C; ++c) {
+            const Float difference = x - broadcast(centroid[c][d]);
+            squared[c] += difference * difference;
+        }
+    }
+    Float least = squared[0];
+    for (int c = 1; c < C; ++c) least = squared[c] < least ? squared[c] : least;
+    if (!any_at_most(least, nearest.squared)) return;
+    for (int c = 0; c < C; ++c) {
+        const Int first = (squared[c] == nearest.squared) & (list[c] < nearest.label);
+        const Int closer = (squared[c] < nearest.squared) | first;
+        nearest.squared = closer ? squared[c] : nearest.squared;
+        nearest.label = closer ? Int{} + list[c] : nearest.label;
+    }
+}
+
+inline void compare_nearby(const float* block, const float* centroids, const Nearby& nearby, int64_t width,
+                           Nearest& nearest) {
+    const int64_t number = nearby.number;
+    for (int64_t i = number; i % 4 != 0; ++i) nearby.index[i] = nearby.index[i - 1];
+    int64_t i = 0;
+    for (; i + 4 < number; i += 8) compare_listed<8>(block, centroids, nearby.index + i, width, nearest);
+    if (i < number) compare_listed<4>(block, centroids, nearby.index + i, width, nearest);
+}
+
+}  // namespace sopr::SOPR_LEVEL
