@@ -63,6 +63,17 @@ inline int64_t draws_row(int64_t columns) { return round_up(columns, 8); }
 // x at the lanes whose draw is not below the threshold, else 0.
 inline Float keep(Float x, Word draws, uint32_t threshold) { return (Float)((Int)x & (Int)(draws >= threshold)); }
 
+inline Word lanes_from(int64_t first) {
+    Word lane;
+    for (int i = 0; i < kLanes; ++i) lane[i] = uint32_t(i);
+    return lane + uint32_t(first);
+}
+
+inline Word draw(const Words& words, int column) {
+    const Word w = words.word[column / 2];
+    return column % 2 ? w >> 16 : w & 0xFFFFu;
+}
+
 using Half = uint16_t __attribute__((vector_size(kLanes * 2)));
 inline Word load_draws(const uint16_t* from) { return __builtin_convertvector(load<Half>(from), Word); }
 

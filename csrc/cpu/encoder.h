@@ -6,6 +6,7 @@
 // across lanes. log2(e) / sqrt(head width) is folded into the packed weights of the queries: scores are exponents of 2.
 #pragma once
 
+#include "cpu/attention_tile.h"
 #include "cpu/draws.h"
 #include "cpu/product.h"
 #include "kernels.h"
@@ -100,8 +101,6 @@ struct Scratch {
     float *grad, *grad_hidden, *grad_joint, *grad_attended, *grad_attended_t;  // backward only
     float *grad_scores, *grad_queries;
 };
-constexpr int64_t kKeys = 128;  // keys that attention treats at a time
-inline int64_t tokens_pitch(int64_t length) { return round_up(length, kLanes); }
 
 // One segment.
 struct Segment {

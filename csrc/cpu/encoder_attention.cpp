@@ -1,60 +1,10 @@
+#include "cpu/attention_tile.h"
 #include "cpu/encoder.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {
 
 constexpr float kLn2 = 0.6931471805599453f;
-
-// The queries of a segment in blocks of at most kTileVectors vectors, all about as large.
-struct Blocks {
-    int64_t length, vectors, count;
-    explicit Blocks(int64_t length) : length(length), vectors(tokens_pitch(length) / kLanes) {
-        count = (vectors + kTileVectors - 1) / kTileVectors;
-    }
-    int64_t begin(int64_t block) const { return vectors * block / count * kLanes; }
-    int64_t padded(int64_t block) const { return begin(block + 1) - begin(block); }
-    int64_t real(int64_t block) const { return (block + 1 < count ? begin(block + 1) : length) - begin(block); }
-};
-
-Word lanes_from(int64_t first) {
-    Word lane;
-    for (int i = 0; i < kLanes; ++i) lane[i] = uint32_t(i);
-    return lane + uint32_t(first);
-}
-
-Word draw(const Words& words, int column) {
-    const Word w = words.word[column / 2];
-    return column % 2 ? w >> 16 : w & 0xFFFFu;
-}
-
-Float largest(const float* scores, int64_t keys) {
-    Float m[4];
-    for (Float& v : m) v = broadcast(-__builtin_inff());
-    for (int64_t k = 0; k < keys; ++k) m[k % 4] = max(m[k % 4], load(scores + k * kPanel));
-    return max(max(m[0], m[1]), max(m[2], m[3]));
-}
-
-// scores = 2^(scores - top), for one vector of queries; returns their sum.
-Float exponentials(float* scores, int64_t keys, Float top) {
-    Float total{};
-    for (int64_t k = 0; k < keys; ++k) {
-        const Float p = exp2_nonpositive(load(scores + k * kPanel) - top);
-        total += p;
-        store(scores + k * kPanel, p);
-    }
-    return total;
-}
-
-// Zeros where attention weights are dropped; key `first` is a multiple of 8.
-void drop(float* weights, int64_t keys, const Drops& drops, int64_t query, int64_t first) {
-    for (int64_t k = 0; k < keys; k += 8) {
-        const Words words = drops.words(Word{} + uint32_t((first + k) / 8), lanes_from(query));
-        for (int i = 0; i < 8 && k + i < keys; ++i) {
-            float* at = weights + (k + i) * kPanel;
-            store(at, keep(load(at), draw(words, i), drops.threshold));
-        }
-    }
-}
 
 }  // namespace
 
@@ -116,30 +66,6 @@ void attend(const Shape& s, const Segment& segment, uint32_t layer, const Tape& 
                 store(statistics + query + j * kLanes, top[j]);
                 store(statistics + tokens + query + j * kLanes, inverse);
             }
-        }
-    }
-}
-
-// From scores and the gradients of the weights after dropout to those weights and the gradients of the scores,
-// for one vector of queries. `mean` is the sum over keys of weight times gradient.
-static void softmax_backward(float* scores, float* grads, int64_t keys, Float top, Float inverse, Float mean) {
-    for (int64_t k = 0; k < keys; ++k) {
-        const Float p = exp2_nonpositive(load(scores + k * kPanel) - top) * inverse;
-        store(scores + k * kPanel, p);
-        store(grads + k * kPanel, p * (load(grads + k * kPanel) - mean));
-    }
-}
-
-static void softmax_backward(float* scores, float* grads, int64_t keys, Float top, Float inverse, Float mean,
-                             const Drops& drops, int64_t query, int64_t first) {
-    for (int64_t k = 0; k < keys; k += 8) {
-        const Words words = drops.words(Word{} + uint32_t((first + k) / 8), lanes_from(query));
-        for (int i = 0; i < 8 && k + i < keys; ++i) {
-            float *score = scores + (k + i) * kPanel, *grad = grads + (k + i) * kPanel;
-            const Float p = exp2_nonpositive(load(score) - top) * inverse;
-            const Word bits = draw(words, i);
-            store(score, keep(p * drops.scale, bits, drops.threshold));
-            store(grad, p * (keep(load(grad) * drops.scale, bits, drops.threshold) - mean));
         }
     }
 }

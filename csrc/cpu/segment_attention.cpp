@@ -1,168 +1,207 @@
-// Attention inside segments, a query at a time: keys and values of one segment and head are kept transposed, so that
-// neighbouring lanes hold neighbouring keys, and a query needs one row of weights whatever the segment's length.
-#include "cpu/dropout_row.h"
+// Attention inside segments: a block of queries lies in the lanes and keys stream past it, with a running maximum
+// forward and from log_sum backward. One task owns a segment's head, so that every sum has one order.
+#include "cpu/attention_tile.h"
+#include "cpu/order.h"
 #include "cpu/pool.h"
 #include "cpu/scratch.h"
-#include "cpu/simd.h"
 #include "cpu/table.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {
 
-constexpr float kLog2E = 1.44269504f;
-
-int64_t longest_segment(const SegmentAttention& p) {
-    int64_t longest = 0;
-    for (int64_t g = 0; g < p.segments; ++g) {
-        const int64_t length = p.offsets[g + 1] - p.offsets[g];
-        if (length > longest) longest = length;
-    }
-    return longest;
-}
-
 // One segment and head of (T, H, D) arrays.
 struct Head {
-    const SegmentAttention& p;
-    int64_t segment, head, begin, length, padded;
+    int64_t begin, length, dim, stride, pitch;  // rows are `stride` apart, `pitch` in the buffers of whole vectors
+    int64_t first, first_sum, heads;            // of the head's values and of its log_sum
+    Drops drops{0, 0, 0, 0, 0, 1.0f};
 
-    Head(const SegmentAttention& p, int64_t item)
-        : p(p),
-          segment(item / p.heads),
-          head(item % p.heads),
-          begin(p.offsets[segment]),
+    Head(const SegmentAttention& p, int64_t segment, int64_t head)
+        : begin(p.offsets[segment]),
           length(p.offsets[segment + 1] - begin),
-          padded(round_up(length, kLanes)) {}
+          dim(p.dim),
+          stride(p.heads * p.dim),
+          pitch(round_up(p.dim, kLanes)),
+          first(begin * stride + head * dim),
+          first_sum(begin * p.heads + head),
+          heads(p.heads) {
+        const Dropout& d = p.dropout;
+        if (!d.rng || d.probability == 0) return;
+        drops = {uint32_t(d.rng[0]),
+                 uint32_t(d.rng[1]),
+                 uint32_t(d.segment_base + segment),
+                 philox_place(d.level, d.layer, d.site, uint32_t(head)),
+                 dropout_threshold(d.probability),
+                 dropout_scale(d.probability)};
+    }
 
-    int64_t at(int64_t row) const { return ((begin + row) * p.heads + head) * p.dim; }
-    int64_t row_at(int64_t row) const { return (begin + row) * p.heads + head; }
+    int64_t at(int64_t row) const { return first + row * stride; }
+    int64_t sum_at(int64_t row) const { return first_sum + row * heads; }
 
-    // to (D, padded) from rows of x, zero in the padding.
-    void transpose(const float* x, float* to) const {
-        for (int64_t d = 0; d < p.dim; ++d) {
-            for (int64_t j = 0; j < length; ++j) to[d * padded + j] = x[at(j) + d];
-            for (int64_t j = length; j < padded; ++j) to[d * padded + j] = 0;
-        }
-    }
-    void transpose_back(const float* from, float* x) const {
-        for (int64_t j = 0; j < length; ++j)
-            for (int64_t d = 0; d < p.dim; ++d) x[at(j) + d] = from[d * padded + j];
+    // to (count, pitch) = factor * rows of x, zero in the padding.
+    void copy_rows(const float* x, int64_t row, int64_t count, float factor, float* to) const {
+        for (int64_t i = 0; i < count; ++i, to += pitch)
+            for (int64_t c = 0; c < pitch; ++c) to[c] = c < dim ? factor * x[at(row + i) + c] : 0.0f;
     }
 
-    // row[j] = factor * sum over d of x[d] * columns[d, j]
-    void product(const float* x, const float* columns, float factor, float* row) const {
-        for (int64_t j = 0; j < padded; j += kLanes) {
-            Float sum{};
-            for (int64_t d = 0; d < p.dim; ++d) sum += x[d] * load(columns + d * padded + j);
-            store(row + j, sum * factor);
-        }
+    // scores (keys, kPanel) = rows of x times columns (D, kPanel)
+    void scores(const float* x, int64_t row, int64_t keys, int64_t width, const float* columns, float* to) const {
+        multiply({keys, width, dim, {x + at(row), stride, 1}, plain(columns, kPanel), {}, to, kPanel});
     }
-    float dot(const float* row, const float* column) const {
-        Float total{};
-        for (int64_t j = 0; j < padded; j += kLanes) total += load(row + j) * load(column + j);
-        return sum(total);
+    // to (D, kPanel) = or += rows of x, transposed, times weights (keys, kPanel)
+    void mix(const float* x, int64_t row, int64_t keys, int64_t width, const float* weights, float* to) const {
+        multiply({dim,
+                  width,
+                  keys,
+                  {x + at(row), 1, stride},
+                  plain(weights, kPanel),
+                  {row ? to : nullptr, kPanel},
+                  to,
+                  kPanel});
     }
-    // columns[d, j] += factor * x[d] * row[j]
-    void add_outer(const float* x, float factor, const float* row, float* columns) const {
-        for (int64_t d = 0; d < p.dim; ++d) {
-            float* column = columns + d * padded;
-            for (int64_t j = 0; j < padded; j += kLanes)
-                store(column + j, load(column + j) + factor * x[d] * load(row + j));
-        }
+    // to (keys, pitch) = or += weights (keys, kPanel) times rows (queries, pitch)
+    void spread(const float* weights, int64_t keys, int64_t queries, const float* rows, bool add, float* to) const {
+        multiply(
+            {keys, pitch, queries, {weights, kPanel, 1}, plain(rows, pitch), {add ? to : nullptr, pitch}, to, pitch});
     }
 };
 
-// The weights of query `i`, padding 0; multiplied by nothing yet. Returns log2 of the sum of exponentials.
-float softmax(const Head& h, int64_t i, const float* keys, float* weights) {
-    h.product(h.p.q + h.at(i), keys, h.p.scale * kLog2E, weights);
-    float largest = weights[0];
-    for (int64_t j = 1; j < h.length; ++j) largest = weights[j] > largest ? weights[j] : largest;
-    Float total{};
-    for (int64_t j = 0; j < h.padded; j += kLanes) {
-        Float e = exp2_nonpositive(load(weights + j) - largest);
-        if (j + kLanes > h.length)
-            for (int64_t lane = h.length - j; lane < kLanes; ++lane) e[lane] = 0;
-        store(weights + j, e);
-        total += e;
-    }
-    const float all = sum(total);
-    for (int64_t j = 0; j < h.padded; j += kLanes) store(weights + j, load(weights + j) / all);
-    return largest + __builtin_log2f(all);
-}
+int64_t keys_of(const Head& h, int64_t key) { return h.length - key < kKeys ? h.length - key : kKeys; }
 
-// The weights again, from what the forward pass kept.
-void softmax_again(const Head& h, int64_t i, const float* keys, float* weights) {
-    h.product(h.p.q + h.at(i), keys, h.p.scale * kLog2E, weights);
-    const float log2_sum = h.p.log2_sum[h.row_at(i)];
-    for (int64_t j = 0; j < h.padded; j += kLanes) {
-        Float e = exp2_nonpositive(load(weights + j) - log2_sum);
-        if (j + kLanes > h.length)
-            for (int64_t lane = h.length - j; lane < kLanes; ++lane) e[lane] = 0;
-        store(weights + j, e);
+struct ForwardMemory {
+    float *rows, *queries, *sum, *scores;
+    size_t bytes;
+
+    ForwardMemory(Arrays arrays, int64_t dim) {
+        rows = arrays.take<float>(kPanel * round_up(dim, kLanes));
+        queries = arrays.take<float>(dim * kPanel);
+        sum = arrays.take<float>(dim * kPanel);
+        scores = arrays.take<float>(kKeys * kPanel);
+        bytes = arrays.bytes();
+    }
+};
+
+// A tile of scores to weights below the maximum so far; what was summed below another one is made to fit.
+void soften(const Head& h, int64_t key, int64_t keys, const ForwardMemory& m, int64_t lane, Float& top, Float& total) {
+    const Float peak = max(largest(m.scores + lane, keys), top);
+    const Float shrink = exponential<true>(top - peak);
+    top = peak;
+    total = total * shrink + exponentials<true>(m.scores + lane, keys, peak);
+    for (int64_t c = 0; key && c < h.dim; ++c) {
+        float* sum = m.sum + c * kPanel + lane;
+        store(sum, load(sum) * shrink);
     }
 }
 
-void multiply(float* row, const float* by, int64_t count) {
-    for (int64_t j = 0; j < count; ++j) row[j] *= by[j];
+void attend(const SegmentAttention& p, const Head& h, const ForwardMemory& m) {
+    const Blocks blocks(h.length);
+    for (int64_t block = 0; block < blocks.count; ++block) {
+        const int64_t query = blocks.begin(block), width = blocks.padded(block), real = blocks.real(block);
+        h.copy_rows(p.q, query, real, p.scale, m.rows);
+        transpose(m.rows, h.pitch, real, h.dim, m.queries, kPanel, true);
+        Float top[kTileVectors], total[kTileVectors] = {};
+        for (Float& v : top) v = broadcast(-__builtin_inff());
+        for (int64_t key = 0; key < h.length; key += kKeys) {
+            const int64_t keys = keys_of(h, key);
+            h.scores(p.k, key, keys, width, m.queries, m.scores);
+            for (int64_t lane = 0; lane < width; lane += kLanes) {
+                soften(h, key, keys, m, lane, top[lane / kLanes], total[lane / kLanes]);
+                if (h.drops.threshold) drop(m.scores + lane, keys, h.drops, query + lane, key);
+            }
+            h.mix(p.v, key, keys, width, m.scores, m.sum);
+        }
+        for (int64_t lane = 0; lane < width; lane += kLanes) {
+            const Float factor = h.drops.scale / total[lane / kLanes];
+            for (int64_t c = 0; c < h.dim; ++c) {
+                float* sum = m.sum + c * kPanel + lane;
+                store(sum, load(sum) * factor);
+            }
+        }
+        transpose(m.sum, kPanel, h.dim, real, p.out + h.at(query), h.stride, false);
+        for (int64_t i = 0; i < real; ++i)
+            p.log_sum[h.sum_at(query + i)] =
+                top[i / kLanes][i % kLanes] + __builtin_logf(total[i / kLanes][i % kLanes]);
+    }
+}
+
+struct BackwardMemory {
+    float *query_rows, *grad_rows, *out_rows;  // (kPanel, pitch)
+    float *queries, *grad_out, *grad_queries;  // (D, kPanel)
+    float *scores, *grad_scores;               // (kKeys, kPanel)
+    float *grad_keys, *grad_values;            // (longest, pitch)
+    size_t bytes;
+
+    BackwardMemory(Arrays arrays, int64_t dim, int64_t longest) {
+        const int64_t pitch = round_up(dim, kLanes);
+        for (float** rows : {&query_rows, &grad_rows, &out_rows}) *rows = arrays.take<float>(kPanel * pitch);
+        for (float** columns : {&queries, &grad_out, &grad_queries}) *columns = arrays.take<float>(dim * kPanel);
+        for (float** tile : {&scores, &grad_scores}) *tile = arrays.take<float>(kKeys * kPanel);
+        for (float** rows : {&grad_keys, &grad_values}) *rows = arrays.take<float>(longest * pitch);
+        bytes = arrays.bytes();
+    }
+};
+
+void attend_backward(const SegmentAttentionBackward& b, const Head& h, const BackwardMemory& m) {
+    const SegmentAttention& p = b.forward;
+    const Blocks blocks(h.length);
+    for (int64_t block = 0; block < blocks.count; ++block) {
+        const int64_t query = blocks.begin(block), width = blocks.padded(block), real = blocks.real(block);
+        h.copy_rows(p.q, query, real, p.scale, m.query_rows);
+        h.copy_rows(p.out, query, real, 1.0f, m.out_rows);
+        h.copy_rows(b.grad_out, query, real, 1.0f, m.grad_rows);
+        transpose(m.query_rows, h.pitch, real, h.dim, m.queries, kPanel, true);
+        transpose(m.grad_rows, h.pitch, real, h.dim, m.grad_out, kPanel, true);
+        float log_sum[kPanel] = {}, mean[kPanel] = {};  // the mean of the weights' gradients, by weight
+        for (int64_t i = 0; i < real; ++i) {
+            Float total{};
+            for (int64_t c = i * h.pitch; c < (i + 1) * h.pitch; c += kLanes)
+                total += load(m.grad_rows + c) * load(m.out_rows + c);
+            mean[i] = sum(total);
+            log_sum[i] = p.log_sum[h.sum_at(query + i)];
+        }
+        for (int64_t key = 0; key < h.length; key += kKeys) {
+            const int64_t keys = keys_of(h, key);
+            h.scores(p.k, key, keys, width, m.queries, m.scores);
+            h.scores(p.v, key, keys, width, m.grad_out, m.grad_scores);
+            for (int64_t lane = 0; lane < width; lane += kLanes) {
+                float *scores = m.scores + lane, *grads = m.grad_scores + lane;
+                const Float top = load(log_sum + lane), middle = load(mean + lane), one = broadcast(1.0f);
+                if (h.drops.threshold)
+                    softmax_backward<true>(scores, grads, keys, top, one, middle, h.drops, query + lane, key);
+                else
+                    softmax_backward<true>(scores, grads, keys, top, one, middle);
+            }
+            h.spread(m.scores, keys, real, m.grad_rows, block, m.grad_values + key * h.pitch);
+            h.spread(m.grad_scores, keys, real, m.query_rows, block, m.grad_keys + key * h.pitch);
+            h.mix(p.k, key, keys, width, m.grad_scores, m.grad_queries);
+        }
+        transpose(m.grad_queries, kPanel, h.dim, real, b.grad_q + h.at(query), h.stride, false, p.scale);
+    }
+    for (int64_t j = 0; j < h.length; ++j)
+        for (int64_t c = 0; c < h.dim; ++c) {
+            b.grad_k[h.at(j) + c] = m.grad_keys[j * h.pitch + c];
+            b.grad_v[h.at(j) + c] = m.grad_values[j * h.pitch + c];
+        }
 }
 
 }  // namespace
 
 void segment_attention(const SegmentAttention& p, int threads) {
-    const size_t padded = size_t(round_up(longest_segment(p), kLanes)), dim = size_t(p.dim);
-    const auto bytes = [](size_t floats) { return (floats * sizeof(float) + 63) / 64 * 64; };
-    const Scratch scratch(2 * bytes(dim * padded) + 2 * bytes(padded), threads);
+    const std::vector<int32_t> order = largest_first(p.offsets, p.segments);
+    const Scratch scratch(ForwardMemory(Arrays(0), p.dim).bytes, threads);
     parallel_for(p.segments * p.heads, threads, [&](int64_t item, int worker) {
-        Arrays memory = scratch.piece(worker);
-        float *keys = memory.take<float>(dim * padded), *values = memory.take<float>(dim * padded);
-        float *weights = memory.take<float>(padded), *multipliers = memory.take<float>(padded);
-        const Head h(p, item);
-        h.transpose(p.k, keys);
-        h.transpose(p.v, values);
-        for (int64_t i = 0; i < h.length; ++i) {
-            p.log2_sum[h.row_at(i)] = softmax(h, i, keys, weights);
-            if (drops(p.dropout)) {
-                dropout_row(p.dropout, h.segment, i, h.head, h.length, multipliers);
-                multiply(weights, multipliers, h.length);
-            }
-            for (int64_t d = 0; d < p.dim; ++d) p.out[h.at(i) + d] = h.dot(weights, values + d * h.padded);
-        }
+        const Head head(p, order[item / p.heads], item % p.heads);
+        attend(p, head, ForwardMemory(scratch.piece(worker), p.dim));
     });
 }
 
 void segment_attention_backward(const SegmentAttentionBackward& b, int threads) {
     const SegmentAttention& p = b.forward;
-    const size_t padded = size_t(round_up(longest_segment(p), kLanes)), dim = size_t(p.dim);
-    const auto bytes = [](size_t floats) { return (floats * sizeof(float) + 63) / 64 * 64; };
-    const Scratch scratch(4 * bytes(dim * padded) + 3 * bytes(padded), threads);
+    const std::vector<int32_t> order = largest_first(p.offsets, p.segments);
+    const int64_t longest = p.segments ? p.offsets[order[0] + 1] - p.offsets[order[0]] : 0;
+    const Scratch scratch(BackwardMemory(Arrays(0), p.dim, longest).bytes, threads);
     parallel_for(p.segments * p.heads, threads, [&](int64_t item, int worker) {
-        Arrays memory = scratch.piece(worker);
-        float *keys = memory.take<float>(dim * padded), *values = memory.take<float>(dim * padded);
-        float *grad_keys = memory.take<float>(dim * padded), *grad_values = memory.take<float>(dim * padded);
-        float *weights = memory.take<float>(padded), *grads = memory.take<float>(padded);
-        float* multipliers = memory.take<float>(padded);
-        const Head h(p, item);
-        h.transpose(p.k, keys);
-        h.transpose(p.v, values);
-        for (int64_t j = 0; j < p.dim * h.padded; ++j) grad_keys[j] = grad_values[j] = 0;
-        for (int64_t i = 0; i < h.length; ++i) {
-            const float *grad = b.grad_out + h.at(i), *out = p.out + h.at(i);
-            softmax_again(h, i, keys, weights);
-            h.product(grad, values, 1, grads);  // of the weights after dropout
-            float own = 0;
-            for (int64_t d = 0; d < p.dim; ++d) own += grad[d] * out[d];
-            if (drops(p.dropout)) {
-                dropout_row(p.dropout, h.segment, i, h.head, h.length, multipliers);
-                multiply(grads, multipliers, h.length);
-            }
-            for (int64_t j = 0; j < h.padded; j += kLanes)
-                store(grads + j, load(weights + j) * (load(grads + j) - own));
-            for (int64_t d = 0; d < p.dim; ++d) b.grad_q[h.at(i) + d] = p.scale * h.dot(grads, keys + d * h.padded);
-            h.add_outer(p.q + h.at(i), p.scale, grads, grad_keys);
-            if (drops(p.dropout)) multiply(weights, multipliers, h.length);
-            h.add_outer(grad, 1, weights, grad_values);
-        }
-        h.transpose_back(grad_keys, b.grad_k);
-        h.transpose_back(grad_values, b.grad_v);
+        const Head head(p, order[item / p.heads], item % p.heads);
+        attend_backward(b, head, BackwardMemory(scratch.piece(worker), p.dim, longest));
     });
 }
 

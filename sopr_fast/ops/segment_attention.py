@@ -67,11 +67,11 @@ def _forward(
     segment_base: int,
 ) -> tuple[Tensor, Tensor]:
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-    out, log2_sum = torch.empty_like(q), q.new_empty(q.shape[:2])
+    out, log_sum = torch.empty_like(q), q.new_empty(q.shape[:2])
     sizes = (len(offsets) - 1, q.shape[1], q.shape[2])
     place = (rng, dropout, level, layer, segment_base)
-    call("segment_attention", q.device, q, k, v, offsets, out, log2_sum, *sizes, scale, *place)
-    return out, log2_sum
+    call("segment_attention", q.device, q, k, v, offsets, out, log_sum, *sizes, scale, *place)
+    return out, log_sum
 
 
 def _backward_kernel(
@@ -81,7 +81,7 @@ def _backward_kernel(
     v: Tensor,
     offsets: Tensor,
     out: Tensor,
-    log2_sum: Tensor,
+    log_sum: Tensor,
     scale: float,
     dropout: float,
     rng: Tensor | None,
@@ -93,14 +93,14 @@ def _backward_kernel(
     grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     sizes = (len(offsets) - 1, q.shape[1], q.shape[2])
     place = (rng, dropout, level, layer, segment_base)
-    tensors = (q, k, v, offsets, out, log2_sum, grad_out, *grads)
+    tensors = (q, k, v, offsets, out, log_sum, grad_out, *grads)
     call("segment_attention_backward", q.device, *tensors, *sizes, scale, *place)
     return grads
 
 
 _segment_attention_backward = define(
     "segment_attention_backward(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor out, "
-    "Tensor log2_sum, float scale, float dropout, Tensor? rng, int level, int layer, int segment_base) "
+    "Tensor log_sum, float scale, float dropout, Tensor? rng, int level, int layer, int segment_base) "
     "-> (Tensor, Tensor, Tensor)",
     cpu=_backward_kernel,
     fake=lambda grad_out, q, k, v, *_: tuple(
