@@ -128,7 +128,7 @@ class Ranking:
         return frame.sort_index()
 
     def plot(self, returns: Any = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
-        """Scores with their standard errors, best on top; against true returns (P,) as a scatter where given.
+        """Scores with their standard errors, best on top; true returns (P,), where given, on the right.
 
         Raises:
             ImportError: matplotlib is not installed.
@@ -138,20 +138,18 @@ class Ranking:
         except ImportError as error:
             raise ImportError("plot needs matplotlib: pip install 'sopr_fast[plot]'") from error
         if ax is None:
-            height = 4.0 if returns is not None else 1.0 + 0.3 * len(self)
-            ax = Figure(figsize=(6, height), layout="constrained").add_subplot()
+            ax = Figure(figsize=(6.4, 1.2 + 0.3 * len(self)), layout="constrained").add_subplot()
+        places, order = np.arange(len(self)), self._order()[::-1]
         errors = np.nan_to_num(self.standard_errors)
+        ax.errorbar(self.scores[order], places, xerr=errors[order], fmt="o", capsize=2)
+        ax.set_yticks(places, [self.names[i] for i in order])
+        ax.set(xlabel="score (± standard error over subsets)")
+        ax.grid(axis="y", alpha=0.3)
         if returns is not None:
-            returns = np.asarray(returns, np.float64)
-            ax.errorbar(returns, self.scores, yerr=errors, fmt="o", capsize=2)
-            for name, x, y in zip(self.names, returns, self.scores, strict=True):
-                ax.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
-            ax.set(xlabel="true return", ylabel="score")
-        else:
-            order = self._order()[::-1]
-            ax.errorbar(self.scores[order], np.arange(len(self)), xerr=errors[order], fmt="o", capsize=2)
-            ax.set_yticks(np.arange(len(self)), [self.names[i] for i in order])
-            ax.set(xlabel="score")
+            right = ax.twinx()
+            right.set_ylim(ax.get_ylim())
+            right.set_yticks(places, [f"{np.asarray(returns)[i]:,.6g}" for i in order])
+            right.set_ylabel("true return")
         return ax
 
     def _order(self) -> np.ndarray:
