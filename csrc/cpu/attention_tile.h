@@ -8,7 +8,7 @@
 
 namespace sopr::SOPR_LEVEL {
 
-constexpr int64_t kKeys = 128;  // keys of a tile, a multiple of 8
+constexpr int64_t kKeys = 128;  // keys of a tile, a multiple of 16
 inline int64_t tokens_pitch(int64_t length) { return round_up(length, kLanes); }
 
 // The queries of a segment in blocks of at most kTileVectors vectors, all about as large.
@@ -28,10 +28,17 @@ inline Float exponential(Float x) {
 }
 
 inline Float largest(const float* scores, int64_t keys) {
-    Float m[4];
-    for (Float& v : m) v = broadcast(-__builtin_inff());
-    for (int64_t k = 0; k < keys; ++k) m[k % 4] = max(m[k % 4], load(scores + k * kPanel));
-    return max(max(m[0], m[1]), max(m[2], m[3]));
+    const Float lowest = broadcast(-__builtin_inff());
+    Float a = lowest, b = lowest, c = lowest, d = lowest;
+    int64_t k = 0;
+    for (; k + 4 <= keys; k += 4) {
+        a = max(a, load(scores + k * kPanel));
+        b = max(b, load(scores + (k + 1) * kPanel));
+        c = max(c, load(scores + (k + 2) * kPanel));
+        d = max(d, load(scores + (k + 3) * kPanel));
+    }
+    for (; k < keys; ++k) a = max(a, load(scores + k * kPanel));
+    return max(max(a, b), max(c, d));
 }
 
 // scores = exponentials of scores - top, for one vector of queries; returns their sum.
@@ -46,15 +53,25 @@ inline Float exponentials(float* scores, int64_t keys, Float top) {
     return total;
 }
 
-// Zeros where attention weights are dropped; key `first` is a multiple of 8.
-inline void drop(float* weights, int64_t keys, const Drops& drops, int64_t query, int64_t first) {
-    for (int64_t k = 0; k < keys; k += 8) {
-        const Words words = drops.words(Word{} + uint32_t((first + k) / 8), lanes_from(query));
-        for (int i = 0; i < 8 && k + i < keys; ++i) {
-            float* at = weights + (k + i) * kPanel;
-            store(at, keep(load(at), draw(words, i), drops.threshold));
+// Calls body(k, the draws of key `first` + k) for every key of a tile; `first` is a multiple of 16.
+template <class Body>
+inline void for_draws(int64_t keys, const Drops& drops, int64_t query, int64_t first, Body&& body) {
+    for (int64_t k = 0; k < keys; k += 16) {
+        const ColumnDraws draws(drops, query, first + k);
+        if (keys - k >= 16) {
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; ++i) body(k + i, draws.of(i));
+        } else {
+            for (int i = 0; i < keys - k; ++i) body(k + i, draws.of(i));
         }
     }
+}
+
+// Zeros where attention weights are dropped.
+inline void drop(float* weights, int64_t keys, const Drops& drops, int64_t query, int64_t first) {
+    for_draws(keys, drops, query, first, [&](int64_t k, Word draw) {
+        store(weights + k * kPanel, keep(load(weights + k * kPanel), draw, drops.threshold));
+    });
 }
 
 // From scores and the gradients of the weights after dropout to those weights and the gradients of the scores,
@@ -71,16 +88,12 @@ inline void softmax_backward(float* scores, float* grads, int64_t keys, Float to
 template <bool kNatural = false>
 inline void softmax_backward(float* scores, float* grads, int64_t keys, Float top, Float inverse, Float mean,
                              const Drops& drops, int64_t query, int64_t first) {
-    for (int64_t k = 0; k < keys; k += 8) {
-        const Words words = drops.words(Word{} + uint32_t((first + k) / 8), lanes_from(query));
-        for (int i = 0; i < 8 && k + i < keys; ++i) {
-            float *score = scores + (k + i) * kPanel, *grad = grads + (k + i) * kPanel;
-            const Float p = exponential<kNatural>(load(score) - top) * inverse;
-            const Word bits = draw(words, i);
-            store(score, keep(p * drops.scale, bits, drops.threshold));
-            store(grad, p * (keep(load(grad) * drops.scale, bits, drops.threshold) - mean));
-        }
-    }
+    for_draws(keys, drops, query, first, [&](int64_t k, Word draw) {
+        float *score = scores + k * kPanel, *grad = grads + k * kPanel;
+        const Float p = exponential<kNatural>(load(score) - top) * inverse;
+        store(score, keep(p * drops.scale, draw, drops.threshold));
+        store(grad, p * (keep(load(grad) * drops.scale, draw, drops.threshold) - mean));
+    });
 }
 
 }  // namespace sopr::SOPR_LEVEL

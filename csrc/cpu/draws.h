@@ -23,29 +23,23 @@ inline Wide multiply_low(Wide a, uint32_t b) {
 #endif
 }
 
-// Philox4x32-10 on 64-bit lanes of which the low halves count.
-inline void philox(Wide c[4], uint32_t seed, uint32_t step) {
+// Philox4x32-10 of `Count` vectors of counters at once, so that one's multiplications fill the other's waits. Only the
+// low halves of the 64-bit lanes count.
+template <int Count>
+inline void philox(Wide (*c)[4], uint32_t seed, uint32_t step) {
 #pragma GCC unroll 10
     for (int round = 0; round < 10; ++round) {
-        const Wide a = multiply_low(c[0], 0xD2511F53u), b = multiply_low(c[2], 0xCD9E8D57u);
-        c[0] = (b >> 32) ^ c[1] ^ uint64_t(seed);
-        c[1] = b;
-        c[2] = (a >> 32) ^ c[3] ^ uint64_t(step);
-        c[3] = a;
+#pragma GCC unroll 4
+        for (int i = 0; i < Count; ++i) {
+            const Wide a = multiply_low(c[i][0], 0xD2511F53u), b = multiply_low(c[i][2], 0xCD9E8D57u);
+            c[i][0] = (b >> 32) ^ c[i][1] ^ uint64_t(seed);
+            c[i][1] = b;
+            c[i][2] = (a >> 32) ^ c[i][3] ^ uint64_t(step);
+            c[i][3] = a;
+        }
         seed += 0x9E3779B9u;
         step += 0xBB67AE85u;
     }
-}
-
-inline Words philox(uint32_t seed, uint32_t step, Word c0, Word c1, uint32_t c2, uint32_t c3) {
-    const Wide zero{};
-    Wide even[4] = {(Wide)c0, (Wide)c1, zero + c2, zero + c3};
-    Wide odd[4] = {(Wide)c0 >> 32, (Wide)c1 >> 32, zero + c2, zero + c3};
-    philox(even, seed, step);
-    philox(odd, seed, step);
-    Words words;
-    for (int i = 0; i < 4; ++i) words.word[i] = (Word)((even[i] & 0xFFFFFFFFu) | odd[i] << 32);
-    return words;
 }
 
 // One site of one segment: which values it drops.
@@ -55,7 +49,23 @@ struct Drops {
 
     // The draws of `columns` columns of `rows` rows, as 16-bit numbers; a row takes draws_row(columns) of them.
     void draw_rows(int64_t rows, int64_t columns, uint16_t* to) const;
-    Words words(Word block, Word row) const { return philox(seed, step, block, row, segment, place); }
+    // The words of two vectors of counters.
+    void words(const Word block[2], const Word row[2], Words out[2]) const {
+        const Wide zero{}, c2 = zero + segment, c3 = zero + place;
+        Wide c[4][4];
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i)
+            for (int odd = 0; odd < 2; ++odd) {
+                c[2 * i + odd][0] = (Wide)block[i] >> 32 * odd;
+                c[2 * i + odd][1] = (Wide)row[i] >> 32 * odd;
+                c[2 * i + odd][2] = c2;
+                c[2 * i + odd][3] = c3;
+            }
+        philox<4>(c, seed, step);
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i)
+            for (int j = 0; j < 4; ++j) out[i].word[j] = (Word)((c[2 * i][j] & 0xFFFFFFFFu) | c[2 * i + 1][j] << 32);
+    }
 };
 
 inline int64_t draws_row(int64_t columns) { return round_up(columns, 8); }
@@ -69,10 +79,19 @@ inline Word lanes_from(int64_t first) {
     return lane + uint32_t(first);
 }
 
-inline Word draw(const Words& words, int column) {
-    const Word w = words.word[column / 2];
-    return column % 2 ? w >> 16 : w & 0xFFFFu;
-}
+// For a vector of rows, the draws of 16 columns from one that is a multiple of 16.
+struct ColumnDraws {
+    Words block[2];
+    ColumnDraws(const Drops& drops, int64_t row, int64_t column) {
+        const Word zero{}, rows[2] = {lanes_from(row), lanes_from(row)};
+        const Word blocks[2] = {zero + uint32_t(column / 8), zero + uint32_t(column / 8 + 1)};
+        drops.words(blocks, rows, block);
+    }
+    Word of(int column) const {
+        const Word w = block[column / 8].word[column % 8 / 2];
+        return column % 2 ? w >> 16 : w & 0xFFFFu;
+    }
+};
 
 using Half = uint16_t __attribute__((vector_size(kLanes * 2)));
 inline Word load_draws(const uint16_t* from) { return __builtin_convertvector(load<Half>(from), Word); }

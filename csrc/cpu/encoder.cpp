@@ -6,22 +6,35 @@
 namespace sopr::SOPR_LEVEL {
 namespace {
 
+bool drops(const SegmentEncoder& p) { return p.rng && dropout_threshold(p.dropout); }
+
+// Whether products take bf16 operands: heads must be made of whole pairs, and training, which drops, is in float32.
+bool narrows(const SegmentEncoder& p) { return kBf16 && p.bf16 && !drops(p) && p.width / p.heads % 2 == 0; }
+
 // The workspace: packed parameters, then what each worker needs, then the partial gradients and those of the tokens.
 struct Memory {
     Shape shape;
+    bool backward, bf16;
     Arena arena;
     Weights weights;
     int64_t tapes, worker_size, partials = 0, gradient_size = 0;
     float *workers, *gradients = nullptr, *tokens = nullptr;
-    bool backward;
     int64_t longest;
 
     Memory(const SegmentEncoder& p, bool backward, int threads)
-        : shape(p), arena{p.workspace}, weights(arena, p, backward), backward(backward), longest(p.longest) {
+        : shape(p),
+          backward(backward),
+          bf16(!backward && narrows(p)),
+          arena{p.workspace},
+          weights(arena, p, backward, bf16),
+          longest(p.longest) {
         tapes = backward && p.layers > 1 ? p.layers : 1;
         Arena measure{nullptr};
         Scratch(measure, shape, longest, backward);
         for (int64_t i = 0; i < tapes; ++i) Tape(measure, shape, longest, backward);
+#if defined(__AVX512BF16__)
+        if (bf16) NarrowTape(measure, shape, longest);
+#endif
         worker_size = measure.used;
         workers = arena.take(worker_size * threads);
         if (!backward) return;
@@ -62,6 +75,12 @@ struct Worker {
         Arena a{tapes + index * tape_size};
         return Tape(a, memory.shape, memory.longest, memory.backward);
     }
+#if defined(__AVX512BF16__)
+    NarrowTape narrow() const {
+        Arena a{tapes + tape_size};
+        return NarrowTape(a, memory.shape, memory.longest);
+    }
+#endif
 };
 
 // Segment `order[item / P]` of policy item % P.
@@ -87,7 +106,7 @@ struct Place {
 Segment segment_of(const SegmentEncoder& p, const Place& place) {
     Segment segment{place.length, false, {0, 0, 0, 0, 0, 1.0f}};
     const uint32_t threshold = dropout_threshold(p.dropout);
-    if (!p.rng || !threshold) return segment;
+    if (!drops(p)) return segment;
     segment.dropout = true;
     segment.drops = {uint32_t(p.rng[0]),
                      uint32_t(p.rng[1]),
@@ -98,12 +117,19 @@ Segment segment_of(const SegmentEncoder& p, const Place& place) {
     return segment;
 }
 
+// Tokens (L, pitch), their columns from `ds + dc` on zero. Reads few rows ahead: they lie anywhere.
 void gather(const SegmentEncoder& p, const Place& place, int64_t pitch, float* to) {
+    constexpr int64_t kAhead = 8;
     const float* columns = p.columns + place.policy * p.states_count * p.column_width;
     for (int64_t t = 0; t < place.length; ++t, to += pitch) {
+        if (t + kAhead < place.length) {
+            __builtin_prefetch(p.states + place.rows[t + kAhead] * p.state_width);
+            __builtin_prefetch(columns + place.rows[t + kAhead] * p.column_width);
+        }
         const int64_t row = place.rows[t];
-        for (int64_t i = 0; i < p.state_width; ++i) to[i] = p.states[row * p.state_width + i];
-        for (int64_t i = 0; i < p.column_width; ++i) to[p.state_width + i] = columns[row * p.column_width + i];
+        if (p.state_width) std::memcpy(to, p.states + row * p.state_width, p.state_width * sizeof(float));
+        if (p.column_width)
+            std::memcpy(to + p.state_width, columns + row * p.column_width, p.column_width * sizeof(float));
         for (int64_t i = p.state_width + p.column_width; i < pitch; ++i) to[i] = 0.0f;
     }
 }
@@ -127,6 +153,14 @@ const float* run(const SegmentEncoder& p, const Worker& w, const Place& place, c
     } else {
         gather(p, place, s.pitch, tape.x);
     }
+#if defined(__AVX512BF16__)
+    if (m.bf16) {
+        const NarrowTape narrow = w.narrow();
+        narrow_rows(s, place.length, tape.x, narrow.x);
+        for (int64_t i = 0; i < p.layers; ++i) layer_forward(s, segment, m.weights.layer(i), tape, w.scratch, narrow);
+        return tape.x;
+    }
+#endif
     const float* out = tape.x;
     for (int64_t i = 0; i < p.layers; ++i) {
         if (m.backward) tape = w.tape(i);

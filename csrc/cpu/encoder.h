@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cpu/attention_tile.h"
+#include "cpu/bf16.h"
 #include "cpu/draws.h"
 #include "cpu/product.h"
 #include "kernels.h"
@@ -31,7 +32,7 @@ struct Arena {
 };
 
 struct Linear {
-    float *weight, *bias;  // packed (inputs, outputs); (outputs)
+    float *weight, *bias;  // packed (inputs, outputs), in bf16 pairs if asked for; (outputs)
     float* back;           // packed (outputs, inputs), for the gradient of the inputs
 };
 struct Norm {
@@ -43,14 +44,14 @@ struct Layer {
 };
 // The packed parameters: those of every layer lie equally far apart.
 struct Weights {
-    Weights(Arena&, const SegmentEncoder&, bool backward);
+    Weights(Arena&, const SegmentEncoder&, bool backward, bool bf16);
     void fill(const SegmentEncoder&) const;
     Layer layer(int64_t) const;
     Linear project;
 
   private:
     Shape shape;
-    bool backward;
+    bool backward, bf16;
     int64_t columns_begin;
     float *scaled, *layers;
     int64_t layer_size;
@@ -115,8 +116,12 @@ struct Segment {
 };
 
 // encoder_rows.cpp: passes over the rows of a segment. Null draws: no dropout.
+struct Normed {
+    float *out, *hat, *inverse;  // (L, pitch), (L, pitch), (L); the last two may be null
+    float* narrow = nullptr;     // (L, pitch / 2): `out` in bf16, or null
+};
 void add_norm(const Shape&, const Segment&, const Norm&, const float* residual, float* branch, const uint16_t* draws,
-              float* out, float* hat, float* inverse);
+              const Normed&);
 void norm_backward(const Shape&, int64_t length, const Norm&, const float* hat, const float* inverse, float* grad,
                    float* grad_weight, float* grad_bias);
 void drop_rows(const Segment&, int64_t columns, int64_t pitch, const float* from, const uint16_t* draws, float* to);
@@ -132,5 +137,17 @@ void attend_backward(const Shape&, const Segment&, uint32_t layer, const Tape&, 
 void layer_forward(const Shape&, const Segment&, uint32_t index, const Layer&, const Tape&, const Scratch&, float* out);
 void layer_backward(const Shape&, const Segment&, uint32_t index, const Layer&, const Tape&, const Scratch&,
                     const LayerGradient&);
+
+#if defined(__AVX512BF16__)
+// encoder_bf16.cpp: the forward pass with the operands of products in bf16. Arrays hold pairs of them: two neighbours
+// in a row, but for `queries` and `attended`, which are transposed (feature pairs, tokens), and `values` and
+// `weights`, which are (key pairs, features or queries).
+struct NarrowTape {
+    NarrowTape(Arena&, const Shape&, int64_t longest);
+    float *x, *joint, *queries, *values, *scores, *weights, *mixed, *attended, *middle, *hidden;
+};
+void narrow_rows(const Shape&, int64_t length, const float* from, float* to);
+void layer_forward(const Shape&, const Segment&, const Layer&, const Tape&, const Scratch&, const NarrowTape&);
+#endif
 
 }  // namespace sopr::SOPR_LEVEL

@@ -44,12 +44,12 @@ void layer_forward(const Shape& s, const Segment& segment, uint32_t index, const
     apply(layer.in, length, s.width, 3 * s.width, {tape.x, s.pitch, 1}, tape.joint, s.joint_pitch);
     attend(s, segment, index, tape, scratch);
     apply(layer.out, length, s.width, s.width, {tape.attended, 1, tokens_pitch(length)}, scratch.branch, s.pitch);
-    add_norm(s, segment, layer.norm1, tape.x, scratch.branch, draws1, tape.middle, tape.hat1, tape.inverse1);
+    add_norm(s, segment, layer.norm1, tape.x, scratch.branch, draws1, {tape.middle, tape.hat1, tape.inverse1});
 
     apply(layer.up, length, s.width, s.feed, {tape.middle, s.pitch, 1}, tape.hidden, s.feed_pitch, true);
     if (segment.dropout) drop_rows(segment, s.feed, s.feed_pitch, tape.hidden, scratch.draws, tape.hidden);
     apply(layer.down, length, s.feed, s.width, {tape.hidden, s.feed_pitch, 1}, scratch.branch, s.pitch);
-    add_norm(s, segment, layer.norm2, tape.middle, scratch.branch, draws2, out, tape.hat2, tape.inverse2);
+    add_norm(s, segment, layer.norm2, tape.middle, scratch.branch, draws2, {out, tape.hat2, tape.inverse2});
 }
 
 void layer_backward(const Shape& s, const Segment& segment, uint32_t index, const Layer& layer, const Tape& tape,

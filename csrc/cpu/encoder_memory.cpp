@@ -63,9 +63,14 @@ struct Reader {
     }
 };
 
-void fill_linear(Reader& reader, const Linear& l, int64_t inputs, int64_t outputs) {
+void fill_linear(Reader& reader, const Linear& l, int64_t inputs, int64_t outputs, [[maybe_unused]] bool bf16) {
     const float* weight = reader.next(outputs * inputs);
-    pack(weight, 1, inputs, inputs, outputs, l.weight);
+#if defined(__AVX512BF16__)
+    if (bf16)
+        pack_pairs(weight, 1, inputs, inputs, outputs, l.weight);
+    else
+#endif
+        pack(weight, 1, inputs, inputs, outputs, l.weight);
     if (l.back) pack(weight, inputs, 1, outputs, inputs, l.back);
     copy_row(reader.next(outputs), outputs, l.bias);
 }
@@ -96,8 +101,8 @@ Shape::Shape(const SegmentEncoder& p)
       joint_pitch(round_up(3 * p.width, kLanes)),
       feed_pitch(round_up(p.feedforward, kLanes)) {}
 
-Weights::Weights(Arena& arena, const SegmentEncoder& p, bool backward)
-    : shape(p), backward(backward), columns_begin(p.state_width) {
+Weights::Weights(Arena& arena, const SegmentEncoder& p, bool backward, bool bf16)
+    : shape(p), backward(backward), bf16(bf16), columns_begin(p.state_width) {
     project = {};
     if (p.project) {
         project = take_linear(arena, shape.inputs, shape.width, false);
@@ -122,7 +127,7 @@ void Weights::fill(const SegmentEncoder& p) const {
         if (backward) pack(reader.at + columns_begin, shape.inputs, 1, width, p.column_width, project.back);
         Linear forward = project;
         forward.back = nullptr;
-        fill_linear(reader, forward, shape.inputs, width);
+        fill_linear(reader, forward, shape.inputs, width, false);
     }
     for (int64_t i = 0; i < p.layers; ++i) {
         const Layer l = layer(i);
@@ -130,11 +135,11 @@ void Weights::fill(const SegmentEncoder& p) const {
         for (int64_t j = 0; j < width * width; ++j) scaled[j] *= query_scale(shape);
         for (int64_t j = 0; j < width; ++j) scaled[3 * width * width + j] *= query_scale(shape);
         Reader in{scaled};
-        fill_linear(in, l.in, width, 3 * width);
-        fill_linear(reader, l.out, width, width);
+        fill_linear(in, l.in, width, 3 * width, bf16);
+        fill_linear(reader, l.out, width, width, bf16);
         fill_norm(reader, l.norm1, width);
-        fill_linear(reader, l.up, width, shape.feed);
-        fill_linear(reader, l.down, shape.feed, width);
+        fill_linear(reader, l.up, width, shape.feed, bf16);
+        fill_linear(reader, l.down, shape.feed, width, bf16);
         fill_norm(reader, l.norm2, width);
     }
 }

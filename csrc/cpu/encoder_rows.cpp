@@ -16,39 +16,54 @@ Float dropped(Float x, const uint16_t* draws, const Drops& drops) {
 
 }  // namespace
 
-// out = norm(residual + dropout(branch)); `branch` is overwritten.
-void add_norm(const Shape& s, const Segment& segment, const Norm& norm, const float* residual, float* branch,
-              const uint16_t* draws, float* out, float* hat, float* inverse) {
-    const int64_t tail = s.width - (s.pitch - kLanes);  // lanes in use in a row's last vector
+// Row t: z = residual + dropout(branch), then what `to` wants of it. Of `Vectors` vectors that stay in
+// registers, or of any number (0) that wait in `branch`.
+template <int Vectors>
+static inline void add_norm_row(const Shape& s, const Drops& drops, const Norm& norm, const float* x, float* branch,
+                                const uint16_t* draws, const Normed& to, int64_t t) {
+    const int64_t vectors = Vectors ? Vectors : s.pitch / kLanes;
     const float weight = 1.0f / float(s.width);
-    for (int64_t t = 0; t < segment.length; ++t) {
-        float* z = branch + t * s.pitch;
-        const float* x = residual + t * s.pitch;
-        const uint16_t* draw = draws + t * draws_row(s.width);
-        Float total{}, squares{};
-        for (int64_t e = 0; e < s.pitch; e += kLanes) {
-            Float v = load(z + e);
-            if (draws) v = dropped(v, draw + e, segment.drops);
-            v += load(x + e);
-            total += v;
-            store(z + e, v);
-        }
-        const float mean = sum(total) * weight;
-        for (int64_t e = 0; e < s.pitch; e += kLanes) {
-            Float v = load(z + e) - mean;
-            if (e + kLanes > s.width) v = first_lanes(v, tail);
-            squares += v * v;
-            store(z + e, v);
-        }
-        const float scale = 1.0f / __builtin_sqrtf(sum(squares) * weight + 1e-5f);
-        float* y = out + t * s.pitch;
-        for (int64_t e = 0; e < s.pitch; e += kLanes) {
-            const Float v = load(z + e) * scale;
-            if (hat) store(hat + t * s.pitch + e, v);
-            store(y + e, v * load(norm.weight + e) + load(norm.bias + e));
-        }
-        if (inverse) inverse[t] = scale;
+    Float kept[Vectors ? Vectors : 1], total{}, squares{};
+    for (int64_t j = 0; j < vectors; ++j) {
+        Float v = load(branch + j * kLanes);
+        if (draws) v = dropped(v, draws + j * kLanes, drops);
+        v += load(x + j * kLanes);
+        total += v;
+        if (Vectors)
+            kept[j] = v;
+        else
+            store(branch + j * kLanes, v);
     }
+    const float mean = sum(total) * weight;
+    for (int64_t j = 0; j < vectors; ++j) {
+        Float v = (Vectors ? kept[j] : load(branch + j * kLanes)) - mean;
+        if ((j + 1) * kLanes > s.width) v = first_lanes(v, s.width - j * kLanes);
+        squares += v * v;
+        if (Vectors)
+            kept[j] = v;
+        else
+            store(branch + j * kLanes, v);
+    }
+    const float scale = 1.0f / __builtin_sqrtf(sum(squares) * weight + 1e-5f);
+    for (int64_t j = 0; j < vectors; ++j) {
+        const Float v = (Vectors ? kept[j] : load(branch + j * kLanes)) * scale;
+        if (to.hat) store(to.hat + t * s.pitch + j * kLanes, v);
+        const Float y = v * load(norm.weight + j * kLanes) + load(norm.bias + j * kLanes);
+        store(to.out + t * s.pitch + j * kLanes, y);
+#if defined(__AVX512BF16__)
+        if (to.narrow) store(to.narrow + (t * s.pitch + j * kLanes) / 2, narrow(y, Float{}), kLanes / 2);
+#endif
+    }
+    if (to.inverse) to.inverse[t] = scale;
+}
+
+// to.out = norm(residual + dropout(branch)); `branch` is overwritten.
+void add_norm(const Shape& s, const Segment& segment, const Norm& norm, const float* residual, float* branch,
+              const uint16_t* draws, const Normed& to) {
+    const auto row = s.pitch == 4 * kLanes ? add_norm_row<4> : add_norm_row<0>;
+    for (int64_t t = 0; t < segment.length; ++t)
+        row(s, segment.drops, norm, residual + t * s.pitch, branch + t * s.pitch,
+            draws ? draws + t * draws_row(s.width) : nullptr, to, t);
 }
 
 // grad: of the norm's output to that of its input. Pads of grad and hat are zero.

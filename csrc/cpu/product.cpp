@@ -13,9 +13,18 @@ struct Tile {
     float* out;
     int64_t out_row;
     float floor;
+    bool narrow;
 };
 
-template <int Rows, int Vectors>
+#if defined(__AVX512BF16__)
+template <int Vectors>
+void store_narrow(float* to, const Float* row) {
+    for (int j = 0; j + 1 < Vectors; j += 2) store(to + j / 2 * kLanes, narrow(row[j], row[j + 1]));
+    if (Vectors % 2) store(to + Vectors / 2 * kLanes, narrow(row[Vectors - 1], Float{}), kLanes / 2);
+}
+#endif
+
+template <int Rows, int Vectors, bool Pairs>
 void tile(const Tile& t) {
     Float sum[Rows][Vectors];
 #pragma GCC unroll 6
@@ -32,7 +41,7 @@ void tile(const Tile& t) {
         for (int i = 0; i < Rows; ++i) {
             const Float a = broadcast(left[i * t.left_row]);
 #pragma GCC unroll 4
-            for (int j = 0; j < Vectors; ++j) sum[i][j] += a * b[j];
+            for (int j = 0; j < Vectors; ++j) sum[i][j] = Pairs ? add_pairs(sum[i][j], a, b[j]) : sum[i][j] + a * b[j];
         }
         left += t.left_step;
         right += t.right_step;
@@ -41,29 +50,35 @@ void tile(const Tile& t) {
 #pragma GCC unroll 6
     for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
-        for (int j = 0; j < Vectors; ++j) store(t.out + i * t.out_row + j * kLanes, max(sum[i][j], floor));
+        for (int j = 0; j < Vectors; ++j) sum[i][j] = max(sum[i][j], floor);
+#if defined(__AVX512BF16__)
+    if (t.narrow) {
+#pragma GCC unroll 6
+        for (int i = 0; i < Rows; ++i) store_narrow<Vectors>(t.out + i * t.out_row, sum[i]);
+        return;
+    }
+#endif
+#pragma GCC unroll 6
+    for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < Vectors; ++j) store(t.out + i * t.out_row + j * kLanes, sum[i][j]);
 }
 
 using TileKernel = void (*)(const Tile&);
-constexpr int kMaxVectors = 4;
-template <int Vectors>
-constexpr TileKernel kernel(int rows) {
-    constexpr TileKernel kernels[] = {tile<1, Vectors>, tile<2, Vectors>, tile<3, Vectors>,
-                                      tile<4, Vectors>, tile<5, Vectors>, tile<6, Vectors>};
+template <int Vectors, bool Pairs>
+TileKernel kernel(int rows) {
+    static_assert(kTileRows == 6);
+    constexpr TileKernel kernels[] = {tile<1, Vectors, Pairs>, tile<2, Vectors, Pairs>, tile<3, Vectors, Pairs>,
+                                      tile<4, Vectors, Pairs>, tile<5, Vectors, Pairs>, tile<6, Vectors, Pairs>};
     return kernels[rows - 1];
 }
+template <bool Pairs>
 TileKernel kernel(int rows, int vectors) {
-    static_assert(kTileVectors <= kMaxVectors && kTileRows == 6);
-    switch (vectors) {
-        case 1:
-            return kernel<1>(rows);
-        case 2:
-            return kernel<2>(rows);
-        case 3:
-            return kernel<(kTileVectors > 2 ? 3 : 1)>(rows);
-        default:
-            return kernel<(kTileVectors > 2 ? 4 : 1)>(rows);
+    if constexpr (kTileVectors == 4) {
+        if (vectors == 4) return kernel<4, Pairs>(rows);
+        if (vectors == 3) return kernel<3, Pairs>(rows);
     }
+    return vectors == 2 ? kernel<2, Pairs>(rows) : kernel<1, Pairs>(rows);
 }
 
 }  // namespace
@@ -77,11 +92,20 @@ void multiply(const Product& p) {
         const bool partial = p.exact && columns % kLanes;
         for (int64_t row = 0; row < p.rows; row += kTileRows) {
             const int rows = int(p.rows - row < kTileRows ? p.rows - row : kTileRows);
-            float* out = p.out + row * p.out_row + column;
-            kernel(rows,
-                   vectors)({p.left.at + row * p.left.row, p.left.row, p.left.step, p.right.at + panel * p.right.panel,
-                             p.right.step, p.depth, p.start.at ? p.start.at + row * p.start.row + column : nullptr,
-                             p.start.row, partial ? edge : out, partial ? kPanel : p.out_row, floor});
+            float* out = p.out + row * p.out_row + (p.narrow ? column / 2 : column);
+            const Tile tile{p.left.at + row * p.left.row,
+                            p.left.row,
+                            p.left.step,
+                            p.right.at + panel * p.right.panel,
+                            p.right.step,
+                            p.depth,
+                            p.start.at ? p.start.at + row * p.start.row + column : nullptr,
+                            p.start.row,
+                            partial ? edge : out,
+                            partial ? kPanel : p.out_row,
+                            floor,
+                            p.narrow};
+            (kBf16 && p.pairs ? kernel<kBf16>(rows, vectors) : kernel<false>(rows, vectors))(tile);
             if (!partial) continue;
             for (int i = 0; i < rows; ++i) std::memcpy(out + i * p.out_row, edge + i * kPanel, columns * sizeof(float));
         }
@@ -93,6 +117,21 @@ void pack(const float* at, int64_t row, int64_t step, int64_t depth, int64_t col
         for (int64_t k = 0; k < depth; ++k)
             for (int64_t j = column; j < column + kPanel; ++j) *to++ = j < columns ? at[k * row + j * step] : 0.0f;
 }
+
+#if defined(__AVX512BF16__)
+void pack_pairs(const float* at, int64_t row, int64_t step, int64_t depth, int64_t columns, float* to) {
+    for (int64_t column = 0; column < columns; column += kPanel)
+        for (int64_t k = 0; k < depth; k += 2)
+            for (int64_t j = column; j < column + kPanel; j += kLanes, to += kLanes) {
+                Float low{}, high{};
+                for (int64_t i = 0; i < kLanes && j + i < columns; ++i) {
+                    low[i] = at[k * row + (j + i) * step];
+                    if (k + 1 < depth) high[i] = at[(k + 1) * row + (j + i) * step];
+                }
+                store(to, pairs(low, high));
+            }
+}
+#endif
 
 namespace {
 
@@ -126,7 +165,9 @@ void transpose(const float* from, int64_t from_row, int64_t rows, int64_t column
             const int64_t width = columns - column < kLanes ? columns - column : kLanes;
             Float v[kLanes];
             for (int64_t i = 0; i < kLanes; ++i)
-                v[i] = i < height ? load(from + (row + i) * from_row + column) * scale : Float{};
+                v[i] = i < height ? load(from + (row + i) * from_row + column) : Float{};
+            if (scale != 1.0f)  // the values may be pairs of bf16
+                for (Float& x : v) x *= scale;
             exchange<1>(v);
             exchange<2>(v);
             exchange<4>(v);

@@ -1,7 +1,7 @@
 // Products of small matrices that stay in cache: one register-tiled micro-kernel serves every product of the encoder.
 #pragma once
 
-#include "cpu/simd.h"
+#include "cpu/bf16.h"
 
 namespace sopr::SOPR_LEVEL {
 
@@ -29,7 +29,8 @@ struct Start {
 
 // out[i, j] = max(floor, start[i, j] + sum over k < depth of left[i, k] right[k, j]) for i < rows, j < columns.
 // Whole vectors are read from `right` and `start`; with `exact` no column past `columns` is written, otherwise whole
-// vectors are.
+// vectors are. With `pairs`, operands are pairs of bf16 along k, of which there are `depth`; with `narrow`, the output
+// is in bf16, pairs of columns, as are the steps of out_row.
 struct Product {
     int64_t rows, columns, depth;
     Left left;
@@ -38,6 +39,7 @@ struct Product {
     float* out;
     int64_t out_row;
     bool relu = false, exact = false;
+    bool pairs = false, narrow = false;  // where kBf16: see bf16.h
 };
 void multiply(const Product&);
 
@@ -48,6 +50,11 @@ inline Right plain(const float* at, int64_t row) { return {at, row, kPanel}; }
 inline int64_t packed_size(int64_t depth, int64_t columns) { return depth * round_up(columns, kPanel); }
 inline Right packed(const float* at, int64_t depth) { return {at, kPanel, depth * kPanel}; }
 void pack(const float* at, int64_t row, int64_t step, int64_t depth, int64_t columns, float* to);
+
+#if defined(__AVX512BF16__)
+// The same in pairs of bf16 along k, packed_size((depth + 1) / 2, columns); a zero fills the last of an odd depth.
+void pack_pairs(const float* at, int64_t row, int64_t step, int64_t depth, int64_t columns, float* to);
+#endif
 
 // to[c * to_row + r] = from[r * from_row + c] * scale for r < rows, c < columns. Whole vectors are read from the rows
 // of `from`. With `pad`, zeros follow the rows up to a whole vector.

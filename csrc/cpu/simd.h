@@ -22,6 +22,7 @@ constexpr int kLanes = 4;
 using Float = float __attribute__((vector_size(kLanes * 4)));
 using Int = int32_t __attribute__((vector_size(kLanes * 4)));
 using Word = uint32_t __attribute__((vector_size(kLanes * 4)));
+using Short = int16_t __attribute__((vector_size(kLanes * 4)));  // twice as many lanes of 16 bits
 using Wide = uint64_t __attribute__((vector_size(kLanes * 4)));  // half as many lanes of 64 bits
 
 template <class Vector = Float, class T>
@@ -69,14 +70,23 @@ inline float largest(Float v) {
 // 2^x for x <= 0, relative error below 2e-7; 0 below 2^-126.
 inline Float exp2_nonpositive(Float x) {
     x = max(x, broadcast(-127.0f));
+#if defined(__AVX512F__)
+    const Float whole = (Float)_mm512_maskz_roundscale_ps(0xFFFF, (__m512)x, 0);
+    const Float r = x - whole;
+#else
     const Float shifted = x + 12582912.0f;  // 1.5 * 2^23: the nearest integer lies in the low bits
     const Float r = x - (shifted - 12582912.0f);
+#endif
     Float y = r * 1.32647285e-3f + 9.67151299e-3f;
     y = y * r + 5.55073358e-2f;
     y = y * r + 2.40222424e-1f;
     y = y * r + 6.93147004e-1f;
     y = y * r + 1.0f;
+#if defined(__AVX512F__)
+    return (Float)_mm512_maskz_scalef_ps(0xFFFF, (__m512)y, (__m512)whole);
+#else
     return y * (Float)(((Int)shifted << 23) + 0x3F800000);
+#endif
 }
 
 }  // namespace sopr::SOPR_LEVEL
