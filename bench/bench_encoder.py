@@ -1,0 +1,112 @@
+"""The scoring model, forward and a training step, beside the best that plain torch does with the same parameters.
+
+The released per-cluster loop, clusters bucketed and padded, and packed rows; each as `bench/peers` says. One policy and
+subset of the paper's size is 3.3 GFLOP forward; a step is counted as four of these, recomputation included.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from peers.bucketed import BucketedModel
+from peers.loop import ReleasedModel
+from peers.packed import PackedModel
+
+from sopr_fast.model import from_released
+
+GFLOP = 3.3
+TORCH = f"torch {torch.__version__.partition('+')[0]}"
+
+
+@pytest.fixture(scope="module")
+def released() -> ReleasedModel:
+    torch.manual_seed(0)
+    return ReleasedModel(17, 6).eval()
+
+
+def peers_of(released: ReleasedModel, dtype: torch.dtype) -> dict[str, torch.nn.Module]:
+    return {
+        f"{TORCH} bucketed": BucketedModel(released, attention="sdpa", dtype=dtype),
+        f"{TORCH} bucketed, compiled": BucketedModel(released, attention="matmul", compiled=True, dtype=dtype),
+        f"{TORCH} packed, nested": PackedModel(released, attention="nested", dtype=dtype),
+        f"{TORCH} packed, flex, compiled": PackedModel(released, attention="flex", dtype=dtype),
+    }
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_forward_10_policies(precision, released, subsets, columns, contend):
+    model = from_released(released.state_dict())
+    columns = columns[:10].contiguous()
+    clustering = (subsets.rows[0].long(), subsets.offsets[0])
+    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+    scores = {}
+
+    def run(name, call):
+        with torch.inference_mode():
+            scores[name] = call().flatten()
+
+    def ours():
+        run("ours", lambda: model(subsets.states, columns, subsets.rows, subsets.offsets, precision=precision))
+
+    contenders = {}
+    if precision == "fp32":
+        contenders[f"{TORCH} per-cluster loop"] = lambda: run(
+            "loop", lambda: released(subsets.states, columns, clustering)
+        )
+    for name, peer in peers_of(released, dtype).items():
+        plan = peer.eval().plan(clustering)
+        contenders[name] = lambda name=name, peer=peer, plan=plan: run(
+            name, lambda: peer(subsets.states, columns, plan)
+        )
+    contend(ours, contenders, rounds=5, gflop=GFLOP * len(columns))
+    if precision == "fp32":
+        for name, score in scores.items():
+            assert (score - scores["ours"]).abs().max() <= 1e-4 * scores["ours"].abs().max(), name
+
+
+def test_training_step_30_policies(released, subsets, columns, contend):
+    model = from_released(released.state_dict()).train()
+    clustering = (subsets.rows[0].long(), subsets.offsets[0])
+    weights = torch.linspace(-1, 1, len(columns))
+    peers = {
+        f"{TORCH} bucketed": BucketedModel(released, attention="sdpa", recompute=True),
+        f"{TORCH} bucketed, compiled": BucketedModel(
+            released, attention="matmul", compiled=True, hashed_dropout=True, recompute=True
+        ),
+    }
+
+    def ours():
+        model.zero_grad()
+        scores = model(subsets.states, columns, subsets.rows, subsets.offsets, torch.tensor([0, 0]))[:, 0]
+        (scores * weights).sum().backward()
+
+    def step(module, plan):
+        released.train()
+        module.train()
+        module.zero_grad()
+        (module(subsets.states, columns, plan) * weights).sum().backward()
+        released.eval()
+
+    contenders = {name: lambda peer=peer, plan=peer.plan(clustering): step(peer, plan) for name, peer in peers.items()}
+    contend(ours, contenders, rounds=3, gflop=4 * GFLOP * len(columns))
+
+
+def test_training_step_of_the_released_loop(released, subsets, columns, contend):
+    """Five policies, since thirty take 9 GB and most of a minute; its cost grows with the policies alone."""
+    model = from_released(released.state_dict()).train()
+    clustering = (subsets.rows[0].long(), subsets.offsets[0])
+    columns = columns[:5].contiguous()
+    weights = torch.linspace(-1, 1, len(columns))
+
+    def ours():
+        model.zero_grad()
+        scores = model(subsets.states, columns, subsets.rows, subsets.offsets, torch.tensor([0, 0]))[:, 0]
+        (scores * weights).sum().backward()
+
+    def loop():
+        released.train()
+        released.zero_grad()
+        (released(subsets.states, columns, clustering) * weights).sum().backward()
+        released.eval()
+
+    contend(ours, {f"{TORCH} per-cluster loop": loop}, rounds=3, gflop=4 * GFLOP * len(columns))

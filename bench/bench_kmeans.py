@@ -1,0 +1,67 @@
+"""Batched k-means on 8 problems of 16,384 real states, K = 256, beside scikit-learn and faiss on all cores."""
+
+from __future__ import annotations
+
+import faiss
+import numpy as np
+import pytest
+import sklearn
+import torch
+from conftest import CLUSTERS, SIZE
+from sklearn.cluster import KMeans, kmeans_plusplus
+
+from sopr_fast import ops
+from sopr_fast.subsets import Drawing, Subsets
+
+PROBLEMS, ITERATIONS = 8, 25
+SKLEARN, FAISS = f"scikit-learn {sklearn.__version__}", f"faiss-cpu {faiss.__version__}"
+
+
+@pytest.fixture(scope="module")
+def points(states) -> torch.Tensor:
+    drawing = Drawing.draw(states, PROBLEMS, size=SIZE, seed=0)
+    return drawing.states[drawing.rows.long()]
+
+
+def test_lloyd_from_the_same_centroids(points, contend):
+    start = points[:, :CLUSTERS].contiguous()
+    arrays = list(zip(points.numpy(), start.numpy(), strict=True))
+    inertia: dict[str, float] = {}
+
+    def ours():
+        found = ops.kmeans(points, CLUSTERS, init=start, iterations=ITERATIONS, tolerance=0.0)
+        inertia["ours"] = float(found.inertia.sum())
+
+    def scikit_learn():
+        options = {"n_init": 1, "max_iter": ITERATIONS, "tol": 0.0, "algorithm": "lloyd"}
+        inertia["theirs"] = sum(KMeans(CLUSTERS, init=c, **options).fit(x).inertia_ for x, c in arrays)
+
+    def faiss_kmeans():
+        for x, c in arrays:
+            kmeans = faiss.Kmeans(x.shape[1], CLUSTERS, niter=ITERATIONS, max_points_per_centroid=len(x))
+            kmeans.train(x, init_centroids=c)
+
+    contend(ours, {SKLEARN: scikit_learn, FAISS: faiss_kmeans})
+    assert inertia["ours"] <= 1.001 * inertia["theirs"]
+
+
+def test_kmeans_plusplus(points, contend):
+    arrays = list(points.numpy())
+    seeds = torch.arange(PROBLEMS)
+
+    def scikit_learn():
+        for i, x in enumerate(arrays):
+            kmeans_plusplus(x, CLUSTERS, random_state=i)
+
+    contend(lambda: ops.kmeans_plusplus(points, CLUSTERS, seeds), {SKLEARN: scikit_learn})
+
+
+def test_subsets_drawn_and_clustered(states, contend):
+    """The whole way from a log to clustered subsets, as `fit` and `rank` take it."""
+
+    def scikit_learn():
+        for s in range(2):
+            rows = np.random.default_rng([0, s]).choice(len(states), SIZE, replace=False)
+            KMeans(CLUSTERS, n_init=1, random_state=s).fit(states[rows])
+
+    contend(lambda: Subsets.draw(states, 2, size=SIZE, clusters=CLUSTERS), {SKLEARN: scikit_learn}, rounds=3)
