@@ -87,7 +87,10 @@ def test_training_step_30_policies(released, subsets, columns, contend):
         (module(subsets.states, columns, plan) * weights).sum().backward()
         released.eval()
 
-    contenders = {name: lambda peer=peer, plan=peer.plan(clustering): step(peer, plan) for name, peer in peers.items()}
+    contenders = {}
+    for name, peer in peers.items():
+        plan = peer.plan(clustering)
+        contenders[name] = lambda peer=peer, plan=plan: step(peer, plan)
     contend(ours, contenders, rounds=3, gflop=4 * GFLOP * len(columns))
 
 
