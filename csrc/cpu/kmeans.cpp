@@ -117,7 +117,7 @@ void Lloyd::assign_chunk(int64_t begin, int64_t end, int share) {
         Float squared[1];
         distances<1>(groups.packed + block * width * kLanes, centroids + anchor * width, width, squared);
         store(groups.squared + block * kLanes, squared[0]);
-        reach[block - begin] = reach_of(largest(squared[0]), width);
+        reach[block - begin] = beyond_rounding(4 * largest(squared[0]), width);
     }
 
     // A cluster's far blocks come first: what is nearby them contains what is nearby the others, mostly.

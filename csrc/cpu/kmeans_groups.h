@@ -12,7 +12,7 @@ struct Groups {
 
     Groups(int64_t count, int64_t width, int64_t clusters, Arrays& memory)
         : count(count), width(width), clusters(clusters), blocks(blocks_of(count)) {
-        const int64_t most = blocks_of(count) + clusters;
+        const int64_t most = most_blocks();
         packed = memory.take<float>(most * kLanes * width);
         rows = memory.take<int32_t>(most * kLanes);
         labels = memory.take<int32_t>(most * kLanes);
@@ -32,6 +32,8 @@ struct Groups {
 
     int64_t chunks() const { return (blocks + kChunkBlocks - 1) / kChunkBlocks; }
     int64_t positions() const { return blocks * kLanes; }
+    int64_t most_blocks() const { return blocks_of(count) + clusters; }
+    int64_t row_at(int64_t at) const { return rows[at] < 0 ? ~rows[at] : rows[at]; }
 
     void fill(const float* points, float scale, int threads);
     void group(const float* points, float scale, int threads);
@@ -65,10 +67,7 @@ inline void Groups::pack_blocks(const float* points, float scale, int threads) {
         const int64_t begin = chunk * kChunkBlocks, end = begin + kChunkBlocks < blocks ? begin + kChunkBlocks : blocks;
         for (int64_t block = begin; block < end; ++block) {
             const float* from[kLanes];
-            for (int lane = 0; lane < kLanes; ++lane) {
-                const int32_t row = rows[block * kLanes + lane];
-                from[lane] = points + (row < 0 ? ~row : row) * width;
-            }
+            for (int lane = 0; lane < kLanes; ++lane) from[lane] = points + row_at(block * kLanes + lane) * width;
             pack_block(from, width, scale, packed + block * kLanes * width);
         }
     });

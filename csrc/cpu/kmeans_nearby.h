@@ -9,9 +9,36 @@
 
 namespace sopr::SOPR_LEVEL {
 
-// Squared distances have relative errors of about width / 2^24: what is as near as that to the limit counts as within.
-inline float reach_of(float squared_radius, int64_t width) {
-    return 4 * squared_radius * (1 + float(width + 4) * 0x1p-20f) + 0x1p-100f;
+// Squared distances have relative errors of about width / 2^24: what is as near as that to the limit is within it.
+inline float beyond_rounding(float limit, int64_t width) {
+    return limit * (1 + float(width + 4) * 0x1p-20f) + 0x1p-100f;
+}
+
+#if defined(__AVX512F__)
+inline __mmask16 lanes_within(float limit, __m512 values, int64_t number) {
+    const __mmask16 exist = __mmask16(number < kLanes ? (1 << number) - 1 : 0xFFFF);
+    return _mm512_mask_cmp_ps_mask(exist, values, _mm512_set1_ps(limit), _CMP_LE_OQ);
+}
+#endif
+
+// base + i for every value i that is within the limit; their number. Writes up to kLanes more.
+inline int64_t indices_within(float limit, const float* values, int64_t number, int32_t base, int32_t* indices) {
+    int64_t found = 0;
+#if defined(__AVX512F__)
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    for (int64_t i = 0; i < number; i += kLanes) {
+        const __mmask16 near = lanes_within(limit, _mm512_loadu_ps(values + i), number - i);
+        const __m512i index = _mm512_add_epi32(lanes, _mm512_set1_epi32(base + int32_t(i)));
+        _mm512_storeu_si512(indices + found, _mm512_maskz_compress_epi32(near, index));
+        found += __builtin_popcount(near);
+    }
+#else
+    for (int64_t i = 0; i < number; ++i) {
+        indices[found] = base + int32_t(i);
+        found += values[i] <= limit;
+    }
+#endif
+    return found;
 }
 
 // Centroids within `reach` of an anchor, itself left out, ascending.
@@ -30,10 +57,9 @@ inline void Nearby::keep(float within, const int32_t* from_index, const float* f
     reach = within;
 #if defined(__AVX512F__)
     for (int64_t i = 0; i < from_number; i += kLanes) {
-        const __mmask16 exists = __mmask16(from_number - i < kLanes ? (1 << (from_number - i)) - 1 : 0xFFFF);
         const __m512 values = _mm512_loadu_ps(from_squared + i);
         const __m512i indices = _mm512_loadu_si512(from_index + i);
-        const __mmask16 near = _mm512_mask_cmp_ps_mask(exists, values, _mm512_set1_ps(reach), _CMP_LE_OQ);
+        const __mmask16 near = lanes_within(reach, values, from_number - i);
         _mm512_storeu_ps(squared + number, _mm512_maskz_compress_ps(near, values));
         _mm512_storeu_si512(index + number, _mm512_maskz_compress_epi32(near, indices));
         number += __builtin_popcount(near);
@@ -48,16 +74,17 @@ inline void Nearby::keep(float within, const int32_t* from_index, const float* f
 #endif
 }
 
-inline bool any_at_most(Float a, Float b) {
+// One bit for every lane with a <= b.
+inline uint32_t lanes_at_most(Float a, Float b) {
 #if defined(__AVX512F__)
-    return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ) != 0;
+    return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ);
 #elif defined(__AVX2__)
-    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LE_OQ)) != 0;
+    return uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LE_OQ)));
 #else
     const Int at_most = a <= b;
-    int32_t any = 0;
-    for (int lane = 0; lane < kLanes; ++lane) any |= at_most[lane];
-    return any != 0;
+    uint32_t lanes = 0;
+    for (int lane = 0; lane < kLanes; ++lane) lanes |= uint32_t(at_most[lane] & 1) << lane;
+    return lanes;
 #endif
 }
 
@@ -77,7 +104,7 @@ inline void compare_listed(const float* block, const float* centroids, const int
     }
     Float least = squared[0];
     for (int c = 1; c < C; ++c) least = squared[c] < least ? squared[c] : least;
-    if (!any_at_most(least, nearest.squared)) return;
+    if (!lanes_at_most(least, nearest.squared)) return;
     for (int c = 0; c < C; ++c) {
         const Int first = (squared[c] == nearest.squared) & (list[c] < nearest.label);
         const Int closer = (squared[c] < nearest.squared) | first;
