@@ -78,7 +78,7 @@ $(INSTALLED): .venv/tools constraints.txt $(PACKAGE)
 
 build/sanitize/installed: $(INSTALLED)
 	$(PIP_INSTALL) --no-build-isolation --no-deps --upgrade --target build/sanitize/site \
-	    -C build-dir=build/sanitize/build -C cmake.define.SOPR_FAST_CUDA=OFF \
+	    -C build-dir=build/sanitize/build -C install.strip=false -C cmake.define.SOPR_FAST_CUDA=OFF \
 	    -C cmake.define.SOPR_FAST_SANITIZE=address,undefined .
 	touch $@
 

@@ -86,7 +86,8 @@ assert not torch.cuda.is_initialized()
 """
     result = python("-c", script)
     assert result.returncode == 0, result.stderr
-    assert set(result.stdout.split()) <= {"sopr_fast", "torch", "numpy", "safetensors", "tqdm"}
+    of_torch = {"sympy", "mpmath"}  # which torch 2.4 imports only when it is first needed
+    assert set(result.stdout.split()) <= {"sopr_fast", "torch", "numpy", "safetensors", "tqdm"} | of_torch
 
 
 @pytest.fixture
