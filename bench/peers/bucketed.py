@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from .layers import Stack, folded_projection
+from .layers import Stack, folded_projection, relu
 from .loop import ReleasedModel, split
 
 
@@ -114,7 +114,7 @@ class _Low(nn.Module):
         self.stack = Stack(model.encoder_lowlev.layers, attention)
 
     def forward(self, x: Tensor, bias: Tensor, mean: Tensor, weight: Tensor, projection_bias: Tensor, seed) -> Tensor:
-        x = torch.relu(functional.linear(x, weight.to(x.dtype), projection_bias.to(x.dtype)))
+        x = relu(functional.linear(x, weight.to(x.dtype), projection_bias.to(x.dtype)))
         return (mean @ self.stack(x, bias, seed)).squeeze(1)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -46,9 +48,12 @@ class Dropout:
         if self.seed is None or not self.probability:
             return functional.dropout(x, self.probability, self.probability > 0)
         self.site += 1
-        place = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape)
-        word = _hash(place + self.seed + self.site * 0x9E3779) & 0xFFFF
-        return torch.where(word < round(self.probability * 65536), 0.0, x / (1 - self.probability))
+        place = self.seed + self.site * 0x9E3779
+        for dimension, size in enumerate(x.shape):  # a sum of ranges, not a view of one: it vectorises
+            steps = torch.arange(size, dtype=torch.int32, device=x.device) * math.prod(x.shape[dimension + 1 :])
+            place = place + steps.view(-1, *[1] * (x.dim() - dimension - 1))
+        word = _hash(place) & 0xFFFF
+        return x * torch.where(word < round(self.probability * 65536), 0.0, 1 / (1 - self.probability)).to(x.dtype)
 
 
 def _hash(x: Tensor) -> Tensor:
@@ -75,8 +80,13 @@ def encoder_layer(x: Tensor, layer: nn.TransformerEncoderLayer, attend, dropped:
     q, k, v = qkv.view(*x.shape[:2], 3, heads, -1).permute(2, 0, 3, 1, 4)  # (B, H, n, d) each
     mixed = attend(q, k, v).transpose(1, 2).reshape(x.shape)
     x = norm(x + dropped(linear(mixed, attention.out_proj.weight, attention.out_proj.bias)), layer.norm1)
-    hidden = dropped(torch.relu(linear(x, layer.linear1.weight, layer.linear1.bias)))
+    hidden = dropped(relu(linear(x, layer.linear1.weight, layer.linear1.bias)))
     return norm(x + dropped(linear(hidden, layer.linear2.weight, layer.linear2.bias)), layer.norm2)
+
+
+def relu(x: Tensor) -> Tensor:
+    """Compiled with gradients, torch.relu writes its mask element by element, at 5 ns each; this fuses."""
+    return (x + x.abs()) * 0.5 if torch.compiler.is_compiling() and torch.is_grad_enabled() else torch.relu(x)
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropped: Dropout) -> Tensor:
