@@ -129,7 +129,8 @@ struct SegmentEncoder {
     int64_t segment_base;
     float dropout;
     uint32_t level;
-    bool project, pool, bf16;
+    bool project, pool;
+    bool bf16;  // operands of the layers' products, where the device has it
 };
 
 // Recomputes the forward pass; what SegmentEncoder calls `out` is not written.

@@ -210,8 +210,9 @@ def test_segment_encoder_same_for_any_threads(options):
             results.append(
                 [
                     run(ops.segment_encoder, tensors, options),
-                    run(ops.segment_encoder, tensors, options | {"precision": "bf16", "dropout": 0.0}),
+                    run(ops.segment_encoder, tensors, options | {"precision": "bf16"}),
                     *gradients(ops.segment_encoder, tensors, options),
+                    *gradients(ops.segment_encoder, tensors, options | {"precision": "bf16"}),
                 ]
             )
     finally:
@@ -230,6 +231,18 @@ def test_segment_encoder_bf16(options):
     assert (narrow.double() - oracle).norm() <= 2 * torch_error
     same = torch.equal(narrow, run(ops.segment_encoder, tensors, options))
     assert same == (_native._cpu.isa != "avx512_bf16")
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_segment_encoder_bf16_gradients(dropout):
+    tensors, options = problem([0, 1, 2, 15, 16, 17, 150], **LOW, dropout=dropout, rng=torch.tensor([3, 4]))
+    oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
+    with torch.autocast("cpu", torch.bfloat16):
+        usual = gradients(reference.segment_encoder, tensors, options)
+    for got, torch_too, wanted in zip(
+        gradients(ops.segment_encoder, tensors, options | {"precision": "bf16"}), usual, oracle, strict=True
+    ):
+        assert (got - wanted).norm() <= 2 * (torch_too - wanted).norm()
 
 
 def test_segment_encoder_bf16_of_odd_heads_is_fp32():

@@ -8,8 +8,8 @@ namespace {
 
 bool drops(const SegmentEncoder& p) { return p.rng && dropout_threshold(p.dropout); }
 
-// Whether products take bf16 operands: heads must be made of whole pairs, and training, which drops, is in float32.
-bool narrows(const SegmentEncoder& p) { return kBf16 && p.bf16 && !drops(p) && p.width / p.heads % 2 == 0; }
+// Heads must be made of whole pairs.
+bool takes_bf16(const SegmentEncoder& p) { return kBf16 && p.bf16 && p.width / p.heads % 2 == 0; }
 
 // The workspace: packed parameters, then what each worker needs, then the partial gradients and those of the tokens.
 struct Memory {
@@ -24,17 +24,14 @@ struct Memory {
     Memory(const SegmentEncoder& p, bool backward, int threads)
         : shape(p),
           backward(backward),
-          bf16(!backward && narrows(p)),
+          bf16(takes_bf16(p)),
           arena{p.workspace},
           weights(arena, p, backward, bf16),
           longest(p.longest) {
         tapes = backward && p.layers > 1 ? p.layers : 1;
         Arena measure{nullptr};
-        Scratch(measure, shape, longest, backward);
+        Scratch(measure, shape, longest, backward, bf16);
         for (int64_t i = 0; i < tapes; ++i) Tape(measure, shape, longest, backward);
-#if defined(__AVX512BF16__)
-        if (bf16) NarrowTape(measure, shape, longest);
-#endif
         worker_size = measure.used;
         workers = arena.take(worker_size * threads);
         if (!backward) return;
@@ -65,7 +62,7 @@ struct Worker {
     Worker(const Memory& m, int worker)
         : memory(m),
           arena{m.workers + worker * m.worker_size},
-          scratch(arena, m.shape, m.longest, m.backward),
+          scratch(arena, m.shape, m.longest, m.backward, m.bf16),
           tapes(arena.base + arena.used) {
         Arena measure{nullptr};
         Tape(measure, m.shape, m.longest, m.backward);
@@ -75,12 +72,6 @@ struct Worker {
         Arena a{tapes + index * tape_size};
         return Tape(a, memory.shape, memory.longest, memory.backward);
     }
-#if defined(__AVX512BF16__)
-    NarrowTape narrow() const {
-        Arena a{tapes + tape_size};
-        return NarrowTape(a, memory.shape, memory.longest);
-    }
-#endif
 };
 
 // Segment `order[item / P]` of policy item % P.
@@ -153,14 +144,6 @@ const float* run(const SegmentEncoder& p, const Worker& w, const Place& place, c
     } else {
         gather(p, place, s.pitch, tape.x);
     }
-#if defined(__AVX512BF16__)
-    if (m.bf16) {
-        const NarrowTape narrow = w.narrow();
-        narrow_rows(s, place.length, tape.x, narrow.x);
-        for (int64_t i = 0; i < p.layers; ++i) layer_forward(s, segment, m.weights.layer(i), tape, w.scratch, narrow);
-        return tape.x;
-    }
-#endif
     const float* out = tape.x;
     for (int64_t i = 0; i < p.layers; ++i) {
         if (m.backward) tape = w.tape(i);

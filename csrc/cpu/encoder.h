@@ -7,9 +7,8 @@
 #pragma once
 
 #include "cpu/attention_tile.h"
-#include "cpu/bf16.h"
 #include "cpu/draws.h"
-#include "cpu/product.h"
+#include "cpu/encoder_operands.h"
 #include "kernels.h"
 
 namespace sopr::SOPR_LEVEL {
@@ -93,7 +92,7 @@ struct Tape {
 
 // What a worker needs beside the tapes, for one segment at a time.
 struct Scratch {
-    Scratch(Arena&, const Shape&, int64_t longest, bool backward);
+    Scratch(Arena&, const Shape&, int64_t longest, bool backward, bool bf16);
     float* inputs;    // (L, inputs_pitch)
     float* branch;    // (L, pitch) what is added to the residual
     float* queries;   // (E, tokens_pitch)
@@ -101,6 +100,12 @@ struct Scratch {
     uint16_t* draws;  // (L, draws_row(F))
     float *grad, *grad_hidden, *grad_joint, *grad_attended, *grad_attended_t;  // backward only
     float *grad_scores, *grad_queries;
+
+    Operands operands;
+    struct {  // what they need, for bf16 only
+        float *left, *right, *joint, *queries, *values, *grad, *query_rows, *key_rows;
+        float* tile[3];
+    } pairs;
 };
 
 // One segment.
@@ -116,12 +121,8 @@ struct Segment {
 };
 
 // encoder_rows.cpp: passes over the rows of a segment. Null draws: no dropout.
-struct Normed {
-    float *out, *hat, *inverse;  // (L, pitch), (L, pitch), (L); the last two may be null
-    float* narrow = nullptr;     // (L, pitch / 2): `out` in bf16, or null
-};
 void add_norm(const Shape&, const Segment&, const Norm&, const float* residual, float* branch, const uint16_t* draws,
-              const Normed&);
+              float* out, float* hat, float* inverse);
 void norm_backward(const Shape&, int64_t length, const Norm&, const float* hat, const float* inverse, float* grad,
                    float* grad_weight, float* grad_bias);
 void drop_rows(const Segment&, int64_t columns, int64_t pitch, const float* from, const uint16_t* draws, float* to);
@@ -137,17 +138,5 @@ void attend_backward(const Shape&, const Segment&, uint32_t layer, const Tape&, 
 void layer_forward(const Shape&, const Segment&, uint32_t index, const Layer&, const Tape&, const Scratch&, float* out);
 void layer_backward(const Shape&, const Segment&, uint32_t index, const Layer&, const Tape&, const Scratch&,
                     const LayerGradient&);
-
-#if defined(__AVX512BF16__)
-// encoder_bf16.cpp: the forward pass with the operands of products in bf16. Arrays hold pairs of them: two neighbours
-// in a row, but for `queries` and `attended`, which are transposed (feature pairs, tokens), and `values` and
-// `weights`, which are (key pairs, features or queries).
-struct NarrowTape {
-    NarrowTape(Arena&, const Shape&, int64_t longest);
-    float *x, *joint, *queries, *values, *scores, *weights, *mixed, *attended, *middle, *hidden;
-};
-void narrow_rows(const Shape&, int64_t length, const float* from, float* to);
-void layer_forward(const Shape&, const Segment&, const Layer&, const Tape&, const Scratch&, const NarrowTape&);
-#endif
 
 }  // namespace sopr::SOPR_LEVEL

@@ -10,26 +10,29 @@ constexpr float kLn2 = 0.6931471805599453f;
 
 void attend(const Shape& s, const Segment& segment, uint32_t layer, const Tape& tape, const Scratch& scratch) {
     const int64_t length = segment.length, tokens = tokens_pitch(length);
+    const Operands& o = scratch.operands;
     transpose(tape.joint, s.joint_pitch, length, s.width, scratch.queries, tokens, true);
+    const Left joint = o.by_columns(tape.joint, length, 3 * s.width, s.joint_pitch, scratch.pairs.joint);
+    const Right queries = o.right(scratch.queries, s.width, tokens, tokens, scratch.pairs.queries);
+    const Left values = o.by_rows(tape.joint + 2 * s.width, length, s.width, s.joint_pitch, scratch.pairs.values);
     const Blocks blocks(length);
-    float* scores = scratch.scores;
     for (int64_t h = 0; h < s.heads; ++h) {
-        const float* keys = tape.joint + s.width + h * s.head;
-        const float* values = keys + s.width;
+        const int64_t at = h * s.head;
         float* statistics = tape.statistics + h * 2 * tokens;
         const Drops drops = segment.at(layer, kAttentionWeights, uint32_t(h));
         for (int64_t block = 0; block < blocks.count; ++block) {
             const int64_t query = blocks.begin(block), width = blocks.padded(block);
-            float* out = tape.attended + h * s.head * tokens + query;
+            float* out = tape.attended + at * tokens + query;
             Float top[kTileVectors], total[kTileVectors] = {};
             for (Float& m : top) m = broadcast(-__builtin_inff());
             for (int64_t first = 0; first < length; first += kKeys) {
                 const int64_t count = length - first < kKeys ? length - first : kKeys;
+                float* scores = scratch.scores;
                 multiply({count,
                           width,
-                          s.head,
-                          {keys + first * s.joint_pitch, s.joint_pitch, 1},
-                          plain(scratch.queries + h * s.head * tokens + query, tokens),
+                          o.depth(s.head),
+                          o.from(joint, first, s.width + at),
+                          o.from(queries, at, query),
                           {},
                           scores,
                           kPanel});
@@ -40,8 +43,8 @@ void attend(const Shape& s, const Segment& segment, uint32_t layer, const Tape& 
                         const Float shrink = exp2_nonpositive(top[j] - peak);
                         total[j] *= shrink;
                         for (int64_t f = 0; f < s.head; ++f) {
-                            float* at = out + f * tokens + j * kLanes;
-                            store(at, load(at) * shrink);
+                            float* sum = out + f * tokens + j * kLanes;
+                            store(sum, load(sum) * shrink);
                         }
                     }
                     top[j] = peak;
@@ -50,9 +53,9 @@ void attend(const Shape& s, const Segment& segment, uint32_t layer, const Tape& 
                 }
                 multiply({s.head,
                           width,
-                          count,
-                          {values + first * s.joint_pitch, 1, s.joint_pitch},
-                          plain(scores, kPanel),
+                          o.depth(count),
+                          o.from(values, at, first),
+                          o.right(scores, count, width, kPanel, scratch.pairs.tile[0]),
                           {first ? out : nullptr, tokens},
                           out,
                           tokens});
@@ -60,8 +63,8 @@ void attend(const Shape& s, const Segment& segment, uint32_t layer, const Tape& 
             for (int64_t j = 0; j * kLanes < width; ++j) {
                 const Float inverse = 1.0f / total[j];
                 for (int64_t f = 0; f < s.head; ++f) {
-                    float* at = out + f * tokens + j * kLanes;
-                    store(at, load(at) * (inverse * segment.drops.scale));
+                    float* sum = out + f * tokens + j * kLanes;
+                    store(sum, load(sum) * (inverse * segment.drops.scale));
                 }
                 store(statistics + query + j * kLanes, top[j]);
                 store(statistics + tokens + query + j * kLanes, inverse);
@@ -74,40 +77,46 @@ void attend(const Shape& s, const Segment& segment, uint32_t layer, const Tape& 
 // attended rows in scratch.grad_attended.
 void attend_backward(const Shape& s, const Segment& segment, uint32_t layer, const Tape& tape, const Scratch& scratch) {
     const int64_t length = segment.length, tokens = tokens_pitch(length);
+    const Operands& o = scratch.operands;
+    const auto& pairs = scratch.pairs;
     transpose(tape.joint, s.joint_pitch, length, s.width, scratch.queries, tokens, true);
     // Scores are exponents of 2: their gradients carry a factor ln 2.
     transpose(scratch.grad_attended, s.pitch, length, s.width, scratch.grad_attended_t, tokens, true, kLn2);
+    const Left joint = o.by_columns(tape.joint, length, 3 * s.width, s.joint_pitch, pairs.joint);
+    const Left key_rows = o.by_rows(tape.joint + s.width, length, s.width, s.joint_pitch, pairs.key_rows);
+    const Right query_rows = o.right(tape.joint, length, s.width, s.joint_pitch, pairs.query_rows);
+    const Right grad_rows = o.right(scratch.grad_attended, length, s.width, s.pitch, pairs.grad);
+    const Right queries = o.right(scratch.queries, s.width, tokens, tokens, pairs.queries);
+    const Right grad_t = o.right(scratch.grad_attended_t, s.width, tokens, tokens, pairs.values);
     const Blocks blocks(length);
     float *scores = scratch.scores, *grads = scratch.grad_scores;
     for (int64_t h = 0; h < s.heads; ++h) {
-        const int64_t query_at = h * s.head, key_at = s.width + query_at, value_at = s.width + key_at;
-        const float *keys = tape.joint + key_at, *values = tape.joint + value_at;
+        const int64_t at = h * s.head, key_at = s.width + at, value_at = s.width + key_at;
         const float* statistics = tape.statistics + h * 2 * tokens;
         const Drops drops = segment.at(layer, kAttentionWeights, uint32_t(h));
         for (int64_t block = 0; block < blocks.count; ++block) {
             const int64_t query = blocks.begin(block), width = blocks.padded(block), real = blocks.real(block);
-            const float* out = tape.attended + query_at * tokens + query;
-            const float* grad_out = scratch.grad_attended_t + query_at * tokens + query;
+            const float* out = tape.attended + at * tokens + query;
+            const float* grad_out = scratch.grad_attended_t + at * tokens + query;
             Float mean[kTileVectors] = {};
             for (int64_t j = 0; j * kLanes < width; ++j)
                 for (int64_t f = 0; f < s.head; ++f)
                     mean[j] += load(out + f * tokens + j * kLanes) * load(grad_out + f * tokens + j * kLanes);
             for (int64_t first = 0; first < length; first += kKeys) {
                 const int64_t count = length - first < kKeys ? length - first : kKeys;
-                const int64_t at = first * s.joint_pitch;
                 multiply({count,
                           width,
-                          s.head,
-                          {keys + at, s.joint_pitch, 1},
-                          plain(scratch.queries + query_at * tokens + query, tokens),
+                          o.depth(s.head),
+                          o.from(joint, first, key_at),
+                          o.from(queries, at, query),
                           {},
                           scores,
                           kPanel});
                 multiply({count,
                           width,
-                          s.head,
-                          {values + at, s.joint_pitch, 1},
-                          plain(grad_out, tokens),
+                          o.depth(s.head),
+                          o.from(joint, first, value_at),
+                          o.from(grad_t, at, query),
                           {},
                           grads,
                           kPanel});
@@ -120,12 +129,13 @@ void attend_backward(const Shape& s, const Segment& segment, uint32_t layer, con
                     else
                         softmax_backward(score, grad, count, top, inverse, mean[j]);
                 }
-                float *grad_keys = scratch.grad_joint + at + key_at, *grad_values = scratch.grad_joint + at + value_at;
+                float* grad_keys = scratch.grad_joint + first * s.joint_pitch + key_at;
+                float* grad_values = scratch.grad_joint + first * s.joint_pitch + value_at;
                 multiply({count,
                           s.head,
-                          real,
-                          {scores, kPanel, 1},
-                          plain(scratch.grad_attended + query * s.pitch + query_at, s.pitch),
+                          o.depth(real),
+                          o.by_columns(scores, count, width, kPanel, pairs.tile[0]),
+                          o.from(grad_rows, query, at),
                           {block ? grad_values : nullptr, s.joint_pitch},
                           grad_values,
                           s.joint_pitch,
@@ -133,9 +143,9 @@ void attend_backward(const Shape& s, const Segment& segment, uint32_t layer, con
                           true});
                 multiply({count,
                           s.head,
-                          real,
-                          {grads, kPanel, 1},
-                          plain(tape.joint + query * s.joint_pitch + query_at, s.joint_pitch),
+                          o.depth(real),
+                          o.by_columns(grads, count, width, kPanel, pairs.tile[1]),
+                          o.from(query_rows, query, at),
                           {block ? grad_keys : nullptr, s.joint_pitch},
                           grad_keys,
                           s.joint_pitch,
@@ -143,14 +153,14 @@ void attend_backward(const Shape& s, const Segment& segment, uint32_t layer, con
                           true});
                 multiply({s.head,
                           width,
-                          count,
-                          {keys + at, 1, s.joint_pitch},
-                          plain(grads, kPanel),
+                          o.depth(count),
+                          o.from(key_rows, at, first),
+                          o.right(grads, count, width, kPanel, pairs.tile[2]),
                           {first ? scratch.grad_queries : nullptr, kPanel},
                           scratch.grad_queries,
                           kPanel});
             }
-            transpose(scratch.grad_queries, kPanel, s.head, real, scratch.grad_joint + query * s.joint_pitch + query_at,
+            transpose(scratch.grad_queries, kPanel, s.head, real, scratch.grad_joint + query * s.joint_pitch + at,
                       s.joint_pitch, false);
         }
     }

@@ -4,28 +4,49 @@ namespace sopr::SOPR_LEVEL {
 namespace {
 
 // out = x W^T + b
-void apply(const Linear& linear, int64_t length, int64_t inputs, int64_t outputs, Left x, float* out, int64_t pitch,
-           bool relu = false) {
-    multiply({length, outputs, inputs, x, packed(linear.weight, inputs), {linear.bias}, out, pitch, relu});
+void apply(const Scratch& scratch, const Linear& linear, int64_t length, int64_t inputs, int64_t outputs, Left x,
+           float* out, int64_t pitch, bool relu = false) {
+    const Operands& o = scratch.operands;
+    multiply(
+        {length, outputs, o.depth(inputs), x, packed(linear.weight, inputs, o.pairs), {linear.bias}, out, pitch, relu});
+}
+void apply(const Scratch& scratch, const Linear& linear, int64_t length, int64_t inputs, int64_t outputs,
+           const float* x, int64_t x_pitch, float* out, int64_t pitch, bool relu = false) {
+    const Left left = scratch.operands.by_columns(x, length, inputs, x_pitch, scratch.pairs.left);
+    apply(scratch, linear, length, inputs, outputs, left, out, pitch, relu);
 }
 
 // grad_x (+)= grad W
-void apply_back(const Linear& linear, int64_t length, int64_t inputs, int64_t outputs, const float* grad,
-                int64_t grad_pitch, float* grad_x, int64_t pitch, bool add) {
+void apply_back(const Scratch& scratch, const Linear& linear, int64_t length, int64_t inputs, int64_t outputs,
+                const float* grad, int64_t grad_pitch, float* grad_x, int64_t pitch, bool add) {
+    const Operands& o = scratch.operands;
     multiply({length,
               inputs,
-              outputs,
-              {grad, grad_pitch, 1},
-              packed(linear.back, outputs),
+              o.depth(outputs),
+              o.by_columns(grad, length, outputs, grad_pitch, scratch.pairs.left),
+              packed(linear.back, outputs, o.pairs),
               {add ? grad_x : nullptr, pitch},
               grad_x,
               pitch});
 }
 
 // grad_weight += grad^T x, (outputs, inputs)
-void add_outer(int64_t length, int64_t inputs, int64_t outputs, Left grad_t, const float* x, int64_t pitch,
-               float* grad_weight) {
-    multiply({outputs, inputs, length, grad_t, plain(x, pitch), {grad_weight, pitch}, grad_weight, pitch});
+void add_outer(const Scratch& scratch, int64_t length, int64_t inputs, int64_t outputs, Left grad_t, const float* x,
+               int64_t pitch, float* grad_weight) {
+    const Operands& o = scratch.operands;
+    multiply({outputs,
+              inputs,
+              o.depth(length),
+              grad_t,
+              o.right(x, length, inputs, pitch, scratch.pairs.right),
+              {grad_weight, pitch},
+              grad_weight,
+              pitch});
+}
+void add_outer(const Scratch& scratch, int64_t length, int64_t inputs, int64_t outputs, const float* grad,
+               int64_t grad_pitch, const float* x, int64_t pitch, float* grad_weight) {
+    const Left left = scratch.operands.by_rows(grad, length, outputs, grad_pitch, scratch.pairs.left);
+    add_outer(scratch, length, inputs, outputs, left, x, pitch, grad_weight);
 }
 
 }  // namespace
@@ -41,15 +62,17 @@ void layer_forward(const Shape& s, const Segment& segment, uint32_t index, const
         segment.at(index, kInsideFeedForward).draw_rows(length, s.feed, scratch.draws);
         segment.at(index, kAfterFeedForward).draw_rows(length, s.width, draws2);
     }
-    apply(layer.in, length, s.width, 3 * s.width, {tape.x, s.pitch, 1}, tape.joint, s.joint_pitch);
+    apply(scratch, layer.in, length, s.width, 3 * s.width, tape.x, s.pitch, tape.joint, s.joint_pitch);
     attend(s, segment, index, tape, scratch);
-    apply(layer.out, length, s.width, s.width, {tape.attended, 1, tokens_pitch(length)}, scratch.branch, s.pitch);
-    add_norm(s, segment, layer.norm1, tape.x, scratch.branch, draws1, {tape.middle, tape.hat1, tape.inverse1});
+    apply(scratch, layer.out, length, s.width, s.width,
+          scratch.operands.by_rows(tape.attended, s.width, length, tokens_pitch(length), scratch.pairs.left),
+          scratch.branch, s.pitch);
+    add_norm(s, segment, layer.norm1, tape.x, scratch.branch, draws1, tape.middle, tape.hat1, tape.inverse1);
 
-    apply(layer.up, length, s.width, s.feed, {tape.middle, s.pitch, 1}, tape.hidden, s.feed_pitch, true);
+    apply(scratch, layer.up, length, s.width, s.feed, tape.middle, s.pitch, tape.hidden, s.feed_pitch, true);
     if (segment.dropout) drop_rows(segment, s.feed, s.feed_pitch, tape.hidden, scratch.draws, tape.hidden);
-    apply(layer.down, length, s.feed, s.width, {tape.hidden, s.feed_pitch, 1}, scratch.branch, s.pitch);
-    add_norm(s, segment, layer.norm2, tape.middle, scratch.branch, draws2, {out, tape.hat2, tape.inverse2});
+    apply(scratch, layer.down, length, s.feed, s.width, tape.hidden, s.feed_pitch, scratch.branch, s.pitch);
+    add_norm(s, segment, layer.norm2, tape.middle, scratch.branch, draws2, out, tape.hat2, tape.inverse2);
 }
 
 void layer_backward(const Shape& s, const Segment& segment, uint32_t index, const Layer& layer, const Tape& tape,
@@ -63,22 +86,24 @@ void layer_backward(const Shape& s, const Segment& segment, uint32_t index, cons
     else
         branch = grad;
     add_rows(length, s.pitch, branch, to.down_bias);
-    add_outer(length, s.feed, s.width, {branch, 1, s.pitch}, tape.hidden, s.feed_pitch, to.down);
-    apply_back(layer.down, length, s.feed, s.width, branch, s.pitch, scratch.grad_hidden, s.feed_pitch, false);
+    add_outer(scratch, length, s.feed, s.width, branch, s.pitch, tape.hidden, s.feed_pitch, to.down);
+    apply_back(scratch, layer.down, length, s.feed, s.width, branch, s.pitch, scratch.grad_hidden, s.feed_pitch, false);
     gate_rows(length, s.feed_pitch, tape.hidden, segment.drops.scale, scratch.grad_hidden);
     add_rows(length, s.feed_pitch, scratch.grad_hidden, to.up_bias);
-    add_outer(length, s.width, s.feed, {scratch.grad_hidden, 1, s.feed_pitch}, tape.middle, s.pitch, to.up);
-    apply_back(layer.up, length, s.width, s.feed, scratch.grad_hidden, s.feed_pitch, grad, s.pitch, true);
+    add_outer(scratch, length, s.width, s.feed, scratch.grad_hidden, s.feed_pitch, tape.middle, s.pitch, to.up);
+    apply_back(scratch, layer.up, length, s.width, s.feed, scratch.grad_hidden, s.feed_pitch, grad, s.pitch, true);
 
     norm_backward(s, length, layer.norm1, tape.hat1, tape.inverse1, grad, to.norm1, to.norm1_bias);
     if (segment.dropout) drop_rows(segment, s.width, s.pitch, grad, tape.draws1, branch);
     add_rows(length, s.pitch, branch, to.out_bias);
-    add_outer(length, s.width, s.width, {tape.attended, tokens_pitch(length), 1}, branch, s.pitch, to.out);
-    apply_back(layer.out, length, s.width, s.width, branch, s.pitch, scratch.grad_attended, s.pitch, false);
+    add_outer(scratch, length, s.width, s.width,
+              scratch.operands.by_columns(tape.attended, s.width, length, tokens_pitch(length), scratch.pairs.left),
+              branch, s.pitch, to.out);
+    apply_back(scratch, layer.out, length, s.width, s.width, branch, s.pitch, scratch.grad_attended, s.pitch, false);
     attend_backward(s, segment, index, tape, scratch);
     add_rows(length, s.joint_pitch, scratch.grad_joint, to.in_bias);
-    add_outer(length, s.width, 3 * s.width, {scratch.grad_joint, 1, s.joint_pitch}, tape.x, s.pitch, to.in);
-    apply_back(layer.in, length, s.width, 3 * s.width, scratch.grad_joint, s.joint_pitch, grad, s.pitch, true);
+    add_outer(scratch, length, s.width, 3 * s.width, scratch.grad_joint, s.joint_pitch, tape.x, s.pitch, to.in);
+    apply_back(scratch, layer.in, length, s.width, 3 * s.width, scratch.grad_joint, s.joint_pitch, grad, s.pitch, true);
 }
 
 }  // namespace sopr::SOPR_LEVEL

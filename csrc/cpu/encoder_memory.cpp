@@ -63,15 +63,10 @@ struct Reader {
     }
 };
 
-void fill_linear(Reader& reader, const Linear& l, int64_t inputs, int64_t outputs, [[maybe_unused]] bool bf16) {
+void fill_linear(Reader& reader, const Linear& l, int64_t inputs, int64_t outputs, bool bf16) {
     const float* weight = reader.next(outputs * inputs);
-#if defined(__AVX512BF16__)
-    if (bf16)
-        pack_pairs(weight, 1, inputs, inputs, outputs, l.weight);
-    else
-#endif
-        pack(weight, 1, inputs, inputs, outputs, l.weight);
-    if (l.back) pack(weight, inputs, 1, outputs, inputs, l.back);
+    pack(weight, 1, inputs, inputs, outputs, bf16, l.weight);
+    if (l.back) pack(weight, inputs, 1, outputs, inputs, bf16, l.back);
     copy_row(reader.next(outputs), outputs, l.bias);
 }
 
@@ -124,7 +119,7 @@ void Weights::fill(const SegmentEncoder& p) const {
     const int64_t width = shape.width;
     Reader reader{p.parameters};
     if (p.project) {
-        if (backward) pack(reader.at + columns_begin, shape.inputs, 1, width, p.column_width, project.back);
+        if (backward) pack(reader.at + columns_begin, shape.inputs, 1, width, p.column_width, false, project.back);
         Linear forward = project;
         forward.back = nullptr;
         fill_linear(reader, forward, shape.inputs, width, false);
@@ -212,13 +207,21 @@ Tape::Tape(Arena& arena, const Shape& s, int64_t longest, bool backward) {
     inverse2 = backward ? arena.take(longest) : nullptr;
 }
 
-Scratch::Scratch(Arena& arena, const Shape& s, int64_t longest, bool backward) {
+Scratch::Scratch(Arena& arena, const Shape& s, int64_t longest, bool backward, bool bf16) : operands{bf16}, pairs{} {
     const int64_t tokens = tokens_pitch(longest);
     inputs = arena.take(longest * s.inputs_pitch);
     branch = arena.take(longest * s.pitch);
     queries = arena.take(s.width * tokens);
     scores = arena.take(kKeys * kPanel);
     draws = reinterpret_cast<uint16_t*>(arena.take(round_up(longest * draws_row(s.feed), 2) / 2));
+    if (bf16) {
+        const int64_t widest = 3 * s.width > s.feed ? 3 * s.width : s.feed;
+        const int64_t rows = pairs_size(longest, widest), columns = pairs_size(s.width, tokens);
+        for (float** buffer : {&pairs.left, &pairs.right, &pairs.joint, &pairs.queries, &pairs.values, &pairs.grad,
+                               &pairs.query_rows, &pairs.key_rows})
+            *buffer = arena.take(rows > columns ? rows : columns);
+        for (float*& tile : pairs.tile) tile = arena.take(pairs_size(kKeys, kPanel));
+    }
     if (!backward) return;
     grad = arena.take(longest * s.pitch);
     grad_hidden = arena.take(longest * s.feed_pitch);

@@ -16,11 +16,11 @@ Float dropped(Float x, const uint16_t* draws, const Drops& drops) {
 
 }  // namespace
 
-// Row t: z = residual + dropout(branch), then what `to` wants of it. Of `Vectors` vectors that stay in
+// One row: z = residual + dropout(branch), then out, hat and inverse from it. Of `Vectors` vectors that stay in
 // registers, or of any number (0) that wait in `branch`.
 template <int Vectors>
 static inline void add_norm_row(const Shape& s, const Drops& drops, const Norm& norm, const float* x, float* branch,
-                                const uint16_t* draws, const Normed& to, int64_t t) {
+                                const uint16_t* draws, float* out, float* hat, float* inverse) {
     const int64_t vectors = Vectors ? Vectors : s.pitch / kLanes;
     const float weight = 1.0f / float(s.width);
     Float kept[Vectors ? Vectors : 1], total{}, squares{};
@@ -47,23 +47,20 @@ static inline void add_norm_row(const Shape& s, const Drops& drops, const Norm& 
     const float scale = 1.0f / __builtin_sqrtf(sum(squares) * weight + 1e-5f);
     for (int64_t j = 0; j < vectors; ++j) {
         const Float v = (Vectors ? kept[j] : load(branch + j * kLanes)) * scale;
-        if (to.hat) store(to.hat + t * s.pitch + j * kLanes, v);
-        const Float y = v * load(norm.weight + j * kLanes) + load(norm.bias + j * kLanes);
-        store(to.out + t * s.pitch + j * kLanes, y);
-#if defined(__AVX512BF16__)
-        if (to.narrow) store(to.narrow + (t * s.pitch + j * kLanes) / 2, narrow(y, Float{}), kLanes / 2);
-#endif
+        if (hat) store(hat + j * kLanes, v);
+        store(out + j * kLanes, v * load(norm.weight + j * kLanes) + load(norm.bias + j * kLanes));
     }
-    if (to.inverse) to.inverse[t] = scale;
+    if (inverse) *inverse = scale;
 }
 
-// to.out = norm(residual + dropout(branch)); `branch` is overwritten.
+// out = norm(residual + dropout(branch)); `branch` is overwritten.
 void add_norm(const Shape& s, const Segment& segment, const Norm& norm, const float* residual, float* branch,
-              const uint16_t* draws, const Normed& to) {
+              const uint16_t* draws, float* out, float* hat, float* inverse) {
     const auto row = s.pitch == 4 * kLanes ? add_norm_row<4> : add_norm_row<0>;
     for (int64_t t = 0; t < segment.length; ++t)
         row(s, segment.drops, norm, residual + t * s.pitch, branch + t * s.pitch,
-            draws ? draws + t * draws_row(s.width) : nullptr, to, t);
+            draws ? draws + t * draws_row(s.width) : nullptr, out + t * s.pitch, hat ? hat + t * s.pitch : nullptr,
+            inverse ? inverse + t : nullptr);
 }
 
 // grad: of the norm's output to that of its input. Pads of grad and hat are zero.

@@ -13,16 +13,7 @@ struct Tile {
     float* out;
     int64_t out_row;
     float floor;
-    bool narrow;
 };
-
-#if defined(__AVX512BF16__)
-template <int Vectors>
-void store_narrow(float* to, const Float* row) {
-    for (int j = 0; j + 1 < Vectors; j += 2) store(to + j / 2 * kLanes, narrow(row[j], row[j + 1]));
-    if (Vectors % 2) store(to + Vectors / 2 * kLanes, narrow(row[Vectors - 1], Float{}), kLanes / 2);
-}
-#endif
 
 template <int Rows, int Vectors, bool Pairs>
 void tile(const Tile& t) {
@@ -50,18 +41,7 @@ void tile(const Tile& t) {
 #pragma GCC unroll 6
     for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
-        for (int j = 0; j < Vectors; ++j) sum[i][j] = max(sum[i][j], floor);
-#if defined(__AVX512BF16__)
-    if (t.narrow) {
-#pragma GCC unroll 6
-        for (int i = 0; i < Rows; ++i) store_narrow<Vectors>(t.out + i * t.out_row, sum[i]);
-        return;
-    }
-#endif
-#pragma GCC unroll 6
-    for (int i = 0; i < Rows; ++i)
-#pragma GCC unroll 4
-        for (int j = 0; j < Vectors; ++j) store(t.out + i * t.out_row + j * kLanes, sum[i][j]);
+        for (int j = 0; j < Vectors; ++j) store(t.out + i * t.out_row + j * kLanes, max(sum[i][j], floor));
 }
 
 using TileKernel = void (*)(const Tile&);
@@ -92,7 +72,7 @@ void multiply(const Product& p) {
         const bool partial = p.exact && columns % kLanes;
         for (int64_t row = 0; row < p.rows; row += kTileRows) {
             const int rows = int(p.rows - row < kTileRows ? p.rows - row : kTileRows);
-            float* out = p.out + row * p.out_row + (p.narrow ? column / 2 : column);
+            float* out = p.out + row * p.out_row + column;
             const Tile tile{p.left.at + row * p.left.row,
                             p.left.row,
                             p.left.step,
@@ -103,35 +83,26 @@ void multiply(const Product& p) {
                             p.start.row,
                             partial ? edge : out,
                             partial ? kPanel : p.out_row,
-                            floor,
-                            p.narrow};
-            (kBf16 && p.pairs ? kernel<kBf16>(rows, vectors) : kernel<false>(rows, vectors))(tile);
+                            floor};
+            (kBf16 && p.right.pairs ? kernel<kBf16>(rows, vectors) : kernel<false>(rows, vectors))(tile);
             if (!partial) continue;
             for (int i = 0; i < rows; ++i) std::memcpy(out + i * p.out_row, edge + i * kPanel, columns * sizeof(float));
         }
     }
 }
 
-void pack(const float* at, int64_t row, int64_t step, int64_t depth, int64_t columns, float* to) {
+void pack(const float* at, int64_t row, int64_t step, int64_t depth, int64_t columns, bool pairs, float* to) {
     for (int64_t column = 0; column < columns; column += kPanel)
-        for (int64_t k = 0; k < depth; ++k)
-            for (int64_t j = column; j < column + kPanel; ++j) *to++ = j < columns ? at[k * row + j * step] : 0.0f;
-}
-
-#if defined(__AVX512BF16__)
-void pack_pairs(const float* at, int64_t row, int64_t step, int64_t depth, int64_t columns, float* to) {
-    for (int64_t column = 0; column < columns; column += kPanel)
-        for (int64_t k = 0; k < depth; k += 2)
-            for (int64_t j = column; j < column + kPanel; j += kLanes, to += kLanes) {
+        for (int64_t k = 0; k < depth; k += pairs ? 2 : 1)
+            for (int64_t begin = column; begin < column + kPanel; begin += kLanes, to += kLanes) {
                 Float low{}, high{};
-                for (int64_t i = 0; i < kLanes && j + i < columns; ++i) {
-                    low[i] = at[k * row + (j + i) * step];
-                    if (k + 1 < depth) high[i] = at[(k + 1) * row + (j + i) * step];
+                for (int64_t i = 0; i < kLanes && begin + i < columns; ++i) {
+                    low[i] = at[k * row + (begin + i) * step];
+                    if (pairs && k + 1 < depth) high[i] = at[(k + 1) * row + (begin + i) * step];
                 }
-                store(to, pairs(low, high));
+                store(to, pairs ? pair_vectors(low, high) : low);
             }
 }
-#endif
 
 namespace {
 
@@ -165,9 +136,7 @@ void transpose(const float* from, int64_t from_row, int64_t rows, int64_t column
             const int64_t width = columns - column < kLanes ? columns - column : kLanes;
             Float v[kLanes];
             for (int64_t i = 0; i < kLanes; ++i)
-                v[i] = i < height ? load(from + (row + i) * from_row + column) : Float{};
-            if (scale != 1.0f)  // the values may be pairs of bf16
-                for (Float& x : v) x *= scale;
+                v[i] = i < height ? load(from + (row + i) * from_row + column) * scale : Float{};
             exchange<1>(v);
             exchange<2>(v);
             exchange<4>(v);

@@ -16,9 +16,11 @@ struct Left {
 };
 
 // Rows k of kPanel columns, `step` apart; the next kPanel columns lie `panel` further. See packed() and plain().
+// With `pairs`, these and Left's are pairs of bf16 along k: see bf16.h.
 struct Right {
     const float* at;
     int64_t step, panel;
+    bool pairs = false;
 };
 
 // The rows that a product starts from: zeros, a bias (row = 0), or the output itself to add to it.
@@ -29,8 +31,7 @@ struct Start {
 
 // out[i, j] = max(floor, start[i, j] + sum over k < depth of left[i, k] right[k, j]) for i < rows, j < columns.
 // Whole vectors are read from `right` and `start`; with `exact` no column past `columns` is written, otherwise whole
-// vectors are. With `pairs`, operands are pairs of bf16 along k, of which there are `depth`; with `narrow`, the output
-// is in bf16, pairs of columns, as are the steps of out_row.
+// vectors are.
 struct Product {
     int64_t rows, columns, depth;
     Left left;
@@ -39,22 +40,19 @@ struct Product {
     float* out;
     int64_t out_row;
     bool relu = false, exact = false;
-    bool pairs = false, narrow = false;  // where kBf16: see bf16.h
 };
 void multiply(const Product&);
 
 inline Right plain(const float* at, int64_t row) { return {at, row, kPanel}; }
 
-// A (depth, columns) matrix in panels, element (k, j) read from at[k * row + j * step] and times `scale`; zero columns
-// fill the last panel.
+// A (depth, columns) matrix in panels, element (k, j) read from at[k * row + j * step]; zero columns fill the last
+// panel. In pairs it has half the depth, and a zero fills the last of an odd one.
+inline int64_t depth_of(int64_t depth, bool pairs) { return pairs ? (depth + 1) / 2 : depth; }
 inline int64_t packed_size(int64_t depth, int64_t columns) { return depth * round_up(columns, kPanel); }
-inline Right packed(const float* at, int64_t depth) { return {at, kPanel, depth * kPanel}; }
-void pack(const float* at, int64_t row, int64_t step, int64_t depth, int64_t columns, float* to);
-
-#if defined(__AVX512BF16__)
-// The same in pairs of bf16 along k, packed_size((depth + 1) / 2, columns); a zero fills the last of an odd depth.
-void pack_pairs(const float* at, int64_t row, int64_t step, int64_t depth, int64_t columns, float* to);
-#endif
+inline Right packed(const float* at, int64_t depth, bool pairs = false) {
+    return {at, kPanel, depth_of(depth, pairs) * kPanel, pairs};
+}
+void pack(const float* at, int64_t row, int64_t step, int64_t depth, int64_t columns, bool pairs, float* to);
 
 // to[c * to_row + r] = from[r * from_row + c] * scale for r < rows, c < columns. Whole vectors are read from the rows
 // of `from`. With `pad`, zeros follow the rows up to a whole vector.

@@ -54,9 +54,8 @@ def segment_encoder(
         dropout: probability; needs ``rng``, int64 (2,): seed and step. Without ``rng`` nothing is dropped.
         level, segment_base: tell apart the numbers that dropout draws: see csrc/philox.h. Segment (p, s, k) is
             number ``segment_base + (p * S + s) * K + k``.
-        precision: "fp32", or "bf16" for the operands of the layers' matrix products, with sums, residuals, norms and
-            softmax in float32. bf16 applies to a pass without dropout where the processor has AVX512-BF16 and the
-            heads' width is even; elsewhere, and for gradients, all is float32.
+        precision: "fp32", or "bf16" for the operands of the layers' matrix products, forward and backward, with sums,
+            residuals, norms and softmax in float32. Without AVX512-BF16, or with heads of odd width, bf16 is fp32.
 
     Returns:
         (P, S, K, width) float32 if ``pool``, else (P, S, N, width) in the order of ``rows``, 0 past the last segment.
