@@ -152,8 +152,9 @@ def shapes(draw):
 @given(shapes())
 def test_segment_encoder_any_shape(shape):
     tensors, options = problem(**shape)
-    assert_as_good_as_torch(tensors, options)
-    if options["width"] > 2:  # norms of one or two columns are steps: their gradients vanish or explode
+    assert run(ops.segment_encoder, tensors, options).isfinite().all()
+    if options["width"] > 2:  # a norm of one or two columns is a step, which magnifies any rounding without bound
+        assert_as_good_as_torch(tensors, options)
         oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
         torch_too = gradients(reference.segment_encoder, tensors, options)
         largest = max(g.norm() for g in oracle)
