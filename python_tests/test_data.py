@@ -1,0 +1,152 @@
+"""Transitions from arrays, dictionaries and D4RL files, against a plain loop over the steps."""
+
+import re
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+import sopr_fast.data
+from sopr_fast.data import Transitions
+
+RNG = np.random.default_rng(0)
+
+
+def d4rl_arrays(lengths=((3, "terminal"), (4, "timeout"), (2, "terminal"), (3, "timeout"), (2, None))):
+    """A log in D4RL's layout of episodes of given lengths and ends."""
+    parts = {key: [] for key in ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")}
+    for length, end in lengths:
+        visited = RNG.normal(size=(length + 1, 3)).astype(np.float32)
+        parts["observations"].append(visited[:-1])
+        parts["next_observations"].append(visited[1:])
+        parts["actions"].append(RNG.normal(size=(length, 2)).astype(np.float32))
+        parts["rewards"].append(RNG.normal(size=length).astype(np.float32))
+        for kind in ("terminal", "timeout"):
+            parts[f"{kind}s"].append(np.arange(length) == (length - 1 if end == kind else -1))
+    return {key: np.concatenate(values) for key, values in parts.items()}
+
+
+def write_hdf5(path, arrays):
+    with h5py.File(path, "w") as file:
+        for key, values in arrays.items():
+            file[key] = values
+    return path
+
+
+def test_d4rl_file(tmp_path):
+    arrays = d4rl_arrays()
+    log_probs = RNG.normal(size=14)
+    extra = {"infos/qpos": np.zeros((14, 2)), "infos/action_log_probs": log_probs, "metadata/algorithm": "SAC"}
+    log = sopr_fast.data.load(write_hdf5(tmp_path / "hopper.hdf5", arrays | extra))
+    assert len(log) == 14
+    np.testing.assert_array_equal(log.states, arrays["observations"])
+    np.testing.assert_array_equal(log.next_states, arrays["next_observations"])
+    np.testing.assert_array_equal(log.actions, arrays["actions"])
+    np.testing.assert_array_equal(log.rewards, arrays["rewards"])
+    np.testing.assert_array_equal(log.terminals, arrays["terminals"])
+    np.testing.assert_array_equal(log.timeouts, arrays["timeouts"])
+    np.testing.assert_array_equal(log.log_probs, log_probs.astype(np.float32))
+    np.testing.assert_array_equal(log.episodes, [0, 3, 7, 9, 12, 14])
+    np.testing.assert_array_equal(log.initial_states, arrays["observations"][[0, 3, 7, 9, 12]])
+    assert log.states.dtype == log.rewards.dtype == np.float32 and log.terminals.dtype == bool
+
+
+def test_missing_next_states_are_shifted_and_unknown_ones_dropped():
+    arrays = d4rl_arrays()
+    known = arrays.pop("next_observations")
+    log = sopr_fast.data.load(arrays)
+    # Steps 6, 11 (timeouts) and 13 (end of data) have no known successor; 2 and 8 are terminal.
+    kept = [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 12]
+    for t, row in enumerate(kept):
+        np.testing.assert_array_equal(log.states[t], arrays["observations"][row])
+        np.testing.assert_array_equal(log.actions[t], arrays["actions"][row])
+        np.testing.assert_array_equal(log.next_states[t], arrays["observations"][row] if row in (2, 8) else known[row])
+        assert log.rewards[t] == arrays["rewards"][row] and log.terminals[t] == (row in (2, 8))
+    np.testing.assert_array_equal(np.flatnonzero(log.timeouts), [5, 9, 10])
+    np.testing.assert_array_equal(log.episodes, [0, 3, 6, 8, 10, 11])
+
+
+def test_a_timed_out_episode_of_one_step_leaves_nothing():
+    arrays = d4rl_arrays([(2, "terminal"), (1, "timeout"), (2, "timeout"), (1, "terminal")])
+    del arrays["next_observations"]
+    log = sopr_fast.data.load(arrays)
+    np.testing.assert_array_equal(log.episodes, [0, 2, 3, 4])
+    np.testing.assert_array_equal(log.timeouts, [False, False, True, False])
+
+
+def test_qlearning_dictionary_splits_where_states_do_not_follow():
+    arrays = d4rl_arrays()
+    del arrays["timeouts"]
+    log = sopr_fast.data.load({key: torch.from_numpy(values) for key, values in arrays.items()})
+    np.testing.assert_array_equal(log.episodes, [0, 3, 7, 9, 12, 14])
+    np.testing.assert_array_equal(np.flatnonzero(log.timeouts), [6, 11, 13])
+
+
+def test_columns_half_precision_and_one_dimensional_actions():
+    arrays = d4rl_arrays()
+    log = Transitions.from_arrays(
+        torch.from_numpy(arrays["observations"]).bfloat16(),
+        np.arange(14),
+        arrays["rewards"][:, None],
+        arrays["next_observations"],
+        arrays["terminals"].astype(float),
+    )
+    assert log.actions.shape == (14, 1) and log.rewards.shape == (14,) and log.states.dtype == np.float32
+    assert log.terminals.sum() == 2 and log.log_probs is None
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        ({"rewards": np.zeros(13)}, ValueError, "dataset: 'rewards' has 13 rows, 'observations' has 14"),
+        ({"actions": np.full((14, 2), np.nan)}, ValueError, "dataset: 'actions' is not finite (as float32) at row 0"),
+        (
+            {"rewards": np.r_[np.zeros(5), np.inf, np.zeros(8)]},
+            ValueError,
+            "'rewards' is not finite (as float32) at row 5",
+        ),
+        ({"observations": np.full((14, 3), 1e300)}, ValueError, "'observations' is not finite (as float32) at row 0"),
+        ({"actions": np.array([None] * 14)}, TypeError, "dataset: 'actions' must be numbers, got dtype object"),
+        ({"observations": np.zeros((0, 3))}, ValueError, "dataset: 'observations' is empty: shape (0, 3)"),
+        ({"observations": np.zeros((14, 3, 2))}, ValueError, "must have shape (rows, columns), got (14, 3, 2)"),
+        ({"observations": np.zeros((14, 0))}, ValueError, "must have shape (rows, columns), got (14, 0)"),
+        ({"next_observations": np.zeros((14, 4))}, ValueError, "'next_observations' have 4 columns, 'observations' 3"),
+        ({"rewards": np.zeros((14, 2))}, ValueError, "'rewards' must have shape (rows,), got (14, 2)"),
+        ({"terminals": np.full(14, 2)}, ValueError, "'terminals' must be 0 or 1, got 2 at row 0"),
+        ({"actions": [[1.0], [1.0, 2.0]]}, ValueError, "dataset: 'actions' is no array"),
+    ],
+)
+def test_wrong_arrays(change, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        sopr_fast.data.load(d4rl_arrays() | change)
+
+
+@pytest.mark.parametrize("key", ["observations", "actions", "rewards"])
+def test_missing_keys(tmp_path, key):
+    arrays = d4rl_arrays()
+    del arrays[key]
+    path = write_hdf5(tmp_path / "log.hdf5", arrays)
+    with pytest.raises(ValueError, match=rf"log\.hdf5: no array '{key}'.*, found .*next_observations"):
+        sopr_fast.data.load(path)
+    with pytest.raises(ValueError, match="no array 'observations' or 'states', found nothing"):
+        sopr_fast.data.load({})
+
+
+def test_damaged_files(tmp_path):
+    whole = write_hdf5(tmp_path / "log.hdf5", d4rl_arrays()).read_bytes()
+    path = tmp_path / "cut.hdf5"
+    for data in (whole[: len(whole) // 2], b"", b"nothing of the kind"):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=r"cut\.hdf5: damaged or cut short"):
+            sopr_fast.data.load(path)
+    with h5py.File(path, "w") as file:
+        file["observations"] = np.array(["a", "b"], dtype=object)
+    with pytest.raises(TypeError, match=r"cut\.hdf5: 'observations' must be numbers, got dtype object"):
+        sopr_fast.data.load(path)
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        sopr_fast.data.load(tmp_path / "none.hdf5")
+    with pytest.raises(ValueError, match="expected transitions in a file of"):
+        sopr_fast.data.load(tmp_path / "log.csv")
+    with pytest.raises(TypeError, match="got int"):
+        sopr_fast.data.load(3)

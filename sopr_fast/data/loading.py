@@ -1,0 +1,69 @@
+"""Transitions from files and objects that hold named arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .hdf5 import read_hdf5
+from .transitions import Transitions
+
+# What each array is called by us, d4rl, Minari and Gymnasium; the first that is there is taken.
+KEYS = {
+    "states": ("observations", "states"),
+    "actions": ("actions",),
+    "rewards": ("rewards",),
+    "next_states": ("next_observations", "next_states"),
+    "terminals": ("terminals", "terminations", "terminated"),
+    "timeouts": ("timeouts", "truncations", "truncated"),
+    "log_probs": ("infos/action_log_probs", "log_probs"),
+}
+_NEEDED = ("states", "actions", "rewards")
+
+
+def load(source: Any) -> Transitions:
+    """Reads logged transitions whole into memory.
+
+    A D4RL file without `next_observations` loses the last step of each timed-out episode, see
+    `Transitions.from_arrays`.
+
+    Args:
+        source: the path of an HDF5 file in D4RL's layout (.hdf5, .h5), or a dictionary of arrays or tensors as d4rl's
+            `env.get_dataset()` and `qlearning_dataset(env)` return, or `Transitions`.
+
+    Raises:
+        FileNotFoundError: no such file.
+        TypeError, ValueError: damaged, or the key and row at fault.
+        ImportError: the extra that reads such files is not installed.
+    """
+    if isinstance(source, Transitions):
+        return source
+    if isinstance(source, Mapping):
+        return from_mapping(source, "dataset")
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(f"transitions must be a path or a dictionary of arrays, got {type(source).__name__}")
+    path = Path(source)
+    readers = {".hdf5": read_hdf5, ".h5": read_hdf5}
+    if path.suffix not in readers:
+        raise ValueError(f"{path}: expected transitions in a file of {', '.join(readers)}")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    wanted = [key for keys in KEYS.values() for key in keys]
+    return from_mapping(readers[path.suffix](path, wanted), str(path))
+
+
+def from_mapping(arrays: Mapping[str, Any], where: str) -> Transitions:
+    """Transitions of named arrays, see `KEYS`.
+
+    Raises:
+        TypeError, ValueError: beginning with `where`, as `Transitions.from_arrays`, or what is missing.
+    """
+    found = {part: next((key for key in keys if key in arrays), None) for part, keys in KEYS.items()}
+    for part in _NEEDED:
+        if found[part] is None:
+            wanted = " or ".join(map(repr, KEYS[part]))
+            raise ValueError(f"{where}: no array {wanted}, found {', '.join(map(str, arrays)) or 'nothing'}")
+    names = {part: key for part, key in found.items() if key is not None}
+    return Transitions.from_arrays(**{part: arrays[key] for part, key in names.items()}, where=where, names=names)
