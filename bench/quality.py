@@ -23,8 +23,8 @@ import torch
 import sopr_fast
 from sopr_fast import example
 from sopr_fast.config import Config
+from sopr_fast.data import load_states
 from sopr_fast.files import atomic_path
-from sopr_fast.inputs import read_states
 from sopr_fast.metrics import policy_distance, regret_at_k, spearman
 from sopr_fast.policies import as_policies, collect, load, probe
 
@@ -116,7 +116,7 @@ def read_set(folder: Path | None):
     with open(folder / "returns.csv") as file:
         returns = np.array([float(row["return_mean"]) for row in csv.DictReader(file)])
     policies = {policy.name: policy for policy in load(folder / "policies.npz")}
-    return policies, returns, read_states(folder / "replay.hdf5")
+    return policies, returns, np.asarray(load_states(folder / "replay.hdf5"))
 
 
 def summary(runs: list[dict]) -> str:

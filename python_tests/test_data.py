@@ -138,7 +138,7 @@ def test_damaged_files(tmp_path):
     path = tmp_path / "cut.hdf5"
     for data in (whole[: len(whole) // 2], b"", b"nothing of the kind"):
         path.write_bytes(data)
-        with pytest.raises(ValueError, match=r"cut\.hdf5: damaged or cut short"):
+        with pytest.raises(ValueError, match=r"cut\.hdf5: damaged, cut short"):
             sopr_fast.data.load(path)
     with h5py.File(path, "w") as file:
         file["observations"] = np.array(["a", "b"], dtype=object)

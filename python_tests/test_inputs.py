@@ -1,53 +1,10 @@
 import re
 
-import h5py
-import numpy as np
 import pytest
 
-from sopr_fast.inputs import read_returns, read_states
+from sopr_fast.inputs import read_returns
 
-STATES = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 NAMES = ["a", "b", "12"]
-
-
-def write_states(path, key):
-    if path.suffix == ".npy":
-        np.save(path, STATES)
-    elif path.suffix == ".npz":
-        np.savez(path, **{key: STATES, "rewards": np.zeros(3)})
-    else:
-        with h5py.File(path, "w") as file:
-            file[key] = STATES
-            file["rewards"] = np.zeros(3)
-
-
-@pytest.mark.parametrize("name", ["s.npy", "s.npz", "s.hdf5", "s.h5"])
-@pytest.mark.parametrize("key", ["observations", "states"])
-def test_states(tmp_path, name, key):
-    write_states(tmp_path / name, key)
-    np.testing.assert_array_equal(read_states(tmp_path / name), STATES)
-
-
-@pytest.mark.parametrize("name", ["s.npz", "s.hdf5"])
-def test_states_missing_from_file(tmp_path, name):
-    write_states(tmp_path / name, "actions")
-    with pytest.raises(ValueError, match=r"no array 'observations' or 'states', found actions, rewards"):
-        read_states(tmp_path / name)
-
-
-@pytest.mark.parametrize("name", ["s.npy", "s.npz", "s.hdf5"])
-def test_damaged_states(tmp_path, name):
-    (tmp_path / name).write_bytes(b"nothing of the kind")
-    with pytest.raises(ValueError, match=re.escape(f"{name}: damaged, or not")):
-        read_states(tmp_path / name)
-    with pytest.raises(FileNotFoundError, match="no such file"):
-        read_states(tmp_path / f"other{name}")
-
-
-def test_states_of_another_kind(tmp_path):
-    (tmp_path / "s.csv").write_text("1,2\n")
-    with pytest.raises(ValueError, match=r"expected states in an \.npy, \.npz or \.hdf5 file"):
-        read_states(tmp_path / "s.csv")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from typing import Any
 from . import __main__ as installation
 from ._version import __version__
 from .config import Config
-from .inputs import read_returns, read_states
+from .data import load_states
+from .inputs import read_returns
 from .policies import Policy, as_policies
 from .ranker import load, rank
 from .ranking import Ranking
@@ -102,7 +103,7 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_states(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    text = ".npy, .npz or .hdf5 (observations)" + ("" if required else "; default: those kept with the model")
+    text = "logged states: .npy, .npz, .hdf5" + ("" if required else "; default: those kept with the model")
     parser.add_argument("--states", type=Path, required=required, metavar="FILE", help=text)
 
 
@@ -150,7 +151,7 @@ def _fit(options: argparse.Namespace) -> None:
     ranker = fit(
         _chosen(policies, returns),
         returns,
-        read_states(options.states),
+        load_states(options.states),
         validation=(_chosen(policies, held_out), held_out) if held_out else None,
         config=config,
         seed=options.seed,
@@ -165,7 +166,7 @@ def _chosen(policies: dict[str, Policy], returns: dict[str, float]) -> dict[str,
 
 
 def _rank(options: argparse.Namespace) -> None:
-    states = None if options.states is None else read_states(options.states)
+    states = None if options.states is None else load_states(options.states)
     ranking = rank(
         options.policies,
         states,

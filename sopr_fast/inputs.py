@@ -1,62 +1,11 @@
-"""States and returns from users' files."""
+"""Returns from users' files."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
 from pathlib import Path
-from zipfile import BadZipFile
-
-import numpy as np
 
 _COLUMNS = (("name", "policy"), ("return", "return_mean"))
-
-
-def read_states(path: Path) -> np.ndarray:
-    """Logged states (rows, dim_s): an `.npy`, or `observations` or `states` of an `.npz` or HDF5 file.
-
-    Raises:
-        FileNotFoundError, ValueError: no such file, a damaged one, or one without them.
-        ImportError: h5py is not installed.
-    """
-    readers = {".npy": _read_npy, ".npz": _read_npz, ".hdf5": _read_hdf5, ".h5": _read_hdf5}
-    if path.suffix not in readers:
-        raise ValueError(f"{path}: expected states in an .npy, .npz or .hdf5 file")
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    try:
-        states, names = readers[path.suffix](path)
-    except (ValueError, OSError, EOFError, BadZipFile) as error:
-        raise ValueError(f"{path}: damaged, or not an {path.suffix} file of plain arrays") from error
-    if states is None:
-        raise ValueError(f"{path}: no array 'observations' or 'states', found {', '.join(names) or 'nothing'}")
-    return states
-
-
-_Read = tuple[np.ndarray | None, list[str]]  # states, or None and what is there instead
-
-
-def _read_npy(path: Path) -> _Read:
-    return np.load(path, mmap_mode="r", allow_pickle=False), []
-
-
-def _read_npz(path: Path) -> _Read:
-    with np.load(path, allow_pickle=False) as archive:
-        return _states_of(archive, list(archive))
-
-
-def _read_hdf5(path: Path) -> _Read:
-    try:
-        import h5py
-    except ImportError as error:
-        raise ImportError(f"{path}: reading it needs h5py: pip install 'sopr_fast[hdf5]'") from error
-    with h5py.File(path) as archive:
-        return _states_of(archive, list(archive))
-
-
-def _states_of(archive: Mapping[str, np.ndarray], names: list[str]) -> _Read:
-    key = next((key for key in ("observations", "states") if key in names), None)
-    return (None if key is None else np.asarray(archive[key])), names
 
 
 def read_returns(path: Path, names: list[str]) -> dict[str, float]:

@@ -105,7 +105,7 @@ class Ranker:
 
         Args:
             candidates: policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like `states`.
-            states: (rows, dim_s) logged states; None for the subsets kept with the model.
+            states: (rows, dim_s) logged states, or the path of a file; None for the subsets kept with the model.
             subsets: how many (5, or all that are kept), or clustered `Subsets` to use again.
             seed: of drawing subsets from `states`.
             precision: "fp32" or "bf16", by default that of the model's `Config`.

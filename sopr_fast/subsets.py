@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from . import ops
+from .data.states import as_states, read_rows
 from .files import save_tensors
 from .progress import progress_bar
 
@@ -62,7 +62,8 @@ class Subsets:
         """Draws `count` subsets without replacement and clusters each; subset s depends on (seed, s) alone.
 
         Args:
-            states: (rows, dim_s) array or tensor; any float dtype, order, or memory-mapped.
+            states: (rows, dim_s) array, tensor, path of a file, or an array-like object such as an `h5py.Dataset`;
+                of what is not in memory only the drawn rows are read.
             count, size, clusters: S, N and K.
             seed: 0 or more.
             iterations, restarts: of k-means.
@@ -138,7 +139,7 @@ class Drawing:
     @classmethod
     def draw(cls, states: Any, count: int, *, size: int, seed: int) -> Drawing:
         """See `Subsets.draw`."""
-        log = check_states(states)
+        log = as_states(states)
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
             raise ValueError(f"seed must be an integer, 0 or more, got {seed!r}")
         if count < 1:
@@ -156,7 +157,7 @@ class Drawing:
         source = np.flatnonzero(taken)
         rows = np.searchsorted(source, drawn).astype(np.int32)
         return cls(
-            torch.from_numpy(_read_rows(log, source)),
+            torch.from_numpy(read_rows(log, source)),
             torch.from_numpy(source),
             torch.from_numpy(rows),
             len(log),
@@ -192,48 +193,6 @@ class Drawing:
             torch.cat(centroids),
             self.states_count,
         )
-
-
-def check_states(states: Any) -> np.ndarray:
-    """The user's states as a (rows, dim_s) array, memory-mapped ones left on disk; values in memory are finite.
-
-    Raises:
-        TypeError, ValueError: not numbers, not two-dimensional, empty, or not finite (which row).
-    """
-    if isinstance(states, Tensor):
-        states = states.detach().cpu()
-        states = (states.float() if states.dtype == torch.bfloat16 else states).numpy()
-    elif not isinstance(states, np.ndarray):
-        if not isinstance(states, Sequence):
-            raise TypeError(f"states must be an array or tensor, got {type(states).__name__}")
-        try:
-            states = np.asarray(states, np.float32)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"states must be numbers: {error}") from error
-    if states.dtype.kind not in "fiub":
-        raise TypeError(f"states must be numbers, got dtype {states.dtype}")
-    if states.ndim != 2:
-        raise ValueError(f"states must have shape (rows, dim_s), got {states.shape}")
-    if 0 in states.shape:
-        raise ValueError(f"states are empty: shape {states.shape}")
-    if not isinstance(states, np.memmap):
-        _check_finite(states, None)
-    return states
-
-
-def _check_finite(states: np.ndarray, source: np.ndarray | None) -> None:
-    with np.errstate(over="ignore"):
-        finite = np.isfinite(states.astype(np.float32, copy=False)).all(1)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        raise ValueError(f"states are not finite (as float32) at row {row if source is None else source[row]}")
-
-
-def _read_rows(log: np.ndarray, source: np.ndarray) -> np.ndarray:
-    states = np.ascontiguousarray(log[source], np.float32)
-    if isinstance(log, np.memmap):
-        _check_finite(states, source)
-    return states
 
 
 def _draw_distinct(generator: np.random.Generator, total: int, size: int, seen: np.ndarray) -> np.ndarray:

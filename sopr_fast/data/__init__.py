@@ -1,6 +1,8 @@
 """Logged data: transitions for the baselines, states for drawing subsets."""
 
 from .loading import load
+from .states import load_states
+from .stored import StoredStates
 from .transitions import Transitions
 
-__all__ = ["Transitions", "load"]
+__all__ = ["StoredStates", "Transitions", "load", "load_states"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,25 +17,56 @@ def read_hdf5(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
         ImportError: h5py is not installed.
         TypeError, ValueError: the file is damaged or cut short, an array is not of numbers.
     """
-    h5py = import_h5py(path)
-    wanted, arrays, key = set(wanted), {}, None
-    try:
-        with h5py.File(path, "r") as file:
-            datasets: list[str] = []
-            file.visititems(lambda name, item: datasets.append(name) if isinstance(item, h5py.Dataset) else None)
-            for key in datasets:
-                if key in wanted and file[key].dtype.kind not in "fiub":
-                    raise TypeError(f"{path}: {key!r} must be numbers, got dtype {file[key].dtype}")
-                arrays[key] = file[key][()] if key in wanted else np.empty(0)
-    except (OSError, RuntimeError) as error:
-        at = f" at {key!r}" if key else ""
-        raise ValueError(f"{path}: damaged or cut short{at}, or not an HDF5 file: {error}") from error
+    wanted, arrays = set(wanted), {}
+    with open_hdf5(path) as file:
+        for key in _datasets(file):
+            arrays[key] = _read(path, key, file[key]) if key in wanted else np.empty(0)
     return arrays
 
 
-def import_h5py(path: Path):
+def find_dataset(path: Path, file: Any, keys: tuple[str, ...]) -> str:
+    """The first of `keys` that the open file has.
+
+    Raises:
+        ValueError: it has none.
+    """
+    found = _datasets(file)
+    for key in keys:
+        if key in found:
+            return key
+    raise ValueError(f"{path}: no array {' or '.join(map(repr, keys))}, found {', '.join(found) or 'nothing'}")
+
+
+@contextmanager
+def open_hdf5(path: Path, **options: Any):
+    """An `h5py.File` to read from.
+
+    Raises:
+        ImportError: h5py is not installed.
+        ValueError: no HDF5 file, damaged or cut short.
+    """
     try:
         import h5py
     except ImportError as error:
         raise ImportError(f"{path}: reading it needs h5py: pip install 'sopr_fast[hdf5]'") from error
-    return h5py
+    try:
+        file = h5py.File(path, "r", **options)
+    except OSError as error:
+        raise ValueError(f"{path}: damaged, cut short, or not an HDF5 file: {error}") from error
+    with file:
+        yield file
+
+
+def _datasets(file: Any) -> list[str]:
+    found: list[str] = []
+    file.visititems(lambda name, item: found.append(name) if hasattr(item, "dtype") else None)
+    return found
+
+
+def _read(path: Path, key: str, dataset: Any) -> np.ndarray:
+    if dataset.dtype.kind not in "fiub":
+        raise TypeError(f"{path}: {key!r} must be numbers, got dtype {dataset.dtype}")
+    try:
+        return dataset[()]
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"{path}: {key!r} is damaged: {error}") from error

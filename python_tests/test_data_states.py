@@ -1,0 +1,170 @@
+"""States of files and of array-like objects: the same subsets as from memory, of rows read as drawn."""
+
+import re
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from problems import log
+
+from sopr_fast import Subsets
+from sopr_fast.data import StoredStates, Transitions, load_states
+
+STATES = log(3000)
+LAYOUTS = {
+    "contiguous": {},
+    "chunked": {"chunks": (64, 4)},
+    "compressed": {"chunks": (64, 1), "compression": "gzip"},
+    "shuffled": {"chunks": (500, 4), "shuffle": True, "fletcher32": True},
+    "big-endian": {"dtype": ">f8"},
+}
+
+
+def write(path, key="observations", states=STATES, **layout):
+    if path.suffix == ".npy":
+        np.save(path, states)
+    elif path.suffix == ".npz":
+        np.savez(path, **{key: states, "rewards": np.zeros(3)})
+    else:
+        with h5py.File(path, "w") as file:
+            file.create_dataset(key, data=states, **layout)
+            file["rewards"] = np.zeros(3)
+    return path
+
+
+def draw(states, count=2, size=100):
+    return Subsets.draw(states, count, size=size, clusters=5)
+
+
+@pytest.mark.parametrize("name", ["s.npy", "s.npz", "s.hdf5", "s.h5"])
+@pytest.mark.parametrize("key", ["observations", "states"])
+def test_states_of_files(tmp_path, name, key):
+    states = load_states(write(tmp_path / name, key))
+    np.testing.assert_array_equal(np.asarray(states), STATES)
+    assert isinstance(states, StoredStates) == (name != "s.npz")
+
+
+@pytest.mark.parametrize("size", [7, 100, 2000])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_gives_the_same_subsets(tmp_path, layout, size):
+    expected, found = draw(STATES, size=size), draw(write(tmp_path / "s.hdf5", **LAYOUTS[layout]), size=size)
+    assert torch.equal(expected.states, found.states) and torch.equal(expected.rows, found.rows)
+
+
+def test_open_datasets_and_transitions(tmp_path):
+    expected = draw(STATES).states
+    for layout in LAYOUTS.values():
+        with h5py.File(write(tmp_path / "s.hdf5", **layout)) as file:
+            assert torch.equal(expected, draw(file["observations"]).states)
+    steps = Transitions.from_arrays(STATES, STATES, STATES[:, 0], STATES)
+    assert torch.equal(expected, draw(steps).states)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f4", "<f8", "<i4"])
+def test_npy_of_any_order_and_dtype(tmp_path, order, dtype):
+    states = np.asarray(STATES * 100, dtype, order)
+    np.save(tmp_path / "s.npy", states)
+    assert torch.equal(draw(states).states, draw(tmp_path / "s.npy").states)
+
+
+class Recorder:
+    """An array-like object that keeps count of the rows taken from it."""
+
+    def __init__(self, values, chunks=None):
+        self.values, self.chunks, self.slices = values, chunks, []
+        self.shape, self.dtype = values.shape, values.dtype
+
+    def __getitem__(self, rows):
+        self.slices.append((rows.start, rows.stop))
+        return self.values[rows]
+
+
+def test_only_drawn_rows_are_read():
+    states = Recorder(np.broadcast_to(np.float32(1), (10_000_000, 300)))  # 12 GB, were it read
+    drawn = draw(states, size=500).source.numpy()
+    assert states.slices == sorted(states.slices)
+    read = np.concatenate([np.arange(*rows) for rows in states.slices])
+    assert len(np.unique(read)) == len(read) and np.isin(drawn, read).all()
+    assert len(read) < 1.1 * len(drawn)
+
+
+def test_only_chunks_with_drawn_rows_are_read_and_each_once():
+    states = Recorder(np.broadcast_to(np.float32(1), (10_000_000, 300)), chunks=(100, 300))
+    drawn = draw(states, size=500).source.numpy()
+    read = np.concatenate([np.arange(start // 100, (stop - 1) // 100 + 1) for start, stop in states.slices])
+    np.testing.assert_array_equal(read, np.unique(drawn // 100))
+
+
+def test_pieces_of_a_dense_draw_are_bounded():
+    states = Recorder(np.broadcast_to(np.float32(1), (200_000, 300)))
+    draw(states, size=90_000)
+    assert len(states.slices) > 20
+    assert max(stop - start for start, stop in states.slices) * 1200 <= 8 << 20
+
+
+def test_stored_states_that_are_not_finite(tmp_path):
+    states = STATES.astype(np.float64)
+    states[123, 1] = 1e39
+    for name in ("s.npy", "s.hdf5"):
+        with pytest.raises(ValueError, match="not finite .* at row 123"):
+            draw(write(tmp_path / name, states=states), size=3000)
+
+
+@pytest.mark.parametrize(
+    "states, error, message",
+    [
+        (np.zeros((0, 3)), ValueError, "states are empty: shape (0, 3)"),
+        (np.zeros(5), ValueError, "states must have shape (rows, dim_s), got (5,)"),
+        (np.array([[b"a", b"b"]]), TypeError, "states must be numbers, got dtype |S1"),
+    ],
+)
+@pytest.mark.parametrize("name", ["s.npy", "s.npz", "s.hdf5"])
+@pytest.mark.parametrize("layout", [{}, {"chunks": True}])
+def test_wrong_states(tmp_path, name, layout, states, error, message):
+    layout = layout if states.size else {}  # HDF5 cannot chunk nothing
+    with pytest.raises(error, match=re.escape(message)):
+        draw(write(tmp_path / name, states=states, **layout))
+
+
+@pytest.mark.parametrize("name", ["s.npz", "s.hdf5"])
+def test_states_missing_from_file(tmp_path, name):
+    write(tmp_path / name, "actions")
+    with pytest.raises(ValueError, match=rf"{name}: no array 'observations' or 'states', found actions, rewards"):
+        load_states(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["s.npy", "s.npz", "s.hdf5"])
+def test_damaged_files(tmp_path, name):
+    whole = write(tmp_path / name).read_bytes()
+    for data in (b"", b"nothing of the kind", whole[: len(whole) // 2]):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ValueError, match=re.escape(f"{name}: damaged")):
+            load_states(tmp_path / name)
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        load_states(tmp_path / f"other{name}")
+
+
+def test_a_damaged_chunk_is_named(tmp_path):
+    path = write(tmp_path / "s.hdf5", chunks=(500, 4), compression="gzip")
+    with h5py.File(path) as file:
+        at = file["observations"].id.get_chunk_info(2).byte_offset
+    data = bytearray(path.read_bytes())
+    data[at : at + 50] = b"\xff" * 50
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"s\.hdf5: 'observations': damaged between rows"):
+        draw(path)
+
+
+def test_a_file_cut_short_after_opening(tmp_path):
+    path = write(tmp_path / "s.npy")
+    states = load_states(path)
+    path.write_bytes(path.read_bytes()[:9000])
+    with pytest.raises(ValueError, match=r"s\.npy: cut short before row"):
+        draw(states)
+
+
+def test_files_of_other_kinds(tmp_path):
+    with pytest.raises(ValueError, match=r"s\.csv: expected states in a file of \.npy, \.npz, \.hdf5, \.h5"):
+        load_states(tmp_path / "s.csv")
