@@ -1,14 +1,16 @@
 """States of files and of array-like objects: the same subsets as from memory, of rows read as drawn."""
 
+import dataclasses
 import re
 
 import h5py
+import large_log
 import numpy as np
 import pytest
 import torch
-from problems import log
+from problems import TINY, ladder, log, training_gains
 
-from sopr_fast import Subsets
+from sopr_fast import Subsets, fit
 from sopr_fast.data import StoredStates, Transitions, load_states
 
 STATES = log(3000)
@@ -104,6 +106,24 @@ def test_pieces_of_a_dense_draw_are_bounded():
     assert max(stop - start for start, stop in states.slices) * 1200 <= 8 << 20
 
 
+def test_fit_and_rank_take_the_path_of_a_log(tmp_path):
+    path, gains = write(tmp_path / "s.hdf5", **LAYOUTS["compressed"]), training_gains(6)
+    config = dataclasses.replace(TINY, steps=4, subsets=4)
+    rankings = []
+    for states in (STATES, str(path)):
+        ranker = fit(ladder(gains), gains, states, config=config, progress=False)
+        rankings.append(ranker.rank(ladder(gains[:3]), states, subsets=2, progress=False))
+    np.testing.assert_array_equal(*(ranking.subset_scores for ranking in rankings))
+
+
+@pytest.mark.slow
+def test_drawing_from_twenty_million_rows_stays_small(tmp_path):
+    large_log.write(tmp_path / "log.hdf5", 20_000_000, "chunked")
+    few, many = (large_log.measure(tmp_path / "log.hdf5", subsets) for subsets in (5, 200))
+    assert few["states"] > 81_000 and few["peak"] < 500e6 and few["read"] < 0.05 * few["file"]
+    assert many["states"] > 3_000_000 and many["peak"] < 1e9
+
+
 def test_stored_states_that_are_not_finite(tmp_path):
     states = STATES.astype(np.float64)
     states[123, 1] = 1e39
@@ -166,5 +186,5 @@ def test_a_file_cut_short_after_opening(tmp_path):
 
 
 def test_files_of_other_kinds(tmp_path):
-    with pytest.raises(ValueError, match=r"s\.csv: expected states in a file of \.npy, \.npz, \.hdf5, \.h5"):
+    with pytest.raises(ValueError, match=r"s\.csv: expected states in a file of \.npy, \.npz, \.parquet, \.hdf5, \.h5"):
         load_states(tmp_path / "s.csv")

@@ -17,7 +17,6 @@ from typing import Any
 from . import __main__ as installation
 from ._version import __version__
 from .config import Config
-from .data import load_states
 from .inputs import read_returns
 from .policies import Policy, as_policies
 from .ranker import load, rank
@@ -103,8 +102,10 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_states(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    text = "logged states: .npy, .npz, .hdf5" + ("" if required else "; default: those kept with the model")
-    parser.add_argument("--states", type=Path, required=required, metavar="FILE", help=text)
+    text = "logged states: .npy, .npz, .hdf5, .parquet or a local Minari dataset" + (
+        "" if required else "; default: those kept with the model"
+    )
+    parser.add_argument("--states", required=required, metavar="FILE", help=text)
 
 
 def _add_config(group: argparse._ArgumentGroup) -> None:
@@ -151,7 +152,7 @@ def _fit(options: argparse.Namespace) -> None:
     ranker = fit(
         _chosen(policies, returns),
         returns,
-        load_states(options.states),
+        options.states,
         validation=(_chosen(policies, held_out), held_out) if held_out else None,
         config=config,
         seed=options.seed,
@@ -166,10 +167,9 @@ def _chosen(policies: dict[str, Policy], returns: dict[str, float]) -> dict[str,
 
 
 def _rank(options: argparse.Namespace) -> None:
-    states = None if options.states is None else load_states(options.states)
     ranking = rank(
         options.policies,
-        states,
+        options.states,
         model=options.model,
         subsets=options.subsets,
         seed=options.seed,

@@ -34,7 +34,7 @@ def find_dataset(path: Path, file: Any, keys: tuple[str, ...]) -> str:
     for key in keys:
         if key in found:
             return key
-    raise ValueError(f"{path}: no array {' or '.join(map(repr, keys))}, found {', '.join(found) or 'nothing'}")
+    raise ValueError(f"{path}: no array {' or '.join(map(repr, keys))}, found {listed(found)}")
 
 
 @contextmanager
@@ -55,6 +55,13 @@ def open_hdf5(path: Path, **options: Any):
         raise ValueError(f"{path}: damaged, cut short, or not an HDF5 file: {error}") from error
     with file:
         yield file
+
+
+def listed(names: Iterable[Any]) -> str:
+    """The first names of what was found, for an error."""
+    names = [str(name) for name in names]
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return ", ".join(names[:10]) + more or "nothing"
 
 
 def _datasets(file: Any) -> list[str]:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .hdf5 import read_hdf5
+from .files import READERS
+from .hdf5 import listed
+from .minari import find_minari, read_minari
 from .transitions import Transitions
 
 # What each array is called by us, d4rl, Minari and Gymnasium; the first that is there is taken.
@@ -30,8 +32,9 @@ def load(source: Any) -> Transitions:
     `Transitions.from_arrays`.
 
     Args:
-        source: the path of an HDF5 file in D4RL's layout (.hdf5, .h5), or a dictionary of arrays or tensors as d4rl's
-            `env.get_dataset()` and `qlearning_dataset(env)` return, or `Transitions`.
+        source: the path of an HDF5 file in D4RL's layout (.hdf5, .h5), of an .npz or parquet file with the same
+            names; the id, folder or object of a local Minari dataset; a dictionary of arrays or tensors as d4rl's
+            `env.get_dataset()` and `qlearning_dataset(env)` return; or `Transitions`.
 
     Raises:
         FileNotFoundError: no such file.
@@ -42,16 +45,22 @@ def load(source: Any) -> Transitions:
         return source
     if isinstance(source, Mapping):
         return from_mapping(source, "dataset")
+    dataset = find_minari(source)
+    if dataset is not None:
+        return from_mapping(read_minari(dataset), f"Minari dataset {dataset.id}")
     if not isinstance(source, str | os.PathLike):
-        raise TypeError(f"transitions must be a path or a dictionary of arrays, got {type(source).__name__}")
+        raise TypeError(
+            f"transitions must be a path, a Minari dataset or a dictionary of arrays, got {type(source).__name__}"
+        )
     path = Path(source)
-    readers = {".hdf5": read_hdf5, ".h5": read_hdf5}
-    if path.suffix not in readers:
-        raise ValueError(f"{path}: expected transitions in a file of {', '.join(readers)}")
+    if path.suffix == ".npy":
+        raise ValueError(f"{path}: an .npy file is one array; transitions are several, in an .npz file")
+    if path.suffix not in READERS:
+        raise ValueError(f"{path}: expected transitions in a file of {', '.join(READERS)}, or a Minari dataset")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    wanted = [key for keys in KEYS.values() for key in keys]
-    return from_mapping(readers[path.suffix](path, wanted), str(path))
+    wanted = {key for keys in KEYS.values() for key in keys}
+    return from_mapping(READERS[path.suffix](path, wanted), str(path))
 
 
 def from_mapping(arrays: Mapping[str, Any], where: str) -> Transitions:
@@ -64,6 +73,6 @@ def from_mapping(arrays: Mapping[str, Any], where: str) -> Transitions:
     for part in _NEEDED:
         if found[part] is None:
             wanted = " or ".join(map(repr, KEYS[part]))
-            raise ValueError(f"{where}: no array {wanted}, found {', '.join(map(str, arrays)) or 'nothing'}")
+            raise ValueError(f"{where}: no array {wanted}, found {listed(arrays)}")
     names = {part: key for part, key in found.items() if key is not None}
     return Transitions.from_arrays(**{part: arrays[key] for part, key in names.items()}, where=where, names=names)

@@ -31,14 +31,6 @@ class StoredStates(ABC):
     name: str
     _unit = 1  # rows that the store reads together
 
-    def _check(self) -> None:
-        if self.dtype.kind not in "fiub":
-            raise TypeError(f"{self.name}: states must be numbers, got dtype {self.dtype}")
-        if len(self.shape) != 2:
-            raise ValueError(f"{self.name}: states must have shape (rows, dim_s), got {self.shape}")
-        if 0 in self.shape:
-            raise ValueError(f"{self.name}: states are empty: shape {self.shape}")
-
     def __len__(self) -> int:
         return self.shape[0]
 
@@ -79,7 +71,7 @@ class FlatStates(StoredStates):
 
     def __init__(self, path: Path, offset: int, shape: tuple[int, ...], dtype: np.dtype, name: str) -> None:
         self.path, self.offset, self.shape, self.dtype, self.name = path, offset, tuple(shape), np.dtype(dtype), name
-        self._check()
+        check_table(self, f"{self.name}: ")
         if os.path.getsize(path) < offset + np.prod(shape) * self.dtype.itemsize:
             raise ValueError(f"{name}: cut short, {shape[0]} rows are missing some")
 
@@ -105,10 +97,10 @@ class FlatStates(StoredStates):
 class SlicedStates(StoredStates):
     """An object with `shape`, `dtype` and slices: an open `h5py.Dataset`, a zarr array; chunks are read whole."""
 
-    def __init__(self, values: Any, name: str = "states") -> None:
-        self.values, self.name = values, name
+    def __init__(self, values: Any, name: str | None = None) -> None:
+        self.values, self.name = values, name or f"{type(values).__name__} {getattr(values, 'name', '')}".strip()
         self.shape, self.dtype = tuple(values.shape), np.dtype(values.dtype)
-        self._check()
+        check_table(self, f"{self.name}: ")
         self._unit = rows_at_once(values)
 
     @contextmanager
@@ -124,7 +116,7 @@ class Hdf5States(StoredStates):
         with open_hdf5(path) as file:
             dataset = file[key]
             self.shape, self.dtype = dataset.shape, dataset.dtype
-            self._check()
+            check_table(self, f"{self.name}: ")
             self._unit = rows_at_once(dataset)
 
     @contextmanager
@@ -148,6 +140,20 @@ def stored_in_hdf5(path: Path, keys: tuple[str, ...]) -> StoredStates:
         if offset is not None and file.userblock_size == 0 and dataset.external is None:
             return FlatStates(path, offset, dataset.shape, dataset.dtype, name)
     return Hdf5States(path, key)
+
+
+def check_table(states: Any, where: str) -> None:
+    """Refuses what is not (rows, columns) of numbers.
+
+    Raises:
+        TypeError, ValueError: beginning with `where`.
+    """
+    if states.dtype.kind not in "fiub":
+        raise TypeError(f"{where}states must be numbers, got dtype {states.dtype}")
+    if len(states.shape) != 2:
+        raise ValueError(f"{where}states must have shape (rows, dim_s), got {states.shape}")
+    if 0 in states.shape:
+        raise ValueError(f"{where}states are empty: shape {states.shape}")
 
 
 def rows_at_once(values: Any) -> int:

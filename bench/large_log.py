@@ -1,0 +1,100 @@
+"""Memory and bytes that drawing subsets takes from a log larger than it should ever hold.
+
+    python bench/large_log.py                          # 20 million rows of 17 columns, every layout, 5 and 200 subsets
+    python bench/large_log.py --layout compressed --subsets 5 --rows 1000000
+
+Writes random states to an HDF5 file, drops it from the page cache, and draws in a child process. Bytes are those
+asked of the file (`rchar` of /proc/self/io, less what importing took) beside the size of the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+LAYOUTS = {
+    "contiguous": {},
+    "chunked": {"chunks": (4096, 17)},
+    "compressed": {"chunks": (64, 17), "compression": "lzf"},
+    "d4rl": {"chunks": (9375, 1), "compression": "gzip", "compression_opts": 1},
+}
+CHILD = """
+import json, sys, time
+from sopr_fast.data import load_states
+from sopr_fast.subsets import Drawing
+import h5py
+
+def taken():
+    return int(dict(line.split(": ") for line in open("/proc/self/io"))["rchar"])
+
+def peak():  # not getrusage: its peak may be the parent's
+    return int(dict(line.split(":") for line in open("/proc/self/status"))["VmHWM"].split()[0]) * 1024
+
+before, begin = taken(), time.perf_counter()
+drawing = Drawing.draw(load_states(sys.argv[1]), int(sys.argv[2]), size=16384, seed=0)
+seconds, read = time.perf_counter() - begin, taken() - before
+print(json.dumps({"peak": peak(), "read": read, "seconds": seconds, "states": len(drawing.states)}))
+"""
+
+
+def write(path: Path, rows: int, layout: str) -> None:
+    """States (rows, 17) float32: random, rounded so that they compress."""
+    import h5py
+
+    generator = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        states = file.create_dataset("observations", (rows, 17), np.float32, **LAYOUTS[layout])
+        block = 9375 * 16
+        for start in tqdm(range(0, rows, block), desc=f"writing {layout}", leave=False, disable=None):
+            values = generator.integers(-128, 128, (min(block, rows - start), 17), np.int16)
+            states[start : start + block] = values.astype(np.float32) / 64
+        file["rewards"] = np.zeros(rows, np.float32)
+
+
+def measure(path: Path, subsets: int) -> dict:
+    """Peak resident bytes, bytes read, seconds and distinct states of drawing in a process of its own."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, str(path), str(subsets)], stdout=subprocess.PIPE, check=True, text=True
+    )
+    return json.loads(child.stdout) | {"file": path.stat().st_size}
+
+
+def main() -> None:
+    options = _options()
+    print("layout       subsets      states   peak MB   read MB   file MB   seconds")
+    for layout in options.layout:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            path = Path(folder) / "log.hdf5"
+            write(path, options.rows, layout)
+            for subsets in options.subsets:
+                found = measure(path, subsets)
+                peak, read, size = (found[key] / 1e6 for key in ("peak", "read", "file"))
+                print(
+                    f"{layout:<12} {subsets:>7} {found['states']:>11,} {peak:>9,.0f} {read:>9,.0f} {size:>9,.0f} "
+                    f"{found['seconds']:>9.1f}",
+                    flush=True,
+                )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rows", type=int, default=20_000_000)
+    parser.add_argument("--layout", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
+    parser.add_argument("--subsets", type=int, nargs="+", default=[5, 200])
+    parser.add_argument("--folder", help="where to write the log (default: the system's)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

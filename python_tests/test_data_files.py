@@ -1,0 +1,176 @@
+"""Transitions and states of `.npz`, parquet and Minari, as their own libraries write them."""
+
+import numpy as np
+import pytest
+from test_data import d4rl_arrays
+
+import sopr_fast.data
+from sopr_fast.data.states import as_states
+
+PARTS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "episodes")
+
+
+@pytest.fixture
+def arrays():
+    return d4rl_arrays()
+
+
+def assert_same(found, expected):
+    for part in PARTS:
+        np.testing.assert_array_equal(getattr(found, part), getattr(expected, part), err_msg=part)
+
+
+def test_npz(tmp_path, arrays):
+    np.savez_compressed(tmp_path / "log.npz", **arrays, notes=np.array(["not", "read"]))
+    assert_same(sopr_fast.data.load(tmp_path / "log.npz"), sopr_fast.data.load(arrays))
+
+
+def test_npz_of_objects_cut_or_of_one_array(tmp_path, arrays):
+    path = tmp_path / "log.npz"
+    np.savez(path, **arrays | {"rewards": np.array([None] * 14)})
+    with pytest.raises(ValueError, match=r"log\.npz: damaged at 'rewards', or not an \.npz file of plain arrays"):
+        sopr_fast.data.load(path)
+    np.savez(path, **arrays)
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(ValueError, match=r"log\.npz: damaged"):
+        sopr_fast.data.load(path)
+    with pytest.raises(ValueError, match=r"log\.npy: an \.npy file is one array"):
+        sopr_fast.data.load(tmp_path / "log.npy")
+
+
+@pytest.fixture
+def pyarrow():
+    pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    return pytest.importorskip("pyarrow")
+
+
+def table(pyarrow, arrays, form):
+    """Columns of a table: lists, lists of one size, or one column a number."""
+    columns = {}
+    for key, values in arrays.items():
+        if values.ndim == 1:
+            columns[key] = pyarrow.array(values)
+        elif form == "lists":
+            columns[key] = pyarrow.array(values.tolist(), pyarrow.list_(pyarrow.float32()))
+        elif form == "fixed":
+            columns[key] = pyarrow.FixedSizeListArray.from_arrays(values.reshape(-1), values.shape[1])
+        else:
+            order = reversed(range(values.shape[1]))
+            columns |= {f"{key}{form.format(i)}": pyarrow.array(values[:, i]) for i in order}
+    return pyarrow.table(columns)
+
+
+@pytest.mark.parametrize("form", ["lists", "fixed", "_{}", ".{}", "[{}]"])
+def test_parquet(tmp_path, pyarrow, arrays, form):
+    path = tmp_path / "log.parquet"
+    pyarrow.parquet.write_table(table(pyarrow, arrays, form), path, row_group_size=5)
+    assert_same(sopr_fast.data.load(path), sopr_fast.data.load(arrays))
+    np.testing.assert_array_equal(as_states(path), arrays["observations"])
+
+
+def test_wrong_parquet(tmp_path, pyarrow, arrays):
+    path = tmp_path / "log.parquet"
+
+    def refused(error, message, **change):
+        columns = table(pyarrow, arrays, "lists")
+        for key, values in change.items():
+            columns = columns.drop([key]).append_column(key, values)
+        pyarrow.parquet.write_table(columns, path)
+        with pytest.raises(error, match=message):
+            sopr_fast.data.load(path)
+
+    ragged = pyarrow.array([[1.0, 2.0]] * 13 + [[1.0]])
+    refused(ValueError, r"log\.parquet: 'actions' has lists of different lengths", actions=ragged)
+    refused(
+        ValueError, r"log\.parquet: 'rewards' has no value at row 3", rewards=pyarrow.array([0.0] * 3 + [None] * 11)
+    )
+    refused(ValueError, r"'actions' has no value at row 2", actions=pyarrow.array([[1.0]] * 2 + [None] * 12))
+    refused(TypeError, r"log\.parquet: 'rewards' must be numbers or lists", rewards=pyarrow.array(["a"] * 14))
+    pyarrow.parquet.write_table(table(pyarrow, arrays, "lists").drop(["rewards"]), path)
+    with pytest.raises(ValueError, match=r"log\.parquet: no array 'rewards', found .*observations"):
+        sopr_fast.data.load(path)
+    pyarrow.parquet.write_table(table(pyarrow, arrays, "lists").slice(0, 0), path)
+    with pytest.raises(ValueError, match=r"log\.parquet: 'observations' is empty"):
+        sopr_fast.data.load(path)
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ValueError, match=r"log\.parquet: damaged"):
+        sopr_fast.data.load(path)
+
+
+@pytest.fixture
+def minari(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    return pytest.importorskip("minari", reason="minari is not installed")
+
+
+def write_minari(minari, arrays, name="mujoco/hopper/made-v0", **spaces):
+    from gymnasium.spaces import Box
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    ends = np.flatnonzero(arrays["terminals"] | arrays["timeouts"]).tolist()
+    buffers = []
+    for start, stop in zip([0, *(end + 1 for end in ends)], [*(end + 1 for end in ends), 14], strict=True):
+        seen = np.concatenate([arrays["observations"][start:stop], arrays["next_observations"][stop - 1 : stop]])
+        steps = {
+            "actions": arrays["actions"],
+            "rewards": arrays["rewards"],
+            "terminations": arrays["terminals"],
+            "truncations": arrays["timeouts"],
+        }
+        steps = {key: list(values[start:stop]) for key, values in steps.items()}
+        buffers.append(EpisodeBuffer(observations=list(seen), **steps))
+    boxes = {"observation_space": Box(-9, 9, (3,), np.float32), "action_space": Box(-9, 9, (2,), np.float32)}
+    return minari.create_dataset_from_buffers(name, buffers, **boxes | spaces)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")
+def test_minari(tmp_path, minari, arrays):
+    dataset = write_minari(minari, arrays)
+    arrays["timeouts"][-1] = True  # the last episode just stops
+    expected = sopr_fast.data.load(arrays)
+    folder = tmp_path / "mujoco/hopper/made-v0"
+    for source in (dataset, "mujoco/hopper/made-v0", folder, folder / "data", folder / "data/main_data.hdf5"):
+        assert_same(sopr_fast.data.load(source), expected)
+        np.testing.assert_array_equal(as_states(source), expected.states)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")
+def test_wrong_minari(tmp_path, minari, arrays):
+    with pytest.raises(FileNotFoundError, match="mujoco/hopper/none-v0 not found locally"):
+        sopr_fast.data.load("mujoco/hopper/none-v0")
+    write_minari(minari, arrays)
+    path = tmp_path / "mujoco/hopper/made-v0/data/main_data.hdf5"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ValueError, match="Minari dataset"):
+        sopr_fast.data.load("mujoco/hopper/made-v0")
+
+
+class Episodes:
+    """Stands for a dataset of spaces other than boxes."""
+
+    id = "kitchen-v0"
+
+    def __init__(self, **values):
+        from types import SimpleNamespace
+
+        whole = {
+            "observations": np.zeros((4, 3)),
+            "actions": np.zeros((3, 2)),
+            "rewards": np.zeros(3),
+            "terminations": np.zeros(3, bool),
+            "truncations": np.zeros(3, bool),
+        }
+        self.episode = SimpleNamespace(id=7, **whole | values)
+
+    def iterate_episodes(self):
+        yield self.episode
+
+
+def test_minari_of_other_spaces_or_lengths():
+    assert len(sopr_fast.data.load(Episodes())) == 3
+    with pytest.raises(TypeError, match="kitchen-v0: 'observations' of an episode are a dictionary of arm, goal"):
+        sopr_fast.data.load(Episodes(observations={"arm": 0, "goal": 0}))
+    with pytest.raises(ValueError, match="episode 7 has 3 'observations' for 3 'rewards', expected 4"):
+        sopr_fast.data.load(Episodes(observations=np.zeros((3, 3))))
+    with pytest.raises(ValueError, match="episode 7 has 2 'actions' for 3 'rewards'"):
+        sopr_fast.data.load(Episodes(actions=np.zeros((2, 2))))
