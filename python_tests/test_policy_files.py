@@ -101,7 +101,7 @@ def test_folder(tmp_path):
     (tmp_path / "notes.txt").write_text("no policy")
     assert [p.name for p in load(tmp_path)] == ["a", "b"]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"no \.npz or \.npy files"):
+    with pytest.raises(ValueError, match=r"no policies \(\.npz, \.npy, .*\) in this folder"):
         load(tmp_path / "empty")
 
 
@@ -118,7 +118,7 @@ BROKEN = {
     "bias": (broken(**{"mean.bias": np.zeros(2)}), "mean.weight (3, 8) and mean.bias (2,) are no layer"),
     "nan": (broken(**{"mean.bias": np.full(DA, np.nan)}), "mean.bias must be finite floats"),
     "integers": (broken(**{"mean.bias": np.zeros(DA, int)}), "must be finite floats, got dtype int64"),
-    "activation": (broken(activation="gelu"), "activation 'gelu'"),
+    "activation": (broken(activation="sine"), "activation 'sine'"),
     "not all stacked": (broken(**{"mean.weight": np.zeros((2, DA, HIDDEN))}), "are no layer"),
     "pickled": (broken(**{"mean.bias": np.array([None] * DA)}), "file of plain arrays"),
 }  # fmt: skip
@@ -152,15 +152,16 @@ def test_truncated_file(tmp_path):
 def test_other_paths(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"missing\.npz: no such file"):
         as_policies([tmp_path / "missing.npz"])
+    (tmp_path / "notes.txt").write_text("no policy")
     with pytest.raises(ValueError, match=r"expected an \.npz file of layers"):
-        as_policies(["policy.pkl"])
+        as_policies([tmp_path / "notes.txt"])
 
 
 def test_actor_checks(tmp_path):
     layers = [(torch.zeros(DA, DS), torch.zeros(DA))]
     with pytest.raises(ValueError, match="'x' has no log_std layer"):
         Actor("x", layers, stochastic=True)
-    with pytest.raises(ValueError, match="'x': activation 'gelu'"):
-        Actor("x", layers, activation="gelu")
+    with pytest.raises(ValueError, match="'x': activation 'sine'"):
+        Actor("x", layers, activation="sine")
     with pytest.raises(ValueError, match="policy 'x' reads 5 state columns, got 4"):
         Actor("x", layers).act(torch.zeros(2, 4))

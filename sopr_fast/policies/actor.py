@@ -1,14 +1,17 @@
-"""Actors read from files: multilayer perceptrons with deterministic or tanh-normal actions."""
+"""Actors read from files: multilayer perceptrons, with what libraries put before and behind them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch import distributions as dist
+from torch.nn import functional as F
 
-from .output import Output
+from .output import Output, one_hot
 from .policy import Policy
 
 # Activations of this many rows stay in cache: 1.1 to 1.6 times as fast as whole batches. Actors that share an
@@ -16,25 +19,73 @@ from .policy import Policy
 _ROWS = 1024
 _LARGEST = 1 - 2**-23  # below 1 in float32, so that the inverse of tanh is finite
 
-ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
+ACTIVATIONS = {
+    "relu": torch.relu_,
+    "tanh": torch.tanh_,
+    "elu": F.elu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "mish": F.mish,
+    "selu": F.selu,
+    "leaky_relu": F.leaky_relu,
+    "sigmoid": torch.sigmoid_,
+    "softplus": F.softplus,
+    "identity": lambda x: x,
+}
+HEADS = ("action", "logits", "values")
 
 Layer = tuple[Tensor, Tensor]  # weight (out, in), bias (out,)
+
+
+@dataclass(frozen=True)
+class Standardisation:
+    """What a policy does to states first: (state - mean) / std, then clipped to ±clip."""
+
+    mean: Tensor  # (dim_s,) float64
+    std: Tensor  # (dim_s,) float64
+    clip: float = math.inf
+
+    def __call__(self, states: Tensor) -> Tensor:
+        # In float64, since a mean that is large beside the deviation would leave float32 few digits.
+        return ((states.double() - self.mean) / self.std).clamp_(-self.clip, self.clip).float()
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The least and the greatest action of every column."""
+
+    low: Tensor  # (dim_a,) float32
+    high: Tensor  # (dim_a,) float32
+
+    def clip(self, actions: Tensor) -> Tensor:
+        return actions.clamp(self.low, self.high)
+
+    def from_unit(self, actions: Tensor) -> Tensor:
+        """Actions of [-1, 1] to [low, high]."""
+        return self.low + 0.5 * (actions + 1) * (self.high - self.low)
 
 
 class Actor(Policy):
     """A multilayer perceptron from states to actions.
 
-    Deterministic, the action is the last layer's output, through tanh if `squash`. With `stochastic=True` it
-    is a normal of that mean and standard deviation exp(clip(log_std, -20, 2)), through tanh if `squash`; the
-    columns are then the deterministic action and the normal's standard deviation.
+    Deterministic, the action is the last layer's output, through tanh if `squash`, from [-1, 1] to `scale`, clipped
+    to `clip`. With `stochastic=True` it is a normal of that output and standard deviation exp(clip(log_std)), through
+    the same tanh and scale; the columns are then the deterministic action and the standard deviation of the normal
+    (in `scale`'s units where there is no tanh between).
 
     Args:
         name: names it in rankings and errors.
         layers: weight (out, in) and bias (out,) of every layer, float32, the last one's output is the mean.
-        activation: "relu" or "tanh", between layers.
+        activation: between layers, one of `ACTIVATIONS`.
         squash: tanh on the action.
-        log_std: the layer beside the last one that gives log standard deviations.
+        log_std: log standard deviations: the layer beside the last one that gives them, or themselves (dim_a,).
+        log_std_bounds: they are clipped to.
         stochastic: act by the distribution; needs `log_std`.
+        standardisation: of states.
+        scale: where actions of [-1, 1] are stretched to.
+        clip: where actions are clipped to.
+        head: what the last layer gives: "action", or of discrete actions "logits" (the output is their
+            probabilities) or "values" (the greatest is taken).
     """
 
     def __init__(
@@ -44,16 +95,24 @@ class Actor(Policy):
         *,
         activation: str = "relu",
         squash: bool = True,
-        log_std: Layer | None = None,
+        log_std: Layer | Tensor | None = None,
+        log_std_bounds: tuple[float, float] = (-20, 2),
         stochastic: bool = False,
+        standardisation: Standardisation | None = None,
+        scale: Bounds | None = None,
+        clip: Bounds | None = None,
+        head: str = "action",
     ):
-        if stochastic and log_std is None:
+        if stochastic and log_std is None and head == "action":
             raise ValueError(f"policy {name!r} has no log_std layer, so it cannot be stochastic")
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"policy {name!r}: activation {activation!r}, expected one of {list(ACTIVATIONS)}")
-        self.name = name
-        self.activation, self.squash, self.stochastic = activation, squash, stochastic
-        self._hidden, self._mean, self._log_std = list(layers[:-1]), layers[-1], log_std
+        for what, value, known in (("activation", activation, ACTIVATIONS), ("head", head, HEADS)):
+            if value not in known:
+                raise ValueError(f"policy {name!r}: {what} {value!r}, expected one of {list(known)}")
+        self.name, self.head = name, head
+        self.activation, self.squash, self.stochastic = activation, squash, stochastic and head == "action"
+        self.standardisation, self.scale, self.clip = standardisation, scale, clip
+        self._hidden, self._mean = list(layers[:-1]), layers[-1]
+        self._log_std, self._log_std_bounds = log_std, log_std_bounds
 
     @property
     def state_dim(self) -> int:
@@ -66,27 +125,55 @@ class Actor(Policy):
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         if states.shape[1] != self.state_dim:
             raise ValueError(f"policy {self.name!r} reads {self.state_dim} state columns, got {states.shape[1]}")
+        mean, log_std = self._last_layers(states)
+        if self.head == "logits":
+            return Output("discrete", mean.softmax(1))
+        if self.head == "values":
+            return Output("discrete", one_hot(mean.argmax(1), self.action_dim))
+        action = self._to_range(mean.tanh() if self.squash else mean)
+        if log_std is None:
+            return Output("action", action)
+        std = log_std.clamp_(*self._log_std_bounds).exp_()
+        if self.scale is not None and not self.squash:
+            mean, std = self.scale.from_unit(mean), std * (self.scale.high - self.scale.low) / 2
+        normal = dist.Normal(mean, std, validate_args=False)
+        return Output("gaussian", action, std, self._squashed(normal) if self.squash else normal)
+
+    def _last_layers(self, states: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(N, dim_a) each: the last layer's output, and log standard deviations if stochastic."""
         mean = states.new_empty(len(states), self.action_dim)
-        std = torch.empty_like(mean) if self.stochastic else None
+        log_std = torch.empty_like(mean) if self.stochastic else None
         for first in range(0, len(states), _ROWS):
             rows = slice(first, first + _ROWS)
-            hidden = states[rows]
+            hidden = states[rows] if self.standardisation is None else self.standardisation(states[rows])
             for layer in self._hidden:
                 hidden = ACTIVATIONS[self.activation](_linear(hidden, layer))
             mean[rows] = _linear(hidden, self._mean)
-            if std is not None:
-                std[rows] = _linear(hidden, self._log_std).clamp_(-20, 2).exp_()
-        if std is None:
-            return Output("action", mean.tanh_() if self.squash else mean)
-        if not self.squash:
-            return Output("gaussian", mean, std)
-        normal = dist.Normal(mean, std, validate_args=False)
-        squashed = dist.TransformedDistribution(normal, dist.TanhTransform(), validate_args=False)
-        return Output("gaussian", mean.tanh(), std, squashed)
+            if log_std is not None:
+                log_std[rows] = self._log_std if isinstance(self._log_std, Tensor) else _linear(hidden, self._log_std)
+        return mean, log_std
+
+    def _to_range(self, actions: Tensor) -> Tensor:
+        if self.scale is not None:
+            actions = self.scale.from_unit(actions)
+        return actions if self.clip is None else self.clip.clip(actions)
+
+    def _squashed(self, normal: dist.Normal) -> dist.Distribution:
+        transforms: list[dist.Transform] = [dist.TanhTransform()]
+        if self.scale is not None:
+            low, high = self.scale.low, self.scale.high
+            transforms.append(dist.AffineTransform((low + high) / 2, (high - low) / 2))
+        return dist.TransformedDistribution(normal, transforms, validate_args=False)
 
     def log_prob(self, states: Tensor, actions: Tensor, source: Tensor | None = None) -> Tensor:
-        """(N,): log density of actions (N, dim_a), those of ±1 taken just inside; see `Policy.log_prob`."""
-        return super().log_prob(states, actions.clamp(-_LARGEST, _LARGEST) if self.squash else actions, source)
+        """(N,): log density of actions (N, dim_a), those on the bounds of a squashed actor taken just inside; see
+        `Policy.log_prob`.
+        """
+        if self.squash:
+            unit = torch.full((), _LARGEST)
+            low, high = (-unit, unit) if self.scale is None else map(self.scale.from_unit, (-unit, unit))
+            actions = actions.clamp(low, high)
+        return super().log_prob(states, actions, source)
 
 
 def _linear(x: Tensor, layer: Layer) -> Tensor:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from .arrays import ArrayPolicy, is_array
+from .called import Called, acts
 from .files import load
-from .output import Output, read_output
 from .policy import Policy
 
 
@@ -35,8 +32,8 @@ def as_policies(policies: Any, *, states_count: int | None = None, action_count:
       tuple the first is the action, as in Stable-Baselines3;
     - an array or tensor of actions, `Gaussian` or `Probabilities`, a row for each of the `states_count`
       states;
-    - the path of an `.npz` file of actors or an `.npy` file of actions (see `load`); a file of several
-      policies adds them all, under the name with "-000", "-001", …
+    - the path of a file of policies or a folder of them (see `load`, which has options for files that do not say
+      all); a file of several policies adds them all, under the name with "-000", "-001", …
 
     Raises:
         TypeError, ValueError: what is no policy, no policies at all, names that are not strings or not
@@ -68,7 +65,7 @@ def _items(policies: Any) -> Iterator[tuple[str, str | None, Any]]:
         return
     if isinstance(policies, str | PathLike):
         policies = [policies]
-    single = isinstance(policies, Policy) or is_array(policies) or _acts(policies)
+    single = isinstance(policies, Policy) or is_array(policies) or acts(policies)
     if (single and not isinstance(policies, nn.ModuleList)) or not isinstance(policies, Iterable):
         raise TypeError(f"policies must be a dict or sequence of policies, got {_kind(policies)}; put one in a list")
     for position, item in enumerate(policies):
@@ -88,6 +85,9 @@ def _adapt(
     if isinstance(item, ArrayPolicy):
         count = action_count if item.action_count is None else item.action_count
         item = ArrayPolicy(item.name, item.values, states_count=states_count, action_count=count)
+    if isinstance(item, Called) and item.action_count is None and action_count is not None:
+        item = copy.copy(item)
+        item.action_count = action_count
     if isinstance(item, Policy):
         return [item if name in (None, item.name) else _renamed(item, name)]
     if name is None:
@@ -95,16 +95,12 @@ def _adapt(
         name = own if isinstance(own, str) and own else default
     if is_array(item):
         return [ArrayPolicy(name, item, states_count=states_count, action_count=action_count)]
-    if _acts(item):
-        return [_Called(name, item, action_count)]
+    if acts(item):
+        return [Called(name, item, action_count)]
     raise TypeError(
         f"{origin} is {_kind(item)}, expected a callable, a torch module, an object with predict, "
         "an array of actions or a path"
     )
-
-
-def _acts(item: Any) -> bool:
-    return not isinstance(item, type) and (callable(getattr(item, "predict", None)) or callable(item))
 
 
 def _kind(item: Any) -> str:
@@ -119,56 +115,3 @@ def _renamed(policy: Policy, name: str) -> Policy:
     renamed = copy.copy(policy)
     renamed.name = name
     return renamed
-
-
-class _Called(Policy):
-    """A user's callable, module or object with `predict`."""
-
-    def __init__(self, name: str, item: Any, action_count: int | None):
-        self.name = name
-        self._module = item if isinstance(item, nn.Module) else None
-        self._action_count = action_count
-        predict = getattr(item, "predict", None)
-        self._predicts = callable(predict)
-        self._call: Callable = predict if self._predicts else item
-        self._arguments = {"deterministic": True} if self._predicts and _takes_deterministic(predict) else {}
-
-    def _output(self, states: Tensor, source: Tensor | None) -> Output:
-        try:
-            with _evaluating(self._module):
-                value = self._call(self._input(states), **self._arguments)
-        except Exception as error:
-            raise RuntimeError(
-                f"policy {self.name!r} raised {type(error).__name__} on {len(states)} states: {error}"
-            ) from error
-        if self._predicts and type(value) is tuple and value:
-            value = value[0]
-        return read_output(self.name, value, len(states), source, self._action_count)
-
-    def _input(self, states: Tensor) -> Any:
-        # A copy, since a policy may normalise its input in place.
-        if self._module is None or self._predicts:
-            return states.numpy().copy()
-        tensors = chain(self._module.parameters(), self._module.buffers())
-        like = next((t for t in tensors if t.is_floating_point()), states)
-        return states.to(like.device, like.dtype, copy=True)
-
-
-def _takes_deterministic(predict: Callable) -> bool:
-    try:
-        return "deterministic" in inspect.signature(predict).parameters
-    except (TypeError, ValueError):
-        return False
-
-
-@contextlib.contextmanager
-def _evaluating(module: nn.Module | None) -> Iterator[None]:
-    """Eval mode, and every submodule's own mode back afterwards."""
-    training = [m for m in module.modules() if m.training] if module is not None else []
-    try:
-        if training:
-            module.eval()
-        yield
-    finally:
-        for m in training:
-            m.training = True

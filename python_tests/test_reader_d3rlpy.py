@@ -1,0 +1,142 @@
+"""Policies that d3rlpy saved act as its `predict` does."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from sopr_fast.policies import Actor, as_policies, load
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    d3rlpy = pytest.importorskip("d3rlpy", reason="needs the extra [d3rlpy]")
+
+from d3rlpy.models import VectorEncoderFactory
+from d3rlpy.preprocessing import MinMaxActionScaler, MinMaxObservationScaler, StandardObservationScaler
+
+DS, DA = 5, 3
+SWISH = VectorEncoderFactory([16, 8], activation="swish", dropout_rate=0.1)
+SMALL = VectorEncoderFactory([8])
+RANGE = MinMaxActionScaler(minimum=np.array([-2.0, -1, 0]), maximum=np.array([1.0, 3, 0.5]))
+STANDARD = StandardObservationScaler(mean=np.arange(DS) / 2, std=np.arange(1, DS + 1) / 2)
+MIN_MAX = MinMaxObservationScaler(minimum=-np.arange(1.0, DS + 1), maximum=np.arange(2.0, DS + 2))
+
+CONTINUOUS = {
+    "SAC": {"actor_encoder_factory": SWISH, "observation_scaler": STANDARD, "action_scaler": RANGE},
+    "CQL": {"actor_encoder_factory": SMALL},
+    "IQL": {"actor_encoder_factory": SMALL, "observation_scaler": MIN_MAX},
+    "AWAC": {"actor_encoder_factory": SMALL},
+    "TD3": {"actor_encoder_factory": SWISH, "action_scaler": RANGE},
+    "TD3PlusBC": {},
+    "DDPG": {"actor_encoder_factory": SMALL},
+    "BC": {"encoder_factory": SMALL},
+}
+DISCRETE = {
+    "DQN": {"encoder_factory": SMALL},
+    "DiscreteCQL": {"encoder_factory": SWISH},
+    "DiscreteSAC": {"actor_encoder_factory": SMALL},
+    "DiscreteBC": {"encoder_factory": SMALL},
+}
+
+
+def make(kind, options, width=DA):
+    torch.manual_seed(0)
+    algorithm = getattr(d3rlpy.algos, f"{kind}Config")(**options).create(device="cpu")
+    algorithm.create_impl((DS,), width)
+    modules = vars(algorithm.impl.modules).values()
+    with torch.no_grad():
+        for module in modules:
+            for parameter in module.parameters() if isinstance(module, torch.nn.Module) else ():
+                parameter.copy_(torch.randn_like(parameter) * (0.5 if parameter.dim() > 1 else 0.3))
+    return algorithm
+
+
+@pytest.fixture
+def states(generator):
+    return torch.randn(1200, DS, generator=generator) * 2
+
+
+@pytest.mark.parametrize("kind", CONTINUOUS)
+def test_acts_as_the_library_does(tmp_path, states, kind):
+    algorithm = make(kind, CONTINUOUS[kind])
+    algorithm.save(str(tmp_path / "policy.d3"))
+    (policy,) = load(tmp_path / "policy.d3")
+    assert type(policy) is Actor
+    expected = torch.from_numpy(algorithm.predict(states.numpy()))
+    torch.testing.assert_close(policy.act(states), expected.float(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", DISCRETE)
+def test_discrete_actions(tmp_path, states, kind):
+    algorithm = make(kind, DISCRETE[kind], width=4)
+    algorithm.save(str(tmp_path / "policy.d3"))
+    (policy,) = load(tmp_path / "policy.d3")
+    expected = algorithm.predict(states.numpy())
+    assert len(set(expected)) > 1
+    assert (policy.act(states).argmax(1).numpy() == expected).all()
+
+
+def test_checkpoint_beside_its_settings(tmp_path, states):
+    algorithm = make("SAC", CONTINUOUS["SAC"])
+    algorithm.save_model(str(tmp_path / "model_100.pt"))
+    with pytest.raises(ValueError, match=r"model_100\.pt: a checkpoint of d3rlpy.* no params\.json beside it"):
+        load(tmp_path)
+    algorithm.save(str(tmp_path / "whole.d3"))
+    settings = json.loads(np.load(tmp_path / "whole.d3", allow_pickle=True)["config"])
+    (tmp_path / "whole.d3").unlink()
+    (tmp_path / "params.json").write_text(json.dumps(settings))
+    (policy,) = load(tmp_path)
+    expected = torch.from_numpy(algorithm.predict(states.numpy())).float()
+    torch.testing.assert_close(policy.act(states), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_stochastic(tmp_path, states):
+    make("CQL", CONTINUOUS["CQL"]).save(str(tmp_path / "cql.d3"))
+    algorithm = d3rlpy.load_learnable(str(tmp_path / "cql.d3"))
+    (policy,) = load(tmp_path / "cql.d3", stochastic=True)
+    mean, std = policy.columns(states).split(DA, 1)
+    with torch.no_grad():
+        theirs = algorithm.impl.policy(states)
+    torch.testing.assert_close(mean, theirs.squashed_mu, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(std, theirs.logstd.exp(), atol=1e-5, rtol=1e-4)
+
+
+OTHERS = {
+    "BEAR": ({}, "predict of bear is more than one network"),
+    "CRR": ({}, "predict of crr is more than one network"),
+    "TD3": ({"actor_encoder_factory": VectorEncoderFactory([8], use_layer_norm=True)}, "vector with use_layer_norm"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_networks_only_with_trust(tmp_path, states, kind):
+    options, message = OTHERS[kind]
+    algorithm = make(kind, options)
+    algorithm.save(str(tmp_path / "policy.d3"))
+    with pytest.raises(ValueError, match=rf"policy\.d3: .*{message}.*; trust=True \(--trust\) lets d3rlpy"):
+        load(tmp_path / "policy.d3")
+    (policy,) = as_policies(load(tmp_path / "policy.d3", trust=True))
+    actions = policy.act(states)
+    assert actions.shape == (len(states), DA)
+    if kind == "TD3":
+        torch.testing.assert_close(actions, torch.from_numpy(algorithm.predict(states.numpy())))
+
+
+def test_its_own_exports(tmp_path, states):
+    algorithm = make("TD3", CONTINUOUS["TD3"])
+    expected = torch.from_numpy(algorithm.predict(states.numpy())).float()
+    algorithm.save_policy(str(tmp_path / "policy.pt"))
+    (policy,) = load(tmp_path / "policy.pt", trust=True)
+    torch.testing.assert_close(policy.act(states), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_damaged_files(tmp_path):
+    path = tmp_path / "policy.d3"
+    make("BC", CONTINUOUS["BC"]).save(str(path))
+    whole = path.read_bytes()
+    for content in (b"", whole[:2000], whole[:-3000], b"\x80\x04}."):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"policy\.d3: .*damaged"):
+            load(path)

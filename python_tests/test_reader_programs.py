@@ -1,0 +1,142 @@
+"""ONNX graphs, TorchScript, exported programs and pickled modules act as the module they came from."""
+
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sopr_fast.policies import as_policies, load
+
+DS, DA = 5, 3
+
+
+@pytest.fixture
+def states(generator):
+    return torch.randn(1001, DS, generator=generator)
+
+
+@pytest.fixture
+def module():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(DS, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, DA), nn.Tanh()).eval()
+
+
+def needs_onnx():
+    pytest.importorskip("onnxruntime", reason="needs the extra [onnx]")
+    pytest.importorskip("onnx", reason="torch.onnx.export needs onnx")
+
+
+def acts_alike(policy, module, states):
+    with torch.no_grad():
+        torch.testing.assert_close(policy.act(states), module(states), atol=1e-6, rtol=1e-5)
+
+
+def export_onnx(module, path, rows=7, free=True, **options):
+    axes = {"states": {0: "rows"}} if free else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            module.eval(),
+            (torch.zeros(rows, DS),),
+            path,
+            dynamo=False,
+            input_names=["states"],
+            dynamic_axes=axes,
+            **options,
+        )
+
+
+@pytest.mark.parametrize("rows, free", [(7, True), (1, False), (64, False)])
+def test_onnx(tmp_path, module, states, rows, free):
+    needs_onnx()
+    export_onnx(module, tmp_path / "net.onnx", rows, free)
+    (policy,) = load(tmp_path / "net.onnx")
+    acts_alike(policy, module, states)
+
+
+def test_onnx_picks_the_output_named_action(tmp_path, module, states):
+    needs_onnx()
+
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = module
+
+        def forward(self, states):
+            return states.sum(1), self.net(states)
+
+    export_onnx(Pair(), tmp_path / "net.onnx", output_names=["value", "action"])
+    (policy,) = load(tmp_path / "net.onnx")
+    acts_alike(policy, module, states)
+
+
+def test_onnx_of_discrete_actions(tmp_path, module, states):
+    needs_onnx()
+
+    class Greedy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = module
+
+        def forward(self, states):
+            return self.net(states).argmax(1)
+
+    export_onnx(Greedy(), tmp_path / "net.onnx")
+    (policy,) = as_policies(load(tmp_path / "net.onnx"), action_count=DA)
+    assert torch.equal(policy.act(states).argmax(1), module(states).argmax(1))
+
+
+def test_onnx_that_cannot_be_read(tmp_path, module, monkeypatch):
+    needs_onnx()
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"no graph")
+    with pytest.raises(ValueError, match=r"net\.onnx: onnxruntime cannot open it"):
+        load(path)
+    export_onnx(nn.Flatten(0), path)
+    assert load(path)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match=r"net\.onnx: reading it needs onnxruntime: pip install 'sopr_fast\[onnx\]'"):
+        load(path)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript(tmp_path, module, states):
+    path = tmp_path / "net.pt"
+    torch.jit.script(module).save(path)
+    with pytest.raises(ValueError, match=r"net\.pt: a TorchScript program is code, and so can .* trust=True"):
+        load(path)
+    (policy,) = load(path, trust=True)
+    acts_alike(policy, module, states)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("free", [True, False])
+def test_exported_program(tmp_path, module, states, free):
+    path = tmp_path / "net.pt2"
+    shapes = ({0: torch.export.Dim("rows", min=2)},) if free else None
+    torch.export.save(torch.export.export(module, (torch.zeros(8, DS),), dynamic_shapes=shapes), path)
+    with pytest.raises(ValueError, match=r"net\.pt2: an exported torch program is code, .* trust=True"):
+        load(path)
+    (policy,) = load(path, trust=True)
+    acts_alike(policy, module, states)
+
+
+def test_pickled_module(tmp_path, module, states):
+    path = tmp_path / "net.pt"
+    torch.save(module, path)
+    with pytest.raises(ValueError, match=r"names torch\.nn\.modules\.\S+; only arrays, .*; trust=True"):
+        load(path)
+    (policy,) = load(path, trust=True)
+    acts_alike(policy, module, states)
+    torch.save(module.to(torch.float64), path)
+    (policy,) = load(path, trust=True)
+    np.testing.assert_allclose(policy.act(states), module(states.double()).detach(), atol=1e-6)
+
+
+def test_pickled_objects_that_are_no_policy(tmp_path):
+    torch.save({"net": nn.Linear(2, 2)}, tmp_path / "net.pt")
+    with pytest.raises(ValueError, match=r"it holds a dict, which is no policy"):
+        load(tmp_path / "net.pt", trust=True)

@@ -1,0 +1,190 @@
+"""Models that Stable-Baselines3 and sb3-contrib saved act as they do in those libraries."""
+
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import distributions as dist
+from torch import nn
+
+from sopr_fast.policies import Actor, as_policies, load
+from sopr_fast.policies.called import Called
+
+sb3 = pytest.importorskip("stable_baselines3", reason="needs the extra [sb3]")
+contrib = pytest.importorskip("sb3_contrib", reason="needs the extra [sb3]")
+gymnasium = pytest.importorskip("gymnasium")
+
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # noqa: E402
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize  # noqa: E402
+
+DS = 5
+LOW, HIGH = np.array([-2, -1, 0], np.float32), np.array([1, 3, 0.5], np.float32)
+
+
+class Still(gymnasium.Env):
+    """Random observations, no rewards."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (DS,), np.float32)
+
+    def __init__(self, discrete=False):
+        self.action_space = gymnasium.spaces.Discrete(4) if discrete else gymnasium.spaces.Box(LOW, HIGH)
+        self.random = np.random.default_rng(0)
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(DS, np.float32), {}
+
+    def step(self, action):
+        return self.random.normal(3, 2, DS).astype(np.float32), 0.0, False, False, {}
+
+
+class Scaled(BaseFeaturesExtractor):
+    """Features without parameters of their own."""
+
+    def __init__(self, observation_space):
+        super().__init__(observation_space, DS)
+
+    def forward(self, observations):
+        return observations / 2
+
+
+SMALL = {"net_arch": [16, 8]}
+ALGORITHMS = {
+    "ppo": (sb3.PPO, {}),
+    "ppo elu": (sb3.PPO, {"policy_kwargs": {"activation_fn": nn.ELU, "net_arch": {"pi": [8], "vf": [4]}}}),
+    "ppo sde": (sb3.PPO, {"use_sde": True}),
+    "ppo squashed sde": (sb3.PPO, {"use_sde": True, "policy_kwargs": {"squash_output": True}}),
+    "ppo discrete": (sb3.PPO, {"discrete": True}),
+    "a2c": (sb3.A2C, {}),
+    "a2c discrete": (sb3.A2C, {"discrete": True, "policy_kwargs": {"activation_fn": nn.LeakyReLU}}),
+    "trpo": (contrib.TRPO, {}),
+    "sac": (sb3.SAC, {}),
+    "sac sde": (sb3.SAC, {"use_sde": True}),
+    "td3": (sb3.TD3, {}),
+    "ddpg": (sb3.DDPG, {}),
+    "tqc": (contrib.TQC, {"policy_kwargs": {"activation_fn": nn.SiLU, **SMALL}}),
+    "ars": (contrib.ARS, {}),
+    "ars linear": (contrib.ARS, {"policy": "LinearPolicy", "policy_kwargs": {}}),
+    "ars discrete": (contrib.ARS, {"discrete": True}),
+    "dqn": (sb3.DQN, {"discrete": True}),
+}
+
+
+def make(algorithm, env=None, discrete=False, policy="MlpPolicy", policy_kwargs=SMALL, **options):
+    torch.manual_seed(0)
+    model = algorithm(
+        policy, env or Still(discrete), device="cpu", policy_kwargs=dict(policy_kwargs), seed=0, **options
+    )
+    with torch.no_grad():
+        for parameter in model.policy.parameters():  # large, so that bounds, squashing and clipping matter
+            parameter.copy_(torch.randn_like(parameter) * (0.7 if parameter.dim() > 1 else 0.3))
+    return model
+
+
+def predicted(model, states):
+    actions = model.predict(states.numpy(), deterministic=True)[0]
+    return torch.from_numpy(np.eye(4, dtype=np.float32)[actions] if actions.ndim == 1 else actions)
+
+
+@pytest.fixture
+def states(generator):
+    return torch.randn(1500, DS, generator=generator) * 3
+
+
+@pytest.mark.parametrize("algorithm, options", ALGORITHMS.values(), ids=ALGORITHMS.keys())
+def test_acts_as_the_library_does(tmp_path, states, algorithm, options):
+    model = make(algorithm, **options)
+    model.save(tmp_path / "model.zip")
+    (policy,) = load(tmp_path / "model.zip")
+    assert type(policy) is Actor and policy.name == "model"
+    torch.testing.assert_close(policy.act(states), predicted(model, states), atol=1e-5, rtol=1e-5)
+    (opened,) = load(tmp_path / "model.zip", trust=True)
+    assert type(opened) is Actor  # no library where our own reader will do
+
+
+def test_discrete_probabilities(tmp_path, states):
+    model = make(sb3.PPO, discrete=True)
+    model.save(tmp_path / "model.zip")
+    (policy,) = load(tmp_path / "model.zip")
+    expected = model.policy.get_distribution(states).distribution.probs
+    torch.testing.assert_close(policy.columns(states), expected.detach(), atol=1e-5, rtol=1e-4)
+
+
+def test_standardised_by_the_statistics_beside_it(tmp_path, states):
+    env = VecNormalize(DummyVecEnv([Still]), clip_obs=1.5)
+    model = make(sb3.PPO, env)
+    env.reset()
+    for _ in range(50):
+        env.step(env.action_space.sample()[None])
+    for model_name, statistics in [
+        ("ppo", "vecnormalize"),
+        ("sac", "sac_vecnormalize"),
+        ("rl_model_2000_steps", "rl_model_vecnormalize_2000_steps"),
+    ]:
+        folder = tmp_path / model_name
+        folder.mkdir()
+        model.save(folder / f"{model_name}.zip")
+        env.save(str(folder / f"{statistics}.pkl"))
+        (policy,) = load(folder)
+        seen = torch.from_numpy(env.normalize_obs(states.numpy()).astype(np.float32))
+        assert (seen.abs() == 1.5).any()
+        torch.testing.assert_close(policy.act(states), predicted(model, seen), atol=1e-5, rtol=1e-5)
+
+
+def test_statistics_that_do_not_fit(tmp_path):
+    make(sb3.PPO).save(tmp_path / "model.zip")
+    (tmp_path / "vecnormalize.pkl").write_bytes(b"\x80\x04cos\nsystem\n.")
+    with pytest.raises(ValueError, match=r"model\.zip: vecnormalize\.pkl beside it: its pickle names os\.system"):
+        load(tmp_path)
+    with pytest.raises(ValueError, match=r"vecnormalize\.pkl: its pickle names os\.system"):
+        load(tmp_path / "vecnormalize.pkl")
+
+
+def test_stochastic(tmp_path, states, generator):
+    for name, algorithm in (("ppo", sb3.PPO), ("sac", sb3.SAC)):
+        model = make(algorithm)
+        model.save(tmp_path / f"{name}.zip")
+        (policy,) = load(tmp_path / f"{name}.zip", stochastic=True)
+        torch.testing.assert_close(policy.act(states), predicted(model, states), atol=1e-5, rtol=1e-5)
+        if name == "ppo":
+            theirs = model.policy.get_distribution(states).distribution
+            actions = policy.sample(states, generator)
+            expected = theirs.log_prob(actions).sum(1).detach()
+            torch.testing.assert_close(policy.columns(states)[:, 3:], theirs.stddev.detach(), atol=1e-5, rtol=1e-5)
+        else:
+            mean, log_std, _ = model.actor.get_action_dist_params(states)
+            low, high = torch.from_numpy(LOW), torch.from_numpy(HIGH)
+            actions = policy.sample(states, generator)
+            unit = (2 * (actions.double() - low) / (high - low) - 1).clamp(-0.99, 0.99)
+            actions = (low + (unit + 1) * (high - low) / 2).float()
+            before = dist.Normal(mean.double(), log_std.double().exp()).log_prob(unit.atanh())
+            slope = (1 - unit**2) * (high - low) / 2  # of the action by what went into tanh
+            expected = (before - slope.log()).sum(1).float().detach()
+        torch.testing.assert_close(policy.log_prob(states, actions), expected, atol=2e-2, rtol=1e-3)
+
+
+FOREIGN = {
+    "qrdqn": (contrib.QRDQN, {"discrete": True}, "a policy of class sb3_contrib.qrdqn.policies.QRDQNPolicy"),
+    "features": (sb3.PPO, {"policy_kwargs": {"features_extractor_class": Scaled}}, "extracts features"),
+    "activation": (sb3.PPO, {"policy_kwargs": {"activation_fn": nn.Hardswish}}, "its activation is <class"),
+}
+
+
+@pytest.mark.parametrize("algorithm, options, message", FOREIGN.values(), ids=FOREIGN.keys())
+def test_other_networks_only_with_trust(tmp_path, states, algorithm, options, message):
+    model = make(algorithm, **options)
+    path = tmp_path / "model.zip"
+    model.save(path)
+    with pytest.raises(ValueError, match=rf"model\.zip: .*{re.escape(message)}.*; trust=True \(--trust\) lets"):
+        load(path)
+    (policy,) = as_policies(load(path, trust=True), action_count=4 if "discrete" in options else None)
+    assert type(policy) is Called
+    torch.testing.assert_close(policy.act(states), predicted(model, states), atol=1e-6, rtol=1e-6)
+
+
+def test_missing_library_is_named(tmp_path, monkeypatch):
+    make(contrib.QRDQN, discrete=True).save(tmp_path / "model.zip")
+    monkeypatch.setitem(sys.modules, "stable_baselines3.common.save_util", None)
+    with pytest.raises(ImportError, match=r"needs stable_baselines3: pip install 'sopr_fast\[sb3\]'"):
+        load(tmp_path / "model.zip", trust=True)

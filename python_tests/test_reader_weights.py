@@ -1,0 +1,296 @@
+"""State dicts and D4RL's pickles; pickles that would run something, refused without running it."""
+
+import codecs
+import io
+import math
+import os
+import pickle
+import struct
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import distributions as dist
+from torch import nn
+
+from sopr_fast.policies import Actor, load
+from sopr_fast.policies.readers.pickles import Record, RefusedError, read_pickle
+
+DS, DA = 5, 3
+MODULES = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "mish": nn.Mish,
+    "selu": nn.SELU,
+    "leaky_relu": nn.LeakyReLU,
+    "sigmoid": nn.Sigmoid,
+    "softplus": nn.Softplus,
+    "identity": nn.Identity,
+}
+
+
+@pytest.fixture
+def states(generator):
+    return torch.randn(1500, DS, generator=generator) * 2
+
+
+def network(activation=nn.ReLU, *last, bias=True):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(DS, 16, bias=bias), activation(), nn.Linear(16, 8, bias=bias), activation(), nn.Linear(8, DA), *last
+    )
+
+
+@pytest.mark.parametrize("activation", MODULES)
+def test_sequential(tmp_path, states, activation):
+    net = network(MODULES[activation], nn.Tanh())
+    torch.save(net.state_dict(), tmp_path / "net.pt")
+    (policy,) = load(tmp_path / "net.pt", activation=activation, squash="tanh")
+    assert type(policy) is Actor
+    torch.testing.assert_close(policy.act(states), net(states).detach(), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("prefix", ["", "actor.net."])
+def test_sequential_in_other_clothes(tmp_path, states, prefix):
+    net = network(nn.Tanh, bias=False).half().float()
+    weights = {prefix + key: value.half() for key, value in net.state_dict().items()}
+    torch.save({"model_state_dict": OrderedDict(weights), "epoch": 3}, tmp_path / "a.pth")
+    save_file(weights, tmp_path / "b.safetensors")
+    for policy in load(tmp_path, activation="tanh", squash="none"):
+        torch.testing.assert_close(policy.act(states), net(states).detach(), atol=1e-6, rtol=1e-5)
+
+
+def state_dict(**changes):
+    weights = {**network().state_dict(), **changes}
+    return {key: value for key, value in weights.items() if value is not None}
+
+
+GIVEN = {"activation": "relu", "squash": "none"}
+BROKEN = {
+    "neither given": (state_dict(), {}, "activation and squash: give activation=… (--activation …) and squash=…"),
+    "squash not given": (state_dict(), {"activation": "relu"}, "does not say its squash: give squash=… (--squash …)"),
+    "unknown activation": (state_dict(), {**GIVEN, "activation": "sine"}, "activation 'sine', expected one of ['relu'"),
+    "two networks": ({"pi.0.weight": torch.zeros(2, 2), "q.0.weight": torch.zeros(2, 2)}, GIVEN, "several: pi., q."),
+    "no sequential": ({"weight": torch.zeros(2, 2)}, GIVEN, "expected the layers '0.weight'"),
+    "more than it": (state_dict(log_std=torch.zeros(3)), GIVEN, "no plain nn.Sequential: it also has log_std"),
+    "normalisation": (state_dict(**{"1.weight": torch.ones(16), "1.bias": torch.ones(16)}), GIVEN, "1 is no linear"),
+    "widths": (state_dict(**{"2.weight": torch.zeros(8, 9)}), GIVEN, "2.weight reads 9 columns, the layer before"),
+    "bias": (state_dict(**{"4.bias": torch.zeros(4)}), GIVEN, "4.weight (3, 8) and 4.bias (4,) are no layer"),
+    "nan": (state_dict(**{"4.bias": torch.full((3,), math.nan)}), GIVEN, "4.bias must be finite floats"),
+    "meta": (state_dict(**{"4.bias": torch.zeros(3, device="meta")}), GIVEN, "4.bias must be a dense tensor"),
+    "sparse": (state_dict(**{"4.weight": torch.eye(3, 8).to_sparse()}), GIVEN, "4.weight must be a dense tensor"),
+    "no dict": ([torch.zeros(2)], GIVEN, "expected a state dict, found list"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("weights, options, message", BROKEN.values(), ids=BROKEN.keys())
+def test_state_dicts_that_are_no_actor(tmp_path, weights, options, message):
+    torch.save(weights, tmp_path / "net.pt")
+    with pytest.raises(ValueError) as caught:
+        load(tmp_path / "net.pt", **options)
+    assert message in str(caught.value) and ("net.pt: " in str(caught.value) or "'net'" in str(caught.value))
+
+
+def test_linear_state_dict_needs_no_activation(tmp_path, states):
+    net = nn.Sequential(nn.Linear(DS, DA))
+    torch.save(net.state_dict(), tmp_path / "net.pt")
+    (policy,) = load(tmp_path / "net.pt", squash="none")
+    torch.testing.assert_close(policy.act(states), net(states).detach())
+    with pytest.raises(ValueError, match="squash is 'clip', expected 'tanh' or 'none'"):
+        load(tmp_path / "net.pt", squash="clip")
+
+
+def d4rl_weights(seed=0, nonlinearity="relu", output="tanh_gaussian"):
+    rng = np.random.default_rng(seed)
+    shapes = {"fc0": (16, DS), "fc1": (8, 16), "last_fc": (DA, 8), "last_fc_log_std": (DA, 8)}
+    weights = {}
+    for name, (out, width) in shapes.items():
+        weights[f"{name}/weight"] = rng.normal(size=(out, width)).astype(np.float32) / 2
+        weights[f"{name}/bias"] = rng.normal(size=out).astype(np.float32) / 2
+    return {**weights, "nonlinearity": nonlinearity, "output_distribution": output}
+
+
+@pytest.mark.parametrize("nonlinearity, output", [("relu", "tanh_gaussian"), ("tanh", "gaussian")])
+@pytest.mark.parametrize("protocol", range(6))
+def test_d4rl(tmp_path, states, generator, protocol, nonlinearity, output):
+    weights = d4rl_weights(0, nonlinearity, output)
+    (tmp_path / "p.pkl").write_bytes(pickle.dumps(weights, protocol))
+    (policy,) = load(tmp_path / "p.pkl", stochastic=True)
+
+    x = states.double().numpy()  # as the benchmark's own reader does
+    for name in ("fc0", "fc1"):
+        x = x @ weights[f"{name}/weight"].T + weights[f"{name}/bias"]
+        x = np.tanh(x) if nonlinearity == "tanh" else np.maximum(x, 0)
+    mean = x @ weights["last_fc/weight"].T + weights["last_fc/bias"]
+    std = np.exp(x @ weights["last_fc_log_std/weight"].T + weights["last_fc_log_std/bias"])
+    action = np.tanh(mean) if output == "tanh_gaussian" else mean
+    np.testing.assert_allclose(policy.columns(states), np.concatenate([action, std], 1), atol=1e-5, rtol=1e-4)
+    (deterministic,) = load(tmp_path / "p.pkl")
+    np.testing.assert_allclose(deterministic.act(states), action, atol=1e-5, rtol=1e-5)
+    if output == "gaussian":
+        drawn = policy.sample(states, generator)
+        expected = dist.Normal(torch.tensor(mean), torch.tensor(std)).log_prob(drawn).sum(1)
+        torch.testing.assert_close(policy.log_prob(states, drawn).double(), expected, atol=1e-3, rtol=1e-3)
+
+
+def test_d4rl_as_older_numpy_and_python_wrote_it(tmp_path, states):
+    weights = d4rl_weights()
+    weights["fc0/weight"] = weights["fc0/weight"].astype(">f8")
+    weights["fc1/weight"] = np.asfortranarray(weights["fc1/weight"])
+    (tmp_path / "new.pkl").write_bytes(pickle.dumps(weights, 2))
+    old = pickle.dumps(weights, 2).replace(b"numpy._core", b"numpy.core")
+    assert b"numpy.core" in old
+    (tmp_path / "old.pkl").write_bytes(old)
+    new, old = load(tmp_path)
+    assert torch.equal(new.act(states), old.act(states))
+
+
+D4RL_BROKEN = {
+    "no policy": ({"a": 1}, "no D4RL policy: expected a dict with 'last_fc/weight', found ['a']"),
+    "a list": ([1], "found list"),
+    "nonlinearity": ({**d4rl_weights(), "nonlinearity": "sine"}, "'nonlinearity' is 'sine', expected tanh or relu"),
+    "no distribution": ({**d4rl_weights(), "output_distribution": None}, "no text 'output_distribution'"),
+    "width": ({**d4rl_weights(), "fc1/weight": np.zeros((8, 4))}, "fc1/weight reads 4 columns"),
+    "objects": ({**d4rl_weights(), "fc0/bias": np.array([None] * 16)}, "an array of dtype 'O8'; only arrays"),
+    "structured": ({**d4rl_weights(), "fc0/bias": np.zeros(16, "f4,f4")}, "an array of dtype 'V8'"),
+}
+
+
+@pytest.mark.parametrize("weights, message", D4RL_BROKEN.values(), ids=D4RL_BROKEN.keys())
+def test_d4rl_files_that_are_no_policy(tmp_path, weights, message):
+    (tmp_path / "p.pkl").write_bytes(pickle.dumps(weights))
+    with pytest.raises(ValueError) as caught:
+        load(tmp_path / "p.pkl")
+    assert message in str(caught.value) and "p.pkl: " in str(caught.value)
+
+
+class Runs:
+    """Pickles as a call."""
+
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
+def by_hand(module, name, *, argument, opcode="stack"):
+    """`module.name(argument)` as opcodes, for what pickle itself would not write."""
+    text = pickle.dumps(argument, 2)[2:-1]
+    if opcode == "global":
+        return b"\x80\x02c" + f"{module}\n{name}\n".encode() + text + b"\x85R."
+    if opcode == "inst":
+        return b"(" + text + f"i{module}\n{name}\n".encode() + b"."
+    named = b"".join(b"\x8c" + struct.pack("<B", len(part)) + part.encode() for part in (module, name))
+    return b"\x80\x04" + named + b"\x93" + text + b"\x85R."
+
+
+def hostile(target):
+    command = f"touch {target}"
+    return {
+        "system": (pickle.dumps(Runs(os.system, command)), "posix.system"),
+        "in the weights": (pickle.dumps({**d4rl_weights(), "x": Runs(os.system, command)}), "posix.system"),
+        "eval": (pickle.dumps(Runs(eval, f"open({str(target)!r}, 'w')")), "builtins.eval"),
+        "exec, protocol 0": (pickle.dumps(Runs(exec, f"open({str(target)!r}, 'w')"), 0), "exec"),
+        "getattr": (pickle.dumps(Runs(getattr, "x", "upper")), "builtins.getattr"),
+        "global": (by_hand("os", "system", argument=command, opcode="global"), "os.system"),
+        "inst": (by_hand("os", "system", argument=command, opcode="inst"), "os.system"),
+        "dotted": (by_hand("numpy", "dtype.__class__", argument=command), "numpy.dtype.__class__"),
+        "numpy's runner": (by_hand("numpy.testing._private.utils", "runstring", argument=command), "runstring"),
+        "torch's loader": (pickle.dumps(Runs(torch.load, str(target))), "torch.serialization.load"),
+        "a path": (pickle.dumps(Path("x")), "pathlib"),
+        "a codec": (pickle.dumps(codecs.lookup("utf-8")), "codecs"),
+    }
+
+
+@pytest.mark.parametrize("case", hostile("x"))
+def test_hostile_pickles_are_refused_and_not_run(tmp_path, case):
+    target = tmp_path / "ran"
+    content, named = hostile(target)[case]
+    path = tmp_path / "p.pkl"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"p\.pkl: its pickle names \S*{named}\S*; only arrays, numbers"):
+        load(path)
+    with pytest.raises(ValueError, match="names"):  # trust is for what a library opens, not for any pickle
+        load(path, trust=True)
+    assert not target.exists()
+
+
+def test_hostile_torch_file_is_refused_and_not_run(tmp_path):
+    target = tmp_path / "ran"
+    torch.save({"0.weight": Runs(os.system, f"touch {target}")}, tmp_path / "net.pt")
+    with pytest.raises(ValueError, match=r"net\.pt: its pickle names posix\.system; only arrays"):
+        load(tmp_path / "net.pt")
+    torch.save({"0.weight": torch.zeros(2, 2)}, tmp_path / "net.pt", _use_new_zipfile_serialization=False)
+    with pytest.raises(ValueError, match="no zip archive: it is damaged, or was saved in the form before torch 1.6"):
+        load(tmp_path / "net.pt")
+    assert not target.exists()
+
+
+def test_a_pickle_changes_nothing_that_lasts():
+    stand_in = b"cnumpy._core.multiarray\n_reconstruct\n"
+    # BUILD with the state (None, {"mark": 1}) sets an attribute of whatever object it finds.
+    marked = read_pickle(io.BytesIO(b"\x80\x02" + stand_in + b"(N}X\x04\x00\x00\x00markK\x01stb."))
+    assert marked.mark == 1
+    assert not hasattr(read_pickle(io.BytesIO(b"\x80\x02" + stand_in + b".")), "mark")
+
+
+def test_records_hold_attributes_and_run_nothing():
+    value = read_pickle(io.BytesIO(pickle.dumps(OrderedDict(a=np.random.default_rng(0)))), records=("numpy.random.",))
+    assert isinstance(value["a"], Record) and value["a"].source == "numpy.random._pickle.__generator_ctor"
+    with pytest.raises(RefusedError, match=r"names numpy\.random\._pickle\.__generator_ctor"):
+        read_pickle(io.BytesIO(pickle.dumps(np.random.default_rng(0))))
+
+
+def test_plain_values_come_back():
+    values = [1, 2.5, "ä", b"b", None, True, 3j, {1, 2}, frozenset([3]), (4, [5]), np.float32(1.5), np.int64(7)]
+    for protocol in range(6):
+        assert read_pickle(io.BytesIO(pickle.dumps(values, protocol))) == values
+    arrays = [np.arange(6.0).reshape(2, 3), np.zeros((0, 2), "i4"), np.array("text"), np.array([True]), np.array(3.5)]
+    for array in arrays:
+        for protocol in range(6):
+            back = np.asarray(read_pickle(io.BytesIO(pickle.dumps(array, protocol))))
+            assert back.dtype == array.dtype and back.shape == array.shape and (back == array).all()
+
+
+@pytest.mark.parametrize("suffix", [".pkl", ".pt", ".pth", ".safetensors", ".zip", ".d3", ".pt2"])
+def test_damaged_files_say_so(tmp_path, suffix):
+    path = tmp_path / f"p{suffix}"
+    if suffix == ".safetensors":
+        save_file(network().state_dict(), path)
+    elif suffix in (".pkl", ".d3"):
+        path.write_bytes(pickle.dumps(d4rl_weights()))
+    else:
+        torch.save(network().state_dict(), path)
+    whole = path.read_bytes()
+    for content in (b"", whole[: len(whole) // 2], b"\x80\x04N.", b"PK\3\4 and then nothing", os.urandom(300)):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"p{suffix}: "):
+            load(path, **GIVEN)
+
+
+def test_content_tells_where_the_suffix_does_not(tmp_path, states):
+    torch.save(network().state_dict(), tmp_path / "a.pt")
+    save_file(network().state_dict(), tmp_path / "b.safetensors")
+    np.save(tmp_path / "c.npy", np.zeros((4, DA)))
+    (tmp_path / "d.pkl").write_bytes(pickle.dumps(d4rl_weights()))
+    np.savez(tmp_path / "e.npz", **{"mean.weight": np.ones((DA, DS)), "mean.bias": np.zeros(DA)})
+    for path in sorted(tmp_path.iterdir()):
+        (policy,) = load(path, **GIVEN)
+        (same,) = load(path.rename(tmp_path / path.stem), **GIVEN)
+        assert type(policy) is type(same) and policy.name == same.name
+
+
+def test_folder_names_equal_stems_apart(tmp_path):
+    torch.save(network().state_dict(), tmp_path / "a.pt")
+    save_file(network().state_dict(), tmp_path / "a.safetensors")
+    np.save(tmp_path / "b.npy", np.zeros((4, DA)))
+    (tmp_path / ".hidden.npy").write_bytes(b"")
+    (tmp_path / "vecnormalize.pkl").write_bytes(b"")
+    assert [p.name for p in load(tmp_path, **GIVEN)] == ["a.pt", "a.safetensors", "b"]

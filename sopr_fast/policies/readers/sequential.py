@@ -1,0 +1,47 @@
+"""State dicts of an `nn.Sequential` of linear layers and activations, in torch's files or safetensors."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from ..actor import Actor
+from .layers import numbered, perceptron
+from .options import Options
+
+_WRAPPERS = ("state_dict", "model_state_dict")
+
+
+def read_safetensors(path: Path, options: Options) -> list[Actor]:
+    try:
+        arrays = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"damaged, or not a safetensors file ({error})") from error
+    return from_state_dict(arrays, options)
+
+
+def from_state_dict(arrays: Any, options: Options) -> list[Actor]:
+    """The actor in a state dict, whose activation and squashing the options tell."""
+    if isinstance(arrays, dict):
+        arrays = next((arrays[key] for key in _WRAPPERS if isinstance(arrays.get(key), dict)), arrays)
+    if not isinstance(arrays, dict) or not all(isinstance(key, str) for key in arrays):
+        raise ValueError(f"expected a state dict, found {type(arrays).__name__}")
+    prefixes = {m[1] for key in arrays if (m := re.fullmatch(r"(|.*\.)\d+\.weight", key))}
+    if len(prefixes) != 1:
+        found = f"several: {', '.join(sorted(prefixes))}" if prefixes else f"only {', '.join(sorted(arrays)[:12])}"
+        raise ValueError(f"expected the layers '0.weight', '0.bias', '2.weight', … of one nn.Sequential, found {found}")
+    prefix = prefixes.pop()
+    if others := [key for key in arrays if not re.fullmatch(re.escape(prefix) + r"\d+\.\w+", key)]:
+        raise ValueError(f"no plain nn.Sequential: it also has {', '.join(others[:6])}")
+    layers = perceptron(arrays, numbered(arrays, prefix), bias=False)
+    missing = [key for key in ("activation", "squash") if getattr(options, key) is None]
+    if len(layers) == 1 and "activation" in missing:
+        missing.remove("activation")
+    if missing:
+        flags = " and ".join(f"{key}=… (--{key} …)" for key in missing)
+        raise ValueError(f"a state dict does not say its {' and '.join(missing)}: give {flags}")
+    return [Actor(options.name, layers, activation=options.activation or "identity", squash=options.squash == "tanh")]

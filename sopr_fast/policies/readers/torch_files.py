@@ -1,0 +1,37 @@
+"""torch's own files of weights: state dicts and d3rlpy's checkpoints; whole modules only if trusted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ..called import Called, acts
+from ..policy import Policy
+from . import d3rlpy
+from .options import Options
+from .pickles import RefusedError, read_weights
+from .sequential import from_state_dict
+
+
+def read(path: Path, options: Options) -> list[Policy]:
+    try:
+        with path.open("rb") as file:
+            weights = read_weights(file)
+    except RefusedError as error:
+        if not options.trust:
+            raise RefusedError(f"{error}; trust=True (--trust) opens it as code, if you trust its maker") from error
+        return [_module(path, options)]
+    if d3rlpy.is_checkpoint(weights):
+        return d3rlpy.from_checkpoint(path, weights, options)
+    return from_state_dict(weights, options)
+
+
+def _module(path: Path, options: Options) -> Called:
+    try:
+        item = torch.load(path, map_location="cpu", weights_only=False)
+    except Exception as error:  # of any type
+        raise ValueError(f"torch cannot open it: {type(error).__name__}: {error}") from error
+    if not acts(item):
+        raise ValueError(f"it holds a {type(item).__name__}, which is no policy")
+    return Called(options.name, item, options.action_count)
