@@ -9,7 +9,7 @@ export SOPR_FAST_CUDA
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 PIP_INSTALL := .venv/bin/python -m pip install -q -c constraints.txt
-BUILD_TOOLS := scikit-build-core pybind11 cmake ninja
+BUILD_TOOLS := scikit-build-core pybind11 cmake ninja setuptools
 PACKAGE := CMakeLists.txt README.md pyproject.toml $(shell find csrc sopr_fast -type f -not -name '*.pyc')
 CPP := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu')
 INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
@@ -68,7 +68,7 @@ clean:
 	touch $@
 
 $(INSTALLED): .venv/tools constraints.txt $(PACKAGE)
-	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[test]'
+	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[test,test-formats]'
 	rm -f .venv/installed-*
 	touch $@
 

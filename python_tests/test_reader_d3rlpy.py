@@ -27,6 +27,9 @@ CONTINUOUS = {
     "SAC": {"actor_encoder_factory": SWISH, "observation_scaler": STANDARD, "action_scaler": RANGE},
     "CQL": {"actor_encoder_factory": SMALL},
     "IQL": {"actor_encoder_factory": SMALL, "observation_scaler": MIN_MAX},
+    "CalQL": {"actor_encoder_factory": SMALL},
+    "ReBRAC": {"actor_encoder_factory": SMALL},
+    "PRDC": {"actor_encoder_factory": SMALL},
     "AWAC": {"actor_encoder_factory": SMALL},
     "TD3": {"actor_encoder_factory": SWISH, "action_scaler": RANGE},
     "TD3PlusBC": {},
@@ -35,6 +38,8 @@ CONTINUOUS = {
 }
 DISCRETE = {
     "DQN": {"encoder_factory": SMALL},
+    "DoubleDQN": {"encoder_factory": SMALL},
+    "NFQ": {"encoder_factory": SMALL, "observation_scaler": STANDARD},
     "DiscreteCQL": {"encoder_factory": SWISH},
     "DiscreteSAC": {"actor_encoder_factory": SMALL},
     "DiscreteBC": {"encoder_factory": SMALL},

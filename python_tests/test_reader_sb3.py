@@ -39,6 +39,16 @@ class Still(gymnasium.Env):
         return self.random.normal(3, 2, DS).astype(np.float32), 0.0, False, False, {}
 
 
+class Masked(Still):
+    """Every action is allowed."""
+
+    def __init__(self):
+        super().__init__(discrete=True)
+
+    def action_masks(self):
+        return np.ones(4, bool)
+
+
 class Scaled(BaseFeaturesExtractor):
     """Features without parameters of their own."""
 
@@ -58,6 +68,7 @@ ALGORITHMS = {
     "ppo discrete": (sb3.PPO, {"discrete": True}),
     "a2c": (sb3.A2C, {}),
     "a2c discrete": (sb3.A2C, {"discrete": True, "policy_kwargs": {"activation_fn": nn.LeakyReLU}}),
+    "maskable ppo": (contrib.MaskablePPO, {"env": Masked(), "discrete": True}),
     "trpo": (contrib.TRPO, {}),
     "sac": (sb3.SAC, {}),
     "sac sde": (sb3.SAC, {"use_sde": True}),

@@ -19,6 +19,8 @@ from ._version import __version__
 from .config import Config
 from .inputs import read_returns
 from .policies import Policy, as_policies
+from .policies import load as load_policies
+from .policies.actor import ACTIVATIONS
 from .ranker import load, rank
 from .ranking import Ranking
 
@@ -97,8 +99,16 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="PATH",
-        help=".npz of layers, .npy of actions in all states, or folders of them",
+        help="files of policies (.npz .npy .zip .d3 .onnx .pt .pth .safetensors .pkl .pt2) or folders of them",
     )
+    parser.add_argument("--activation", choices=ACTIVATIONS, metavar="NAME", help="between layers of state dicts")
+    parser.add_argument("--squash", choices=("tanh", "none"), help="behind the last layer of state dicts")
+    parser.add_argument("--trust", action="store_true", help="run code that is in the files, where reading needs it")
+
+
+def _read_policies(options: argparse.Namespace) -> list[Policy]:
+    chosen = {key: getattr(options, key) for key in ("activation", "squash", "trust")}
+    return as_policies([policy for path in options.policies for policy in load_policies(path, **chosen)])
 
 
 def _add_states(parser: argparse.ArgumentParser, *, required: bool) -> None:
@@ -136,7 +146,7 @@ def _fit(options: argparse.Namespace) -> None:
     config = Config(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Config)})
     if not options.out.parent.is_dir():
         raise FileNotFoundError(f"--out: the folder {options.out.parent} does not exist")
-    policies = {policy.name: policy for policy in as_policies(options.policies)}
+    policies = {policy.name: policy for policy in _read_policies(options)}
     returns = read_returns(options.returns, list(policies))
     held_out: dict[str, float] = {}
     if options.validation_returns is not None:
@@ -168,7 +178,7 @@ def _chosen(policies: dict[str, Policy], returns: dict[str, float]) -> dict[str,
 
 def _rank(options: argparse.Namespace) -> None:
     ranking = rank(
-        options.policies,
+        _read_policies(options),
         options.states,
         model=options.model,
         subsets=options.subsets,
