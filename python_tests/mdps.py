@@ -1,0 +1,161 @@
+"""Small decision processes whose values, action values and stationary distributions follow from linear algebra."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sopr_fast.data import Transitions
+from sopr_fast.policies import Gaussian, Probabilities
+
+
+@dataclass(frozen=True)
+class Tabular:
+    """States one-hot (S); `step[s, a]` (S,) next-state probabilities, `end` (S, A) of termination on the way,
+    `reward` (S, A), `start` (S,)."""
+
+    step: np.ndarray
+    end: np.ndarray
+    reward: np.ndarray
+    start: np.ndarray
+
+    @classmethod
+    def random(cls, seed: int = 0, states: int = 5, actions: int = 3, end: float = 0.0) -> Tabular:
+        random = np.random.default_rng([seed, 99])
+        step = random.dirichlet(np.full(states, 0.5), (states, actions))
+        ends = end * 2 * random.random((states, actions))
+        return cls(step, ends, random.normal(1.0, 1.0, (states, actions)), random.dirichlet(np.ones(states)))
+
+    def policy(self, seed: int) -> np.ndarray:
+        """(S, A) probabilities."""
+        return np.random.default_rng([seed, 98]).dirichlet(np.ones(self.reward.shape[1]), len(self.reward))
+
+    def q(self, policy: np.ndarray, discount: float) -> np.ndarray:
+        """(S, A): Q = r + γ P_π Q."""
+        size = self.reward.size
+        follow = discount * self._pairs(policy)
+        return np.linalg.solve(np.eye(size) - follow, self.reward.ravel()).reshape(self.reward.shape)
+
+    def value(self, policy: np.ndarray, discount: float) -> float:
+        return float(self.start @ (policy * self.q(policy, discount)).sum(1))
+
+    def value_within(self, policy: np.ndarray, discount: float, horizon: int) -> float:
+        """Of the first `horizon` steps."""
+        pairs = (self.start[:, None] * policy).ravel()
+        total = 0.0
+        for t in range(horizon):
+            total += discount**t * float(pairs @ self.reward.ravel())
+            pairs = pairs @ self._pairs(policy)
+        return total
+
+    def occupancy(self, policy: np.ndarray, discount: float) -> np.ndarray:
+        """(S, A): (1 - γ) Σ γ^t Pr(s_t, a_t), what is lost to termination missing."""
+        size = self.reward.size
+        start = (1 - discount) * (self.start[:, None] * policy).ravel()
+        return np.linalg.solve(np.eye(size) - discount * self._pairs(policy).T, start).reshape(self.reward.shape)
+
+    def _pairs(self, policy: np.ndarray) -> np.ndarray:
+        """(S A, S A) probabilities from pair to pair."""
+        alive = self.step * (1 - self.end)[..., None]
+        return (alive[..., None] * policy).reshape(self.reward.size, -1)
+
+    def log(self, behaviour: np.ndarray, episodes: int, length: int, seed: int, log_probs: bool = False) -> Transitions:
+        """Episodes side by side, cut after `length` steps; actions one-hot."""
+        random = np.random.default_rng([seed, 97])
+        states, actions = self.reward.shape
+        now = random.choice(states, episodes, p=self.start)
+        rows: list[list] = [[] for _ in range(episodes)]
+        alive = np.ones(episodes, bool)
+        for t in range(length):
+            for e in np.flatnonzero(alive):
+                a = random.choice(actions, p=behaviour[now[e]])
+                ended = random.random() < self.end[now[e], a]
+                following = random.choice(states, p=self.step[now[e], a])
+                rows[e].append((now[e], a, self.reward[now[e], a], following, ended, t == length - 1 and not ended))
+                now[e], alive[e] = following, not ended
+        s, a, r, following, ended, cut = (np.array(c) for c in zip(*(row for e in rows for row in e), strict=True))
+        return Transitions.from_arrays(
+            np.eye(states)[s],
+            np.eye(actions)[a],
+            r,
+            np.eye(states)[following],
+            ended,
+            cut,
+            np.log(behaviour[s, a]) if log_probs else None,
+        )
+
+    def estimated(self, log: Transitions) -> Tabular:
+        """The process that the log's counts describe, with its initial states."""
+        s, a, following = (x.argmax(1) for x in (log.states, log.actions, log.next_states))
+        count = np.zeros(self.reward.shape)
+        step, end, reward = np.zeros(self.step.shape), np.zeros(self.reward.shape), np.zeros(self.reward.shape)
+        np.add.at(count, (s, a), 1)
+        np.add.at(step, (s, a, following), ~log.terminals)
+        np.add.at(end, (s, a), log.terminals)
+        np.add.at(reward, (s, a), log.rewards)
+        start = np.bincount(log.initial_states.argmax(1), minlength=len(self.start)) / len(log.initial_states)
+        kept = np.maximum(count - end, 1)
+        return Tabular(step / kept[..., None], end / count, reward / count, start)
+
+
+class TablePolicy:
+    """Probabilities (S, A) for one-hot states."""
+
+    def __init__(self, table: np.ndarray):
+        self.table = table.astype(np.float32)
+
+    def __call__(self, states: np.ndarray) -> Probabilities:
+        return Probabilities(self.table[states.argmax(1)])
+
+
+@dataclass(frozen=True)
+class Linear:
+    """s' = A s + B a + noise, r = -s·C s - u a², one action; policies a = k·s + noise."""
+
+    a: np.ndarray
+    b: np.ndarray
+    cost: np.ndarray
+    effort: float = 0.2
+    noise: float = 0.1
+
+    @classmethod
+    def small(cls) -> Linear:
+        return cls(np.array([[0.9, 0.3], [-0.2, 0.8]]), np.array([0.0, 0.4]), np.diag([1.0, 0.5]))
+
+    def value(self, gain: np.ndarray, discount: float, starts: np.ndarray, std: float = 0.0) -> float:
+        """Mean over `starts` (E, 2) of V(s) = -s·W s - w, W = C + γ Fᵀ W F."""
+        closed = self.a + np.outer(self.b, gain)
+        cost = self.cost + self.effort * np.outer(gain, gain)
+        size = len(gain)
+        w = np.linalg.solve(np.eye(size**2) - discount * np.kron(closed.T, closed.T), cost.ravel()).reshape(size, size)
+        spread = self.noise**2 * np.eye(size) + std**2 * np.outer(self.b, self.b)
+        constant = (self.effort * std**2 + discount * np.trace(w @ spread)) / (1 - discount)
+        return float(-np.einsum("ei,ij,ej->e", starts, w, starts).mean() - constant)
+
+    def log(self, gain: np.ndarray, std: float, episodes: int, length: int, seed: int) -> Transitions:
+        random = np.random.default_rng([seed, 96])
+        s = random.uniform(-1, 1, (episodes, 2))
+        parts = []
+        for _ in range(length):
+            a = s @ gain + std * random.standard_normal(episodes)
+            following = s @ self.a.T + a[:, None] * self.b + self.noise * random.standard_normal(s.shape)
+            reward = -np.einsum("ei,ij,ej->e", s, self.cost, s) - self.effort * a**2
+            parts.append((s, a[:, None], reward, following))
+            s = following
+        states, actions, rewards, following = (np.stack(p, 1) for p in zip(*parts, strict=True))
+        cut = np.zeros((episodes, length), bool)
+        cut[:, -1] = True
+        flat = [x.reshape(episodes * length, -1) for x in (states, actions, rewards, following)]
+        return Transitions.from_arrays(flat[0], flat[1], flat[2], flat[3], None, cut.ravel())
+
+
+class LinearGain:
+    """a = gain·s, or a normal around it."""
+
+    def __init__(self, gain: np.ndarray, std: float | None = None):
+        self.gain, self.std = gain.astype(np.float32), std
+
+    def __call__(self, states: np.ndarray):
+        mean = (states @ self.gain)[:, None]
+        return mean if self.std is None else Gaussian(mean, np.full_like(mean, self.std))

@@ -1,0 +1,256 @@
+"""What the estimators share: errors, seeds, checkpoints, kinds of policies, warnings, conversion to a ranking."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from mdps import Linear, LinearGain, TablePolicy, Tabular
+
+from sopr_fast.baselines import (
+    FQE,
+    BehaviourQ,
+    DualDICE,
+    Estimates,
+    ImportanceWeighting,
+    ModelBased,
+    NearestPolicy,
+    UncertainEstimateWarning,
+    learning,
+)
+from sopr_fast.data import Transitions
+from sopr_fast.metrics import policy_distance
+
+SMALL = {"updates": 30, "batch_size": 32, "hidden": (8,)}
+METHODS = {
+    "fqe": FQE(**SMALL),
+    "fqe-ensemble": FQE(**SMALL, ensemble=3),
+    "behaviour-q": BehaviourQ(**SMALL, ensemble=2),
+    "dual-dice": DualDICE(**SMALL),
+    "importance-weighting": ImportanceWeighting(**SMALL, bootstraps=10),
+    "model-based": ModelBased(**SMALL, ensemble=2, rollouts=3, horizon=5),
+}
+each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+quiet = {"discount": 0.9, "progress": False}
+pytestmark = pytest.mark.filterwarnings("ignore::sopr_fast.baselines.UncertainEstimateWarning")
+
+
+@pytest.fixture(scope="module")
+def log():
+    return Linear.small().log(np.array([0.0, -0.3]), 0.5, 12, 10, seed=0)
+
+
+def gains(count=3, std=None):
+    return {f"gain-{i}": LinearGain(np.array([0.1 * i, -0.2 * i]), std) for i in range(count)}
+
+
+@each_method
+@pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
+def test_same_seed_same_result(method, std, log):
+    first, second = (method.estimate(gains(std=std), log, seed=3, **quiet) for _ in range(2))
+    assert first.names == ["gain-0", "gain-1", "gain-2"]
+    np.testing.assert_array_equal(first.values, second.values)
+    np.testing.assert_array_equal(first.standard_errors, second.standard_errors)
+    other = method.estimate(gains(std=std), log, seed=4, **quiet)
+    if not (isinstance(method, ImportanceWeighting)):
+        assert (other.values != first.values).all()
+    first.to_dict()
+
+
+@each_method
+def test_estimates_do_not_depend_on_the_other_policies(method, log):
+    together = method.estimate(gains(3), log, **quiet).values
+    alone = method.estimate({"gain-1": gains()["gain-1"]}, log, **quiet).values
+    np.testing.assert_allclose(together[1], alone[0], rtol=1e-4)
+
+
+@each_method
+def test_resumed_run_ends_the_same(method, log, tmp_path, monkeypatch):
+    whole = method.estimate(gains(), log, **quiet)
+    monkeypatch.setattr(learning, "_SECONDS_BETWEEN_CHECKPOINTS", -1.0)
+    steps = itertools.count()
+    batches = learning.Batches.__call__
+
+    def interrupted(self, update):
+        if next(steps) == 25:
+            raise KeyboardInterrupt
+        return batches(self, update)
+
+    path = tmp_path / "run.safetensors"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(learning.Batches, "__call__", interrupted)
+        method.estimate(gains(), log, checkpoint=path, **quiet)
+    resumed = method.estimate(gains(), log, checkpoint=path, **quiet)
+    np.testing.assert_array_equal(whole.values, resumed.values)
+    if "curve" in whole.diagnostics:
+        assert whole.diagnostics["curve"]["loss"] == resumed.diagnostics["curve"]["loss"]
+    with pytest.raises(ValueError, match="is of a run with other policies"):
+        method.estimate(gains(), log, seed=1, checkpoint=path, **quiet)
+
+
+@pytest.mark.parametrize("method", [METHODS["fqe"], METHODS["dual-dice"]], ids=["fqe", "dual-dice"])
+@pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
+def test_acting_on_batches_is_acting_on_all(method, std, log):
+    kept = method.estimate(gains(std=std), log, **quiet).values
+    asked = replace(method, memory=0).estimate(gains(std=std), log, **quiet).values
+    if std is None:
+        np.testing.assert_allclose(asked, kept, rtol=1e-5)
+    else:
+        assert np.isfinite(asked).all()
+
+
+def one_state(terminal: bool, episodes: int = 40) -> Transitions:
+    """Reward 1 and then the end, or more of the same."""
+    ends = np.ones(episodes, bool)
+    parts = np.zeros((episodes, 1)), np.zeros((episodes, 1)), np.ones(episodes), np.zeros((episodes, 1))
+    return Transitions.from_arrays(*parts, ends & terminal, ends & (not terminal))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        FQE(updates=1000, hidden=(), learning_rate=1e-2, target_rate=0.1),
+        DualDICE(updates=1000, hidden=(), nu_rate=1e-2, zeta_rate=1e-2),
+        ModelBased(updates=1000, hidden=(), learning_rate=5e-2, ensemble=1, rollouts=2, horizon=200),
+    ],
+    ids=["fqe", "dual-dice", "model-based"],
+)
+@pytest.mark.parametrize(("terminal", "value"), [(True, 1.0), (False, 5.0)])
+def test_terminals_end_and_timeouts_do_not(method, terminal, value):
+    found = method.estimate([np.tanh], one_state(terminal), discount=0.8, progress=False)
+    assert found.values[0] == pytest.approx(value, rel=0.02)
+
+
+def test_importance_weighting_keeps_ended_episodes_and_drops_cut_ones():
+    """One episode ends after reward 1, the other earns 1 and then 3."""
+    states, rewards = np.zeros((3, 1)), np.array([1.0, 1.0, 3.0])
+    density = -math.log(0.1 * math.sqrt(2 * math.pi))  # of the policy, so that all weights are 1
+    for flags, expected in ((([1, 0, 0], [0, 0, 1]), 1 + 0.5 * 1.5), (([0, 0, 0], [1, 0, 1]), 1 + 0.5 * 3)):
+        log = Transitions.from_arrays(states, states, rewards, states, *flags, log_probs=np.full(3, density))
+        found = ImportanceWeighting().estimate([lambda s: 0 * s], log, discount=0.5, progress=False)
+        assert found.values[0] == pytest.approx(expected)
+
+
+def test_importance_weighting_of_deterministic_policies_is_that_of_narrow_normals(log):
+    log = Transitions(**{**vars(log), "log_probs": np.zeros(len(log), np.float32)})
+    plain, noisy = (ImportanceWeighting(noise=0.3).estimate(gains(std=std), log, **quiet) for std in (None, 0.3))
+    np.testing.assert_allclose(plain.values, noisy.values, rtol=1e-5)
+
+
+def test_importance_weighting_clips_log_ratios(log):
+    log = Transitions(**{**vars(log), "log_probs": np.zeros(len(log), np.float32)})
+    clipped = ImportanceWeighting(clip=(-1e-9, 1e-9)).estimate(gains(), log, **quiet)
+    rewards = log.rewards.reshape(12, 10).mean(0)
+    np.testing.assert_allclose(clipped.values, float(0.9 ** np.arange(10) @ rewards), rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("default::sopr_fast.baselines.UncertainEstimateWarning")
+@pytest.mark.parametrize("fitted", [False, True])
+def test_disjoint_support_is_no_confident_estimate(fitted):
+    """The log never takes the policies' action."""
+    mdp = Tabular.random(seed=0)
+    behaviour = np.tile([0.5, 0.5, 0.0], (5, 1))
+    never, often = np.tile([0.0, 0.0, 1.0], (5, 1)), np.tile([0.4, 0.6, 0.0], (5, 1))
+    log = mdp.log(behaviour, 200, 5, seed=0, log_probs=True)
+    with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'never' \(0\)"):
+        found = ImportanceWeighting(fitted=fitted, updates=500).estimate(
+            {"never": TablePolicy(never), "often": TablePolicy(often)}, log, **quiet
+        )
+    effective = found.diagnostics["effective_sample_size"]
+    assert effective[0] == 0 and effective[1] > 100
+    assert math.isnan(found.standard_errors[0]) and found.standard_errors[1] < 0.5
+
+
+@pytest.mark.filterwarnings("default::sopr_fast.baselines.UncertainEstimateWarning")
+def test_actions_far_from_the_log_are_no_confident_estimate(log):
+    far = {"far": lambda states: np.full((len(states), 1), 40.0, np.float32)}
+    with pytest.warns(UncertainEstimateWarning, match="'far'"):
+        found = ImportanceWeighting(updates=300, hidden=(16,)).estimate(far, log, **quiet)
+    assert found.diagnostics["effective_sample_size"][0] < 1
+    with pytest.warns(UncertainEstimateWarning, match="leave the range of the log"):
+        ModelBased(updates=300, hidden=(16,), ensemble=1, rollouts=4, horizon=20).estimate(far, log, **quiet)
+
+
+def test_arrays_of_actions_are_the_policies_on_logged_states(log):
+    """Next states at the ends of episodes are left out for both."""
+    policy = gains()["gain-2"]
+    array = policy(log.states)
+    inner = np.ones(len(log), bool)
+    inner[log.episodes[1:] - 1] = False
+    kept = Transitions.from_arrays(
+        *(part[inner] for part in (log.states, log.actions, log.rewards, log.next_states)),
+        None,
+        (np.append(log.timeouts[1:], True))[inner],
+    )
+    method = FQE(**SMALL)
+    found = method.estimate({"array": array}, log, **quiet)
+    assert found.diagnostics["dropped_rows"] == 12
+    whole = method.estimate({"policy": policy}, kept, **quiet)
+    assert found.values[0] == pytest.approx(whole.values[0], rel=0.2)
+    with pytest.raises(ValueError, match="'array' is an array of actions"):
+        ModelBased(**SMALL).estimate({"array": array}, log, **quiet)
+
+
+def test_discrete_actions_as_indices_or_one_hot():
+    mdp = Tabular.random(seed=0)
+    log = mdp.log(np.full((5, 3), 1 / 3), 10, 5, seed=0)
+    indices = Transitions(**{**vars(log), "actions": log.actions.argmax(1)[:, None].astype(np.float32)})
+    choose = {"second": lambda states: np.ones(len(states), int)}
+    for method in (FQE(**SMALL), BehaviourQ(**SMALL), DualDICE(**SMALL), ModelBased(**SMALL, horizon=3)):
+        values = [method.estimate(choose, data, action_count=3, **quiet).values for data in (log, indices)]
+        np.testing.assert_array_equal(*values)
+    wrong = Transitions(**{**vars(log), "actions": log.actions + 3})
+    with pytest.raises(ValueError, match="must be indices"):
+        FQE(**SMALL).estimate(choose, wrong, action_count=3, **quiet)
+
+
+def test_nearest_policy_takes_the_return_of_the_nearest(log):
+    known, returns = gains(6), np.arange(6.0) ** 2
+    asked = {"a": LinearGain(np.array([0.12, -0.2])), "b": LinearGain(np.array([0.41, -0.9]))}
+    found = NearestPolicy(known, returns).estimate(asked, log)
+    columns = [np.stack([policy(log.states) for policy in group.values()]) for group in (known, asked)]
+    distances, nearest = policy_distance(*columns)
+    assert found.diagnostics["nearest"] == [f"gain-{i}" for i in nearest]
+    np.testing.assert_array_equal(found.values, returns[nearest])
+    np.testing.assert_allclose(found.diagnostics["distances"], distances, rtol=1e-4)
+
+
+def test_critic_answers_in_units_of_return(log):
+    critic = BehaviourQ(**SMALL).fit(log, discount=0.9, progress=False)
+    values = critic(log.states, log.actions)
+    assert values.shape == (1, len(log))
+    policy = gains()["gain-1"]
+    found = BehaviourQ(**SMALL).estimate({"policy": policy}, log, **quiet)
+    assert found.values[0] == pytest.approx(critic(log.states, policy(log.states)).mean(), rel=1e-4)
+
+
+def test_estimates_become_a_ranking():
+    replicates = np.random.default_rng(0).normal(0, [[1], [2], [3]], (3, 7))
+    found = Estimates(["a", "b", "c"], np.array([1.0, 3.0, 2.0]), replicates)
+    ranking = found.ranking()
+    assert ranking.order == ["b", "c", "a"]
+    np.testing.assert_allclose(ranking.scores, found.values)
+    np.testing.assert_allclose(ranking.standard_errors, found.standard_errors)
+    difference = (replicates[1] - replicates[0]).std(ddof=1)
+    assert ranking.win_probability[1, 0] == pytest.approx(0.5 * (1 + math.erf(2 / difference / math.sqrt(2))))
+    assert np.isnan(Estimates(["a"], np.ones(1)).ranking().standard_errors).all()
+
+
+def test_errors_come_before_long_work(log):
+    with pytest.raises(ValueError, match="discount must be at least 0 and less than 1, got 1"):
+        FQE().estimate(gains(), log, discount=1.0)
+    with pytest.raises(ValueError, match="'wide' has 2 action columns, the transitions have 1"):
+        FQE().estimate({"wide": lambda states: states}, log, discount=0.9)
+    with pytest.raises(ValueError, match="start is 'end'"):
+        FQE(start="end").estimate(gains(), log, discount=0.9)
+    with pytest.raises(ValueError, match="exponent must be more than 1"):
+        DualDICE(exponent=1.0).estimate(gains(), log, discount=0.9)
+    with pytest.raises(ValueError, match=r"clip must be \(low, high\)"):
+        ImportanceWeighting(clip=(1, 0)).estimate(gains(), log, discount=0.9)
+
+
+@pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "model-based"])
+def test_runs_on_each_device(name, log, device):
+    found = METHODS[name].estimate(gains(), log, device=device, **quiet)
+    np.testing.assert_allclose(found.values, METHODS[name].estimate(gains(), log, **quiet).values, rtol=1e-2)

@@ -1,0 +1,123 @@
+"""Every estimator on processes whose answer linear algebra gives.
+
+Linear functions of one-hot states are tables, so what they converge to is known exactly: the values of the process that
+the log's counts describe. Truth itself is off by what the log's sample is.
+"""
+
+import numpy as np
+import pytest
+from mdps import Linear, LinearGain, TablePolicy, Tabular
+
+from sopr_fast.baselines import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased
+
+DISCOUNT = 0.9
+TABLE = {"hidden": (), "updates": 1500, "batch_size": 1024, "learning_rate": 1e-2, "target_rate": 0.05}
+
+
+@pytest.fixture(scope="module", params=[0.0, 0.05], ids=["timeouts", "terminals"])
+def tabular(request):
+    mdp = Tabular.random(seed=1, end=request.param)
+    tables = {f"table-{i}": mdp.policy(i) for i in range(3)}
+    behaviour = 0.5 * mdp.policy(10) + 0.5 / 3
+    log = mdp.log(behaviour, 400, 40, seed=0)
+    return mdp, mdp.estimated(log), tables, log
+
+
+def policies(tables):
+    return {name: TablePolicy(table) for name, table in tables.items()}
+
+
+def frequency(log):
+    """(S, A) of the log."""
+    counts = np.zeros((log.states.shape[1], log.actions.shape[1]))
+    np.add.at(counts, (log.states.argmax(1), log.actions.argmax(1)), 1)
+    return counts / counts.sum()
+
+
+def rms(error, weights):
+    return np.sqrt((error**2 * weights).sum())
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_fqe_finds_values_and_action_values(tabular, seed):
+    """Values within 1 % of the log's process and 4 % of the truth; Q, weighted as logged, within 10 % of its spread."""
+    mdp, known, tables, log = tabular
+    method = FQE(**TABLE)
+    found = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
+    np.testing.assert_allclose(found.values, [known.value(t, DISCOUNT) for t in tables.values()], rtol=0.01)
+    np.testing.assert_allclose(found.values, [mdp.value(t, DISCOUNT) for t in tables.values()], rtol=0.04)
+    states, actions = np.divmod(np.arange(15), 3)
+    q = found.diagnostics["critic"](np.eye(5)[states], np.eye(3)[actions])
+    for i, table in enumerate(tables.values()):
+        exact = known.q(table, DISCOUNT)
+        assert rms(q[i].reshape(5, 3) - exact, frequency(log)) < 0.1 * exact.std()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_behaviour_q_is_the_mean_of_the_behaviours_action_values(tabular, seed):
+    """Within 1 %."""
+    _, known, tables, log = tabular
+    method = BehaviourQ(**TABLE)
+    found = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
+    pairs = frequency(log)
+    states = pairs.sum(1)
+    q = known.q(pairs / states[:, None], DISCOUNT)
+    expected = [float(states @ (table * q).sum(1)) for table in tables.values()]
+    np.testing.assert_allclose(found.values, expected, rtol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("seed", "exponent"),
+    [(0, 2.0), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 2.0), (0, 1.5), (1, 1.5)))],
+)
+def test_dual_dice_finds_values_and_ratios(tabular, seed, exponent):
+    """Values within 1 % of the log's process; ratios, weighted as logged, within 8 % of their spread."""
+    _, known, tables, log = tabular
+    method = DualDICE(hidden=(), updates=3000, batch_size=512, nu_rate=1e-2, zeta_rate=1e-2, exponent=exponent)
+    found = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
+    np.testing.assert_allclose(found.values, [known.value(t, DISCOUNT) for t in tables.values()], rtol=0.01)
+    pairs = frequency(log)
+    logged = log.states.argmax(1) * 3 + log.actions.argmax(1)
+    first = np.array([np.flatnonzero(logged == pair)[0] for pair in range(15)])
+    ratios = found.diagnostics["ratios"](first).reshape(-1, 5, 3)
+    for i, table in enumerate(tables.values()):
+        exact = known.occupancy(table, DISCOUNT) / pairs
+        assert rms(ratios[i] - exact, pairs) < 0.08 * exact.std()
+        size = len(log) * (ratios[i] * pairs).sum() ** 2 / (ratios[i] ** 2 * pairs).sum()
+        assert found.diagnostics["effective_sample_size"][i] == pytest.approx(size, rel=0.02)
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+def test_importance_weighting_finds_values_within_the_horizon(tabular, fitted):
+    """Within three standard errors, which are under 4 % of the values."""
+    mdp, _, tables, _ = tabular
+    behaviour = 0.5 * mdp.policy(10) + 0.5 / 3
+    for seed in (0, 1):
+        log = mdp.log(behaviour, 2000, 8, seed=seed, log_probs=True)
+        method = ImportanceWeighting(fitted=fitted, updates=1000, hidden=())
+        found = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
+        expected = np.array([mdp.value_within(t, DISCOUNT, 8) for t in tables.values()])
+        errors = found.standard_errors
+        assert (errors < 0.04 * expected).all()
+        assert (np.abs(found.values - expected) < 3 * errors).all()
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        FQE(updates=1500, batch_size=512, hidden=(64, 64), learning_rate=3e-3, target_rate=0.05),
+        ModelBased(updates=1500, hidden=(32, 32), learning_rate=3e-3, rollouts=400, ensemble=3),
+    ],
+    ids=["fqe", "model-based"],
+)
+def test_linear_process(method, std, seed):
+    """Values of linear policies within 8 %, where they differ by 28 %."""
+    process = Linear.small()
+    gains = [np.array([-0.2, -0.8]), np.array([0.3, -0.3]), np.array([0.2, 0.1])]
+    candidates = {f"gain-{i}": LinearGain(gain, std) for i, gain in enumerate(gains)}
+    log = process.log(np.array([0.0, -0.3]), 0.5, 200, 50, seed)
+    expected = [process.value(gain, DISCOUNT, log.initial_states, std or 0.0) for gain in gains]
+    found = method.estimate(candidates, log, discount=DISCOUNT, seed=seed, progress=False)
+    np.testing.assert_allclose(found.values, expected, rtol=0.08)

@@ -1,0 +1,121 @@
+"""A critic of the logged behaviour, asked about every policy's actions."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..data import load
+from ..timing import Timings
+from .critics import Critic, CriticLearner
+from .estimates import Estimates
+from .learning import Batches, fingerprint, learn
+from .log import Log, PolicyActions, read
+
+
+@dataclass(frozen=True)
+class BehaviourQ:
+    """Mean over logged states of a SARSA critic at the policy's action: one critic for all policies.
+
+    It is the value of taking the policy's action once and behaving as logged from then on, so not a return of the
+    policy; but a cheap, strong ranking.
+
+    Attributes: see `FQE`; `ensemble` critics learn from bootstrap draws of episodes.
+    """
+
+    updates: int = 10000
+    batch_size: int = 256
+    hidden: tuple[int, ...] = (256, 256)
+    learning_rate: float = 3e-4
+    target_rate: float = 0.005
+    ensemble: int = 1
+    draws: int = 4
+
+    def fit(
+        self,
+        transitions: Any,
+        *,
+        discount: float,
+        seed: int = 0,
+        action_count: int | None = None,
+        checkpoint: str | os.PathLike | None = None,
+        device: torch.device | str = "cpu",
+        progress: bool = True,
+    ) -> Critic:
+        """The critic alone: `critic(states, actions)` → (ensemble, N) values; no policies needed.
+
+        At timeouts the next action is not known, and those rows are left out.
+        """
+        if not 0 <= discount < 1:
+            raise ValueError(f"discount must be at least 0 and less than 1, got {discount}")
+        log = Log(load(transitions), action_count=action_count, device=device)
+        return self._fit(log, discount, seed, checkpoint, progress)[0]
+
+    def estimate(
+        self,
+        policies: Any,
+        transitions: Any,
+        *,
+        discount: float,
+        seed: int = 0,
+        action_count: int | None = None,
+        checkpoint: str | os.PathLike | None = None,
+        device: torch.device | str = "cpu",
+        progress: bool = True,
+    ) -> Estimates:
+        """Mean value of every policy's action over the logged states (65,536 of them at most).
+
+        Args, Raises: see `FQE.estimate`.
+
+        Returns:
+            Diagnostics: "curve" (updates, seconds, loss), "critic", a `Critic` of `ensemble` networks.
+        """
+        timings = Timings()
+        with timings.stage("policies"):
+            found, layout, log = read(
+                policies, transitions, discount=discount, action_count=action_count, device=device
+            )
+        with timings.stage("training"):
+            critic, curve = self._fit(log, discount, seed, checkpoint, progress)
+        with timings.stage("evaluation"):
+            actions = PolicyActions(found, layout, log, draws=self.draws, seed=seed, memory=0, progress=progress)
+            replicates = critic.shared_mean_values(actions, log.evaluated_rows())
+        return Estimates(
+            [policy.name for policy in found],
+            replicates.mean(1),
+            replicates if self.ensemble > 1 else None,
+            method="BehaviourQ",
+            diagnostics={"curve": curve, "critic": critic},
+            timings=dict(timings),
+        )
+
+    def _fit(
+        self, log: Log, discount: float, seed: int, checkpoint: str | os.PathLike | None, progress: bool
+    ) -> tuple[Critic, dict[str, list]]:
+        usable = log.transitions.terminals | (log.next < log.count).cpu().numpy()
+        if not usable.any():
+            raise ValueError("transitions: no row is followed by the next one, so no next action is known")
+        last = log.count - 1
+        learner = CriticLearner(
+            log,
+            Batches(log.pools(usable, self.ensemble, seed), self.batch_size, seed, log.device),
+            lambda rows, update: log.actions[log.next[rows].clamp(max=last)][:, None],
+            copies=1,
+            discount=discount,
+            hidden=self.hidden,
+            learning_rate=self.learning_rate,
+            target_rate=self.target_rate,
+            seed=seed,
+        )
+        curve = learn(
+            learner,
+            self.updates,
+            description="SARSA critic",
+            checkpoint=checkpoint,
+            fingerprint=fingerprint(self, discount, seed, log.rewards, log.raw_states, log.actions),
+            progress=progress,
+        )
+        return Critic(learner.target, learner.scale, log), curve

@@ -1,0 +1,180 @@
+"""Critics fitted by temporal differences: one for each policy, or one of the logged behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .learning import Batches, Learner
+from .log import Log, PolicyActions
+from .networks import ActionValue
+
+_CHUNK = 1 << 16  # (state, action) rows evaluated at a time
+
+
+@dataclass(frozen=True)
+class ValueScale:
+    """Values are learned as (value - mean) / scale, bounded by what rewards allow.
+
+    Discounted returns to go of the log give mean and scale, so networks and errors are of order 1. The shift holds
+    for terminals too, whose next value is 0, not the mean.
+    """
+
+    mean: float
+    scale: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, log: Log, discount: float) -> ValueScale:
+        transitions = log.transitions
+        rewards = transitions.rewards.astype(np.float64)
+        forever = rewards.mean() / (1 - discount)
+        to_go = returns_to_go(rewards, transitions.terminals, transitions.episodes, discount, forever)
+        scale = max(float(to_go.std()), float(rewards.std()), 1e-6 * max(1.0, abs(forever)))
+        ends = [0.0] if transitions.terminals.any() else []
+        low, high = rewards.min(), rewards.max()
+        possible = (
+            [low / (1 - discount), high / (1 - discount)] + [low + end for end in ends] + [high + end for end in ends]
+        )
+        return cls(float(to_go.mean()), scale, min(possible), max(possible))
+
+    def shrink(self, values):
+        return (values - self.mean) / self.scale
+
+    def restore(self, values):
+        return values * self.scale + self.mean
+
+
+def returns_to_go(
+    rewards: np.ndarray, terminals: np.ndarray, episodes: np.ndarray, discount: float, beyond: float
+) -> np.ndarray:
+    """(N,) float64: discounted return from each row on; after a cut episode comes `beyond`, after a terminal 0."""
+    result = np.empty(len(rewards))
+    first, last = episodes[:-1], episodes[1:] - 1
+    following = np.where(terminals[last], 0.0, beyond)
+    for back in range(int((last - first).max()) + 1):
+        alive = last - back >= first
+        rows = last[alive] - back
+        following[alive] = rewards[rows] + discount * following[alive]
+        result[rows] = following[alive]
+    return result
+
+
+class CriticLearner(Learner):
+    """Regression of C = members * P critics on r + γ (1 - terminal) Q_target(s', a').
+
+    Args:
+        next_actions: (M, B) rows of transitions and the update → a' (M, P, B, dim_a).
+        copies: P.
+        target_rate: share of the way that the target network goes toward the critics at each update.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        batches: Batches,
+        next_actions: Callable[[Tensor, int], Tensor],
+        *,
+        copies: int,
+        discount: float,
+        hidden: Sequence[int],
+        learning_rate: float,
+        target_rate: float,
+        seed: int,
+    ):
+        self.log, self.batches, self.next_actions = log, batches, next_actions
+        self.copies, self.members = copies, len(batches.pools)
+        self.discount, self.target_rate = discount, target_rate
+        self.scale = ValueScale.of(log, discount)
+        self.critic = ActionValue(
+            log.state_dim,
+            log.action_dim,
+            log.discrete,
+            hidden,
+            draws=self.members,
+            copies=copies,
+            seed=seed,
+            device=log.device,
+        )
+        self.target = self.critic.frozen_copy()
+        self.trained = {f"critic.{i}": p for i, p in enumerate(self.critic.parameters)}
+        self.trained |= {f"target.{i}": p for i, p in enumerate(self.target.parameters)}
+        self.optimizers = {"adam": torch.optim.Adam(self.critic.parameters, lr=learning_rate, fused=True)}
+
+    def step(self, update: int) -> Tensor:
+        log, scale = self.log, self.scale
+        rows = self.batches(update)  # (M, B)
+        with torch.no_grad():
+            actions = self.next_actions(rows, update)  # (M, P, B, dim_a)
+            following = self.target(self._for_all(log.states(log.next[rows])), actions.flatten(0, 1))
+            alive = self.discount * (1 - log.terminals[rows])
+            wanted = log.rewards[rows] - scale.mean * (1 - alive)
+            wanted = (
+                self._for_all((wanted / scale.scale)[..., None])[..., 0]
+                + self._for_all(alive[..., None])[..., 0] * following
+            )
+            wanted.clamp_(scale.shrink(scale.low), scale.shrink(scale.high))
+        values = self.critic(self._for_all(log.states(rows)), self._for_all(log.actions[rows]))
+        loss = (values - wanted).square().mean(1)
+        self.optimizers["adam"].zero_grad()
+        loss.sum().backward()
+        self.optimizers["adam"].step()
+        self.target.network.move_toward(self.critic.network, self.target_rate)
+        return loss.detach().view(self.members, self.copies).mean(0)
+
+    def _for_all(self, x: Tensor) -> Tensor:
+        """(M, B, d) → (M * P, B, d), the same for the P critics of a member."""
+        return x[:, None].expand(-1, self.copies, -1, -1).flatten(0, 1)
+
+
+class Critic:
+    """Learned action values (of the target networks, which average the last updates), in units of return."""
+
+    def __init__(self, value: ActionValue, scale: ValueScale, log: Log):
+        self.value, self.scale, self.log = value, scale, log
+
+    @torch.no_grad()
+    def __call__(self, states, actions) -> np.ndarray:
+        """Values (C, N) of the C critics at states (N, dim_s) with actions (N, dim_a), one-hot or probabilities if
+        discrete, as arrays or tensors in the log's units."""
+        states, actions = (torch.as_tensor(x, dtype=torch.float32) for x in (states, actions))
+        scale = torch.from_numpy(self.log.action_scale) if not self.log.discrete else 1.0
+        device, found = self.log.device, []
+        for first in range(0, len(states), _CHUNK // self.value.network.count + 1):
+            rows = slice(first, first + _CHUNK // self.value.network.count + 1)
+            values = self.value(self.log.normalise(states[rows].to(device)), (actions[rows] / scale).to(device))
+            found.append(self.scale.restore(values.double().cpu()))
+        return torch.cat(found, 1).numpy()
+
+    def mean_values(self, actions: PolicyActions, rows: Tensor) -> np.ndarray:
+        """(P, M) float64: mean over rows of the table of each policy's action values by its own M critics."""
+        members = self.value.network.count // len(actions.policies)
+        return self._mean_values(
+            actions, rows, lambda states, acted: self.value(states, acted.repeat(members, 1, 1))
+        ).T.numpy()
+
+    def shared_mean_values(self, actions: PolicyActions, rows: Tensor) -> np.ndarray:
+        """(P, C) float64: the same by C critics that know of no policy."""
+        policies = len(actions.policies)
+
+        def ask(states: Tensor, acted: Tensor) -> Tensor:
+            states = states.expand(policies, -1, -1).flatten(0, 1)
+            return self.value(states, acted.flatten(0, 1)).unflatten(1, (policies, -1)).flatten(0, 1)
+
+        return self._mean_values(actions, rows, ask).T.numpy()
+
+    @torch.no_grad()
+    def _mean_values(
+        self, actions: PolicyActions, rows: Tensor, ask: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:  # (M, P)
+        total: Tensor | float = 0.0
+        for chunk in rows.split(max(64, _CHUNK // (len(actions.policies) * self.value.network.count))):
+            states = self.log.states(chunk)
+            for draw in range(actions.draws):
+                total = total + ask(states, actions(chunk, draw)).double().sum(1).cpu()
+        return self.scale.restore(total / (len(rows) * actions.draws)).view(-1, len(actions.policies))

@@ -1,0 +1,214 @@
+"""Stationary distribution corrections of all policies at once."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..timing import Timings
+from .estimates import Estimates, UncertainEstimateWarning
+from .learning import Batches, Learner, fingerprint, learn
+from .log import Log, PolicyActions, read
+from .networks import ActionValue
+
+_CHUNK = 1 << 16
+_FEWEST_EFFECTIVE_ROWS = 100
+
+
+@dataclass(frozen=True)
+class DualDICE:
+    """Discounted stationary distribution corrections (Nachum 2019).
+
+    Networks ν and ζ of all policies are trained together on
+
+        min over ν, max over ζ of E[(ν(s,a) - γ (1 - terminal) ν(s',a')) ζ(s,a) - f*(ζ(s,a))] - (1 - γ) E[ν(s0,a0)]
+
+    over logged (s, a, s') and a' of the policy, whose ζ is the ratio of the policy's state-action distribution to the
+    log's. With f(x) = |x|^p / p, the convex conjugate f*(y) is |y|^q / q, 1/p + 1/q = 1.
+
+    Attributes:
+        exponent: p, more than 1; 2 by default, the paper also uses 1.5.
+        nu_rate, zeta_rate: Adam's learning rates.
+        average: share of the updates, the last ones, whose weights of ζ are averaged.
+        others: see `FQE`.
+    """
+
+    updates: int = 20000
+    batch_size: int = 256
+    hidden: tuple[int, ...] = (256, 256)
+    nu_rate: float = 1e-4
+    zeta_rate: float = 1e-3
+    exponent: float = 2.0
+    average: float = 0.25
+    draws: int = 4
+    memory: int = 1 << 30
+
+    def estimate(
+        self,
+        policies: Any,
+        transitions: Any,
+        *,
+        discount: float,
+        seed: int = 0,
+        action_count: int | None = None,
+        checkpoint: str | os.PathLike | None = None,
+        device: torch.device | str = "cpu",
+        progress: bool = True,
+    ) -> Estimates:
+        """Discounted return of every policy: Σ ζ r / Σ ζ (1 - γ (1 - terminal)) over the log.
+
+        The denominator is what the ratios' weight must be, and normalises them; without terminals that is the
+        average reward by ratios over 1 - γ.
+
+        Args, Raises: see `FQE.estimate`.
+
+        Returns:
+            Diagnostics: "effective_sample_size" (P,) (Σ ζ)² / Σ ζ² in rows, of positive ratios, "mass" (P,) what the
+            denominator is before normalising, 1 if the ratios are right; "curve" (updates, seconds, loss, values);
+            "ratios", a callable of rows of the log → (P, B) normalised ratios.
+
+        Warns:
+            UncertainEstimateWarning: the ratios of a policy rest on a handful of rows, or their mass is far from 1.
+        """
+        if not self.exponent > 1:
+            raise ValueError(f"exponent must be more than 1, got {self.exponent}")
+        timings = Timings()
+        with timings.stage("policies"):
+            found, layout, log = read(
+                policies, transitions, discount=discount, action_count=action_count, device=device
+            )
+            actions = PolicyActions(
+                found, layout, log, draws=self.draws, seed=seed, memory=self.memory, progress=progress
+            )
+        with timings.stage("training"):
+            learner = _Learner(self, log, actions, discount, seed)
+            sample = log.evaluated_rows(64)
+            curve = learn(
+                learner,
+                self.updates,
+                description="DualDICE",
+                watch=lambda: learner.values(log.evaluated_rows(4096))[0].tolist(),
+                checkpoint=checkpoint,
+                fingerprint=fingerprint(
+                    self,
+                    discount,
+                    seed,
+                    [policy.name for policy in found],
+                    log.rewards,
+                    log.raw_states,
+                    actions(sample),
+                ),
+                progress=progress,
+            )
+        with timings.stage("evaluation"):
+            values, mass, effective = learner.values(log.evaluated_rows(log.count))
+        names = [policy.name for policy in found]
+        _warn(names, mass, effective)
+        return Estimates(
+            names,
+            values,
+            method="DualDICE",
+            diagnostics={
+                "effective_sample_size": effective,
+                "mass": mass,
+                "curve": curve,
+                "ratios": lambda rows: (
+                    learner.ratios(torch.as_tensor(rows)).cpu() / torch.from_numpy(mass)[:, None]
+                ).numpy(),
+            },
+            timings=dict(timings),
+        )
+
+
+class _Learner(Learner):
+    def __init__(self, options: DualDICE, log: Log, actions: PolicyActions, discount: float, seed: int):
+        self.options, self.log, self.actions, self.discount = options, log, actions, discount
+        self.batches = Batches(log.pools(actions.usable, 1, seed), options.batch_size, seed, log.device)
+        starts = log.initial.cpu().numpy()
+        self.initial = Batches([starts], options.batch_size, seed + 1, log.device)
+        copies = len(actions.policies)
+
+        def network(seed: int) -> ActionValue:
+            return ActionValue(
+                log.state_dim, log.action_dim, log.discrete, options.hidden, copies=copies, seed=seed, device=log.device
+            )
+
+        self.nu, self.zeta = network(seed), network(seed + 1)
+        self.averaged = self.zeta.frozen_copy()
+        self.trained = {
+            f"{name}.{i}": parameter
+            for name, value in (("nu", self.nu), ("zeta", self.zeta), ("averaged", self.averaged))
+            for i, parameter in enumerate(value.parameters)
+        }
+        betas = (0.0, 0.99)
+        self.optimizers = {
+            "nu_adam": torch.optim.Adam(self.nu.parameters, lr=options.nu_rate, betas=betas, fused=True),
+            "zeta_adam": torch.optim.Adam(
+                self.zeta.parameters, lr=options.zeta_rate, betas=betas, fused=True, maximize=True
+            ),
+        }
+
+    def step(self, update: int) -> Tensor:
+        log, conjugate = self.log, self.options.exponent / (self.options.exponent - 1)
+        rows, starts = self.batches(update)[0], self.initial(update)[0]
+        following = log.next[rows]
+        states, actions = log.states(rows), log.actions[rows]
+        alive = self.discount * (1 - log.terminals[rows])
+        # One pass for next and initial states.
+        asked = torch.cat([following, starts])
+        nu_there = self.nu(log.states(asked), self.actions(asked, update))
+        nu_next, nu_start = nu_there.split([len(rows), len(starts)], 1)
+        residual = self.nu(states, actions) - alive * nu_next
+        zeta = self.zeta(states, actions)
+        penalty = zeta.square() / 2 if conjugate == 2 else zeta.abs().pow(conjugate) / conjugate
+        loss = (residual * zeta - penalty).mean(1) - (1 - self.discount) * nu_start.mean(1)
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad()
+        loss.sum().backward()
+        for optimizer in self.optimizers.values():
+            optimizer.step()
+        first = self.options.updates - max(1, int(self.options.average * self.options.updates))
+        self.averaged.network.move_toward(self.zeta.network, 1 / max(1, update - first + 1))
+        return loss.detach()
+
+    @torch.no_grad()
+    def ratios(self, rows: Tensor) -> Tensor:
+        """(P, B) float64, not normalised."""
+        return self.averaged(self.log.states(rows), self.log.actions[rows]).double()
+
+    def values(self, rows: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(P,) each: discounted return, mass, effective sample size."""
+        sums = torch.zeros(4, len(self.actions.policies), dtype=torch.float64)
+        for chunk in rows.split(max(64, _CHUNK // len(self.actions.policies))):
+            ratios = self.ratios(chunk).cpu()
+            rewards, terminals = (x[chunk].double().cpu() for x in (self.log.rewards, self.log.terminals))
+            positive = ratios.clamp(min=0)
+            sums[0] += ratios @ rewards
+            sums[1] += ratios @ (1 - self.discount * (1 - terminals))
+            sums[2] += positive.sum(1)
+            sums[3] += positive.square().sum(1)
+        weight = sums[1]
+        values = sums[0] / torch.where(weight.abs() > 1e-12, weight, torch.nan)
+        mass = weight / len(rows) / (1 - self.discount)
+        effective = sums[2].square() / sums[3].clamp(min=1e-300)
+        return values.nan_to_num(0.0).numpy(), mass.numpy(), effective.numpy()
+
+
+def _warn(names: list[str], mass: np.ndarray, effective: np.ndarray) -> None:
+    doubtful = (effective < _FEWEST_EFFECTIVE_ROWS) | (np.abs(mass - 1) > 0.5)
+    if doubtful.any():
+        listed = ", ".join(
+            f"{names[i]!r} ({effective[i]:.0f} effective rows, mass {mass[i]:.2f})"
+            for i in np.flatnonzero(doubtful)[:5]
+        )
+        warnings.warn(
+            f"DualDICE cannot be trusted for {listed}: too few effective rows, or ratios whose mass is far from 1",
+            UncertainEstimateWarning,
+            stacklevel=3,
+        )

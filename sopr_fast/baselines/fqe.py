@@ -1,0 +1,142 @@
+"""Fitted Q evaluation of all policies at once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..timing import Timings
+from .critics import Critic, CriticLearner
+from .estimates import Estimates
+from .learning import Batches, fingerprint, learn
+from .log import PolicyActions, read
+
+
+@dataclass(frozen=True)
+class FQE:
+    """Fitted Q evaluation (Le 2019) with a target network and normalised states and values (Kostrikov & Nachum 2020).
+
+    The networks of all policies are trained together on the same mini-batches from the same initial weights, so a
+    policy's estimate does not depend on which others are evaluated with it.
+
+    Attributes:
+        updates: gradient steps.
+        batch_size: transitions a step.
+        hidden: widths of hidden layers; () is a linear function.
+        learning_rate: Adam's.
+        target_rate: share of the way that target networks go toward the critics at each step.
+        ensemble: members; more than one learn from bootstrap draws of episodes, and their spread is the standard error.
+        draws: actions drawn in every state of a stochastic policy.
+        start: "initial" for the mean value of initial states, "data" of all logged states.
+        memory: bytes for what policies do in all states; if it takes more, they are asked again for every batch.
+    """
+
+    updates: int = 20000
+    batch_size: int = 256
+    hidden: tuple[int, ...] = (256, 256)
+    learning_rate: float = 3e-4
+    target_rate: float = 0.005
+    ensemble: int = 1
+    draws: int = 4
+    start: str = "initial"
+    memory: int = 1 << 30
+
+    def estimate(
+        self,
+        policies: Any,
+        transitions: Any,
+        *,
+        discount: float,
+        seed: int = 0,
+        action_count: int | None = None,
+        checkpoint: str | os.PathLike | None = None,
+        device: torch.device | str = "cpu",
+        progress: bool = True,
+    ) -> Estimates:
+        """Discounted return of every policy from the initial states.
+
+        Episodes end with value 0 at terminals; at timeouts the next state counts as any other.
+
+        Args:
+            policies: P policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like the states.
+            transitions: see `sopr_fast.data.load`.
+            discount: γ, at least 0 and less than 1.
+            seed: of everything random.
+            action_count: number of discrete actions where policies return indices.
+            checkpoint: file to resume from if it exists; written as training goes. The result is the same.
+            device: of networks and data; policies act where they are.
+            progress: show bars.
+
+        Returns:
+            Diagnostics: "initial" and "data" (P,) the two means, "curve" (updates, seconds, loss and values (P,) on
+            initial states at each record), "critic", a `Critic` of ensemble * P networks.
+
+        Raises:
+            TypeError, ValueError: names the policy, row or option at fault, before long work.
+        """
+        if self.start not in ("initial", "data"):
+            raise ValueError(f"start is {self.start!r}; choose 'initial' or 'data'")
+        timings = Timings()
+        with timings.stage("policies"):
+            found, layout, log = read(
+                policies, transitions, discount=discount, action_count=action_count, device=device
+            )
+            actions = PolicyActions(
+                found, layout, log, draws=self.draws, seed=seed, memory=self.memory, progress=progress
+            )
+        with timings.stage("training"):
+            pools = log.pools(actions.usable, self.ensemble, seed)
+            learner = CriticLearner(
+                log,
+                Batches(pools, self.batch_size, seed, log.device),
+                lambda rows, update: actions(log.next[rows], update),
+                copies=len(found),
+                discount=discount,
+                hidden=self.hidden,
+                learning_rate=self.learning_rate,
+                target_rate=self.target_rate,
+                seed=seed,
+            )
+            critic = Critic(learner.target, learner.scale, log)
+            initial = log.initial[:: len(log.initial) // 1024 + 1]
+            sample = log.evaluated_rows(64)
+            curve = learn(
+                learner,
+                self.updates,
+                description="FQE",
+                watch=lambda: critic.mean_values(actions, initial).mean(1).tolist(),
+                checkpoint=checkpoint,
+                fingerprint=fingerprint(
+                    self,
+                    discount,
+                    seed,
+                    [policy.name for policy in found],
+                    log.rewards,
+                    log.raw_states,
+                    actions(sample),
+                ),
+                progress=progress,
+            )
+        with timings.stage("evaluation"):
+            means = {
+                "initial": critic.mean_values(actions, log.initial),
+                "data": critic.mean_values(actions, log.evaluated_rows()),
+            }
+        replicates = means[self.start]
+        return Estimates(
+            [policy.name for policy in found],
+            replicates.mean(1),
+            replicates if self.ensemble > 1 else None,
+            method="FQE",
+            diagnostics={
+                **{name: value.mean(1) for name, value in means.items()},
+                "curve": curve,
+                "critic": critic,
+                "dropped_rows": int(np.count_nonzero(~actions.usable)),
+            },
+            timings=dict(timings),
+        )

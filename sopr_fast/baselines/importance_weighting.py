@@ -1,0 +1,205 @@
+"""Per-decision, self-normalised importance weighting."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..policies import Layout, Policy
+from ..timing import Timings
+from .behaviour import EDGE, BehaviourPolicy
+from .estimates import Estimates, UncertainEstimateWarning
+from .learning import fingerprint, learn
+from .log import Log, read
+
+_ROWS = 16384
+_FEWEST_EFFECTIVE_EPISODES = 5
+
+
+@dataclass(frozen=True)
+class ImportanceWeighting:
+    """Per-decision importance weighting (Precup 2000), self-normalised over episodes at every step, in log space.
+
+    The behaviour's log-probabilities are the log's own where it has them, else a tanh-normal mixture (probabilities
+    of discrete actions) fitted to it. A deterministic policy has no density: as in policy_eval, it counts as one with
+    normal noise of standard deviation `noise` around its action. Logged actions at ±1 are taken just inside.
+
+    Attributes:
+        clip: bounds of every step's log-ratio, or None; policy_eval's are (-6, 2).
+        noise: standard deviation around deterministic actions, in action units.
+        bootstraps: draws of episodes whose spread is the standard error.
+        fitted: fit the behaviour even where the log has its log-probabilities.
+        updates, batch_size, hidden, components, learning_rate: of the behaviour's fit.
+    """
+
+    clip: tuple[float, float] | None = None
+    noise: float = 0.1
+    bootstraps: int = 100
+    fitted: bool = False
+    updates: int = 5000
+    batch_size: int = 256
+    hidden: tuple[int, ...] = (256, 256)
+    components: int = 5
+    learning_rate: float = 1e-3
+
+    def estimate(
+        self,
+        policies: Any,
+        transitions: Any,
+        *,
+        discount: float,
+        seed: int = 0,
+        action_count: int | None = None,
+        checkpoint: str | os.PathLike | None = None,
+        device: torch.device | str = "cpu",
+        progress: bool = True,
+    ) -> Estimates:
+        """Discounted return of every policy over the length of the longest episode.
+
+        Episodes that a terminal ended go on with reward 0 and their last weight; those that were cut drop out where
+        they end, since what followed is not known.
+
+        Args, Raises: see `FQE.estimate`.
+
+        Returns:
+            Diagnostics: "effective_sample_size" (P,) in episodes, the discounted mean over steps of the smaller of
+            (Σ w)² / Σ w² and Σ w (weights of a policy that the log covers average 1), "effective_by_step" (P, T);
+            "curve" of the behaviour's fit and "held_out_log_prob" of it, where it was fitted.
+
+        Warns:
+            UncertainEstimateWarning: fewer than five effective episodes; the policy's standard error is nan.
+        """
+        if self.clip is not None and not self.clip[0] < self.clip[1]:
+            raise ValueError(f"clip must be (low, high), got {self.clip}")
+        timings, diagnostics = Timings(), {}
+        with timings.stage("policies"):
+            found, layout, log = read(
+                policies, transitions, discount=discount, action_count=action_count, device=device
+            )
+        with timings.stage("behaviour"):
+            if log.transitions.log_probs is not None and not self.fitted:
+                behaviour = log.transitions.log_probs.astype(np.float64)
+            else:
+                behaviour = self._fit(log, seed, checkpoint, progress, diagnostics)
+        with timings.stage("weighting"):
+            ratios = np.stack([self._log_probs(policy, log, layout) for policy in found]) - behaviour
+            if self.clip is not None:
+                ratios = ratios.clip(*self.clip)
+            bootstrap = np.random.default_rng([seed, 4])
+            episodes = len(log.transitions.episodes) - 1
+            resamples = bootstrap.multinomial(episodes, np.full(episodes, 1 / episodes), self.bootstraps)
+            parts = [_weigh(row, log, discount, resamples) for row in ratios]
+        values, replicates, by_step = (np.stack(part) for part in zip(*parts, strict=True))
+        discounts = discount ** np.arange(by_step.shape[1])
+        effective = by_step @ discounts / discounts.sum()
+        names = [policy.name for policy in found]
+        _warn(names, effective)
+        replicates[effective < _FEWEST_EFFECTIVE_EPISODES] = np.nan
+        diagnostics |= {"effective_sample_size": effective, "effective_by_step": by_step}
+        return Estimates(
+            names,
+            values,
+            replicates if self.bootstraps > 1 else None,
+            method="ImportanceWeighting",
+            diagnostics=diagnostics,
+            timings=dict(timings),
+        )
+
+    def _fit(
+        self, log: Log, seed: int, checkpoint: str | os.PathLike | None, progress: bool, diagnostics: dict[str, Any]
+    ) -> np.ndarray:
+        behaviour = BehaviourPolicy(
+            log,
+            hidden=self.hidden,
+            components=self.components,
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            seed=seed,
+        )
+        diagnostics["curve"] = learn(
+            behaviour,
+            self.updates,
+            description="behaviour",
+            checkpoint=checkpoint,
+            fingerprint=fingerprint(self, seed, log.raw_states, log.actions),
+            progress=progress,
+        )
+        log_probs = behaviour.log_probs().numpy()
+        diagnostics["held_out_log_prob"] = float(log_probs[behaviour.held_out].mean())
+        return log_probs
+
+    def _log_probs(self, policy: Policy, log: Log, layout: Layout) -> np.ndarray:
+        """(N,) float64 of the logged actions under a policy."""
+        actions = log.actions.cpu()
+        if layout.kind != "discrete":
+            actions = torch.from_numpy(log.transitions.actions)
+            if (actions.abs() <= 1).all():
+                actions = actions.clamp(-EDGE, EDGE)
+        found = np.empty(log.count)
+        for first in range(0, log.count, _ROWS):
+            rows = slice(first, first + _ROWS)
+            states, source = log.raw_states[: log.count][rows], torch.arange(log.count)[rows]
+            output = policy.output(states, source)
+            if output.kind == "action":
+                error = ((actions[rows] - output.mean) / self.noise).double()
+                normal = -0.5 * error.square() - math.log(self.noise) - 0.5 * math.log(2 * math.pi)
+                found[rows] = normal.sum(1)
+            elif output.kind == "discrete":
+                found[rows] = (output.mean.double() * actions[rows]).sum(1).log()
+            else:
+                found[rows] = policy.log_prob(states, actions[rows], source)
+        return found
+
+
+def _weigh(
+    log_ratios: np.ndarray, log: Log, discount: float, resamples: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Value, bootstrap values (R,) and effective episodes at every step (T,) of one policy."""
+    transitions = log.transitions
+    episodes = transitions.episodes
+    first, length = episodes[:-1], np.diff(episodes)
+    ended = transitions.terminals[episodes[1:] - 1]
+    horizon = int(length.max())
+    cumulative = np.zeros(len(length))
+    value, replicates, effective = 0.0, np.zeros(len(resamples)), np.zeros(horizon)
+    for t in range(horizon):
+        alive = t < length
+        rows = first[alive] + t
+        cumulative[alive] += log_ratios[rows]
+        present = alive | ended
+        log_weights = np.where(present, cumulative, -np.inf)
+        rewards = np.zeros(len(length))
+        rewards[alive] = transitions.rewards[rows]
+        top = log_weights.max()
+        weights = np.exp(log_weights - top) if np.isfinite(top) else np.zeros(len(length))
+        total = weights.sum()
+        if total > 0:
+            log_total = top + math.log(total)
+            effective[t] = min(total**2 / (weights**2).sum(), math.exp(min(log_total, 700.0)))
+        else:
+            # No logged episode is possible under the policy: the log's own mean, and an effective size of 0.
+            weights = present.astype(float)
+        value += discount**t * float(weights @ rewards / weights.sum())
+        drawn = resamples @ weights
+        with np.errstate(invalid="ignore", divide="ignore"):
+            replicates += discount**t * np.where(drawn > 0, resamples @ (weights * rewards) / drawn, 0.0)
+    return value, replicates, effective
+
+
+def _warn(names: list[str], effective: np.ndarray) -> None:
+    low = np.flatnonzero(effective < _FEWEST_EFFECTIVE_EPISODES)
+    if len(low):
+        listed = ", ".join(f"{names[i]!r} ({effective[i]:.2g})" for i in low[:5])
+        more = f" and {len(low) - 5} more" if len(low) > 5 else ""
+        warnings.warn(
+            f"the log hardly covers {listed}{more}: fewer than {_FEWEST_EFFECTIVE_EPISODES} effective episodes, so "
+            "importance weighting says next to nothing of them",
+            UncertainEstimateWarning,
+            stacklevel=3,
+        )

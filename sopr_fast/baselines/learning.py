@@ -1,0 +1,161 @@
+"""The loop that trains any of the networks here: batches by seed, curves, bars, checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..files import save_tensors
+from ..progress import progress_bar
+
+_SECONDS_BETWEEN_CHECKPOINTS = 10.0
+_BLOCK = 64
+
+
+class Batches:
+    """Rows of update u, (M, B) int64: they depend on (seed, u) alone.
+
+    Args:
+        pools: for each of M members the rows it draws from.
+    """
+
+    def __init__(self, pools: list[np.ndarray], size: int, seed: int, device: torch.device | str):
+        self.pools, self.size, self.seed, self.device = pools, size, seed, device
+        self._block: tuple[int, Tensor] | None = None
+
+    def __call__(self, update: int) -> Tensor:
+        block, place = divmod(update, _BLOCK)
+        if self._block is None or self._block[0] != block:
+            random = np.random.default_rng([self.seed, 1, block])
+            drawn = [pool[random.integers(0, len(pool), (_BLOCK, self.size))] for pool in self.pools]
+            self._block = block, torch.from_numpy(np.stack(drawn, 1)).to(self.device)
+        return self._block[1][place]
+
+
+class Learner(ABC):
+    """Networks and their optimisers, and one update of them.
+
+    Attributes:
+        trained: tensors by name that training changes, other than the optimisers'.
+        optimizers: by name.
+    """
+
+    trained: dict[str, Tensor]
+    optimizers: dict[str, torch.optim.Optimizer]
+
+    @abstractmethod
+    def step(self, update: int) -> Tensor:
+        """Does an update and returns losses, (any,) detached."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        found = {f"trained.{name}": value.detach() for name, value in self.trained.items()}
+        for name, optimizer in self.optimizers.items():
+            for i, state in optimizer.state_dict()["state"].items():
+                found |= {f"{name}.{i}.{key}": value for key, value in state.items()}
+        return found
+
+    @torch.no_grad()
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        for name, value in self.trained.items():
+            value.copy_(tensors[f"trained.{name}"])
+        for name, optimizer in self.optimizers.items():
+            state: dict[int, dict[str, Tensor]] = {}
+            for key, value in tensors.items():
+                if key.startswith(f"{name}."):
+                    i, key = key[len(name) + 1 :].split(".")
+                    state.setdefault(int(i), {})[key] = value
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def learn(
+    learner: Learner,
+    updates: int,
+    *,
+    description: str,
+    watch: Callable[[], list[float]] | None = None,
+    records: int = 50,
+    checkpoint: str | os.PathLike | None = None,
+    fingerprint: str = "",
+    progress: bool = True,
+) -> dict[str, list]:
+    """Trains to `updates` and returns curves: "updates", "seconds", "loss" (mean since the record before) and, with
+    `watch`, "values".
+
+    With `checkpoint`, goes on from that file if it is there, to the same end.
+
+    Raises:
+        ValueError: the checkpoint is damaged, or of another run.
+        FloatingPointError: the loss is no longer finite.
+    """
+    history: dict[str, list] = {"updates": [], "seconds": [], "loss": [], **({"values": []} if watch else {})}
+    if checkpoint is not None and Path(checkpoint).exists():
+        tensors, history = _read(checkpoint, fingerprint)
+        learner.restore(tensors)
+    done = history["updates"][-1] if history["updates"] else 0
+    spent = history["seconds"][-1] if history["seconds"] else 0.0
+    every, total = max(1, updates // records), 0.0
+    begun = saved = time.monotonic()
+    with progress_bar(updates, description, "update", show=progress, initial=done) as bar:
+        for update in range(done, updates):
+            total = total + learner.step(update)
+            bar.update()
+            if (update + 1) % every and update + 1 < updates:
+                continue
+            loss = total / (update + 1 - done)
+            done, total = update + 1, 0.0
+            if not loss.isfinite().all():
+                raise FloatingPointError(f"{description}: the loss is not finite after {done} updates; lower the rate")
+            history["updates"].append(done)
+            history["seconds"].append(spent + time.monotonic() - begun)
+            history["loss"].append(loss.tolist())
+            if watch is not None:
+                history["values"].append(watch())
+            bar.set_postfix(loss=f"{float(loss.mean()):.3g}", refresh=False)
+            if checkpoint is not None and (
+                update + 1 == updates or time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS
+            ):
+                metadata = {"kind": "baseline", "fingerprint": fingerprint, "history": json.dumps(history)}
+                save_tensors(checkpoint, learner.tensors(), metadata)
+                saved = time.monotonic()
+    return history
+
+
+def _read(path: str | os.PathLike, fingerprint: str) -> tuple[dict[str, Tensor], dict[str, list]]:
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("kind") != "baseline":
+                raise ValueError(f"{path} is not a checkpoint of a baseline of sopr_fast")
+            if metadata["fingerprint"] != fingerprint:
+                raise ValueError(
+                    f"checkpoint {path} is of a run with other policies, transitions, options or seed; "
+                    "delete it or name another file"
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"checkpoint {path} is not a whole safetensors file: {error}") from error
+    return tensors, json.loads(metadata["history"])
+
+
+def fingerprint(*parts: Any) -> str:
+    """Tells one run from another; arrays and tensors count by shape and an even sample."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray | Tensor):
+            array = part.cpu().numpy() if isinstance(part, Tensor) else part
+            digest.update(str(array.shape).encode())
+            digest.update(np.ascontiguousarray(array[:: max(1, len(array) // 4096)]).tobytes())
+        else:
+            digest.update(repr(part).encode())
+    return digest.hexdigest()

@@ -1,0 +1,212 @@
+"""Transitions as the estimators read them: one table of states, and what every policy does in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data import Transitions, load
+from ..policies import ArrayPolicy, Layout, Policy, as_policies, check_fit, collect, probe
+from ..policies.output import one_hot
+from ..progress import progress_bar
+
+_ROWS = 16384
+_EVALUATED_ROWS = 65536
+
+
+class Log:
+    """Transitions as tensors.
+
+    States and next states are rows of one table (U, dim_s): the N logged states, then the next states that no row
+    follows (ends of episodes), so that a policy's actions on both are asked for once.
+
+    Attributes:
+        raw_states: (U, dim_s) float32 on the CPU.
+        actions: (N, dim_a), continuous ones divided by the largest magnitude of each column if that exceeds 1;
+            `action_scale` (dim_a,).
+        rewards, terminals: (N,) float32, the latter 1 where the environment ended.
+        next: (N,) int64 rows of the table.
+        initial: (E,) int64 rows of the table.
+    """
+
+    def __init__(
+        self, transitions: Transitions, *, action_count: int | None = None, device: torch.device | str = "cpu"
+    ):
+        self.transitions, self.device = transitions, torch.device(device)
+        states, following = transitions.states, transitions.next_states
+        self.count = len(states)
+        follows = np.zeros(self.count, bool)
+        follows[:-1] = (following[:-1] == states[1:]).all(1)
+        beyond = np.flatnonzero(~follows)
+        next_rows = np.arange(1, self.count + 1)
+        next_rows[beyond] = self.count + np.arange(len(beyond))
+        self.raw_states = torch.from_numpy(np.concatenate([states, following[beyond]]))
+        mean, scale = states.mean(0, dtype=np.float64), states.std(0, dtype=np.float64)
+        self.state_scale = scale = np.where(scale > 1e-6, scale, 1.0)
+        self._table = self.raw_states.to(self.device)
+        self._mean, self._scale = (torch.from_numpy(x).float().to(self.device) for x in (mean, scale))
+        self.action_scale = np.ones(transitions.actions.shape[1], np.float32)
+        self.discrete = action_count is not None
+        if self.discrete:
+            actions = _one_hot_actions(transitions.actions, action_count)
+        else:
+            self.action_scale = np.maximum(np.abs(transitions.actions).max(0), 1.0).astype(np.float32)
+            actions = torch.from_numpy(transitions.actions / self.action_scale)
+        self.actions = actions.to(self.device)
+        self.rewards = torch.from_numpy(transitions.rewards).to(self.device)
+        self.terminals = torch.from_numpy(transitions.terminals).float().to(self.device)
+        self.next = torch.from_numpy(next_rows).to(self.device)
+        self.initial = torch.from_numpy(transitions.episodes[:-1]).to(self.device)
+
+    @property
+    def state_dim(self) -> int:
+        return self._table.shape[1]
+
+    @property
+    def action_dim(self) -> int:
+        return self.actions.shape[1]
+
+    def states(self, rows: Tensor) -> Tensor:
+        """Rows of the table, each column with mean 0 and standard deviation 1 over the logged states."""
+        return self.normalise(self._table[rows])
+
+    def normalise(self, states: Tensor) -> Tensor:
+        return (states - self._mean) / self._scale
+
+    def denormalise(self, states: Tensor) -> Tensor:
+        return states * self._scale + self._mean
+
+    def evaluated_rows(self, limit: int = _EVALUATED_ROWS) -> Tensor:
+        """All logged rows, or `limit` evenly spaced ones."""
+        if self.count <= limit:
+            return torch.arange(self.count, device=self.device)
+        return torch.linspace(0, self.count - 1, limit, dtype=torch.float64).long().to(self.device)
+
+    def pools(self, usable: np.ndarray, members: int, seed: int) -> list[np.ndarray]:
+        """For each of `members` the usable rows it learns from: all for one, else a bootstrap draw of episodes."""
+        if members == 1:
+            return [np.flatnonzero(usable)]
+        episodes = self.transitions.episodes
+        pools = []
+        for member in range(members):
+            random = np.random.default_rng([seed, 2, member])
+            drawn = random.integers(0, len(episodes) - 1, len(episodes) - 1)
+            rows = np.concatenate([np.arange(episodes[e], episodes[e + 1]) for e in drawn])
+            rows = rows[usable[rows]]
+            pools.append(rows if len(rows) else np.flatnonzero(usable))
+        return pools
+
+
+def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
+    """(N, count) of indices (N, 1) or one-hot rows."""
+    if actions.shape[1] == 1 and count > 1:
+        index = actions[:, 0]
+        wrong = (index != np.round(index)) | (index < 0) | (index >= count)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise ValueError(f"transitions: action {index[row]} at row {row} is no index from 0 to {count - 1}")
+        return one_hot(torch.from_numpy(index), count)
+    if actions.shape[1] != count or not np.isin(actions, (0, 1)).all() or (actions.sum(1) != 1).any():
+        raise ValueError(
+            f"transitions: discrete actions must be indices (N, 1) or one-hot (N, {count}), got {actions.shape}"
+        )
+    return torch.from_numpy(actions)
+
+
+def read(
+    policies: Any, transitions: Any, *, discount: float, action_count: int | None, device: torch.device | str
+) -> tuple[list[Policy], Layout, Log]:
+    """Checks what every estimator is given, before long work.
+
+    Raises:
+        TypeError, ValueError: names the policy, row or option at fault.
+    """
+    if not 0 <= discount < 1:
+        raise ValueError(f"discount must be at least 0 and less than 1, got {discount}")
+    transitions = load(transitions)
+    found = as_policies(policies, states_count=len(transitions), action_count=action_count)
+    states, source = torch.from_numpy(transitions.states), torch.arange(len(transitions))
+    layout = probe(found, states, source)
+    check_fit(found, states, source, layout)
+    log = Log(transitions, action_count=layout.action_dim if layout.kind == "discrete" else None, device=device)
+    if log.action_dim != layout.action_dim:
+        raise ValueError(
+            f"policy {found[0].name!r} has {layout.action_dim} action columns, the transitions have {log.action_dim}"
+        )
+    return found, layout, log
+
+
+class PolicyActions:
+    """What every policy does in rows of a log's table: actions, draws of stochastic ones, probabilities of discrete.
+
+    Asked for once where they fit `memory` bytes, else anew for every batch. Arrays of actions say nothing of next
+    states that no row follows: `usable` rows of the log do without those.
+
+    Args:
+        draws: actions drawn in every state of a stochastic policy.
+    """
+
+    def __init__(
+        self,
+        policies: Sequence[Policy],
+        layout: Layout,
+        log: Log,
+        *,
+        draws: int = 1,
+        seed: int = 0,
+        memory: int = 1 << 30,
+        progress: bool = True,
+    ):
+        self.policies, self.layout, self.log, self.seed = list(policies), layout, log, seed
+        self.draws = draws if layout.kind == "gaussian" else 1
+        self.usable = np.ones(log.count, bool)
+        if any(isinstance(policy, ArrayPolicy) for policy in policies):
+            self.usable = log.transitions.terminals | (log.next < log.count).cpu().numpy()
+        if not self.usable.any():
+            raise ValueError("arrays of actions say nothing of the next states of these transitions")
+        self._scale = torch.from_numpy(log.action_scale) if not log.discrete else torch.ones(layout.action_dim)
+        self._table = None
+        shape = (self.draws, len(log.raw_states), len(self.policies), layout.action_dim)
+        if 4 * np.prod(shape, dtype=np.float64) <= memory:
+            table = torch.empty(shape)
+            with progress_bar(len(self.policies), "acting", "policy", show=progress) as bar:
+                for p, policy in enumerate(self.policies):
+                    for draw in range(self.draws):
+                        table[draw, :, p] = self._all_rows(policy, draw)
+                    bar.update()
+            self._table = table.to(log.device)
+
+    def __call__(self, rows: Tensor, draw: int = 0) -> Tensor:
+        """(..., B) rows → (..., P, B, dim_a)."""
+        if self._table is not None:
+            return self._table[draw % self.draws][rows].transpose(-2, -3)
+        flat = rows.reshape(-1).cpu()
+        acted = torch.stack([self._act(policy, flat, draw) for policy in self.policies], 1)
+        return acted.view(*rows.shape, *acted.shape[1:]).transpose(-2, -3).to(self.log.device)
+
+    def _all_rows(self, policy: Policy, draw: int) -> Tensor:
+        rows = len(self.log.raw_states)
+        return torch.cat(
+            [self._act(policy, torch.arange(f, min(f + _ROWS, rows)), draw) for f in range(0, rows, _ROWS)]
+        )
+
+    def _act(self, policy: Policy, rows: Tensor, draw: int) -> Tensor:
+        states, source = self.log.raw_states[rows], rows
+        if isinstance(policy, ArrayPolicy):
+            source = source.clamp(max=self.log.count - 1)
+        elif (rows >= self.log.count).any():
+            source = None
+        if self.layout.kind == "discrete":
+            return policy.output(states, source).mean
+        if self.layout.kind == "action":
+            return (
+                collect([policy], states, torch.arange(len(states)) if source is None else source, self.layout)[0]
+                / self._scale
+            )
+        key = np.random.SeedSequence([self.seed, draw, int(rows[0])]).generate_state(1)[0]
+        generator = torch.Generator().manual_seed(int(key))
+        return policy.sample(states, generator, source) / self._scale

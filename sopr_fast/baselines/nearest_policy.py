@@ -1,0 +1,78 @@
+"""The return of the nearest policy whose return is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..data import load
+from ..fitting import check_returns
+from ..metrics import policy_distances
+from ..policies import as_policies, check_fit, collect, probe
+from ..timing import Timings
+from .estimates import Estimates
+
+
+@dataclass(frozen=True, eq=False)
+class NearestPolicy:
+    """A candidate's value is the return of the nearest training policy by action distance (Eq. 3 of SOPR-T).
+
+    Supervised as SOPR-T is, and so the bar for it.
+
+    Attributes:
+        policies: training policies, see `sopr_fast.policies.as_policies`.
+        returns: theirs, (M,) or a mapping from name.
+        rows: logged states compared, evenly spaced.
+    """
+
+    policies: Any
+    returns: Any
+    rows: int = 4096
+
+    def estimate(
+        self,
+        policies: Any,
+        transitions: Any,
+        *,
+        discount: float | None = None,
+        seed: int = 0,
+        action_count: int | None = None,
+        progress: bool = True,
+    ) -> Estimates:
+        """Returns in the unit of the training returns; discount, seed and progress do not matter.
+
+        Args, Raises: see `FQE.estimate`.
+
+        Returns:
+            Diagnostics: "nearest" names and "distances" (P,).
+        """
+        timings = Timings()
+        with timings.stage("policies"):
+            transitions = load(transitions)
+            count = len(transitions)
+            known, asked = (
+                as_policies(p, states_count=count, action_count=action_count) for p in (self.policies, policies)
+            )
+            names = [policy.name for policy in known]
+            returns = check_returns(self.returns, names)
+            source = torch.linspace(0, count - 1, min(self.rows, count), dtype=torch.float64).long()
+            states = torch.from_numpy(transitions.states)[source]
+            layout = probe([*known, *asked], states, source)
+            check_fit([*known, *asked], states, source, layout)
+            columns = [collect(group, states, source, layout).numpy() for group in (asked, known)]
+        with timings.stage("evaluation"):
+            distances = policy_distances(*columns)
+        nearest = distances.argmin(1)
+        return Estimates(
+            [policy.name for policy in asked],
+            returns[nearest],
+            method="NearestPolicy",
+            diagnostics={
+                "nearest": [names[i] for i in nearest],
+                "distances": np.take_along_axis(distances, nearest[:, None], 1)[:, 0],
+            },
+            timings=dict(timings),
+        )
