@@ -1,6 +1,9 @@
 """Policies that d3rlpy saved act as its `predict` does."""
 
+import io
 import json
+import os
+import pickle
 import warnings
 
 import numpy as np
@@ -145,3 +148,18 @@ def test_damaged_files(tmp_path):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"policy\.d3: .*damaged"):
             load(path)
+
+
+def test_hostile_file_is_refused_and_not_run(tmp_path):
+    class Runs:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path / 'ran'}",)
+
+    weights = io.BytesIO()
+    torch.save({"policy": {"_mu.weight": Runs()}}, weights)
+    config = json.dumps({"config": {"type": "sac", "params": {}}})
+    for saved in ({"config": config, "torch": Runs()}, {"config": config, "torch": weights.getvalue()}):
+        (tmp_path / "policy.d3").write_bytes(pickle.dumps(saved))
+        with pytest.raises(ValueError, match=r"policy\.d3: its pickle names posix\.system; only arrays"):
+            load(tmp_path)
+    assert not (tmp_path / "ran").exists()

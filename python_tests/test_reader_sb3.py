@@ -1,7 +1,13 @@
 """Models that Stable-Baselines3 and sb3-contrib saved act as they do in those libraries."""
 
+import base64
+import io
+import json
+import os
+import pickle
 import re
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -132,9 +138,11 @@ def test_standardised_by_the_statistics_beside_it(tmp_path, states):
         ("ppo", "vecnormalize"),
         ("sac", "sac_vecnormalize"),
         ("rl_model_2000_steps", "rl_model_vecnormalize_2000_steps"),
+        ("Hopper-v4", "Hopper-v4/vecnormalize"),
+        ("tqc", "vec_normalize"),
     ]:
         folder = tmp_path / model_name
-        folder.mkdir()
+        (folder / model_name).mkdir(parents=True)
         model.save(folder / f"{model_name}.zip")
         env.save(str(folder / f"{statistics}.pkl"))
         (policy,) = load(folder)
@@ -199,3 +207,70 @@ def test_missing_library_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "stable_baselines3.common.save_util", None)
     with pytest.raises(ImportError, match=r"needs stable_baselines3: pip install 'sopr_fast\[sb3\]'"):
         load(tmp_path / "model.zip", trust=True)
+
+
+def rewrite(path, member, change):
+    """The archive with one member changed."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members[member] = change(members[member])
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def renamed(old, new):
+    def change(content):
+        weights = torch.load(io.BytesIO(content), weights_only=True)
+        changed = io.BytesIO()
+        torch.save({re.sub(old, new, key): value for key, value in weights.items()}, changed)
+        return changed.getvalue()
+
+    return change
+
+
+def test_shared_layers_of_older_versions(tmp_path, states):
+    model, path = make(sb3.PPO), tmp_path / "model.zip"
+    model.save(path)
+    rewrite(path, "policy.pth", renamed(r"mlp_extractor\.policy_net\.0", "mlp_extractor.shared_net.0"))
+    (policy,) = load(path)
+    torch.testing.assert_close(policy.act(states), predicted(model, states), atol=1e-5, rtol=1e-5)
+
+
+def test_layers_that_nobody_knows(tmp_path):
+    make(sb3.SAC).save(tmp_path / "model.zip")
+    rewrite(tmp_path / "model.zip", "policy.pth", renamed(r"actor\.log_std", "actor.gate"))
+    with pytest.raises(ValueError, match=r"actor\.log_std"):
+        load(tmp_path / "model.zip")
+    make(sb3.TD3).save(tmp_path / "model.zip")
+    rewrite(tmp_path / "model.zip", "policy.pth", renamed(r"critic\.qf0\.0", "actor.gate"))
+    with pytest.raises(ValueError, match=r"does not know, with actor\.gate"):
+        load(tmp_path / "model.zip")
+
+
+@pytest.mark.parametrize("key", ["policy_class", "action_space", "observation_space"])
+def test_hostile_settings_are_refused_and_not_run(tmp_path, key):
+    class Runs:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path / 'ran'}",)
+
+    def poison(content):
+        settings = json.loads(content)
+        settings[key][":serialized:"] = base64.b64encode(pickle.dumps(Runs())).decode()
+        return json.dumps(settings).encode()
+
+    make(sb3.PPO).save(tmp_path / "model.zip")
+    rewrite(tmp_path / "model.zip", "data", poison)
+    with pytest.raises(ValueError, match=r"model\.zip: its pickle names posix\.system; only arrays"):
+        load(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_statistics_of_another_width(tmp_path):
+    class Wide(Still):
+        observation_space = gymnasium.spaces.Box(-1, 1, (DS + 1,), np.float32)
+
+    make(sb3.PPO).save(tmp_path / "model.zip")
+    VecNormalize(DummyVecEnv([Wide])).save(str(tmp_path / "vecnormalize.pkl"))
+    with pytest.raises(ValueError, match=r"standardisation's mean has shape \(6,\), expected \(5,\)"):
+        load(tmp_path)

@@ -275,6 +275,31 @@ def test_damaged_files_say_so(tmp_path, suffix):
             load(path, **GIVEN)
 
 
+def test_changed_bytes_are_a_policy_or_an_error(tmp_path):
+    path = tmp_path / "p.pkl"
+    rng = np.random.default_rng(0)
+    contents = [pickle.dumps(d4rl_weights(), protocol) for protocol in range(6)]
+    refused = 0
+    for i in range(300):
+        content = bytearray(contents[i % 6])
+        for at in rng.integers(0, len(content), rng.integers(1, 6)):
+            content[at] = rng.integers(256)
+        path.write_bytes(content)
+        try:
+            assert len(load(path)) == 1
+        except ValueError:
+            refused += 1
+    assert 0 < refused < 300
+
+
+def test_a_memo_beyond_the_file_reserves_nothing():
+    bomb = b"\x80\x04]r\xff\xff\xff\x7f."  # LONG_BINPUT at 2**31 - 1
+    with pytest.raises(ValueError, match="a memo larger than the file"):
+        read_pickle(io.BytesIO(bomb))
+    with pytest.raises(ValueError, match="damaged pickle"):
+        read_pickle(io.BytesIO(b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b"."))
+
+
 def test_content_tells_where_the_suffix_does_not(tmp_path, states):
     torch.save(network().state_dict(), tmp_path / "a.pt")
     save_file(network().state_dict(), tmp_path / "b.safetensors")

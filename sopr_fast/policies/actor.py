@@ -113,6 +113,7 @@ class Actor(Policy):
         self.standardisation, self.scale, self.clip = standardisation, scale, clip
         self._hidden, self._mean = list(layers[:-1]), layers[-1]
         self._log_std, self._log_std_bounds = log_std, log_std_bounds
+        self._check_widths()
 
     @property
     def state_dim(self) -> int:
@@ -121,6 +122,15 @@ class Actor(Policy):
     @property
     def action_dim(self) -> int:
         return self._mean[0].shape[0]
+
+    def _check_widths(self) -> None:
+        widths = [("standardisation", self.standardisation, self.state_dim)]
+        widths += [("scale", self.scale, self.action_dim), ("clip", self.clip, self.action_dim)]
+        for what, part, width in widths:
+            for key in ("mean", "std") if what == "standardisation" else ("low", "high"):
+                if part is not None and getattr(part, key).shape != (width,):
+                    shape = tuple(getattr(part, key).shape)
+                    raise ValueError(f"policy {self.name!r}: {what}'s {key} has shape {shape}, expected ({width},)")
 
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         if states.shape[1] != self.state_dim:

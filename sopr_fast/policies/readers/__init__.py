@@ -44,7 +44,7 @@ def reader_of(path: Path) -> Reader:
 
 def is_companion(path: Path) -> bool:
     """Whether a file of a known suffix belongs to a policy beside it: the statistics of Stable-Baselines3."""
-    return path.suffix == ".pkl" and "vecnormalize" in path.stem
+    return path.suffix == ".pkl" and "vecnormalize" in path.stem.replace("_", "")
 
 
 def _by_content(path: Path) -> Reader | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 import re
 import zipfile
 from collections.abc import Mapping
@@ -43,7 +44,11 @@ def read_pickle(file: BinaryIO, *, records: tuple[str, ...] = ()) -> Any:
         ValueError: it is damaged.
     """
     try:
-        return _Unpickler(file, records).load()
+        data = file.read()
+        # The unpickler would reserve what a place in its memo asks for; the walk also finds lengths beyond the file.
+        if any("PUT" in code.name and place > len(data) for code, place, _ in pickletools.genops(data)):
+            raise ValueError("a memo larger than the file")
+        return _Unpickler(io.BytesIO(data), records).load()
     except RefusedError:
         raise
     except Exception as error:  # what a damaged pickle raises can be of nearly any type

@@ -24,11 +24,12 @@ from .layers import floats, layer, numbered, perceptron
 from .options import Options, library
 from .pickles import Record, RefusedError, read_pickle, read_weights_in
 
-_SPACES = ("gymnasium.spaces.", "gym.spaces.", "numpy.random.")
+_SPACES = ("gymnasium.spaces.", "gym.spaces.", "gym.utils.seeding.", "numpy.random.")
 _OWN = ("stable_baselines3.", "sb3_contrib.")
 _MODULES = re.compile(
     r"stable_baselines3\.((common|sac|td3|dqn)\.policies)|sb3_contrib\.((tqc|ars)\.policies|common\.maskable\.policies)"
 )
+_NO_ACTOR = re.compile(r"critic.*|\w+_target.*|value_net|mlp_extractor\.value_net.*|(actor\.)?log_std")
 _SDE_MEAN_CLIP = 2.0  # the libraries' default clip_mean of gSDE
 
 
@@ -76,6 +77,9 @@ def _actor(
     if len(observed._shape) != 1:
         raise RefusedError(f"observations of shape {tuple(observed._shape)}, expected one dimension")
     network = _network(arrays, source, settings, keywords)
+    parts = {re.sub(r"\.(weight|bias)$", "", key) for key in arrays} - set(network.layers)
+    if unknown := sorted(part for part in parts if not _NO_ACTOR.fullmatch(part)):
+        raise RefusedError(f"a network that our own reader does not know, with {', '.join(unknown[:6])}")
     layers = perceptron(arrays, network.layers, bias=False)
     space = _space(settings, "action_space", "box.Box", "discrete.Discrete")
     shared = {"activation": _activation(keywords, network.activation), "standardisation": standardisation}
@@ -113,7 +117,8 @@ def _network(arrays: dict[str, Tensor], source: str, settings: dict, keywords: d
     if "q_net.q_net.0.weight" in arrays:  # DQN
         return _Network(numbered(arrays, "q_net.q_net."))
     if "action_net.weight" in arrays:  # PPO, A2C, TRPO
-        names = [*numbered(arrays, "mlp_extractor.policy_net."), "action_net"]
+        parts = ("shared_net", "policy_net")  # the first in versions before 2.0
+        names = [*(name for part in parts for name in numbered(arrays, f"mlp_extractor.{part}.")), "action_net"]
         if keywords.get("squash_output"):
             return _Network(names, "tanh", squash=True)
         spread = arrays.get("log_std")
@@ -154,10 +159,9 @@ def _unpickled(settings: dict[str, Any], key: str, records: tuple[str, ...]) -> 
 def _standardisation(path: Path) -> Standardisation | None:
     """From the statistics beside the model: its own by name, or the folder's."""
     checkpoint = re.fullmatch(r"(.*)_(\d+_steps)", path.stem)  # the naming of CheckpointCallback
-    names = [f"{path.stem}_vecnormalize.pkl", "vecnormalize.pkl"]
-    if checkpoint:
-        names.insert(0, f"{checkpoint[1]}_vecnormalize_{checkpoint[2]}.pkl")
-    found = next((path.with_name(name) for name in names if path.with_name(name).is_file()), None)
+    names = [f"{checkpoint[1]}_vecnormalize_{checkpoint[2]}.pkl"] if checkpoint else []
+    names += [f"{path.stem}_vecnormalize.pkl", f"{path.stem}/vecnormalize.pkl", "vecnormalize.pkl", "vec_normalize.pkl"]
+    found = next((file for name in names if (file := path.parent / name).is_file()), None)
     if found is None:
         return None
     try:
