@@ -105,13 +105,14 @@ def _actor(
 
 
 def _network(arrays: dict[str, Tensor], source: str, settings: dict, keywords: dict) -> _Network:
-    if "actor.mu.weight" in arrays:  # SAC, TQC
-        log_std = layer(arrays, "actor.log_std")
-        return _Network([*numbered(arrays, "actor.latent_pi."), "actor.mu"], squash=True, log_std=log_std)
-    if "actor.latent_pi.0.weight" in arrays:  # the same with state-dependent exploration
+    names = numbered(arrays, "actor.latent_pi.")
+    if "actor.log_std.weight" in arrays:  # SAC, TQC
+        return _Network([*names, "actor.mu"], squash=True, log_std=layer(arrays, "actor.log_std"))
+    if "actor.log_std" in arrays:  # the same with state-dependent exploration
         clip = float(keywords.get("clip_mean", _SDE_MEAN_CLIP))
-        names = [*numbered(arrays, "actor.latent_pi."), "actor.mu.0" if clip > 0 else "actor.mu"]
-        return _Network(names, squash=True, mean_clip=clip if clip > 0 else math.inf)
+        if clip > 0:
+            return _Network([*names, "actor.mu.0"], squash=True, mean_clip=clip)
+        return _Network([*names, "actor.mu"], squash=True)
     if "actor.mu.0.weight" in arrays:  # TD3, DDPG
         return _Network(numbered(arrays, "actor.mu."), squash=True)
     if "q_net.q_net.0.weight" in arrays:  # DQN
