@@ -84,8 +84,9 @@ class FlatStates(StoredStates):
             def read(start: int, stop: int) -> np.ndarray:
                 values = np.empty((stop - start, self.shape[1]), self.dtype)
                 buffer, done = memoryview(values).cast("B"), 0
+                file.seek(self.offset + start * width)
                 while done < len(buffer):
-                    found = os.preadv(file.fileno(), [buffer[done:]], self.offset + start * width + done)
+                    found = file.readinto(buffer[done:])
                     if not found:
                         raise ValueError(f"{self.name}: cut short before row {stop - 1}")
                     done += found
