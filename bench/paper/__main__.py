@@ -1,0 +1,89 @@
+"""`python -m bench.paper STAGE --game hopper --scale smoke`: one command per stage, see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from pathlib import Path
+
+from .games import find_game
+from .manifest import Task, claim
+from .scales import SCALES
+
+STAGES = {
+    "sac": "train online SAC and keep snapshots",
+    "returns": "measure the returns of the snapshots",
+    "split": "choose training, validation and Test Set II, expert and medium",
+    "logs": "record expert, medium, medium-replay and full-replay",
+    "offline": "train BEAR, CQL and CRR on every log",
+    "test-sets": "measure the returns of offline snapshots and choose Test Set I",
+    "distances": "compare test policies with training policies (Eq. 3)",
+    "all": "all of these",
+    "speed": "environment steps a second of rollouts with the last snapshot; makes nothing",
+}
+
+
+def main() -> int:
+    """Runs one stage, or all; what is made already is left alone, what was begun goes on."""
+    options = _options()
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    try:
+        game, scale = find_game(options.game), SCALES[options.scale]
+        task = Task(
+            game=game,
+            scale=scale,
+            folder=options.out / options.scale / game.environment.lower(),
+            seed=options.seed,
+            processes=options.processes,
+            threads=options.threads,
+            checkpoint_seconds=options.checkpoint_seconds,
+            device=options.device,
+        )
+        claim(task)
+        for stage in [options.stage] if options.stage != "all" else list(STAGES)[:-2]:
+            for product in _run(stage, task):
+                print(f"{stage}: {product}", flush=True)
+    except (ValueError, FileNotFoundError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _run(stage: str, task: Task) -> list[Path | str]:
+    # Each imports what it alone needs, jax or d3rlpy, when it runs.
+    from . import distances, logs, offline, sac
+
+    stages = {
+        "sac": lambda: [sac.train(task)],
+        "returns": lambda: [sac.measure(task)],
+        "split": lambda: [logs.split(task)],
+        "logs": lambda: logs.write_logs(task),
+        "offline": lambda: offline.train_all(task),
+        "test-sets": lambda: offline.collect_test_sets(task),
+        "distances": lambda: [distances.write_distances(task)],
+        "speed": lambda: [sac.speed_of_last(task)],
+    }
+    return stages[stage]()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.paper",
+        description="Make the paper's sets.",
+        epilog="stages: " + "; ".join(f"{stage}: {text}" for stage, text in STAGES.items()),
+    )
+    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--game", default="hopper", help="hopper, halfcheetah, walker2d, or a gym or d4rl name of one")
+    parser.add_argument("--scale", choices=SCALES, default="smoke")
+    parser.add_argument("--out", type=Path, default=Path("out/paper"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2, help="for rollouts")
+    parser.add_argument("--threads", type=int, default=1, help="for training")
+    parser.add_argument("--checkpoint-seconds", type=float, default=600, help="between savings of a training")
+    parser.add_argument("--device", default="cpu", help="for training: cpu or cuda")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Stage 4: how far both test sets are from the training policies (paper, Eq. 3)."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sopr_fast.data.states import as_states, read_rows
+from sopr_fast.files import atomic_path
+from sopr_fast.metrics import policy_distance
+from sopr_fast.policies import Policy, collect, load, probe
+
+from .manifest import Task, is_made, write_manifest
+from .offline import chosen_logs
+
+
+def write_distances(task: Task) -> Path:
+    """Mean, least and largest distance to the nearest training policy per log and test set, to `distances.csv`."""
+    product, begin = task.folder / "distances.csv", time.monotonic()
+    if is_made(product):
+        return product
+    split = json.loads((task.folder / "split.json").read_text())
+    online = load(task.folder / "policies.npz")
+    training = [online[i] for i in split["train"]]
+    rows = []
+    for log in chosen_logs(task):
+        tests = {
+            "I": load(task.folder / "test_set_1" / log / "policies.npz"),
+            "II": [online[i] for i in split["test_set_2"]],
+        }
+        states, source = _sample(task, task.folder / "logs" / f"{log}.hdf5")
+        for name, policies in tests.items():
+            found = _distances(training, policies, states, source)
+            rows.append([log, name, len(policies), found.mean(), found.min(), found.max()])
+    with atomic_path(product) as temporary, temporary.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["log", "test_set", "policies", "mean", "min", "max"])
+        writer.writerows([*row[:3], *(f"{value:.6g}" for value in row[3:])] for row in rows)
+    write_manifest(task, product, time.monotonic() - begin)
+    return product
+
+
+def _sample(task: Task, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    log = as_states(path)
+    count = min(task.scale.distance_states, len(log))
+    source = np.sort(np.random.default_rng([task.seed, 5]).choice(len(log), count, replace=False))
+    return torch.from_numpy(read_rows(log, source)), torch.from_numpy(source)
+
+
+def _distances(train: list[Policy], test: list[Policy], states: torch.Tensor, source: torch.Tensor) -> np.ndarray:
+    layout = probe(train, states, source)
+    columns = (collect(policies, states, source, layout).numpy() for policies in (train, test))
+    return policy_distance(*columns)[0]

@@ -1,0 +1,198 @@
+"""Stage 3: BEAR, CQL and CRR by d3rlpy on every log; of their snapshots, Test Set I."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import sopr_fast.data
+from sopr_fast.data import Transitions
+from sopr_fast.files import atomic_path
+from sopr_fast.progress import progress_bar
+
+from .actors import Layers, read_stack, save_stack
+from .games import LOGS
+from .manifest import Task, is_made, read_manifest, write_manifest
+from .rollouts import measure_returns, read_return_means, write_returns
+
+ALGORITHMS = ("bear", "cql", "crr")
+
+
+def train_all(task: Task) -> list[Path]:
+    """Trains every algorithm on every log; the snapshots of each go to `offline/LOG/ALGORITHM.npz`."""
+    products = []
+    for log in chosen_logs(task):
+        transitions = None
+        for algorithm in ALGORITHMS:
+            product = task.folder / "offline" / log / f"{algorithm}.npz"
+            products.append(product)
+            if not is_made(product):
+                if transitions is None:
+                    transitions = sopr_fast.data.load(task.folder / "logs" / f"{log}.hdf5")
+                _train(task, product, algorithm, transitions, log)
+    return products
+
+
+def chosen_logs(task: Task) -> list[str]:
+    """The log that a d4rl name asked for, or all.
+
+    Raises:
+        ValueError: the paper has no such log.
+    """
+    if task.game.log is None:
+        return list(LOGS)
+    if task.game.log not in LOGS:
+        raise ValueError(f"no log {task.game.log!r}: the paper's are {', '.join(LOGS)}")
+    return [task.game.log]
+
+
+def collect_test_sets(task: Task) -> list[Path]:
+    """Returns of all offline snapshots, and those `chosen` evenly spaced in return: `test_set_1/LOG/policies.npz` and
+    `returns.csv`."""
+    products = []
+    for log in chosen_logs(task):
+        folder, begin = task.folder / "test_set_1" / log, time.monotonic()
+        folder.mkdir(parents=True, exist_ok=True)
+        products.append(folder / "policies.npz")
+        if is_made(products[-1]):
+            continue
+        actors, names, updates = [], [], []
+        for algorithm in ALGORITHMS:
+            source = task.folder / "offline" / log / f"{algorithm}.npz"
+            actors += read_stack(source)
+            steps = read_manifest(source)["snapshot_updates"]
+            names += [algorithm] * len(steps)
+            updates += steps
+        found = measure_returns(
+            actors,
+            task.game.environment,
+            task.scale.rollouts,
+            task.seed,
+            folder / "all.partial",
+            task.processes,
+        )
+        write_returns(folder / "all.csv", found, algorithm=names, updates=updates)
+        chosen = evenly_spaced(read_return_means(folder / "all.csv"), task.scale.chosen)
+        columns = {"algorithm": [names[i] for i in chosen], "updates": [updates[i] for i in chosen]}
+        write_returns(folder / "returns.csv", found[chosen], **columns)
+        save_stack(products[-1], [actors[i] for i in chosen])
+        write_manifest(task, products[-1], time.monotonic() - begin, of=len(actors))
+        (folder / "all.partial").unlink()
+    return products
+
+
+def evenly_spaced(returns: np.ndarray, count: int) -> list[int]:
+    """Positions of `count` policies, worst first: for each of as many evenly spaced returns from the least to the
+    largest, the nearest that is not taken yet."""
+    free, chosen = list(range(len(returns))), []
+    for target in np.linspace(returns.min(), returns.max(), min(count, len(returns))):
+        nearest = min(free, key=lambda i: abs(returns[i] - target))
+        free.remove(nearest)
+        chosen.append(nearest)
+    return sorted(chosen, key=lambda i: returns[i])
+
+
+def _train(task: Task, product: Path, algorithm: str, log: Transitions, name: str) -> None:
+    total, count = task.scale.offline_updates, task.scale.offline_snapshots
+    snapshots = [total * (i + 1) // count for i in range(count)]
+    product.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint = product.with_suffix(".pt")
+    learner, settings = _new(task, algorithm, log)
+    step, kept, before = _load(checkpoint, learner, task.device)
+    begin = saved = time.monotonic()
+    with progress_bar(total, f"{algorithm} {name}", "update", show=True, initial=step) as bar:
+        while step < total:
+            learner.update(_batch(log, np.random.default_rng([task.seed, 4, step]), learner.batch_size))
+            step += 1
+            bar.update()
+            if step in snapshots:
+                kept.append(_layers(learner))
+            if step < total and time.monotonic() - saved >= task.checkpoint_seconds:
+                _save(checkpoint, learner, step, kept, before + time.monotonic() - begin)
+                saved = time.monotonic()
+    save_stack(product, kept)
+    seconds = before + time.monotonic() - begin
+    write_manifest(task, product, seconds, algorithm=algorithm, options=settings, snapshot_updates=snapshots)
+    checkpoint.unlink(missing_ok=True)
+
+
+def _new(task: Task, algorithm: str, log: Transitions) -> tuple[Any, dict[str, Any]]:
+    import d3rlpy
+
+    # BEAR imitates first, for 40,000 updates by default: longer than a short run.
+    options = {"warmup_steps": min(40_000, task.scale.offline_updates // 10)} if algorithm == "bear" else {}
+    config = {
+        "bear": d3rlpy.algos.BEARConfig,
+        "cql": d3rlpy.algos.CQLConfig,
+        "crr": d3rlpy.algos.CRRConfig,
+    }[algorithm](**options)
+    torch.set_num_threads(task.threads)
+    d3rlpy.seed(task.seed)
+    learner = config.create(device=task.device)
+    learner.create_impl((log.states.shape[1],), log.actions.shape[1])
+    return learner, options
+
+
+def _batch(log: Transitions, generator: np.random.Generator, size: int) -> Any:
+    from d3rlpy.dataset import TransitionMiniBatch
+
+    rows = generator.integers(len(log), size=size)
+    return TransitionMiniBatch(
+        observations=log.states[rows],
+        actions=log.actions[rows],
+        rewards=log.rewards[rows, None],
+        next_observations=log.next_states[rows],
+        next_actions=log.actions[np.minimum(rows + 1, len(log) - 1)],
+        terminals=log.terminals[rows, None].astype(np.float32),
+        intervals=np.ones((size, 1), np.float32),
+        transitions=[],
+    )
+
+
+def _layers(learner: Any) -> Layers:
+    """The policy's network; its deterministic action is tanh(mean) for all three."""
+    policy = learner.impl.policy
+    hidden = [module for module in policy._encoder.modules() if isinstance(module, torch.nn.Linear)]
+    named = {**{f"hidden_{i}": layer for i, layer in enumerate(hidden)}, "mean": policy._mu}
+    layers = {}
+    for name, layer in named.items():
+        layers[f"{name}.weight"] = layer.weight.detach().cpu().numpy().copy()
+        layers[f"{name}.bias"] = layer.bias.detach().cpu().numpy().copy()
+    return layers
+
+
+def _save(path: Path, learner: Any, step: int, kept: list[Layers], seconds: float) -> None:
+    state = {
+        "modules": {key: part.state_dict() for key, part in _parts(learner, "cpu").items()},
+        "step": step,
+        "seconds": seconds,
+        "kept": [{key: torch.from_numpy(value) for key, value in layers.items()} for layers in kept],
+        "random": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+    with atomic_path(path) as temporary:
+        torch.save(state, temporary)
+    print(f"saved at update {step}", flush=True)
+
+
+def _load(path: Path, learner: Any, device: str) -> tuple[int, list[Layers], float]:
+    if not path.exists():
+        return 0, [], 0.0
+    state = torch.load(path, map_location=device, weights_only=True)
+    for key, part in _parts(learner, device).items():
+        part.load_state_dict(state["modules"][key])
+    learner.set_grad_step(state["step"])
+    torch.set_rng_state(state["random"].cpu())
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all([found.cpu() for found in state["cuda"]])
+    kept = [{key: value.cpu().numpy() for key, value in layers.items()} for layers in state["kept"]]
+    return state["step"], kept, state["seconds"]
+
+
+def _parts(learner: Any, device: str) -> dict[str, Any]:
+    """Networks and optimizers by name."""
+    return learner.impl.modules.create_checkpointer(device).modules

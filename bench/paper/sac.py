@@ -1,0 +1,206 @@
+"""Stage 1: online SAC by SBX, its snapshots, and their returns.
+
+A run saves itself, replay buffer and environment included, and a killed one goes on to the same snapshots as one that
+was never stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sopr_fast.progress import progress_bar
+
+from .actors import Layers, read_stack, save_stack
+from .games import make_environment
+from .manifest import Task, is_made, write_json, write_manifest
+from .rollouts import measure_returns, speed, write_returns
+
+_STEPS_AT_ONCE = 8  # environment steps, then as many updates in one compiled call: 1.25 times as fast as one by one
+
+
+def train(task: Task) -> Path:
+    """Trains, and collects the snapshots into `policies.npz`."""
+    product, folder = task.folder / "policies.npz", task.folder / "sac"
+    if is_made(product):
+        return product
+    every = task.scale.sac_steps // task.scale.snapshots
+    if every % _STEPS_AT_ONCE:
+        raise ValueError(f"snapshots come every {every} steps, which must be a multiple of {_STEPS_AT_ONCE}")
+    (folder / "snapshots").mkdir(parents=True, exist_ok=True)
+    steps = [every * (i + 1) for i in range(task.scale.snapshots)]
+    seconds = _train(task, folder, steps)
+    save_stack(product, [read_stack(_snapshot(folder, step))[0] for step in steps])
+    write_manifest(task, product, seconds, library="SBX SAC, its default settings", snapshot_steps=steps)
+    shutil.rmtree(folder)
+    return product
+
+
+def measure(task: Task) -> Path:
+    """The returns of the snapshots, to `returns.csv`."""
+    product, begin = task.folder / "returns.csv", time.monotonic()
+    if not is_made(product):
+        actors, partial = read_stack(task.folder / "policies.npz"), task.folder / "returns.partial"
+        found = measure_returns(actors, task.game.environment, task.scale.rollouts, task.seed, partial, task.processes)
+        every = task.scale.sac_steps // task.scale.snapshots
+        write_returns(product, found, steps=[every * (i + 1) for i in range(len(actors))])
+        write_manifest(task, product, time.monotonic() - begin, env_steps=int(found[:, 2].sum() * task.scale.rollouts))
+        partial.unlink()
+    return product
+
+
+def speed_of_last(task: Task) -> str:
+    last = read_stack(task.folder / "policies.npz")[-1]
+    rate = speed(last, task.game.environment, task.processes)
+    return f"{rate:,.0f} environment steps a second, {task.processes} processes"
+
+
+def _train(task: Task, folder: Path, snapshot_steps: list[int]) -> float:
+    """Runs or goes on until all snapshots are there; seconds over all attempts."""
+    # XLA reads them once, when jax is first imported.
+    one = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    os.environ.setdefault("XLA_FLAGS", one if task.threads == 1 else "")
+    os.environ.setdefault("JAX_PLATFORMS", task.device.replace("cuda", "cuda,cpu"))
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    total, begin = task.scale.sac_steps, time.monotonic()
+    model, environment, before = _load(folder) or (*_new(task), 0.0)
+
+    class Keep(BaseCallback):
+        saved = time.monotonic()
+
+        def _on_rollout_start(self) -> None:
+            step = self.model.num_timesteps
+            bar.update(step - bar.n)
+            if step in snapshot_steps:
+                save_stack(_snapshot(folder, step), [_layers(self.model)])
+            if step and time.monotonic() - self.saved >= task.checkpoint_seconds:
+                _save(self.model, environment, folder, before + time.monotonic() - begin)
+                self.saved = time.monotonic()
+
+        def _on_step(self) -> bool:
+            return True
+
+    with progress_bar(total, f"SAC {task.game.environment}", "step", show=True, initial=model.num_timesteps) as bar:
+        if model.num_timesteps < total:
+            model.learn(total - model.num_timesteps, callback=Keep(), reset_num_timesteps=False)
+        save_stack(_snapshot(folder, total), [_layers(model)])
+    return before + time.monotonic() - begin
+
+
+def _snapshot(folder: Path, step: int) -> Path:
+    return folder / "snapshots" / f"{step:09d}.npz"
+
+
+def _new(task: Task) -> tuple[Any, Any]:
+    from sbx import SAC
+
+    environment = make_environment(task.game.environment)
+    model = SAC(
+        "MlpPolicy",
+        environment,
+        seed=task.seed,
+        learning_starts=task.scale.learning_starts,
+        buffer_size=min(1_000_000, task.scale.sac_steps),
+        train_freq=_STEPS_AT_ONCE,
+        gradient_steps=_STEPS_AT_ONCE,
+    )
+    return model, environment
+
+
+def _layers(model: Any) -> Layers:
+    dense = model.policy.actor_state.params["params"]
+    names = sorted(dense, key=lambda name: int(name.split("_")[1]))
+    ours = [*(f"hidden_{i}" for i in range(len(names) - 2)), "mean", "log_std"]
+    layers = {}
+    for name, theirs in zip(ours, names, strict=True):
+        layers[f"{name}.weight"] = np.asarray(dense[theirs]["kernel"]).T
+        layers[f"{name}.bias"] = np.asarray(dense[theirs]["bias"])
+    return layers
+
+
+def _save(model: Any, environment: Any, folder: Path, seconds: float) -> None:
+    """Everything a run is, as `checkpoint-STEPS`; older ones go when it is whole."""
+    whole = folder / f"checkpoint-{model.num_timesteps:09d}"
+    part = folder / "unfinished"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    model.save(part / "model.zip")
+    model.save_replay_buffer(part / "replay.pkl")
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 what the replay buffer draws from
+    np.savez(
+        part / "state.npz",
+        key=np.asarray(model.key),
+        numpy_keys=keys,
+        simulator=_simulator_state(environment),
+    )
+    write_json(
+        part / "state.json",
+        {
+            "seconds": seconds,
+            "numpy": [kind, *rest],
+            "environment": environment.unwrapped.np_random.bit_generator.state,
+            "actions": model.action_space.np_random.bit_generator.state,
+            "elapsed": _time_limit(environment)._elapsed_steps,
+        },
+    )
+    part.rename(whole)
+    for other in folder.glob("checkpoint-*"):
+        if other != whole:
+            shutil.rmtree(other)
+    print(f"saved at step {model.num_timesteps}", flush=True)
+
+
+def _load(folder: Path) -> tuple[Any, Any, float] | None:
+    """Model, environment and seconds of the latest checkpoint of ours, if there is one."""
+    found = sorted(folder.glob("checkpoint-*"))
+    if not found:
+        return None
+    import jax.numpy as jnp
+    from sbx import SAC
+
+    state = json.loads((found[-1] / "state.json").read_text())
+    environment = make_environment(json.loads((folder.parent / "settings.json").read_text())["environment"])
+    model = SAC.load(found[-1] / "model.zip", env=environment, force_reset=False)
+    model.load_replay_buffer(found[-1] / "replay.pkl")
+    model.env.reset()  # wrappers refuse to step before
+    with np.load(found[-1] / "state.npz", allow_pickle=False) as arrays:
+        model.key = jnp.asarray(arrays["key"])
+        kind, *rest = state["numpy"]
+        np.random.set_state((kind, arrays["numpy_keys"], *rest))  # noqa: NPY002
+        _set_simulator_state(environment, arrays["simulator"])
+    environment.unwrapped.np_random.bit_generator.state = state["environment"]
+    model.action_space.np_random.bit_generator.state = state["actions"]
+    _time_limit(environment)._elapsed_steps = state["elapsed"]
+    return model, environment, state["seconds"]
+
+
+def _time_limit(environment: Any) -> Any:
+    while type(environment).__name__ != "TimeLimit":
+        environment = environment.env
+    return environment
+
+
+def _simulator_state(environment: Any) -> np.ndarray:
+    import mujoco
+
+    model, data = environment.unwrapped.model, environment.unwrapped.data
+    state = np.empty(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION))
+    mujoco.mj_getState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+    return state
+
+
+def _set_simulator_state(environment: Any, state: np.ndarray) -> None:
+    import mujoco
+
+    model, data = environment.unwrapped.model, environment.unwrapped.data
+    mujoco.mj_setState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+    mujoco.mj_forward(model, data)
+    # The forward pass moves what the solver starts from.
+    mujoco.mj_setState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)

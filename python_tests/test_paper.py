@@ -1,0 +1,216 @@
+"""The stages that make the paper's sets: rollouts against a plain loop, a killed run against one that was not."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from paper.actors import Actor, read_stack, save_stack
+from paper.games import find_game
+from paper.logs import choose_behaviour
+from paper.offline import evenly_spaced
+from paper.rollouts import roll_out
+
+import sopr_fast
+from sopr_fast.policies import load
+
+ROOT = Path(__file__).parents[1]
+ENVIRONMENT = "Hopper-v4"
+
+
+def actor_layers(seed=0, dims=(11, 64, 64), actions=3):
+    rng = np.random.default_rng(seed)
+    sizes = {f"hidden_{i}": dims[i : i + 2] for i in range(len(dims) - 1)}
+    sizes |= {"mean": (dims[-1], actions), "log_std": (dims[-1], actions)}
+    layers = {}
+    for name, (wide, high) in sizes.items():
+        layers[f"{name}.weight"] = (rng.standard_normal((high, wide)) / np.sqrt(wide)).astype(np.float16)
+        layers[f"{name}.bias"] = rng.standard_normal(high).astype(np.float16) / 10
+    return layers
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("hopper", ("hopper", "Hopper-v4", None)),
+        ("HalfCheetah-v5", ("halfcheetah", "HalfCheetah-v5", None)),
+        ("Walker2d-v2", ("walker2d", "Walker2d-v4", None)),
+        ("hopper-medium-v2", ("hopper", "Hopper-v4", "medium")),
+        ("halfcheetah-full-replay-v0", ("halfcheetah", "HalfCheetah-v4", "full-replay")),
+        ("walker2d-medium-expert-v5", ("walker2d", "Walker2d-v4", "medium-expert")),
+    ],
+)
+def test_names_of_games(name, expected):
+    game = find_game(name)
+    assert (game.name, game.environment, game.log) == expected
+
+
+@pytest.mark.parametrize("name", ["ant", "hopper-", "hopper-better-v2", "Hopper-v6", ""])
+def test_names_of_no_game(name):
+    with pytest.raises(ValueError, match="Hopper-v6|no game"):
+        find_game(name)
+
+
+def test_an_action_does_not_depend_on_the_batch():
+    actor, rng = Actor(actor_layers()), np.random.default_rng(1)
+    states, noise = rng.standard_normal((100, 11)), rng.standard_normal((100, 3))
+    whole, log_probs = actor.act(states, noise)
+    for rows in (slice(0, 1), slice(57, 58), slice(3, 50), slice(99, 100)):
+        part, part_log_probs = actor.act(states[rows], noise[rows])
+        np.testing.assert_array_equal(part, whole[rows])
+        np.testing.assert_array_equal(part_log_probs, log_probs[rows])
+
+
+def test_actor_agrees_with_the_package_reading_its_file(tmp_path):
+    stack = [actor_layers(seed) for seed in range(3)]
+    save_stack(tmp_path / "a.npz", stack)
+    states, noise = np.random.default_rng(1).standard_normal((2, 40, 11)).astype(np.float32)
+    read, policies = read_stack(tmp_path / "a.npz"), load(tmp_path / "a.npz", stochastic=True)
+    for mine, layers, theirs in zip(read, stack, policies, strict=True):
+        for key, values in layers.items():
+            np.testing.assert_array_equal(mine[key], values)
+        output = theirs.output(torch.from_numpy(states))
+        mean, std = output.mean.numpy(), output.std.numpy()
+        np.testing.assert_allclose(Actor(mine).act(states)[0], mean, atol=1e-6)
+        drawn, log_probs = Actor(mine).act(states, noise[:, :3])
+        np.testing.assert_allclose(np.arctanh(drawn), np.arctanh(mean) + std * noise[:, :3], atol=1e-3)
+        expected = theirs.log_prob(torch.from_numpy(states), torch.from_numpy(drawn))
+        np.testing.assert_allclose(log_probs, expected, atol=1e-2)
+
+
+def test_expert_and_medium():
+    assert choose_behaviour(np.array([0.0, 50, 35, 90, 30, 80])) == (3, 2)
+    assert choose_behaviour(np.array([9.0, 3, 1])) == (0, 0)
+
+
+def test_evenly_spaced_policies():
+    returns = np.array([5.0, 0, 10, 9.9, 0.1, 2.4, 7.6])
+    assert evenly_spaced(returns, 5) == [1, 5, 0, 6, 2]
+    assert evenly_spaced(returns, 20) == [1, 4, 5, 0, 6, 3, 2]
+    assert len(set(evenly_spaced(np.zeros(6), 4))) == 4
+
+
+@pytest.fixture
+def gymnasium():
+    pytest.importorskip("mujoco", reason="needs the extra [paper]")
+    return pytest.importorskip("gymnasium", reason="needs the extra [paper]")
+
+
+def plain_loop(gymnasium, layers, seed, stochastic):
+    """One episode as Gymnasium's documentation has it."""
+    environment, actor = gymnasium.make(ENVIRONMENT), Actor(layers)
+    noise = np.random.default_rng([seed, 1]).standard_normal((1000, 3))
+    state, _ = environment.reset(seed=seed)
+    states, rewards, over, t = [state], [], False, 0
+    while not over:
+        action, _ = actor.act(state[None], noise[t : t + 1] if stochastic else None)
+        state, reward, terminal, truncated, _ = environment.step(action[0])
+        states.append(state)
+        rewards.append(reward)
+        over, t = terminal or truncated, t + 1
+    return np.array(states, np.float32), rewards
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_rollouts_equal_a_plain_loop(gymnasium, stochastic):
+    layers, seeds = actor_layers(), [3, 1, 4, 1, 5, 9]
+    returns = roll_out(layers, ENVIRONMENT, seeds, stochastic=stochastic)
+    episodes = roll_out(layers, ENVIRONMENT, seeds, stochastic=stochastic, record=True)
+    for seed, (total, length), episode in zip(seeds, returns, episodes, strict=True):
+        states, rewards = plain_loop(gymnasium, layers, seed, stochastic)
+        assert (total, length) == (sum(rewards), len(rewards))
+        np.testing.assert_array_equal(episode.states, states)
+        np.testing.assert_array_equal(episode.rewards, np.array(rewards, np.float32))
+    assert len({length for _, length in returns}) > 1
+
+
+def make(stage, out, *options):
+    command = [sys.executable, "-m", "bench.paper", stage, "--out", str(out), "--processes", "1", *options]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def finish(process):
+    out, _ = process.communicate()
+    assert process.returncode == 0, out
+    return out
+
+
+def kill_after(process, line):
+    """Ends a process as a power cut would once it has said `line`."""
+    for said in process.stdout:
+        if said.startswith(line):
+            process.send_signal(signal.SIGKILL)
+            break
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+
+def assert_same_stacks(a, b):
+    for one, other in zip(read_stack(a), read_stack(b), strict=True):
+        for key, values in one.items():
+            np.testing.assert_array_equal(values, other[key])
+
+
+@pytest.mark.slow
+def test_all_stages_and_runs_that_were_killed(gymnasium, tmp_path):
+    for needed in ("sbx", "d3rlpy"):
+        pytest.importorskip(needed, reason="needs the extra [paper]")
+    whole, killed = (tmp_path / part / "smoke" / "hopper-v4" for part in ("whole", "killed"))
+    finish(make("all", tmp_path / "whole", "--game", "hopper-medium-v2"))
+
+    kill_after(make("sac", tmp_path / "killed", "--checkpoint-seconds", "0"), "saved at step 800")
+    assert not (killed / "policies.npz").exists() and list(killed.glob("sac/checkpoint-*"))
+    finish(make("sac", tmp_path / "killed"))
+    assert_same_stacks(whole / "policies.npz", killed / "policies.npz")
+
+    for stage in ("returns", "split", "logs"):
+        finish(make(stage, tmp_path / "killed"))
+    with h5py.File(whole / "logs/medium.hdf5") as a, h5py.File(killed / "logs/medium.hdf5") as b:
+        np.testing.assert_array_equal(a["observations"], b["observations"])
+    kill_after(
+        make("offline", tmp_path / "killed", "--game", "hopper-medium-v2", "--checkpoint-seconds", "0"),
+        "saved at update 13",
+    )
+    finish(make("offline", tmp_path / "killed", "--game", "hopper-medium-v2"))
+    for algorithm in ("bear", "cql", "crr"):
+        assert_same_stacks(whole / f"offline/medium/{algorithm}.npz", killed / f"offline/medium/{algorithm}.npz")
+
+    assert finish(make("all", tmp_path / "whole", "--game", "hopper-medium-v2")).count("hopper-v4") == 12  # at once
+    check_products(whole)
+
+
+def check_products(folder):
+    """Every product is of the kind that the rest of the package reads."""
+    split = json.loads((folder / "split.json").read_text())
+    assert sorted(split["train"] + split["validation"] + split["test_set_2"]) == [0, 1, 2, 3, 4]
+    online = load(folder / "policies.npz", stochastic=True)
+    for name in ("expert", "medium", "medium-replay", "full-replay"):
+        log = sopr_fast.data.load(folder / "logs" / f"{name}.hdf5")
+        assert len(log) == 400 and not (log.terminals & log.timeouts).any()
+        inside = np.setdiff1d(np.arange(400), log.episodes[1:] - 1)
+        np.testing.assert_array_equal(log.next_states[inside], log.states[inside + 1])
+        if name in ("expert", "medium"):
+            actor = online[split[name]]
+            expected = actor.log_prob(torch.from_numpy(log.states), torch.from_numpy(log.actions)).numpy()
+            inner = np.abs(log.actions).max(1) < 0.99
+            np.testing.assert_allclose(log.log_probs[inner], expected[inner], atol=1e-2)
+    assert len(load(folder / "test_set_1/medium/policies.npz")) == 3
+    with open(folder / "distances.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["log"], row["test_set"], row["policies"]) for row in rows] == [
+        ("medium", "I", "3"),
+        ("medium", "II", "1"),
+    ]
+    assert all(float(row["mean"]) > 0 for row in rows)
+    for product in ("policies.npz", "returns.csv", "logs/expert.hdf5", "offline/medium/cql.npz"):
+        manifest = json.loads((folder / f"{product}.json").read_text())
+        assert manifest["settings"]["seed"] == 0 and manifest["versions"]["gymnasium"] and manifest["seconds"] > 0
