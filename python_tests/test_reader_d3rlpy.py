@@ -126,10 +126,11 @@ def test_other_networks_only_with_trust(tmp_path, states, kind):
     with pytest.raises(ValueError, match=rf"policy\.d3: .*{message}.*; trust=True \(--trust\) lets d3rlpy"):
         load(tmp_path / "policy.d3")
     (policy,) = as_policies(load(tmp_path / "policy.d3", trust=True))
-    actions = policy.act(states)
-    assert actions.shape == (len(states), DA)
+    few = states[:20]  # BEAR and CRR draw a hundred actions for each
+    actions = policy.act(few)
+    assert actions.shape == (len(few), DA)
     if kind == "TD3":
-        torch.testing.assert_close(actions, torch.from_numpy(algorithm.predict(states.numpy())))
+        torch.testing.assert_close(actions, torch.from_numpy(algorithm.predict(few.numpy())))
 
 
 def test_its_own_exports(tmp_path, states):
@@ -158,7 +159,8 @@ def test_hostile_file_is_refused_and_not_run(tmp_path):
     weights = io.BytesIO()
     torch.save({"policy": {"_mu.weight": Runs()}}, weights)
     config = json.dumps({"config": {"type": "sac", "params": {}}})
-    for saved in ({"config": config, "torch": Runs()}, {"config": config, "torch": weights.getvalue()}):
+    for poisoned in (Runs(), weights.getvalue()):
+        saved = {"config": config, "torch": poisoned}
         (tmp_path / "policy.d3").write_bytes(pickle.dumps(saved))
         with pytest.raises(ValueError, match=r"policy\.d3: its pickle names posix\.system; only arrays"):
             load(tmp_path)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from sopr_fast.policies import as_policies, load
+from sopr_fast.policies.readers.pickles import RefusedError, read_weights_in
 
 DS, DA = 5, 3
 
@@ -110,6 +111,8 @@ def test_torchscript(tmp_path, module, states):
         load(path)
     (policy,) = load(path, trust=True)
     acts_alike(policy, module, states)
+    with pytest.raises(RefusedError, match="a TorchScript program"):
+        read_weights_in(path.read_bytes())  # as the weights in another file
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

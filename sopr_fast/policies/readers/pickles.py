@@ -64,6 +64,9 @@ def read_weights(file: BinaryIO) -> Any:
     """
     if not zipfile.is_zipfile(file):
         raise RefusedError("no zip archive: it is damaged, or was saved in the form before torch 1.6")
+    with zipfile.ZipFile(file) as archive:
+        if any("/code/" in name or name.endswith("constants.pkl") for name in archive.namelist()):
+            raise RefusedError("a TorchScript program, which older torch would open without asking")
     file.seek(0)
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
