@@ -103,7 +103,7 @@ struct Scratch {
 
     Operands operands;
     struct {  // what they need, for bf16 only
-        float *left, *right, *joint, *queries, *values, *grad, *query_rows, *key_rows;
+        float *left, *right, *keys, *queries, *values, *grad, *query_rows, *key_rows;
         float* tile[3];
     } pairs;
 };

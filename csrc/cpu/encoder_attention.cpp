@@ -12,7 +12,7 @@ void attend(const Shape& s, const Segment& segment, uint32_t layer, const Tape& 
     const int64_t length = segment.length, tokens = tokens_pitch(length);
     const Operands& o = scratch.operands;
     transpose(tape.joint, s.joint_pitch, length, s.width, scratch.queries, tokens, true);
-    const Left joint = o.by_columns(tape.joint, length, 3 * s.width, s.joint_pitch, scratch.pairs.joint);
+    const Left keys = o.by_columns(tape.joint + s.width, length, s.width, s.joint_pitch, scratch.pairs.keys);
     const Right queries = o.right(scratch.queries, s.width, tokens, tokens, scratch.pairs.queries);
     const Left values = o.by_rows(tape.joint + 2 * s.width, length, s.width, s.joint_pitch, scratch.pairs.values);
     const Blocks blocks(length);
@@ -31,7 +31,7 @@ void attend(const Shape& s, const Segment& segment, uint32_t layer, const Tape& 
                 multiply({count,
                           width,
                           o.depth(s.head),
-                          o.from(joint, first, s.width + at),
+                          o.from(keys, first, at),
                           o.from(queries, at, query),
                           {},
                           scores,
@@ -82,7 +82,7 @@ void attend_backward(const Shape& s, const Segment& segment, uint32_t layer, con
     transpose(tape.joint, s.joint_pitch, length, s.width, scratch.queries, tokens, true);
     // Scores are exponents of 2: their gradients carry a factor ln 2.
     transpose(scratch.grad_attended, s.pitch, length, s.width, scratch.grad_attended_t, tokens, true, kLn2);
-    const Left joint = o.by_columns(tape.joint, length, 3 * s.width, s.joint_pitch, pairs.joint);
+    const Left keys_values = o.by_columns(tape.joint + s.width, length, 2 * s.width, s.joint_pitch, pairs.keys);
     const Left key_rows = o.by_rows(tape.joint + s.width, length, s.width, s.joint_pitch, pairs.key_rows);
     const Right query_rows = o.right(tape.joint, length, s.width, s.joint_pitch, pairs.query_rows);
     const Right grad_rows = o.right(scratch.grad_attended, length, s.width, s.pitch, pairs.grad);
@@ -107,7 +107,7 @@ void attend_backward(const Shape& s, const Segment& segment, uint32_t layer, con
                 multiply({count,
                           width,
                           o.depth(s.head),
-                          o.from(joint, first, key_at),
+                          o.from(keys_values, first, at),
                           o.from(queries, at, query),
                           {},
                           scores,
@@ -115,7 +115,7 @@ void attend_backward(const Shape& s, const Segment& segment, uint32_t layer, con
                 multiply({count,
                           width,
                           o.depth(s.head),
-                          o.from(joint, first, value_at),
+                          o.from(keys_values, first, s.width + at),
                           o.from(grad_t, at, query),
                           {},
                           grads,

@@ -217,7 +217,7 @@ Scratch::Scratch(Arena& arena, const Shape& s, int64_t longest, bool backward, b
     if (bf16) {
         const int64_t widest = 3 * s.width > s.feed ? 3 * s.width : s.feed;
         const int64_t rows = pairs_size(longest, widest), columns = pairs_size(s.width, tokens);
-        for (float** buffer : {&pairs.left, &pairs.right, &pairs.joint, &pairs.queries, &pairs.values, &pairs.grad,
+        for (float** buffer : {&pairs.left, &pairs.right, &pairs.keys, &pairs.queries, &pairs.values, &pairs.grad,
                                &pairs.query_rows, &pairs.key_rows})
             *buffer = arena.take(rows > columns ? rows : columns);
         for (float*& tile : pairs.tile) tile = arena.take(pairs_size(kKeys, kPanel));

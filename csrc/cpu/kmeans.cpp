@@ -261,7 +261,7 @@ double Lloyd::inertia() const {
 void kmeans(const KMeans& p, int threads) {
     Arrays measure(0);
     Lloyd(p, threads, measure);
-    const Scratch scratch(measure.bytes(), threads);
+    const WorkerMemory scratch(measure.bytes(), threads);
     for_problems(p.problems, threads, [&](int64_t b, int worker, int inner_threads) {
         Arrays memory = scratch.piece(worker);
         Lloyd lloyd(p, inner_threads, memory);

@@ -9,7 +9,7 @@ void kmeans_assign(const KMeansAssign& p, int threads) {
         memory.take<float>(kChunk * p.width);
         return memory.take<float>(p.clusters * p.width);
     };
-    const Scratch scratch((kChunk + p.clusters) * p.width * sizeof(float), threads);
+    const WorkerMemory scratch((kChunk + p.clusters) * p.width * sizeof(float), threads);
 
     for_problems(p.problems, threads, [&](int64_t b, int worker, int inner_threads) {
         const float* points = p.points + b * p.count * p.width;

@@ -35,7 +35,7 @@ void draw_rows(const Draw& draw, int64_t count, int64_t clusters, uint8_t* taken
 void kmeans_init(const KMeansInit& p, int threads) {
     Arrays measure(0);
     PlusPlus(p, threads, measure);
-    const Scratch scratch(measure.bytes(), threads);
+    const WorkerMemory scratch(measure.bytes(), threads);
     for_problems(p.problems, threads, [&](int64_t b, int worker, int inner_threads) {
         Arrays memory = scratch.piece(worker);
         const Draw draw = {p.seeds[b], p.restart};

@@ -5,8 +5,8 @@
 #pragma once
 
 #include "cpu/pool.h"
-#include "cpu/scratch.h"
 #include "cpu/simd.h"
+#include "cpu/worker_memory.h"
 
 namespace sopr::SOPR_LEVEL {
 

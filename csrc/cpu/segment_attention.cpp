@@ -3,8 +3,8 @@
 #include "cpu/attention_tile.h"
 #include "cpu/order.h"
 #include "cpu/pool.h"
-#include "cpu/scratch.h"
 #include "cpu/table.h"
+#include "cpu/worker_memory.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {
@@ -187,7 +187,7 @@ void attend_backward(const SegmentAttentionBackward& b, const Head& h, const Bac
 
 void segment_attention(const SegmentAttention& p, int threads) {
     const std::vector<int32_t> order = largest_first(p.offsets, p.segments);
-    const Scratch scratch(ForwardMemory(Arrays(0), p.dim).bytes, threads);
+    const WorkerMemory scratch(ForwardMemory(Arrays(0), p.dim).bytes, threads);
     parallel_for(p.segments * p.heads, threads, [&](int64_t item, int worker) {
         const Head head(p, order[item / p.heads], item % p.heads);
         attend(p, head, ForwardMemory(scratch.piece(worker), p.dim));
@@ -198,7 +198,7 @@ void segment_attention_backward(const SegmentAttentionBackward& b, int threads) 
     const SegmentAttention& p = b.forward;
     const std::vector<int32_t> order = largest_first(p.offsets, p.segments);
     const int64_t longest = p.segments ? p.offsets[order[0] + 1] - p.offsets[order[0]] : 0;
-    const Scratch scratch(BackwardMemory(Arrays(0), p.dim, longest).bytes, threads);
+    const WorkerMemory scratch(BackwardMemory(Arrays(0), p.dim, longest).bytes, threads);
     parallel_for(p.segments * p.heads, threads, [&](int64_t item, int worker) {
         const Head head(p, order[item / p.heads], item % p.heads);
         attend_backward(b, head, BackwardMemory(scratch.piece(worker), p.dim, longest));

@@ -1,7 +1,7 @@
 #include "cpu/draws.h"
 #include "cpu/pool.h"
-#include "cpu/scratch.h"
 #include "cpu/table.h"
+#include "cpu/worker_memory.h"
 
 namespace sopr::SOPR_LEVEL {
 
@@ -17,7 +17,7 @@ void segment_dropout(const SegmentDropout& p, int threads) {
     }
     Arrays measure(0);
     measure.take<uint16_t>(longest * pitch);
-    const Scratch scratch(measure.bytes(), threads);
+    const WorkerMemory scratch(measure.bytes(), threads);
     parallel_for(p.segments, threads, [&](int64_t g, int worker) {
         const Drops drops{uint32_t(d.rng[0]),
                           uint32_t(d.rng[1]),

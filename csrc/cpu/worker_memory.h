@@ -26,15 +26,15 @@ class Arrays {
 };
 
 // `pieces` equal pieces of memory, one for each worker, each on its own cache lines.
-class Scratch {
+class WorkerMemory {
   public:
-    Scratch(size_t bytes, int pieces)
+    WorkerMemory(size_t bytes, int pieces)
         : bytes_((bytes + 63) / 64 * 64), memory_(std::aligned_alloc(64, bytes_ * size_t(pieces) + 64)) {
         if (!memory_) throw std::bad_alloc();
     }
-    ~Scratch() { std::free(memory_); }
-    Scratch(const Scratch&) = delete;
-    Scratch& operator=(const Scratch&) = delete;
+    ~WorkerMemory() { std::free(memory_); }
+    WorkerMemory(const WorkerMemory&) = delete;
+    WorkerMemory& operator=(const WorkerMemory&) = delete;
 
     Arrays piece(int index) const { return Arrays(reinterpret_cast<uintptr_t>(memory_) + size_t(index) * bytes_); }
 
