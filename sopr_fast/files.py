@@ -1,15 +1,20 @@
-"""Writing files whole or not at all."""
+"""Files are written whole or not at all; tensors go into safetensors files of a kind, with a description."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+_KEY = "sopr_fast"
 
 
 @contextlib.contextmanager
@@ -33,7 +38,34 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def save_tensors(path: str | os.PathLike, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """A safetensors file with metadata, written whole or not at all."""
+def save_tensors(path: str | os.PathLike, tensors: dict[str, Tensor], kind: str, description: dict[str, Any]) -> None:
+    """A safetensors file of a kind, with a description that JSON can hold; equal contents are equal bytes."""
+    # In one key, since safetensors writes several in any order.
+    metadata = {_KEY: json.dumps({"kind": kind, **description}, sort_keys=True)}
     with atomic_path(path) as temporary:
         save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary, metadata)
+
+
+def load_tensors(path: str | os.PathLike, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the description that `save_tensors` wrote.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is truncated or of another kind.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            description = json.loads((file.metadata() or {}).get(_KEY, "{}"))
+            if description.get("kind") != kind:
+                raise ValueError(f"{path} is not a {kind} of sopr_fast")
+            return {name: file.get_tensor(name) for name in file.keys()}, description  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+
+
+def by_prefix(tensors: dict[str, Tensor], *prefixes: str) -> list[dict[str, Tensor]]:
+    """For each prefix, the tensors named "prefix.name", by name."""
+    return [
+        {name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")}
+        for prefix in prefixes
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from dataclasses import dataclass
@@ -10,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ._version import __version__
 from .config import Config
-from .files import save_tensors
+from .files import by_prefix, load_tensors, save_tensors
 from .metrics import policy_distance
 from .model import ScoringModel
 from .policies import ArrayPolicy, Layout, Policy, as_policies, check_fit, collect
@@ -184,7 +182,7 @@ class Ranker:
             "return_scale": self.return_scale,
             "history": self.history,
         }
-        save_tensors(path, tensors, {"kind": "ranker", "description": json.dumps(description)})
+        save_tensors(path, tensors, "model", description)
 
     def _subsets(self, states: Any, subsets: int | Subsets | None, seed: int) -> tuple[Drawing | None, Subsets | None]:
         if isinstance(subsets, Subsets):
@@ -237,33 +235,22 @@ def load(path: str | os.PathLike) -> Ranker:
         FileNotFoundError: there is no such file.
         ValueError: the file is truncated, of another kind, or of a newer format.
     """
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("kind") != "ranker":
-                raise ValueError(f"{path} is not a model of sopr_fast")
-            description = json.loads(metadata["description"])
-            if description["format"] > _FORMAT:
-                raise ValueError(
-                    f"{path} has format {description['format']}, written by sopr_fast {description['sopr_fast']}; "
-                    f"this version ({__version__}) reads up to {_FORMAT}"
-                )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
-    groups: dict[str, dict[str, Tensor]] = {"model": {}, "training_policies": {}, "subsets": {}}
-    for name, value in tensors.items():
-        group, _, rest = name.partition(".")
-        groups[group][rest] = value
+    tensors, description = load_tensors(path, "model")
+    if description["format"] > _FORMAT:
+        raise ValueError(
+            f"{path} has format {description['format']}, written by sopr_fast {description['sopr_fast']}; "
+            f"this version ({__version__}) reads up to {_FORMAT}"
+        )
+    weights, known, subsets = by_prefix(tensors, "model", "training_policies", "subsets")
     layout = Layout.from_dict(description["layout"])
     model = ScoringModel(description["state_dim"] + layout.width, Config.from_dict(description["config"]))
-    model.load_state_dict(groups["model"])
+    model.load_state_dict(weights)
     return Ranker(
         model,
         layout=layout,
         state_dim=description["state_dim"],
-        training_policies=TrainingPolicies(description["training_policies"], **groups["training_policies"]),
-        subsets=Subsets(**groups["subsets"], states_count=description["states_count"]) if groups["subsets"] else None,
+        training_policies=TrainingPolicies(description["training_policies"], **known),
+        subsets=Subsets(**subsets, states_count=description["states_count"]) if subsets else None,
         history=description["history"],
         seed=description["seed"],
         return_mean=description["return_mean"],

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from . import ops
 from .data.states import as_states, read_rows
-from .files import save_tensors
+from .files import load_tensors, save_tensors
 from .progress import progress_bar
 
 _CLUSTERED_AT_ONCE = 8
@@ -106,7 +105,7 @@ class Subsets:
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes one safetensors file, whole or not at all."""
-        save_tensors(path, self.tensors(), {"kind": "subsets", "states_count": str(self.states_count)})
+        save_tensors(path, self.tensors(), "set of clustered subsets", {"states_count": self.states_count})
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Subsets:
@@ -115,15 +114,8 @@ class Subsets:
         Raises:
             ValueError: the file is truncated or of another kind.
         """
-        try:
-            with safe_open(path, "pt") as file:
-                metadata = file.metadata() or {}
-                if metadata.get("kind") != "subsets":
-                    raise ValueError(f"{path} does not hold subsets of sopr_fast")
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
-        return cls(**tensors, states_count=int(metadata["states_count"]))
+        tensors, description = load_tensors(path, "set of clustered subsets")
+        return cls(**tensors, states_count=description["states_count"])
 
 
 @dataclass(frozen=True)

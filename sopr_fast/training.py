@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -14,13 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from . import losses
 from ._native import torch_on_one_thread
 from .config import Config
-from .files import save_tensors
+from .files import by_prefix, load_tensors, save_tensors
 from .metrics import spearman
 from .model import ScoringModel
 from .progress import progress_bar
@@ -236,32 +234,20 @@ class _Trainer:
         tensors |= {f"best.{name}": value for name, value in self.best_weights.items()}
         for i, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"adam.{i}.{name}": value for name, value in state.items()}
-        metadata = {"kind": "checkpoint", "fingerprint": fingerprint, "progress": json.dumps(vars(self.at))}
-        save_tensors(path, tensors, metadata)
+        save_tensors(path, tensors, "training checkpoint", {"fingerprint": fingerprint, "progress": vars(self.at)})
 
     def restore(self, path: str | os.PathLike, fingerprint: str) -> None:
-        try:
-            with safe_open(path, "pt") as file:
-                metadata = file.metadata() or {}
-                if metadata.get("kind") != "checkpoint":
-                    raise ValueError(f"{path} is not a training checkpoint of sopr_fast")
-                if metadata["fingerprint"] != fingerprint:
-                    raise ValueError(
-                        f"checkpoint {path} is of a run with other policies, returns, states, options or seed; "
-                        "delete it or name another file"
-                    )
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise ValueError(f"checkpoint {path} is not a whole safetensors file: {error}") from error
-        groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "adam": {}}
-        for name, value in tensors.items():
-            group, _, rest = name.partition(".")
-            groups[group][rest] = value
-        self.at = Progress(**json.loads(metadata["progress"]))
-        self.model.load_state_dict(groups["model"])
-        self.best_weights = groups["best"]
+        tensors, description = load_tensors(path, "training checkpoint")
+        if description["fingerprint"] != fingerprint:
+            raise ValueError(
+                f"checkpoint {path} is of a run with other policies, returns, states, options or seed; "
+                "delete it or name another file"
+            )
+        weights, self.best_weights, moments = by_prefix(tensors, "model", "best", "adam")
+        self.at = Progress(**description["progress"])
+        self.model.load_state_dict(weights)
         optimizer = self.optimizer.state_dict()
-        for name, value in groups["adam"].items():
+        for name, value in moments.items():
             i, _, key = name.partition(".")
             optimizer["state"].setdefault(int(i), {})[key] = value
         self.optimizer.load_state_dict(optimizer)

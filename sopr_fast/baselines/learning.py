@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from abc import ABC, abstractmethod
@@ -13,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..files import save_tensors
+from ..files import load_tensors, save_tensors
 from ..progress import progress_bar
 
 _SECONDS_BETWEEN_CHECKPOINTS = 10.0
@@ -125,27 +123,20 @@ def learn(
             if checkpoint is not None and (
                 update + 1 == updates or time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS
             ):
-                metadata = {"kind": "baseline", "fingerprint": fingerprint, "history": json.dumps(history)}
-                save_tensors(checkpoint, learner.tensors(), metadata)
+                description = {"fingerprint": fingerprint, "history": history}
+                save_tensors(checkpoint, learner.tensors(), "baseline checkpoint", description)
                 saved = time.monotonic()
     return history
 
 
 def _read(path: str | os.PathLike, fingerprint: str) -> tuple[dict[str, Tensor], dict[str, list]]:
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("kind") != "baseline":
-                raise ValueError(f"{path} is not a checkpoint of a baseline of sopr_fast")
-            if metadata["fingerprint"] != fingerprint:
-                raise ValueError(
-                    f"checkpoint {path} is of a run with other policies, transitions, options or seed; "
-                    "delete it or name another file"
-                )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"checkpoint {path} is not a whole safetensors file: {error}") from error
-    return tensors, json.loads(metadata["history"])
+    tensors, description = load_tensors(path, "baseline checkpoint")
+    if description["fingerprint"] != fingerprint:
+        raise ValueError(
+            f"checkpoint {path} is of a run with other policies, transitions, options or seed; "
+            "delete it or name another file"
+        )
+    return tensors, description["history"]
 
 
 def fingerprint(*parts: Any) -> str:
