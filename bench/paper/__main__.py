@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from .games import find_game
@@ -24,9 +25,9 @@ STAGES = {
 }
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one stage, or all; what is made already is left alone, what was begun goes on."""
-    options = _options()
+    options = _options(arguments)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     try:
         game, scale = find_game(options.game), SCALES[options.scale]
@@ -44,7 +45,13 @@ def main() -> int:
         for stage in [options.stage] if options.stage != "all" else list(STAGES)[:-2]:
             for product in _run(stage, task):
                 print(f"{stage}: {product}", flush=True)
-    except (ValueError, FileNotFoundError, ImportError) as error:
+    except FileNotFoundError as error:
+        print(f"error: {error.filename} is not there: run the stage that makes it first", file=sys.stderr)
+        return 2
+    except ImportError as error:
+        print(f"error: {error}: the stages need pip install '.[paper]'", file=sys.stderr)
+        return 2
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
@@ -61,13 +68,13 @@ def _run(stage: str, task: Task) -> list[Path | str]:
         "logs": lambda: logs.write_logs(task),
         "offline": lambda: offline.train_all(task),
         "test-sets": lambda: offline.collect_test_sets(task),
-        "distances": lambda: [distances.write_distances(task)],
+        "distances": lambda: distances.write_distances(task),
         "speed": lambda: [sac.speed_of_last(task)],
     }
     return stages[stage]()
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.paper",
         description="Make the paper's sets.",
@@ -82,7 +89,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="for training")
     parser.add_argument("--checkpoint-seconds", type=float, default=600, help="between savings of a training")
     parser.add_argument("--device", default="cpu", help="for training: cpu or cuda")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -19,30 +19,33 @@ from .manifest import Task, is_made, write_manifest
 from .offline import chosen_logs
 
 
-def write_distances(task: Task) -> Path:
-    """Mean, least and largest distance to the nearest training policy per log and test set, to `distances.csv`."""
-    product, begin = task.folder / "distances.csv", time.monotonic()
-    if is_made(product):
-        return product
+def write_distances(task: Task) -> list[Path]:
+    """Mean, least and largest distance to the nearest training policy of each test set, on a log's states, to
+    `distances/LOG.csv`."""
     split = json.loads((task.folder / "split.json").read_text())
     online = load(task.folder / "policies.npz")
     training = [online[i] for i in split["train"]]
-    rows = []
+    (task.folder / "distances").mkdir(exist_ok=True)
+    products = []
     for log in chosen_logs(task):
+        product, begin = task.folder / "distances" / f"{log}.csv", time.monotonic()
+        products.append(product)
+        if is_made(product):
+            continue
         tests = {
             "I": load(task.folder / "test_set_1" / log / "policies.npz"),
             "II": [online[i] for i in split["test_set_2"]],
         }
         states, source = _sample(task, task.folder / "logs" / f"{log}.hdf5")
-        for name, policies in tests.items():
-            found = _distances(training, policies, states, source)
-            rows.append([log, name, len(policies), found.mean(), found.min(), found.max()])
-    with atomic_path(product) as temporary, temporary.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["log", "test_set", "policies", "mean", "min", "max"])
-        writer.writerows([*row[:3], *(f"{value:.6g}" for value in row[3:])] for row in rows)
-    write_manifest(task, product, time.monotonic() - begin)
-    return product
+        with atomic_path(product) as temporary, temporary.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["test_set", "policies", "mean", "min", "max"])
+            for name, policies in tests.items():
+                found = _distances(training, policies, states, source)
+                numbers = (f"{value:.6g}" for value in (found.mean(), found.min(), found.max()))
+                writer.writerow([name, len(policies), *numbers])
+        write_manifest(task, product, time.monotonic() - begin)
+    return products
 
 
 def _sample(task: Task, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
