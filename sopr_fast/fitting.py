@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from . import losses
 from .config import Config
+from .features import CriticColumns, read_features
 from .policies import Layout, Policy, as_policies, check_fit, collect, probe
 from .progress import progress_bar
 from .ranker import Ranker, TrainingPolicies
@@ -33,6 +34,8 @@ def fit(
     *,
     preferences: Any = None,
     validation: tuple[Any, Any] | None = None,
+    features: Mapping[str, Any] | None = None,
+    critic: Callable[[Tensor, Tensor], Any] | None = None,
     config: Config | None = None,
     seed: int = 0,
     keep_subsets: int = 5,
@@ -50,6 +53,12 @@ def fit(
                 `Subsets.draw`.
         preferences: instead of returns, (M, M) of 1 (row better), 0.5 (equal), 0 (worse), nan (unknown).
         validation: (policies, returns) that choose the weights kept; without, the last are.
+        features: what else is known of each policy, training and validation, by its name: a number or F numbers, such
+            as estimates of `sopr_fast.baselines`. They are standardised and added to its cluster vectors by a linear
+            map; `rank` then needs those of the candidates.
+        critic: values of actions, (states (N, dim_s), actions (N, dim_a)) → (N,) or (C, N), such as that of
+            `baselines.BehaviourQ`. They are standardised and join state and action in each row the model reads; `rank`
+            then needs the critic.
         config: options, by default those of the paper.
         seed: of everything random. The same seed gives the same model, on any number of threads.
         keep_subsets: subsets kept with the model, so that `rank` needs no states; 0 for none.
@@ -89,12 +98,25 @@ def fit(
             mean, scale = float(labels.mean()), float(labels.std())
         objective = Objective.from_returns(config, labels, mean, scale)
     validated = None if validation is None else _check_validation(validation, drawing, config)
+    known = None if features is None else read_features(features, names)
+    known_validated = None
+    if validated and features is not None:
+        known_validated = read_features(features, [policy.name for policy in validated[0]])
+        if known_validated.shape[1] != known.shape[1]:
+            raise ValueError(
+                f"validation policies have {known_validated.shape[1]} features each, training policies {known.shape[1]}"
+            )
     everyone = trained + (validated[0] if validated else [])
     with timings.stage("policies"):
         layout = probe(trained, drawing.states, drawing.source)
         if validated:
             check_fit(validated[0], drawing.states, drawing.source, layout)
         columns = _collect_all(everyone, drawing, layout, batch_size, progress)
+        sample = _sample_policies(names, drawing, columns[: len(trained)])
+        judged = None
+        if critic is not None:
+            judged = CriticColumns.fitted(critic, drawing.states, columns[: len(trained)], layout)
+            columns = judged.append(drawing.states, columns, layout)
     with timings.stage("clustering"):
         subsets = drawing.cluster(
             config.clusters,
@@ -107,11 +129,13 @@ def fit(
             subsets,
             columns[: len(trained)],
             objective,
-            validation=_validation(validated, columns[len(trained) :], config, mean, scale) if validated else None,
+            features=known,
+            validation=validated
+            and _validation(validated, columns[len(trained) :], known_validated, config, mean, scale),
             config=config,
             seed=seed,
             checkpoint=checkpoint,
-            fingerprint=_fingerprint(config, seed, names, labels, validated, subsets, columns),
+            fingerprint=_fingerprint(config, seed, names, labels, validated, subsets, columns, known),
             progress=progress,
         )
     kept = subsets.take(min(keep_subsets, len(subsets))) if keep_subsets else None
@@ -120,12 +144,13 @@ def fit(
         model,
         layout=layout,
         state_dim=subsets.state_dim,
-        training_policies=_sample_policies(names, subsets, columns[: len(trained)]),
+        training_policies=sample,
         subsets=kept,
         history=history,
         seed=seed,
         return_mean=mean if in_return_units else 0.0,
         return_scale=scale if in_return_units else 1.0,
+        critic_columns=judged,
         timings=timings,
     )
 
@@ -171,10 +196,15 @@ def _check_validation(validation: tuple[Any, Any], drawing: Drawing, config: Con
 
 
 def _validation(
-    validated: tuple[list[Policy], np.ndarray], columns: Tensor, config: Config, mean: float, scale: float
+    validated: tuple[list[Policy], np.ndarray],
+    columns: Tensor,
+    features: Tensor | None,
+    config: Config,
+    mean: float,
+    scale: float,
 ) -> Validation:
     returns = validated[1]
-    return Validation(columns, returns, Objective.from_returns(config, returns, mean, scale))
+    return Validation(columns, returns, Objective.from_returns(config, returns, mean, scale), features)
 
 
 def _collect_all(policies: list[Policy], drawing: Drawing, layout: Layout, batch_size: int, progress: bool) -> Tensor:
@@ -196,10 +226,10 @@ def _collect_all(policies: list[Policy], drawing: Drawing, layout: Layout, batch
     return columns
 
 
-def _sample_policies(names: list[str], subsets: Subsets, columns: Tensor) -> TrainingPolicies:
-    count = len(subsets.states)
+def _sample_policies(names: list[str], drawing: Drawing, columns: Tensor) -> TrainingPolicies:
+    count = len(drawing.states)
     sample = torch.linspace(0, count - 1, min(_SAMPLED_STATES, count), dtype=torch.float64).long()
-    return TrainingPolicies(names, subsets.states[sample], subsets.source[sample], columns[:, sample].contiguous())
+    return TrainingPolicies(names, drawing.states[sample], drawing.source[sample], columns[:, sample].contiguous())
 
 
 def _fingerprint(
@@ -210,6 +240,7 @@ def _fingerprint(
     validated: tuple[list[Policy], np.ndarray] | None,
     subsets: Subsets,
     columns: Tensor,
+    features: Tensor | None,
 ) -> str:
     """Tells one training run from another; of the columns, a sample."""
     digest = hashlib.sha256(json.dumps([config.to_dict(), seed, names], sort_keys=True).encode())
@@ -217,7 +248,7 @@ def _fingerprint(
     if validated:
         digest.update(json.dumps([policy.name for policy in validated[0]]).encode())
         digest.update(validated[1].tobytes())
-    for tensor in (subsets.rows, subsets.states):
+    for tensor in (subsets.rows, subsets.states, *(() if features is None else (features,))):
         digest.update(tensor.numpy().tobytes())
     every = max(1, columns.shape[1] // _SAMPLED_STATES)
     digest.update(columns[:, ::every].contiguous().numpy().tobytes())

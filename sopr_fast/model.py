@@ -30,13 +30,14 @@ class ScoringModel(nn.Module):
     Args:
         input_dim: features of a state and of what the model sees of a policy there, together.
         config: shapes and options.
+        feature_count: numbers known of each policy, added to its cluster vectors by a linear map.
 
     All layers of an encoder start as identical copies of one, as in the released code.
     """
 
-    def __init__(self, input_dim: int, config: Config) -> None:
+    def __init__(self, input_dim: int, config: Config, feature_count: int = 0) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.feature_count = config, feature_count
         width = config.width
         self.projection = nn.Linear(input_dim, width)
         self.norm = nn.BatchNorm1d(width) if config.input_norm == "batch" else None
@@ -46,6 +47,10 @@ class ScoringModel(nn.Module):
         else:
             self.low = _mlp(width, config.low_feedforward, config.low_layers)
             self.high = _mlp(width, config.high_feedforward, config.high_layers)
+        if feature_count:
+            self.features = nn.Linear(feature_count, width, bias=False)
+            self.register_buffer("feature_mean", torch.zeros(feature_count))
+            self.register_buffer("feature_scale", torch.ones(feature_count))
         if config.class_token:
             self.class_token = nn.Parameter(torch.randn(width) * 0.02)
         else:
@@ -61,12 +66,16 @@ class ScoringModel(nn.Module):
         offsets: Tensor,  # (S, K + 1) int32
         rng: Tensor | None = None,  # (2,) int64: seed and step of dropout, in training mode
         precision: str | None = None,  # of matrix products; by default fp32 in training, else the config's
+        features: Tensor | None = None,  # (P, F) float32, where the model has such
     ) -> Tensor:  # (P, S) float32
         """Scores of P policies on S subsets; in training mode with dropout and the batch norm of this batch."""
         precision = precision or ("fp32" if self.training else self.config.precision)
         projection = self._folded_projection(states, columns, rows)
         low = Tokens(states, columns, rows, offsets)
         clusters = self._encode(LOW, low, rng, precision, projection=projection)  # (P, S, K, E)
+        if features is not None:
+            known = self.features((features - self.feature_mean) / self.feature_scale)
+            clusters = clusters + known[:, None, None]
         return self._score(clusters, offsets, rng, precision)
 
     def _score(self, clusters: Tensor, offsets: Tensor, rng: Tensor | None, precision: str) -> Tensor:

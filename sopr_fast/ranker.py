@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from ._version import __version__
 from .config import Config
+from .features import CriticColumns, read_features
 from .files import by_prefix, load_tensors, save_tensors
 from .metrics import policy_distance
 from .model import ScoringModel
@@ -60,6 +62,7 @@ class Ranker:
         subsets: the clustered subsets kept with it, or None.
         training_policies: a sample of how the training policies act.
         history: losses and correlations of each step, and how training went.
+        critic_columns: the critic whose values join each row, or None; a saved model keeps only their scale.
         timings: seconds by stage of the training; not saved.
     """
 
@@ -75,6 +78,7 @@ class Ranker:
         seed: int,
         return_mean: float = 0.0,
         return_scale: float = 1.0,
+        critic_columns: CriticColumns | None = None,
         timings: dict[str, float] | None = None,
     ) -> None:
         self.model = model.eval()
@@ -82,6 +86,7 @@ class Ranker:
         self.training_policies, self.subsets = training_policies, subsets
         self.history, self.seed = history, seed
         self.return_mean, self.return_scale = return_mean, return_scale
+        self.critic_columns = critic_columns
         self.timings = dict(timings or {})
 
     @property
@@ -94,6 +99,8 @@ class Ranker:
         states: Any = None,
         *,
         subsets: int | Subsets | None = None,
+        features: Mapping[str, Any] | None = None,
+        critic: Callable[[Tensor, Tensor], Any] | None = None,
         seed: int = 0,
         precision: str | None = None,
         batch_size: int = 16384,
@@ -105,6 +112,8 @@ class Ranker:
             candidates: policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like `states`.
             states: (rows, dim_s) logged states, or the path of a file; None for the subsets kept with the model.
             subsets: how many (5, or all that are kept), or clustered `Subsets` to use again.
+            features: the candidates', by name, if the model was trained with features.
+            critic: the critic, if the model was trained with one and loaded from a file.
             seed: of drawing subsets from `states`.
             precision: "fp32" or "bf16", by default that of the model's `Config`.
             batch_size: states shown to a policy at once.
@@ -125,6 +134,8 @@ class Ranker:
         chosen = clustered or drawing
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
         policies = as_policies(candidates, states_count=chosen.states_count, action_count=action_count)
+        known = self._known(features, [policy.name for policy in policies])
+        judged = self._judged(critic)
         with timings.stage("policies"):
             check_fit(policies, chosen.states, chosen.source, self.layout)
         with timings.stage("clustering"):
@@ -143,8 +154,11 @@ class Ranker:
                 with timings.stage("policies"):
                     columns = collect(tile, clustered.states, clustered.source, self.layout, batch_size=batch_size)
                     distances.append(self._distances(tile, batch_size, stored=states is None))
+                    if judged is not None:
+                        columns = judged.append(clustered.states, columns, self.layout)
                 with timings.stage("encoding"):
-                    scores.append(score_grid(self.model, clustered, columns, precision=precision))
+                    of_tile = None if known is None else known[first : first + at_once]
+                    scores.append(score_grid(self.model, clustered, columns, precision=precision, features=of_tile))
                 bar.update(len(tile))
         subset_scores = torch.cat(scores).double().numpy() * self.return_scale + self.return_mean
         ranking = Ranking(
@@ -166,6 +180,8 @@ class Ranker:
             "training_policies.source": known.source,
             "training_policies.columns": known.columns,
         }
+        if self.critic_columns is not None:
+            tensors |= {"critic.mean": self.critic_columns.mean, "critic.scale": self.critic_columns.scale}
         if subsets and self.subsets is not None:
             tensors |= {f"subsets.{name}": value for name, value in self.subsets.tensors().items()}
         description = {
@@ -180,6 +196,7 @@ class Ranker:
             "seed": self.seed,
             "return_mean": self.return_mean,
             "return_scale": self.return_scale,
+            "feature_count": self.model.feature_count,
             "history": self.history,
         }
         save_tensors(path, tensors, "model", description)
@@ -197,6 +214,33 @@ class Ranker:
         drawing = Drawing.draw(states, 5 if subsets is None else subsets, size=self.config.subset_size, seed=seed)
         self._check_dim(drawing.states.shape[1])
         return drawing, None
+
+    def _known(self, features: Mapping[str, Any] | None, names: list[str]) -> Tensor | None:
+        """(P, F), or None for a model without features."""
+        count = self.model.feature_count
+        if features is None or not count:
+            if bool(count) != (features is not None):
+                raise ValueError(
+                    f"this model was trained with {count} features of each policy: give those of the candidates"
+                    if count
+                    else "this model was trained without features: give none"
+                )
+            return None
+        known = read_features(features, names)
+        if known.shape[1] != count:
+            raise ValueError(f"policy {names[0]!r} has {known.shape[1]} features, the model was trained with {count}")
+        return known
+
+    def _judged(self, critic: Callable[[Tensor, Tensor], Any] | None) -> CriticColumns | None:
+        judged = self.critic_columns
+        if judged is None:
+            if critic is not None:
+                raise ValueError("this model was trained without a critic: give none")
+            return None
+        judged = judged if critic is None else replace(judged, critic=critic)
+        if judged.critic is None:
+            raise ValueError("this model was trained with a critic, which no file keeps: give critic=")
+        return judged
 
     def _check_dim(self, dim: int) -> None:
         if dim != self.state_dim:
@@ -241,9 +285,10 @@ def load(path: str | os.PathLike) -> Ranker:
             f"{path} has format {description['format']}, written by sopr_fast {description['sopr_fast']}; "
             f"this version ({__version__}) reads up to {_FORMAT}"
         )
-    weights, known, subsets = by_prefix(tensors, "model", "training_policies", "subsets")
+    weights, known, subsets, critic = by_prefix(tensors, "model", "training_policies", "subsets", "critic")
     layout = Layout.from_dict(description["layout"])
-    model = ScoringModel(description["state_dim"] + layout.width, Config.from_dict(description["config"]))
+    input_dim = description["state_dim"] + layout.width + len(critic.get("mean", ()))
+    model = ScoringModel(input_dim, Config.from_dict(description["config"]), description["feature_count"])
     model.load_state_dict(weights)
     return Ranker(
         model,
@@ -255,6 +300,7 @@ def load(path: str | os.PathLike) -> Ranker:
         seed=description["seed"],
         return_mean=description["return_mean"],
         return_scale=description["return_scale"],
+        critic_columns=CriticColumns(None, **critic) if critic else None,
     )
 
 

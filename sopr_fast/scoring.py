@@ -19,6 +19,7 @@ def score_grid(
     columns: Tensor,  # (P, U, dim_c)
     chosen: Tensor | None = None,  # indices of subsets, all by default
     precision: str | None = None,  # the model's by default
+    features: Tensor | None = None,  # (P, F)
 ) -> Tensor:  # (P, S) float32
     """Scores in eval mode; a cell does not depend on the others, on the tiling or on the number of threads."""
     was_training = model.training
@@ -32,12 +33,14 @@ def score_grid(
         for p in range(0, len(columns), policies_at_once):
             for s in range(0, len(chosen), subsets_at_once):
                 tile = chosen[s : s + subsets_at_once]
+                known = None if features is None else features[p : p + policies_at_once]
                 scores[p : p + policies_at_once, s : s + subsets_at_once] = model(
                     subsets.states,
                     columns[p : p + policies_at_once],
                     subsets.rows[tile],
                     subsets.offsets[tile],
                     precision=precision,
+                    features=known,
                 )
     model.train(was_training)
     return scores

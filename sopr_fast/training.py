@@ -65,6 +65,7 @@ class Validation:
     columns: Tensor  # (V, U, dim_c)
     returns: np.ndarray  # (V,)
     objective: Objective
+    features: Tensor | None = None  # (V, F)
 
 
 @dataclass
@@ -87,6 +88,7 @@ def train(
     columns: Tensor,  # (M, U, dim_c)
     objective: Objective,
     *,
+    features: Tensor | None = None,  # (M, F)
     validation: Validation | None,
     config: Config,
     seed: int,
@@ -99,7 +101,7 @@ def train(
     Everything random depends on (seed, attempt, step) alone, so a run resumed from its checkpoint ends as an
     uninterrupted one. A collapsed run starts afresh, with a lower learning rate, at most twice.
     """
-    trainer = _Trainer(subsets, columns, objective, validation, config, seed)
+    trainer = _Trainer(subsets, columns, features, objective, validation, config, seed)
     if checkpoint is not None and Path(checkpoint).exists():
         trainer.restore(checkpoint, fingerprint)
     saved = time.monotonic()
@@ -129,12 +131,13 @@ class _Trainer:
         self,
         subsets: Subsets,
         columns: Tensor,
+        features: Tensor | None,
         objective: Objective,
         validation: Validation | None,
         config: Config,
         seed: int,
     ) -> None:
-        self.subsets, self.columns, self.objective = subsets, columns, objective
+        self.subsets, self.columns, self.features, self.objective = subsets, columns, features, objective
         self.validation, self.config, self.seed = validation, config, seed
         self.at = Progress()
         self._initialise()
@@ -142,7 +145,14 @@ class _Trainer:
     def _initialise(self) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._random("weights").integers(2**62))
-            self.model = ScoringModel(self.subsets.state_dim + self.columns.shape[2], self.config)
+            input_dim = self.subsets.state_dim + self.columns.shape[2]
+            if self.features is None:
+                self.model = ScoringModel(input_dim, self.config)
+            else:
+                self.model = ScoringModel(input_dim, self.config, self.features.shape[1])
+                self.model.feature_mean.copy_(self.features.mean(0))
+                spread = self.features.std(0, correction=0)
+                self.model.feature_scale.copy_(torch.where(spread > 0, spread, 1.0))
         self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.config.learning_rate)
 
@@ -168,7 +178,8 @@ class _Trainer:
             rows = torch.arange(len(index), dtype=torch.int32)[None]
         key = int(self._random("dropout").integers(2**32))
         self.model.train()
-        scores = self.model(states, columns, rows, offsets, torch.tensor([key, at.step]))[:, 0]
+        rng = torch.tensor([key, at.step])
+        scores = self.model(states, columns, rows, offsets, rng, features=self.features)[:, 0]
         loss = self.objective.loss(scores)
         self.optimizer.zero_grad()
         loss.backward()
@@ -183,7 +194,9 @@ class _Trainer:
     def _validate(self, validation: Validation) -> None:
         count = min(self.config.validation_subsets, len(self.subsets))
         chosen = self._random("validation").choice(len(self.subsets), count, replace=False)
-        scores = score_grid(self.model, self.subsets, validation.columns, torch.from_numpy(chosen)).mean(1)
+        scores = score_grid(
+            self.model, self.subsets, validation.columns, torch.from_numpy(chosen), features=validation.features
+        ).mean(1)
         loss = validation.objective.loss(scores).item()
         correlation = spearman(validation.returns, scores.numpy())
         self.at.record(validation_loss=loss, validation_rank_correlation=correlation)

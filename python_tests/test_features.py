@@ -1,0 +1,114 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from problems import TINY, LinearPolicy, ladder, log, training_gains
+
+import sopr_fast
+from sopr_fast.metrics import spearman
+from sopr_fast.model import ScoringModel
+
+GAINS = training_gains()
+UNSEEN = np.array([0.3, 0.5, 0.8, 1.1, 1.3])
+
+
+def fit(policies, returns, **options):
+    config = dataclasses.replace(TINY, dropout=0.0)
+    return sopr_fast.fit(policies, returns, log(), config=config, progress=False, **options)
+
+
+def alike(names) -> dict[str, LinearPolicy]:
+    """Policies that nothing but their names tells apart."""
+    return dict.fromkeys(names, LinearPolicy(1.0))
+
+
+def test_features_order_policies_that_act_alike():
+    known, asked = alike("abcdefghijkl"), alike("mnopq")
+    features = dict(zip([*known, *asked], [*GAINS, *UNSEEN], strict=True))
+    ranker = fit(known, GAINS, features=features)
+    assert spearman(UNSEEN, ranker.rank(asked, features=features, progress=False).scores) == 1.0
+
+
+def test_a_features_scale_does_not_matter():
+    known, asked = alike("abcdefghijkl"), alike("mnopq")
+    scores = []
+    for scale, shift in ((1.0, 0.0), (1024.0, 4096.0)):
+        features = {n: (scale * g + shift, 7.0) for n, g in zip([*known, *asked], [*GAINS, *UNSEEN], strict=True)}
+        ranker = fit(known, GAINS, features=features)
+        scores.append(ranker.rank(asked, features=features, progress=False).scores)
+    assert np.allclose(*scores, atol=1e-2 * np.ptp(scores[0]))
+
+
+def test_unused_features_change_nothing():
+    torch.manual_seed(0)
+    plain, featured = ScoringModel(6, TINY).eval(), ScoringModel(6, TINY, 3).eval()
+    featured.load_state_dict(plain.state_dict(), strict=False)
+    torch.nn.init.zeros_(featured.features.weight)
+    problem = torch.randn(20, 4), torch.randn(5, 20, 2), torch.arange(20)[None].int(), torch.tensor([[0, 9, 20]]).int()
+    assert torch.equal(featured(*problem, features=torch.randn(5, 3)), plain(*problem))
+
+
+def test_a_critic_orders_policies_by_what_it_says_of_their_actions():
+    """Actions in states alone are noise here: each policy's mean lies in the critic's value of them."""
+    draws = np.random.default_rng(0)
+    noise = draws.standard_normal((17, 600, 1)).astype(np.float32)
+    actions = {f"{i}": np.concatenate([noise[i], noise[i] + gain], 1) for i, gain in enumerate([*GAINS, *UNSEEN])}
+    known = {name: actions[name].astype(np.float32) for name in list(actions)[:12]}
+    asked = {name: actions[name].astype(np.float32) for name in list(actions)[12:]}
+    ranker = fit(known, GAINS, critic=lambda states, actions: actions[:, 1] - actions[:, 0])
+    assert spearman(UNSEEN, ranker.rank(asked, log(), subsets=3, progress=False).scores) == 1.0
+
+
+def test_a_loaded_model_wants_its_features_and_critic_again(tmp_path):
+    def critic(states, actions):
+        return torch.stack([actions.sum(1), states[:, 0]])
+
+    known, asked = ladder(GAINS), ladder(UNSEEN)
+    features = {name: (0.5 * i, i**2) for i, name in enumerate([*known, *asked])}
+    ranker = fit(known, GAINS, features=features, critic=critic)
+    ranker.save(tmp_path / "model.safetensors")
+    loaded = sopr_fast.load(tmp_path / "model.safetensors")
+    expected = ranker.rank(asked, features=features, progress=False)
+    found = loaded.rank(asked, features=features, critic=critic, progress=False)
+    assert np.array_equal(expected.subset_scores, found.subset_scores)
+    with pytest.raises(ValueError, match="trained with 2 features of each policy: give those of the candidates"):
+        loaded.rank(asked, critic=critic)
+    with pytest.raises(ValueError, match="trained with a critic, which no file keeps: give critic="):
+        loaded.rank(asked, features=features)
+
+
+def test_validation_sees_features():
+    known, held_out = alike("abcdefghijkl"), alike("mnopq")
+    features = dict(zip([*known, *held_out], [*GAINS, *UNSEEN], strict=True))
+    ranker = fit(known, GAINS, validation=(held_out, UNSEEN), features=features)
+    assert max(ranker.history["validation_rank_correlation"]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("features", "complaint"),
+    [
+        ([1.0, 2.0], "features must map policy names to numbers, got list"),
+        ({"a": 1.0}, "features hold nothing for policy 'b'"),
+        ({"a": 1.0, "b": (1.0, 2.0)}, r"features of policy 'b' have shape \(2,\), expected \(1,\) as policy 'a'"),
+        ({"a": 1.0, "b": "good"}, "features of policy 'b' must be numbers"),
+        ({"a": 1.0, "b": float("nan")}, r"features of policy 'b' are not finite: \[nan\]"),
+    ],
+)
+def test_wrong_features_are_refused(features, complaint):
+    with pytest.raises((TypeError, ValueError), match=complaint):
+        fit(alike("ab"), [0.0, 1.0], features=features)
+
+
+def test_a_wrong_critic_is_refused():
+    with pytest.raises(TypeError, match=r"critic must be callable on \(states, actions\), got int"):
+        fit(ladder(GAINS), GAINS, critic=3)
+    with pytest.raises(ValueError, match="the critic returned values that are not finite"):
+        fit(ladder(GAINS), GAINS, critic=lambda states, actions: actions[:, 0] / 0)
+    with pytest.raises(ValueError, match=r"the critic returned shape \(\d+, 2\), expected \(\d+,\) or \(C, \d+\)"):
+        fit(ladder(GAINS), GAINS, critic=lambda states, actions: actions)
+    plain = fit(ladder(GAINS), GAINS)
+    with pytest.raises(ValueError, match="trained without a critic: give none"):
+        plain.rank(ladder(UNSEEN), critic=lambda states, actions: actions[:, 0])
+    with pytest.raises(ValueError, match="trained without features: give none"):
+        plain.rank(ladder(UNSEEN), features=dict.fromkeys(ladder(UNSEEN), 1.0))
