@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
-import sys
 from pathlib import Path
+
+from quality import peak_megabytes
 
 import sopr_fast
 from sopr_fast import Config, example
@@ -42,12 +42,11 @@ def main() -> None:
         candidates = {f"{i}": policies[names[i % len(names)]] for i in range(options.policies)}
         timings = ranker.rank(candidates, states, subsets=options.subsets).timings
         what = f"rank {len(candidates)} policies on {options.subsets} subsets"
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1024**2)
     report = {
         "what": f"{what} of {options.subset_size:,} states, {options.clusters} clusters, {options.precision}",
         "seconds": sum(timings.values()),
         "by_stage": timings,
-        "peak_MB": round(peak),
+        "peak_MB": peak_megabytes(),
         "threads": sopr_fast.build_info()["threads"],
         "instruction_set": sopr_fast.build_info()["instruction_set"],
     }

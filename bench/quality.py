@@ -14,6 +14,8 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import resource
+import sys
 import time
 from pathlib import Path
 
@@ -50,7 +52,7 @@ def main() -> None:
         for seed in range(options.first_seed, options.first_seed + options.seeds):
             if (split, seed) in done:
                 continue
-            run = measure(policies, returns, states, config, split, seed, options.rank_subsets)
+            run = measure(policies, returns, states, config, split, seed, options)
             results["runs"].append(run)
             with atomic_path(options.out) as temporary:
                 temporary.write_text(json.dumps(results, indent=1))
@@ -58,7 +60,7 @@ def main() -> None:
     print(summary(results["runs"]))
 
 
-def measure(policies, returns, states, config, split, seed, rank_subsets) -> dict:
+def measure(policies, returns, states, config, split, seed, options) -> dict:
     order = np.random.default_rng(split).permutation(len(policies))
     train, validation, test = np.split(order, [30, 40])
     names = list(policies)
@@ -77,7 +79,10 @@ def measure(policies, returns, states, config, split, seed, rank_subsets) -> dic
         progress=False,
     )
     trained = time.perf_counter() - start
-    ranking = ranker.rank(chosen(test), states, subsets=rank_subsets, seed=seed + 1000, progress=False)
+    if options.models:
+        options.models.mkdir(parents=True, exist_ok=True)
+        ranker.save(options.models / f"split-{split}-seed-{seed}.safetensors", subsets=False)
+    ranking = ranker.rank(chosen(test), states, subsets=options.rank_subsets, seed=seed + 1000, progress=False)
     true = returns[test]
     nearest = nearest_returns(chosen(train), chosen(test), returns[train], states)
     index = test.astype(float)
@@ -95,8 +100,16 @@ def measure(policies, returns, states, config, split, seed, rank_subsets) -> dic
         "restarts": ranker.history["restarts"],
         "last_loss": float(np.mean(ranker.history["loss"][-10:])),
         "fit_seconds": trained,
+        "fit_by_stage": ranker.timings,
+        "peak_MB": peak_megabytes(),
         "rank_seconds": sum(ranking.timings.values()),
     }
+
+
+def peak_megabytes() -> int:
+    """The most memory this process has held."""
+    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit)
 
 
 def nearest_returns(train, test, returns, states) -> np.ndarray:
@@ -147,6 +160,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rank-subsets", type=int, default=5)
     parser.add_argument("--set", nargs="*", default=[], metavar="OPTION=VALUE", help="other options of Config")
+    parser.add_argument("--models", type=Path, help="folder to save the trained models in")
     parser.add_argument("--threads", type=int, default=0, help="0: torch's own number")
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
