@@ -188,6 +188,8 @@ def test_arrays_of_actions_are_the_policies_on_logged_states(log):
     assert found.diagnostics["dropped_rows"] == 12
     whole = method.estimate({"policy": policy}, kept, **quiet)
     assert found.values[0] == pytest.approx(whole.values[0], rel=0.2)
+    both = method.estimate({"array": array, "policy": policy}, log, **quiet)
+    assert both.values[0] == pytest.approx(found.values[0], rel=1e-4) == both.values[1]
     with pytest.raises(ValueError, match="'array' is an array of actions"):
         ModelBased(**SMALL).estimate({"array": array}, log, **quiet)
 

@@ -143,13 +143,12 @@ class Critic:
         """Values (C, N) of the C critics at states (N, dim_s) with actions (N, dim_a), one-hot or probabilities if
         discrete, as arrays or tensors in the log's units."""
         states, actions = (torch.as_tensor(x, dtype=torch.float32) for x in (states, actions))
-        scale = torch.from_numpy(self.log.action_scale) if not self.log.discrete else 1.0
-        device, found = self.log.device, []
-        for first in range(0, len(states), _CHUNK // self.value.network.count + 1):
-            rows = slice(first, first + _CHUNK // self.value.network.count + 1)
-            values = self.value(self.log.normalise(states[rows].to(device)), (actions[rows] / scale).to(device))
-            found.append(self.scale.restore(values.double().cpu()))
-        return torch.cat(found, 1).numpy()
+        if not self.log.discrete:
+            actions = actions / torch.from_numpy(self.log.action_scale)
+        size, device, found = max(64, _CHUNK // self.value.network.count), self.log.device, []
+        for s, a in zip(states.split(size), actions.split(size), strict=True):
+            found.append(self.value(self.log.normalise(s.to(device)), a.to(device)).double().cpu())
+        return self.scale.restore(torch.cat(found, 1)).numpy()
 
     def mean_values(self, actions: PolicyActions, rows: Tensor) -> np.ndarray:
         """(P, M) float64: mean over rows of the table of each policy's action values by its own M critics."""

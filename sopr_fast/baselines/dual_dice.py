@@ -87,7 +87,7 @@ class DualDICE:
                 found, layout, log, draws=self.draws, seed=seed, memory=self.memory, progress=progress
             )
         with timings.stage("training"):
-            learner = _Learner(self, log, actions, discount, seed)
+            learner = DualDICELearner(self, log, actions, discount, seed)
             sample = log.evaluated_rows(64)
             curve = learn(
                 learner,
@@ -126,7 +126,7 @@ class DualDICE:
         )
 
 
-class _Learner(Learner):
+class DualDICELearner(Learner):
     def __init__(self, options: DualDICE, log: Log, actions: PolicyActions, discount: float, seed: int):
         self.options, self.log, self.actions, self.discount = options, log, actions, discount
         self.batches = Batches(log.pools(actions.usable, 1, seed), options.batch_size, seed, log.device)

@@ -65,7 +65,7 @@ class FQE:
             policies: P policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like the states.
             transitions: see `sopr_fast.data.load`.
             discount: γ, at least 0 and less than 1.
-            seed: of everything random.
+            seed: of everything random; the same seed gives the same result on the same number of threads.
             action_count: number of discrete actions where policies return indices.
             checkpoint: file to resume from if it exists; written as training goes. The result is the same.
             device: of networks and data; policies act where they are.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -172,13 +172,8 @@ class PolicyActions:
         self._table = None
         shape = (self.draws, len(log.raw_states), len(self.policies), layout.action_dim)
         if 4 * np.prod(shape, dtype=np.float64) <= memory:
-            table = torch.empty(shape)
             with progress_bar(len(self.policies), "acting", "policy", show=progress) as bar:
-                for p, policy in enumerate(self.policies):
-                    for draw in range(self.draws):
-                        table[draw, :, p] = self._all_rows(policy, draw)
-                    bar.update()
-            self._table = table.to(log.device)
+                self._table = self._everywhere(torch.empty(shape), bar.update).to(log.device)
 
     def __call__(self, rows: Tensor, draw: int = 0) -> Tensor:
         """(..., B) rows → (..., P, B, dim_a)."""
@@ -188,25 +183,29 @@ class PolicyActions:
         acted = torch.stack([self._act(policy, flat, draw) for policy in self.policies], 1)
         return acted.view(*rows.shape, *acted.shape[1:]).transpose(-2, -3).to(self.log.device)
 
-    def _all_rows(self, policy: Policy, draw: int) -> Tensor:
-        rows = len(self.log.raw_states)
-        return torch.cat(
-            [self._act(policy, torch.arange(f, min(f + _ROWS, rows)), draw) for f in range(0, rows, _ROWS)]
-        )
+    def _everywhere(self, table: Tensor, progress: Callable[[int], Any]) -> Tensor:
+        """Fills the table (draws, U, P, dim_a)."""
+        count = len(self.log.raw_states)
+        together = [p for p, policy in enumerate(self.policies) if not isinstance(policy, ArrayPolicy)]
+        if self.layout.kind == "gaussian":
+            together = []
+        if together:
+            policies = [self.policies[p] for p in together]
+            acted = collect(policies, self.log.raw_states, torch.arange(count), self.layout, progress=progress)
+            table[0][:, together] = acted.transpose(0, 1) / self._scale
+        for p in sorted(set(range(len(self.policies))) - set(together)):
+            for draw in range(self.draws):
+                for rows in torch.arange(count).split(_ROWS):
+                    table[draw, rows, p] = self._act(self.policies[p], rows, draw)
+            progress(1)
+        return table
 
     def _act(self, policy: Policy, rows: Tensor, draw: int) -> Tensor:
+        """(B, dim_a) of one policy in rows (B,) of the table."""
         states, source = self.log.raw_states[rows], rows
         if isinstance(policy, ArrayPolicy):
-            source = source.clamp(max=self.log.count - 1)
-        elif (rows >= self.log.count).any():
-            source = None
-        if self.layout.kind == "discrete":
-            return policy.output(states, source).mean
-        if self.layout.kind == "action":
-            return (
-                collect([policy], states, torch.arange(len(states)) if source is None else source, self.layout)[0]
-                / self._scale
-            )
+            source = rows.clamp(max=self.log.count - 1)
+        if self.layout.kind != "gaussian":
+            return policy.output(states, source).mean / self._scale
         key = np.random.SeedSequence([self.seed, draw, int(rows[0])]).generate_state(1)[0]
-        generator = torch.Generator().manual_seed(int(key))
-        return policy.sample(states, generator, source) / self._scale
+        return policy.sample(states, torch.Generator().manual_seed(int(key)), source) / self._scale
