@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,7 +112,7 @@ def test_memory_for_fifty_policies(method):
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)"
     )
     found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], cwd=__file__.rpartition("/")[0], capture_output=True, text=True
+        [sys.executable, "-W", "ignore", "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True
     )
     assert found.returncode == 0, found.stderr
     gigabytes = float(found.stdout.split()[-1])

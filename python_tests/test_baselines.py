@@ -1,6 +1,7 @@
 """What the estimators share: errors, seeds, checkpoints, kinds of policies, warnings, conversion to a ranking."""
 
 import itertools
+import json
 import math
 from dataclasses import replace
 
@@ -55,7 +56,7 @@ def test_same_seed_same_result(method, std, log):
     other = method.estimate(gains(std=std), log, seed=4, **quiet)
     if not (isinstance(method, ImportanceWeighting)):
         assert (other.values != first.values).all()
-    first.to_dict()
+    assert json.loads(json.dumps(first.to_dict()))["names"] == first.names
 
 
 @each_method

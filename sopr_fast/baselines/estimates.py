@@ -56,7 +56,7 @@ class Estimates:
         return Ranking(list(self.names), scores, timings=dict(self.timings))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists and numbers, ready for JSON (nan where a value is undefined)."""
+        """Plain lists and numbers, ready for JSON (nan where a value is undefined); without critics and ratios."""
         return {
             "method": self.method,
             "names": list(self.names),
@@ -69,7 +69,7 @@ class Estimates:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in value.items() if not callable(item)}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
