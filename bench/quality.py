@@ -44,8 +44,9 @@ def main() -> None:
         steps=options.steps,
         **changes,
     )
-    results = json.loads(options.out.read_text()) if options.out.exists() else {"config": config.to_dict(), "runs": []}
-    if results["config"] != config.to_dict():
+    settings = {"config": config.to_dict(), "no_validation": options.no_validation}
+    results = json.loads(options.out.read_text()) if options.out.exists() else {**settings, "runs": []}
+    if any(results[name] != value for name, value in settings.items()):
         raise SystemExit(f"{options.out} holds runs with other options")
     done = {(run["split"], run["seed"]) for run in results["runs"]}
     for split in range(options.first_split, options.first_split + options.splits):
@@ -68,12 +69,15 @@ def measure(policies, returns, states, config, split, seed, options) -> dict:
     def chosen(indices):
         return {names[i]: policies[names[i]] for i in indices}
 
+    held_out = (chosen(validation), returns[validation])
+    if options.no_validation:
+        train, held_out = np.concatenate([train, validation]), None
     start = time.perf_counter()
     ranker = sopr_fast.fit(
         chosen(train),
         returns[train],
         states,
-        validation=(chosen(validation), returns[validation]),
+        validation=held_out,
         config=config,
         seed=seed,
         progress=False,
@@ -96,7 +100,7 @@ def measure(policies, returns, states, config, split, seed, options) -> dict:
         "nearest_spearman": spearman(true, nearest),
         "nearest_regret@3": regret_at_k(true, nearest, 3),
         "best_step": ranker.history["best_step"],
-        "validation_spearman": max(ranker.history["validation_rank_correlation"]),
+        "validation_spearman": max(ranker.history.get("validation_rank_correlation", [float("nan")])),
         "restarts": ranker.history["restarts"],
         "last_loss": float(np.mean(ranker.history["loss"][-10:])),
         "fit_seconds": trained,
@@ -159,6 +163,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--clusters", type=int, default=64)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rank-subsets", type=int, default=5)
+    parser.add_argument(
+        "--no-validation", action="store_true", help="train on the 10 validation policies too and keep the last weights"
+    )
     parser.add_argument("--set", nargs="*", default=[], metavar="OPTION=VALUE", help="other options of Config")
     parser.add_argument("--models", type=Path, help="folder to save the trained models in")
     parser.add_argument("--threads", type=int, default=0, help="0: torch's own number")
