@@ -34,6 +34,7 @@ def weights(ranker):
         {"input_norm": "none"},
         {"tie_margin": 0.2},
         {"action_noise": 0.01},
+        {"training_precision": "bf16", "precision": "bf16"},
         {"subsets": 40},
     ],
     ids=str,

@@ -13,6 +13,7 @@ _CHOICES = {
     "score": ("mean", "sort"),
     "input_norm": ("batch", "none"),
     "precision": ("fp32", "bf16"),
+    "training_precision": ("fp32", "bf16"),
     "validation_metric": ("rank_correlation", "loss"),
 }
 _AT_LEAST_ONE = (
@@ -57,7 +58,8 @@ class Config:
         action_noise: standard deviation of normal noise added to the columns in training.
         validation_subsets: random subsets the validation policies are scored on after each step.
         validation_metric: what chooses the weights kept: "rank_correlation" or "loss" (the latest best).
-        precision: operands of matrix products when scoring: "fp32" or "bf16".
+        precision: operands of matrix products when scoring: "fp32" or "bf16" (fp32 where the processor has none).
+        training_precision: the same when training.
         action_count: number of discrete actions, where policies return their indices.
 
     Raises:
@@ -91,6 +93,7 @@ class Config:
     validation_subsets: int = 3
     validation_metric: str = "rank_correlation"
     precision: str = "fp32"
+    training_precision: str = "fp32"
     action_count: int | None = None
 
     def __post_init__(self) -> None:

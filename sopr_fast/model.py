@@ -65,11 +65,11 @@ class ScoringModel(nn.Module):
         rows: Tensor,  # (S, N) int32
         offsets: Tensor,  # (S, K + 1) int32
         rng: Tensor | None = None,  # (2,) int64: seed and step of dropout, in training mode
-        precision: str | None = None,  # of matrix products; by default fp32 in training, else the config's
+        precision: str | None = None,  # of matrix products; by default the config's
         features: Tensor | None = None,  # (P, F) float32, where the model has such
     ) -> Tensor:  # (P, S) float32
         """Scores of P policies on S subsets; in training mode with dropout and the batch norm of this batch."""
-        precision = precision or ("fp32" if self.training else self.config.precision)
+        precision = precision or (self.config.training_precision if self.training else self.config.precision)
         projection = self._folded_projection(states, columns, rows)
         low = Tokens(states, columns, rows, offsets)
         clusters = self._encode(LOW, low, rng, precision, projection=projection)  # (P, S, K, E)
