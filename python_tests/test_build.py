@@ -90,6 +90,38 @@ assert not torch.cuda.is_initialized()
     assert set(result.stdout.split()) <= {"sopr_fast", "torch", "numpy", "safetensors", "tqdm"} | of_torch
 
 
+@pytest.mark.slow
+def test_an_editable_install_runs_the_sources(tmp_path):
+    """In an environment of its own, which sees the packages of this one."""
+    pytest.importorskip("scikit_build_core", reason="no build tools here")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    fresh = tmp_path / "venv" / "bin" / "python"
+    site = subprocess.run(
+        [fresh, "-c", "import site; print(site.getsitepackages()[0])"], capture_output=True, text=True
+    )
+    (Path(site.stdout.strip()) / "seen.pth").write_text(os.path.dirname(os.path.dirname(torch.__file__)))
+    command = [
+        fresh,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "-e",
+        ROOT,
+        "--no-build-isolation",
+        "--no-deps",
+        "--ignore-installed",
+    ]
+    environment = os.environ | {"SOPR_FAST_CUDA": "OFF", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run([*command, "-C", f"build-dir={tmp_path / 'build'}"], env=environment, check=True)
+    script = "import sopr_fast; print(sopr_fast.__file__, sopr_fast.build_info()['modules']['_cpu'])"
+    result = subprocess.run([fresh, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    package, module = map(Path, result.stdout.split())
+    assert package.parent == ROOT / "sopr_fast"
+    assert tmp_path in module.parents
+
+
 @pytest.fixture
 def configure(tmp_path):
     """Runs CMake's configuration with definitions; returns whether it passed and what it wrote."""
