@@ -26,5 +26,13 @@ def device(request) -> torch.device:
 
 
 @pytest.fixture
+def cuda() -> torch.device:
+    """A CUDA device, for what only such a one can show."""
+    if reason := _why_no_cuda():
+        pytest.skip(reason)
+    return torch.device("cuda")
+
+
+@pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)

@@ -25,10 +25,12 @@ def call(name: str, gradients: tuple[str, ...] = (), tolerance: float = 5e-6, **
     return Call(getattr(ops, name), getattr(reference, name), gradients, tolerance, arguments)
 
 
-def run(function: Callable, call: Call, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def run(function: Callable, call: Call, dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[Tensor]:
     """Outputs, then the gradients of a fixed linear function of the first output."""
     arguments = {
-        name: value.to(dtype, copy=True) if isinstance(value, Tensor) and value.is_floating_point() else value
+        name: value.to(device, dtype if value.is_floating_point() else None, copy=True)
+        if isinstance(value, Tensor)
+        else value
         for name, value in call.arguments.items()
     }
     inputs = [arguments[name].requires_grad_() for name in call.gradients]
@@ -36,7 +38,7 @@ def run(function: Callable, call: Call, dtype: torch.dtype = torch.float32) -> l
     outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     if not inputs:
         return outputs
-    weights = torch.linspace(-1, 1, outputs[0].numel(), dtype=dtype).cos().view(outputs[0].shape)
+    weights = torch.linspace(-1, 1, outputs[0].numel(), dtype=dtype).cos().view(outputs[0].shape).to(device)
     return [*(x.detach() for x in outputs), *torch.autograd.grad(outputs[0], inputs, weights)]
 
 
@@ -97,10 +99,11 @@ CALLS = {
 }
 
 
-def check(name: str) -> None:
+def check(name: str, device: str = "cpu") -> None:
     """Compares an operator with its reference in float64; integers must be equal."""
     one = CALLS[name]
-    found, expected = run(one.operator, one), run(one.reference, one, torch.float64)
+    found, expected = run(one.operator, one, device=device), run(one.reference, one, torch.float64)
+    found = [x.cpu() for x in found]
     assert len(found) == len(expected)
     for number, (a, b) in enumerate(zip(found, expected, strict=True)):
         assert a.shape == b.shape, (name, number, a.shape, b.shape)

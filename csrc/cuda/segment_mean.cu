@@ -37,14 +37,12 @@ __global__ void mean_backward_kernel(SegmentMeanBackward p) {
 
 void segment_mean(const SegmentMean& p, cudaStream_t stream) {
     if (p.segments == 0 || p.width == 0) return;
-    mean_kernel<<<unsigned(p.segments), block_threads(p.width), 0, stream>>>(p);
-    check_launch("segment_mean");
+    launch("segment_mean", mean_kernel, p.segments, 1, block_threads(p.width), stream, p);
 }
 
 void segment_mean_backward(const SegmentMeanBackward& p, cudaStream_t stream) {
     if (p.segments == 0 || p.width == 0) return;
-    mean_backward_kernel<<<unsigned(p.segments), block_threads(p.width), 0, stream>>>(p);
-    check_launch("segment_mean_backward");
+    launch("segment_mean_backward", mean_backward_kernel, p.segments, 1, block_threads(p.width), stream, p);
 }
 
 }  // namespace sopr::cuda

@@ -103,6 +103,7 @@ _segment_attention_backward = define(
     "Tensor log_sum, float scale, float dropout, Tensor? rng, int level, int layer, int segment_base) "
     "-> (Tensor, Tensor, Tensor)",
     cpu=_backward_kernel,
+    cuda=_backward_kernel,
     fake=lambda grad_out, q, k, v, *_: tuple(
         torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)
     ),
@@ -129,6 +130,7 @@ _segment_attention = define(
     "segment_attention(Tensor q, Tensor k, Tensor v, Tensor offsets, float scale, float dropout, Tensor? rng, "
     "int level, int layer, int segment_base) -> (Tensor, Tensor)",
     cpu=_forward,
+    cuda=_forward,
     fake=_fake,
     backward=_backward,
     setup_context=_setup_context,

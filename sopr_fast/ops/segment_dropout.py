@@ -85,6 +85,7 @@ _segment_dropout = define(
     "segment_dropout(Tensor x, Tensor offsets, Tensor rng, float probability, int level, int layer, int site, "
     "int segment_base) -> Tensor",
     cpu=_kernel,
+    cuda=_kernel,
     fake=lambda x, *_: torch.empty_like(x, memory_format=torch.contiguous_format),
     backward=_backward,
     setup_context=_setup_context,

@@ -1,0 +1,34 @@
+// One block a segment, one thread eight columns: those that share a counter of philox.h.
+#include "cuda/dropout.h"
+#include "cuda/kernels_cuda.h"
+#include "cuda/launch.h"
+
+namespace sopr::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads) dropout_kernel(SegmentDropout p) {
+    const int64_t g = blockIdx.x;
+    const int64_t begin = p.offsets[g], length = p.offsets[g + 1] - begin;
+    const int64_t blocks = (p.width + 7) / 8;
+    const Drops drops(p.dropout, g, 0);
+    for (int64_t item = threadIdx.x; item < length * blocks; item += kThreads) {
+        const int64_t row = item / blocks, block = item % blocks;
+        const Philox4 draws = drops.draws(row, block);
+        const int64_t first = (begin + row) * p.width + block * 8;
+#pragma unroll
+        for (uint32_t c = 0; c < 8; ++c)
+            if (block * 8 + c < p.width)
+                p.out[first + c] = p.x[first + c] * (philox_draw(draws, c) < drops.threshold ? 0.0f : drops.scale);
+    }
+}
+
+}  // namespace
+
+void segment_dropout(const SegmentDropout& p, cudaStream_t stream) {
+    if (p.segments == 0 || p.width == 0) return;
+    launch("segment_dropout", dropout_kernel, p.segments, 1, kThreads, stream, p);
+}
+
+}  // namespace sopr::cuda

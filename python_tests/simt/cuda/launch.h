@@ -1,0 +1,34 @@
+// Stands in for csrc/cuda/launch.h: every block in turn, its threads once in order and once in reverse by turns.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <tuple>
+
+namespace sopr::cuda {
+
+constexpr unsigned kWholeWarp = 0xFFFFFFFFu;
+
+template <class... Parameters>
+void launch(const char*, void (*kernel)(Parameters...), int64_t blocks_x, int64_t blocks_y, int threads, cudaStream_t,
+            Parameters... arguments) {
+    struct Call {
+        void (*kernel)(Parameters...);
+        std::tuple<Parameters...> arguments;
+    } call{kernel, {arguments...}};
+    gridDim = dim3(unsigned(blocks_x), unsigned(blocks_y));
+    blockDim = dim3(unsigned(threads));
+    for (int64_t x = 0; x < blocks_x; ++x)
+        for (int64_t y = 0; y < blocks_y; ++y) {
+            blockIdx = dim3(unsigned(x), unsigned(y));
+            simt::run_block(
+                threads, (x + y) % 2,
+                [](void* context) {
+                    Call& call = *static_cast<Call*>(context);
+                    std::apply(call.kernel, call.arguments);
+                },
+                &call);
+        }
+}
+
+}  // namespace sopr::cuda
