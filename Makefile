@@ -15,7 +15,7 @@ CPP := $(shell find csrc bench python_tests -name "*.cpp" -o -name "*.h" -o -nam
 INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
 OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py) python_tests/test_threads.py
 
-.PHONY: demo test test-all bench lint format sanitize matrix clean
+.PHONY: demo test test-all bench lint format sanitize matrix gpu-check clean
 
 demo: $(INSTALLED)
 	.venv/bin/sopr-fast demo $(DEMO_ARGS)
@@ -51,6 +51,10 @@ matrix: build/matrix/oldest/installed build/matrix/newest/installed
 	for torch in oldest newest; do \
 	    build/matrix/$$torch/bin/python -m sopr_fast && build/matrix/$$torch/bin/pytest -q -m "not slow" || exit 1; \
 	done
+
+# On a machine with a GPU, with the torch and the build tools of $(PYTHON): no network. GPU_STAGES="build test bench".
+gpu-check:
+	$(PYTHON) bench/gpu_check.py $(GPU_STAGES)
 
 clean:
 	rm -rf .venv build out dist

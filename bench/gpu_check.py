@@ -1,0 +1,56 @@
+"""What `make gpu-check` runs on a machine with a GPU: build, tests, benchmarks; a stage that fails hides no other.
+
+    python bench/gpu_check.py [build] [test] [bench]        all stages by default
+
+Builds with what is installed and needs no network. Prints a table and writes out/gpu_check.json.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PYTHON = sys.executable
+INSTALL = "-m pip install --no-build-isolation --no-deps -C cmake.define.SOPR_FAST_CUDA=ON -C build-dir=build/gpu ."
+STAGES = {
+    "build": [*INSTALL.split()],
+    "test": ["-m", "pytest", "-q", "python_tests", "-k", "cuda"],
+    "bench": ["-m", "pytest", "-q", "-s", "bench", "-k", "cuda", "--benchmark-json=out/gpu_bench.json"],
+}
+NOTHING_COLLECTED = 5  # pytest's exit status
+STATUS = {0: "passed", NOTHING_COLLECTED: "has nothing to run"}
+
+
+def gpus() -> list[str]:
+    import torch
+
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
+def main(chosen: list[str]) -> int:
+    if unknown := set(chosen) - set(STAGES):
+        print(f"unknown stage {', '.join(sorted(unknown))}; choose from {', '.join(STAGES)}")
+        return 2
+    found = gpus()
+    if not found:
+        print("gpu-check: torch sees no GPU on this machine, so there is nothing to check")
+        return 1
+    (ROOT / "out").mkdir(exist_ok=True)
+    stages = {}
+    for name in chosen or STAGES:
+        start = time.perf_counter()
+        code = subprocess.run([PYTHON, *STAGES[name]], cwd=ROOT).returncode
+        stages[name] = {"status": STATUS.get(code, "failed"), "code": code, "seconds": time.perf_counter() - start}
+    (ROOT / "out" / "gpu_check.json").write_text(json.dumps({"gpus": found, "stages": stages}, indent=1))
+    print(f"\n{', '.join(found)}")
+    for name, stage in stages.items():
+        print(f"  {name:<8}{stage['status']:<20}{stage['seconds']:>8.1f} s")
+    return int(any(stage["status"] == "failed" for stage in stages.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
