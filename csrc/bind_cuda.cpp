@@ -65,4 +65,33 @@ PYBIND11_MODULE(_cuda, m) {
                    at<float>(grad_v)},
                   stream_at(stream));
           });
+
+    m.attr("kmeans_bin") = cuda::kKMeansBin;
+    m.def("kmeans_assign", [](Address points, Address centroids, Address labels, Address distances, int64_t problems,
+                              int64_t count, int64_t clusters, int64_t width, Address stream) {
+        cuda::kmeans_assign({at<float>(points), at<float>(centroids), at<int32_t>(labels), at<float>(distances),
+                             problems, count, clusters, width},
+                            stream_at(stream));
+    });
+    m.def("kmeans_init",
+          [](Address points, Address seeds, Address rows, int64_t problems, int64_t count, int64_t clusters,
+             int64_t width, int64_t restart, bool plus_plus, Address squared, Address weights, Address stream) {
+              cuda::kmeans_init({at<float>(points), at<int64_t>(seeds), at<int32_t>(rows), problems, count, clusters,
+                                 width, restart, plus_plus},
+                                {at<float>(squared), at<int64_t>(weights)}, stream_at(stream));
+          });
+    m.def(
+        "kmeans", [](Address points, Address centroids, Address labels, Address rows, Address offsets, Address inertia,
+                     Address steps_done, int64_t problems, int64_t count, int64_t clusters, int64_t width,
+                     int64_t steps, double tolerance, Address squared, Address sums, Address sizes, Address stream) {
+            cuda::kmeans(
+                {at<float>(points), at<float>(centroids), at<int32_t>(labels), at<int32_t>(rows), at<int32_t>(offsets),
+                 at<double>(inertia), at<int32_t>(steps_done), problems, count, clusters, width, steps, tolerance},
+                {at<float>(squared), at<int64_t>(sums), at<int64_t>(sizes)}, stream_at(stream));
+        });
+    m.def("sort_by_cluster", [](Address labels, Address rows, Address offsets, int64_t problems, int64_t count,
+                                int64_t clusters, Address stream) {
+        cuda::sort_by_cluster({at<int32_t>(labels), at<int32_t>(rows), at<int32_t>(offsets), problems, count, clusters},
+                              stream_at(stream));
+    });
 }

@@ -1,5 +1,6 @@
 """The CUDA kernels' own sources, compiled for the CPU by simt/: what can be known of them without a GPU."""
 
+import importlib
 import importlib.util
 import shutil
 import subprocess
@@ -11,9 +12,10 @@ import pytest
 import torch
 from test_segment_attention import RNG, batch
 
-from sopr_fast import ops
+from sopr_fast import _native, ops
 from sopr_fast.ops import library, reference
 
+kmeans = importlib.import_module("sopr_fast.ops.kmeans")  # ops.kmeans is the function
 HERE = Path(__file__).parent
 CSRC = HERE.parent / "csrc"
 DEFINITIONS = ('SOPR_VERSION="0"', 'SOPR_CUDA_ARCHITECTURES="none"', 'SOPR_CUDA_COMPILER="c++"')
@@ -50,10 +52,12 @@ def emulated(module, monkeypatch):
         getattr(module, kernel)(*map(library._argument, arguments), 0)
 
     monkeypatch.setattr(library, "call_cpu", call)
+    monkeypatch.setattr(_native, "_cuda", module)
+    monkeypatch.setattr(kmeans, "_takes_memory", lambda points: True)
     return ran
 
 
-@pytest.mark.parametrize("name", ["segment_mean", "segment_dropout", "segment_attention"])
+@pytest.mark.parametrize("name", ["segment_mean", "segment_dropout", "segment_attention", "sort_by_cluster"])
 def test_cuda_kernels_match_float64(name, emulated):
     operators.check(name)
     assert set(emulated) <= {name, f"{name}_backward"} and emulated
@@ -82,3 +86,44 @@ def test_cuda_segment_attention_keeps_not_a_number(emulated):
     out = ops.segment_attention(q, k, v, offsets)
     assert out[:10].isfinite().all() and out[:, 0].isfinite().all()
     assert out[10:, 1].isnan().all()
+
+
+def problems(kind, count=150, width=5, seed=0):
+    points = torch.randn(2, count, width, generator=torch.Generator().manual_seed(seed))
+    if kind == "grid":
+        return points.round()
+    if kind == "duplicates":
+        return points[:, torch.arange(count) % 9]
+    if kind == "outlier":
+        points[:, 77] = 1e12
+    return points * 1e-30 if kind == "small" else points
+
+
+@pytest.mark.parametrize("width", [3, 40])
+@pytest.mark.parametrize("kind", ["normal", "grid", "duplicates", "outlier", "small"])
+def test_cuda_kmeans_is_that_of_the_cpu(kind, width, emulated, monkeypatch):
+    """Labels, centroids and steps bit for bit; 20 clusters make two groups of centroids, or one of them empty."""
+    points = problems(kind, width=width)
+    start = points[:, :20].clone()
+    start[:, 7] = 50 * points.abs().max()
+
+    def results():
+        seeds = torch.tensor([3, -(2**40)])
+        chosen = [kmeans._init(points, 20, seeds, 1, plus_plus) for plus_plus in (True, False)]
+        found = ops.kmeans(points, 20, init=start, iterations=4)
+        return *chosen, *ops.kmeans_assign(points, start), *found
+
+    mine = results()
+    assert set(emulated) == {"kmeans_init", "kmeans_assign", "kmeans"}
+    monkeypatch.undo()
+    expected = results()
+    if _native._cpu.isa == "portable":  # without fused multiply-adds
+        assert torch.equal(mine[1], expected[1])
+        return
+    for a, b in zip(mine, expected, strict=True):
+        assert torch.equal(a, b) if a.dtype != torch.float64 else torch.allclose(a, b, rtol=1e-12, atol=0)
+
+
+def test_cuda_kmeans_plusplus_draws_as_the_reference(emulated):
+    points, seeds = problems("normal", 300, 6), torch.tensor([5, 6])
+    assert torch.equal(ops.kmeans_plusplus(points, 20, 5), reference.kmeans_init(points.double(), 20, seeds, 0, True))

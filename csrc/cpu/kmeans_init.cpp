@@ -1,25 +1,12 @@
 // The points that k-means starts from: k-means++, or distinct rows at random.
 #include "cpu/kmeans_plusplus.h"
 #include "cpu/table.h"
-#include "philox.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {
 
-struct Draw {
-    int64_t seed, restart;
-
-    // An integer in [0, bound), from draw `number` of `round`.
-    uint64_t operator()(uint64_t bound, int64_t round, int64_t number) const {
-        const Philox4 bits = philox(uint32_t(seed), uint32_t(uint64_t(seed) >> 32), uint32_t(number), uint32_t(round),
-                                    uint32_t(restart), philox_place(kClusteringLevel, 0, 0, 0));
-        const uint64_t fraction = uint64_t(bits.word[1]) << 32 | bits.word[0];
-        return uint64_t((static_cast<unsigned __int128>(fraction) * bound) >> 64);
-    }
-};
-
 // Floyd's method: after step j, the rows drawn are a uniform sample of the first count - clusters + j + 1.
-void draw_rows(const Draw& draw, int64_t count, int64_t clusters, uint8_t* taken, int32_t* rows) {
+void draw_rows(const ClusteringDraw& draw, int64_t count, int64_t clusters, uint8_t* taken, int32_t* rows) {
     for (int64_t i = 0; i < count; ++i) taken[i] = 0;
     for (int64_t j = 0; j < clusters; ++j) {
         const int64_t last = count - clusters + j;
@@ -38,7 +25,7 @@ void kmeans_init(const KMeansInit& p, int threads) {
     const WorkerMemory scratch(measure.bytes(), threads);
     for_problems(p.problems, threads, [&](int64_t b, int worker, int inner_threads) {
         Arrays memory = scratch.piece(worker);
-        const Draw draw = {p.seeds[b], p.restart};
+        const ClusteringDraw draw = {p.seeds[b], p.restart};
         int32_t* rows = p.rows + b * p.clusters;
         if (p.plus_plus)
             PlusPlus(p, inner_threads, memory).choose(p.points + b * p.count * p.width, draw, rows, inner_threads);

@@ -35,7 +35,6 @@ struct PlusPlus {
     void choose(const float* given, const Draw& draw, int32_t* rows, int inner_threads);
 
   private:
-    static constexpr int64_t kMaxCandidates = 32;
     static constexpr int64_t kBin = 128;
 
     Groups groups;  // labels are rounds
@@ -223,7 +222,7 @@ inline void PlusPlus::choose(const float* given, const Draw& draw, int32_t* rows
     rows[0] = int32_t(draw(uint64_t(count), 0, 0));
     start(rows[0]);
 
-    const int64_t number = 2 + int64_t(__builtin_log(double(clusters)));
+    const int64_t number = candidates_of(clusters);
     int64_t next_group = 8;
     for (int64_t round = 1; round < clusters; ++round) {
         if (total >> 36 < uint64_t(count)) weigh();

@@ -7,11 +7,11 @@
 #include "cpu/pool.h"
 #include "cpu/simd.h"
 #include "cpu/worker_memory.h"
+#include "kmeans_numbers.h"
 
 namespace sopr::SOPR_LEVEL {
 
 constexpr int64_t kChunk = 1024;  // points that one thread takes at a time; a multiple of kLanes
-constexpr int kTop = 50;  // scaled magnitudes stay below 2^kTop: neither squares nor small differences leave fp32
 
 inline int64_t blocks_of(int64_t points) { return (points + kLanes - 1) / kLanes; }
 inline int64_t chunks_of(int64_t points) { return (points + kChunk - 1) / kChunk; }
@@ -28,28 +28,6 @@ inline float largest_magnitude(const float* x, int64_t count) {
     float magnitude;
     __builtin_memcpy(&magnitude, &largest, sizeof magnitude);
     return magnitude;
-}
-
-// The least e with magnitude < 2^e.
-inline int exponent_above(float magnitude) {
-    int exponent = 0;
-    __builtin_frexpf(magnitude, &exponent);
-    return exponent;
-}
-
-// The power of two that data of this magnitude is multiplied by: exact, and so are the ratios of distances.
-inline float scale_of(float magnitude) {
-    if (magnitude == 0) return 1;
-    const int shift = kTop - exponent_above(magnitude);
-    return __builtin_ldexpf(1, shift < 126 ? shift : 126);
-}
-
-// The power of two that turns magnitudes up to `largest` into integers, so that sums of `count` of them fit 63 bits.
-inline float integer_scale_of(float largest, int64_t count) {
-    if (largest == 0) return 1;
-    const int bits = 64 - __builtin_clzll(uint64_t(count));
-    const int shift = 62 - bits - exponent_above(largest);
-    return __builtin_ldexpf(1, shift < 126 ? shift : 126);
 }
 
 // kLanes rows → one packed block (width, kLanes), by transposing squares of four by four.

@@ -7,6 +7,25 @@
 
 namespace sopr::cuda {
 
+// What Lloyd's steps keep between them; nothing need be in it.
+struct KMeansMemory {
+    float* squared;  // (B, N)
+    int64_t* sums;   // (B, K, D)
+    int64_t* sizes;  // (B, K)
+};
+
+constexpr int kKMeansBin = 128;  // rows whose weights k-means++ keeps together
+
+struct KMeansInitMemory {
+    float* squared;    // (B, N)
+    int64_t* weights;  // (B, ceil(N / kKMeansBin))
+};
+
+void kmeans_assign(const KMeansAssign&, cudaStream_t stream);
+void kmeans_init(const KMeansInit&, const KMeansInitMemory&, cudaStream_t stream);
+void kmeans(const KMeans&, const KMeansMemory&, cudaStream_t stream);
+void sort_by_cluster(const SortByCluster&, cudaStream_t stream);
+
 void segment_mean(const SegmentMean&, cudaStream_t stream);
 void segment_mean_backward(const SegmentMeanBackward&, cudaStream_t stream);
 void segment_dropout(const SegmentDropout&, cudaStream_t stream);

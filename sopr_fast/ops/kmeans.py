@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from .. import _native
 from .library import call, check_tensor, define
 
 
@@ -237,7 +238,8 @@ def _assign_fake(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
 def _init_kernel(points: Tensor, k: int, seeds: Tensor, restart: int, plus_plus: bool) -> Tensor:
     points, seeds = points.contiguous(), seeds.contiguous()
     rows = _init_fake(points, k, seeds, restart, plus_plus)
-    call("kmeans_init", points.device, points, seeds, rows, *_sizes(points, k), restart, plus_plus)
+    memory = _init_memory(points) if _takes_memory(points) else ()
+    call("kmeans_init", points.device, points, seeds, rows, *_sizes(points, k), restart, plus_plus, *memory)
     return rows
 
 
@@ -250,7 +252,8 @@ def _lloyd_kernel(points: Tensor, start: Tensor, iterations: int, tolerance: flo
     centroids, labels, inertia, steps, rows, offsets = outputs = _lloyd_fake(points, start, iterations, tolerance)
     centroids.copy_(start)
     pointers = points, centroids, labels, rows, offsets, inertia, steps
-    call("kmeans", points.device, *pointers, *_sizes(points, start.shape[1]), iterations, tolerance)
+    memory = _lloyd_memory(points, start) if _takes_memory(points) else ()
+    call("kmeans", points.device, *pointers, *_sizes(points, start.shape[1]), iterations, tolerance, *memory)
     return outputs
 
 
@@ -277,6 +280,21 @@ def _sort_fake(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return torch.empty_like(labels), labels.new_empty(labels.shape[0], k + 1)
 
 
+def _takes_memory(points: Tensor) -> bool:
+    return points.device.type == "cuda"  # CPU kernels have their own
+
+
+def _init_memory(points: Tensor) -> tuple[Tensor, ...]:
+    problems, count = points.shape[:2]
+    bins = -(-count // _native._cuda.kmeans_bin)
+    return points.new_empty(problems, count), points.new_empty(problems, bins, dtype=torch.int64)
+
+
+def _lloyd_memory(points: Tensor, start: Tensor) -> tuple[Tensor, ...]:
+    sums = points.new_empty(start.shape, dtype=torch.int64)
+    return points.new_empty(points.shape[:2]), sums, points.new_empty(start.shape[:2], dtype=torch.int64)
+
+
 def _sizes(points: Tensor, k: int) -> tuple[int, int, int, int]:
     problems, count, width = points.shape
     return problems, count, k, width
@@ -285,21 +303,25 @@ def _sizes(points: Tensor, k: int) -> tuple[int, int, int, int]:
 _assign = define(
     "kmeans_assign(Tensor points, Tensor centroids) -> (Tensor, Tensor)",
     cpu=_assign_kernel,
+    cuda=_assign_kernel,
     fake=_assign_fake,
 )
 _init = define(
     "kmeans_init(Tensor points, SymInt k, Tensor seeds, int restart, bool plus_plus) -> Tensor",
     cpu=_init_kernel,
+    cuda=_init_kernel,
     fake=_init_fake,
 )
 _lloyd = define(
     "kmeans(Tensor points, Tensor start, int iterations, float tolerance)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     cpu=_lloyd_kernel,
+    cuda=_lloyd_kernel,
     fake=_lloyd_fake,
 )
 _sort = define(
     "sort_by_cluster(Tensor labels, SymInt k) -> (Tensor, Tensor)",
     cpu=_sort_kernel,
+    cuda=_sort_kernel,
     fake=_sort_fake,
 )

@@ -1,0 +1,108 @@
+// What the k-means kernels share. One block owns one problem: its barriers suffice, and every problem stops by itself.
+//
+// Distances add up squared differences in the order of the columns, with fused multiply-adds, as csrc/cpu does.
+#pragma once
+
+#include "cuda/launch.h"
+#include "kernels.h"
+#include "kmeans_numbers.h"
+
+namespace sopr::cuda {
+
+constexpr int kProblemThreads = 512, kProblemWarps = kProblemThreads / 32;
+constexpr int kGroup = 16;  // centres that a point is compared with at a time
+
+// combine over the values of all threads, in an order that does not change; a barrier.
+template <class T, class Combine>
+__device__ T block_reduce(T value, const Combine& combine) {
+    __shared__ T parts[kProblemWarps];
+    for (int step = 16; step > 0; step /= 2) value = combine(value, __shfl_xor_sync(kWholeWarp, value, step));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+    __syncthreads();
+    value = parts[0];
+    for (int warp = 1; warp < kProblemWarps; ++warp) value = combine(value, parts[warp]);
+    return value;
+}
+
+template <class T>
+__device__ T block_sum(T value) {
+    return block_reduce(value, [](T a, T b) { return a + b; });
+}
+
+__device__ inline float largest_magnitude(const float* x, int64_t count) {
+    float largest = 0;
+    for (int64_t i = threadIdx.x; i < count; i += kProblemThreads) largest = fmaxf(largest, fabsf(x[i]));
+    return block_reduce(largest, [](float a, float b) { return fmaxf(a, b); });
+}
+
+__device__ inline float squared_distance(const float* point, const float* centre, float centre_scale, float scale,
+                                         int64_t width) {
+    float squared = 0;
+    for (int64_t d = 0; d < width; ++d) {
+        const float difference = point[d] * scale - centre[d] * centre_scale;
+        squared = fmaf(difference, difference, squared);
+    }
+    return squared;
+}
+
+// One row a thread, compared with groups of centres that pass through shared memory, kChunk columns at a time.
+template <int kChunk>
+struct Comparison {
+    float x[kChunk];
+    float squared[kGroup];
+
+    // squared[g] = from this thread's point (null: anything) to the row centre(g), times centre_scale, for g < number.
+    // All threads of the block call it. The first call for a point is `fresh`.
+    template <class Centre>
+    __device__ void measure(const float* point, float scale, bool fresh, const Centre& centre, float centre_scale,
+                            int number, int64_t width, float* tile) {
+#pragma unroll
+        for (int g = 0; g < kGroup; ++g) squared[g] = 0;
+        for (int64_t d = 0; d < width; d += kChunk) {
+            __syncthreads();
+            for (int i = threadIdx.x; i < kGroup * kChunk; i += kProblemThreads) {
+                const int g = i / kChunk, c = i % kChunk;
+                tile[i] = g < number && d + c < width ? centre(g)[d + c] * centre_scale : 0.0f;
+            }
+            if (fresh || width > kChunk)
+#pragma unroll
+                for (int c = 0; c < kChunk; ++c) x[c] = point && d + c < width ? point[d + c] * scale : 0.0f;
+            __syncthreads();
+#pragma unroll
+            for (int g = 0; g < kGroup; ++g)
+#pragma unroll
+                for (int c = 0; c < kChunk; ++c) {
+                    const float difference = x[c] - tile[g * kChunk + c];
+                    squared[g] = fmaf(difference, difference, squared[g]);
+                }
+        }
+    }
+
+    // The nearest of all centroids, the first of several, and its squared distance.
+    __device__ void nearest(const float* point, float scale, const float* centroids, float centroids_scale,
+                            int64_t clusters, int64_t width, float* tile, float& least, int32_t& label) {
+        least = INFINITY;
+        label = 0;
+        for (int64_t k = 0; k < clusters; k += kGroup) {
+            const int number = int(clusters - k < kGroup ? clusters - k : kGroup);
+            measure(
+                point, scale, k == 0, [&](int g) { return centroids + (k + g) * width; }, centroids_scale, number,
+                width, tile);
+#pragma unroll
+            for (int g = 0; g < kGroup; ++g)
+                if (g < number && squared[g] < least) {
+                    least = squared[g];
+                    label = int32_t(k + g);
+                }
+        }
+    }
+};
+
+// Of a kernel's copies for 8, 16, 24 and 32 columns, the least that holds a row; wider rows pass in chunks of 32.
+template <class Kernel>
+Kernel by_width(int64_t width, Kernel of8, Kernel of16, Kernel of24, Kernel of32) {
+    return width <= 8 ? of8 : width <= 16 ? of16 : width <= 24 ? of24 : of32;
+}
+
+}  // namespace sopr::cuda

@@ -1,0 +1,184 @@
+// The points that k-means starts from, one block a problem: the draws and the integer weights of
+// csrc/cpu/kmeans_plusplus.h, so the same rows.
+#include "cuda/kernels_cuda.h"
+#include "cuda/kmeans_block.h"
+
+namespace sopr::cuda {
+namespace {
+
+constexpr int64_t kBin = kKMeansBin;
+
+// The first i in begin : end at which the running sum of value(i) passes the target, which is reduced by the sum before
+// it. A whole warp calls it.
+template <class Value>
+__device__ int64_t passing(int64_t begin, int64_t end, uint64_t& target, const Value& value) {
+    const int lane = threadIdx.x % 32;
+    for (int64_t base = begin; base < end; base += 32) {
+        const unsigned long long mine = base + lane < end ? value(base + lane) : 0;
+        unsigned long long sum = mine;
+        for (int step = 1; step < 32; step *= 2) {
+            const unsigned long long before = __shfl_up_sync(kWholeWarp, sum, step);
+            if (lane >= step) sum += before;
+        }
+        const unsigned passed = __ballot_sync(kWholeWarp, sum > target);
+        if (passed) {
+            const int at = __ffs(int(passed)) - 1;
+            target -= __shfl_sync(kWholeWarp, sum - mine, at);
+            return base + at;
+        }
+        target -= __shfl_sync(kWholeWarp, sum, 31);
+    }
+    return end - 1;
+}
+
+struct PlusPlus {
+    int64_t count, width, clusters, bins;
+    const float* points;  // (N, D), as given
+    float* squared;       // (N), scaled, to the nearest centre
+    int64_t* weights;     // (bins), sums over kBin rows
+    float scale, to_weight;
+
+    __device__ PlusPlus(const KMeansInit& p, const KMeansInitMemory& memory, int64_t b)
+        : count(p.count),
+          width(p.width),
+          clusters(p.clusters),
+          bins((p.count + kBin - 1) / kBin),
+          points(p.points + b * count * width),
+          squared(memory.squared + b * count),
+          weights(memory.weights + b * bins),
+          scale(scale_of(largest_magnitude(points, count * width))),
+          to_weight(1) {}
+
+    __device__ uint64_t weight_of(float x) const { return uint64_t(int64_t(x * to_weight)); }
+
+    // Squared distances to a row, or what is less of them and what there was.
+    __device__ void take(int64_t centre, bool first) {
+        for (int64_t row = threadIdx.x; row < count; row += kProblemThreads) {
+            const float to = squared_distance(points + row * width, points + centre * width, scale, scale, width);
+            if (first || to <= squared[row]) squared[row] = to;
+        }
+        __syncthreads();
+    }
+
+    // Weights with 62 bits for their sum, whatever the distances have shrunk to.
+    __device__ void set_unit() { to_weight = integer_scale_of(largest_magnitude(squared, count), count); }
+
+    // The weights of bins, and the sum of all.
+    __device__ uint64_t weigh() {
+        const int lane = threadIdx.x % 32;
+        unsigned long long total = 0;
+        for (int64_t bin = threadIdx.x / 32; bin < bins; bin += kProblemWarps) {
+            unsigned long long sum = 0;
+            for (int64_t row = bin * kBin + lane; row < (bin + 1) * kBin && row < count; row += 32)
+                sum += weight_of(squared[row]);
+            for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
+            if (lane == 0) {
+                weights[bin] = int64_t(sum);
+                total += sum;
+            }
+        }
+        return block_sum(total);
+    }
+
+    // The row at which the running sum of weights passes the target.
+    __device__ int32_t sample(uint64_t target) const {
+        const int64_t bin = passing(0, bins, target, [&](int64_t i) { return uint64_t(weights[i]); });
+        const int64_t end = (bin + 1) * kBin < count ? (bin + 1) * kBin : count;
+        return int32_t(passing(bin * kBin, end, target, [&](int64_t row) { return weight_of(squared[row]); }));
+    }
+
+    // Of the drawn rows, the one that takes most weight away; of several, the first.
+    template <int kChunk>
+    __device__ int best_of(const int32_t* drawn, int candidates, float* tile) const {
+        int best = 0;
+        unsigned long long most = 0;
+        Comparison<kChunk> comparison;
+        for (int begin = 0; begin < candidates; begin += kGroup) {
+            const int number = candidates - begin < kGroup ? candidates - begin : kGroup;
+            unsigned long long gains[kGroup] = {};
+            for (int64_t first = 0; first < count; first += kProblemThreads) {
+                const int64_t row = first + threadIdx.x;
+                comparison.measure(
+                    row < count ? points + row * width : nullptr, scale, true,
+                    [&](int g) { return points + int64_t(drawn[begin + g]) * width; }, scale, number, width, tile);
+                if (row >= count) continue;
+                const float now = squared[row];
+#pragma unroll
+                for (int g = 0; g < kGroup; ++g)
+                    if (g < number && comparison.squared[g] <= now)
+                        gains[g] += weight_of(now) - weight_of(comparison.squared[g]);
+            }
+#pragma unroll
+            for (int g = 0; g < kGroup; ++g) {
+                const unsigned long long gain = block_sum(gains[g]);
+                if (g < number && gain > most) {
+                    most = gain;
+                    best = begin + g;
+                }
+            }
+        }
+        return best;
+    }
+};
+
+template <int kChunk>
+__global__ void __launch_bounds__(kProblemThreads)
+    plus_plus_kernel(KMeansInit p, KMeansInitMemory memory, int candidates) {
+    __shared__ float tile[kGroup * kChunk];
+    __shared__ int32_t drawn[kMaxCandidates];
+    const ClusteringDraw draw = {p.seeds[blockIdx.x], p.restart};
+    int32_t* rows = p.rows + blockIdx.x * p.clusters;
+    PlusPlus problem(p, memory, blockIdx.x);
+    const int64_t start = int64_t(draw(uint64_t(p.count), 0, 0));
+    problem.take(start, true);
+    problem.set_unit();
+    if (threadIdx.x == 0) rows[0] = int32_t(start);
+    for (int64_t round = 1; round < p.clusters; ++round) {
+        uint64_t total = problem.weigh();
+        if (total >> 36 < uint64_t(p.count)) {
+            problem.set_unit();
+            total = problem.weigh();
+        }
+        if (total == 0) {
+            for (int64_t k = round + threadIdx.x; k < p.clusters; k += kProblemThreads) rows[k] = int32_t(start);
+            return;
+        }
+        for (int c = threadIdx.x / 32; c < candidates; c += kProblemWarps) {
+            const int32_t row = problem.sample(draw(total, round, c));
+            if (threadIdx.x % 32 == 0) drawn[c] = row;
+        }
+        __syncthreads();
+        const int best = problem.best_of<kChunk>(drawn, candidates, tile);
+        problem.take(drawn[best], false);
+        if (threadIdx.x == 0) rows[round] = drawn[best];
+    }
+}
+
+// Floyd's method, by one thread: after step j, the rows drawn are a uniform sample of the first N - K + j + 1.
+__global__ void __launch_bounds__(kProblemThreads) distinct_kernel(KMeansInit p, KMeansInitMemory memory) {
+    const ClusteringDraw draw = {p.seeds[blockIdx.x], p.restart};
+    int32_t* rows = p.rows + blockIdx.x * p.clusters;
+    float* taken = memory.squared + blockIdx.x * p.count;
+    for (int64_t i = threadIdx.x; i < p.count; i += kProblemThreads) taken[i] = 0;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (int64_t j = 0; j < p.clusters; ++j) {
+        const int64_t last = p.count - p.clusters + j;
+        const int64_t chosen = int64_t(draw(uint64_t(last) + 1, j, 0));
+        const int64_t row = taken[chosen] != 0 ? last : chosen;
+        taken[row] = 1;
+        rows[j] = int32_t(row);
+    }
+}
+
+}  // namespace
+
+void kmeans_init(const KMeansInit& p, const KMeansInitMemory& memory, cudaStream_t stream) {
+    if (p.problems == 0) return;
+    if (!p.plus_plus) return launch("kmeans_init", distinct_kernel, p.problems, 1, kProblemThreads, stream, p, memory);
+    const auto kernel =
+        by_width(p.width, plus_plus_kernel<8>, plus_plus_kernel<16>, plus_plus_kernel<24>, plus_plus_kernel<32>);
+    launch("kmeans_init", kernel, p.problems, 1, kProblemThreads, stream, p, memory, candidates_of(p.clusters));
+}
+
+}  // namespace sopr::cuda
