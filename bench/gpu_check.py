@@ -1,6 +1,6 @@
 """What `make gpu-check` runs on a machine with a GPU: build, tests, benchmarks; a stage that fails hides no other.
 
-    python bench/gpu_check.py [build] [test] [bench]        all stages by default
+    python bench/gpu_check.py [build] [module] [test] [bench]        all stages by default
 
 Builds with what is installed and needs no network. Prints a table and writes out/gpu_check.json.
 """
@@ -18,6 +18,7 @@ PYTHON = sys.executable
 INSTALL = "-m pip install --no-build-isolation --no-deps -C cmake.define.SOPR_FAST_CUDA=ON -C build-dir=build/gpu ."
 STAGES = {
     "build": [*INSTALL.split()],
+    "module": ["-c", "from sopr_fast import _native; assert _native._cuda, 'sopr_fast was built without CUDA'"],
     "test": ["-m", "pytest", "-q", "python_tests", "-k", "cuda"],
     "bench": ["-m", "pytest", "-q", "-s", "bench", "-k", "cuda", "--benchmark-json=out/gpu_bench.json"],
 }

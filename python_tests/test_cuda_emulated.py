@@ -127,3 +127,8 @@ def test_cuda_kmeans_is_that_of_the_cpu(kind, width, emulated, monkeypatch):
 def test_cuda_kmeans_plusplus_draws_as_the_reference(emulated):
     points, seeds = problems("normal", 300, 6), torch.tensor([5, 6])
     assert torch.equal(ops.kmeans_plusplus(points, 20, 5), reference.kmeans_init(points.double(), 20, seeds, 0, True))
+
+
+def test_tensors_of_several_devices_are_refused():
+    with pytest.raises(ValueError, match="segment_mean: tensors lie on cpu, meta; all must be on one device"):
+        library.call_cuda("segment_mean", torch.zeros(1), torch.zeros(1, device="meta"))

@@ -39,8 +39,15 @@ def call_cpu(kernel: str, *arguments: Tensor | float | None) -> None:
 
 
 def call_cuda(kernel: str, *arguments: Tensor | float | None) -> None:
-    """Runs a CUDA kernel on the current stream of the first tensor's device."""
-    device = next(a.device for a in arguments if isinstance(a, Tensor))
+    """Runs a CUDA kernel on the current stream of the tensors' device.
+
+    Raises:
+        ValueError: the tensors lie on several devices, whose addresses mean nothing to each other.
+    """
+    devices = {a.device for a in arguments if isinstance(a, Tensor)}
+    if len(devices) > 1:
+        raise ValueError(f"{kernel}: tensors lie on {', '.join(sorted(map(str, devices)))}; all must be on one device")
+    (device,) = devices
     with torch.cuda.device(device):
         stream = torch.cuda.current_stream(device).cuda_stream
         getattr(_native._cuda, kernel)(*map(_argument, arguments), stream)
