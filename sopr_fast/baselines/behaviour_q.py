@@ -13,7 +13,7 @@ from ..timing import Timings
 from .critics import Critic, CriticLearner
 from .estimates import Estimates
 from .learning import Batches, fingerprint, learn
-from .log import Log, PolicyActions, read
+from .log import Log, PolicyActions, check_discount, read
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,7 @@ class BehaviourQ:
 
         At timeouts the next action is not known, and those rows are left out.
         """
-        if not 0 <= discount < 1:
-            raise ValueError(f"discount must be at least 0 and less than 1, got {discount}")
+        check_discount(discount)
         log = Log(load(transitions), action_count=action_count, device=device)
         return self._fit(log, discount, seed, checkpoint, progress)[0]
 

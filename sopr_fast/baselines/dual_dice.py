@@ -88,22 +88,13 @@ class DualDICE:
             )
         with timings.stage("training"):
             learner = DualDICELearner(self, log, actions, discount, seed)
-            sample = log.evaluated_rows(64)
             curve = learn(
                 learner,
                 self.updates,
                 description="DualDICE",
                 watch=lambda: learner.values(log.evaluated_rows(4096))[0].tolist(),
                 checkpoint=checkpoint,
-                fingerprint=fingerprint(
-                    self,
-                    discount,
-                    seed,
-                    [policy.name for policy in found],
-                    log.rewards,
-                    log.raw_states,
-                    actions(sample),
-                ),
+                fingerprint=fingerprint(self, discount, seed, *actions.identity()),
                 progress=progress,
             )
         with timings.stage("evaluation"):

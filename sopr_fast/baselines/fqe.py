@@ -103,22 +103,13 @@ class FQE:
             )
             critic = Critic(learner.target, learner.scale, log)
             initial = log.initial[:: len(log.initial) // 1024 + 1]
-            sample = log.evaluated_rows(64)
             curve = learn(
                 learner,
                 self.updates,
                 description="FQE",
                 watch=lambda: critic.mean_values(actions, initial).mean(1).tolist(),
                 checkpoint=checkpoint,
-                fingerprint=fingerprint(
-                    self,
-                    discount,
-                    seed,
-                    [policy.name for policy in found],
-                    log.rewards,
-                    log.raw_states,
-                    actions(sample),
-                ),
+                fingerprint=fingerprint(self, discount, seed, *actions.identity()),
                 progress=progress,
             )
         with timings.stage("evaluation"):

@@ -117,6 +117,11 @@ def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
     return torch.from_numpy(actions)
 
 
+def check_discount(discount: float) -> None:
+    if not 0 <= discount < 1:
+        raise ValueError(f"discount must be at least 0 and less than 1, got {discount}")
+
+
 def read(
     policies: Any, transitions: Any, *, discount: float, action_count: int | None, device: torch.device | str
 ) -> tuple[list[Policy], Layout, Log]:
@@ -125,8 +130,7 @@ def read(
     Raises:
         TypeError, ValueError: names the policy, row or option at fault.
     """
-    if not 0 <= discount < 1:
-        raise ValueError(f"discount must be at least 0 and less than 1, got {discount}")
+    check_discount(discount)
     transitions = load(transitions)
     found = as_policies(policies, states_count=len(transitions), action_count=action_count)
     states, source = torch.from_numpy(transitions.states), torch.arange(len(transitions))
@@ -174,6 +178,11 @@ class PolicyActions:
         if 4 * np.prod(shape, dtype=np.float64) <= memory:
             with progress_bar(len(self.policies), "acting", "policy", show=progress) as bar:
                 self._table = self._everywhere(torch.empty(shape), bar.update).to(log.device)
+
+    def identity(self) -> tuple[Any, ...]:
+        """What tells these policies on this log from others, for `learning.fingerprint`."""
+        names = [policy.name for policy in self.policies]
+        return names, self.log.rewards, self.log.raw_states, self(self.log.evaluated_rows(64))
 
     def __call__(self, rows: Tensor, draw: int = 0) -> Tensor:
         """(..., B) rows → (..., P, B, dim_a)."""
