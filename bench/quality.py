@@ -1,4 +1,4 @@
-"""How well SOPR-T orders real policies it has not seen, beside two trivial rankings.
+"""How well SOPR-T orders real policies it has not seen, plain and with pessimism, beside two trivial rankings.
 
 For each split of the 50 HalfCheetah snapshots into 30 training, 10 validation and 10 test policies
 (numpy.random.default_rng(split).permutation(50)) and each seed: train, rank the 10, compare with their returns.
@@ -17,6 +17,7 @@ import json
 import resource
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from sopr_fast.data import load_states
 from sopr_fast.files import atomic_path
 from sopr_fast.metrics import policy_distance, regret_at_k, spearman
 from sopr_fast.policies import as_policies, collect, load, probe
+from sopr_fast.ranker import ForeignPolicyWarning
 
 
 def main() -> None:
@@ -86,15 +88,23 @@ def measure(policies, returns, states, config, split, seed, options) -> dict:
     if options.models:
         options.models.mkdir(parents=True, exist_ok=True)
         ranker.save(options.models / f"split-{split}-seed-{seed}.safetensors", subsets=False)
-    ranking = ranker.rank(chosen(test), states, subsets=options.rank_subsets, seed=seed + 1000, progress=False)
-    true = returns[test]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ForeignPolicyWarning)
+        ranking = ranker.rank(
+            chosen(test), states, subsets=options.rank_subsets, pessimism=1, seed=seed + 1000, progress=False
+        )
+    true, plain = returns[test], ranking.subset_scores.mean(1)
     nearest = nearest_returns(chosen(train), chosen(test), returns[train], states)
     index = test.astype(float)
     return {
         "split": split,
         "seed": seed,
-        "spearman": spearman(true, ranking.scores),
-        "regret@3": regret_at_k(true, ranking.scores, 3),
+        "scores": plain.tolist(),
+        "penalties": ranking.penalties.tolist(),
+        "spearman": spearman(true, plain),
+        "regret@3": regret_at_k(true, plain, 3),
+        "pessimistic_spearman": spearman(true, ranking.scores),
+        "pessimistic_regret@3": regret_at_k(true, ranking.scores, 3),
         "index_spearman": spearman(true, index),
         "index_regret@3": regret_at_k(true, index, 3),
         "nearest_spearman": spearman(true, nearest),
@@ -138,7 +148,12 @@ def read_set(folder: Path | None):
 
 def summary(runs: list[dict]) -> str:
     lines = [f"{'':<24}{'Spearman':>10}{'min':>8}{'regret@3':>10}{'max':>8}"]
-    for label, prefix in (("SOPR-T", ""), ("snapshot index", "index_"), ("nearest policy's return", "nearest_")):
+    for label, prefix in (
+        ("SOPR-T", ""),
+        ("SOPR-T, pessimism 1", "pessimistic_"),
+        ("snapshot index", "index_"),
+        ("nearest policy's return", "nearest_"),
+    ):
         rho = np.array([run[f"{prefix}spearman"] for run in runs])
         regret = np.array([run[f"{prefix}regret@3"] for run in runs])
         lines.append(f"{label:<24}{rho.mean():>10.3f}{rho.min():>8.3f}{regret.mean():>10.4f}{regret.max():>8.4f}")
@@ -148,7 +163,8 @@ def summary(runs: list[dict]) -> str:
 
 
 def _line(run: dict) -> str:
-    values = (f"{name} {run[name]:.3f}" for name in ("spearman", "regret@3", "index_spearman", "nearest_spearman"))
+    shown = ("spearman", "regret@3", "pessimistic_spearman", "index_spearman", "nearest_spearman")
+    values = (f"{name} {run[name]:.3f}" for name in shown)
     return f"split {run['split']} seed {run['seed']}  " + "  ".join(values) + f"  {run['fit_seconds']:.0f} s"
 
 

@@ -57,6 +57,8 @@ def test_fit_then_rank(files, capsys):
     assert sorted(ranking["order"]) == [f"gain-{i:03d}" for i in range(12)]
     assert ranking["standard_errors"] == [None] * 12
 
+    assert rank("--json", "--pessimism", "1") == 0
+    assert len(json.loads(capsys.readouterr().out)["penalties"]) == 12
     assert rank("--csv", "--subsets", "2", "--precision", "bf16") == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert [row["rank"] for row in rows] == [str(i) for i in range(1, 13)]

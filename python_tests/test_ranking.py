@@ -124,6 +124,52 @@ def test_foreign_candidates_are_named(ranker, candidates):
     assert distance == pytest.approx(away.min(), rel=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::sopr_fast.ForeignPolicyWarning")
+def test_pessimism_marks_down_what_acts_unlike_the_training_policies(ranker, candidates, tmp_path):
+    candidates |= {"odd": lambda states: -np.sign(states[:, :2])}
+    plain, doubtful = (ranker.rank(candidates, log(), pessimism=x) for x in (0, 0.5))
+    assert plain.penalties.tolist() == [0] * 4
+    assert np.array_equal(plain.subset_scores, doubtful.subset_scores)
+
+    known = ladder(training_gains())
+    actions = np.stack([policy(ranker.training_policies.states.numpy()) for policy in known.values()]).astype(float)
+    own = ((actions[:, None] - actions[None]) ** 2).sum(-1).mean(-1)
+    np.fill_diagonal(own, np.inf)
+    spread = ranker.rank(known).scores.std()
+    penalties = 0.5 * spread * np.log(1 + plain.distances / np.quantile(own.min(1), 0.9))
+    np.testing.assert_allclose(doubtful.penalties, penalties, rtol=1e-5)
+    np.testing.assert_allclose(doubtful.scores, plain.scores - penalties, rtol=1e-5)
+    assert doubtful.penalties.argmax() == 3 and "penalty" in doubtful.table() and "penalty" not in plain.table()
+
+    a, b = doubtful.subset_scores[0], doubtful.subset_scores[3]
+    errors = (a - b).std(ddof=1) / np.sqrt(5)
+    expected = norm.cdf(((a - b).mean() - penalties[0] + penalties[3]) / errors)
+    assert doubtful.win_probability[0, 3] == pytest.approx(expected, rel=1e-5)
+
+    ranker.save(tmp_path / "model.safetensors")
+    loaded = sopr_fast.load(tmp_path / "model.safetensors").rank(candidates, log(), pessimism=0.5)
+    assert np.array_equal(loaded.scores, doubtful.scores)
+
+
+def test_pessimism_leaves_policies_of_unknown_distance(ranker, candidates):
+    states = log(seed=8)
+    ranking = ranker.rank({name: policy(states) for name, policy in candidates.items()}, states, pessimism=1)
+    assert ranking.penalties.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("pessimism", [-1, np.nan, np.inf, "much"])
+def test_pessimism_must_be_a_number(ranker, candidates, pessimism):
+    with pytest.raises(ValueError, match="pessimism must be a finite number, 0 or more"):
+        ranker.rank(candidates, log(), pessimism=pessimism)
+
+
+def test_equal_training_policies_leave_nothing_to_measure_pessimism_by():
+    gains = [0.2, 0.2, 1.0, 1.0]
+    twins = dict(zip("abcd", (ladder([gain])[f"gain-{gain:.3f}"] for gain in gains), strict=True))
+    ranker = sopr_fast.fit(twins, gains, log(), config=TINY, progress=False)
+    assert ranker.rank(twins, pessimism=1).penalties.tolist() == [0] * 4
+
+
 def test_arrays_of_actions_follow_the_states(ranker, candidates):
     states = log(seed=8)
     arrays = {name: policy(states) for name, policy in candidates.items()}

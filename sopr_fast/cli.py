@@ -79,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_policies(ranking)
     _add_states(ranking, required=False)
     ranking.add_argument("--subsets", type=int, metavar="N", help="subsets to score on (default: 5, or all kept)")
+    ranking.add_argument(
+        "--pessimism", type=float, default=0.0, metavar="X", help="mark down candidates unlike the training policies"
+    )
     ranking.add_argument("--seed", type=int, default=0, help="of drawing subsets from --states")
     ranking.add_argument("--precision", choices=("fp32", "bf16"), help="default: that of the model")
     form = ranking.add_mutually_exclusive_group()
@@ -182,6 +185,7 @@ def _rank(options: argparse.Namespace) -> None:
         options.states,
         model=options.model,
         subsets=options.subsets,
+        pessimism=options.pessimism,
         seed=options.seed,
         precision=options.precision,
     )

@@ -16,15 +16,19 @@ from torch import Tensor
 from . import losses
 from .config import Config
 from .features import CriticColumns, read_features
+from .model import ScoringModel
 from .policies import Layout, Policy, as_policies, check_fit, collect, probe
 from .progress import progress_bar
-from .ranker import Ranker, TrainingPolicies
+from .ranker import Ranker
+from .scoring import score_grid
 from .subsets import Drawing, Subsets
 from .timing import Timings
 from .training import Objective, Validation, train
+from .training_policies import TrainingPolicies
 
 _MEMORY_BYTES = 1 << 30
 _SAMPLED_STATES = 1024
+_SCORED_SUBSETS = 5
 
 
 def fit(
@@ -112,7 +116,8 @@ def fit(
         if validated:
             check_fit(validated[0], drawing.states, drawing.source, layout)
         columns = _collect_all(everyone, drawing, layout, batch_size, progress)
-        sample = _sample_policies(names, drawing, columns[: len(trained)])
+        remembered = _spread(len(drawing.states), _SAMPLED_STATES)
+        acting = columns[: len(trained), remembered].contiguous()
         judged = None
         if critic is not None:
             judged = CriticColumns.fitted(critic, drawing.states, columns[: len(trained)], layout)
@@ -138,18 +143,21 @@ def fit(
             fingerprint=_fingerprint(config, seed, names, labels, validated, subsets, columns, known),
             progress=progress,
         )
+    unit_mean, unit_scale = (mean, scale) if config.loss == "mse" else (0.0, 1.0)
+    scores = _mean_scores(model, subsets, columns[: len(trained)], known) * unit_scale + unit_mean
     kept = subsets.take(min(keep_subsets, len(subsets))) if keep_subsets else None
-    in_return_units = config.loss == "mse"
     return Ranker(
         model,
         layout=layout,
         state_dim=subsets.state_dim,
-        training_policies=sample,
+        training_policies=TrainingPolicies(
+            names, drawing.states[remembered], drawing.source[remembered], acting, scores
+        ),
         subsets=kept,
         history=history,
         seed=seed,
-        return_mean=mean if in_return_units else 0.0,
-        return_scale=scale if in_return_units else 1.0,
+        return_mean=unit_mean,
+        return_scale=unit_scale,
         critic_columns=judged,
         timings=timings,
     )
@@ -226,10 +234,15 @@ def _collect_all(policies: list[Policy], drawing: Drawing, layout: Layout, batch
     return columns
 
 
-def _sample_policies(names: list[str], drawing: Drawing, columns: Tensor) -> TrainingPolicies:
-    count = len(drawing.states)
-    sample = torch.linspace(0, count - 1, min(_SAMPLED_STATES, count), dtype=torch.float64).long()
-    return TrainingPolicies(names, drawing.states[sample], drawing.source[sample], columns[:, sample].contiguous())
+def _spread(count: int, most: int) -> Tensor:
+    """Indices of at most `most` of `count` rows, evenly spread."""
+    return torch.linspace(0, count - 1, min(most, count), dtype=torch.float64).long()
+
+
+def _mean_scores(model: ScoringModel, subsets: Subsets, columns: Tensor, features: Tensor | None) -> Tensor:
+    """(M,) float64, over the first subsets."""
+    first = torch.arange(min(_SCORED_SUBSETS, len(subsets)))
+    return score_grid(model, subsets, columns, first, features=features).double().mean(1)
 
 
 def _fingerprint(

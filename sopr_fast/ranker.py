@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,40 +17,21 @@ from ._version import __version__
 from .config import Config
 from .features import CriticColumns, read_features
 from .files import by_prefix, load_tensors, save_tensors
-from .metrics import policy_distance
 from .model import ScoringModel
-from .policies import ArrayPolicy, Layout, Policy, as_policies, check_fit, collect
+from .policies import Layout, as_policies, check_fit, collect
 from .progress import progress_bar
 from .ranking import Ranking
 from .scoring import score_grid
 from .subsets import Drawing, Subsets
 from .timing import Timings
+from .training_policies import TrainingPolicies
 
-_FORMAT = 1
+_FORMAT = 2
 _COLUMN_BYTES = 256 << 20
-_FOREIGN = 3.0
 
 
 class ForeignPolicyWarning(UserWarning):
     """A candidate acts unlike every training policy: its score is an extrapolation."""
-
-
-@dataclass(frozen=True, eq=False)
-class TrainingPolicies:
-    """What is kept of the training policies: columns (M, R, dim_c) on a sample of states (R, dim_s)."""
-
-    names: list[str]
-    states: Tensor
-    source: Tensor
-    columns: Tensor
-
-    def distance_limit(self) -> float:
-        """Three times the largest distance from one of them to its nearest other (Eq. 3)."""
-        nearest = [
-            policy_distance(np.delete(self.columns.numpy(), i, 0), self.columns.numpy()[i : i + 1])[0][0]
-            for i in range(len(self.columns))
-        ]
-        return _FOREIGN * float(max(nearest))
 
 
 class Ranker:
@@ -60,7 +42,7 @@ class Ranker:
         config, seed: what it was trained with.
         layout: what it sees of a policy.
         subsets: the clustered subsets kept with it, or None.
-        training_policies: a sample of how the training policies act.
+        training_policies: a sample of how the training policies act, and their scores.
         history: losses and correlations of each step, and how training went.
         critic_columns: the critic whose values join each row, or None; a saved model keeps only their scale.
         timings: seconds by stage of the training; not saved.
@@ -101,6 +83,7 @@ class Ranker:
         subsets: int | Subsets | None = None,
         features: Mapping[str, Any] | None = None,
         critic: Callable[[Tensor, Tensor], Any] | None = None,
+        pessimism: float = 0.0,
         seed: int = 0,
         precision: str | None = None,
         batch_size: int = 16384,
@@ -114,6 +97,8 @@ class Ranker:
             subsets: how many (5, or all that are kept), or clustered `Subsets` to use again.
             features: the candidates', by name, if the model was trained with features.
             critic: the critic, if the model was trained with one and loaded from a file.
+            pessimism: what a candidate that acts unlike every training policy loses: this many times
+                `TrainingPolicies.penalties` of its distance. 0, the paper's way, loses nothing; 1 is a good start.
             seed: of drawing subsets from `states`.
             precision: "fp32" or "bf16", by default that of the model's `Config`.
             batch_size: states shown to a policy at once.
@@ -128,6 +113,8 @@ class Ranker:
         """
         if precision not in (None, "fp32", "bf16"):
             raise ValueError(f"precision is {precision!r}; choose 'fp32' or 'bf16'")
+        if not (isinstance(pessimism, int | float) and 0 <= pessimism < math.inf):
+            raise ValueError(f"pessimism must be a finite number, 0 or more, got {pessimism!r}")
         timings = Timings()
         with timings.stage("drawing"):
             drawing, clustered = self._subsets(states, subsets, seed)
@@ -153,7 +140,11 @@ class Ranker:
                 tile = policies[first : first + at_once]
                 with timings.stage("policies"):
                     columns = collect(tile, clustered.states, clustered.source, self.layout, batch_size=batch_size)
-                    distances.append(self._distances(tile, batch_size, stored=states is None))
+                    distances.append(
+                        self.training_policies.distances(
+                            tile, self.layout, batch_size=batch_size, same_log=states is None
+                        )
+                    )
                     if judged is not None:
                         columns = judged.append(clustered.states, columns, self.layout)
                 with timings.stage("encoding"):
@@ -161,12 +152,14 @@ class Ranker:
                     scores.append(score_grid(self.model, clustered, columns, precision=precision, features=of_tile))
                 bar.update(len(tile))
         subset_scores = torch.cat(scores).double().numpy() * self.return_scale + self.return_mean
+        apart = np.concatenate(distances)
         ranking = Ranking(
             [policy.name for policy in policies],
             subset_scores,
-            np.concatenate(distances),
-            self.training_policies.distance_limit(),
-            dict(timings),
+            penalties=pessimism * self.training_policies.penalties(apart),
+            distances=apart,
+            distance_limit=self.training_policies.distance_limit,
+            timings=dict(timings),
         )
         _warn_of_foreign(ranking)
         return ranking
@@ -179,6 +172,7 @@ class Ranker:
             "training_policies.states": known.states,
             "training_policies.source": known.source,
             "training_policies.columns": known.columns,
+            "training_policies.scores": known.scores,
         }
         if self.critic_columns is not None:
             tensors |= {"critic.mean": self.critic_columns.mean, "critic.scale": self.critic_columns.scale}
@@ -245,17 +239,6 @@ class Ranker:
     def _check_dim(self, dim: int) -> None:
         if dim != self.state_dim:
             raise ValueError(f"states have {dim} features, the model was trained on {self.state_dim}")
-
-    def _distances(self, policies: list[Policy], batch_size: int, *, stored: bool) -> np.ndarray:
-        """Eq. 3 for each policy; nan for arrays of actions on other states than the training's."""
-        known = self.training_policies
-        distances = np.full(len(policies), np.nan)
-        able = [i for i, policy in enumerate(policies) if stored or not isinstance(policy, ArrayPolicy)]
-        if able:
-            chosen = [policies[i] for i in able]
-            columns = collect(chosen, known.states, known.source, self.layout, batch_size=batch_size)
-            distances[able], _ = policy_distance(known.columns.numpy(), columns.numpy())
-        return distances
 
 
 def _warn_of_foreign(ranking: Ranking) -> None:

@@ -20,6 +20,7 @@ class Ranking:
     Attributes:
         names: (P,) in the order they were given.
         subset_scores: (P, S) float64; larger is better.
+        penalties: (P,) taken off the mean scores by pessimism, or None.
         distances: (P,) to the nearest training policy (Eq. 3), nan where unknown, or None.
         distance_limit: beyond it a candidate counts as foreign to the training policies, or None.
         timings: seconds by stage.
@@ -27,6 +28,7 @@ class Ranking:
 
     names: list[str]
     subset_scores: np.ndarray
+    penalties: np.ndarray | None = None
     distances: np.ndarray | None = None
     distance_limit: float | None = None
     timings: dict[str, float] = field(default_factory=dict)
@@ -36,8 +38,8 @@ class Ranking:
 
     @property
     def scores(self) -> np.ndarray:
-        """(P,) mean over subsets."""
-        return self.subset_scores.mean(1)
+        """(P,) mean over subsets, less the penalties."""
+        return self.subset_scores.mean(1) - self._penalties
 
     @property
     def standard_errors(self) -> np.ndarray:
@@ -74,7 +76,8 @@ class Ranking:
         count = self.subset_scores.shape[1]
         if count == 1:
             return np.full((len(self), len(self)), np.nan)
-        difference = self.subset_scores[:, None] - self.subset_scores[None]
+        scores = self.subset_scores - self._penalties[:, None]
+        difference = scores[:, None] - scores[None]
         mean, error = difference.mean(2), difference.std(2, ddof=1) / np.sqrt(count)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(mean == 0, 0.0, mean / error)
@@ -84,11 +87,16 @@ class Ranking:
         """The ranking as text, best first."""
         width = max(6, *(len(name) for name in self.names))
         lines = [f"{'rank':>4}  {'policy':<{width}}  {'score':>9}  {'± error':>9}"]
+        marked_down = self._penalties.any()
+        if marked_down:
+            lines[0] += f"  {'penalty':>9}"
         if self.distances is not None:
             lines[0] += f"  {'distance':>9}"
         errors = self.standard_errors
         for rank, i in enumerate(self._order(), 1):
             line = f"{rank:>4}  {self.names[i]:<{width}}  {self.scores[i]:>9.4f}  {errors[i]:>9.4f}"
+            if marked_down:
+                line += f"  {self._penalties[i]:>9.4f}"
             if self.distances is not None:
                 foreign = self.distance_limit is not None and self.distances[i] > self.distance_limit
                 line += f"  {self.distances[i]:>9.4f}" + ("  foreign" if foreign else "")
@@ -106,6 +114,7 @@ class Ranking:
             "scores": self.scores.tolist(),
             "standard_errors": self.standard_errors.tolist(),
             "subset_scores": self.subset_scores.tolist(),
+            "penalties": None if self.penalties is None else self.penalties.tolist(),
             "distances": None if self.distances is None else self.distances.tolist(),
             "distance_limit": self.distance_limit,
             "timings": dict(self.timings),
@@ -151,6 +160,10 @@ class Ranking:
             right.set_yticks(places, [f"{np.asarray(returns)[i]:,.6g}" for i in order])
             right.set_ylabel("true return")
         return ax
+
+    @property
+    def _penalties(self) -> np.ndarray:
+        return np.zeros(len(self)) if self.penalties is None else self.penalties
 
     def _order(self) -> np.ndarray:
         return np.argsort(-self.scores, kind="stable")
