@@ -1,10 +1,12 @@
 """SOPR-T and SOPR-MLP beside the baselines: how well each orders policies it has not seen, and what it costs.
 
-Run i splits the 50 snapshots as bench/quality.py does (split i: 30 training, 10 validation, 10 test policies) and gives
-every method seed i. SOPR and NearestPolicy learn from the training policies' returns, the others from logged rewards.
+Run i gives every method seed i and the same 30 training, 10 validation and 10 test policies of the 50 snapshots. Which
+those are, `--test` says: "random" splits as bench/quality.py does; "first" and "last" ask for the run's first or last
+ten snapshots, which act unlike, or score beyond, all that training sees. SOPR and NearestPolicy learn from the training
+policies' returns, the others from logged rewards, and SOPR with a critic or estimates from both.
 
     python bench/baselines.py --data FOLDER --out out/baselines.json
-    python bench/baselines.py --data FOLDER --out out/baselines.json --methods FQE BehaviourQ --updates 20000
+    python bench/baselines.py --data FOLDER --out out/first.json --test first --methods SOPR-T SOPR-T+critic BehaviourQ
 
 Writes the file after every method and goes on from it; beside it a markdown table (.md) and a plot (.png).
 """
@@ -18,6 +20,7 @@ import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -37,9 +40,13 @@ from sopr_fast.config import Config
 from sopr_fast.data import load
 from sopr_fast.files import atomic_path
 from sopr_fast.metrics import kendall, regret_at_k, spearman
+from sopr_fast.ranker import ForeignPolicyWarning
 
 LABELS = {
     "SOPR-T": "SOPR-T",
+    "SOPR-T, pessimism 1": "SOPR-T, pessimism 1",
+    "SOPR-T+critic": "SOPR-T with a SARSA critic's values in each row",
+    "SOPR-T+estimates": "SOPR-T with estimates of each policy",
     "SOPR-MLP": "SOPR-MLP",
     "NearestPolicy": "return of the nearest policy",
     "BehaviourQ": "mean of a SARSA critic",
@@ -53,34 +60,52 @@ LABELS = {
 def main() -> None:
     options = _options()
     torch.set_num_threads(options.threads)
-    warnings.simplefilter("ignore", UncertainEstimateWarning)
+    for expected in (UncertainEstimateWarning, ForeignPolicyWarning):
+        warnings.simplefilter("ignore", expected)
     policies, returns, states = read_set(options.data)
     transitions = load(options.data / "replay.hdf5")
-    settings = {key: getattr(options, key) for key in ("discount", "subset_size", "clusters", "steps")}
+    settings = {key: getattr(options, key) for key in ("test", "discount", "subset_size", "clusters", "steps")}
     results = json.loads(options.out.read_text()) if options.out.exists() else {"settings": settings, "runs": []}
     if results["settings"] != settings:
         raise SystemExit(f"{options.out} holds runs with other options")
     done = {(run["run"], run["method"]) for run in results["runs"]}
+    names = list(policies)
     for i in range(options.runs):
-        train, validation, test = np.split(np.random.default_rng(i).permutation(len(policies)), [30, 40])
-        sets = [{name: policies[name] for name in np.array(list(policies))[part]} for part in (train, validation, test)]
+        parts = divide(len(names), options.test, i)
+        split = Split(*({names[j]: policies[names[j]] for j in part} for part in parts), *(returns[p] for p in parts))
         for method in options.methods:
             if (i, method) in done:
                 continue
             start = time.perf_counter()
-            if method.startswith("SOPR"):
-                scores, more = _sopr(method, sets, returns[train], returns[validation], states, options, i)
-            else:
-                scores, more = _baseline(method, sets, returns[train], transitions, options, i)
+            measure = _sopr if method.startswith("SOPR") else _baseline
+            found, more = measure(method, split, states, transitions, options, i)
             seconds = time.perf_counter() - start
-            results["runs"].append(
-                _judge(returns[test], scores) | {"run": i, "method": method, "seconds": seconds} | more
-            )
+            for row, scores in found.items():
+                judged = _judge(split.test_returns, scores)
+                results["runs"].append(judged | {"run": i, "method": row, "seconds": seconds} | more)
+                print(table(results["runs"][-1:]).splitlines()[-1], flush=True)
             _write(options.out, results)
-            print(table([results["runs"][-1]]).splitlines()[-1], flush=True)
     print(table(results["runs"]))
     options.out.with_suffix(".md").write_text(table(results["runs"]) + "\n")
     _plot(results["runs"], options.out.with_suffix(".png"))
+
+
+class Split(NamedTuple):
+    train: dict
+    validation: dict
+    test: dict
+    train_returns: np.ndarray
+    validation_returns: np.ndarray
+    test_returns: np.ndarray
+
+
+def divide(count: int, test: str, run: int) -> list[np.ndarray]:
+    """Indices of 30 training, 10 validation and 10 test policies."""
+    random = np.random.default_rng(run)
+    if test == "random":
+        return np.split(random.permutation(count), [30, 40])
+    asked = np.arange(10) if test == "first" else np.arange(count - 10, count)
+    return [*np.split(random.permutation(np.setdiff1d(np.arange(count), asked)), [30]), asked]
 
 
 def _judge(returns: np.ndarray, scores: np.ndarray) -> dict:
@@ -95,8 +120,7 @@ def _judge(returns: np.ndarray, scores: np.ndarray) -> dict:
     }
 
 
-def _sopr(method, sets, train_returns, validation_returns, states, options, seed) -> tuple[np.ndarray, dict]:
-    train, validation, test = sets
+def _sopr(method, split, states, transitions, options, seed) -> tuple[dict[str, np.ndarray], dict]:
     config = Config(
         encoder="mlp" if method == "SOPR-MLP" else "transformer",
         subset_size=options.subset_size,
@@ -104,21 +128,44 @@ def _sopr(method, sets, train_returns, validation_returns, states, options, seed
         subsets=options.steps,
         steps=options.steps,
     )
+    known, known_of_candidates = {}, {}
+    if method == "SOPR-T+critic":
+        critic = BehaviourQ(updates=options.updates)
+        known["critic"] = critic.fit(transitions, discount=options.discount, seed=seed, progress=options.progress)
+    if method == "SOPR-T+estimates":
+        known["features"] = known_of_candidates["features"] = _estimates(split, transitions, options, seed)
     ranker = sopr_fast.fit(
-        train,
-        train_returns,
+        split.train,
+        split.train_returns,
         states,
-        validation=(validation, validation_returns),
+        validation=(split.validation, split.validation_returns),
         config=config,
         seed=seed,
-        progress=False,
+        progress=options.progress,
+        **known,
     )
-    return ranker.rank(test, states, subsets=5, seed=seed + 1000, progress=False).scores, {}
+    ranking = ranker.rank(
+        split.test, states, subsets=5, pessimism=1, seed=seed + 1000, progress=options.progress, **known_of_candidates
+    )
+    found = {method: ranking.subset_scores.mean(1)}
+    if method == "SOPR-T":
+        found["SOPR-T, pessimism 1"] = ranking.scores
+    return found, {"distances": ranking.distances.tolist(), "distance_limit": ranking.distance_limit}
 
 
-def _baseline(method, sets, train_returns, transitions, options, seed) -> tuple[np.ndarray, dict]:
+def _estimates(split, transitions, options, seed) -> dict[str, list[float]]:
+    """Of every policy the values that BehaviourQ and NearestPolicy give it."""
+    everyone = split.train | split.validation | split.test
+    by_critic = BehaviourQ(updates=options.updates).estimate(
+        everyone, transitions, discount=options.discount, seed=seed, progress=options.progress
+    )
+    by_nearest = NearestPolicy(split.train, split.train_returns).estimate(everyone, transitions)
+    return dict(zip(everyone, np.stack([by_critic.values, by_nearest.values], 1).tolist(), strict=True))
+
+
+def _baseline(method, split, states, transitions, options, seed) -> tuple[dict[str, np.ndarray], dict]:
     if method == "NearestPolicy":
-        estimator = NearestPolicy(sets[0], train_returns)
+        estimator = NearestPolicy(split.train, split.train_returns)
     else:
         estimator = {
             "FQE": FQE(),
@@ -128,7 +175,7 @@ def _baseline(method, sets, train_returns, transitions, options, seed) -> tuple[
             "ImportanceWeighting": ImportanceWeighting(clip=(-6.0, 2.0)),
         }[method]
         estimator = replace(estimator, updates=options.updates)
-    found = estimator.estimate(sets[2], transitions, discount=options.discount, seed=seed, progress=options.progress)
+    found = estimator.estimate(split.test, transitions, discount=options.discount, seed=seed, progress=options.progress)
     kept = ("effective_sample_size", "mass", "state_error", "reward_error", "guarded", "horizon", "held_out_log_prob")
     more = {"updates": options.updates} if method != "NearestPolicy" else {}
     more |= {key: value for key, value in found.to_dict()["diagnostics"].items() if key in kept}
@@ -139,7 +186,7 @@ def _baseline(method, sets, train_returns, transitions, options, seed) -> tuple[
         more["converged"] = converged(curve["seconds"], agreement)
     more["timings"] = found.timings
     more["peak_gigabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return found.values, more
+    return {method: found.values}, more
 
 
 def converged(seconds: list[float], agreement: list[float], enough: float = 0.95) -> float:
@@ -176,7 +223,7 @@ def _plot(runs: list[dict], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         return
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     methods = [method for method in LABELS if any(run["method"] == method for run in runs)][::-1]
     for place, method in enumerate(methods):
@@ -202,7 +249,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="folder with policies.npz, returns.csv, replay.hdf5")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--methods", nargs="*", choices=list(LABELS), default=list(LABELS))
+    parser.add_argument("--test", choices=("random", "first", "last"), default="random", help="which ten are unseen")
+    methods = [method for method in LABELS if method != "SOPR-T, pessimism 1"]
+    parser.add_argument("--methods", nargs="*", choices=methods, default=methods)
     parser.add_argument("--discount", type=float, default=0.99)
     parser.add_argument("--updates", type=int, default=20000, help="of every baseline's networks")
     parser.add_argument("--subset-size", type=int, default=4096)

@@ -219,6 +219,13 @@ def test_nearest_policy_takes_the_return_of_the_nearest(log):
     np.testing.assert_allclose(found.diagnostics["distances"], distances, rtol=1e-4)
 
 
+def test_a_training_policy_is_not_its_own_nearest(log):
+    known = {name: LinearGain(np.array([gain, 0.0])) for name, gain in zip("abcd", [0.2, 0.5, 0.6, 1.2], strict=True)}
+    found = NearestPolicy(known, [20, 50, 60, 120]).estimate(known, log)
+    assert found.diagnostics["nearest"] == ["b", "c", "b", "c"] and found.values.tolist() == [50, 60, 50, 60]
+    assert (found.diagnostics["distances"] > 0).all()
+
+
 def test_critic_answers_in_units_of_return(log):
     critic = BehaviourQ(**SMALL).fit(log, discount=0.9, progress=False)
     values = critic(log.states, log.actions)

@@ -20,7 +20,8 @@ from .estimates import Estimates
 class NearestPolicy:
     """A candidate's value is the return of the nearest training policy by action distance (Eq. 3 of SOPR-T).
 
-    Supervised as SOPR-T is, and so the bar for it.
+    Supervised as SOPR-T is, and so the bar for it. A candidate that is itself a training policy, by its name, gets the
+    return of the nearest other one, as a feature for training must.
 
     Attributes:
         policies: training policies, see `sopr_fast.policies.as_policies`.
@@ -65,6 +66,7 @@ class NearestPolicy:
             columns = [collect(group, states, source, layout).numpy() for group in (asked, known)]
         with timings.stage("evaluation"):
             distances = policy_distances(*columns)
+        distances[np.array([[policy.name == name for name in names] for policy in asked])] = np.inf
         nearest = distances.argmin(1)
         return Estimates(
             [policy.name for policy in asked],
