@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 
 from sopr_fast import losses
 
@@ -45,6 +46,12 @@ def test_listwise_matches_the_definition():
     q = np.exp(scores) / np.exp(scores).sum()
     found = losses.listwise(torch.from_numpy(scores), torch.from_numpy(returns)).item()
     assert found == pytest.approx(-(p * np.log(q)).sum())
+
+
+def test_mean_squared_error_is_that_of_the_best_offset():
+    scores, returns = np.array([2.0, 5.0, 4.0, 9.0]), np.array([-1.0, 0.5, 0.0, 0.5])
+    best = minimize_scalar(lambda offset: ((scores + offset - returns) ** 2).mean()).fun
+    assert losses.mean_squared_error(torch.from_numpy(scores), torch.from_numpy(returns)).item() == pytest.approx(best)
 
 
 def test_preferences_fill_their_mirror_image():

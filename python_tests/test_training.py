@@ -67,6 +67,21 @@ def test_mse_scores_are_in_return_units():
     assert np.abs(ranking.scores - (1000 * gains + 5000)).mean() < 200
 
 
+def test_mse_does_not_mind_where_scores_start(monkeypatch):
+    initialise = training._Trainer._initialise
+
+    def far_off(self):
+        initialise(self)
+        with torch.no_grad():
+            self.model.score.bias += 5
+
+    gains, near = training_gains(), fit(dataclasses.replace(TINY, loss="mse"))
+    monkeypatch.setattr(training._Trainer, "_initialise", far_off)
+    far = fit(dataclasses.replace(TINY, loss="mse"))
+    scores = [ranker.rank(ladder(gains), log(seed=2)).scores for ranker in (near, far)]
+    np.testing.assert_allclose(*scores, rtol=1e-3)
+
+
 def test_same_seed_same_model_and_other_seed_another():
     assert torch.equal(weights(fit(seed=3)), weights(fit(seed=3)))
     assert not torch.equal(weights(fit(seed=3)), weights(fit(seed=4)))

@@ -143,21 +143,28 @@ def fit(
             fingerprint=_fingerprint(config, seed, names, labels, validated, subsets, columns, known),
             progress=progress,
         )
-    unit_mean, unit_scale = (mean, scale) if config.loss == "mse" else (0.0, 1.0)
-    scores = _mean_scores(model, subsets, columns[: len(trained)], known) * unit_scale + unit_mean
+    scores = _mean_scores(model, subsets, columns[: len(trained)], known)
+    if config.loss == "mse":
+        return_mean, return_scale = mean - scale * float(scores.mean()), scale
+    else:
+        return_mean, return_scale = 0.0, 1.0
     kept = subsets.take(min(keep_subsets, len(subsets))) if keep_subsets else None
     return Ranker(
         model,
         layout=layout,
         state_dim=subsets.state_dim,
         training_policies=TrainingPolicies(
-            names, drawing.states[remembered], drawing.source[remembered], acting, scores
+            names,
+            drawing.states[remembered],
+            drawing.source[remembered],
+            acting,
+            scores * return_scale + return_mean,
         ),
         subsets=kept,
         history=history,
         seed=seed,
-        return_mean=unit_mean,
-        return_scale=unit_scale,
+        return_mean=return_mean,
+        return_scale=return_scale,
         critic_columns=judged,
         timings=timings,
     )
