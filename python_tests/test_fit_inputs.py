@@ -1,4 +1,5 @@
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -99,11 +100,25 @@ def test_a_policy_that_fails_late_still_fails_before_clustering(monkeypatch):
         ({"learning_rate": float("nan")}, "learning_rate must be a finite number"),
         ({"class_token": True, "score": "sort"}, "class_token needs"),
         ({"subsets": 2.0}, "subsets must be an integer"),
+        ({"steps": True}, "steps must be an integer"),
+        ({"dropout": False}, "dropout must be a finite number"),
+        ({"class_token": "no"}, "class_token must be True or False"),
     ],
 )
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(TINY, **options)
+
+
+def test_numpy_options_are_kept_as_plain_ones():
+    given = {"steps": np.int64(7), "dropout": np.float32(0.5), "class_token": np.True_, "action_count": np.uint8(3)}
+    kept = json.loads(json.dumps(dataclasses.replace(TINY, **given).to_dict()))
+    assert {name: kept[name] for name in given} == {
+        "steps": 7,
+        "dropout": 0.5,
+        "class_token": True,
+        "action_count": 3,
+    }
 
 
 def test_unknown_options_are_named():
@@ -136,8 +151,10 @@ def test_rank_refuses_what_the_model_was_not_made_for():
         ranker.rank({"wide": lambda s: s[:, :3]}, log())
     with pytest.raises(ValueError, match="give states or clustered subsets"):
         ranker.rank(ladder([0.3]), log(), subsets=ranker.subsets)
-    with pytest.raises(ValueError, match="subsets must be"):
-        ranker.rank(ladder([0.3]), log(), subsets=0)
+    for count in (0, 2.5):
+        for states in (log(), None):
+            with pytest.raises(ValueError, match=f"subsets must be an integer, 1 or more, got {count}"):
+                ranker.rank(ladder([0.3]), states, subsets=count)
     with pytest.raises(ValueError, match="polic"):
         ranker.rank([], log())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,8 @@ _AT_LEAST_ONE = (
     "kmeans_restarts",
     "validation_subsets",
 )
+_LEAST = dict.fromkeys(_AT_LEAST_ONE, 1) | {"warmup_steps": 0}
+_NUMBERS = ("dropout", "tie_margin", "learning_rate", "gradient_clip", "action_noise")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,8 @@ class Config:
         precision: operands of matrix products when scoring: "fp32" or "bf16" (fp32 where the processor has none).
         training_precision: the same when training.
         action_count: number of discrete actions, where policies return their indices.
+
+    Numbers may be numpy's; they are kept as Python's.
 
     Raises:
         ValueError: names the option at fault.
@@ -100,15 +105,15 @@ class Config:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(map(repr, choices))}")
-        for name in _AT_LEAST_ONE:
-            _check_integer(name, getattr(self, name), 1)
-        _check_integer("warmup_steps", self.warmup_steps, 0)
+        for name, least in _LEAST.items():
+            self._keep(name, check_integer(name, getattr(self, name), least))
         if self.action_count is not None:
-            _check_integer("action_count", self.action_count, 2)
-        for name in ("dropout", "tie_margin", "learning_rate", "gradient_clip", "action_noise"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-                raise ValueError(f"{name} must be a finite number, 0 or more, got {value!r}")
+            self._keep("action_count", check_integer("action_count", self.action_count, 2))
+        for name in _NUMBERS:
+            self._keep(name, check_number(name, getattr(self, name)))
+        if self.class_token not in (False, True):
+            raise ValueError(f"class_token must be True or False, got {self.class_token!r}")
+        self._keep("class_token", bool(self.class_token))
         if self.dropout >= 1:
             raise ValueError(f"dropout must be below 1, got {self.dropout}")
         if self.learning_rate == 0:
@@ -122,17 +127,43 @@ class Config:
         if self.class_token and (self.encoder == "mlp" or self.score == "sort"):
             raise ValueError('class_token needs encoder="transformer" and score="mean"')
 
+    def _keep(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
     def to_dict(self) -> dict[str, Any]:
+        """Every option by name, ready for JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Config:
+        """The options that `to_dict` gave; those left out have their defaults.
+
+        Raises:
+            ValueError: an unknown option, or a value that is refused.
+        """
         known = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(set(values) - known):
             raise ValueError(f"unknown option {', '.join(unknown)}")
         return cls(**values)
 
 
-def _check_integer(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+def check_integer(name: str, value: Any, least: int) -> int:
+    """The integer, Python's or numpy's, as Python's.
+
+    Raises:
+        ValueError: it is none, or less than `least`.
+    """
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be an integer, {least} or more, got {value!r}")
+    return int(value)
+
+
+def check_number(name: str, value: Any) -> float:
+    """The number, Python's or numpy's, as Python's.
+
+    Raises:
+        ValueError: it is none, not finite, or below 0.
+    """
+    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be a finite number, 0 or more, got {value!r}")
+    return float(value)

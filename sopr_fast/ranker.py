@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ._version import __version__
-from .config import Config
+from .config import Config, check_integer, check_number
 from .features import CriticColumns, read_features
 from .files import by_prefix, load_tensors, save_tensors
 from .model import ScoringModel
@@ -113,8 +112,7 @@ class Ranker:
         """
         if precision not in (None, "fp32", "bf16"):
             raise ValueError(f"precision is {precision!r}; choose 'fp32' or 'bf16'")
-        if not (isinstance(pessimism, int | float) and 0 <= pessimism < math.inf):
-            raise ValueError(f"pessimism must be a finite number, 0 or more, got {pessimism!r}")
+        pessimism = check_number("pessimism", pessimism)
         timings = Timings()
         with timings.stage("drawing"):
             drawing, clustered = self._subsets(states, subsets, seed)
@@ -204,7 +202,7 @@ class Ranker:
         if states is None:
             if self.subsets is None:
                 raise ValueError("no subsets are kept with this model: give states")
-            return None, self.subsets if subsets is None else self.subsets.take(subsets)
+            return None, self.subsets if subsets is None else self.subsets.take(check_integer("subsets", subsets, 1))
         drawing = Drawing.draw(states, 5 if subsets is None else subsets, size=self.config.subset_size, seed=seed)
         self._check_dim(drawing.states.shape[1])
         return drawing, None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import ops
+from .config import check_integer
 from .data.states import as_states, read_rows
 from .files import load_tensors, save_tensors
 from .progress import progress_bar
@@ -131,18 +132,15 @@ class Drawing:
     @classmethod
     def draw(cls, states: Any, count: int, *, size: int, seed: int) -> Drawing:
         """See `Subsets.draw`."""
+        seed, count = check_integer("seed", seed, 0), check_integer("subsets", count, 1)
         log = as_states(states)
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-            raise ValueError(f"seed must be an integer, 0 or more, got {seed!r}")
-        if count < 1:
-            raise ValueError(f"subsets must be 1 or more, got {count}")
         if not 1 <= size <= len(log):
             raise ValueError(f"subset_size is {size}, but there are {len(log)} states")
         drawn = np.empty((count, size), np.int64)
         seeds = np.empty(count, np.int64)
         taken = np.zeros(len(log), bool)
         for s in range(count):
-            generator = np.random.default_rng([int(seed), s])
+            generator = np.random.default_rng([seed, s])
             drawn[s] = _draw_distinct(generator, len(log), size, taken)
             seeds[s] = generator.integers(2**62)
         taken[drawn] = True
