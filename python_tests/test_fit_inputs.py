@@ -62,7 +62,9 @@ def with_nan(actions):
         ({"validation": ladder([0.3])}, TypeError, "validation must be a pair"),
         ({"validation": (ladder([0.3]), [0.3])}, ValueError, "at least two validation policies"),
         ({"validation": (ladder([0.3, 0.4]), [1, 1])}, ValueError, "validation policies are equal"),
-        ({"seed": -1}, ValueError, "seed must be"),
+        ({"seed": -1}, ValueError, "seed must be an integer, 0 or more, got -1"),
+        ({"keep_subsets": -1}, ValueError, "keep_subsets must be an integer, 0 or more, got -1"),
+        ({"keep_subsets": 1.5}, ValueError, "keep_subsets must be an integer"),
         ({"policies": ladder(GAINS[:4]) | {"bad": raises}}, Exception, "'bad'"),
         ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, with_nan)}}, ValueError, "'bad'"),
         ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a[:, :1])}}, ValueError, "'bad'"),
@@ -157,6 +159,13 @@ def test_rank_refuses_what_the_model_was_not_made_for():
                 ranker.rank(ladder([0.3]), states, subsets=count)
     with pytest.raises(ValueError, match="polic"):
         ranker.rank([], log())
+
+
+def test_numpy_seeds_are_as_good(tmp_path):
+    expected, found = fit(seed=3, keep_subsets=1), fit(seed=np.int64(3), keep_subsets=np.uint8(1))
+    for name, ranker in (("expected", expected), ("found", found)):
+        ranker.save(tmp_path / name)
+    assert (tmp_path / "expected").read_bytes() == (tmp_path / "found").read_bytes()
 
 
 def test_columns_on_disk_train_the_same_model(monkeypatch):

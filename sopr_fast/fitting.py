@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import losses
-from .config import Config
+from .config import Config, check_integer
 from .features import CriticColumns, read_features
 from .model import ScoringModel
 from .policies import Layout, Policy, as_policies, check_fit, collect, probe
@@ -77,6 +77,8 @@ def fit(
         CollapsedTrainingWarning: all policies came to score alike.
     """
     config = config or Config()
+    seed = check_integer("seed", seed, 0)
+    keep_subsets = check_integer("keep_subsets", keep_subsets, 0)
     if states is None:
         raise ValueError("states are needed: the logged states the policies act on")
     timings = Timings()
