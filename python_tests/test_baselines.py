@@ -90,6 +90,18 @@ def test_resumed_run_ends_the_same(method, log, tmp_path, monkeypatch):
         method.estimate(gains(), log, seed=1, checkpoint=path, **quiet)
 
 
+@each_method
+def test_a_checkpoint_that_cannot_be_written_fails_before_long_work(method, log, tmp_path, monkeypatch):
+    def acts_on_a_few(states):
+        assert len(states) < 20
+        return np.zeros((len(states), log.actions.shape[1]))
+
+    monkeypatch.setattr(learning.Batches, "__call__", None)
+    for path, error in ((tmp_path / "none" / "run", FileNotFoundError), (tmp_path, IsADirectoryError)):
+        with pytest.raises(error, match="cannot write"):
+            method.estimate([acts_on_a_few], log, checkpoint=path, **quiet)
+
+
 @pytest.mark.parametrize("method", [METHODS["fqe"], METHODS["dual-dice"]], ids=["fqe", "dual-dice"])
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
 def test_acting_on_batches_is_acting_on_all(method, std, log):

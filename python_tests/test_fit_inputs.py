@@ -65,6 +65,8 @@ def with_nan(actions):
         ({"seed": -1}, ValueError, "seed must be an integer, 0 or more, got -1"),
         ({"keep_subsets": -1}, ValueError, "keep_subsets must be an integer, 0 or more, got -1"),
         ({"keep_subsets": 1.5}, ValueError, "keep_subsets must be an integer"),
+        ({"checkpoint": "nowhere/run"}, FileNotFoundError, "cannot write nowhere/run: the folder nowhere does not"),
+        ({"checkpoint": "."}, IsADirectoryError, "cannot write .: it is a folder"),
         ({"policies": ladder(GAINS[:4]) | {"bad": raises}}, Exception, "'bad'"),
         ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, with_nan)}}, ValueError, "'bad'"),
         ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a[:, :1])}}, ValueError, "'bad'"),

@@ -92,6 +92,13 @@ def test_a_failed_write_leaves_the_old_file(path, monkeypatch):
     assert path.read_bytes() == before and os.listdir(path.parent) == [path.name]
 
 
+def test_a_folder_is_no_model(ranker, tmp_path):
+    with pytest.raises(IsADirectoryError, match="cannot read .*: it is a folder"):
+        sopr_fast.load(tmp_path)
+    with pytest.raises(IsADirectoryError, match="cannot write .*: it is a folder"):
+        ranker.save(tmp_path)
+
+
 def test_a_missing_folder_is_named(ranker, tmp_path):
     with pytest.raises(FileNotFoundError, match="folder .*nowhere does not exist"):
         ranker.save(tmp_path / "nowhere" / "model.safetensors")

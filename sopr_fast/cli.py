@@ -17,6 +17,7 @@ from typing import Any
 from . import __main__ as installation
 from ._version import __version__
 from .config import Config
+from .files import check_place
 from .inputs import read_returns
 from .policies import Policy, as_policies
 from .policies import load as load_policies
@@ -147,8 +148,7 @@ def _fit(options: argparse.Namespace) -> None:
     from .fitting import fit
 
     config = Config(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Config)})
-    if not options.out.parent.is_dir():
-        raise FileNotFoundError(f"--out: the folder {options.out.parent} does not exist")
+    check_place(options.out)
     policies = {policy.name: policy for policy in _read_policies(options)}
     returns = read_returns(options.returns, list(policies))
     held_out: dict[str, float] = {}

@@ -17,12 +17,27 @@ from torch import Tensor
 _KEY = "sopr_fast"
 
 
+def check_place(path: str | os.PathLike | None) -> None:
+    """Raises where no file can be written to `path`, if one is given.
+
+    Raises:
+        FileNotFoundError: its folder does not exist.
+        IsADirectoryError: it is a folder.
+    """
+    if path is None:
+        return
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"cannot write {path}: it is a folder")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
+
+
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     """A temporary name in the same folder that becomes `path` when the block ends well, and vanishes otherwise."""
+    check_place(path)
     path = Path(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
     os.close(handle)
     temporary = Path(name)
@@ -39,7 +54,11 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def save_tensors(path: str | os.PathLike, tensors: dict[str, Tensor], kind: str, description: dict[str, Any]) -> None:
-    """A safetensors file of a kind, with a description that JSON can hold; equal contents are equal bytes."""
+    """A safetensors file of a kind, with a description that JSON can hold; equal contents are equal bytes.
+
+    Raises:
+        OSError: see `check_place`.
+    """
     # In one key, since safetensors writes several in any order.
     metadata = {_KEY: json.dumps({"kind": kind, **description}, sort_keys=True)}
     with atomic_path(path) as temporary:
@@ -51,8 +70,11 @@ def load_tensors(path: str | os.PathLike, kind: str) -> tuple[dict[str, Tensor],
 
     Raises:
         FileNotFoundError: there is no such file.
+        IsADirectoryError: it is a folder.
         ValueError: the file is truncated or of another kind.
     """
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"cannot read {path}: it is a folder")
     try:
         with safe_open(path, "pt") as file:
             description = json.loads((file.metadata() or {}).get(_KEY, "{}"))

@@ -16,6 +16,7 @@ from torch import Tensor
 from . import losses
 from .config import Config, check_integer
 from .features import CriticColumns, read_features
+from .files import check_place
 from .model import ScoringModel
 from .policies import Layout, Policy, as_policies, check_fit, collect, probe
 from .progress import progress_bar
@@ -71,7 +72,7 @@ def fit(
         progress: show bars.
 
     Raises:
-        TypeError, ValueError: names the policy, row or option at fault, before long work starts.
+        TypeError, ValueError, OSError: names the policy, row, option or file at fault, before long work starts.
 
     Warns:
         CollapsedTrainingWarning: all policies came to score alike.
@@ -79,6 +80,7 @@ def fit(
     config = config or Config()
     seed = check_integer("seed", seed, 0)
     keep_subsets = check_integer("keep_subsets", keep_subsets, 0)
+    check_place(checkpoint)
     if states is None:
         raise ValueError("states are needed: the logged states the policies act on")
     timings = Timings()

@@ -163,7 +163,12 @@ class Ranker:
         return ranking
 
     def save(self, path: str | os.PathLike, *, subsets: bool = True) -> None:
-        """Writes one safetensors file, whole or not at all; with the clustered subsets unless told otherwise."""
+        """Writes one safetensors file, whole or not at all; with the clustered subsets unless told otherwise.
+
+        Raises:
+            FileNotFoundError: the folder does not exist.
+            IsADirectoryError: the path is a folder.
+        """
         known = self.training_policies
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         tensors |= {
@@ -258,6 +263,7 @@ def load(path: str | os.PathLike) -> Ranker:
 
     Raises:
         FileNotFoundError: there is no such file.
+        IsADirectoryError: it is a folder.
         ValueError: the file is truncated, of another kind, or of a newer format.
     """
     tensors, description = load_tensors(path, "model")

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..files import check_place
 from ..timing import Timings
 from .estimates import Estimates, UncertainEstimateWarning
 from .learning import Batches, Learner, fingerprint, learn
@@ -78,6 +79,7 @@ class DualDICE:
         """
         if not self.exponent > 1:
             raise ValueError(f"exponent must be more than 1, got {self.exponent}")
+        check_place(checkpoint)
         timings = Timings()
         with timings.stage("policies"):
             found, layout, log = read(

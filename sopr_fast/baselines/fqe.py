@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..files import check_place
 from ..timing import Timings
 from .critics import Critic, CriticLearner
 from .estimates import Estimates
@@ -76,10 +77,11 @@ class FQE:
             initial states at each record), "critic", a `Critic` of ensemble * P networks.
 
         Raises:
-            TypeError, ValueError: names the policy, row or option at fault, before long work.
+            TypeError, ValueError, OSError: names the policy, row, option or file at fault, before long work.
         """
         if self.start not in ("initial", "data"):
             raise ValueError(f"start is {self.start!r}; choose 'initial' or 'data'")
+        check_place(checkpoint)
         timings = Timings()
         with timings.stage("policies"):
             found, layout, log = read(

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..files import load_tensors, save_tensors
+from ..files import check_place, load_tensors, save_tensors
 from ..progress import progress_bar
 
 _SECONDS_BETWEEN_CHECKPOINTS = 10.0
@@ -93,9 +93,11 @@ def learn(
     With `checkpoint`, goes on from that file if it is there, to the same end.
 
     Raises:
+        OSError: the checkpoint cannot be written there.
         ValueError: the checkpoint is damaged, or of another run.
         FloatingPointError: the loss is no longer finite.
     """
+    check_place(checkpoint)
     history: dict[str, list] = {"updates": [], "seconds": [], "loss": [], **({"values": []} if watch else {})}
     if checkpoint is not None and Path(checkpoint).exists():
         tensors, history = _read(checkpoint, fingerprint)
