@@ -178,6 +178,24 @@ def test_arrays_of_actions_follow_the_states(ranker, candidates):
     assert np.isnan(by_array.distances).all() and np.isfinite(by_call.distances).all()
 
 
+def test_arrays_of_actions_on_the_subsets_of_another_log(ranker, candidates):
+    states = log(rows=200, seed=8)  # too few for the row numbers of the training's log
+    arrays = {name: policy(states) for name, policy in candidates.items()}
+    subsets = Subsets.draw(states, 3, size=TINY.subset_size, clusters=TINY.clusters)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ForeignPolicyWarning)
+        by_array = ranker.rank(arrays, subsets=subsets)
+    np.testing.assert_allclose(
+        by_array.subset_scores, ranker.rank(candidates, subsets=subsets).subset_scores, rtol=1e-6
+    )
+    assert np.isnan(by_array.distances).all()
+
+    logged = {name: policy(log()) for name, policy in candidates.items()}
+    expected = ranker.rank(candidates).distances
+    for kept in (None, 2, ranker.subsets):
+        np.testing.assert_allclose(ranker.rank(logged, subsets=kept).distances, expected, rtol=1e-5)
+
+
 @pytest.mark.filterwarnings("ignore::sopr_fast.ForeignPolicyWarning")
 def test_discrete_candidates_may_return_indices():
     def softmax(gain):

@@ -117,6 +117,7 @@ class Ranker:
         with timings.stage("drawing"):
             drawing, clustered = self._subsets(states, subsets, seed)
         chosen = clustered or drawing
+        same_log = states is None and (subsets is self.subsets or not isinstance(subsets, Subsets))
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
         policies = as_policies(candidates, states_count=chosen.states_count, action_count=action_count)
         known = self._known(features, [policy.name for policy in policies])
@@ -139,9 +140,7 @@ class Ranker:
                 with timings.stage("policies"):
                     columns = collect(tile, clustered.states, clustered.source, self.layout, batch_size=batch_size)
                     distances.append(
-                        self.training_policies.distances(
-                            tile, self.layout, batch_size=batch_size, same_log=states is None
-                        )
+                        self.training_policies.distances(tile, self.layout, batch_size=batch_size, same_log=same_log)
                     )
                     if judged is not None:
                         columns = judged.append(clustered.states, columns, self.layout)
