@@ -102,6 +102,28 @@ def test_a_checkpoint_that_cannot_be_written_fails_before_long_work(method, log,
             method.estimate([acts_on_a_few], log, checkpoint=path, **quiet)
 
 
+def with_other(log, **parts):
+    return Transitions(**{**vars(log), **parts})
+
+
+@each_method
+def test_checkpoint_is_refused_for_another_log(method, log, tmp_path):
+    path = tmp_path / "run.safetensors"
+    method.estimate(gains(), log, checkpoint=path, **quiet)
+    last = np.arange(len(log)) == len(log) - 1
+    others = [
+        with_other(log, terminals=log.timeouts, timeouts=log.terminals),
+        with_other(log, episodes=log.episodes[[0, *range(2, len(log.episodes))]]),
+        *(
+            with_other(log, **{part: getattr(log, part) + last.reshape(-1, *[1] * (getattr(log, part).ndim - 1))})
+            for part in ("states", "actions", "rewards", "next_states")
+        ),
+    ]
+    for other in others:
+        with pytest.raises(ValueError, match="is of a run with other policies, transitions"):
+            method.estimate(gains(), other, checkpoint=path, **quiet)
+
+
 @pytest.mark.parametrize("method", [METHODS["fqe"], METHODS["dual-dice"]], ids=["fqe", "dual-dice"])
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
 def test_acting_on_batches_is_acting_on_all(method, std, log):
@@ -146,13 +168,13 @@ def test_importance_weighting_keeps_ended_episodes_and_drops_cut_ones():
 
 
 def test_importance_weighting_of_deterministic_policies_is_that_of_narrow_normals(log):
-    log = Transitions(**{**vars(log), "log_probs": np.zeros(len(log), np.float32)})
+    log = with_other(log, log_probs=np.zeros(len(log), np.float32))
     plain, noisy = (ImportanceWeighting(noise=0.3).estimate(gains(std=std), log, **quiet) for std in (None, 0.3))
     np.testing.assert_allclose(plain.values, noisy.values, rtol=1e-5)
 
 
 def test_importance_weighting_clips_log_ratios(log):
-    log = Transitions(**{**vars(log), "log_probs": np.zeros(len(log), np.float32)})
+    log = with_other(log, log_probs=np.zeros(len(log), np.float32))
     clipped = ImportanceWeighting(clip=(-1e-9, 1e-9)).estimate(gains(), log, **quiet)
     rewards = log.rewards.reshape(12, 10).mean(0)
     np.testing.assert_allclose(clipped.values, float(0.9 ** np.arange(10) @ rewards), rtol=1e-6)
@@ -210,12 +232,12 @@ def test_arrays_of_actions_are_the_policies_on_logged_states(log):
 def test_discrete_actions_as_indices_or_one_hot():
     mdp = Tabular.random(seed=0)
     log = mdp.log(np.full((5, 3), 1 / 3), 10, 5, seed=0)
-    indices = Transitions(**{**vars(log), "actions": log.actions.argmax(1)[:, None].astype(np.float32)})
+    indices = with_other(log, actions=log.actions.argmax(1)[:, None].astype(np.float32))
     choose = {"second": lambda states: np.ones(len(states), int)}
     for method in (FQE(**SMALL), BehaviourQ(**SMALL), DualDICE(**SMALL), ModelBased(**SMALL, horizon=3)):
         values = [method.estimate(choose, data, action_count=3, **quiet).values for data in (log, indices)]
         np.testing.assert_array_equal(*values)
-    wrong = Transitions(**{**vars(log), "actions": log.actions + 3})
+    wrong = with_other(log, actions=log.actions + 3)
     with pytest.raises(ValueError, match="must be indices"):
         FQE(**SMALL).estimate(choose, wrong, action_count=3, **quiet)
 

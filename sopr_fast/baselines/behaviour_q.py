@@ -12,7 +12,7 @@ from ..data import load
 from ..timing import Timings
 from .critics import Critic, CriticLearner
 from .estimates import Estimates
-from .learning import Batches, fingerprint, learn
+from .learning import Batches, learn
 from .log import Log, PolicyActions, check_discount, read
 
 
@@ -114,7 +114,7 @@ class BehaviourQ:
             self.updates,
             description="SARSA critic",
             checkpoint=checkpoint,
-            fingerprint=fingerprint(self, discount, seed, log.rewards, log.raw_states, log.actions),
+            identity=(self, discount, seed, *log.identity()),
             progress=progress,
         )
         return Critic(learner.target, learner.scale, log), curve

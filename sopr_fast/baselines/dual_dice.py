@@ -14,7 +14,7 @@ from torch import Tensor
 from ..files import check_place
 from ..timing import Timings
 from .estimates import Estimates, UncertainEstimateWarning
-from .learning import Batches, Learner, fingerprint, learn
+from .learning import Batches, Learner, learn
 from .log import Log, PolicyActions, read
 from .networks import ActionValue
 
@@ -96,7 +96,7 @@ class DualDICE:
                 description="DualDICE",
                 watch=lambda: learner.values(log.evaluated_rows(4096))[0].tolist(),
                 checkpoint=checkpoint,
-                fingerprint=fingerprint(self, discount, seed, *actions.identity()),
+                identity=(self, discount, seed, *actions.identity()),
                 progress=progress,
             )
         with timings.stage("evaluation"):

@@ -13,7 +13,7 @@ from ..files import check_place
 from ..timing import Timings
 from .critics import Critic, CriticLearner
 from .estimates import Estimates
-from .learning import Batches, fingerprint, learn
+from .learning import Batches, learn
 from .log import PolicyActions, read
 
 
@@ -111,7 +111,7 @@ class FQE:
                 description="FQE",
                 watch=lambda: critic.mean_values(actions, initial).mean(1).tolist(),
                 checkpoint=checkpoint,
-                fingerprint=fingerprint(self, discount, seed, *actions.identity()),
+                identity=(self, discount, seed, *actions.identity()),
                 progress=progress,
             )
         with timings.stage("evaluation"):

@@ -15,7 +15,7 @@ from ..policies import Layout, Policy
 from ..timing import Timings
 from .behaviour import EDGE, BehaviourPolicy
 from .estimates import Estimates, UncertainEstimateWarning
-from .learning import fingerprint, learn
+from .learning import learn
 from .log import Log, read
 
 _ROWS = 16384
@@ -127,7 +127,7 @@ class ImportanceWeighting:
             self.updates,
             description="behaviour",
             checkpoint=checkpoint,
-            fingerprint=fingerprint(self, seed, log.raw_states, log.actions),
+            identity=(self, seed, *log.identity()),
             progress=progress,
         )
         log_probs = behaviour.log_probs().numpy()

@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +84,13 @@ def learn(
     watch: Callable[[], list[float]] | None = None,
     records: int = 50,
     checkpoint: str | os.PathLike | None = None,
-    fingerprint: str = "",
+    identity: Iterable[Any] = (),
     progress: bool = True,
 ) -> dict[str, list]:
     """Trains to `updates` and returns curves: "updates", "seconds", "loss" (mean since the record before) and, with
     `watch`, "values".
 
-    With `checkpoint`, goes on from that file if it is there, to the same end.
+    With `checkpoint`, goes on from that file if it is there, to the same end; `identity` tells this run from others.
 
     Raises:
         OSError: the checkpoint cannot be written there.
@@ -99,8 +99,9 @@ def learn(
     """
     check_place(checkpoint)
     history: dict[str, list] = {"updates": [], "seconds": [], "loss": [], **({"values": []} if watch else {})}
+    run = "" if checkpoint is None else fingerprint(*identity)
     if checkpoint is not None and Path(checkpoint).exists():
-        tensors, history = _read(checkpoint, fingerprint)
+        tensors, history = _read(checkpoint, run)
         learner.restore(tensors)
     done = history["updates"][-1] if history["updates"] else 0
     spent = history["seconds"][-1] if history["seconds"] else 0.0
@@ -125,15 +126,15 @@ def learn(
             if checkpoint is not None and (
                 update + 1 == updates or time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS
             ):
-                description = {"fingerprint": fingerprint, "history": history}
+                description = {"fingerprint": run, "history": history}
                 save_tensors(checkpoint, learner.tensors(), "baseline checkpoint", description)
                 saved = time.monotonic()
     return history
 
 
-def _read(path: str | os.PathLike, fingerprint: str) -> tuple[dict[str, Tensor], dict[str, list]]:
+def _read(path: str | os.PathLike, run: str) -> tuple[dict[str, Tensor], dict[str, list]]:
     tensors, description = load_tensors(path, "baseline checkpoint")
-    if description["fingerprint"] != fingerprint:
+    if description["fingerprint"] != run:
         raise ValueError(
             f"checkpoint {path} is of a run with other policies, transitions, options or seed; "
             "delete it or name another file"
@@ -142,13 +143,13 @@ def _read(path: str | os.PathLike, fingerprint: str) -> tuple[dict[str, Tensor],
 
 
 def fingerprint(*parts: Any) -> str:
-    """Tells one run from another; arrays and tensors count by shape and an even sample."""
+    """Tells one run from another by its numbers, arrays and tensors."""
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray | Tensor):
             array = part.cpu().numpy() if isinstance(part, Tensor) else part
-            digest.update(str(array.shape).encode())
-            digest.update(np.ascontiguousarray(array[:: max(1, len(array) // 4096)]).tobytes())
+            digest.update(f"{array.shape} {array.dtype}".encode())
+            digest.update(np.ascontiguousarray(array))
         else:
             digest.update(repr(part).encode())
     return digest.hexdigest()

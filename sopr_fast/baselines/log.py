@@ -62,6 +62,12 @@ class Log:
         self.next = torch.from_numpy(next_rows).to(self.device)
         self.initial = torch.from_numpy(transitions.episodes[:-1]).to(self.device)
 
+    def identity(self) -> tuple[Any, ...]:
+        """All that an estimate can depend on, for `learning.learn`."""
+        logged = self.transitions
+        parts = logged.states, logged.actions, logged.rewards, logged.next_states, logged.terminals, logged.episodes
+        return self.discrete, self.action_dim, *parts
+
     @property
     def state_dim(self) -> int:
         return self._table.shape[1]
@@ -180,9 +186,8 @@ class PolicyActions:
                 self._table = self._everywhere(torch.empty(shape), bar.update).to(log.device)
 
     def identity(self) -> tuple[Any, ...]:
-        """What tells these policies on this log from others, for `learning.fingerprint`."""
-        names = [policy.name for policy in self.policies]
-        return names, self.log.rewards, self.log.raw_states, self(self.log.evaluated_rows(64))
+        """What tells these policies on this log from others, for `learning.learn`."""
+        return [policy.name for policy in self.policies], self(self.log.evaluated_rows(64)), *self.log.identity()
 
     def __call__(self, rows: Tensor, draw: int = 0) -> Tensor:
         """(..., B) rows → (..., P, B, dim_a)."""

@@ -17,7 +17,7 @@ from ..progress import progress_bar
 from ..timing import Timings
 from .dynamics import Dynamics
 from .estimates import Estimates, UncertainEstimateWarning
-from .learning import fingerprint, learn
+from .learning import learn
 from .log import Log, read
 
 _MOST_GUARDED = 0.5
@@ -94,12 +94,10 @@ class ModelBased:
                 self.updates,
                 description="dynamics",
                 checkpoint=checkpoint,
-                fingerprint=fingerprint(
+                identity=(
                     [self.updates, self.batch_size, self.hidden, self.learning_rate, self.ensemble],
                     seed,
-                    log.raw_states,
-                    log.actions,
-                    log.rewards,
+                    *log.identity(),
                 ),
                 progress=progress,
             )
