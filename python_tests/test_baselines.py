@@ -124,6 +124,14 @@ def test_checkpoint_is_refused_for_another_log(method, log, tmp_path):
             method.estimate(gains(), other, checkpoint=path, **quiet)
 
 
+def test_diverged_run_names_itself_after_a_checkpoint(log, tmp_path, monkeypatch):
+    monkeypatch.setattr(learning, "_SECONDS_BETWEEN_CHECKPOINTS", -1.0)
+    path = tmp_path / "run.safetensors"
+    with pytest.raises(FloatingPointError, match="^FQE: the loss is not finite after"):
+        replace(METHODS["fqe"], learning_rate=1e30).estimate(gains(), log, checkpoint=path, **quiet)
+    assert path.exists()
+
+
 @pytest.mark.parametrize("method", [METHODS["fqe"], METHODS["dual-dice"]], ids=["fqe", "dual-dice"])
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
 def test_acting_on_batches_is_acting_on_all(method, std, log):

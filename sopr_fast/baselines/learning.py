@@ -126,8 +126,8 @@ def learn(
             if checkpoint is not None and (
                 update + 1 == updates or time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS
             ):
-                description = {"fingerprint": run, "history": history}
-                save_tensors(checkpoint, learner.tensors(), "baseline checkpoint", description)
+                state = {"fingerprint": run, "history": history}
+                save_tensors(checkpoint, learner.tensors(), "baseline checkpoint", state)
                 saved = time.monotonic()
     return history
 
