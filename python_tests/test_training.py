@@ -158,11 +158,25 @@ def test_a_killed_run_resumes_to_the_same_model(validation, tmp_path, monkeypatc
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     fit(dataclasses.replace(TINY, steps=2), checkpoint=path)
-    with pytest.raises(ValueError, match="other policies, returns, states, options or seed"):
+    with pytest.raises(ValueError, match="other policies, returns, states, features, options or seed"):
         fit(dataclasses.replace(TINY, steps=3), checkpoint=path)
     path.write_bytes(b"no checkpoint")
     with pytest.raises(ValueError, match="not a whole safetensors file"):
         fit(checkpoint=path)
+
+
+@pytest.mark.parametrize("changed", ["gain-0.100", "gain-0.880"])
+def test_a_checkpoint_of_other_features_is_refused(changed, tmp_path):
+    policies = ladder([*training_gains(), 0.33, 0.88])
+    features = {name: float(i) for i, name in enumerate(policies)}
+    options = {
+        "config": dataclasses.replace(TINY, steps=2),
+        "validation": (ladder([0.33, 0.88]), [0.33, 0.88]),
+        "checkpoint": tmp_path / "checkpoint.safetensors",
+    }
+    fit(features=features, **options)
+    with pytest.raises(ValueError, match="checkpoint .* is of a run with other policies, returns, states, features,"):
+        fit(features=features | {changed: -1.0}, **options)
 
 
 def test_a_collapsed_run_is_helped_and_said(monkeypatch):

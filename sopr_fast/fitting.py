@@ -144,7 +144,7 @@ def fit(
             config=config,
             seed=seed,
             checkpoint=checkpoint,
-            fingerprint=_fingerprint(config, seed, names, labels, validated, subsets, columns, known),
+            fingerprint=_fingerprint(config, seed, names, labels, validated, subsets, columns, known, known_validated),
             progress=progress,
         )
     scores = _mean_scores(model, subsets, columns[: len(trained)], known)
@@ -264,7 +264,7 @@ def _fingerprint(
     validated: tuple[list[Policy], np.ndarray] | None,
     subsets: Subsets,
     columns: Tensor,
-    features: Tensor | None,
+    *features: Tensor | None,
 ) -> str:
     """Tells one training run from another; of the columns, a sample."""
     digest = hashlib.sha256(json.dumps([config.to_dict(), seed, names], sort_keys=True).encode())
@@ -272,7 +272,7 @@ def _fingerprint(
     if validated:
         digest.update(json.dumps([policy.name for policy in validated[0]]).encode())
         digest.update(validated[1].tobytes())
-    for tensor in (subsets.rows, subsets.states, *(() if features is None else (features,))):
+    for tensor in (subsets.rows, subsets.states, *(known for known in features if known is not None)):
         digest.update(tensor.numpy().tobytes())
     every = max(1, columns.shape[1] // _SAMPLED_STATES)
     digest.update(columns[:, ::every].contiguous().numpy().tobytes())

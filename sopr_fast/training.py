@@ -253,7 +253,7 @@ class _Trainer:
         tensors, description = load_tensors(path, "training checkpoint")
         if description["fingerprint"] != fingerprint:
             raise ValueError(
-                f"checkpoint {path} is of a run with other policies, returns, states, options or seed; "
+                f"checkpoint {path} is of a run with other policies, returns, states, features, options or seed; "
                 "delete it or name another file"
             )
         weights, self.best_weights, moments = by_prefix(tensors, "model", "best", "adam")
