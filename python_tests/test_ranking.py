@@ -41,6 +41,15 @@ def test_a_score_does_not_depend_on_the_other_candidates(ranker, candidates):
         assert np.array_equal(alone.subset_scores[0], together.subset_scores[together.names.index(name)])
 
 
+@pytest.mark.parametrize("spoil", [lambda a: a * np.nan, lambda a: a[:-1], lambda a: 1 / 0])
+def test_a_candidate_that_fails_late_fails_before_clustering(ranker, candidates, spoil, monkeypatch):
+    monkeypatch.setattr(sopr_fast.ops, "kmeans", None)
+    monkeypatch.setattr("sopr_fast.ranker.score_grid", None)
+    late = {"late": lambda states: spoil(states[:, :2]) if len(states) > 16 else states[:, :2]}
+    with pytest.raises((ValueError, RuntimeError), match="policy 'late'"):
+        ranker.rank(candidates | late, log())
+
+
 def test_five_subsets_are_a_prefix_of_twelve(ranker, candidates):
     few, many = ranker.rank(candidates, log(), subsets=5), ranker.rank(candidates, log(), subsets=12)
     assert np.array_equal(few.subset_scores, many.subset_scores[:, :5])
@@ -56,8 +65,10 @@ def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypat
     finally:
         torch.set_num_threads(before)
     monkeypatch.setattr("sopr_fast.scoring._TILE_BYTES", 1)
-    monkeypatch.setattr("sopr_fast.ranker._COLUMN_BYTES", 1)
-    assert np.array_equal(ranker.rank(candidates, log(), subsets=6).subset_scores, expected)
+    monkeypatch.setattr("sopr_fast.ranker._TILE_BYTES", 1)
+    for memory in (1 << 30, 0):
+        monkeypatch.setattr("sopr_fast.ranker._MEMORY_BYTES", memory)
+        assert np.array_equal(ranker.rank(candidates, log(), subsets=6).subset_scores, expected)
 
 
 def test_precisions_keep_the_order(ranker):

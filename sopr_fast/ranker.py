@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ from .timing import Timings
 from .training_policies import TrainingPolicies
 
 _FORMAT = 2
-_COLUMN_BYTES = 256 << 20
+_TILE_BYTES = 256 << 20
+_MEMORY_BYTES = 1 << 30  # of columns kept from before clustering; more come tile by tile
 
 
 class ForeignPolicyWarning(UserWarning):
@@ -104,7 +106,8 @@ class Ranker:
             progress: show bars.
 
         Raises:
-            TypeError, ValueError: names the policy, row or option at fault.
+            TypeError, ValueError, RuntimeError: names the policy, row or option at fault; before clustering, where all
+                actions fit into 1 GiB.
 
         Warns:
             ForeignPolicyWarning: a candidate is further from every training policy (Eq. 3) than three times the
@@ -116,45 +119,49 @@ class Ranker:
         timings = Timings()
         with timings.stage("drawing"):
             drawing, clustered = self._subsets(states, subsets, seed)
-        chosen = clustered or drawing
+        drawn = clustered or drawing
         same_log = states is None and (subsets is self.subsets or not isinstance(subsets, Subsets))
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
-        policies = as_policies(candidates, states_count=chosen.states_count, action_count=action_count)
+        policies = as_policies(candidates, states_count=drawn.states_count, action_count=action_count)
         known = self._known(features, [policy.name for policy in policies])
         judged = self._judged(critic)
+        options = {"layout": self.layout, "batch_size": batch_size}
+        act = partial(collect, states=drawn.states, source=drawn.source, **options)
+        measure = partial(self.training_policies.distances, same_log=same_log, **options)
+        policy_bytes = 4 * len(drawn.states) * self.layout.width
+        at_once = max(1, _TILE_BYTES // policy_bytes)
+        tiles = [slice(first, first + at_once) for first in range(0, len(policies), at_once)]
+        acted = None
         with timings.stage("policies"):
-            check_fit(policies, chosen.states, chosen.source, self.layout)
+            check_fit(policies, drawn.states, drawn.source, self.layout)
+            if len(policies) * policy_bytes <= _MEMORY_BYTES:
+                with progress_bar(len(policies), "acting", "policy", show=progress) as bar:
+                    acted = act(policies, progress=bar.update)
+            distances = np.concatenate([measure(policies[tile]) for tile in tiles])
         with timings.stage("clustering"):
-            if clustered is None:
-                clustered = drawing.cluster(
-                    self.config.clusters,
-                    iterations=self.config.kmeans_iterations,
-                    restarts=self.config.kmeans_restarts,
-                    progress=progress,
-                )
-        scores, distances = [], []
-        at_once = max(1, _COLUMN_BYTES // (4 * len(clustered.states) * self.layout.width))
+            clustered = clustered or drawing.cluster(
+                self.config.clusters,
+                iterations=self.config.kmeans_iterations,
+                restarts=self.config.kmeans_restarts,
+                progress=progress,
+            )
+        scores = []
         with progress_bar(len(policies), "ranking", "policy", show=progress) as bar:
-            for first in range(0, len(policies), at_once):
-                tile = policies[first : first + at_once]
+            for tile in tiles:
                 with timings.stage("policies"):
-                    columns = collect(tile, clustered.states, clustered.source, self.layout, batch_size=batch_size)
-                    distances.append(
-                        self.training_policies.distances(tile, self.layout, batch_size=batch_size, same_log=same_log)
-                    )
+                    columns = act(policies[tile]) if acted is None else acted[tile]
                     if judged is not None:
-                        columns = judged.append(clustered.states, columns, self.layout)
+                        columns = judged.append(drawn.states, columns, self.layout)
                 with timings.stage("encoding"):
-                    of_tile = None if known is None else known[first : first + at_once]
+                    of_tile = None if known is None else known[tile]
                     scores.append(score_grid(self.model, clustered, columns, precision=precision, features=of_tile))
-                bar.update(len(tile))
+                bar.update(len(columns))
         subset_scores = torch.cat(scores).double().numpy() * self.return_scale + self.return_mean
-        apart = np.concatenate(distances)
         ranking = Ranking(
             [policy.name for policy in policies],
             subset_scores,
-            penalties=pessimism * self.training_policies.penalties(apart),
-            distances=apart,
+            penalties=pessimism * self.training_policies.penalties(distances),
+            distances=distances,
             distance_limit=self.training_policies.distance_limit,
             timings=dict(timings),
         )
