@@ -162,10 +162,20 @@ def test_pessimism_marks_down_what_acts_unlike_the_training_policies(ranker, can
     assert np.array_equal(loaded.scores, doubtful.scores)
 
 
-def test_pessimism_leaves_policies_of_unknown_distance(ranker, candidates):
+def test_pessimism_is_refused_where_a_distance_is_unknown(ranker, candidates, monkeypatch):
     states = log(seed=8)
-    ranking = ranker.rank({name: policy(states) for name, policy in candidates.items()}, states, pessimism=1)
-    assert ranking.penalties.tolist() == [0, 0, 0]
+    given = candidates | {"array": candidates["gain-0.700"](states)}
+    assert ranker.rank(given, states).penalties.tolist() == [0] * 4
+    monkeypatch.setattr("sopr_fast.ranker.collect", None)
+    with pytest.raises(ValueError, match="pessimism needs the distance of 'array'"):
+        ranker.rank(given, states, pessimism=1)
+
+
+def test_pessimism_marks_down_arrays_on_the_kept_subsets(ranker, candidates):
+    given = {name: policy(log()) for name, policy in candidates.items()}
+    expected = ranker.rank(candidates, pessimism=1).penalties
+    np.testing.assert_allclose(ranker.rank(given, pessimism=1).penalties, expected, rtol=1e-5)
+    assert (expected > 0).all()
 
 
 @pytest.mark.parametrize("pessimism", [-1, np.nan, np.inf, "much"])

@@ -18,7 +18,7 @@ from .config import Config, check_integer, check_number
 from .features import CriticColumns, read_features
 from .files import by_prefix, load_tensors, save_tensors
 from .model import ScoringModel
-from .policies import Layout, as_policies, check_fit, collect
+from .policies import ArrayPolicy, Layout, Policy, as_policies, check_fit, collect
 from .progress import progress_bar
 from .ranking import Ranking
 from .scoring import score_grid
@@ -94,6 +94,8 @@ class Ranker:
 
         Args:
             candidates: policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like `states`.
+                How unlike the training policies an array acts is known on the subsets kept with the model alone:
+                elsewhere its distance is nan, no warning names it, and pessimism is refused.
             states: (rows, dim_s) logged states, or the path of a file; None for the subsets kept with the model.
             subsets: how many (5, or all that are kept), or clustered `Subsets` to use again.
             features: the candidates', by name, if the model was trained with features.
@@ -125,6 +127,8 @@ class Ranker:
         policies = as_policies(candidates, states_count=drawn.states_count, action_count=action_count)
         known = self._known(features, [policy.name for policy in policies])
         judged = self._judged(critic)
+        if pessimism and not same_log:
+            _check_comparable(policies)
         options = {"layout": self.layout, "batch_size": batch_size}
         act = partial(collect, states=drawn.states, source=drawn.source, **options)
         measure = partial(self.training_policies.distances, same_log=same_log, **options)
@@ -160,7 +164,7 @@ class Ranker:
         ranking = Ranking(
             [policy.name for policy in policies],
             subset_scores,
-            penalties=pessimism * self.training_policies.penalties(distances),
+            penalties=pessimism * self.training_policies.penalties(distances) if pessimism else np.zeros(len(policies)),
             distances=distances,
             distance_limit=self.training_policies.distance_limit,
             timings=dict(timings),
@@ -248,6 +252,16 @@ class Ranker:
     def _check_dim(self, dim: int) -> None:
         if dim != self.state_dim:
             raise ValueError(f"states have {dim} features, the model was trained on {self.state_dim}")
+
+
+def _check_comparable(policies: list[Policy]) -> None:
+    for policy in policies:
+        if isinstance(policy, ArrayPolicy):
+            raise ValueError(
+                f"pessimism needs the distance of {policy.name!r} to the training policies, which is not known of an "
+                "array of actions on other subsets than those kept with the model: give the policy itself, no states, "
+                "or pessimism=0"
+            )
 
 
 def _warn_of_foreign(ranking: Ranking) -> None:

@@ -45,7 +45,7 @@ class TrainingPolicies:
         return _FOREIGN * float(self._apart.max())
 
     def penalties(self, distances: np.ndarray) -> np.ndarray:
-        """What pessimism 1 takes off the scores of policies at these distances, 0 where a distance is unknown.
+        """What pessimism 1 takes off the scores of policies at these distances (nan where that is).
 
         It is σ ln(1 + distance / d): σ is the standard deviation of the training policies' scores, d the distance
         within which nine in ten of them have their nearest other.
@@ -54,7 +54,7 @@ class TrainingPolicies:
         if typical == 0:
             return np.zeros(len(distances))
         spread = float(self.scores.std(correction=0))
-        return spread * np.log1p(np.nan_to_num(distances) / typical)
+        return spread * np.log1p(distances / typical)
 
     @cached_property
     def _apart(self) -> np.ndarray:
