@@ -290,16 +290,62 @@ def test_estimates_become_a_ranking():
 
 
 def test_errors_come_before_long_work(log):
-    with pytest.raises(ValueError, match="discount must be at least 0 and less than 1, got 1"):
-        FQE().estimate(gains(), log, discount=1.0)
     with pytest.raises(ValueError, match="'wide' has 2 action columns, the transitions have 1"):
         FQE().estimate({"wide": lambda states: states}, log, discount=0.9)
-    with pytest.raises(ValueError, match="start is 'end'"):
-        FQE(start="end").estimate(gains(), log, discount=0.9)
-    with pytest.raises(ValueError, match="exponent must be more than 1"):
-        DualDICE(exponent=1.0).estimate(gains(), log, discount=0.9)
-    with pytest.raises(ValueError, match=r"clip must be \(low, high\)"):
-        ImportanceWeighting(clip=(1, 0)).estimate(gains(), log, discount=0.9)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        *(
+            (method, {name: 0})
+            for method in (FQE, BehaviourQ)
+            for name in ("updates", "batch_size", "ensemble", "draws")
+        ),
+        *((FQE, {"hidden": hidden}) for hidden in (8, "8", (8, 0), (8.0,), None)),
+        *((FQE, {name: value}) for name in ("learning_rate", "target_rate") for value in (0, -1e-3, math.nan, "1")),
+        (FQE, {"updates": 10.0}),
+        (FQE, {"ensemble": True}),
+        (FQE, {"target_rate": 1.5}),
+        (FQE, {"memory": -1}),
+        (FQE, {"start": "end"}),
+        (BehaviourQ, {"learning_rate": math.inf}),
+        *((DualDICE, {name: 0}) for name in ("updates", "batch_size", "draws", "nu_rate", "zeta_rate")),
+        *((DualDICE, {"average": value}) for value in (5, -0.1)),
+        *((DualDICE, {"exponent": value}) for value in (1.0, math.inf)),
+        *((ImportanceWeighting, {name: 0}) for name in ("updates", "components", "noise", "learning_rate")),
+        (ImportanceWeighting, {"bootstraps": -1}),
+        *((ImportanceWeighting, {"clip": clip}) for clip in ((1, 0), 2.0, (1, 2, 3))),
+        *((ModelBased, {name: 0}) for name in ("updates", "ensemble", "rollouts", "learning_rate", "horizon")),
+        (ModelBased, {"horizon": -3}),
+        (lambda **options: NearestPolicy(gains(), [0, 1, 2], **options), {"rows": 0}),
+    ],
+)
+def test_option_that_cannot_be_is_named(method, options):
+    with pytest.raises(ValueError, match=rf"^{next(iter(options))}\b"):
+        method(**options)
+
+
+@each_method
+@pytest.mark.parametrize("run", [{"seed": -1}, {"seed": 1.5}, {"discount": 1.0}, {"discount": -0.1}])
+def test_seed_and_discount_that_cannot_be_are_named(method, run, log):
+    with pytest.raises(ValueError, match=rf"^{next(iter(run))} must be"):
+        method.estimate({"never asked": None}, log, **{"discount": 0.9, **run})
+
+
+@each_method
+def test_options_of_numpy_are_as_those_of_python(method, log, tmp_path):
+    path = tmp_path / "run.safetensors"
+    numbers = {key: np.array(value)[()] for key, value in vars(method).items() if type(value) in (int, float)}
+    other = replace(method, **numbers, hidden=[np.int64(width) for width in method.hidden])
+    expected = method.estimate(gains(std=0.3), log, seed=3, checkpoint=path, **quiet).values
+    run = {"seed": np.int64(3), "discount": np.float64(0.9), "progress": False}
+    np.testing.assert_array_equal(other.estimate(gains(std=0.3), log, **run).values, expected)
+    np.testing.assert_array_equal(other.estimate(gains(std=0.3), log, checkpoint=path, **run).values, expected)
+
+
+def test_runs_whose_numbers_read_the_same_in_a_row_are_told_apart():
+    assert learning.fingerprint(0.9, 95) != learning.fingerprint(0.99, 5)
 
 
 @pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "model-based"])

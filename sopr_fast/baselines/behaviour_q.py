@@ -13,11 +13,12 @@ from ..timing import Timings
 from .critics import Critic, CriticLearner
 from .estimates import Estimates
 from .learning import Batches, learn
-from .log import Log, PolicyActions, check_discount, read
+from .log import Log, PolicyActions, read
+from .options import Options, check_option
 
 
 @dataclass(frozen=True)
-class BehaviourQ:
+class BehaviourQ(Options):
     """Mean over logged states of a SARSA critic at the policy's action: one critic for all policies.
 
     It is the value of taking the policy's action once and behaving as logged from then on, so not a return of the
@@ -49,7 +50,8 @@ class BehaviourQ:
 
         At timeouts the next action is not known, and those rows are left out.
         """
-        check_discount(discount)
+        check_option("discount", discount)
+        seed = check_option("seed", seed)
         log = Log(load(transitions), action_count=action_count, device=device)
         return self._fit(log, discount, seed, checkpoint, progress)[0]
 
@@ -72,6 +74,7 @@ class BehaviourQ:
         Returns:
             Diagnostics: "curve" (updates, seconds, loss), "critic", a `Critic` of `ensemble` networks.
         """
+        seed = check_option("seed", seed)
         timings = Timings()
         with timings.stage("policies"):
             found, layout, log = read(

@@ -17,13 +17,14 @@ from .estimates import Estimates, UncertainEstimateWarning
 from .learning import Batches, Learner, learn
 from .log import Log, PolicyActions, read
 from .networks import ActionValue
+from .options import Options, check_option
 
 _CHUNK = 1 << 16
 _FEWEST_EFFECTIVE_ROWS = 100
 
 
 @dataclass(frozen=True)
-class DualDICE:
+class DualDICE(Options):
     """Discounted stationary distribution corrections (Nachum 2019).
 
     Networks ν and ζ of all policies are trained together on
@@ -77,9 +78,8 @@ class DualDICE:
         Warns:
             UncertainEstimateWarning: the ratios of a policy rest on a handful of rows, or their mass is far from 1.
         """
-        if not self.exponent > 1:
-            raise ValueError(f"exponent must be more than 1, got {self.exponent}")
         check_place(checkpoint)
+        seed = check_option("seed", seed)
         timings = Timings()
         with timings.stage("policies"):
             found, layout, log = read(

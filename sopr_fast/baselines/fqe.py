@@ -15,10 +15,11 @@ from .critics import Critic, CriticLearner
 from .estimates import Estimates
 from .learning import Batches, learn
 from .log import PolicyActions, read
+from .options import Options, check_option
 
 
 @dataclass(frozen=True)
-class FQE:
+class FQE(Options):
     """Fitted Q evaluation (Le 2019) with a target network and normalised states and values (Kostrikov & Nachum 2020).
 
     The networks of all policies are trained together on the same mini-batches from the same initial weights, so a
@@ -34,6 +35,9 @@ class FQE:
         draws: actions drawn in every state of a stochastic policy.
         start: "initial" for the mean value of initial states, "data" of all logged states.
         memory: bytes for what policies do in all states; if it takes more, they are asked again for every batch.
+
+    Raises:
+        ValueError: names the option at fault.
     """
 
     updates: int = 20000
@@ -79,9 +83,8 @@ class FQE:
         Raises:
             TypeError, ValueError, OSError: names the policy, row, option or file at fault, before long work.
         """
-        if self.start not in ("initial", "data"):
-            raise ValueError(f"start is {self.start!r}; choose 'initial' or 'data'")
         check_place(checkpoint)
+        seed = check_option("seed", seed)
         timings = Timings()
         with timings.stage("policies"):
             found, layout, log = read(

@@ -17,13 +17,14 @@ from .behaviour import EDGE, BehaviourPolicy
 from .estimates import Estimates, UncertainEstimateWarning
 from .learning import learn
 from .log import Log, read
+from .options import Options, check_option
 
 _ROWS = 16384
 _FEWEST_EFFECTIVE_EPISODES = 5
 
 
 @dataclass(frozen=True)
-class ImportanceWeighting:
+class ImportanceWeighting(Options):
     """Per-decision importance weighting (Precup 2000), self-normalised over episodes at every step, in log space.
 
     The behaviour's log-probabilities are the log's own where it has them, else a tanh-normal mixture (probabilities
@@ -75,8 +76,7 @@ class ImportanceWeighting:
         Warns:
             UncertainEstimateWarning: fewer than five effective episodes; the policy's standard error is nan.
         """
-        if self.clip is not None and not self.clip[0] < self.clip[1]:
-            raise ValueError(f"clip must be (low, high), got {self.clip}")
+        seed = check_option("seed", seed)
         timings, diagnostics = Timings(), {}
         with timings.stage("policies"):
             found, layout, log = read(

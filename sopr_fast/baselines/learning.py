@@ -148,8 +148,8 @@ def fingerprint(*parts: Any) -> str:
     for part in parts:
         if isinstance(part, np.ndarray | Tensor):
             array = part.cpu().numpy() if isinstance(part, Tensor) else part
-            digest.update(f"{array.shape} {array.dtype}".encode())
+            digest.update(f"{array.shape} {array.dtype}\n".encode())
             digest.update(np.ascontiguousarray(array))
         else:
-            digest.update(repr(part).encode())
+            digest.update(f"{part}\n".encode())
     return digest.hexdigest()

@@ -13,6 +13,7 @@ from ..data import Transitions, load
 from ..policies import ArrayPolicy, Layout, Policy, as_policies, check_fit, collect, probe
 from ..policies.output import one_hot
 from ..progress import progress_bar
+from .options import check_option
 
 _ROWS = 16384
 _EVALUATED_ROWS = 65536
@@ -123,11 +124,6 @@ def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
     return torch.from_numpy(actions)
 
 
-def check_discount(discount: float) -> None:
-    if not 0 <= discount < 1:
-        raise ValueError(f"discount must be at least 0 and less than 1, got {discount}")
-
-
 def read(
     policies: Any, transitions: Any, *, discount: float, action_count: int | None, device: torch.device | str
 ) -> tuple[list[Policy], Layout, Log]:
@@ -136,7 +132,7 @@ def read(
     Raises:
         TypeError, ValueError: names the policy, row or option at fault.
     """
-    check_discount(discount)
+    check_option("discount", discount)
     transitions = load(transitions)
     found = as_policies(policies, states_count=len(transitions), action_count=action_count)
     states, source = torch.from_numpy(transitions.states), torch.arange(len(transitions))

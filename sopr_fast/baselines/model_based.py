@@ -19,12 +19,13 @@ from .dynamics import Dynamics
 from .estimates import Estimates, UncertainEstimateWarning
 from .learning import learn
 from .log import Log, read
+from .options import Options, check_option
 
 _MOST_GUARDED = 0.5
 
 
 @dataclass(frozen=True)
-class ModelBased:
+class ModelBased(Options):
     """Returns of policies rolled out in an ensemble of probabilistic models (dynamics, reward, termination).
 
     Models are trained once; all policies roll out together from the same initial states with the same noise. States
@@ -70,8 +71,7 @@ class ModelBased:
         Warns:
             UncertainEstimateWarning: over half of a policy's steps left the log's range.
         """
-        if self.ensemble < 1 or self.rollouts < 1:
-            raise ValueError("ensemble and rollouts must be at least 1")
+        seed = check_option("seed", seed)
         timings = Timings()
         with timings.stage("policies"):
             found, layout, log = read(

@@ -14,10 +14,11 @@ from ..metrics import policy_distances
 from ..policies import as_policies, check_fit, collect, probe
 from ..timing import Timings
 from .estimates import Estimates
+from .options import Options
 
 
 @dataclass(frozen=True, eq=False)
-class NearestPolicy:
+class NearestPolicy(Options):
     """A candidate's value is the return of the nearest training policy by action distance (Eq. 3 of SOPR-T).
 
     Supervised as SOPR-T is, and so the bar for it. A candidate that is itself a training policy, by its name, gets the
