@@ -7,7 +7,8 @@ import torch
 from problems import TINY, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
-from sopr_fast import Config
+from sopr_fast import Config, Subsets
+from sopr_fast.policies import Probabilities
 
 QUICK = dataclasses.replace(TINY, steps=2, subsets=2)
 GAINS = training_gains(5)
@@ -57,7 +58,7 @@ def with_nan(actions):
         ),
         ({"policies": ladder(GAINS[:1]), "returns": GAINS[:1]}, ValueError, "at least two training policies"),
         ({"policies": {}}, ValueError, "polic"),
-        ({"states": log(100)}, ValueError, "subset_size is 128, but there are 100 states"),
+        ({"states": log(100)}, ValueError, r"there are 100 states: choose fewer with Config\(subset_"),
         ({"states": with_nan(log())}, ValueError, "states are not finite .* at row 3"),
         ({"validation": ladder([0.3])}, TypeError, "validation must be a pair"),
         ({"validation": (ladder([0.3]), [0.3])}, ValueError, "at least two validation policies"),
@@ -65,23 +66,36 @@ def with_nan(actions):
         ({"seed": -1}, ValueError, "seed must be an integer, 0 or more, got -1"),
         ({"keep_subsets": -1}, ValueError, "keep_subsets must be an integer, 0 or more, got -1"),
         ({"keep_subsets": 1.5}, ValueError, "keep_subsets must be an integer"),
+        ({"batch_size": 0.5}, ValueError, "batch_size must be an integer, 1 or more, got 0.5"),
         ({"checkpoint": "nowhere/run"}, FileNotFoundError, "cannot write nowhere/run: the folder nowhere does not"),
         ({"checkpoint": "."}, IsADirectoryError, "cannot write .: it is a folder"),
-        ({"policies": ladder(GAINS[:4]) | {"bad": raises}}, Exception, "'bad'"),
+        ({"policies": ladder(GAINS[:4]) | {"bad": raises}}, RuntimeError, "'bad'"),
         ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, with_nan)}}, ValueError, "'bad'"),
         ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a[:, :1])}}, ValueError, "'bad'"),
         ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a[:-1])}}, ValueError, "'bad'"),
-        (
-            {"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a.astype(object))}},
-            Exception,
-            "'bad'",
-        ),
+        ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a.astype(object))}}, ValueError, "'bad'"),
         ({"validation": (ladder([0.3]) | {"wide": lambda s: s[:, :3]}, [1, 2])}, ValueError, "'wide'"),
     ],
 )
 def test_bad_input_is_refused_before_clustering(changes, error, message, monkeypatch):
     monkeypatch.setattr(sopr_fast.ops, "kmeans", None)
     with pytest.raises(error, match=message):
+        fit(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"returns": GAINS[:4]}, "returns must have shape"),
+        ({"policies": ladder(GAINS[:1]), "returns": GAINS[:1]}, "at least two training policies"),
+        ({"validation": (ladder([0.3]), [0.3])}, "at least two validation policies"),
+        ({"features": {}}, "features hold nothing for policy"),
+        ({"policies": [np.zeros((599, 2))] * 5}, "'policy-000' has actions for 599 states, the data has 600"),
+    ],
+)
+def test_what_needs_no_states_is_refused_before_any_is_read(changes, message, monkeypatch):
+    monkeypatch.setattr("sopr_fast.subsets.read_rows", None)
+    with pytest.raises(ValueError, match=message):
         fit(**changes)
 
 
@@ -130,27 +144,56 @@ def test_unknown_options_are_named():
         Config.from_dict({"depth": 3})
 
 
+def mapped(x, folder):
+    path = folder / f"{len(list(folder.iterdir()))}.npy"
+    np.save(path, x)
+    return np.load(path, mmap_mode="r")
+
+
+def read_only(x, _):
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        lambda x: x.astype(np.float64),
-        np.asfortranarray,
-        lambda x: np.repeat(x, 2, 1)[:, ::2],
-        torch.from_numpy,
+        lambda x, _: x.astype(np.float64),
+        lambda x, _: np.asfortranarray(x),
+        lambda x, _: np.repeat(x, 2, 1)[:, ::2],
+        lambda x, _: torch.from_numpy(x),
+        read_only,
+        mapped,
     ],
 )
-def test_kinds_of_states_and_actions_train_the_same_model(change):
+def test_kinds_of_states_and_actions_are_as_good(change, tmp_path):
     states = log()
     arrays = {name: policy(states) for name, policy in ladder(GAINS).items()}
-    expected = fit(policies=arrays).model.state_dict()
-    found = fit(policies={name: change(a) for name, a in arrays.items()}, states=change(states)).model.state_dict()
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    kinds = {name: change(a, tmp_path) for name, a in arrays.items()}
+    expected, found = fit(policies=arrays), fit(policies=kinds, states=change(states, tmp_path))
+    weights = expected.model.state_dict()
+    assert all(torch.equal(weights[name], value) for name, value in found.model.state_dict().items())
+    for given in ((None,), (states,)):
+        a, b = expected.rank(arrays, *given), found.rank(kinds, *given)
+        assert np.array_equal(a.subset_scores, b.subset_scores)
 
 
 def test_rank_refuses_what_the_model_was_not_made_for():
     ranker = fit()
     with pytest.raises(ValueError, match="states have 3 features, the model was trained on 4"):
         ranker.rank(ladder([0.3]), log(dim=3))
+    with pytest.raises(ValueError, match="there are 100 states: the model was trained on subsets of that size"):
+        ranker.rank(ladder([0.3]), log(100))
+    with pytest.raises(ValueError, match="states have 3 features, the model was trained on 4"):
+        ranker.rank(ladder([0.3]), subsets=Subsets.draw(log(dim=3), 1, size=128, clusters=8))
+    twins = list(ladder([0.3, 0.4]).values())
+    for twin in twins:
+        twin.name = "twin"
+    with pytest.raises(ValueError, match=r"policies\[0\] and policies\[1\] are both named 'twin'"):
+        ranker.rank(twins, log())
+    with pytest.raises(ValueError, match="'chooser' has discrete actions, the model reads continuous ones"):
+        ranker.rank({"chooser": lambda s: Probabilities(np.full((len(s), 2), 0.5))}, log())
     with pytest.raises(ValueError, match="'wide'"):
         ranker.rank({"wide": lambda s: s[:, :3]}, log())
     with pytest.raises(ValueError, match="give states or clustered subsets"):

@@ -227,6 +227,10 @@ def test_discrete_candidates_may_return_indices():
     trained = sopr_fast.fit([softmax(gain) for gain in gains], gains, log(), config=config, progress=False)
     ranking = trained.rank([softmax(1.0), lambda states: states.argmax(1)], log(seed=5), progress=False)
     assert np.isfinite(ranking.scores).all()
+    with pytest.raises(ValueError, match="policy-000.*no probabilities"):
+        trained.rank([lambda states: states], log())
+    with pytest.raises(ValueError, match="policy-000.*continuous distribution"):
+        trained.rank([lambda states: torch.distributions.Normal(torch.from_numpy(states), 1.0)], log())
 
 
 def test_win_probability_is_that_of_paired_differences():

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from . import losses
 from .config import Config, check_integer
+from .data.states import as_states
 from .features import CriticColumns, read_features
 from .files import check_place
 from .model import ScoringModel
@@ -71,8 +72,12 @@ def fit(
         batch_size: states shown to a policy at once.
         progress: show bars.
 
+    Returns:
+        The trained model with its history, the kept subsets and a sample of how the training policies act.
+
     Raises:
-        TypeError, ValueError, OSError: names the policy, row, option or file at fault, before long work starts.
+        TypeError, ValueError, RuntimeError, OSError: names the policy, row, option or file at fault, before long work
+            starts.
 
     Warns:
         CollapsedTrainingWarning: all policies came to score alike.
@@ -85,8 +90,8 @@ def fit(
         raise ValueError("states are needed: the logged states the policies act on")
     timings = Timings()
     with timings.stage("drawing"):
-        drawing = Drawing.draw(states, config.subsets, size=config.subset_size, seed=seed)
-    trained = as_policies(policies, states_count=drawing.states_count, action_count=config.action_count)
+        log = as_states(states)
+    trained = as_policies(policies, states_count=len(log), action_count=config.action_count)
     if len(trained) < 2:
         raise ValueError(f"at least two training policies are needed, got {len(trained)}")
     names = [policy.name for policy in trained]
@@ -105,7 +110,7 @@ def fit(
         if config.loss != "pairwise":
             mean, scale = float(labels.mean()), float(labels.std())
         objective = Objective.from_returns(config, labels, mean, scale)
-    validated = None if validation is None else _check_validation(validation, drawing, config)
+    validated = None if validation is None else _check_validation(validation, len(log), config)
     known = None if features is None else read_features(features, names)
     known_validated = None
     if validated and features is not None:
@@ -114,6 +119,9 @@ def fit(
             raise ValueError(
                 f"validation policies have {known_validated.shape[1]} features each, training policies {known.shape[1]}"
             )
+    with timings.stage("drawing"):
+        remedy = ": choose fewer with Config(subset_size=..., clusters=...)"
+        drawing = Drawing.draw(log, config.subsets, size=config.subset_size, seed=seed, remedy=remedy)
     everyone = trained + (validated[0] if validated else [])
     with timings.stage("policies"):
         layout = probe(trained, drawing.states, drawing.source)
@@ -200,12 +208,14 @@ def check_returns(returns: Any, names: list[str]) -> np.ndarray:
     return values
 
 
-def _check_validation(validation: tuple[Any, Any], drawing: Drawing, config: Config) -> tuple[list[Policy], np.ndarray]:
+def _check_validation(
+    validation: tuple[Any, Any], states_count: int, config: Config
+) -> tuple[list[Policy], np.ndarray]:
     try:
         policies, returns = validation
     except (TypeError, ValueError):
         raise TypeError("validation must be a pair (policies, returns)") from None
-    policies = as_policies(policies, states_count=drawing.states_count, action_count=config.action_count)
+    policies = as_policies(policies, states_count=states_count, action_count=config.action_count)
     if len(policies) < 2:
         raise ValueError(f"at least two validation policies are needed, got {len(policies)}")
     returns = check_returns(returns, [policy.name for policy in policies])

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ._version import __version__
 from .config import Config, check_integer, check_number
+from .data.states import as_states
 from .features import CriticColumns, read_features
 from .files import by_prefix, load_tensors, save_tensors
 from .model import ScoringModel
@@ -108,8 +109,8 @@ class Ranker:
             progress: show bars.
 
         Raises:
-            TypeError, ValueError, RuntimeError: names the policy, row or option at fault; before clustering, where all
-                actions fit into 1 GiB.
+            TypeError, ValueError, RuntimeError, OSError: names the policy, row, option or file at fault; before
+                clustering, where all actions fit into 1 GiB.
 
         Warns:
             ForeignPolicyWarning: a candidate is further from every training policy (Eq. 3) than three times the
@@ -218,9 +219,10 @@ class Ranker:
             if self.subsets is None:
                 raise ValueError("no subsets are kept with this model: give states")
             return None, self.subsets if subsets is None else self.subsets.take(check_integer("subsets", subsets, 1))
-        drawing = Drawing.draw(states, 5 if subsets is None else subsets, size=self.config.subset_size, seed=seed)
-        self._check_dim(drawing.states.shape[1])
-        return drawing, None
+        log, count = as_states(states), 5 if subsets is None else subsets
+        self._check_dim(log.shape[1])
+        remedy = ": the model was trained on subsets of that size and needs at least as many states"
+        return Drawing.draw(log, count, size=self.config.subset_size, seed=seed, remedy=remedy), None
 
     def _known(self, features: Mapping[str, Any] | None, names: list[str]) -> Tensor | None:
         """(P, F), or None for a model without features."""

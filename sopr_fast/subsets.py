@@ -13,6 +13,7 @@ from torch import Tensor
 from . import ops
 from .config import check_integer
 from .data.states import as_states, read_rows
+from .data.stored import StoredStates
 from .files import load_tensors, save_tensors
 from .progress import progress_bar
 
@@ -69,9 +70,11 @@ class Subsets:
             iterations, restarts: of k-means.
 
         Raises:
-            ValueError: names the option, or the first row that is not finite.
+            TypeError: states that are not numbers, or not of a kind named above.
+            FileNotFoundError: there is no such file.
+            ValueError: names the option, the file, or the first row that is not finite.
         """
-        return Drawing.draw(states, count, size=size, seed=seed).cluster(
+        return Drawing.draw(as_states(states), count, size=size, seed=seed).cluster(
             clusters, iterations=iterations, restarts=restarts, progress=progress
         )
 
@@ -130,12 +133,11 @@ class Drawing:
     cluster_seeds: Tensor
 
     @classmethod
-    def draw(cls, states: Any, count: int, *, size: int, seed: int) -> Drawing:
-        """See `Subsets.draw`."""
+    def draw(cls, log: np.ndarray | StoredStates, count: int, *, size: int, seed: int, remedy: str = "") -> Drawing:
+        """See `Subsets.draw`; of a log smaller than a subset, `remedy` says what to do."""
         seed, count = check_integer("seed", seed, 0), check_integer("subsets", count, 1)
-        log = as_states(states)
-        if not 1 <= size <= len(log):
-            raise ValueError(f"subset_size is {size}, but there are {len(log)} states")
+        if check_integer("subset_size", size, 1) > len(log):
+            raise ValueError(f"subset_size is {size}, but there are {len(log)} states{remedy}")
         drawn = np.empty((count, size), np.int64)
         seeds = np.empty(count, np.int64)
         taken = np.zeros(len(log), bool)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .._native import threads, torch_on_one_thread
+from ..config import check_integer
 from .actor import Actor
 from .output import Output
 from .policy import Policy
@@ -102,8 +103,7 @@ def collect(
         ValueError, RuntimeError: as `Policy.output`, with the row in the user's data; actions of another kind
             or width than the layout's.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    batch_size = check_integer("batch_size", batch_size, 1)
     columns = torch.empty(len(policies), len(states), layout.width)
 
     def fill(i: int) -> None:
