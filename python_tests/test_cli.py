@@ -58,7 +58,12 @@ def test_fit_then_rank(files, capsys):
     assert ranking["standard_errors"] == [None] * 12
 
     assert rank("--json", "--pessimism", "1") == 0
-    assert len(json.loads(capsys.readouterr().out)["penalties"]) == 12
+    penalties = json.loads(capsys.readouterr().out)["penalties"]
+    assert rank("--csv", "--pessimism", "1") == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert {row["policy"]: float(row["penalty"]) for row in rows} == {
+        f"gain-{i:03d}": value for i, value in enumerate(penalties)
+    }
     assert rank("--csv", "--subsets", "2", "--precision", "bf16") == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert [row["rank"] for row in rows] == [str(i) for i in range(1, 13)]

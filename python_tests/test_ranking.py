@@ -139,7 +139,7 @@ def test_foreign_candidates_are_named(ranker, candidates):
 def test_pessimism_marks_down_what_acts_unlike_the_training_policies(ranker, candidates, tmp_path):
     candidates |= {"odd": lambda states: -np.sign(states[:, :2])}
     plain, doubtful = (ranker.rank(candidates, log(), pessimism=x) for x in (0, 0.5))
-    assert plain.penalties.tolist() == [0] * 4
+    assert plain.penalties is None
     assert np.array_equal(plain.subset_scores, doubtful.subset_scores)
 
     known = ladder(training_gains())
@@ -165,7 +165,7 @@ def test_pessimism_marks_down_what_acts_unlike_the_training_policies(ranker, can
 def test_pessimism_is_refused_where_a_distance_is_unknown(ranker, candidates, monkeypatch):
     states = log(seed=8)
     given = candidates | {"array": candidates["gain-0.700"](states)}
-    assert ranker.rank(given, states).penalties.tolist() == [0] * 4
+    assert np.isfinite(ranker.rank(given, states).scores).all()
     monkeypatch.setattr("sopr_fast.ranker.collect", None)
     with pytest.raises(ValueError, match="pessimism needs the distance of 'array'"):
         ranker.rank(given, states, pessimism=1)
@@ -255,9 +255,25 @@ def test_ranking_as_text_dict_and_frame(ranker, candidates):
     ranking = ranker.rank(candidates, log())
     lines = ranking.table().splitlines()
     assert len(lines) == 4 and "gain-1.200" in lines[1]
-    assert json.loads(json.dumps(ranking.to_dict()))["order"] == ranking.order
+    assert str(ranking) == repr(ranking) == ranking.table()
+    plain = json.loads(json.dumps(ranking.to_dict()))
+    assert plain["order"] == ranking.order and plain["win_probability"] == ranking.win_probability.tolist()
     frame = ranking.to_pandas()
     assert frame["policy"].tolist() == ranking.order and frame.index.tolist() == [1, 2, 3]
+    assert list(frame) == ["policy", "score", "standard_error", "distance"]
+
+
+def test_penalties_stand_beside_the_scores_that_hold_them():
+    ranking = Ranking(["a", "b"], np.array([[3.0, 5.0], [1.0, 3.0]]), np.array([0.25, 0.5]), np.array([7.0, 9.0]), 8.0)
+    assert ranking.table().splitlines() == [
+        "rank  policy      score    ± error    penalty   distance",
+        "   1  a          3.7500     1.0000     0.2500     7.0000",
+        "   2  b          1.5000     1.0000     0.5000     9.0000  foreign",
+    ]
+    frame = ranking.to_pandas()
+    assert (frame["score"] + frame["penalty"]).tolist() == [4, 2]
+    without = Ranking(["a", "b"], ranking.subset_scores)
+    assert "penalty" not in without.table() and "penalty" not in without.to_pandas()
 
 
 def test_plot_shows_every_policy(ranker, candidates, tmp_path):

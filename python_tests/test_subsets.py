@@ -1,4 +1,5 @@
 import numpy as np
+import pandas
 import pytest
 import torch
 from problems import log
@@ -58,6 +59,7 @@ def test_drawing_is_uniform(size):
         lambda x, _: torch.from_numpy(x),
         lambda x, _: torch.from_numpy(x).double().requires_grad_(),
         lambda x, _: x.tolist(),
+        lambda x, _: pandas.DataFrame(x),
         lambda x, path: _mapped(x, path),
         lambda x, _: _read_only(x),
     ],

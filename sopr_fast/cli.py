@@ -213,9 +213,7 @@ def _info(options: argparse.Namespace) -> None:
 
 
 def _write_csv(ranking: Ranking) -> None:
-    columns = {"score": ranking.scores, "standard_error": ranking.standard_errors}
-    if ranking.distances is not None:
-        columns["distance"] = ranking.distances
+    columns = ranking.columns()
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["rank", "policy", *columns])
     for place, name in enumerate(ranking.order, 1):

@@ -165,7 +165,7 @@ class Ranker:
         ranking = Ranking(
             [policy.name for policy in policies],
             subset_scores,
-            penalties=pessimism * self.training_policies.penalties(distances) if pessimism else np.zeros(len(policies)),
+            penalties=pessimism * self.training_policies.penalties(distances) if pessimism else None,
             distances=distances,
             distance_limit=self.training_policies.distance_limit,
             timings=dict(timings),

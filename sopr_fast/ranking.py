@@ -20,7 +20,7 @@ class Ranking:
     Attributes:
         names: (P,) in the order they were given.
         subset_scores: (P, S) float64; larger is better.
-        penalties: (P,) taken off the mean scores by pessimism, or None.
+        penalties: (P,) taken off the mean scores by pessimism; None without.
         distances: (P,) to the nearest training policy (Eq. 3), nan where unknown, or None.
         distance_limit: beyond it a candidate counts as foreign to the training policies, or None.
         timings: seconds by stage.
@@ -77,42 +77,47 @@ class Ranking:
         if count == 1:
             return np.full((len(self), len(self)), np.nan)
         scores = self.subset_scores - self._penalties[:, None]
-        difference = scores[:, None] - scores[None]
-        mean, error = difference.mean(2), difference.std(2, ddof=1) / np.sqrt(count)
+        mean, error = np.empty((2, len(self), len(self)))
+        for i, own in enumerate(scores):  # all differences at once would take P² S numbers
+            difference = own - scores
+            mean[i], error[i] = difference.mean(1), difference.std(1, ddof=1) / np.sqrt(count)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(mean == 0, 0.0, mean / error)
         return torch.special.ndtr(torch.from_numpy(ratio)).numpy()
 
+    def columns(self) -> dict[str, np.ndarray]:
+        """(P,) each: score, standard_error, and where there are such penalty and distance."""
+        columns = {"score": self.scores, "standard_error": self.standard_errors}
+        if self.penalties is not None:
+            columns["penalty"] = self.penalties
+        if self.distances is not None:
+            columns["distance"] = self.distances
+        return columns
+
     def table(self) -> str:
         """The ranking as text, best first."""
         width = max(6, *(len(name) for name in self.names))
-        lines = [f"{'rank':>4}  {'policy':<{width}}  {'score':>9}  {'± error':>9}"]
-        marked_down = self._penalties.any()
-        if marked_down:
-            lines[0] += f"  {'penalty':>9}"
-        if self.distances is not None:
-            lines[0] += f"  {'distance':>9}"
-        errors = self.standard_errors
+        columns = self.columns()
+        heads = (name.replace("standard_", "± ") for name in columns)
+        lines = ["  ".join([f"{'rank':>4}", f"{'policy':<{width}}", *(f"{head:>9}" for head in heads)])]
         for rank, i in enumerate(self._order(), 1):
-            line = f"{rank:>4}  {self.names[i]:<{width}}  {self.scores[i]:>9.4f}  {errors[i]:>9.4f}"
-            if marked_down:
-                line += f"  {self._penalties[i]:>9.4f}"
-            if self.distances is not None:
-                foreign = self.distance_limit is not None and self.distances[i] > self.distance_limit
-                line += f"  {self.distances[i]:>9.4f}" + ("  foreign" if foreign else "")
+            line = "  ".join([f"{rank:>4}", f"{self.names[i]:<{width}}", *(f"{x[i]:>9.4f}" for x in columns.values())])
+            if self.distances is not None and self.distance_limit is not None:
+                line += "  foreign" if self.distances[i] > self.distance_limit else ""
             lines.append(line)
         return "\n".join(lines)
 
-    __str__ = table
+    __repr__ = table
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists and numbers, ready for JSON (nan where a value is undefined)."""
+        """Plain lists and numbers, ready for JSON (nan where a value is undefined); policies as in `names`."""
         return {
             "order": self.order,
             "names": list(self.names),
             "ranks": self.ranks.tolist(),
             "scores": self.scores.tolist(),
             "standard_errors": self.standard_errors.tolist(),
+            "win_probability": self.win_probability.tolist(),
             "subset_scores": self.subset_scores.tolist(),
             "penalties": None if self.penalties is None else self.penalties.tolist(),
             "distances": None if self.distances is None else self.distances.tolist(),
@@ -130,9 +135,7 @@ class Ranking:
             import pandas
         except ImportError as error:
             raise ImportError("to_pandas needs pandas: pip install 'sopr_fast[pandas]'") from error
-        columns = {"policy": self.names, "score": self.scores, "standard_error": self.standard_errors}
-        if self.distances is not None:
-            columns["distance"] = self.distances
+        columns = {"policy": self.names, **self.columns()}
         frame = pandas.DataFrame(columns, index=pandas.Index(self.ranks, name="rank"))
         return frame.sort_index()
 

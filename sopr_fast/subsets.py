@@ -63,8 +63,8 @@ class Subsets:
         """Draws `count` subsets without replacement and clusters each; subset s depends on (seed, s) alone.
 
         Args:
-            states: (rows, dim_s) array, tensor, path of a file, or an array-like object such as an `h5py.Dataset`;
-                of what is not in memory only the drawn rows are read.
+            states: (rows, dim_s) array, tensor, data frame, path of a file, or an array-like object such as an
+                `h5py.Dataset`; of what is not in memory only the drawn rows are read.
             count, size, clusters: S, N and K.
             seed: 0 or more.
             iterations, restarts: of k-means.

@@ -54,8 +54,9 @@ def as_states(states: Any) -> np.ndarray | StoredStates:
     """The user's states as a (rows, dim_s) array or `StoredStates`; values in memory are finite.
 
     Args:
-        states: array, tensor, nested sequence, path (see `load_states`), `Transitions`, a Minari
-            dataset, or an array-like object such as an open `h5py.Dataset`, of which slices are read.
+        states: array, tensor, nested sequence, path (see `load_states`), `Transitions`, a Minari dataset, an
+            array-like object such as an open `h5py.Dataset`, of which slices are read, or one that numpy makes an
+            array of, such as a pandas data frame.
 
     Raises:
         TypeError, ValueError: not numbers, not two-dimensional, empty, or not finite (which row).
@@ -77,7 +78,8 @@ def as_states(states: Any) -> np.ndarray | StoredStates:
         if not isinstance(states, Sequence):
             if all(hasattr(states, part) for part in ("shape", "dtype", "__getitem__")):
                 return SlicedStates(states)
-            raise TypeError(f"states must be an array, tensor or path, got {type(states).__name__}")
+            if not hasattr(states, "__array__"):
+                raise TypeError(f"states must be an array, tensor or path, got {type(states).__name__}")
         try:
             states = np.asarray(states, np.float32)
         except (TypeError, ValueError) as error:
