@@ -91,7 +91,11 @@ def policy_distance(train_columns: Any, test_columns: Any) -> tuple[np.ndarray, 
 
 
 def policy_distances(a_columns: Any, b_columns: Any) -> np.ndarray:
-    """(A, B) float64: distances of policies (A, N, d) to policies (B, N, d), see `policy_distance`."""
+    """(A, B) float64: distances of policies (A, N, d) to policies (B, N, d), see `policy_distance`.
+
+    Raises:
+        ValueError: shapes that do not agree, empty sets.
+    """
     a, b = _numbers(a_columns), _numbers(b_columns)
     if a.ndim != 3 or b.ndim != 3 or a.shape[1:] != b.shape[1:] or 0 in (*a.shape, len(b)):
         raise ValueError(f"columns must be (policies, states, width) of the same states, got {a.shape} and {b.shape}")

@@ -82,7 +82,7 @@ class Subsets:
         """The first `count` subsets, with just the states they use.
 
         Raises:
-            ValueError: there are fewer.
+            ValueError: there are fewer, or `count` is less than 1.
         """
         if not 1 <= count <= len(self):
             raise ValueError(f"{count} subsets asked for, there are {len(self)}")
@@ -108,7 +108,11 @@ class Subsets:
         }
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes one safetensors file, whole or not at all."""
+        """Writes one safetensors file, whole or not at all.
+
+        Raises:
+            FileNotFoundError, IsADirectoryError: the folder does not exist, or the path is one.
+        """
         save_tensors(path, self.tensors(), "set of clustered subsets", {"states_count": self.states_count})
 
     @classmethod
@@ -116,6 +120,7 @@ class Subsets:
         """Reads what `save` wrote.
 
         Raises:
+            FileNotFoundError, IsADirectoryError: there is no such file, or it is a folder.
             ValueError: the file is truncated or of another kind.
         """
         tensors, description = load_tensors(path, "set of clustered subsets")

@@ -33,7 +33,7 @@ def kmeans(
     restarts: int = 1,
     seeds: Tensor | int = 0,
 ) -> KMeans:
-    """Clusters every problem of a batch with Lloyd's algorithm (paper section 3.2).
+    """Clusters every problem of a batch with Lloyd's algorithm (paper section 3.1).
 
     A problem stops when no label changes, when its centroids move by no more than `tolerance` (sum of
     squares, relative to the mean variance of its columns, as in scikit-learn), or after `iterations` steps.
