@@ -35,6 +35,7 @@ METHODS = {
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 quiet = {"discount": 0.9, "progress": False}
 pytestmark = pytest.mark.filterwarnings("ignore::sopr_fast.baselines.UncertainEstimateWarning")
+loud = pytest.mark.filterwarnings("default::sopr_fast.baselines.UncertainEstimateWarning")
 
 
 @pytest.fixture(scope="module")
@@ -188,24 +189,70 @@ def test_importance_weighting_clips_log_ratios(log):
     np.testing.assert_allclose(clipped.values, float(0.9 ** np.arange(10) @ rewards), rtol=1e-6)
 
 
-@pytest.mark.filterwarnings("default::sopr_fast.baselines.UncertainEstimateWarning")
-@pytest.mark.parametrize("fitted", [False, True])
-def test_disjoint_support_is_no_confident_estimate(fitted):
-    """The log never takes the policies' action."""
-    mdp = Tabular.random(seed=0)
+@pytest.fixture
+def disjoint():
+    """A log that never takes the action that the first policy always takes."""
     behaviour = np.tile([0.5, 0.5, 0.0], (5, 1))
     never, often = np.tile([0.0, 0.0, 1.0], (5, 1)), np.tile([0.4, 0.6, 0.0], (5, 1))
-    log = mdp.log(behaviour, 200, 5, seed=0, log_probs=True)
-    with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'never' \(0\)"):
-        found = ImportanceWeighting(fitted=fitted, updates=500).estimate(
-            {"never": TablePolicy(never), "often": TablePolicy(often)}, log, **quiet
-        )
+    log = Tabular.random(seed=0).log(behaviour, 200, 5, seed=0, log_probs=True)
+    return {"never": TablePolicy(never), "often": TablePolicy(often)}, log
+
+
+@loud
+@pytest.mark.parametrize("fitted", [False, True])
+def test_disjoint_support_is_no_confident_weighting(fitted, disjoint):
+    with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'never' \(0\): fewer"):
+        found = ImportanceWeighting(fitted=fitted, updates=500, hidden=(16,)).estimate(*disjoint, **quiet)
     effective = found.diagnostics["effective_sample_size"]
     assert effective[0] == 0 and effective[1] > 100
     assert math.isnan(found.standard_errors[0]) and found.standard_errors[1] < 0.5
 
 
-@pytest.mark.filterwarnings("default::sopr_fast.baselines.UncertainEstimateWarning")
+@loud
+@pytest.mark.parametrize("method", [FQE(**SMALL), BehaviourQ(**SMALL)], ids=["fqe", "behaviour-q"])
+def test_critics_warn_of_disjoint_support(method, disjoint, log):
+    with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'never' \(100%\): in that share") as warned:
+        found = method.estimate(*disjoint, **quiet)
+    assert len(warned) == 1 and warned[0].filename == __file__
+    np.testing.assert_allclose(found.diagnostics["uncovered"], [1, 0])
+    far = {"far": lambda states: np.full((len(states), 1), 40.0, np.float32)}
+    with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'far' \(100%\)"):
+        method.estimate({**gains(), **far}, log, **quiet)
+
+
+@loud
+@pytest.mark.parametrize("method", [FQE(**SMALL), BehaviourQ(**SMALL)], ids=["fqe", "behaviour-q"])
+@pytest.mark.parametrize("std", [None, 0.5], ids=["deterministic", "stochastic"])
+def test_critics_do_not_warn_of_covered_policies(method, std, recwarn):
+    """A policy that acts as the log does is uncovered in as many states as the log itself, 1 %."""
+    log = Linear.small().log(np.array([0.0, -0.3]), 0.5, 40, 50, seed=0)
+    behaviour = {"behaviour": LinearGain(np.array([0.0, -0.3]), std)}
+    found = method.estimate({**behaviour, **gains(std=std)}, log, **quiet)
+    assert not recwarn.list
+    assert found.diagnostics["uncovered"][0] == pytest.approx(0.01 if std else 0, abs=0.01)
+
+
+def test_coverage_counts_what_policies_do_apart_from_the_nearest_rows(disjoint):
+    """Half of the time an action that is never logged; an action that is logged in 30 % of the states only."""
+    policies, log = disjoint
+    half = {"half": TablePolicy(0.5 * sum(policy.table for policy in policies.values()))}
+    assert FQE(**SMALL).estimate(half, log, **quiet).diagnostics["uncovered"] == pytest.approx(0.5)
+    states = np.random.default_rng(0).uniform(0, 1, (400, 1))
+    actions = np.where(states < 0.3, 1.0, 0.0)
+    log = Transitions.from_arrays(states, actions, np.zeros(400), states)
+    found = FQE(**SMALL).estimate({"ones": lambda states: np.ones((len(states), 1))}, log, **quiet)
+    assert found.diagnostics["uncovered"] == pytest.approx(0.7, abs=0.1)
+
+
+@loud
+def test_dual_dice_warns_of_disjoint_support(disjoint):
+    with pytest.warns(
+        UncertainEstimateWarning, match=r"DualDICE cannot be trusted for 'never' \(\d+ effective[^)]*\):"
+    ):
+        DualDICE(hidden=(), updates=500, nu_rate=5e-2, zeta_rate=5e-2).estimate(*disjoint, **quiet)
+
+
+@loud
 def test_actions_far_from_the_log_are_no_confident_estimate(log):
     far = {"far": lambda states: np.full((len(states), 1), 40.0, np.float32)}
     with pytest.warns(UncertainEstimateWarning, match="'far'"):

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from ..data import load
+from ..files import check_place
 from ..timing import Timings
+from .coverage import uncovered
 from .critics import Critic, CriticLearner
 from .estimates import Estimates
 from .learning import Batches, learn
@@ -72,25 +74,32 @@ class BehaviourQ(Options):
         Args, Raises: see `FQE.estimate`.
 
         Returns:
-            Diagnostics: "curve" (updates, seconds, loss), "critic", a `Critic` of `ensemble` networks.
+            Diagnostics: "uncovered" (P,), see `FQE.estimate`, "curve" (updates, seconds, loss), "critic", a `Critic` of
+            `ensemble` networks.
+
+        Warns:
+            UncertainEstimateWarning: over 0.9 of a policy is uncovered.
         """
         seed = check_option("seed", seed)
+        check_place(checkpoint)
         timings = Timings()
         with timings.stage("policies"):
             found, layout, log = read(
                 policies, transitions, discount=discount, action_count=action_count, device=device
             )
+            actions = PolicyActions(found, layout, log, draws=self.draws, seed=seed, memory=0, progress=progress)
+        with timings.stage("coverage"):
+            outside = uncovered(actions, log, progress=progress)
         with timings.stage("training"):
             critic, curve = self._fit(log, discount, seed, checkpoint, progress)
         with timings.stage("evaluation"):
-            actions = PolicyActions(found, layout, log, draws=self.draws, seed=seed, memory=0, progress=progress)
             replicates = critic.shared_mean_values(actions, log.evaluated_rows())
         return Estimates(
             [policy.name for policy in found],
             replicates.mean(1),
             replicates if self.ensemble > 1 else None,
             method="BehaviourQ",
-            diagnostics={"curve": curve, "critic": critic},
+            diagnostics={"uncovered": outside, "curve": curve, "critic": critic},
             timings=dict(timings),
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from ..files import check_place
 from ..timing import Timings
-from .estimates import Estimates, UncertainEstimateWarning
+from .estimates import Estimates, warn_of
 from .learning import Batches, Learner, learn
 from .log import Log, PolicyActions, read
 from .networks import ActionValue
@@ -102,7 +101,11 @@ class DualDICE(Options):
         with timings.stage("evaluation"):
             values, mass, effective = learner.values(log.evaluated_rows(log.count))
         names = [policy.name for policy in found]
-        _warn(names, mass, effective)
+        doubtful = np.flatnonzero((effective < _FEWEST_EFFECTIVE_ROWS) | (np.abs(mass - 1) > 0.5))
+        warn_of(
+            {names[i]: f"{effective[i]:.0f} effective rows, mass {mass[i]:.2f}" for i in doubtful},
+            "DualDICE cannot be trusted for {}: too few effective rows, or ratios whose mass is far from 1",
+        )
         return Estimates(
             names,
             values,
@@ -191,17 +194,3 @@ class DualDICELearner(Learner):
         mass = weight / len(rows) / (1 - self.discount)
         effective = sums[2].square() / sums[3].clamp(min=1e-300)
         return values.nan_to_num(0.0).numpy(), mass.numpy(), effective.numpy()
-
-
-def _warn(names: list[str], mass: np.ndarray, effective: np.ndarray) -> None:
-    doubtful = (effective < _FEWEST_EFFECTIVE_ROWS) | (np.abs(mass - 1) > 0.5)
-    if doubtful.any():
-        listed = ", ".join(
-            f"{names[i]!r} ({effective[i]:.0f} effective rows, mass {mass[i]:.2f})"
-            for i in np.flatnonzero(doubtful)[:5]
-        )
-        warnings.warn(
-            f"DualDICE cannot be trusted for {listed}: too few effective rows, or ratios whose mass is far from 1",
-            UncertainEstimateWarning,
-            stacklevel=3,
-        )

@@ -11,6 +11,7 @@ import torch
 
 from ..files import check_place
 from ..timing import Timings
+from .coverage import uncovered
 from .critics import Critic, CriticLearner
 from .estimates import Estimates
 from .learning import Batches, learn
@@ -77,8 +78,12 @@ class FQE(Options):
             progress: show bars.
 
         Returns:
-            Diagnostics: "initial" and "data" (P,) the two means, "curve" (updates, seconds, loss and values (P,) on
+            Diagnostics: "initial" and "data" (P,) the two means, "uncovered" (P,) share of logged states in which the
+            policy acts unlike what is logged in similar states, "curve" (updates, seconds, loss and values (P,) on
             initial states at each record), "critic", a `Critic` of ensemble * P networks.
+
+        Warns:
+            UncertainEstimateWarning: over 0.9 of a policy is uncovered.
 
         Raises:
             TypeError, ValueError, OSError: names the policy, row, option or file at fault, before long work.
@@ -93,6 +98,8 @@ class FQE(Options):
             actions = PolicyActions(
                 found, layout, log, draws=self.draws, seed=seed, memory=self.memory, progress=progress
             )
+        with timings.stage("coverage"):
+            outside = uncovered(actions, log, progress=progress)
         with timings.stage("training"):
             pools = log.pools(actions.usable, self.ensemble, seed)
             learner = CriticLearner(
@@ -130,6 +137,7 @@ class FQE(Options):
             method="FQE",
             diagnostics={
                 **{name: value.mean(1) for name, value in means.items()},
+                "uncovered": outside,
                 "curve": curve,
                 "critic": critic,
                 "dropped_rows": int(np.count_nonzero(~actions.usable)),

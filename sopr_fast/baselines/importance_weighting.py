@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from ..policies import Layout, Policy
 from ..timing import Timings
 from .behaviour import EDGE, BehaviourPolicy
-from .estimates import Estimates, UncertainEstimateWarning
+from .estimates import Estimates, warn_of
 from .learning import learn
 from .log import Log, read
 from .options import Options, check_option
@@ -99,8 +98,13 @@ class ImportanceWeighting(Options):
         discounts = discount ** np.arange(by_step.shape[1])
         effective = by_step @ discounts / discounts.sum()
         names = [policy.name for policy in found]
-        _warn(names, effective)
-        replicates[effective < _FEWEST_EFFECTIVE_EPISODES] = np.nan
+        low = effective < _FEWEST_EFFECTIVE_EPISODES
+        replicates[low] = np.nan
+        warn_of(
+            {names[i]: f"{effective[i]:.2g}" for i in np.flatnonzero(low)},
+            f"the log hardly covers {{}}: fewer than {_FEWEST_EFFECTIVE_EPISODES} effective episodes, so importance "
+            "weighting says next to nothing of them",
+        )
         diagnostics |= {"effective_sample_size": effective, "effective_by_step": by_step}
         return Estimates(
             names,
@@ -190,16 +194,3 @@ def _weigh(
         with np.errstate(invalid="ignore", divide="ignore"):
             replicates += discount**t * np.where(drawn > 0, resamples @ (weights * rewards) / drawn, 0.0)
     return value, replicates, effective
-
-
-def _warn(names: list[str], effective: np.ndarray) -> None:
-    low = np.flatnonzero(effective < _FEWEST_EFFECTIVE_EPISODES)
-    if len(low):
-        listed = ", ".join(f"{names[i]!r} ({effective[i]:.2g})" for i in low[:5])
-        more = f" and {len(low) - 5} more" if len(low) > 5 else ""
-        warnings.warn(
-            f"the log hardly covers {listed}{more}: fewer than {_FEWEST_EFFECTIVE_EPISODES} effective episodes, so "
-            "importance weighting says next to nothing of them",
-            UncertainEstimateWarning,
-            stacklevel=3,
-        )

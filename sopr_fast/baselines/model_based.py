@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..policies import ArrayPolicy, Layout, Policy
 from ..progress import progress_bar
 from ..timing import Timings
 from .dynamics import Dynamics
-from .estimates import Estimates, UncertainEstimateWarning
+from .estimates import Estimates, warn_of
 from .learning import learn
 from .log import Log, read
 from .options import Options, check_option
@@ -106,7 +105,10 @@ class ModelBased(Options):
         with timings.stage("rollouts"):
             replicates, guarded = _roll_out(model, found, layout, log, discount, seed, self.rollouts, horizon, progress)
         names = [policy.name for policy in found]
-        _warn(names, guarded)
+        warn_of(
+            {names[i]: f"{guarded[i]:.0%} of steps" for i in np.flatnonzero(guarded > _MOST_GUARDED)},
+            "roll-outs of {} leave the range of the log: what the models say of them is extrapolated",
+        )
         return Estimates(
             names,
             replicates.mean(1),
@@ -171,15 +173,3 @@ def _act(
     if not log.discrete:
         actions = actions / torch.from_numpy(log.action_scale)
     return actions.to(log.device)
-
-
-def _warn(names: list[str], guarded: np.ndarray) -> None:
-    astray = np.flatnonzero(guarded > _MOST_GUARDED)
-    if len(astray):
-        listed = ", ".join(f"{names[i]!r} ({guarded[i]:.0%} of steps)" for i in astray[:5])
-        more = f" and {len(astray) - 5} more" if len(astray) > 5 else ""
-        warnings.warn(
-            f"roll-outs of {listed}{more} leave the range of the log: what the models say of them is extrapolated",
-            UncertainEstimateWarning,
-            stacklevel=3,
-        )
