@@ -324,6 +324,28 @@ def test_critic_answers_in_units_of_return(log):
     assert found.values[0] == pytest.approx(critic(log.states, policy(log.states)).mean(), rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("states", "actions", "message"),
+    [
+        (np.zeros((4, 3)), np.zeros((4, 1)), r"states have shape \(4, 3\), expected \(4, 2\)"),
+        (np.zeros((4, 2)), np.zeros((3, 1)), r"actions have shape \(3, 1\), expected \(4, 1\)"),
+        (np.zeros((4, 2)), np.zeros(4), r"actions have shape \(4,\), expected \(4, 1\)"),
+    ],
+)
+def test_critic_names_what_has_the_wrong_shape(states, actions, message, log):
+    critic = BehaviourQ(**SMALL).fit(log, discount=0.9, progress=False)
+    with pytest.raises(ValueError, match=message):
+        critic(states, actions)
+
+
+def test_estimates_show_themselves_best_first():
+    found = Estimates(["a", "b"], np.array([1.0, 3.0]), np.array([[0.0, 2.0], [3.0, 3.0]]), method="FQE")
+    heading, *rows = found.table().splitlines()
+    assert heading.split() == ["rank", "policy", "score", "±", "error"]
+    assert [row.split() for row in rows] == [["1", "b", "3.0000", "0.0000"], ["2", "a", "1.0000", "1.4142"]]
+    assert repr(found) == f"Estimates of 2 policies by FQE\n{found.table()}" and str(found) == found.table()
+
+
 def test_estimates_become_a_ranking():
     replicates = np.random.default_rng(0).normal(0, [[1], [2], [3]], (3, 7))
     found = Estimates(["a", "b", "c"], np.array([1.0, 3.0, 2.0]), replicates)

@@ -51,6 +51,10 @@ class BehaviourQ(Options):
         """The critic alone: `critic(states, actions)` → (ensemble, N) values; no policies needed.
 
         At timeouts the next action is not known, and those rows are left out.
+
+        Raises:
+            TypeError, ValueError, OSError: names the row, option or file at fault, or the checkpoint is another run's.
+            FloatingPointError: training diverged.
         """
         check_option("discount", discount)
         seed = check_option("seed", seed)

@@ -141,8 +141,15 @@ class Critic:
     @torch.no_grad()
     def __call__(self, states, actions) -> np.ndarray:
         """Values (C, N) of the C critics at states (N, dim_s) with actions (N, dim_a), one-hot or probabilities if
-        discrete, as arrays or tensors in the log's units."""
+        discrete, as arrays or tensors in the log's units.
+
+        Raises:
+            ValueError: states or actions are not of these shapes.
+        """
         states, actions = (torch.as_tensor(x, dtype=torch.float32) for x in (states, actions))
+        for name, given, width in (("states", states, self.log.state_dim), ("actions", actions, self.log.action_dim)):
+            if given.shape != (len(states), width):
+                raise ValueError(f"{name} have shape {tuple(given.shape)}, expected ({len(states)}, {width})")
         if not self.log.discrete:
             actions = actions / torch.from_numpy(self.log.action_scale)
         size, device, found = max(64, _CHUNK // self.value.network.count), self.log.device, []

@@ -64,6 +64,15 @@ class Estimates:
             scores = scores + np.sqrt(spread.shape[1]) * np.where(unknown, 0.0, spread)
         return Ranking(list(self.names), scores, timings=dict(self.timings))
 
+    def table(self) -> str:
+        """The estimates as text, best first: value as the score, standard error beside it."""
+        return self.ranking().table()
+
+    __str__ = table
+
+    def __repr__(self) -> str:
+        return f"Estimates of {len(self)} policies by {self.method or 'an unnamed method'}\n{self.table()}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, ready for JSON (nan where a value is undefined); without critics and ratios."""
         return {
