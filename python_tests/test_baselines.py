@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from mdps import Linear, LinearGain, TablePolicy, Tabular
 
+from sopr_fast import progress
 from sopr_fast.baselines import (
     FQE,
     BehaviourQ,
@@ -131,6 +132,43 @@ def test_diverged_run_names_itself_after_a_checkpoint(log, tmp_path, monkeypatch
     with pytest.raises(FloatingPointError, match="^FQE: the loss is not finite after"):
         replace(METHODS["fqe"], learning_rate=1e30).estimate(gains(), log, checkpoint=path, **quiet)
     assert path.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "phases"),
+    [
+        ("fqe", ["acting", "coverage", "FQE", "evaluating", "evaluating"]),
+        ("behaviour-q", ["coverage", "SARSA critic", "evaluating"]),
+        ("dual-dice", ["acting", "DualDICE", "evaluating"]),
+        ("importance-weighting", ["behaviour", "weighting"]),
+        ("model-based", ["dynamics", "rolling out"]),
+    ],
+)
+@pytest.mark.parametrize("shown", [True, False], ids=["shown", "off"])
+def test_each_phase_has_a_bar_that_fills(name, phases, shown, log, monkeypatch):
+    bars = []
+
+    class Bar:
+        def __init__(self, *, total, initial, desc, disable, **options):
+            self.total, self.done, self.phase, self.off = total, initial, desc, disable
+            bars.append(self)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            assert self.done == self.total > 0
+
+        def update(self, done=1):
+            self.done += done
+
+        def set_postfix(self, **values): ...
+
+    monkeypatch.setattr(progress, "tqdm", Bar)
+    METHODS[name].estimate(gains(), log, discount=0.9, progress=shown)
+    # Means watched in training show none of their own.
+    assert [bar.phase for bar in bars if bar.off is not True] == (phases if shown else [])
+    assert {bar.phase for bar in bars} == set(phases)
 
 
 @pytest.mark.parametrize("method", [METHODS["fqe"], METHODS["dual-dice"]], ids=["fqe", "dual-dice"])

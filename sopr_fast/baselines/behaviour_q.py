@@ -97,7 +97,7 @@ class BehaviourQ(Options):
         with timings.stage("training"):
             critic, curve = self._fit(log, discount, seed, checkpoint, progress)
         with timings.stage("evaluation"):
-            replicates = critic.shared_mean_values(actions, log.evaluated_rows())
+            replicates = critic.shared_mean_values(actions, log.evaluated_rows(), progress=progress)
         return Estimates(
             [policy.name for policy in found],
             replicates.mean(1),

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..progress import progress_bar
 from .learning import Batches, Learner
 from .log import Log, PolicyActions
 from .networks import ActionValue
@@ -157,14 +158,14 @@ class Critic:
             found.append(self.value(self.log.normalise(s.to(device)), a.to(device)).double().cpu())
         return self.scale.restore(torch.cat(found, 1)).numpy()
 
-    def mean_values(self, actions: PolicyActions, rows: Tensor) -> np.ndarray:
+    def mean_values(self, actions: PolicyActions, rows: Tensor, *, progress: bool = False) -> np.ndarray:
         """(P, M) float64: mean over rows of the table of each policy's action values by its own M critics."""
         members = self.value.network.count // len(actions.policies)
         return self._mean_values(
-            actions, rows, lambda states, acted: self.value(states, acted.repeat(members, 1, 1))
+            actions, rows, lambda states, acted: self.value(states, acted.repeat(members, 1, 1)), progress
         ).T.numpy()
 
-    def shared_mean_values(self, actions: PolicyActions, rows: Tensor) -> np.ndarray:
+    def shared_mean_values(self, actions: PolicyActions, rows: Tensor, *, progress: bool = False) -> np.ndarray:
         """(P, C) float64: the same by C critics that know of no policy."""
         policies = len(actions.policies)
 
@@ -172,15 +173,17 @@ class Critic:
             states = states.expand(policies, -1, -1).flatten(0, 1)
             return self.value(states, acted.flatten(0, 1)).unflatten(1, (policies, -1)).flatten(0, 1)
 
-        return self._mean_values(actions, rows, ask).T.numpy()
+        return self._mean_values(actions, rows, ask, progress).T.numpy()
 
     @torch.no_grad()
     def _mean_values(
-        self, actions: PolicyActions, rows: Tensor, ask: Callable[[Tensor, Tensor], Tensor]
+        self, actions: PolicyActions, rows: Tensor, ask: Callable[[Tensor, Tensor], Tensor], progress: bool
     ) -> Tensor:  # (M, P)
         total: Tensor | float = 0.0
-        for chunk in rows.split(max(64, _CHUNK // (len(actions.policies) * self.value.network.count))):
-            states = self.log.states(chunk)
-            for draw in range(actions.draws):
-                total = total + ask(states, actions(chunk, draw)).double().sum(1).cpu()
+        with progress_bar(len(rows), "evaluating", "state", show=progress) as bar:
+            for chunk in rows.split(max(64, _CHUNK // (len(actions.policies) * self.value.network.count))):
+                states = self.log.states(chunk)
+                for draw in range(actions.draws):
+                    total = total + ask(states, actions(chunk, draw)).double().sum(1).cpu()
+                bar.update(len(chunk))
         return self.scale.restore(total / (len(rows) * actions.draws)).view(-1, len(actions.policies))

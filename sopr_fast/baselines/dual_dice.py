@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..files import check_place
+from ..progress import progress_bar
 from ..timing import Timings
 from .estimates import Estimates, warn_of
 from .learning import Batches, Learner, learn
@@ -99,7 +100,7 @@ class DualDICE(Options):
                 progress=progress,
             )
         with timings.stage("evaluation"):
-            values, mass, effective = learner.values(log.evaluated_rows(log.count))
+            values, mass, effective = learner.values(log.evaluated_rows(log.count), progress=progress)
         names = [policy.name for policy in found]
         doubtful = np.flatnonzero((effective < _FEWEST_EFFECTIVE_ROWS) | (np.abs(mass - 1) > 0.5))
         warn_of(
@@ -178,17 +179,19 @@ class DualDICELearner(Learner):
         """(P, B) float64, not normalised."""
         return self.averaged(self.log.states(rows), self.log.actions[rows]).double()
 
-    def values(self, rows: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def values(self, rows: Tensor, *, progress: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(P,) each: discounted return, mass, effective sample size."""
         sums = torch.zeros(4, len(self.actions.policies), dtype=torch.float64)
-        for chunk in rows.split(max(64, _CHUNK // len(self.actions.policies))):
-            ratios = self.ratios(chunk).cpu()
-            rewards, terminals = (x[chunk].double().cpu() for x in (self.log.rewards, self.log.terminals))
-            positive = ratios.clamp(min=0)
-            sums[0] += ratios @ rewards
-            sums[1] += ratios @ (1 - self.discount * (1 - terminals))
-            sums[2] += positive.sum(1)
-            sums[3] += positive.square().sum(1)
+        with progress_bar(len(rows), "evaluating", "row", show=progress) as bar:
+            for chunk in rows.split(max(64, _CHUNK // len(self.actions.policies))):
+                ratios = self.ratios(chunk).cpu()
+                rewards, terminals = (x[chunk].double().cpu() for x in (self.log.rewards, self.log.terminals))
+                positive = ratios.clamp(min=0)
+                sums[0] += ratios @ rewards
+                sums[1] += ratios @ (1 - self.discount * (1 - terminals))
+                sums[2] += positive.sum(1)
+                sums[3] += positive.square().sum(1)
+                bar.update(len(chunk))
         weight = sums[1]
         values = sums[0] / torch.where(weight.abs() > 1e-12, weight, torch.nan)
         mass = weight / len(rows) / (1 - self.discount)

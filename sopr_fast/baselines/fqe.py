@@ -126,8 +126,8 @@ class FQE(Options):
             )
         with timings.stage("evaluation"):
             means = {
-                "initial": critic.mean_values(actions, log.initial),
-                "data": critic.mean_values(actions, log.evaluated_rows()),
+                "initial": critic.mean_values(actions, log.initial, progress=progress),
+                "data": critic.mean_values(actions, log.evaluated_rows(), progress=progress),
             }
         replicates = means[self.start]
         return Estimates(

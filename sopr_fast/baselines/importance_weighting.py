@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ..policies import Layout, Policy
+from ..progress import progress_bar
 from ..timing import Timings
 from .behaviour import EDGE, BehaviourPolicy
 from .estimates import Estimates, warn_of
@@ -87,13 +88,17 @@ class ImportanceWeighting(Options):
             else:
                 behaviour = self._fit(log, seed, checkpoint, progress, diagnostics)
         with timings.stage("weighting"):
-            ratios = np.stack([self._log_probs(policy, log, layout) for policy in found]) - behaviour
-            if self.clip is not None:
-                ratios = ratios.clip(*self.clip)
             bootstrap = np.random.default_rng([seed, 4])
             episodes = len(log.transitions.episodes) - 1
             resamples = bootstrap.multinomial(episodes, np.full(episodes, 1 / episodes), self.bootstraps)
-            parts = [_weigh(row, log, discount, resamples) for row in ratios]
+            parts = []
+            with progress_bar(len(found), "weighting", "policy", show=progress) as bar:
+                for policy in found:
+                    ratios = self._log_probs(policy, log, layout) - behaviour
+                    if self.clip is not None:
+                        ratios = ratios.clip(*self.clip)
+                    parts.append(_weigh(ratios, log, discount, resamples))
+                    bar.update()
         values, replicates, by_step = (np.stack(part) for part in zip(*parts, strict=True))
         discounts = discount ** np.arange(by_step.shape[1])
         effective = by_step @ discounts / discounts.sum()
