@@ -20,10 +20,10 @@ OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segm
 demo: $(INSTALLED)
 	.venv/bin/sopr-fast demo $(DEMO_ARGS)
 
-test: $(INSTALLED)
+test: .venv/test
 	.venv/bin/pytest -q -m "not slow"
 
-test-all: $(INSTALLED)
+test-all: .venv/test
 	.venv/bin/pytest -q
 
 bench: $(INSTALLED) .venv/bench
@@ -72,15 +72,19 @@ clean:
 	touch $@
 
 $(INSTALLED): .venv/tools constraints.txt $(PACKAGE)
-	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[test,test-formats]'
+	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[plot]'
 	rm -f .venv/installed-*
+	touch $@
+
+.venv/test: pyproject.toml constraints.txt | $(INSTALLED)
+	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[test,test-formats]'
 	touch $@
 
 .venv/bench: pyproject.toml constraints.txt | $(INSTALLED)
 	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[bench]'
 	touch $@
 
-build/sanitize/installed: $(INSTALLED)
+build/sanitize/installed: $(INSTALLED) .venv/test
 	$(PIP_INSTALL) --no-build-isolation --no-deps --upgrade --target build/sanitize/site \
 	    -C build-dir=build/sanitize/build -C install.strip=false -C cmake.define.SOPR_FAST_CUDA=OFF \
 	    -C cmake.define.SOPR_FAST_SANITIZE=address,undefined .

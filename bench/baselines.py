@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from quality import read_set
+from quality import log_of, read_set
 
 import sopr_fast
 from sopr_fast.baselines import (
@@ -63,7 +63,7 @@ def main() -> None:
     for expected in (UncertainEstimateWarning, ForeignPolicyWarning):
         warnings.simplefilter("ignore", expected)
     policies, returns, states = read_set(options.data)
-    transitions = load(options.data / "replay.hdf5")
+    transitions = load(log_of(options.data))
     settings = {key: getattr(options, key) for key in ("test", "discount", "subset_size", "clusters", "steps")}
     results = json.loads(options.out.read_text()) if options.out.exists() else {"settings": settings, "runs": []}
     if results["settings"] != settings:
@@ -228,8 +228,8 @@ def _plot(runs: list[dict], path: Path) -> None:
     methods = [method for method in LABELS if any(run["method"] == method for run in runs)][::-1]
     for place, method in enumerate(methods):
         mine = [run for run in runs if run["method"] == method]
-        left.plot([run["spearman"] for run in mine], [place] * len(mine), "o", alpha=0.6)
-        right.plot([run["seconds"] for run in mine], [place] * len(mine), "o", alpha=0.6)
+        left.plot([run["spearman"] for run in mine], [place] * len(mine), "oC0", alpha=0.6)
+        right.plot([run["seconds"] for run in mine], [place] * len(mine), "oC0", alpha=0.6)
     left.set_yticks(range(len(methods)), [LABELS[method] for method in methods])
     left.set(xlabel="Spearman, 10 unseen policies", xlim=(None, 1.02))
     right.set(xlabel="seconds", xscale="log")
@@ -246,7 +246,7 @@ def _write(path: Path, results: dict) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with policies.npz, returns.csv, replay.hdf5")
+    parser.add_argument("--data", type=Path, required=True, help="a folder of bench.paper")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--test", choices=("random", "first", "last"), default="random", help="which ten are unseen")

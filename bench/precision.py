@@ -48,7 +48,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", type=Path, help="files of trained models")
-    parser.add_argument("--data", type=Path, help="folder with policies.npz, returns.csv, replay.hdf5")
+    parser.add_argument("--data", type=Path, help="a folder of bench.paper, by default the embedded example")
     parser.add_argument("--subsets", type=int, default=5)
     return parser.parse_args()
 

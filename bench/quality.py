@@ -137,13 +137,19 @@ def nearest_returns(train, test, returns, states) -> np.ndarray:
 
 
 def read_set(folder: Path | None):
-    """Policies, returns (50,) and states of the embedded example or of a folder with files of the same kind."""
+    """Policies, returns (50,) and states of the embedded example, or of a folder as `bench.paper` makes."""
     if folder is None:
         return example.policies(), example.returns(), example.states()
     with open(folder / "returns.csv") as file:
         returns = np.array([float(row["return_mean"]) for row in csv.DictReader(file)])
     policies = {policy.name: policy for policy in load(folder / "policies.npz")}
-    return policies, returns, np.asarray(load_states(folder / "replay.hdf5"))
+    return policies, returns, np.asarray(load_states(log_of(folder)))
+
+
+def log_of(folder: Path) -> Path:
+    """The log beside the policies, where the run itself or `bench.paper` put it."""
+    replay = folder / "replay.hdf5"
+    return replay if replay.exists() else folder / "logs" / "full-replay.hdf5"
 
 
 def summary(runs: list[dict]) -> str:
@@ -170,7 +176,7 @@ def _line(run: dict) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with policies.npz, returns.csv, replay.hdf5")
+    parser.add_argument("--data", type=Path, help="a folder of bench.paper, by default the embedded example")
     parser.add_argument("--splits", type=int, default=6)
     parser.add_argument("--first-split", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=3)
