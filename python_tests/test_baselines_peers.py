@@ -16,7 +16,9 @@ pytestmark = pytest.mark.slow
 def test_importance_weighting_is_that_of_scope_rl():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        peer = pytest.importorskip("scope_rl.ope.discrete", exc_type=ImportError)
+        peer = pytest.importorskip(
+            "scope_rl.ope.discrete", reason="no SCOPE-RL: pip install scope-rl", exc_type=ImportError
+        )
     mdp = Tabular.random(seed=2)
     behaviour = 0.5 * mdp.policy(10) + 0.5 / 3
     tables = {f"table-{i}": mdp.policy(i) for i in range(3)}
