@@ -6,7 +6,7 @@ from peers.bucketed import BucketedModel
 from peers.loop import ReleasedModel
 
 pytest.importorskip("torch.nn.attention.flex_attention", reason="this torch has no flex attention for the peers")
-from peers.packed import PackedModel  # noqa: E402
+from peers.packed import PackedModel
 
 
 def trained_looking_model(generator):
