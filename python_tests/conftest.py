@@ -1,3 +1,4 @@
+import operators
 import pytest
 import torch
 from hypothesis import settings
@@ -17,12 +18,18 @@ def _why_no_cuda() -> str | None:
     return None
 
 
-@pytest.fixture(params=["cpu", "cuda"])
+@pytest.fixture(scope="session", params=["cpu", "cuda"])
 def device(request) -> torch.device:
     """Each device the operators run on; CUDA skips with its reason."""
     if request.param == "cuda" and (reason := _why_no_cuda()):
         pytest.skip(reason)
     return torch.device(request.param)
+
+
+@pytest.fixture(scope="session")
+def ops(device) -> operators.OnDevice:
+    """`sopr_fast.ops`, computed on each device."""
+    return operators.OnDevice(device)
 
 
 @pytest.fixture
@@ -31,6 +38,14 @@ def cuda() -> torch.device:
     if reason := _why_no_cuda():
         pytest.skip(reason)
     return torch.device("cuda")
+
+
+@pytest.fixture
+def poison():
+    """New tensors hold what no result may: not a number, or the largest integer."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture

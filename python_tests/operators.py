@@ -1,16 +1,38 @@
 """Every operator on fixed inputs, forward and backward: what test_levels and test_threads run.
 
-A new operator joins CALLS. `python operators.py` compares all of them with the float64 references.
+A new operator joins CALLS. `python operators.py [device]` compares all of them with the float64 references.
 """
 
+import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from sopr_fast import build_info, ops
 from sopr_fast.ops import reference
+
+
+class OnDevice:
+    """`sopr_fast.ops` for tensors of the CPU, computed on another device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def __getattr__(self, name: str) -> Callable:
+        operator = getattr(ops, name)
+
+        def there(value: Any) -> Any:
+            return value.to(self.device) if isinstance(value, Tensor) else value
+
+        def back(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.cpu()
+            values = map(back, value)
+            return type(value)(*values) if hasattr(value, "_fields") else tuple(values)
+
+        return lambda *values, **named: back(operator(*map(there, values), **{k: there(v) for k, v in named.items()}))
 
 
 class Call(NamedTuple):
@@ -95,6 +117,7 @@ CALLS = {
     "segment_encoder with dropout": call(
         "segment_encoder", ("columns", "parameters"), dropout=0.2, rng=_rng, **_encoder
     ),
+    "segment_encoder without gradients": call("segment_encoder", dropout=0.2, rng=_rng, **_encoder),
     "segment_encoder in bf16": call("segment_encoder", tolerance=2e-2, precision="bf16", **_encoder),
 }
 
@@ -117,4 +140,4 @@ def check(name: str, device: str = "cpu") -> None:
 if __name__ == "__main__":
     print(build_info()["instruction_set"])
     for name in CALLS:
-        check(name)
+        check(name, *sys.argv[1:])

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans, kmeans_plusplus
 
-from sopr_fast import ops
 from sopr_fast.ops import reference
 
 
@@ -24,7 +23,7 @@ def rows_of(points, rows):
     return points.gather(1, rows.long()[..., None].expand(-1, -1, points.shape[2]))
 
 
-def assert_consistent(points, result):
+def assert_consistent(ops, points, result):
     """Labels, sizes, inertia and order are those of the centroids returned."""
     labels, squared = ops.kmeans_assign(points, result.centroids)
     assert torch.equal(labels, result.labels)
@@ -40,7 +39,7 @@ def assert_consistent(points, result):
 @pytest.mark.parametrize(
     "problems, count, width, k", [(1, 1, 1, 1), (3, 100, 17, 7), (2, 1025, 5, 33), (1, 64, 67, 64)]
 )
-def test_kmeans_assign_matches_float64(problems, count, width, k, generator):
+def test_kmeans_assign_matches_float64(problems, count, width, k, generator, ops):
     points = torch.randn(problems, count, width, generator=generator)
     centroids = torch.randn(problems, k, width, generator=generator)
     labels, squared = ops.kmeans_assign(points, centroids)
@@ -58,7 +57,7 @@ def test_kmeans_assign_matches_float64(problems, count, width, k, generator):
     grid=st.booleans(),
     seed=st.integers(0, 2**31),
 )
-def test_kmeans_assign_any_shape(problems, count, width, k, grid, seed):
+def test_kmeans_assign_any_shape(problems, count, width, k, grid, seed, ops):
     """On a grid of small integers float32 is exact, and ties abound."""
     generator = torch.Generator().manual_seed(seed)
     points = torch.randn(problems, count, width, generator=generator)
@@ -73,7 +72,7 @@ def test_kmeans_assign_any_shape(problems, count, width, k, grid, seed):
 
 
 @pytest.mark.parametrize("exponent", [-110, -100, -40, 40, 120])
-def test_kmeans_does_not_depend_on_the_unit(exponent, generator):
+def test_kmeans_does_not_depend_on_the_unit(exponent, generator, ops):
     """Squared distances of 2^-220 or 2^240 are not float32 numbers, yet labels are right."""
     points = (blobs(1, 500, 4, generator) * 4096).round() / 4096
     unit = 2.0**exponent
@@ -83,25 +82,25 @@ def test_kmeans_does_not_depend_on_the_unit(exponent, generator):
     torch.testing.assert_close(result.inertia / unit / unit, plain.inertia, rtol=1e-12, atol=0)
 
 
-def test_kmeans_of_the_smallest_numbers(generator):
+def test_kmeans_of_the_smallest_numbers(generator, ops):
     points = torch.randn(1, 200, 3, generator=generator) * 1e-38
     assert (ops.kmeans(points, 20).sizes > 0).all()
 
 
 @pytest.mark.parametrize("offset", [1e3, 1e6])
-def test_kmeans_far_from_the_origin(offset, generator):
+def test_kmeans_far_from_the_origin(offset, generator, ops):
     points = blobs(2, 800, 6, generator) + offset
     labels, squared = ops.kmeans_assign(points, points[:, :30].contiguous())
     expected_labels, expected = reference.kmeans_assign(points.double(), points[:, :30].double())
     torch.testing.assert_close(squared.double(), expected, rtol=1e-5, atol=0)
     assert torch.equal(labels, expected_labels)
     result = ops.kmeans(points, 30)
-    assert_consistent(points, result)
+    assert_consistent(ops, points, result)
     oracle = [KMeans(30, n_init=1, random_state=0).fit(x.double() - offset).inertia_ for x in points]
     assert (result.inertia.numpy() < np.array(oracle) * 1.1).all()
 
 
-def test_kmeans_steps_match_float64(generator):
+def test_kmeans_steps_match_float64(generator, ops):
     points = blobs(3, 900, 5, generator)
     start = points[:, :25]
     for iterations in (0, 1, 5):
@@ -113,7 +112,7 @@ def test_kmeans_steps_match_float64(generator):
 
 
 @pytest.mark.parametrize("kind", ["blobs", "grid", "duplicates", "line", "outlier"])
-def test_kmeans_passes_over_no_nearest_centroid(kind, generator):
+def test_kmeans_passes_over_no_nearest_centroid(kind, generator, ops):
     """Single steps compare with every centroid, several with those nearby: they agree bit for bit."""
     points = blobs(2, 1500, 5, generator)
     if kind == "grid":
@@ -129,21 +128,21 @@ def test_kmeans_passes_over_no_nearest_centroid(kind, generator):
         centroids = ops.kmeans(points, 40, init=centroids, iterations=1, tolerance=0).centroids
     result = ops.kmeans(points, 40, init=points[:, :40], iterations=12, tolerance=0)
     assert torch.equal(result.centroids, centroids)
-    assert_consistent(points, result)
+    assert_consistent(ops, points, result)
 
 
 @pytest.mark.parametrize("tolerance", [0, 1e-4, 1e-2])
-def test_kmeans_stops_as_scikit_learn(tolerance, generator):
+def test_kmeans_stops_as_scikit_learn(tolerance, generator, ops):
     points = blobs(1, 2000, 8, generator, spread=1.0)
     start = points[:, :16]
     result = ops.kmeans(points, 16, init=start, tolerance=tolerance)
     peer = KMeans(16, init=start[0].double().numpy(), n_init=1, tol=tolerance).fit(points[0].double().numpy())
     assert abs(result.iterations.item() - peer.n_iter_) <= (1 if tolerance else 3)
     assert result.inertia.item() == pytest.approx(peer.inertia_, rel=1e-3)
-    assert_consistent(points, result)
+    assert_consistent(ops, points, result)
 
 
-def test_kmeans_plusplus_draws_as_the_reference(generator):
+def test_kmeans_plusplus_draws_as_the_reference(generator, ops):
     points = blobs(4, 700, 6, generator)
     seeds = torch.tensor([0, 1, -5, 2**40 + 3])
     for k in (1, 2, 30):
@@ -151,7 +150,7 @@ def test_kmeans_plusplus_draws_as_the_reference(generator):
         assert torch.equal(ops.kmeans_plusplus(points, k, seeds), expected)
 
 
-def test_kmeans_random_draws_as_the_reference(generator):
+def test_kmeans_random_draws_as_the_reference(generator, ops):
     points = blobs(2, 50, 3, generator)
     seeds = torch.tensor([3, 4])
     for k in (1, 20, 50):
@@ -161,7 +160,7 @@ def test_kmeans_random_draws_as_the_reference(generator):
         assert all(len(set(rows)) == k for rows in expected.tolist())
 
 
-def test_kmeans_plusplus_is_as_good_as_scikit_learn(generator):
+def test_kmeans_plusplus_is_as_good_as_scikit_learn(generator, ops):
     points = blobs(1, 2000, 8, generator).expand(20, -1, -1).contiguous()
     chosen = rows_of(points, ops.kmeans_plusplus(points, 12, 0))
     ours = ops.kmeans_assign(points, chosen)[1].double().sum(1).mean().item()
@@ -171,7 +170,7 @@ def test_kmeans_plusplus_is_as_good_as_scikit_learn(generator):
     assert ours == pytest.approx(theirs, rel=0.25)
 
 
-def test_kmeans_plusplus_survives_an_outlier(generator):
+def test_kmeans_plusplus_survives_an_outlier(generator, ops):
     """Weights keep their digits after the far point is taken."""
     points = torch.randn(1, 300, 2, generator=generator)
     points[0, 7] = 1e15
@@ -181,28 +180,28 @@ def test_kmeans_plusplus_survives_an_outlier(generator):
 
 @pytest.mark.parametrize("init", ["k-means++", "random"])
 @pytest.mark.parametrize("distinct", [1, 3, 9, 40])
-def test_kmeans_duplicates(init, distinct, generator):
+def test_kmeans_duplicates(init, distinct, generator, ops):
     """A cluster stays empty only where distinct points run out."""
     points = torch.randn(2, distinct, 4, generator=generator).repeat(1, 5, 1)
     k = min(10, points.shape[1])
     result = ops.kmeans(points, k, init=init)
-    assert_consistent(points, result)
+    assert_consistent(ops, points, result)
     assert ((result.sizes > 0).sum(1) == min(k, distinct)).all()
     if distinct <= k:
         assert (result.inertia == 0).all()
 
 
-def test_kmeans_fills_empty_clusters(generator):
+def test_kmeans_fills_empty_clusters(generator, ops):
     points = blobs(1, 400, 3, generator)
     start = torch.full((1, 12, 3), 1e3)
     for iterations in (0, 1, 300):
         result = ops.kmeans(points, 12, init=start, iterations=iterations)
         assert (result.sizes > 0).all()
-        assert_consistent(points, result)
+        assert_consistent(ops, points, result)
 
 
 @pytest.mark.parametrize("count", [1, 2, 33])
-def test_kmeans_as_many_clusters_as_points(count, generator):
+def test_kmeans_as_many_clusters_as_points(count, generator, ops):
     points = torch.randn(1, count, 3, generator=generator)
     result = ops.kmeans(points, count)
     assert (result.sizes == 1).all() and result.inertia.item() == 0
@@ -218,17 +217,17 @@ def test_kmeans_as_many_clusters_as_points(count, generator):
     tolerance=st.sampled_from([0.0, 1e-4]),
     data=st.data(),
 )
-def test_kmeans_any_problem(problems, count, width, distinct, init, tolerance, data):
+def test_kmeans_any_problem(problems, count, width, distinct, init, tolerance, data, ops):
     k = data.draw(st.integers(1, count))
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**31)))
     points = torch.randn(problems, min(distinct, count), width, generator=generator)
     points = points[:, torch.arange(count) % points.shape[1]]
     result = ops.kmeans(points, k, init=init, tolerance=tolerance)
-    assert_consistent(points, result)
+    assert_consistent(ops, points, result)
     assert ((result.sizes > 0).sum(1) == min(k, distinct)).all()
 
 
-def test_kmeans_is_the_same_alone_and_in_a_batch(generator):
+def test_kmeans_is_the_same_alone_and_in_a_batch(generator, ops):
     points = blobs(5, 2100, 17, generator)
     seeds = torch.tensor([5, 3, 8, 1, 9])
     together = ops.kmeans(points, 40, seeds=seeds, restarts=2)
@@ -261,7 +260,7 @@ def test_kmeans_is_the_same_on_any_number_of_threads(tmp_path):
             assert all(torch.equal(a, b) for a, b in zip(ones, others, strict=True))
 
 
-def test_kmeans_seeds(generator):
+def test_kmeans_seeds(generator, ops):
     points = blobs(2, 300, 4, generator)[:1].expand(2, -1, -1)
     same = ops.kmeans(points, 20, seeds=torch.tensor([7, 7]))
     assert torch.equal(same.centroids[0], same.centroids[1])
@@ -270,13 +269,13 @@ def test_kmeans_seeds(generator):
     assert not torch.equal(other.centroids[1], same.centroids[1])
 
 
-def test_kmeans_restarts_keep_the_best(generator):
+def test_kmeans_restarts_keep_the_best(generator, ops):
     points = blobs(3, 400, 4, generator)
     inertias = [ops.kmeans(points, 30, restarts=n).inertia for n in (1, 2, 6)]
     assert (inertias[1] <= inertias[0]).all() and (inertias[2] < inertias[0]).any()
 
 
-def test_kmeans_layouts(generator):
+def test_kmeans_layouts(generator, ops):
     points = blobs(2, 300, 6, generator)
     plain = ops.kmeans(points, 9)
     for view in (
@@ -293,14 +292,14 @@ def test_kmeans_layouts(generator):
 
 
 @pytest.mark.parametrize("labels", [[[0, 2, 1, 2, 0]], [[]], [[3, 3], [0, 1]]])
-def test_sort_by_cluster_matches_argsort(labels):
+def test_sort_by_cluster_matches_argsort(labels, ops):
     labels = torch.tensor(labels, dtype=torch.int32)
     rows, offsets = ops.sort_by_cluster(labels, 4)
     expected_rows, expected_offsets = reference.sort_by_cluster(labels, 4)
     assert torch.equal(rows, expected_rows) and torch.equal(offsets, expected_offsets)
 
 
-def test_kmeans_no_problems():
+def test_kmeans_no_problems(ops):
     result = ops.kmeans(torch.zeros(0, 5, 3), 2)
     assert result.centroids.shape == (0, 2, 3) and result.offsets.shape == (0, 3)
     labels, squared = ops.kmeans_assign(torch.zeros(2, 0, 3), torch.zeros(2, 1, 3))
@@ -317,7 +316,7 @@ def test_kmeans_opcheck(generator):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_kmeans_names_the_point_that_is_not_finite(value):
+def test_kmeans_names_the_point_that_is_not_finite(value, ops):
     points = torch.zeros(2, 30, 3)
     points[1, 17, 2] = value
     with pytest.raises(ValueError, match=f"points must be finite; problem 1, row 17, column 2 is {value}"):
@@ -345,12 +344,12 @@ def test_kmeans_names_the_point_that_is_not_finite(value):
         ({"points": [[0.0]]}, TypeError, "points must be a tensor"),
     ],
 )
-def test_kmeans_refuses(arguments, error, message):
+def test_kmeans_refuses(arguments, error, message, ops):
     with pytest.raises(error, match=message):
         ops.kmeans(**{"points": torch.zeros(2, 30, 3), "k": 3} | arguments)
 
 
 @pytest.mark.parametrize("labels, k", [([[0, 3]], 3), ([[-1, 0]], 3), ([[0]], 0)])
-def test_sort_by_cluster_refuses(labels, k):
+def test_sort_by_cluster_refuses(labels, k, ops):
     with pytest.raises(ValueError):
         ops.sort_by_cluster(torch.tensor(labels, dtype=torch.int32), k)

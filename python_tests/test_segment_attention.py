@@ -20,7 +20,7 @@ def error_of(found, expected):
     return (found.double() - expected).abs().max().item() if expected.numel() else 0.0
 
 
-def check_forward(sizes, heads, dim, spread=1.0, **options):
+def check_forward(ops, sizes, heads, dim, spread=1.0, **options):
     *inputs, offsets = batch(sizes, heads, dim, spread=spread)
     oracle = reference.segment_attention(*(x.double() for x in inputs), offsets, **options)
     plain = reference.segment_attention(*inputs, offsets, **options)
@@ -33,8 +33,8 @@ def check_forward(sizes, heads, dim, spread=1.0, **options):
 
 @pytest.mark.parametrize("sizes", [[3], [0], [1, 0, 15, 16, 17, 0], [400, 2], []], ids=str)
 @pytest.mark.parametrize(("heads", "dim"), [(2, 32), (8, 8), (1, 5)])
-def test_segment_attention_matches_float64(sizes, heads, dim):
-    check_forward(sizes, heads, dim)
+def test_segment_attention_matches_float64(sizes, heads, dim, ops):
+    check_forward(ops, sizes, heads, dim)
 
 
 @settings(max_examples=30, deadline=None)
@@ -45,13 +45,13 @@ def test_segment_attention_matches_float64(sizes, heads, dim):
     spread=st.sampled_from([1e-20, 1e-3, 1.0, 30.0]),
     dropout=st.sampled_from([0.0, 0.3]),
 )
-def test_segment_attention_on_any_shape(sizes, heads, dim, spread, dropout):
-    check_forward(sizes, heads, dim, spread, dropout=dropout, rng=RNG, level=1, layer=2, segment_base=9)
+def test_segment_attention_on_any_shape(sizes, heads, dim, spread, dropout, ops):
+    check_forward(ops, sizes, heads, dim, spread, dropout=dropout, rng=RNG, level=1, layer=2, segment_base=9)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.parametrize(("heads", "dim"), [(2, 32), (3, 5), (1, 70)])
-def test_segment_attention_gradients_match_float64(heads, dim, dropout):
+def test_segment_attention_gradients_match_float64(heads, dim, dropout, ops):
     *inputs, offsets = batch([5, 0, 1, 70, 16, 300], heads, dim)
     options = {"scale": 0.3, "dropout": dropout, "rng": RNG, "layer": 1}
     weights = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1))
@@ -63,7 +63,7 @@ def test_segment_attention_gradients_match_float64(heads, dim, dropout):
         assert (mine.grad - expected.grad).norm() <= 1e-5 * expected.grad.norm()
 
 
-def test_a_long_segment_takes_memory_by_its_rows():
+def test_a_long_segment_takes_memory_by_its_rows(ops):
     *inputs, offsets = batch([16384], 1, 4)
     found = ops.segment_attention(*inputs, offsets)
     q, k, v = (x.double() for x in inputs)
@@ -72,7 +72,7 @@ def test_a_long_segment_takes_memory_by_its_rows():
     assert error_of(found[some, 0], expected) <= 1e-5 * expected.abs().max()
 
 
-def test_segment_attention_of_a_tile_drops_what_the_whole_does():
+def test_segment_attention_of_a_tile_drops_what_the_whole_does(ops):
     *inputs, offsets = batch([30, 17, 64, 5], 2, 8)
     options = {"dropout": 0.3, "rng": RNG, "layer": 1}
     whole = ops.segment_attention(*inputs, offsets, segment_base=7, **options)
@@ -80,7 +80,7 @@ def test_segment_attention_of_a_tile_drops_what_the_whole_does():
     assert torch.equal(whole[47:], tail)
 
 
-def test_segment_attention_keeps_not_a_number():
+def test_segment_attention_keeps_not_a_number(ops):
     q, k, v, offsets = batch([10, 200], 2, 8)
     k[60, 1, 3] = float("nan")
     out = ops.segment_attention(q, k, v, offsets)
@@ -97,7 +97,7 @@ def test_segment_attention_opcheck():
 
 
 @pytest.mark.parametrize("site", [1, 3])
-def test_segment_dropout_is_the_reference_mask(site):
+def test_segment_dropout_is_the_reference_mask(site, ops):
     x, *_, offsets = batch([5, 0, 1, 30], 1, 67)
     x = x[:, 0]
     options = {"probability": 0.25, "rng": RNG, "level": 1, "layer": 4, "site": site, "segment_base": 70}
@@ -106,7 +106,7 @@ def test_segment_dropout_is_the_reference_mask(site):
     assert 0.15 < (expected == 0).float().mean() < 0.35
 
 
-def test_segment_dropout_gradient_is_the_same_mask():
+def test_segment_dropout_gradient_is_the_same_mask(ops):
     offsets = torch.tensor([0, 4, 9], dtype=torch.int32)
     x = torch.ones(9, 20, requires_grad=True)
     y = ops.segment_dropout(x, offsets, probability=0.5, rng=RNG)
@@ -120,7 +120,7 @@ def test_segment_dropout_opcheck():
     torch.library.opcheck(torch.ops.sopr_fast.segment_dropout.default, arguments)
 
 
-def test_no_dropout_without_rng_or_probability():
+def test_no_dropout_without_rng_or_probability(ops):
     x, *_, offsets = batch([5], 1, 8)
     assert ops.segment_dropout(x[:, 0], offsets, probability=0.5, rng=None) is not None
     assert torch.equal(ops.segment_dropout(x[:, 0], offsets, probability=0.0, rng=RNG), x[:, 0])

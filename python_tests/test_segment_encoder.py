@@ -64,7 +64,7 @@ def gradients(function, tensors, options, dtype=torch.float32, seed=1):
     return [columns.grad, *parameters.grad.split([math.prod(s) for s in shapes])]
 
 
-def assert_as_good_as_torch(tensors, options):
+def assert_as_good_as_torch(ops, tensors, options):
     oracle = run(reference.segment_encoder, tensors, options, torch.float64)
     if not oracle.numel():
         assert run(ops.segment_encoder, tensors, options).shape == oracle.shape
@@ -74,7 +74,7 @@ def assert_as_good_as_torch(tensors, options):
     assert error <= 2 * torch_error + 1e-6 * oracle.abs().max()
 
 
-def assert_gradients(tensors, options, tolerance=1e-4):
+def assert_gradients(ops, tensors, options, tolerance=1e-4):
     oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
     largest = max(g.norm() for g in oracle)
     for i, (got, wanted) in enumerate(zip(gradients(ops.segment_encoder, tensors, options), oracle, strict=True)):
@@ -83,28 +83,28 @@ def assert_gradients(tensors, options, tolerance=1e-4):
 
 @pytest.mark.parametrize("options", [LOW, HIGH, SMALL], ids=["low", "high", "small"])
 @pytest.mark.parametrize("sizes", [[1], [0, 1, 2, 0, 15, 16, 17], [400, 33]], ids=str)
-def test_segment_encoder_matches_float64(sizes, options):
+def test_segment_encoder_matches_float64(sizes, options, ops):
     tensors, options = problem(sizes, subsets=2, **options)
-    assert_as_good_as_torch(tensors, options)
-    assert_as_good_as_torch(tensors, options | {"pool": not options.get("pool", True)})
+    assert_as_good_as_torch(ops, tensors, options)
+    assert_as_good_as_torch(ops, tensors, options | {"pool": not options.get("pool", True)})
 
 
-def test_segment_encoder_long_segment():
+def test_segment_encoder_long_segment(ops):
     tensors, options = problem([16384], policies=1, **SMALL | {"layers": 1, "heads": 1})
-    assert_as_good_as_torch(tensors, options)
+    assert_as_good_as_torch(ops, tensors, options)
     tensors, options = problem([1500, 5], policies=1, **SMALL)
-    assert_gradients(tensors, options)
+    assert_gradients(ops, tensors, options)
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1e-3, 1e4])
-def test_segment_encoder_huge_and_tiny_values(scale):
+def test_segment_encoder_huge_and_tiny_values(scale, ops):
     tensors, options = problem([5, 70], scale=scale, **LOW)
-    assert_as_good_as_torch(tensors, options)
+    assert_as_good_as_torch(ops, tensors, options)
     tensors = (*tensors[:4], tensors[4] * 30)
-    assert_as_good_as_torch(tensors, options)
+    assert_as_good_as_torch(ops, tensors, options)
 
 
-def test_segment_encoder_no_segments():
+def test_segment_encoder_no_segments(ops):
     for sizes in [[], [0], [0, 0]]:
         tensors, options = problem(sizes, **SMALL)
         out = run(ops.segment_encoder, tensors, options)
@@ -115,14 +115,14 @@ def test_segment_encoder_no_segments():
 
 @pytest.mark.parametrize("options", [LOW, HIGH], ids=["low", "high"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_segment_encoder_gradients(options, dropout):
+def test_segment_encoder_gradients(options, dropout, ops):
     tensors, options = problem([0, 1, 2, 15, 150, 17], **options)
-    assert_gradients(tensors, options | {"dropout": dropout, "rng": torch.tensor([3, 4])})
+    assert_gradients(ops, tensors, options | {"dropout": dropout, "rng": torch.tensor([3, 4])})
 
 
-def test_segment_encoder_shared_rows():
+def test_segment_encoder_shared_rows(ops):
     tensors, options = problem([30, 20], subsets=3, distinct=40, **SMALL)
-    assert_gradients(tensors, options)
+    assert_gradients(ops, tensors, options)
 
 
 @st.composite
@@ -149,12 +149,12 @@ def shapes(draw):
 
 
 @settings(max_examples=40, deadline=None)
-@given(shapes())
-def test_segment_encoder_any_shape(shape):
+@given(shape=shapes())
+def test_segment_encoder_any_shape(shape, ops):
     tensors, options = problem(**shape)
     assert run(ops.segment_encoder, tensors, options).isfinite().all()
     if options["width"] > 2:  # a norm of one or two columns is a step, which magnifies any rounding without bound
-        assert_as_good_as_torch(tensors, options)
+        assert_as_good_as_torch(ops, tensors, options)
         oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
         torch_too = gradients(reference.segment_encoder, tensors, options)
         largest = max(g.norm() for g in oracle)
@@ -162,7 +162,7 @@ def test_segment_encoder_any_shape(shape):
             assert (got - wanted).norm() <= 10 * (usual - wanted).norm() + 1e-4 * (wanted.norm() + 0.01 * largest)
 
 
-def test_segment_encoder_is_torchs_layer():
+def test_segment_encoder_is_torchs_layer(ops):
     tensors, options = problem([12], policies=1, spare=0, **LOW | {"pool": False})
     layer = torch.nn.TransformerEncoderLayer(64, 2, 128, batch_first=True).eval()
     encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -178,7 +178,7 @@ def test_segment_encoder_is_torchs_layer():
     torch.testing.assert_close(got[0], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_segment_encoder_drops_what_it_should():
+def test_segment_encoder_drops_what_it_should(ops):
     tensors, options = problem([40, 300], policies=1, **LOW)
     options["dropout"] = 0.25
     plain = run(ops.segment_encoder, tensors, options)
@@ -191,7 +191,7 @@ def test_segment_encoder_drops_what_it_should():
     assert not torch.equal(later, draws[1])
 
 
-def test_segment_encoder_dropout_is_a_tile_of_the_whole():
+def test_segment_encoder_dropout_is_a_tile_of_the_whole(ops):
     tensors, options = problem([9, 30], policies=3, **SMALL, dropout=0.2, rng=torch.tensor([8, 9]))
     whole = run(ops.segment_encoder, tensors, options)
     states, columns, *rest = tensors
@@ -246,7 +246,7 @@ def test_segment_encoder_bf16_gradients(dropout):
         assert (got - wanted).norm() <= 2 * (torch_too - wanted).norm()
 
 
-def test_segment_encoder_bf16_of_odd_heads_is_fp32():
+def test_segment_encoder_bf16_of_odd_heads_is_fp32(ops):
     tensors, options = problem([0, 1, 2, 40], **SMALL | {"width": 15, "heads": 3})
     narrow = run(ops.segment_encoder, tensors, options | {"precision": "bf16"})
     assert torch.equal(narrow, run(ops.segment_encoder, tensors, options))
@@ -272,13 +272,13 @@ def test_segment_encoder_opcheck(pool):
 
 ISA_SCRIPT = """
 import sys, torch
-from sopr_fast import _native
+from sopr_fast import _native, ops
 from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, assert_gradients, problem
 assert _native._cpu.isa == sys.argv[1]
 for options in (LOW, HIGH, SMALL | {"width": 21, "heads": 3, "feedforward": 5}):
     tensors, options = problem([0, 1, 17, 70], **options)
-    assert_as_good_as_torch(tensors, options)
-    assert_gradients(tensors, options | {"dropout": 0.1, "rng": torch.tensor([3, 4])})
+    assert_as_good_as_torch(ops, tensors, options)
+    assert_gradients(ops, tensors, options | {"dropout": 0.1, "rng": torch.tensor([3, 4])})
 """
 
 
@@ -289,7 +289,7 @@ def test_segment_encoder_instruction_sets(isa):
     subprocess.run([sys.executable, "-c", ISA_SCRIPT, isa], env=environment, check=True)
 
 
-def test_segment_encoder_non_contiguous():
+def test_segment_encoder_non_contiguous(ops):
     tensors, options = problem([5, 9], **SMALL)
     states, columns, rows, offsets, parameters = tensors
     other = (
@@ -323,7 +323,7 @@ def test_segment_encoder_keeps_only_inputs():
         ({"layers": 3}, "parameters must have shape"),
     ],
 )
-def test_segment_encoder_refuses_options(change, message):
+def test_segment_encoder_refuses_options(change, message, ops):
     tensors, options = problem([5, 9], **SMALL)
     with pytest.raises(ValueError, match=message):
         run(ops.segment_encoder, tensors, options | change)
@@ -346,7 +346,7 @@ def test_segment_encoder_refuses_rows(row):
         ops.segment_encoder(*tensors[:2], torch.from_numpy(rows), *tensors[3:], **options)
 
 
-def test_segment_encoder_refuses_dtype():
+def test_segment_encoder_refuses_dtype(ops):
     tensors, options = problem([5, 9], **SMALL)
     with pytest.raises(TypeError, match="columns must be torch.float32, got torch.float64"):
         ops.segment_encoder(tensors[0], tensors[1].double(), *tensors[2:], **options)
