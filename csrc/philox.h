@@ -49,7 +49,11 @@ SOPR_INLINE Philox4 philox(uint32_t seed, uint32_t step, uint32_t c0, uint32_t c
 
 SOPR_INLINE uint32_t dropout_threshold(float probability) { return uint32_t(probability * 65536.0f + 0.5f); }
 
-SOPR_INLINE float dropout_scale(float probability) { return 65536.0f / float(65536u - dropout_threshold(probability)); }
+// 0 where the threshold drops everything.
+SOPR_INLINE float dropout_scale(float probability) {
+    const uint32_t threshold = dropout_threshold(probability);
+    return threshold < 65536 ? 65536.0f / float(65536u - threshold) : 0.0f;
+}
 
 SOPR_INLINE uint32_t philox_draw(const Philox4& bits, uint32_t column) {
     return bits.word[column / 2 % 4] >> (column % 2 * 16) & 0xFFFFu;

@@ -80,6 +80,14 @@ def test_cuda_segment_attention_of_wide_heads(sizes, heads, dim, emulated):
     assert emulated == ["segment_attention", "segment_attention_backward"]
 
 
+def test_cuda_segment_attention_may_drop_everything(emulated):
+    q, k, v, offsets = batch([5, 40], 2, 8)
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    out = ops.segment_attention(*leaves, offsets, dropout=0.999999, rng=RNG)
+    out.sum().backward()
+    assert not out.any() and not any(x.grad.any() for x in leaves)
+
+
 def test_cuda_segment_attention_keeps_not_a_number(emulated):
     q, k, v, offsets = batch([10, 40], 2, 8)
     k[30, 1, 3] = float("nan")

@@ -80,6 +80,15 @@ def test_segment_attention_of_a_tile_drops_what_the_whole_does(ops):
     assert torch.equal(whole[47:], tail)
 
 
+def test_segment_attention_may_drop_everything(ops):
+    """Probabilities that round to 1."""
+    q, k, v, offsets = batch([5, 40], 2, 8)
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    out = ops.segment_attention(*leaves, offsets, dropout=0.999999, rng=RNG)
+    out.sum().backward()
+    assert not out.any() and not any(x.grad.any() for x in leaves)
+
+
 def test_segment_attention_keeps_not_a_number(ops):
     q, k, v, offsets = batch([10, 200], 2, 8)
     k[60, 1, 3] = float("nan")

@@ -96,15 +96,14 @@ struct Place {
 
 Segment segment_of(const SegmentEncoder& p, const Place& place) {
     Segment segment{place.length, false, {0, 0, 0, 0, 0, 1.0f}};
-    const uint32_t threshold = dropout_threshold(p.dropout);
     if (!drops(p)) return segment;
     segment.dropout = true;
     segment.drops = {uint32_t(p.rng[0]),
                      uint32_t(p.rng[1]),
                      uint32_t(p.segment_base + place.number),
                      philox_place(p.level, 0, 0, 0),
-                     threshold,
-                     threshold < 65536 ? dropout_scale(p.dropout) : 0.0f};
+                     dropout_threshold(p.dropout),
+                     dropout_scale(p.dropout)};
     return segment;
 }
 
