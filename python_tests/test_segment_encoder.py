@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sopr_fast import _native, ops
-from sopr_fast.ops import reference
+from sopr_fast.ops import composed, reference
 
 LOW = {"width": 64, "layers": 2, "heads": 2, "feedforward": 128}
 HIGH = {"width": 64, "layers": 2, "heads": 8, "feedforward": 512, "project": False, "pool": False, "ds": 0}
@@ -123,6 +123,17 @@ def test_segment_encoder_gradients(options, dropout, ops):
 def test_segment_encoder_shared_rows(ops):
     tensors, options = problem([30, 20], subsets=3, distinct=40, **SMALL)
     assert_gradients(ops, tensors, options)
+
+
+@pytest.mark.parametrize("pool", [True, False])
+def test_composed_encoder_matches_float64(pool):
+    tensors, options = problem([0, 3, 40], policies=3, subsets=2, spare=7, **SMALL, pool=pool)
+    options |= {"dropout": 0.2, "rng": torch.tensor([3, 4])}
+    oracle = run(reference.segment_encoder, tensors, options, torch.float64)
+    assert (run(composed.segment_encoder, tensors, options) - oracle).norm() <= 5e-6 * oracle.norm()
+    expected = gradients(reference.segment_encoder, tensors, options, torch.float64)
+    for got, wanted in zip(gradients(composed.segment_encoder, tensors, options), expected, strict=True):
+        assert (got - wanted).norm() <= 1e-4 * wanted.norm() + 1e-6 * max(g.norm() for g in expected)
 
 
 @st.composite

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from . import composed, ops
+from . import ops
 from .config import Config
+from .ops import composed
 
 LOW, HIGH = 0, 1
 

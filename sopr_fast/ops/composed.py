@@ -14,7 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from . import ops
+from .reference import encoder_shapes
+from .segment_attention import segment_attention
+from .segment_dropout import segment_dropout
+from .segment_mean import segment_mean
 
 _TOKENS_AT_ONCE = 1 << 16
 _AFTER_ATTENTION, _INSIDE_FEED_FORWARD, _AFTER_FEED_FORWARD = 1, 2, 3  # sites in csrc/philox.h
@@ -43,21 +46,21 @@ def segment_encoder(
     """See `ops.segment_encoder`, whose arguments and result these are; always in the precision of its tensors."""
     _log.info("segment_encoder runs composed of torch operators on %s, %s", columns.device, columns.dtype)
     inputs = states.shape[1] + columns.shape[2]
-    shapes = ops.encoder_shapes(inputs, width, layers, feedforward, project)
+    shapes = encoder_shapes(inputs, width, layers, feedforward, project)
     pieces = parameters.split([math.prod(shape) for shape in shapes])
     weights = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
     projection, weights = weights[: 2 * project], weights[2 * project :]
 
     def encode(x: Tensor, segments: Tensor, base: int) -> Tensor:
         def drop(x: Tensor, layer: int, site: int) -> Tensor:
-            return ops.segment_dropout(
+            return segment_dropout(
                 x, segments, probability=dropout, rng=rng, level=level, layer=layer, site=site, segment_base=base
             )  # fmt: skip
 
         for i in range(layers):
             w = weights[12 * i : 12 * i + 12]
             q, k, v = functional.linear(x, w[0], w[1]).view(len(x), 3, heads, -1).unbind(1)
-            mixed = ops.segment_attention(
+            mixed = segment_attention(
                 q, k, v, segments, dropout=dropout, rng=rng, level=level, layer=i, segment_base=base
             )
             mixed = functional.linear(mixed.reshape(len(x), width), w[2], w[3])
@@ -87,7 +90,7 @@ def mlp_encoder(
 
     def encode(x: Tensor, segments: Tensor, base: int) -> Tensor:
         for i, (widen, narrow) in enumerate(stack):
-            inner = ops.segment_dropout(
+            inner = segment_dropout(
                 widen(x), segments, probability=dropout, rng=rng, level=level, layer=i,
                 site=_INSIDE_FEED_FORWARD, segment_base=base,
             )  # fmt: skip
@@ -110,22 +113,28 @@ def _by_policies(
     subsets, count = rows.shape
     clusters = offsets.shape[1] - 1
     index = rows.reshape(-1).long()
-    starts = torch.arange(subsets, device=rows.device, dtype=torch.int32)[:, None] * count
+    past = torch.arange(count, device=rows.device) >= offsets[:, -1:]  # (S, N) the rows of no segment
+    regular = rows.device.type == "cpu" and not past.any()
 
     def chunk(seen: Tensor, base: int) -> Tensor:
         policies = len(seen)
         x = torch.cat([states[index].expand(policies, -1, -1), seen[:, index]], -1).flatten(0, 1)
         if projection:
             x = functional.linear(x, *projection).relu()
-        first = torch.arange(policies, device=rows.device, dtype=torch.int32)[:, None, None] * (subsets * count)
-        begins = (first + starts + offsets[:, :-1]).reshape(-1)
-        segments = functional.pad(begins, (0, 1), value=policies * subsets * count)
-        x = encode(x, segments, base)
+        nowhere = past.repeat(policies, 1)
+        order = None if regular else nowhere.flatten().byte().argsort(stable=True)  # those last, one more segment
+        sizes = offsets[:, -1].repeat(policies)
+        ends = sizes.cumsum(0, dtype=torch.int32)
+        begins = (ends - sizes)[:, None] + offsets[:, :-1].repeat(policies, 1)
+        segments = functional.pad(torch.cat([begins.flatten(), ends[-1:]]), (0, 1), value=len(x))
+        x = encode(x if regular else x[order], segments, base)
         if pool:
-            return ops.segment_mean(x, segments).view(policies, subsets, clusters, -1)
-        return x.view(policies, subsets, count, -1)
+            return segment_mean(x, segments)[:-1].view(policies, subsets, clusters, x.shape[1])
+        if not regular:
+            x = torch.zeros_like(x).index_copy(0, order, x).masked_fill(nowhere.view(-1, 1), 0.0)
+        return x.view(policies, subsets, count, x.shape[1])
 
-    at_once = max(1, _TOKENS_AT_ONCE // rows.numel())
+    at_once = max(1, _TOKENS_AT_ONCE // max(1, rows.numel()))
     encoded = []
     for start in range(0, len(columns), at_once):
         seen, base = columns[start : start + at_once], segment_base + start * subsets * clusters
