@@ -1,25 +1,13 @@
 // The CPU kernels for Python: addresses and sizes in, the GIL released while a kernel runs.
-#include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <cstdlib>
 
+#include "bind_encoder.h"
 #include "cpu/dispatch.h"
 #include "philox.h"
 
-namespace py = pybind11;
 using namespace sopr;
-
-namespace {
-
-using Address = std::uintptr_t;
-
-template <class T>
-T* at(Address address) {
-    return reinterpret_cast<T*>(address);
-}
-
-}  // namespace
 
 PYBIND11_MODULE(_cpu, m) {
     static const Level level = choose_level(std::getenv("SOPR_FAST_ISA"));
@@ -121,47 +109,7 @@ PYBIND11_MODULE(_cpu, m) {
         },
         py::call_guard<py::gil_scoped_release>());
 
-    py::class_<SegmentEncoder>(m, "SegmentEncoder")
-        .def(py::init([](Address states, Address columns, Address rows, Address offsets, Address order,
-                         Address parameters, Address rng, Address out, int64_t policies, int64_t subsets,
-                         int64_t states_count, int64_t state_width, int64_t column_width, int64_t subset_size,
-                         int64_t clusters, int64_t width, int64_t layers, int64_t heads, int64_t feedforward,
-                         int64_t longest, int64_t segment_base, float dropout, uint32_t level, bool project, bool pool,
-                         bool bf16) {
-                 return SegmentEncoder{at<float>(states),
-                                       at<float>(columns),
-                                       at<int32_t>(rows),
-                                       at<int32_t>(offsets),
-                                       at<int32_t>(order),
-                                       at<float>(parameters),
-                                       at<int64_t>(rng),
-                                       at<float>(out),
-                                       nullptr,
-                                       policies,
-                                       subsets,
-                                       states_count,
-                                       state_width,
-                                       column_width,
-                                       subset_size,
-                                       clusters,
-                                       width,
-                                       layers,
-                                       heads,
-                                       feedforward,
-                                       longest,
-                                       segment_base,
-                                       dropout,
-                                       level,
-                                       project,
-                                       pool,
-                                       bf16};
-             }),
-             py::kw_only(), py::arg("states"), py::arg("columns"), py::arg("rows"), py::arg("offsets"),
-             py::arg("order"), py::arg("parameters"), py::arg("rng"), py::arg("out"), py::arg("policies"),
-             py::arg("subsets"), py::arg("states_count"), py::arg("state_width"), py::arg("column_width"),
-             py::arg("subset_size"), py::arg("clusters"), py::arg("width"), py::arg("layers"), py::arg("heads"),
-             py::arg("feedforward"), py::arg("longest"), py::arg("segment_base"), py::arg("dropout"), py::arg("level"),
-             py::arg("project"), py::arg("pool"), py::arg("bf16"));
+    bind_segment_encoder(m);
     m.def("segment_encoder_workspace", [](const SegmentEncoder& p, bool backward, int threads) {
         return kernels.segment_encoder_workspace(p, backward, threads);
     });

@@ -1,21 +1,12 @@
 // The CUDA kernels for Python: addresses, sizes, the device and the caller's stream in. Importing this module does
 // not touch the driver.
-#include <pybind11/pybind11.h>
-
+#include "bind_encoder.h"
 #include "cuda/kernels_cuda.h"
 #include "philox.h"
 
-namespace py = pybind11;
 using namespace sopr;
 
 namespace {
-
-using Address = std::uintptr_t;
-
-template <class T>
-T* at(Address address) {
-    return reinterpret_cast<T*>(address);
-}
 
 cudaStream_t stream_at(Address stream) { return reinterpret_cast<cudaStream_t>(stream); }
 
@@ -93,5 +84,12 @@ PYBIND11_MODULE(_cuda, m) {
                                 int64_t clusters, Address stream) {
         cuda::sort_by_cluster({at<int32_t>(labels), at<int32_t>(rows), at<int32_t>(offsets), problems, count, clusters},
                               stream_at(stream));
+    });
+
+    bind_segment_encoder(m);
+    m.def("segment_encoder_workspace", &cuda::segment_encoder_workspace);
+    m.def("segment_encoder", [](SegmentEncoder p, Address workspace, Address stream) {
+        p.workspace = at<float>(workspace);
+        cuda::segment_encoder(p, stream_at(stream));
     });
 }

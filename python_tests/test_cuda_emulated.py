@@ -11,14 +11,21 @@ import operators
 import pytest
 import torch
 from test_segment_attention import RNG, batch
+from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, problem
 
 from sopr_fast import _native, ops
 from sopr_fast.ops import library, reference
 
-kmeans = importlib.import_module("sopr_fast.ops.kmeans")  # ops.kmeans is the function
+# ops.kmeans and ops.segment_encoder are the functions
+kmeans, segment_encoder = (importlib.import_module(f"sopr_fast.ops.{name}") for name in ("kmeans", "segment_encoder"))
 HERE = Path(__file__).parent
 CSRC = HERE.parent / "csrc"
-DEFINITIONS = ('SOPR_VERSION="0"', 'SOPR_CUDA_ARCHITECTURES="none"', 'SOPR_CUDA_COMPILER="c++"')
+DEFINITIONS = (
+    'SOPR_VERSION="0"',
+    'SOPR_CUDA_ARCHITECTURES="none"',
+    'SOPR_CUDA_COMPILER="c++"',
+    "SOPR_TOKENS_AT_ONCE=160",
+)
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +61,7 @@ def emulated(module, monkeypatch):
     monkeypatch.setattr(library, "call_cpu", call)
     monkeypatch.setattr(_native, "_cuda", module)
     monkeypatch.setattr(kmeans, "_takes_memory", lambda points: True)
+    monkeypatch.setattr(segment_encoder, "_segment_encoder", segment_encoder._forward_cuda)
     return ran
 
 
@@ -137,6 +145,43 @@ def test_cuda_kmeans_plusplus_draws_as_the_reference(emulated):
     assert torch.equal(ops.kmeans_plusplus(points, 20, 5), reference.kmeans_init(points.double(), 20, seeds, 0, True))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        LOW | {"layers": 1, "subsets": 2, "distinct": 60},
+        HIGH | {"layers": 1, "dropout": 0.3},
+        SMALL | {"width": 15, "heads": 3, "subsets": 2, "policies": 3, "dropout": 0.3},
+        SMALL | {"width": 70, "heads": 1, "feedforward": 5, "ds": 40},
+    ],
+    ids=["low", "high", "odd", "wide"],
+)
+def test_cuda_segment_encoder_matches_float64(options, emulated, poison):
+    """Empty, one-row and long segments; policies and subsets, two cells at a time; unused rows; pooled or not."""
+    tensors, options = problem([0, 1, 33, 0, 40], **options, rng=RNG)
+    assert_as_good_as_torch(ops, tensors, options)
+    assert_as_good_as_torch(ops, tensors, options | {"pool": not options.get("pool", True)})
+    assert set(emulated) == {"segment_encoder"}
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [0, 0], [1]], ids=str)
+@pytest.mark.parametrize("spare", [0, 2])
+def test_cuda_segment_encoder_of_hardly_any_segments(sizes, spare, emulated):
+    tensors, options = problem(sizes, spare=spare, distinct=3, **SMALL)
+    for pool in (True, False):
+        assert_as_good_as_torch(ops, tensors, options | {"pool": pool})
+    assert emulated
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e4])
+def test_cuda_segment_encoder_huge_and_tiny_values(scale, emulated):
+    tensors, options = problem([5, 40], scale=scale, **SMALL)
+    assert_as_good_as_torch(ops, tensors, options)
+    assert_as_good_as_torch(ops, (*tensors[:4], tensors[4] * 30), options)
+
+
 def test_tensors_of_several_devices_are_refused():
+    tensors, options = problem([5], **SMALL)
+    with pytest.raises(ValueError, match="segment_encoder: tensors lie on cpu, meta"):
+        ops.segment_encoder(*tensors[:4], tensors[4].to("meta"), **options)
     with pytest.raises(ValueError, match="segment_mean: tensors lie on cpu, meta; all must be on one device"):
         library.call_cuda("segment_mean", torch.zeros(1), torch.zeros(1, device="meta"))

@@ -4,8 +4,9 @@ import pytest
 import torch
 from peers.loop import ReleasedModel
 
-from sopr_fast import Config
+from sopr_fast import Config, ops
 from sopr_fast.model import ScoringModel, from_released, row_moments
+from sopr_fast.ops import composed
 
 STATE_DIM, ACTION_DIM, CLUSTERS = 5, 3, 12
 
@@ -141,8 +142,8 @@ def test_the_composed_path_agrees(options, generator, monkeypatch):
     data = problem(generator, subsets=1, empty=True)
     rng = torch.tensor([7, 3])
     scores, gradients = [], []
-    for has_kernel in (True, False):
-        monkeypatch.setattr("sopr_fast.model._has_kernel", lambda _, answer=has_kernel: answer)
+    for encoder in (ops.segment_encoder, composed.segment_encoder):
+        monkeypatch.setattr(ops, "segment_encoder", encoder)
         model.zero_grad()
         score = model(*data, rng)[:, 0]
         (score * torch.tensor([1.0, -2.0, 1.0])).sum().backward()

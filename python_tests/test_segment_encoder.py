@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sopr_fast import _native, ops
 from sopr_fast.ops import composed, reference
@@ -261,6 +262,16 @@ def test_segment_encoder_bf16_of_odd_heads_is_fp32(ops):
     tensors, options = problem([0, 1, 2, 40], **SMALL | {"width": 15, "heads": 3})
     narrow = run(ops.segment_encoder, tensors, options | {"precision": "bf16"})
     assert torch.equal(narrow, run(ops.segment_encoder, tensors, options))
+
+
+def test_segment_encoder_says_that_a_gpu_computes_bf16_in_fp32(caplog, monkeypatch):
+    monkeypatch.setattr(_native, "_cuda", _native._cuda or _native._cpu)
+    caplog.set_level("INFO")
+    tensors, options = problem([5, 9], **SMALL)
+    with FakeTensorMode():
+        there = [torch.empty(x.shape, dtype=x.dtype, device="cuda") for x in tensors]
+        ops.segment_encoder(*there, **options, precision="bf16")
+    assert "bf16 is computed in fp32" in caplog.text
 
 
 @pytest.mark.parametrize("pool", [True, False])

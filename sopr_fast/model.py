@@ -118,7 +118,7 @@ class ScoringModel(nn.Module):
         options = {"pool": pool, "dropout": config.dropout if self.training else 0.0, "rng": rng, "level": level}
         if config.encoder == "mlp":
             return composed.mlp_encoder(*tokens, stack, projection=projection, **options)
-        encoder = ops.segment_encoder if _has_kernel(tokens.columns) else composed.segment_encoder
+        encoder = ops.segment_encoder if tokens.columns.dtype == torch.float32 else composed.segment_encoder
         return encoder(
             *tokens,
             torch.cat([p.reshape(-1) for p in (*projection, *_layer_parameters(stack))]),
@@ -178,10 +178,6 @@ def row_moments(states: Tensor, columns: Tensor, rows: Tensor) -> tuple[Tensor, 
     top = torch.cat([drawn.T @ drawn / total, cross], 1)
     bottom = torch.cat([cross.T, own / count], 1)
     return torch.cat([state_mean, column_mean]), torch.cat([top, bottom]), count
-
-
-def _has_kernel(columns: Tensor) -> bool:
-    return columns.device.type == "cpu" and columns.dtype == torch.float32
 
 
 def _linear(x: Tensor, layer: nn.Linear) -> Tensor:

@@ -2,8 +2,7 @@
 // streams kTile others past them, one a lane. Wide heads pass through shared memory kColumns columns at a time.
 #pragma once
 
-#include "kernels.h"
-#include "philox.h"
+#include "cuda/segments.h"
 
 namespace sopr::cuda {
 
@@ -19,8 +18,8 @@ static_assert(kTile == kLanes);
 struct Head {
     int64_t begin, length, dim, heads, head;
 
-    SOPR_INLINE Head(const SegmentAttention& p, int64_t segment, int64_t head)
-        : begin(p.offsets[segment]), length(p.offsets[segment + 1] - begin), dim(p.dim), heads(p.heads), head(head) {}
+    SOPR_INLINE Head(const SegmentAttention& p, const Span& segment, int64_t head)
+        : begin(segment.begin), length(segment.length), dim(p.dim), heads(p.heads), head(head) {}
     SOPR_INLINE int64_t at(int64_t row) const { return ((begin + row) * heads + head) * dim; }
     SOPR_INLINE int64_t sum_at(int64_t row) const { return (begin + row) * heads + head; }
     SOPR_INLINE int width(int64_t column) const { return int(dim - column < kColumns ? dim - column : kColumns); }

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include "cuda/segments.h"
 #include "kernels.h"
 
 namespace sopr::cuda {
@@ -31,5 +32,14 @@ void segment_mean_backward(const SegmentMeanBackward&, cudaStream_t stream);
 void segment_dropout(const SegmentDropout&, cudaStream_t stream);
 void segment_attention(const SegmentAttention&, cudaStream_t stream);
 void segment_attention_backward(const SegmentAttentionBackward&, cudaStream_t stream);
+
+// The same for segments that lie anywhere; the parameters' own offsets are not read.
+void segment_mean(const SegmentMean&, const Segments&, cudaStream_t stream);
+void segment_dropout(const SegmentDropout&, const Segments&, cudaStream_t stream);
+void segment_attention(const SegmentAttention&, const Segments&, cudaStream_t stream);
+
+// `order`, `longest` and `bf16` are not read.
+int64_t segment_encoder_workspace(const SegmentEncoder&);
+void segment_encoder(const SegmentEncoder&, cudaStream_t stream);
 
 }  // namespace sopr::cuda

@@ -4,6 +4,7 @@
 #include "cuda/dropout.h"
 #include "cuda/kernels_cuda.h"
 #include "cuda/launch.h"
+#include "cuda/warp.h"
 
 namespace sopr::cuda {
 namespace {
@@ -15,16 +16,6 @@ __device__ void load_tile(const Head& h, const float* x, int64_t row, int64_t co
         const int r = i / width, c = i % width;
         tile[r * kPitch + c] = row + r < h.length ? factor * x[h.at(row + r) + column + c] : 0.0f;
     }
-}
-
-__device__ float warp_sum(float x) {
-    for (int step = kLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(kWholeWarp, x, step);
-    return x;
-}
-
-__device__ float warp_max(float x) {
-    for (int step = kLanes / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kWholeWarp, x, step));
-    return x;
 }
 
 // dots[r] += the warp's row r of `own` times the lane's row of `streamed`.
@@ -96,10 +87,10 @@ __device__ void attend(const SegmentAttention& p, const Head& h, const Drops& dr
     }
 }
 
-__global__ void __launch_bounds__(kThreads, 2) attention_kernel(SegmentAttention p) {
+__global__ void __launch_bounds__(kThreads, 2) attention_kernel(SegmentAttention p, Segments segments) {
     __shared__ float queries[kTile * kPitch], keys[kTile * kPitch], values[kTile * kPitch];
     const int64_t segment = blockIdx.x / p.heads, head = blockIdx.x % p.heads;
-    const Head h(p, segment, head);
+    const Head h(p, segments[segment], head);
     const Drops drops(p.dropout, segment, head);
     for (int64_t tile = blockIdx.y; tile * kTile < h.length; tile += gridDim.y)
         attend(p, h, drops, tile * kTile, queries, keys, values);
@@ -213,20 +204,20 @@ __device__ void attend_by_keys(const SegmentAttentionBackward& b, const Head& h,
     }
 }
 
-__global__ void __launch_bounds__(kThreads, 2) by_queries_kernel(SegmentAttentionBackward b) {
+__global__ void __launch_bounds__(kThreads, 2) by_queries_kernel(SegmentAttentionBackward b, Segments segments) {
     __shared__ float queries[kTile * kPitch], grads[kTile * kPitch], keys[kTile * kPitch], values[kTile * kPitch];
     const int64_t segment = blockIdx.x / b.forward.heads, head = blockIdx.x % b.forward.heads;
-    const Head h(b.forward, segment, head);
+    const Head h(b.forward, segments[segment], head);
     const Drops drops(b.forward.dropout, segment, head);
     for (int64_t tile = blockIdx.y; tile * kTile < h.length; tile += gridDim.y)
         attend_by_queries(b, h, drops, tile * kTile, queries, grads, keys, values);
 }
 
-__global__ void __launch_bounds__(kThreads, 2) by_keys_kernel(SegmentAttentionBackward b) {
+__global__ void __launch_bounds__(kThreads, 2) by_keys_kernel(SegmentAttentionBackward b, Segments segments) {
     __shared__ float keys[kTile * kPitch], values[kTile * kPitch], queries[kTile * kPitch], grads[kTile * kPitch],
         outs[kTile * kPitch];
     const int64_t segment = blockIdx.x / b.forward.heads, head = blockIdx.x % b.forward.heads;
-    const Head h(b.forward, segment, head);
+    const Head h(b.forward, segments[segment], head);
     const Drops drops(b.forward.dropout, segment, head);
     for (int64_t tile = blockIdx.y; tile * kTile < h.length; tile += gridDim.y)
         attend_by_keys(b, h, drops, tile * kTile, keys, values, queries, grads, outs);
@@ -234,18 +225,23 @@ __global__ void __launch_bounds__(kThreads, 2) by_keys_kernel(SegmentAttentionBa
 
 }  // namespace
 
-void segment_attention(const SegmentAttention& p, cudaStream_t stream) {
+void segment_attention(const SegmentAttention& p, const Segments& segments, cudaStream_t stream) {
     const int64_t heads = p.segments * p.heads;
     if (heads == 0 || p.dim == 0) return;
-    launch("segment_attention", attention_kernel, heads, blocks_of_a_head(heads), kThreads, stream, p);
+    launch("segment_attention", attention_kernel, heads, blocks_of_a_head(heads), kThreads, stream, p, segments);
+}
+
+void segment_attention(const SegmentAttention& p, cudaStream_t stream) {
+    segment_attention(p, {p.offsets, p.segments}, stream);
 }
 
 void segment_attention_backward(const SegmentAttentionBackward& b, cudaStream_t stream) {
     const int64_t heads = b.forward.segments * b.forward.heads;
     if (heads == 0 || b.forward.dim == 0) return;
     const int64_t blocks = blocks_of_a_head(heads);
-    launch("segment_attention_backward", by_queries_kernel, heads, blocks, kThreads, stream, b);
-    launch("segment_attention_backward", by_keys_kernel, heads, blocks, kThreads, stream, b);
+    const Segments segments{b.forward.offsets, b.forward.segments};
+    launch("segment_attention_backward", by_queries_kernel, heads, blocks, kThreads, stream, b, segments);
+    launch("segment_attention_backward", by_keys_kernel, heads, blocks, kThreads, stream, b, segments);
 }
 
 }  // namespace sopr::cuda

@@ -8,9 +8,9 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads) dropout_kernel(SegmentDropout p) {
+__global__ void __launch_bounds__(kThreads) dropout_kernel(SegmentDropout p, Segments segments) {
     const int64_t g = blockIdx.x;
-    const int64_t begin = p.offsets[g], length = p.offsets[g + 1] - begin;
+    const auto [begin, length] = segments[g];
     const int64_t blocks = (p.width + 7) / 8;
     const Drops drops(p.dropout, g, 0);
     for (int64_t item = threadIdx.x; item < length * blocks; item += kThreads) {
@@ -26,9 +26,13 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(SegmentDropout p) {
 
 }  // namespace
 
-void segment_dropout(const SegmentDropout& p, cudaStream_t stream) {
+void segment_dropout(const SegmentDropout& p, const Segments& segments, cudaStream_t stream) {
     if (p.segments == 0 || p.width == 0) return;
-    launch("segment_dropout", dropout_kernel, p.segments, 1, kThreads, stream, p);
+    launch("segment_dropout", dropout_kernel, p.segments, 1, kThreads, stream, p, segments);
+}
+
+void segment_dropout(const SegmentDropout& p, cudaStream_t stream) {
+    segment_dropout(p, {p.offsets, p.segments}, stream);
 }
 
 }  // namespace sopr::cuda

@@ -44,13 +44,19 @@ def call_cuda(kernel: str, *arguments: Tensor | float | None) -> None:
     Raises:
         ValueError: the tensors lie on several devices, whose addresses mean nothing to each other.
     """
+    device = one_device(kernel, *arguments)
+    with torch.cuda.device(device):
+        stream = torch.cuda.current_stream(device).cuda_stream
+        getattr(_native._cuda, kernel)(*map(_argument, arguments), stream)
+
+
+def one_device(kernel: str, *arguments: Tensor | float | None) -> torch.device:
+    """The device of the tensors among the arguments, or a ValueError that names all of theirs."""
     devices = {a.device for a in arguments if isinstance(a, Tensor)}
     if len(devices) > 1:
         raise ValueError(f"{kernel}: tensors lie on {', '.join(sorted(map(str, devices)))}; all must be on one device")
     (device,) = devices
-    with torch.cuda.device(device):
-        stream = torch.cuda.current_stream(device).cuda_stream
-        getattr(_native._cuda, kernel)(*map(_argument, arguments), stream)
+    return device
 
 
 def call(kernel: str, device: torch.device, *arguments: Tensor | float | None) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from .. import _native
-from . import reference
-from .library import call_cpu, check_tensor, define
+from . import composed, reference
+from .library import call, call_cpu, check_tensor, define, one_device
 from .reference import encoder_shapes
 
 _log = logging.getLogger(__name__)
@@ -55,11 +55,13 @@ def segment_encoder(
         level, segment_base: tell apart the numbers that dropout draws: see csrc/philox.h. Segment (p, s, k) is
             number ``segment_base + (p * S + s) * K + k``.
         precision: "fp32", or "bf16" for the operands of the layers' matrix products, forward and backward, with sums,
-            residuals, norms and softmax in float32. Without AVX512-BF16, or with heads of odd width, bf16 is fp32.
+            residuals, norms and softmax in float32. Without AVX512-BF16, with heads of odd width, or on a GPU, bf16
+            is fp32.
 
     Returns:
         (P, S, K, width) float32 if ``pool``, else (P, S, N, width) in the order of ``rows``, 0 past the last segment.
-        Differentiable in ``parameters`` and ``columns``; gradients recompute the pass and keep only its inputs.
+        Differentiable in ``parameters`` and ``columns``; gradients recompute the pass and keep only its inputs. On a
+        GPU, the kernel computes what needs no gradient, torch's operators and the other segment operators the rest.
 
     Raises:
         TypeError, ValueError: a wrong dtype, shape, row, offset or option.
@@ -84,7 +86,7 @@ def segment_encoder(
         rng = check_tensor("rng", rng, torch.int64, 2)
     if offsets.shape[1] < 1:
         raise ValueError("offsets must have at least one column")
-    if not torch.compiler.is_compiling() and states.device.type == "cpu":
+    if not torch.compiler.is_compiling() and rows.device.type == "cpu":
         _check_rows(rows, offsets, len(states))
     options = {
         "width": width,
@@ -98,10 +100,17 @@ def segment_encoder(
         "segment_base": segment_base,
         "precision": precision,
     }
-    if states.device.type != "cpu":
-        _log.info("segment_encoder: no kernel for %s, running the reference", states.device.type)
-        return reference.segment_encoder(states, columns, rows, offsets, parameters, rng=rng, **options)
-    return _segment_encoder(states, columns, rows, offsets, parameters, rng, *options.values())
+    tensors = (states, columns, rows, offsets, parameters)
+    device = one_device("segment_encoder", *tensors, rng)
+    if device.type == "cuda" and _native._cuda is not None:
+        if torch.is_grad_enabled() and (columns.requires_grad or parameters.requires_grad):
+            return composed.segment_encoder(*tensors, rng=rng, **options)
+        if precision == "bf16":
+            _log.info("segment_encoder: bf16 is computed in fp32 on a GPU")
+    elif device.type != "cpu":
+        _log.info("segment_encoder: no kernel for %s, running the reference", device.type)
+        return reference.segment_encoder(*tensors, rng=rng, **options)
+    return _segment_encoder(*tensors, rng, *options.values())
 
 
 def _check_options(width, layers, heads, feedforward, dropout, precision) -> None:
@@ -131,7 +140,8 @@ def _check_rows(rows: Tensor, offsets: Tensor, states: int) -> None:
         raise ValueError(f"rows must be in [0, {states}), the states; found {row.min()} and {row.max()} among them")
 
 
-def _kernel_arguments(
+def _parameter_struct(
+    module,
     states,
     columns,
     rows,
@@ -150,17 +160,13 @@ def _kernel_arguments(
     precision,
     *,
     out: Tensor | None,
-    backward: bool,
+    **of_the_cpu,
 ):
-    """The kernels' parameter struct, its workspace, and the tensors that must outlive both."""
-    sizes = np.diff(offsets.numpy(), axis=1).ravel()
-    order = torch.from_numpy(np.argsort(-sizes, kind="stable").astype(np.int32))
-    arguments = _native._cpu.SegmentEncoder(
+    return module.SegmentEncoder(
         states=states.data_ptr(),
         columns=columns.data_ptr(),
         rows=rows.data_ptr(),
         offsets=offsets.data_ptr(),
-        order=order.data_ptr(),
         parameters=parameters.data_ptr(),
         rng=0 if rng is None else rng.data_ptr(),
         out=0 if out is None else out.data_ptr(),
@@ -175,14 +181,22 @@ def _kernel_arguments(
         layers=layers,
         heads=heads,
         feedforward=feedforward,
-        longest=int(sizes.max(initial=0)),
         segment_base=segment_base,
         dropout=dropout,
         level=level,
         project=project,
         pool=pool,
         bf16=precision == "bf16",
+        **of_the_cpu,
     )
+
+
+def _cpu_arguments(tensors, options, *, out: Tensor | None, backward: bool):
+    """The kernels' parameter struct, its workspace, and the tensor that must outlive both."""
+    sizes = np.diff(tensors[3].numpy(), axis=1).ravel()
+    order = torch.from_numpy(np.argsort(-sizes, kind="stable").astype(np.int32))
+    of_the_cpu = {"order": order.data_ptr(), "longest": int(sizes.max(initial=0))}
+    arguments = _parameter_struct(_native._cpu, *tensors, *options, out=out, **of_the_cpu)
     floats = _native._cpu.segment_encoder_workspace(arguments, backward, _native.threads())
     return arguments, torch.empty(floats), order
 
@@ -195,8 +209,17 @@ def _contiguous(states, columns, rows, offsets, parameters, rng):
 def _forward(states, columns, rows, offsets, parameters, rng, *options) -> Tensor:
     tensors = _contiguous(states, columns, rows, offsets, parameters, rng)
     out = _fake(*tensors, *options)
-    arguments, workspace, _order = _kernel_arguments(*tensors, *options, out=out, backward=False)
+    arguments, workspace, _order = _cpu_arguments(tensors, options, out=out, backward=False)
     call_cpu("segment_encoder", arguments, workspace)
+    return out
+
+
+def _forward_cuda(states, columns, rows, offsets, parameters, rng, *options) -> Tensor:
+    tensors = _contiguous(states, columns, rows, offsets, parameters, rng)
+    out = _fake(*tensors, *options)
+    arguments = _parameter_struct(_native._cuda, *tensors, *options, out=out)
+    workspace = columns.new_empty(_native._cuda.segment_encoder_workspace(arguments))
+    call("segment_encoder", columns.device, arguments, workspace)
     return out
 
 
@@ -210,7 +233,7 @@ def _backward_kernel(grad_out, columns_grad, states, columns, rows, offsets, par
     tensors = _contiguous(states, columns, rows, offsets, parameters, rng)
     grad_out = grad_out.contiguous()
     grad_parameters, grad_columns = _fake_backward(grad_out, columns_grad, *tensors)
-    arguments, workspace, _order = _kernel_arguments(*tensors, *options, out=None, backward=True)
+    arguments, workspace, _order = _cpu_arguments(tensors, options, out=None, backward=True)
     call_cpu(
         "segment_encoder_backward",
         arguments,
@@ -261,6 +284,7 @@ def _backward(ctx, grad_out: Tensor):
 _segment_encoder = define(
     f"segment_encoder({_TENSORS}, {_OPTIONS}) -> Tensor",
     cpu=_forward,
+    cuda=_forward_cuda,
     fake=_fake,
     backward=_backward,
     setup_context=_setup_context,

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace sopr::cuda {
+
+// out = in weight^T + bias, negative values made 0 if asked for.
+struct Linear {
+    const float* in;      // (rows, inputs)
+    const float* weight;  // (outputs, inputs)
+    const float* bias;    // (outputs)
+    float* out;           // (rows, outputs)
+    int64_t rows, inputs, outputs;
+    bool relu;
+};
+
+void linear(const Linear&, cudaStream_t stream);
+
+}  // namespace sopr::cuda

@@ -1,0 +1,18 @@
+// Sums and maxima over the lanes of a warp, which all of them get.
+#pragma once
+
+#include "cuda/launch.h"
+
+namespace sopr::cuda {
+
+__device__ inline float warp_sum(float x) {
+    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kWholeWarp, x, step);
+    return x;
+}
+
+__device__ inline float warp_max(float x) {
+    for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kWholeWarp, x, step));
+    return x;
+}
+
+}  // namespace sopr::cuda
