@@ -1,30 +1,88 @@
-"""What only a GPU can show: the operators and the model there, against the CPU and float64."""
+"""What only a GPU can show: streams, devices, captured graphs, memory, and the model there."""
 
 import operators
 import pytest
 import torch
 from problems import TINY
+from torch import Tensor
 
-from sopr_fast import ops
+from sopr_fast import Config, ops
 from sopr_fast.model import ScoringModel
 
-KERNELS = ["segment_mean", "segment_dropout", "segment_attention"]
+CAPTURED = ["segment_mean", "segment_dropout", "segment_attention", "segment_encoder"]
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_cuda_operators_match_float64(name, cuda):
-    operators.check(name, "cuda")
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_cuda_operators_repeat_bit_for_bit_on_any_stream(name, cuda):
+def run(name: str, device: str = "cuda") -> list[Tensor]:
     one = operators.CALLS[name]
-    first = operators.run(one.operator, one, device="cuda")
+    return operators.run(one.operator, one, device=device)
+
+
+@pytest.mark.parametrize("name", operators.CALLS)
+def test_cuda_operators_on_two_streams_at_once(name, cuda):
+    expected = run(name)
     torch.cuda.synchronize()
-    with torch.cuda.stream(torch.cuda.Stream()):
-        second = operators.run(one.operator, one, device="cuda")
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    results = []
+    for stream in streams * 3:
+        with torch.cuda.stream(stream):
+            results.append(run(name))
     torch.cuda.synchronize()
-    assert all(map(torch.equal, first, second))
+    assert all(torch.equal(a, b) for result in results for a, b in zip(result, expected, strict=True))
+
+
+@pytest.mark.parametrize("name", operators.CALLS)
+def test_cuda_operators_on_the_second_device(name, cuda):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one CUDA device")
+    expected, found = run(name, "cuda:0"), run(name, "cuda:1")
+    assert torch.cuda.current_device() == 0
+    assert all(b.device.index == 1 and torch.equal(a, b.to(a.device)) for a, b in zip(expected, found, strict=True))
+
+
+def capture(call):
+    """A graph of `call`, and its outputs; warmed up as torch asks."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = call()
+    return graph, out
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_cuda_graph_of_an_operator_follows_its_inputs(name, cuda):
+    one = operators.CALLS[name]
+    inputs = {k: v.to(cuda, copy=True) if isinstance(v, Tensor) else v for k, v in one.arguments.items()}
+    with torch.no_grad():
+        graph, out = capture(lambda: one.operator(**inputs))
+        for _ in range(2):
+            expected = one.operator(**inputs)
+            graph.replay()
+            assert torch.equal(out, expected)
+            for value in inputs.values():
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    value.mul_(0.5)
+            if "rng" in inputs:
+                inputs["rng"].add_(1)  # the next step's dropout
+
+
+def test_cuda_graph_of_kmeans(cuda, generator):
+    points = torch.randn(3, 700, 5, generator=generator).to(cuda)
+    seeds = torch.tensor([1, 2, 3], device=cuda)
+    operator = torch.ops.sopr_fast
+
+    def call():
+        chosen = operator.kmeans_init(points, 20, seeds, 0, True).long()
+        start = points.gather(1, chosen[..., None].expand(-1, -1, 5))
+        return operator.kmeans(points, start, 10, 1e-4)
+
+    graph, out = capture(call)
+    points.copy_(points.flip(1))
+    graph.replay()
+    assert all(map(torch.equal, out, call()))
 
 
 def test_cuda_segment_attention_of_one_long_segment(cuda, generator):
@@ -37,21 +95,60 @@ def test_cuda_segment_attention_of_one_long_segment(cuda, generator):
     assert (found[some, 1] - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_cuda_model_scores_and_learns_as_on_the_cpu(training, cuda, generator):
-    model = ScoringModel(6, TINY).train(training)
+def test_cuda_out_of_memory_is_torchs_error(cuda):
+    states, columns = torch.zeros(8, 4, device=cuda), torch.zeros(1, 8, 4, device=cuda)
+    rows = torch.zeros(1, 1 << 20, dtype=torch.int32, device=cuda)
+    offsets = torch.tensor([[0, 5]], dtype=torch.int32, device=cuda)
+    shape = {"width": 64, "layers": 1, "heads": 2, "feedforward": 128}
+    parameters = torch.zeros(sum(s.numel() for s in map(torch.Size, ops.encoder_shapes(8, 64, 1, 128))), device=cuda)
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1e-3)
+    try:
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            ops.segment_encoder(states, columns, rows, offsets, parameters, **shape)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    out = ops.segment_encoder(states, columns, rows, offsets, parameters, **shape)
+    assert out.isfinite().all()
+
+
+def batch(generator):
     states, columns = torch.randn(200, 4, generator=generator), torch.randn(3, 200, 2, generator=generator)
     rows = torch.randint(200, (2, 128), generator=generator, dtype=torch.int32)
     offsets = torch.tensor([[0, 5, 5, 40, 60, 61, 90, 100, 128], [0, 16, 32, 48, 64, 80, 96, 112, 128]]).int()
+    return states, columns, rows, offsets
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_cuda_model_scores_and_learns_as_on_the_cpu(training, cuda, generator):
+    model = ScoringModel(6, TINY).train(training)
+    tensors = batch(generator)
     rng = torch.tensor([3, 4]) if training else None
 
     def run(device):
         twin = ScoringModel(6, TINY).train(training).to(device)
         twin.load_state_dict(model.state_dict())
-        tensors = [x.to(device) for x in (states, columns, rows, offsets)]
-        scores = twin(*tensors, None if rng is None else rng.to(device))
+        scores = twin(*(x.to(device) for x in tensors), None if rng is None else rng.to(device))
         scores.square().sum().backward()
         return scores.detach().cpu(), torch.cat([p.grad.reshape(-1).cpu() for p in twin.parameters()])
 
     for mine, theirs in zip(run(cuda), run("cpu"), strict=True):
         assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
+
+
+@pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"class_token": True}, {"encoder": "mlp"}], ids=str)
+def test_cuda_scoring_never_waits_and_can_be_captured(options, cuda, generator):
+    model = ScoringModel(6, Config(**(TINY.to_dict() | options))).eval()
+    tensors = batch(generator)
+    with torch.no_grad():
+        expected = model(*tensors)
+        model, tensors = model.to(cuda), [x.to(cuda) for x in tensors]
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            scores = model(*tensors)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        graph, captured = capture(lambda: model(*tensors))
+        graph.replay()
+    assert (scores.cpu() - expected).norm() <= 1e-4 * expected.norm()
+    assert torch.equal(captured, scores)

@@ -66,6 +66,21 @@ def test_empty_clusters_are_skipped(generator):
     assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
+@pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"class_token": True}, {"encoder": "mlp"}], ids=str)
+def test_scoring_off_the_cpu_reads_nothing_back(options, monkeypatch):
+    """Tensors without values: whatever the host asks of them raises."""
+
+    def encoder(states, columns, rows, offsets, parameters, *, width, pool, **_):
+        return columns.new_empty(len(columns), *(offsets[:, 1:] if pool else rows).shape, width)
+
+    monkeypatch.setattr(ops, "segment_encoder", encoder)
+    with torch.device("meta"), torch.no_grad():
+        model = ScoringModel(STATE_DIM + ACTION_DIM, Config(clusters=CLUSTERS, **options)).eval()
+        states, columns = torch.empty(400, STATE_DIM), torch.empty(3, 400, ACTION_DIM)
+        rows, offsets = (torch.empty(2, size, dtype=torch.int32) for size in (150, CLUSTERS + 1))
+        assert model(states, columns, rows, offsets).shape == (3, 2)
+
+
 # Zero whatever the data: a shift before batch norm, of all keys, or of all scores.
 EXACTLY_ZERO = ("projection.bias", "score.bias", "sorted_score.bias")
 

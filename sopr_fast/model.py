@@ -92,7 +92,7 @@ class ScoringModel(nn.Module):
             filled = functional.pad(filled, (1, 0), value=True)
             sizes = sizes + 1
         bounds = functional.pad(sizes.cumsum(0, dtype=torch.int32), (1, 0))
-        high = Tokens(vectors.new_empty(vectors.shape[1], 0), vectors, index[filled][None], bounds[None])
+        high = Tokens(vectors.new_empty(vectors.shape[1], 0), vectors, _rows_at(index, filled)[None], bounds[None])
         pool = config.score == "mean" and not config.class_token
         encoded = self._encode(HIGH, high, rng, precision, pool=pool)[:, 0]  # (P, S, E), or (P, R, E) not pooled
         if pool:
@@ -100,8 +100,7 @@ class ScoringModel(nn.Module):
         if config.class_token:
             return encoded[:, bounds[:-1].long()].mean(-1)
         scores = _linear(encoded, self.score)  # (P, R)
-        ranked = [_resample(part.sort(1).values, count) for part in scores.split(sizes.tolist(), 1)]
-        return _linear(torch.stack(ranked, 1), self.sorted_score)
+        return _linear(_sort_and_spread(scores, filled), self.sorted_score)
 
     def _encode(
         self,
@@ -184,11 +183,23 @@ def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
     return (x * layer.weight[0]).sum(-1) + layer.bias
 
 
-def _resample(ordered: Tensor, count: int) -> Tensor:
-    """Sorted scores of the filled clusters, spread evenly over `count` places; themselves if none is empty."""
-    if ordered.shape[1] == count:
-        return ordered
-    return ordered[:, torch.linspace(0, ordered.shape[1] - 1, count, device=ordered.device).round().long()]
+def _rows_at(index: Tensor, filled: Tensor) -> Tensor:
+    """index[filled]; on a GPU, which counting these would wait for, the others follow them."""
+    if filled.device.type == "cpu":
+        return index[filled]
+    return index.flatten()[filled.flatten().byte().argsort(descending=True, stable=True)]
+
+
+def _sort_and_spread(scores: Tensor, filled: Tensor) -> Tensor:
+    """Scores (P, R) of the filled ones of (S, K) clusters, sorted and spread evenly over K places: (P, S, K)."""
+    count = filled.shape[1]
+    column = (filled.flatten().cumsum(0) - 1).clamp(min=0)
+    ordered = scores[:, column].view(-1, *filled.shape).masked_fill(~filled, torch.inf).sort(2).values
+    last = filled.sum(1, keepdim=True) - 1.0
+    place = torch.arange(count, device=filled.device)
+    step = last / max(count - 1, 1)
+    place = torch.where(place < count // 2, step * place, last - step * (count - 1 - place))  # torch.linspace(0, last)
+    return ordered.gather(2, place.round().long().expand(len(scores), -1, -1))
 
 
 def _stack(width: int, heads: int, feedforward: int, layers: int) -> nn.TransformerEncoder:
