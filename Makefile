@@ -15,7 +15,7 @@ CPP := $(shell find csrc bench python_tests -name "*.cpp" -o -name "*.h" -o -nam
 INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
 OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py) python_tests/test_threads.py
 
-.PHONY: demo test test-all bench lint format sanitize matrix gpu-check clean
+.PHONY: demo test test-all bench lint format sanitize matrix gpu-check gpu-sanitize clean
 
 demo: $(INSTALLED)
 	.venv/bin/sopr-fast demo $(DEMO_ARGS)
@@ -55,6 +55,12 @@ matrix: build/matrix/oldest/installed build/matrix/newest/installed
 # On a machine with a GPU, with the torch and the build tools of $(PYTHON): no network. GPU_STAGES="build module test bench".
 gpu-check:
 	$(PYTHON) bench/gpu_check.py $(GPU_STAGES)
+
+# The operators on small inputs, once gpu-check has built them, under what watches a GPU's memory and its threads' races.
+gpu-sanitize:
+	for tool in memcheck racecheck; do \
+	    compute-sanitizer --tool $$tool --error-exitcode 1 $(PYTHON) python_tests/operators.py cuda || exit 1; \
+	done
 
 clean:
 	rm -rf .venv build out dist

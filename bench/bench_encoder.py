@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from conftest import forward_gflop
 from peers.bucketed import BucketedModel
 from peers.loop import ReleasedModel
 from peers.packed import PackedModel
@@ -19,13 +20,7 @@ TORCH = f"torch {torch.__version__.partition('+')[0]}"
 
 @pytest.fixture(scope="module")
 def gflop(subsets) -> float:
-    """Multiplications and additions of one policy's forward pass on this very subset, / 1e9."""
-    states, clusters, width = subsets.rows.shape[1], subsets.offsets.shape[1] - 1, 64
-    lengths = subsets.offsets[0].diff().double()
-    projection = 2 * states * 23 * width
-    low = 2 * (2 * states * (4 * width**2 + 2 * width * 128) + 4 * width * float(lengths.square().sum()))
-    high = 6 * (2 * clusters * (4 * width**2 + 2 * width * 512) + 4 * width * clusters**2)
-    return (projection + low + high) / 1e9
+    return forward_gflop(subsets)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import sopr_fast
-from sopr_fast import Subsets, example
+from sopr_fast import Subsets, _native, example
 from sopr_fast.policies import as_policies, collect, probe
 
 SIZE, CLUSTERS = 16384, 256
@@ -42,14 +42,40 @@ def subsets(states) -> Subsets:
 @pytest.fixture(scope="session")
 def columns(states, subsets) -> torch.Tensor:
     """(30, U, 6) actions of real policies."""
-    policies = as_policies(dict(list(example.policies().items())[::-1][:30]), states_count=len(states))
+    return actions_on(subsets)
+
+
+def actions_on(subsets: Subsets) -> torch.Tensor:
+    """(30, U, 6) actions of real policies."""
+    policies = as_policies(dict(list(example.policies().items())[::-1][:30]), states_count=subsets.states_count)
     layout = probe(policies, subsets.states, subsets.source)
     return collect(policies, subsets.states, subsets.source, layout)
 
 
+def forward_gflop(subsets: Subsets) -> float:
+    """Multiplications and additions of one policy's forward pass on one of these very subsets, / 1e9."""
+    states, clusters, width = subsets.rows.shape[1], subsets.offsets.shape[1] - 1, 64
+    squares = float(subsets.offsets.diff(dim=1).double().square().sum(1).mean())
+    projection = 2 * states * 23 * width
+    low = 2 * (2 * states * (4 * width**2 + 2 * width * 128) + 4 * width * squares)
+    high = 6 * (2 * clusters * (4 * width**2 + 2 * width * 512) + 4 * width * clusters**2)
+    return (projection + low + high) / 1e9
+
+
+@pytest.fixture(scope="session")
+def cuda() -> torch.device:
+    """A GPU and kernels for it."""
+    if _native._cuda is None or not torch.cuda.is_available():
+        pytest.skip("the CUDA module was not built" if _native._cuda is None else "no CUDA device")
+    return torch.device("cuda")
+
+
 @pytest.fixture
 def contend(benchmark, request) -> Callable:
-    """contend(ours, peers, rounds=5, gflop=None, precision="fp32"): `peers` maps name and version to a callable."""
+    """contend(ours, peers, rounds=5, gflop=None, precision="fp32"): `peers` maps name and version to a callable.
+
+    With a GPU's `peak` in GFLOP/s, contenders run there, and each is timed until it has finished.
+    """
 
     def run(
         ours: Callable[[], object],
@@ -57,7 +83,10 @@ def contend(benchmark, request) -> Callable:
         rounds: int = 5,
         gflop: float | None = None,
         precision: str = "fp32",
+        peak: float | None = None,
     ) -> None:
+        if peak:
+            ours, peers = _finished(ours), {name: _finished(peer) for name, peer in peers.items()}
         seconds: dict[str, list[float]] = {name: [] for name in peers}
         for contender in (ours, *peers.values()):
             contender()
@@ -76,7 +105,15 @@ def contend(benchmark, request) -> Callable:
             for name, s in seconds.items()
         }
         benchmark.extra_info.update(contenders=table, gflop=gflop, precision=precision)
-        request.config.stash.setdefault(_rows, []).append((request.node.name, table, gflop, precision))
+        request.config.stash.setdefault(_rows, []).append((request.node.name, table, gflop, precision, peak))
+
+    return run
+
+
+def _finished(call: Callable[[], object]) -> Callable[[], object]:
+    def run() -> None:
+        call()
+        torch.cuda.synchronize()
 
     return run
 
@@ -113,14 +150,15 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
     write(f"{_processor()}, {info['threads']} threads, {info['instruction_set']}, torch {info['torch']}")
     if peak:
         write(f"multiply-adds on registers alone: {peak['fp32']:.0f} GFLOP/s in fp32, {peak['bf16']:.0f} in bf16")
-    for name, table, gflop, precision in rows:
+    for name, table, gflop, precision, of_gpu in rows:
         write("")
         write(f"{name:<46}{'min ms':>10}{'median ms':>11}{'peer / ours':>13}{'GFLOP/s':>9}{'of peak':>9}")
         for contender, row in table.items():
             rate = gflop / row["median"] if gflop else 0
             last = f"{rate:>9.0f}" if rate else ""
-            if rate and peak:
-                last += f"{rate / peak[precision]:>9.0%}"
+            most = of_gpu or peak.get(precision)
+            if rate and most:
+                last += f"{rate / most:>9.0%}"
             write(f"  {contender:<44}{row['min'] * 1e3:>10.1f}{row['median'] * 1e3:>11.1f}{row['ratio']:>13.2f}{last}")
 
 

@@ -3,10 +3,14 @@
 import pytest
 import torch
 from peers.bucketed import BucketedModel
+from peers.kmeans import lloyd
 from peers.loop import ReleasedModel
 
 pytest.importorskip("torch.nn.attention.flex_attention", reason="this torch has no flex attention for the peers")
 from peers.packed import PackedModel
+
+from sopr_fast import ops
+from sopr_fast.ops import reference
 
 
 def trained_looking_model(generator):
@@ -39,6 +43,27 @@ def test_peer_matches_loop(name, generator):
     states, actions, labels = problem(generator)
     peer = PEERS[name](model)
     torch.testing.assert_close(peer(states, actions, peer.plan(labels)), model(states, actions, labels))
+
+
+def test_peer_of_varlen_attention_matches_loop(generator, monkeypatch):
+    """With attention in plain torch, since torch's runs on GPUs alone."""
+    monkeypatch.setattr(
+        "peers.packed.varlen_attn", lambda q, k, v, bounds, *_: reference.segment_attention(q, k, v, bounds)
+    )
+    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+    model = trained_looking_model(generator).eval()
+    states, actions, labels = problem(generator)
+    peer = PackedModel(model, attention="varlen")
+    torch.testing.assert_close(peer(states, actions, peer.plan(labels)), model(states, actions, labels))
+
+
+def test_peer_kmeans_takes_our_steps(generator):
+    points = torch.randn(3, 400, 5, generator=generator)
+    start = points[:, :12].contiguous()
+    centroids, labels = lloyd(points, start, 4, at_once=2)
+    ours = ops.kmeans(points, 12, init=start, iterations=3, tolerance=0)
+    assert torch.equal(labels, ours.labels)
+    torch.testing.assert_close(centroids, ops.kmeans(points, 12, init=start, iterations=4, tolerance=0).centroids)
 
 
 @pytest.mark.parametrize("name", PEERS)

@@ -99,7 +99,9 @@ class BucketedModel(nn.Module):
         return pooled.unflatten(0, (policies, -1))  # (P, k, E)
 
     def _seed(self) -> Tensor | None:
-        return torch.randint(2**31, (), dtype=torch.int32) if self.hashed_dropout and self.training else None
+        if not (self.hashed_dropout and self.training):
+            return None
+        return torch.randint(2**31, (), dtype=torch.int32, device=self.model.fc[0].weight.device)
 
     def _dynamic(self, x: Tensor, *dimensions: int) -> Tensor:
         if self.compiled:
@@ -121,7 +123,7 @@ class _Low(nn.Module):
 def _bucket(clusters: list[Tensor]) -> Bucket:
     length = len(clusters[-1])
     index = torch.stack([functional.pad(cluster.long(), (0, length - len(cluster))) for cluster in clusters])
-    sizes = torch.tensor([[len(cluster)] for cluster in clusters])
-    real = torch.arange(length) < sizes  # (k, n)
-    bias = torch.zeros(real.shape).masked_fill(~real, -torch.inf)[:, None, None]
+    sizes = torch.tensor([[len(cluster)] for cluster in clusters], device=index.device)
+    real = torch.arange(length, device=index.device) < sizes  # (k, n)
+    bias = torch.zeros(real.shape, device=index.device).masked_fill(~real, -torch.inf)[:, None, None]
     return Bucket(index, bias, (real / sizes)[:, None])

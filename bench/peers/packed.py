@@ -1,7 +1,7 @@
-"""No padding: rows of a policy side by side, attention within clusters by nested tensors or FlexAttention.
+"""No padding: rows side by side, attention within clusters by nested tensors, FlexAttention or varlen attention.
 
-Both are written for GPUs: on a CPU, torch runs nested attention segment by segment without fused kernels, and
-FlexAttention, compiled, has no backward pass and works on blocks of 32 rows or more.
+All are written for GPUs: on a CPU, torch runs nested attention segment by segment without fused kernels, FlexAttention,
+compiled, has no backward pass and works on blocks of 32 rows or more, and varlen attention (bf16 alone) is missing.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from .layers import Dropout, Stack, encoder_layer, folded_projection
 from .loop import ReleasedModel, split
 
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # before torch 2.10
+    varlen_attn = None
+
 
 class PackedModel(nn.Module):
-    """The scores of a `ReleasedModel` (transformer, score "mean"), with its very parameters, a policy at a time.
+    """The scores of a `ReleasedModel` (transformer, score "mean"), with its very parameters.
 
     Args:
         model: what to compute.
-        attention: "nested" (eager) or "flex" (compiled; forward only).
+        attention: "nested" (eager) or "flex" (compiled; forward only), a policy at a time; or "varlen" (compiled), all
+            policies side by side.
         dtype: of all activations.
     """
 
@@ -30,21 +36,31 @@ class PackedModel(nn.Module):
         self.high = Stack(model.encoder_hilev.layers, "sdpa")
         self.train(model.training)
         self.attention = attention
-        flex = attention == "flex"
-        self.run_low = torch.compile(self._flex_low, dynamic=False) if flex else self._nested_low
-        self.run_high = torch.compile(self.high) if flex else self.high
+        self.longest = 0
+        low = {"nested": self._nested_low, "flex": self._flex_low, "varlen": self._varlen_low}[attention]
+        compiled = attention != "nested"
+        self.run_low = torch.compile(low, dynamic=False if attention == "flex" else None) if compiled else low
+        self.run_high = torch.compile(self.high) if compiled else self.high
 
     def plan(self, clustering: Tensor | tuple[Tensor, Tensor]):
         """Rows by cluster with their offsets, and FlexAttention's mask of blocks, made once a subset."""
         clusters = sorted(split(clustering), key=len)
-        sizes = torch.tensor([len(cluster) for cluster in clusters])
+        self.longest = max(self.longest, len(clusters[-1]))
+        device = clusters[0].device
+        sizes = torch.tensor([len(cluster) for cluster in clusters], device=device)
         offsets = functional.pad(sizes.cumsum(0), (1, 0))
         mask = None
         if self.attention == "flex":
-            segment = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+            segment = torch.repeat_interleave(torch.arange(len(sizes), device=device), sizes)
             total = len(segment)
             mask = create_block_mask(
-                lambda b, h, i, j: segment[i] == segment[j], 1, 1, total, total, device="cpu", BLOCK_SIZE=32
+                lambda b, h, i, j: segment[i] == segment[j],
+                1,
+                1,
+                total,
+                total,
+                device=device,
+                BLOCK_SIZE=32 if device.type == "cpu" else 128,
             )
         return torch.cat(clusters), offsets, mask
 
@@ -53,12 +69,15 @@ class PackedModel(nn.Module):
         rows, offsets, mask = plan
         weight, bias = folded_projection(self.model.fc, states, actions)
         pooled = []
-        for columns in actions:
-            x = torch.cat([states[rows], columns[rows]], -1)[None].to(self.dtype)  # (1, T, dim_s + dim_a)
+        for group in actions.split(len(actions) if self.attention == "varlen" else 1):
+            bounds = _repeated(offsets, len(group))
+            x = torch.cat([states[rows].expand(len(group), -1, -1), group[:, rows]], -1)  # (P, T, dim_s + dim_a)
+            x = x.flatten(0, 1)[None].to(self.dtype)
             x = torch.relu(functional.linear(x, weight.to(self.dtype), bias.to(self.dtype)))
-            x = self.run_low(x, mask if self.attention == "flex" else offsets)
-            pooled.append(torch.segment_reduce(x[0].float(), "mean", lengths=offsets.diff()))
-        return self.model.model(self.run_high(torch.stack(pooled).to(self.dtype)).float().mean(1)).squeeze(-1)
+            x = self.run_low(x, mask if self.attention == "flex" else bounds)
+            means = torch.segment_reduce(x[0].float(), "mean", lengths=bounds.diff())
+            pooled.append(means.unflatten(0, (len(group), -1)))
+        return self.model.model(self.run_high(torch.cat(pooled).to(self.dtype)).float().mean(1)).squeeze(-1)
 
     def _flex_low(self, x: Tensor, mask) -> Tensor:
         for layer in self.model.encoder_lowlev.layers:
@@ -79,3 +98,20 @@ class PackedModel(nn.Module):
         for layer in self.model.encoder_lowlev.layers:
             x = encoder_layer(x, layer, attend, drop)
         return x
+
+    def _varlen_low(self, x: Tensor, offsets: Tensor) -> Tensor:
+        drop, bounds, longest = Dropout(False), offsets.int(), self.longest
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            parts = (y[0].transpose(0, 1) for y in (q, k, v))  # (T, H, d)
+            return varlen_attn(*parts, bounds, bounds, longest, longest).transpose(0, 1)[None]
+
+        for layer in self.model.encoder_lowlev.layers:
+            x = encoder_layer(x, layer, attend, drop)
+        return x
+
+
+def _repeated(offsets: Tensor, policies: int) -> Tensor:
+    """Offsets of the same segments, policy after policy."""
+    begins = torch.arange(policies, device=offsets.device)[:, None] * offsets[-1] + offsets[:-1]
+    return torch.cat([begins.flatten(), policies * offsets[-1:]])

@@ -1,0 +1,26 @@
+"""Batched k-means in plain torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def lloyd(points: Tensor, centroids: Tensor, iterations: int, at_once: int = 20) -> tuple[Tensor, Tensor]:
+    """Centroids (B, K, D) and the labels (B, N) they were averaged from, after Lloyd's steps on points (B, N, D).
+
+    An empty cluster keeps its centroid. Problems go through in groups: all distances of a group are in memory.
+    """
+    groups = zip(points.split(at_once), centroids.split(at_once), strict=True)
+    centroids, labels = zip(*(_lloyd(x, c, iterations) for x, c in groups), strict=True)
+    return torch.cat(centroids), torch.cat(labels)
+
+
+def _lloyd(x: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    for _ in range(iterations):
+        squared = torch.baddbmm(centroids.square().sum(-1)[:, None], x, centroids.mT, alpha=-2)  # less the points' own
+        labels = squared.argmin(-1)
+        sums = torch.zeros_like(centroids).scatter_add_(1, labels[..., None].expand_as(x), x)
+        sizes = torch.zeros_like(centroids[..., 0]).scatter_add_(1, labels, torch.ones_like(x[..., 0]))[..., None]
+        centroids = torch.where(sizes > 0, sums / sizes.clamp(min=1), centroids)
+    return centroids, labels
