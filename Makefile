@@ -42,7 +42,8 @@ format: .venv/lint
 
 # The operator tests on a CPU module that watches every memory access and every undefined operation.
 sanitize: build/sanitize/installed
-	LD_PRELOAD="$$($(or $(CXX),c++) -print-file-name=libasan.so)" PYTHONPATH=build/sanitize/site \
+	LD_PRELOAD="$$($(or $(CXX),c++) -print-file-name=libasan.so) $$($(or $(CXX),c++) -print-file-name=libstdc++.so)" \
+	PYTHONPATH=build/sanitize/site \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	.venv/bin/pytest -q -s -m "not slow" $(OPERATOR_TESTS)
 
