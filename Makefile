@@ -15,7 +15,7 @@ CPP := $(shell find csrc bench python_tests -name "*.cpp" -o -name "*.h" -o -nam
 INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
 OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py) python_tests/test_threads.py
 
-.PHONY: demo test test-all bench lint format sanitize matrix gpu-check gpu-sanitize clean
+.PHONY: demo test test-all test-paper bench lint format sanitize matrix gpu-check gpu-sanitize clean
 
 demo: $(INSTALLED)
 	.venv/bin/sopr-fast demo $(DEMO_ARGS)
@@ -25,6 +25,10 @@ test: .venv/test
 
 test-all: .venv/test
 	.venv/bin/pytest -q
+
+# Makes the smallest of the paper's sets, kills and resumes its stages: minutes.
+test-paper: .venv/test .venv/paper
+	.venv/bin/pytest -q python_tests/test_paper.py
 
 bench: $(INSTALLED) .venv/bench
 	mkdir -p out
@@ -85,6 +89,10 @@ $(INSTALLED): .venv/tools constraints.txt $(PACKAGE)
 
 .venv/test: pyproject.toml constraints.txt | $(INSTALLED)
 	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[test,test-formats]'
+	touch $@
+
+.venv/paper: pyproject.toml constraints.txt | $(INSTALLED)
+	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[paper]'
 	touch $@
 
 .venv/bench: pyproject.toml constraints.txt | $(INSTALLED)

@@ -1,6 +1,7 @@
 """The stages that make the paper's sets: rollouts against a plain loop, a killed run against one that was not."""
 
 import csv
+import itertools
 import json
 import os
 import shutil
@@ -204,14 +205,15 @@ def test_all_stages_and_runs_that_were_killed(gymnasium, tmp_path):
     for algorithm in ("bear", "cql", "crr"):
         assert_same_stacks(whole / f"offline/medium/{algorithm}.npz", killed / f"offline/medium/{algorithm}.npz")
 
-    assert finish(make("all", tmp_path / "whole", "--game", "hopper-medium-v2")).count("hopper-v4") == 12  # at once
+    assert finish(make("all", tmp_path / "whole", "--game", "hopper-medium-v2")).count("hopper-v4") == 13  # at once
+    assert "| hopper-v4 medium | II |" in finish(make("table", tmp_path / "whole"))
     check_products(whole)
 
 
 def check_products(folder):
     """Every product is of the kind that the rest of the package reads."""
     split = json.loads((folder / "split.json").read_text())
-    assert sorted(split["train"] + split["validation"] + split["test_set_2"]) == [0, 1, 2, 3, 4]
+    assert sorted(split["train"] + split["validation"] + split["test_set_2"]) == list(range(15))
     online = load(folder / "policies.npz", stochastic=True)
     for name in ("expert", "medium", "medium-replay", "full-replay"):
         log = sopr_fast.data.load(folder / "logs" / f"{name}.hdf5")
@@ -226,8 +228,13 @@ def check_products(folder):
     assert len(load(folder / "test_set_1/medium/policies.npz")) == 3
     with open(folder / "distances/medium.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [(row["test_set"], row["policies"]) for row in rows] == [("I", "3"), ("II", "1")]
+    assert [(row["test_set"], row["policies"]) for row in rows] == [("I", "3"), ("II", "3")]
     assert all(float(row["mean"]) > 0 for row in rows)
+    with open(folder / "scores/medium.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    methods = ("SOPR-T", "SOPR-T, pessimism 1", "nearest policy")
+    assert [(row["test_set"], row["method"]) for row in rows] == list(itertools.product(("I", "II"), methods))
+    assert all(-1 <= float(row["spearman"]) <= 1 and 0 <= float(row["regret@1"]) <= 1 for row in rows)
     for product in ("policies.npz", "returns.csv", "logs/expert.hdf5", "offline/medium/cql.npz"):
         manifest = json.loads((folder / f"{product}.json").read_text())
         assert manifest["settings"]["seed"] == 0 and manifest["versions"]["gymnasium"] and manifest["seconds"] > 0

@@ -20,8 +20,10 @@ STAGES = {
     "offline": "train BEAR, CQL and CRR on every log",
     "test-sets": "measure the returns of offline snapshots and choose Test Set I",
     "distances": "compare test policies with training policies (Eq. 3)",
+    "scores": "train SOPR-T on the game's snapshots, rank both test sets",
     "all": "all of these",
-    "speed": "environment steps a second of rollouts with the last snapshot; makes nothing",
+    "table": "print scores and distances of all games at this scale",
+    "speed": "print environment steps a second of rollouts with the last snapshot",
 }
 
 
@@ -42,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             device=options.device,
         )
         claim(task)
-        for stage in [options.stage] if options.stage != "all" else list(STAGES)[:-2]:
+        for stage in [options.stage] if options.stage != "all" else list(STAGES)[: list(STAGES).index("all")]:
             for product in _run(stage, task):
-                print(f"{stage}: {product}", flush=True)
+                print(f"{stage}: {product}" if isinstance(product, Path) else product, flush=True)
     except FileNotFoundError as error:
         print(f"error: {error.filename} is not there: run the stage that makes it first", file=sys.stderr)
         return 2
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(stage: str, task: Task) -> list[Path | str]:
     # Each imports what it alone needs, jax or d3rlpy, when it runs.
-    from . import distances, logs, offline, sac
+    from . import distances, logs, offline, sac, scores
 
     stages = {
         "sac": lambda: [sac.train(task)],
@@ -69,6 +71,8 @@ def _run(stage: str, task: Task) -> list[Path | str]:
         "offline": lambda: offline.train_all(task),
         "test-sets": lambda: offline.collect_test_sets(task),
         "distances": lambda: distances.write_distances(task),
+        "scores": lambda: scores.write_scores(task),
+        "table": lambda: [scores.table(task.folder.parent)],
         "speed": lambda: [sac.speed_of_last(task)],
     }
     return stages[stage]()

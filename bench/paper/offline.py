@@ -125,6 +125,8 @@ def _new(task: Task, algorithm: str, log: Transitions) -> tuple[Any, dict[str, A
 
     # BEAR imitates first, for 40,000 updates by default: longer than a short run.
     options = {"warmup_steps": min(40_000, task.scale.offline_updates // 10)} if algorithm == "bear" else {}
+    if task.scale.offline_batch is not None:
+        options["batch_size"] = task.scale.offline_batch
     config = {
         "bear": d3rlpy.algos.BEARConfig,
         "cql": d3rlpy.algos.CQLConfig,

@@ -37,7 +37,7 @@ def train(task: Task) -> Path:
     steps = [every * (i + 1) for i in range(task.scale.snapshots)]
     seconds = _train(task, folder, steps)
     save_stack(product, [read_stack(_snapshot(folder, step))[0] for step in steps])
-    write_manifest(task, product, seconds, library="SBX SAC, its default settings", snapshot_steps=steps)
+    write_manifest(task, product, seconds, library="SBX SAC, defaults but for the batch", snapshot_steps=steps)
     shutil.rmtree(folder)
     return product
 
@@ -107,6 +107,7 @@ def _new(task: Task) -> tuple[Any, Any]:
         environment,
         seed=task.seed,
         learning_starts=task.scale.learning_starts,
+        batch_size=task.scale.sac_batch,
         buffer_size=min(1_000_000, task.scale.sac_steps),
         train_freq=_STEPS_AT_ONCE,
         gradient_steps=_STEPS_AT_ONCE,

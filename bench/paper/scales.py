@@ -11,23 +11,34 @@ class Scale:
 
     Attributes:
         sac_steps, learning_starts: environment steps of online training, and those before its first update.
+        sac_batch: rows of an online update.
         snapshots: policies kept of it, evenly spaced.
         rollouts: per policy, for its return.
         log_steps: rows of every log.
         offline_updates, offline_snapshots: per offline algorithm and log.
+        offline_batch: rows of an offline update; None for the algorithm's own default.
         chosen: policies of Test Set I per log.
         distance_states: states on which policies are compared.
+        score_seeds: runs of SOPR-T per log.
+        subset_size, clusters, steps, rank_subsets: of a run; training draws a subset for every step.
     """
 
     sac_steps: int
     learning_starts: int
+    sac_batch: int
     snapshots: int
     rollouts: int
     log_steps: int
     offline_updates: int
     offline_snapshots: int
+    offline_batch: int | None
     chosen: int
     distance_states: int
+    score_seeds: int
+    subset_size: int
+    clusters: int
+    steps: int
+    rank_subsets: int
 
     def split_sizes(self) -> tuple[int, int, int]:
         """Policies for training, validation and Test Set II: 30, 10 and 10 of 50."""
@@ -35,8 +46,58 @@ class Scale:
         return self.snapshots - 2 * tenth, tenth, tenth
 
 
-SCALES = {
-    "smoke": Scale(1200, 400, 5, 2, 400, 20, 2, 3, 64),
-    "small": Scale(500_000, 5_000, 50, 100, 200_000, 10_000, 5, 10, 4096),
-    "paper": Scale(1_000_000, 10_000, 50, 100, 1_000_000, 500_000, 50, 10, 16384),
-}
+_SMOKE = Scale(
+    sac_steps=1200,
+    learning_starts=400,
+    sac_batch=100,
+    snapshots=15,
+    rollouts=2,
+    log_steps=400,
+    offline_updates=20,
+    offline_snapshots=2,
+    offline_batch=64,
+    chosen=3,
+    distance_states=64,
+    score_seeds=1,
+    subset_size=64,
+    clusters=4,
+    steps=3,
+    rank_subsets=2,
+)
+_SMALL = Scale(
+    sac_steps=500_000,
+    learning_starts=5_000,
+    sac_batch=100,
+    snapshots=50,
+    rollouts=100,
+    log_steps=200_000,
+    offline_updates=10_000,
+    offline_snapshots=5,
+    offline_batch=64,
+    chosen=10,
+    distance_states=4096,
+    score_seeds=3,
+    subset_size=2048,
+    clusters=32,
+    steps=120,
+    rank_subsets=5,
+)
+_PAPER = Scale(
+    sac_steps=1_000_000,
+    learning_starts=10_000,
+    sac_batch=256,
+    snapshots=50,
+    rollouts=100,
+    log_steps=1_000_000,
+    offline_updates=500_000,
+    offline_snapshots=50,
+    offline_batch=None,
+    chosen=10,
+    distance_states=16384,
+    score_seeds=3,
+    subset_size=16384,
+    clusters=256,
+    steps=200,
+    rank_subsets=100,
+)
+SCALES = {"smoke": _SMOKE, "small": _SMALL, "paper": _PAPER}
