@@ -205,7 +205,7 @@ def test_all_stages_and_runs_that_were_killed(gymnasium, tmp_path):
     for algorithm in ("bear", "cql", "crr"):
         assert_same_stacks(whole / f"offline/medium/{algorithm}.npz", killed / f"offline/medium/{algorithm}.npz")
 
-    assert finish(make("all", tmp_path / "whole", "--game", "hopper-medium-v2")).count("hopper-v4") == 13  # at once
+    assert finish(make("all", tmp_path / "whole", "--game", "hopper-medium-v2")).count("hopper-v4") == 14  # at once
     assert "| hopper-v4 medium | II |" in finish(make("table", tmp_path / "whole"))
     check_products(whole)
 

@@ -1,4 +1,4 @@
-"""Stage 5: SOPR-T trained on the SAC snapshots of a game, asked for both test sets of each log."""
+"""Stage 5: SOPR-T trained on the SAC snapshots of a game, once per log and seed, and asked for both test sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sopr_fast.data import Transitions
 from sopr_fast.files import atomic_path
 from sopr_fast.metrics import kendall, regret_at_k, spearman
 from sopr_fast.policies import Policy, load
-from sopr_fast.ranker import ForeignPolicyWarning
+from sopr_fast.ranker import ForeignPolicyWarning, Ranker
 
 from .games import LOGS
 from .manifest import Task, is_made, write_manifest
@@ -34,35 +34,68 @@ _MEASURES = {
     "regret@3": partial(regret_at_k, k=3),
 }
 _SHOWN = ("spearman", "regret@1", "regret@3")
-_COLUMNS = ("seed", "test_set", "method", *_MEASURES)
+
+Known = tuple[dict[str, Policy], np.ndarray]  # policies by name and their returns
+
+
+def train_models(task: Task) -> list[Path]:
+    """SOPR-T trained with every seed on every log's states, to `models/LOG-SEED.safetensors`."""
+    torch.set_num_threads(task.threads)
+    (task.folder / "models").mkdir(exist_ok=True)
+    scale, online = task.scale, _online(task)
+    config = Config(subset_size=scale.subset_size, clusters=scale.clusters, steps=scale.steps, subsets=scale.steps)
+    products = []
+    for log in chosen_logs(task):
+        for seed in range(scale.score_seeds):
+            product, begin = _model(task, log, seed), time.monotonic()
+            products.append(product)
+            if is_made(product):
+                continue
+            ranker = sopr_fast.fit(
+                *online["train"],
+                task.folder / "logs" / f"{log}.hdf5",
+                validation=online["validation"],
+                config=config,
+                seed=seed,
+                checkpoint=product.with_suffix(".partial"),
+            )
+            ranker.save(product, subsets=False)
+            write_manifest(task, product, time.monotonic() - begin, config=config.to_dict())
+            product.with_suffix(".partial").unlink(missing_ok=True)
+    return products
 
 
 def write_scores(task: Task) -> list[Path]:
-    """Rank correlation and regret of every seed, test set and method, to `scores/LOG.csv`; written after each seed."""
+    """Rank correlation and regret of every seed, test set and method, to `scores/LOG.csv`."""
     torch.set_num_threads(task.threads)
     (task.folder / "scores").mkdir(exist_ok=True)
-    products = []
+    products, online = [], _online(task)
     for log in chosen_logs(task):
         product, begin = task.folder / "scores" / f"{log}.csv", time.monotonic()
         products.append(product)
         if is_made(product):
             continue
         transitions = sopr_fast.data.load(task.folder / "logs" / f"{log}.hdf5")
-        parts = _parts(task, log)
-        rows = _read(product)
-        for seed in sorted(set(range(task.scale.score_seeds)) - {int(row["seed"]) for row in rows}):
-            rows += _run(task, parts, transitions, seed)
-            _write(product, rows)
+        tests = {"I": _offline(task, log), "II": online["test_set_2"]}
+        rows = []
+        for seed in range(task.scale.score_seeds):
+            ranker = sopr_fast.load(_model(task, log, seed))
+            for test_set, (policies, returns) in tests.items():
+                for method, scores in _score(task, ranker, online["train"], policies, transitions, seed).items():
+                    judged = [measure(returns, scores) for measure in _MEASURES.values()]
+                    rows.append((seed, test_set, method, *judged))
+        with atomic_path(product) as temporary, temporary.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["seed", "test_set", "method", *_MEASURES])
+            writer.writerows(rows)
         write_manifest(task, product, time.monotonic() - begin)
     return products
 
 
 def table(scale_folder: Path) -> str:
     """Means over seeds, and the distances to the training policies, of all games and logs that a folder has."""
-    lines = [
-        "| log | test set | distance | " + " | ".join(f"{name}: Spearman | regret@1 | regret@3" for name in _METHODS),
-        "| --- " * (3 + 3 * len(_METHODS)),
-    ]
+    header = ["log", "test set", "distance", *(f"{name}: {measure}" for name in _METHODS for measure in _SHOWN)]
+    lines = [header, ["---"] * len(header)]
     for game in sorted(path for path in scale_folder.iterdir() if (path / "scores").is_dir()):
         for log in LOGS:
             rows = _read(game / "scores" / f"{log}.csv")
@@ -73,48 +106,38 @@ def table(scale_folder: Path) -> str:
                 for method in _METHODS:
                     found = [row for row in rows if (row["test_set"], row["method"]) == (test_set, method)]
                     cells += [f"{np.mean([float(r[m]) for r in found]):.2f}" for m in _SHOWN]
-                lines.append("| " + " | ".join(cells))
-    return "\n".join(f"{line} |" for line in lines)
+                lines.append(cells)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _parts(task: Task, log: str) -> dict[str, tuple[dict[str, Policy], np.ndarray]]:
-    """Policies by name and their returns: train, validation, and the test sets I and II."""
+def _online(task: Task) -> dict[str, Known]:
+    """The parts of the split."""
     split = json.loads((task.folder / "split.json").read_text())
-    online, returns = load(task.folder / "policies.npz"), read_return_means(task.folder / "returns.csv")
-    first = task.folder / "test_set_1" / log
-    offline = {f"offline-{i}": policy for i, policy in enumerate(load(first / "policies.npz"))}
-    parts = {"I": (offline, read_return_means(first / "returns.csv"))}
-    for part, name in (("train", "train"), ("validation", "validation"), ("II", "test_set_2")):
-        parts[part] = ({f"sac-{i}": online[i] for i in split[name]}, returns[split[name]])
-    return parts
+    policies, returns = load(task.folder / "policies.npz"), read_return_means(task.folder / "returns.csv")
+    parts = ("train", "validation", "test_set_2")
+    return {part: ({f"sac-{i}": policies[i] for i in split[part]}, returns[split[part]]) for part in parts}
 
 
-def _run(task: Task, parts: dict, transitions: Transitions, seed: int) -> list[dict]:
-    scale = task.scale
-    config = Config(subset_size=scale.subset_size, clusters=scale.clusters, steps=scale.steps, subsets=scale.steps)
-    known, known_returns = parts["train"]
-    ranker = sopr_fast.fit(
-        known,
-        known_returns,
-        transitions.states,
-        validation=parts["validation"],
-        config=config,
-        seed=seed,
-    )
-    rows = []
-    for test_set in ("I", "II"):
-        candidates, returns = parts[test_set]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ForeignPolicyWarning)
-            ranking = ranker.rank(
-                candidates, transitions.states, subsets=scale.rank_subsets, pessimism=1, seed=seed + 1000
-            )
-        nearest = NearestPolicy(known, known_returns).estimate(candidates, transitions, seed=seed)
-        scores = (ranking.subset_scores.mean(1), ranking.scores, nearest.values)
-        for method, given in zip(_METHODS, scores, strict=True):
-            judged = [measure(returns, given) for measure in _MEASURES.values()]
-            rows.append(dict(zip(_COLUMNS, (seed, test_set, method, *judged), strict=True)))
-    return rows
+def _offline(task: Task, log: str) -> Known:
+    folder = task.folder / "test_set_1" / log
+    policies = {f"offline-{i}": policy for i, policy in enumerate(load(folder / "policies.npz"))}
+    return policies, read_return_means(folder / "returns.csv")
+
+
+def _model(task: Task, log: str, seed: int) -> Path:
+    return task.folder / "models" / f"{log}-{seed}.safetensors"
+
+
+def _score(
+    task: Task, ranker: Ranker, train: Known, policies: dict[str, Policy], transitions: Transitions, seed: int
+) -> dict[str, np.ndarray]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ForeignPolicyWarning)
+        ranking = ranker.rank(
+            policies, transitions.states, subsets=task.scale.rank_subsets, pessimism=1, seed=seed + 1000
+        )
+    nearest = NearestPolicy(*train).estimate(policies, transitions, seed=seed)
+    return dict(zip(_METHODS, (ranking.subset_scores.mean(1), ranking.scores, nearest.values), strict=True))
 
 
 def _read(path: Path) -> list[dict]:
@@ -122,10 +145,3 @@ def _read(path: Path) -> list[dict]:
         return []
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
-
-
-def _write(path: Path, rows: list[dict]) -> None:
-    with atomic_path(path) as temporary, temporary.open("w", newline="") as file:
-        writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
