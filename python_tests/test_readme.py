@@ -39,4 +39,4 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     assert len(blocks) >= 3
     for block in blocks:
         exec(block, known)
-    assert known["ranking"].best == "gain-1.200" and "gain-1.200" in capsys.readouterr().out
+    assert known["ranking"].best == "gain-1.200" and "gain-1.500" in capsys.readouterr().out
