@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import _native
+from . import reference
 from .library import call, check_tensor, define
 
 
@@ -269,6 +270,11 @@ def _lloyd_fake(points: Tensor, start: Tensor, iterations: int, tolerance: float
     )
 
 
+def _lloyd_reference(points: Tensor, start: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, ...]:
+    outputs = reference.kmeans(points, start, iterations, tolerance)
+    return *outputs, *reference.sort_by_cluster(outputs[1], start.shape[1])
+
+
 def _sort_kernel(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
     labels = labels.contiguous()
     rows, offsets = _sort_fake(labels, k)
@@ -304,12 +310,14 @@ _assign = define(
     "kmeans_assign(Tensor points, Tensor centroids) -> (Tensor, Tensor)",
     cpu=_assign_kernel,
     cuda=_assign_kernel,
+    reference=reference.kmeans_assign,
     fake=_assign_fake,
 )
 _init = define(
     "kmeans_init(Tensor points, SymInt k, Tensor seeds, int restart, bool plus_plus) -> Tensor",
     cpu=_init_kernel,
     cuda=_init_kernel,
+    reference=reference.kmeans_init,
     fake=_init_fake,
 )
 _lloyd = define(
@@ -317,11 +325,13 @@ _lloyd = define(
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     cpu=_lloyd_kernel,
     cuda=_lloyd_kernel,
+    reference=_lloyd_reference,
     fake=_lloyd_fake,
 )
 _sort = define(
     "sort_by_cluster(Tensor labels, SymInt k) -> (Tensor, Tensor)",
     cpu=_sort_kernel,
     cuda=_sort_kernel,
+    reference=reference.sort_by_cluster,
     fake=_sort_fake,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 from .. import _native
 
 library = torch.library.Library("sopr_fast", "DEF")
+_log = logging.getLogger(__name__)
 
 
 def define(
@@ -18,10 +21,14 @@ def define(
     cpu: Callable,
     fake: Callable,
     cuda: Callable | None = None,
+    reference: Callable | None = None,
     backward: Callable | None = None,
     setup_context: Callable | None = None,
 ) -> Callable:
-    """Registers `sopr_fast::<schema>` and returns the operator."""
+    """Registers `sopr_fast::<schema>` and returns the operator.
+
+    Where the device of the first argument has no kernel, `reference` runs, on arguments named as in the schema.
+    """
     library.define(schema)
     name = schema.partition("(")[0]
     library.impl(name, cpu, "CPU")
@@ -30,7 +37,29 @@ def define(
     torch.library.register_fake(f"sopr_fast::{name}", fake, lib=library)
     if backward is not None:
         torch.library.register_autograd(f"sopr_fast::{name}", backward, setup_context=setup_context, lib=library)
-    return getattr(torch.ops.sopr_fast, name).default
+    operator = getattr(torch.ops.sopr_fast, name).default
+    if reference is None:
+        return operator
+    names = [argument.name for argument in operator._schema.arguments]
+
+    def run(*arguments: Tensor | float | None):
+        device = arguments[0].device.type
+        if has_kernel(device):
+            return operator(*arguments)
+        _say_that_the_reference_runs(name, device)
+        return reference(**dict(zip(names, arguments, strict=True)))
+
+    return run
+
+
+def has_kernel(device: str) -> bool:
+    """Whether the operators have kernels for a type of device; "meta", which needs none, counts."""
+    return device in ("cpu", "meta") or (device == "cuda" and _native._cuda is not None)
+
+
+@functools.cache
+def _say_that_the_reference_runs(name: str, device: str) -> None:
+    _log.info("%s: no kernel for %s, running the reference", name, device)
 
 
 def call_cpu(kernel: str, *arguments: Tensor | float | None) -> None:

@@ -138,9 +138,9 @@ def kmeans_init(points: Tensor, k: int, seeds: Tensor, restart: int, plus_plus: 
         rows = [fraction(seed, 0, 0) * len(x) >> 64]
         now = (x - x[rows[0]]).square().sum(-1)
         while len(rows) < k and now.any():
-            ends = now.cumsum(0)
+            ends = now.double().cumsum(0)
             shares = [fraction(seed, len(rows), number) / 2**64 for number in range(2 + int(math.log(k)))]
-            drawn = torch.searchsorted(ends, torch.tensor(shares, dtype=x.dtype) * ends[-1], right=True)
+            drawn = torch.searchsorted(ends, ends.new_tensor(shares) * ends[-1], right=True)
             then = torch.minimum((x - x[drawn, None]).square().sum(-1), now)
             best = int(then.sum(-1).argmin())
             rows.append(int(drawn[best]))
@@ -149,7 +149,7 @@ def kmeans_init(points: Tensor, k: int, seeds: Tensor, restart: int, plus_plus: 
 
     choose = greedy if plus_plus else distinct
     rows = [choose(x, seed) for x, seed in zip(points, seeds.tolist(), strict=True)]
-    return torch.tensor(rows, dtype=torch.int32).reshape(len(points), k)
+    return torch.tensor(rows, dtype=torch.int32, device=points.device).reshape(len(points), k)
 
 
 def kmeans(points: Tensor, start: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -177,16 +177,18 @@ def kmeans(points: Tensor, start: Tensor, iterations: int, tolerance: float) -> 
                 moved = float((centroids - old).square().sum())
         if not settled:
             labels, squared = assign(x, centroids)
-        return centroids, labels, squared.sum(), steps
+        return centroids, labels, squared.double().sum(), steps
 
-    solved = [solve(x, centroids.clone()) for x, centroids in zip(points, start, strict=True)]
-    centroids, labels, inertia, steps = zip(*solved, strict=True)
-    return torch.stack(centroids), torch.stack(labels), torch.stack(inertia), torch.tensor(steps).int()
+    centroids, labels = start.clone(), points.new_empty(points.shape[:2], dtype=torch.int32)
+    inertia, steps = (points.new_empty(len(points), dtype=dtype) for dtype in (torch.float64, torch.int32))
+    for b, x in enumerate(points):
+        centroids[b], labels[b], inertia[b], steps[b] = solve(x, start[b].clone())
+    return centroids, labels, inertia, steps
 
 
 def sort_by_cluster(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """See `ops.sort_by_cluster`."""
-    sizes = torch.stack([row.long().bincount(minlength=k) for row in labels])
+    sizes = labels.new_zeros(len(labels), k).scatter_add_(1, labels.long(), torch.ones_like(labels))
     offsets = torch.nn.functional.pad(sizes.cumsum(1), (1, 0))
     return labels.argsort(dim=1, stable=True).int(), offsets.int()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from . import reference
 from .library import call, check_offsets, check_tensor, define
 from .segment_dropout import drops
 
@@ -131,6 +132,7 @@ _segment_attention = define(
     "int level, int layer, int segment_base) -> (Tensor, Tensor)",
     cpu=_forward,
     cuda=_forward,
+    reference=lambda **arguments: (reference.segment_attention(**arguments), None),
     fake=_fake,
     backward=_backward,
     setup_context=_setup_context,

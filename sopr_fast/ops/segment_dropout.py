@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from . import reference
 from .library import call, check_offsets, check_tensor, define
 
 
@@ -86,6 +87,7 @@ _segment_dropout = define(
     "int segment_base) -> Tensor",
     cpu=_kernel,
     cuda=_kernel,
+    reference=reference.segment_dropout,
     fake=lambda x, *_: torch.empty_like(x, memory_format=torch.contiguous_format),
     backward=_backward,
     setup_context=_setup_context,

@@ -107,9 +107,6 @@ def segment_encoder(
             return composed.segment_encoder(*tensors, rng=rng, **options)
         if precision == "bf16":
             _log.info("segment_encoder: bf16 is computed in fp32 on a GPU")
-    elif device.type != "cpu":
-        _log.info("segment_encoder: no kernel for %s, running the reference", device.type)
-        return reference.segment_encoder(*tensors, rng=rng, **options)
     return _segment_encoder(*tensors, rng, *options.values())
 
 
@@ -285,6 +282,7 @@ _segment_encoder = define(
     f"segment_encoder({_TENSORS}, {_OPTIONS}) -> Tensor",
     cpu=_forward,
     cuda=_forward_cuda,
+    reference=reference.segment_encoder,
     fake=_fake,
     backward=_backward,
     setup_context=_setup_context,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from . import reference
 from .library import call, check_offsets, check_tensor, define
 
 
@@ -66,6 +67,7 @@ _segment_mean = define(
     "segment_mean(Tensor x, Tensor offsets) -> Tensor",
     cpu=_forward,
     cuda=_forward,
+    reference=reference.segment_mean,
     fake=lambda x, offsets: x.new_empty(offsets.shape[0] - 1, x.shape[1]),
     backward=_backward,
     setup_context=_setup_context,
