@@ -396,6 +396,19 @@ def test_estimates_become_a_ranking():
     assert np.isnan(Estimates(["a"], np.ones(1)).ranking().standard_errors).all()
 
 
+def test_unknown_standard_errors_stay_unknown_in_a_ranking():
+    replicates = np.array([[np.nan, np.nan, np.nan], [0.0, 1.0, 2.0], [1.0, 3.0, 2.0]])
+    found = Estimates(["unknown", "b", "c"], np.array([5.0, 1.0, 2.0]), replicates)
+    ranking = found.ranking()
+    assert ranking.order == ["unknown", "c", "b"]
+    np.testing.assert_array_equal(ranking.scores, found.values)
+    np.testing.assert_allclose(ranking.standard_errors, [np.nan, 1, 1])
+    wins = ranking.win_probability
+    assert np.isnan(wins[0]).all() and np.isnan(wins[:, 0]).all()
+    assert 0.8 < wins[2, 1] < 1
+    assert found.table().splitlines()[1].split() == ["1", "unknown", "5.0000", "nan"]
+
+
 def test_errors_come_before_long_work(log):
     with pytest.raises(ValueError, match="'wide' has 2 action columns, the transitions have 1"):
         FQE().estimate({"wide": lambda states: states}, log, discount=0.9)
