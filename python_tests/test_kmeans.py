@@ -306,13 +306,14 @@ def test_kmeans_no_problems(ops):
     assert labels.shape == squared.shape == (2, 0)
 
 
-def test_kmeans_opcheck(generator):
-    points = blobs(2, 50, 3, generator)
+def test_kmeans_opcheck(device, generator):
+    points = blobs(2, 50, 3, generator).to(device)
+    labels, seeds = torch.zeros(2, 5, dtype=torch.int32, device=device), torch.tensor([1, 2], device=device)
     operators = torch.ops.sopr_fast
     torch.library.opcheck(operators.kmeans_assign.default, (points, points[:, :4].contiguous()))
-    torch.library.opcheck(operators.kmeans_init.default, (points, 4, torch.tensor([1, 2]), 0, True))
+    torch.library.opcheck(operators.kmeans_init.default, (points, 4, seeds, 0, True))
     torch.library.opcheck(operators.kmeans.default, (points, points[:, :4].contiguous(), 10, 1e-4))
-    torch.library.opcheck(operators.sort_by_cluster.default, (torch.zeros(2, 5, dtype=torch.int32), 3))
+    torch.library.opcheck(operators.sort_by_cluster.default, (labels, 3))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -97,10 +97,10 @@ def test_segment_attention_keeps_not_a_number(ops):
     assert out[10:, 1].isnan().all()
 
 
-def test_segment_attention_opcheck():
-    *inputs, offsets = batch([5, 0, 2], 2, 4)
+def test_segment_attention_opcheck(device):
+    *inputs, offsets = (x.to(device) for x in batch([5, 0, 2], 2, 4))
     inputs = [x.requires_grad_() for x in inputs]
-    for rng, dropout in ((None, 0.0), (RNG, 0.2)):
+    for rng, dropout in ((None, 0.0), (RNG.to(device), 0.2)):
         arguments = (*inputs, offsets, 0.5, dropout, rng, 0, 1, 3)
         torch.library.opcheck(torch.ops.sopr_fast.segment_attention.default, arguments)
 
@@ -123,9 +123,9 @@ def test_segment_dropout_gradient_is_the_same_mask(ops):
     assert torch.equal(x.grad, y.detach())
 
 
-def test_segment_dropout_opcheck():
-    x, *_, offsets = batch([5, 0, 2], 1, 8)
-    arguments = (x[:, 0].clone().requires_grad_(), offsets, RNG, 0.3, 0, 1, 2, 3)
+def test_segment_dropout_opcheck(device):
+    x, *_, offsets = (x.to(device) for x in batch([5, 0, 2], 1, 8))
+    arguments = (x[:, 0].clone().requires_grad_(), offsets, RNG.to(device), 0.3, 0, 1, 2, 3)
     torch.library.opcheck(torch.ops.sopr_fast.segment_dropout.default, arguments)
 
 
