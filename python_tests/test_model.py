@@ -85,9 +85,13 @@ def test_scoring_off_the_cpu_reads_nothing_back(options, monkeypatch):
 EXACTLY_ZERO = ("projection.bias", "score.bias", "sorted_score.bias")
 
 
-@pytest.mark.parametrize("score", ["mean", "sort"])
-def test_gradients_match_float64_autograd(score, generator):
-    oracle = released(generator, score=score)
+@pytest.mark.parametrize(
+    ("encoder", "score"),
+    [("transformer", "mean"), ("transformer", "sort"), ("transformer", "cls"), ("mlp", "mean"), ("mlp", "sort")],
+)
+def test_gradients_match_float64_autograd(encoder, score, generator):
+    oracle = released(generator, encoder=encoder, score=score)
+    score = "class_token" if score == "cls" else score
     ours = from_released(oracle.state_dict(), score=score).train()
     ours.config = dataclasses.replace(ours.config, dropout=0.0)
     oracle = oracle.double().train()
@@ -101,12 +105,11 @@ def test_gradients_match_float64_autograd(score, generator):
     weights -= weights.mean()
     (ours(states, columns, rows, offsets, torch.tensor([0, 0])) * weights).sum().backward()
     (oracle_scores(oracle, states, columns, rows, offsets) * weights).sum().backward()
-    expected = from_released(oracle.state_dict(), score=score)
     gradients = {name: p.grad for name, p in oracle.named_parameters() if p.grad is not None}
     expected = _renamed_gradients(gradients, oracle, score)
     found = {name: torch.zeros_like(p) if p.grad is None else p.grad.double() for name, p in ours.named_parameters()}
-    largest = max(gradient.norm() for gradient in expected.values())
-    last = f"high.layers.{ours.config.high_layers - 1}.norm2.bias"
+    largest = max(x.norm() for x in (weights, *expected.values()))
+    last = "high.5.1.bias" if encoder == "mlp" else "high.layers.5.norm2.bias"
     for name, gradient in expected.items():
         error = (found[name] - gradient).norm()
         if name in (*EXACTLY_ZERO, last):
