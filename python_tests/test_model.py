@@ -11,11 +11,11 @@ from sopr_fast.ops import composed
 STATE_DIM, ACTION_DIM, CLUSTERS = 5, 3, 12
 
 
-def problem(generator, policies=3, subsets=2, rows=150, empty=False):
-    states = torch.randn(400, STATE_DIM, generator=generator)
-    columns = torch.randn(policies, 400, ACTION_DIM, generator=generator)
-    drawn = torch.stack([torch.randperm(400, generator=generator)[:rows] for _ in range(subsets)]).int()
-    cuts = torch.stack([torch.randperm(rows - 1, generator=generator)[: CLUSTERS - 1] + 1 for _ in range(subsets)])
+def problem(generator, policies=3, subsets=2, rows=150, clusters=CLUSTERS, count=400, empty=False):
+    states = torch.randn(count, STATE_DIM, generator=generator)
+    columns = torch.randn(policies, count, ACTION_DIM, generator=generator)
+    drawn = torch.stack([torch.randperm(count, generator=generator)[:rows] for _ in range(subsets)]).int()
+    cuts = torch.stack([torch.randperm(rows - 1, generator=generator)[: clusters - 1] + 1 for _ in range(subsets)])
     offsets = torch.cat([torch.zeros(subsets, 1), cuts.sort(1).values, torch.full((subsets, 1), rows)], 1).int()
     if empty:
         offsets[:, 4] = offsets[:, 5] = offsets[:, 6]
@@ -52,6 +52,15 @@ def test_scores_of_a_released_checkpoint(encoder, score, policies, generator):
     oracle = released(generator, encoder=encoder, score=score)
     ours = from_released(oracle.state_dict(), score="class_token" if score == "cls" else score)
     data = problem(generator, policies)
+    with torch.no_grad():
+        expected, found = oracle_scores(oracle, *data), ours(*data)
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_scores_of_a_large_subset(generator):
+    oracle = released(generator)
+    ours = from_released(oracle.state_dict())
+    data = problem(generator, policies=2, subsets=1, rows=4096, clusters=64, count=4096)
     with torch.no_grad():
         expected, found = oracle_scores(oracle, *data), ours(*data)
     assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
