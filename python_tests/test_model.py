@@ -195,15 +195,17 @@ def test_the_shapes_of_the_paper():
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("spoil", "score", "message"),
     [
-        (lambda state: state.pop("fc.0.weight"), "no 'fc.0.weight'"),
-        (lambda state: state.pop("encoder_hilev.layers.3.norm1.bias"), "high.layers.3.norm1.bias"),
-        (lambda state: state.update({"model.0.weight": torch.zeros(1, 3)}), "score.weight"),
+        (lambda state: state.pop("fc.0.weight"), "mean", "no 'fc.0.weight'"),
+        (lambda state: state.pop("encoder_hilev.layers.3.norm1.bias"), "mean", "high.layers.3.norm1.bias"),
+        (lambda state: state.update({"model.0.weight": torch.zeros(1, 3)}), "mean", "score.weight"),
+        (lambda state: state.pop("fc_score.0.weight"), "sort", "no 'fc_score.0.weight'"),
+        (lambda state: state.pop("cls_inp"), "class_token", "no 'cls_inp'"),
     ],
 )
-def test_a_wrong_checkpoint_is_refused(spoil, message, generator):
+def test_a_wrong_checkpoint_is_refused(spoil, score, message, generator):
     state = dict(released(generator).state_dict())
     spoil(state)
     with pytest.raises(ValueError, match=f"not a released checkpoint.*(?s:.*){message}"):
-        from_released(state)
+        from_released(state, score=score)

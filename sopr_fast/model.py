@@ -261,10 +261,10 @@ def from_released(
             class_token=score == "class_token",
             clusters=state_dict["fc_score.0.weight"].shape[1] if score == "sort" else 256,
         )
+        renamed = {"class_token": state_dict["cls_inp"].reshape(-1)} if config.class_token else {}
     except KeyError as missing:
         raise ValueError(f"not a released checkpoint: it has no {missing}") from None
     model = ScoringModel(input_dim, config)
-    renamed = {"class_token": state_dict["cls_inp"].reshape(-1)} if config.class_token else {}
     for old, value in state_dict.items():
         new = _renamed(old, encoder)
         if new is not None and new.partition(".")[0] in dict(model.named_children()):
