@@ -217,6 +217,17 @@ def test_arrays_of_actions_on_the_subsets_of_another_log(ranker, candidates):
         np.testing.assert_allclose(ranker.rank(logged, subsets=kept).distances, expected, rtol=1e-5)
 
 
+def test_only_a_model_that_sorts_clusters_needs_as_many(ranker, candidates, monkeypatch):
+    config = dataclasses.replace(TINY, steps=2, subsets=2, score="sort")
+    gains = training_gains()
+    sorting = sopr_fast.fit(ladder(gains), gains, log(), config=config, progress=False)
+    fewer = Subsets.draw(log(), 2, size=TINY.subset_size, clusters=TINY.clusters - 1)
+    assert np.isfinite(ranker.rank(candidates, subsets=fewer).scores).all()
+    monkeypatch.setattr("sopr_fast.ranker.collect", None)
+    with pytest.raises(ValueError, match="subsets have 7 clusters, but a model with score='sort' needs the 8 it was"):
+        sorting.rank(candidates, subsets=fewer)
+
+
 @pytest.mark.filterwarnings("ignore::sopr_fast.ForeignPolicyWarning")
 def test_discrete_candidates_may_return_indices():
     def softmax(gain):

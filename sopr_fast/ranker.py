@@ -214,6 +214,7 @@ class Ranker:
             if states is not None:
                 raise ValueError("give states or clustered subsets, not both")
             self._check_dim(subsets.state_dim)
+            self._check_clusters(subsets.offsets.shape[1] - 1)
             return None, subsets
         if states is None:
             if self.subsets is None:
@@ -254,6 +255,14 @@ class Ranker:
     def _check_dim(self, dim: int) -> None:
         if dim != self.state_dim:
             raise ValueError(f"states have {dim} features, the model was trained on {self.state_dim}")
+
+    def _check_clusters(self, count: int) -> None:
+        """Only a model that sorts the scores of the clusters is of their number."""
+        if self.config.score == "sort" and count != self.config.clusters:
+            raise ValueError(
+                f"subsets have {count} clusters, but a model with score='sort' needs the {self.config.clusters} it was "
+                "trained with"
+            )
 
 
 def _check_comparable(policies: list[Policy]) -> None:
