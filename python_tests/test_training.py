@@ -87,6 +87,40 @@ def test_same_seed_same_model_and_other_seed_another():
     assert not torch.equal(weights(fit(seed=3)), weights(fit(seed=4)))
 
 
+@pytest.fixture
+def updates(monkeypatch):
+    """The learning rate and the gradients (flat) of every update."""
+    seen, step = [], torch.optim.Adam.step
+
+    def watched(self, *arguments):
+        (group,) = self.param_groups
+        gradients = [p.grad.flatten() for p in group["params"] if p.grad is not None]
+        seen.append((group["lr"], torch.cat(gradients).clone()))
+        return step(self, *arguments)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", watched)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("warmup_steps", "rates"),
+    [(0, [8, 8, 8, 8, 8]), (4, [2, 4, 6, 8, 8]), (8, [1, 2, 3, 4, 5])],
+)
+def test_the_learning_rate_rises_linearly_in_warm_up(updates, warmup_steps, rates):
+    fit(dataclasses.replace(TINY, steps=5, learning_rate=8e-4, warmup_steps=warmup_steps))
+    assert [rate for rate, _ in updates] == pytest.approx([1e-4 * rate for rate in rates])
+
+
+def test_gradients_are_clipped_to_a_norm(updates):
+    config = dataclasses.replace(TINY, steps=1, gradient_clip=0)
+    fit(config)
+    _, whole = updates.pop()
+    norm = whole.norm().item()
+    for clip, share in [(norm / 4, 1 / 4), (norm * 4, 1), (1e-3, 1e-3 / norm)]:
+        fit(dataclasses.replace(config, gradient_clip=clip))
+        torch.testing.assert_close(updates.pop()[1], whole * share, rtol=1e-4, atol=0)
+
+
 def test_the_global_generators_are_left_alone():
     torch.manual_seed(0)
     np.random.seed(0)  # noqa: NPY002
