@@ -237,10 +237,30 @@ def test_a_run_that_cannot_be_helped_says_so():
     assert ranker.history["collapsed"] and ranker.history["restarts"] == 2
 
 
-def test_a_good_run_warns_of_nothing():
+def test_a_short_run_that_collapsed_says_so():
+    deep = sopr_fast.Config(subset_size=128, clusters=8, subsets=3, steps=3)
+    wild = dataclasses.replace(deep, learning_rate=1.0, warmup_steps=0, gradient_clip=0)
+    same = dict.fromkeys("abcdefghijkl", ladder([0.5]).popitem()[1])
+    for config, policies in ((wild, ladder(training_gains())), (dataclasses.replace(TINY, steps=29), same)):
+        with pytest.warns(CollapsedTrainingWarning, match="means nothing") as caught:
+            history = sopr_fast.fit(policies, training_gains(), log(), config=config, progress=False).history
+        assert len(caught) == 1
+        assert history["collapsed"] and history["restarts"] == 0 and len(history["loss"]) == config.steps
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        *({"steps": steps} for steps in (1, 2, 3, 10, 29)),
+        *({"steps": 1, **other} for other in ({"class_token": True}, {"encoder": "mlp"}, {"score": "sort"})),
+    ],
+    ids=str,
+)
+def test_a_good_run_warns_of_nothing(options):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not fit().history["collapsed"]
+        assert not fit(dataclasses.replace(TINY, **options)).history["collapsed"]
 
 
 def test_objective_marks():

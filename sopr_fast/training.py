@@ -30,6 +30,7 @@ _RESTARTS = 2
 _RESTART_RATE = 0.3
 _COLLAPSE_WINDOW = 10
 _FEWEST_STEPS_TO_JUDGE = 30
+_EQUAL = 1e-5  # relative; collapsed scores differ by float noise of 1e-7 or so, fresh ones by 1e-2
 
 
 class CollapsedTrainingWarning(UserWarning):
@@ -106,6 +107,7 @@ def train(
         trainer.restore(checkpoint, fingerprint)
     saved = time.monotonic()
     first_check = max(_FEWEST_STEPS_TO_JUDGE, config.steps // 4)
+    checks = (first_check, max(first_check, config.steps))  # none in a short run, which is not started afresh
     with (
         torch_on_one_thread(),
         progress_bar(config.steps, "training", "step", show=progress, initial=trainer.at.step) as bar,
@@ -115,7 +117,7 @@ def train(
             at = trainer.at
             bar.set_postfix({name: f"{values[-1]:.3f}" for name, values in at.history.items()}, refresh=False)
             bar.update()
-            if at.step in (first_check, config.steps) and at.attempt < _RESTARTS and trainer.collapsed():
+            if at.step in checks and at.attempt < _RESTARTS and trainer.collapsed():
                 trainer.restart()
                 bar.reset()
             if checkpoint is not None and time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
@@ -207,10 +209,16 @@ class _Trainer:
 
     def collapsed(self) -> bool:
         if self.at.step < _FEWEST_STEPS_TO_JUDGE:
-            return False
+            return self._scores_are_equal()
         recent = np.mean(self.at.history["loss"][-_COLLAPSE_WINDOW:])
         gained = self.objective.flat - recent
         return not gained > 0.02 * (self.objective.flat - self.objective.floor)
+
+    def _scores_are_equal(self) -> bool:
+        """But for rounding, on the first subset; the loss of a short run, too noisy, does not tell."""
+        first = torch.zeros(1, dtype=torch.int64)
+        scores = score_grid(self.model, self.subsets, self.columns, first, precision="fp32", features=self.features)
+        return (scores.max() - scores.min()).item() <= _EQUAL * scores.abs().max().item()
 
     def restart(self) -> None:
         warnings.warn(
@@ -224,6 +232,8 @@ class _Trainer:
         self._initialise()
 
     def finish(self) -> tuple[ScoringModel, dict[str, Any]]:
+        if self.at.best_step is not None:
+            self.model.load_state_dict(self.best_weights)
         collapsed = self.collapsed()
         if collapsed:
             warnings.warn(
@@ -232,8 +242,6 @@ class _Trainer:
                 CollapsedTrainingWarning,
                 stacklevel=4,
             )
-        if self.at.best_step is not None:
-            self.model.load_state_dict(self.best_weights)
         history = {
             **self.at.history,
             "best_step": self.at.best_step,
