@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import distributions as dist
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sopr_fast.policies import (
     ArrayPolicy,
@@ -14,6 +15,7 @@ from sopr_fast.policies import (
     collect,
     probe,
 )
+from sopr_fast.policies.output import on_cpu
 
 U, DS, DA = 40, 5, 3
 
@@ -249,6 +251,28 @@ def test_user_distribution_keeps_its_own_density(states, generator):
     assert ((drawn > 0) & (drawn < 1)).all()
     expected = dist.Beta(2.0, 3.0).log_prob(drawn).sum(1)
     torch.testing.assert_close(policy.log_prob(states, drawn), expected)
+
+
+def test_policies_on_a_gpu_act_on_states_of_the_cpu(cuda, states, source):
+    for policy in (Net().to(cuda), lambda s: linear(torch.from_numpy(s).to(cuda))):
+        torch.testing.assert_close(columns(policy, states, source), linear(states), atol=1e-6, rtol=0)
+
+    def sampled(device):
+        (policy,) = as_policies([lambda s: dist.Normal(linear(torch.from_numpy(s).to(device)), 0.5)])
+        drawn = policy.sample(states, torch.Generator().manual_seed(1))
+        return drawn, policy.log_prob(states, drawn)
+
+    assert all(map(torch.equal, sampled(cuda), sampled("cpu")))
+
+
+def test_a_distribution_of_a_gpu_comes_to_the_cpu():
+    """By fake tensors, which refuse mixed devices as real ones do."""
+    with FakeTensorMode():
+        mean, std = torch.empty(2, 13, DA, device="cuda")
+        there = dist.Independent(dist.Normal(mean, std, validate_args=False), 1, validate_args=False)
+        here = on_cpu(there)
+        assert here.log_prob(torch.empty(13, DA)).device.type == here.sample().device.type == "cpu"
+        assert there.mean.device.type == "cuda"
 
 
 def test_deterministic_policy_has_no_density(states):

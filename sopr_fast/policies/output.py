@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,6 +57,17 @@ class Output:
 
 def one_hot(indices: Tensor, width: int) -> Tensor:
     return torch.nn.functional.one_hot(indices.long(), width).float()
+
+
+def on_cpu(distribution: dist.Distribution) -> dist.Distribution:
+    """The same distribution, its parameters and those of its parts on the CPU."""
+    moved = copy.copy(distribution)
+    for name, part in vars(moved).items():
+        if isinstance(part, Tensor):
+            vars(moved)[name] = part.cpu()
+        elif isinstance(part, dist.Distribution):
+            vars(moved)[name] = on_cpu(part)
+    return moved
 
 
 def read_output(name: str, value: Any, states: int, source: Tensor | None, action_count: int | None) -> Output:
@@ -148,7 +160,7 @@ class _Reader:
             raise self.error(
                 f"a {type(value).__name__}, whose mean is not known; return Gaussian(mean, std) instead"
             ) from None
-        return self.gaussian(mean, std, value)
+        return self.gaussian(mean, std, on_cpu(value))
 
     def matrix(self, value: Tensor, width: int | None = None) -> Tensor:
         """(N, width) float32; N numbers are N actions of width 1."""
