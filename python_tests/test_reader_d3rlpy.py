@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import sys
 import warnings
 
 import numpy as np
@@ -131,6 +132,13 @@ def test_other_networks_only_with_trust(tmp_path, states, kind):
     assert actions.shape == (len(few), DA)
     if kind == "TD3":
         torch.testing.assert_close(actions, torch.from_numpy(algorithm.predict(few.numpy())))
+
+
+def test_missing_library_is_named(tmp_path, monkeypatch):
+    make("BEAR", {}).save(str(tmp_path / "policy.d3"))
+    monkeypatch.setitem(sys.modules, "d3rlpy", None)
+    with pytest.raises(ImportError, match=r"policy\.d3: reading it needs d3rlpy: pip install 'sopr_fast\[d3rlpy\]'"):
+        load(tmp_path / "policy.d3", trust=True)
 
 
 def test_its_own_exports(tmp_path, states):
