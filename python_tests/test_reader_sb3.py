@@ -22,6 +22,7 @@ sb3 = pytest.importorskip("stable_baselines3", reason="needs the extra [sb3]")
 contrib = pytest.importorskip("sb3_contrib", reason="needs the extra [sb3]")
 gymnasium = pytest.importorskip("gymnasium")
 
+from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback  # noqa: E402
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize  # noqa: E402
 
@@ -43,6 +44,19 @@ class Still(gymnasium.Env):
 
     def step(self, action):
         return self.random.normal(3, 2, DS).astype(np.float32), 0.0, False, False, {}
+
+
+class Short(Still):
+    """Episodes of three steps."""
+
+    def reset(self, seed=None, options=None):
+        self.left = 3
+        return super().reset(seed, options)
+
+    def step(self, action):
+        self.left -= 1
+        observation, *_ = super().step(action)
+        return observation, 0.0, False, self.left == 0, {}
 
 
 class Masked(Still):
@@ -151,6 +165,25 @@ def test_standardised_by_the_statistics_beside_it(tmp_path, states):
         seen = torch.from_numpy(env.normalize_obs(states.numpy()).astype(np.float32))
         assert (seen.abs() == 1.5).any()
         torch.testing.assert_close(policy.act(states), predicted(model, seen), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_folder_that_callbacks_wrote(tmp_path):
+    env = VecNormalize(DummyVecEnv([Short]))
+    every = {"save_replay_buffer": True, "save_vecnormalize": True}
+    evaluation = EvalCallback(
+        VecNormalize(DummyVecEnv([Short]), training=False),
+        eval_freq=10,
+        n_eval_episodes=1,
+        best_model_save_path=str(tmp_path),
+        log_path=str(tmp_path),
+        verbose=0,
+    )
+    model = sb3.SAC("MlpPolicy", env, policy_kwargs=SMALL, learning_starts=100, device="cpu")
+    model.learn(20, callback=[CheckpointCallback(10, str(tmp_path), **every), evaluation])
+    model.save_replay_buffer(tmp_path / "replay_buffer.pkl")
+    assert len(list(tmp_path.iterdir())) == 2 * 3 + 2 + 1
+    assert [policy.name for policy in load(tmp_path)] == ["best_model", "rl_model_10_steps", "rl_model_20_steps"]
 
 
 def test_statistics_that_do_not_fit(tmp_path):

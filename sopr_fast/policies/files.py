@@ -30,7 +30,8 @@ def load(
       `mean`; used if `stochastic`) and the strings `activation` ("relu", …) and `squash` ("tanh", or "none");
     - `.npy`: actions for every state of the data, memory-mapped;
     - `.zip` of Stable-Baselines3 and sb3-contrib (PPO, A2C, TRPO, SAC, TQC, TD3, DDPG, ARS, DQN with MLP policies),
-      standardised by `<name>_vecnormalize.pkl` or `vecnormalize.pkl` beside it;
+      standardised by `<name>_vecnormalize.pkl` or `vecnormalize.pkl` beside it; in a folder, its replay buffers and
+      `evaluations.npz` are passed over;
     - `.d3` of d3rlpy, or its `.pt` beside `params.json`;
     - `.pt`, `.pth`, `.safetensors`: the state dict of an `nn.Sequential` of linear layers, with `activation` between
       them and "tanh" or "none" as `squash` behind;

@@ -43,8 +43,13 @@ def reader_of(path: Path) -> Reader:
 
 
 def is_companion(path: Path) -> bool:
-    """Whether a file of a known suffix belongs to a policy beside it: the statistics of Stable-Baselines3."""
-    return path.suffix == ".pkl" and "vecnormalize" in path.stem.replace("_", "")
+    """Whether a file of a known suffix belongs to a policy beside it.
+
+    Those are Stable-Baselines3's statistics and replay buffers, and the returns that its EvalCallback measured.
+    """
+    if path.suffix == ".pkl":
+        return any(part in path.stem.replace("_", "") for part in ("vecnormalize", "replaybuffer"))
+    return path.name == "evaluations.npz"
 
 
 def _by_content(path: Path) -> Reader | None:
