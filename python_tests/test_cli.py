@@ -75,6 +75,16 @@ def test_fit_then_rank(files, capsys):
     assert "12 policies" in out and "subset_size          128" in out
 
 
+def test_stochastic_files_act_by_their_distributions(files, capsys):
+    zeros = {"log_std.weight": np.zeros((12, 2, 4)), "log_std.bias": np.zeros((12, 2))}
+    np.savez("gain.npz", **np.load("gain.npz"), **zeros)
+    for options, kind in (((), "action, 2 columns"), (("--stochastic",), "gaussian, 2 columns")):
+        assert fit(*options) == 0 == rank(*options)
+        capsys.readouterr()
+        assert main(["info", "model.safetensors"]) == 0
+        assert kind in capsys.readouterr().out
+
+
 def test_validation_by_file_or_by_name_is_the_same(files, capsys):
     assert fit("--validation", "gain-002", "gain-005") == 0
     by_name = load_file("model.safetensors")

@@ -107,11 +107,12 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--activation", choices=ACTIVATIONS, metavar="NAME", help="between layers of state dicts")
     parser.add_argument("--squash", choices=("tanh", "none"), help="behind the last layer of state dicts")
+    parser.add_argument("--stochastic", action="store_true", help="act by the distributions in .npz .zip .d3 .pkl")
     parser.add_argument("--trust", action="store_true", help="run code that is in the files, where reading needs it")
 
 
 def _read_policies(options: argparse.Namespace) -> list[Policy]:
-    chosen = {key: getattr(options, key) for key in ("activation", "squash", "trust")}
+    chosen = {key: getattr(options, key) for key in ("activation", "squash", "stochastic", "trust")}
     return as_policies([policy for path in options.policies for policy in load_policies(path, **chosen)])
 
 
