@@ -468,7 +468,8 @@ def test_runs_whose_numbers_read_the_same_in_a_row_are_told_apart():
     assert learning.fingerprint(0.9, 95) != learning.fingerprint(0.99, 5)
 
 
-@pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "model-based"])
-def test_runs_on_each_device(name, log, device):
-    found = METHODS[name].estimate(gains(), log, device=device, **quiet)
-    np.testing.assert_allclose(found.values, METHODS[name].estimate(gains(), log, **quiet).values, rtol=1e-2)
+@pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "importance-weighting", "model-based", "nearest"])
+def test_runs_on_each_device(name, log, device, tmp_path):
+    method = {**METHODS, "nearest": NearestPolicy(gains(), [1.0, 2.0, 3.0])}[name]
+    found = method.estimate(gains(), log, device=device, checkpoint=tmp_path / "run", **quiet)
+    np.testing.assert_allclose(found.values, method.estimate(gains(), log, **quiet).values, rtol=1e-2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,9 +43,11 @@ class NearestPolicy(Options):
         discount: float | None = None,
         seed: int = 0,
         action_count: int | None = None,
+        checkpoint: str | os.PathLike | None = None,
+        device: torch.device | str = "cpu",
         progress: bool = True,
     ) -> Estimates:
-        """Returns in the unit of the training returns; discount, seed and progress do not matter.
+        """Returns in the unit of the training returns; discount, seed, checkpoint, device and progress do not matter.
 
         Args, Raises: see `FQE.estimate`.
 
