@@ -21,7 +21,7 @@ from sopr_fast.baselines import (
     UncertainEstimateWarning,
     learning,
 )
-from sopr_fast.data import Transitions
+from sopr_fast.data import Transitions, load
 from sopr_fast.metrics import policy_distance
 
 SMALL = {"updates": 30, "batch_size": 32, "hidden": (8,)}
@@ -320,6 +320,25 @@ def test_arrays_of_actions_are_the_policies_on_logged_states(log):
     assert both.values[0] == pytest.approx(found.values[0], rel=1e-4) == both.values[1]
     with pytest.raises(ValueError, match="'array' is an array of actions"):
         ModelBased(**SMALL).estimate({"array": array}, log, **quiet)
+
+
+@pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "importance-weighting", "nearest"])
+def test_arrays_of_actions_have_the_rows_of_the_data(name, log):
+    """Without next states the last rows of episodes are dropped from the log, not from the arrays."""
+    data = {key: getattr(log, key) for key in ("states", "actions", "rewards", "timeouts")}
+    shifted = load(data)
+    assert len(shifted) == 108 and shifted.source_count == 120
+    arrays = {name: policy(log.states) for name, policy in gains().items()}
+    for part in ("states", "actions", "rewards"):
+        np.testing.assert_array_equal(getattr(shifted, part), getattr(log, part)[shifted.source])
+    known = {"other": LinearGain(np.array([0.1, 0.0])), "far": LinearGain(np.array([0.9, 0.0]))}
+    method = {**METHODS, "nearest": NearestPolicy(known, [1.0, 2.0])}[name]
+    found = method.estimate(arrays, data, **quiet)
+    short = with_other(shifted, source=np.arange(108), source_count=108)
+    expected = method.estimate({name: array[shifted.source] for name, array in arrays.items()}, short, **quiet)
+    np.testing.assert_allclose(found.values, expected.values, rtol=1e-6)
+    with pytest.raises(ValueError, match="'gain-0' has actions for 108 states, the data has 120"):
+        method.estimate({"gain-0": arrays["gain-0"][:108]}, data, **quiet)
 
 
 def test_discrete_actions_as_indices_or_one_hot():

@@ -63,6 +63,8 @@ def test_missing_next_states_are_shifted_and_unknown_ones_dropped():
         np.testing.assert_array_equal(log.actions[t], arrays["actions"][row])
         np.testing.assert_array_equal(log.next_states[t], arrays["observations"][row] if row in (2, 8) else known[row])
         assert log.rewards[t] == arrays["rewards"][row] and log.terminals[t] == (row in (2, 8))
+    np.testing.assert_array_equal(log.source, kept)
+    assert log.source_count == 14
     np.testing.assert_array_equal(np.flatnonzero(log.timeouts), [5, 9, 10])
     np.testing.assert_array_equal(log.episodes, [0, 3, 6, 8, 10, 11])
 

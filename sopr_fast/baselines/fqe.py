@@ -68,7 +68,8 @@ class FQE(Options):
         Episodes end with value 0 at terminals; at timeouts the next state counts as any other.
 
         Args:
-            policies: P policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like the states.
+            policies: P policies, see `sopr_fast.policies.as_policies`; arrays of actions have a row for
+                each of the data's.
             transitions: see `sopr_fast.data.load`.
             discount: γ, at least 0 and less than 1.
             seed: of everything random; the same seed gives the same result on the same number of threads.

@@ -153,7 +153,7 @@ class ImportanceWeighting(Options):
         found = np.empty(log.count)
         for first in range(0, log.count, _ROWS):
             rows = slice(first, first + _ROWS)
-            states, source = log.raw_states[: log.count][rows], torch.arange(log.count)[rows]
+            states, source = log.raw_states[: log.count][rows], log.source[: log.count][rows]
             output = policy.output(states, source)
             if output.kind == "action":
                 error = ((actions[rows] - output.mean) / self.noise).double()

@@ -27,6 +27,8 @@ class Log:
 
     Attributes:
         raw_states: (U, dim_s) float32 on the CPU.
+        source: (U,) int64 on the CPU: the states' rows in the user's data; of a next state that no row follows, the row
+            it comes after.
         actions: (N, dim_a), continuous ones divided by the largest magnitude of each column if that exceeds 1;
             `action_scale` (dim_a,).
         rewards, terminals: (N,) float32, the latter 1 where the environment ended.
@@ -45,6 +47,7 @@ class Log:
         beyond = np.flatnonzero(~follows)
         next_rows = np.arange(1, self.count + 1)
         next_rows[beyond] = self.count + np.arange(len(beyond))
+        self.source = torch.from_numpy(np.concatenate([transitions.source, transitions.source[beyond]]))
         self.raw_states = torch.from_numpy(np.concatenate([states, following[beyond]]))
         mean, scale = states.mean(0, dtype=np.float64), states.std(0, dtype=np.float64)
         self.state_scale = scale = np.where(scale > 1e-6, scale, 1.0)
@@ -134,8 +137,8 @@ def read(
     """
     check_option("discount", discount)
     transitions = load(transitions)
-    found = as_policies(policies, states_count=len(transitions), action_count=action_count)
-    states, source = torch.from_numpy(transitions.states), torch.arange(len(transitions))
+    found = as_policies(policies, states_count=transitions.source_count, action_count=action_count)
+    states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
     layout = probe(found, states, source)
     check_fit(found, states, source, layout)
     log = Log(transitions, action_count=layout.action_dim if layout.kind == "discrete" else None, device=device)
@@ -201,7 +204,7 @@ class PolicyActions:
             together = []
         if together:
             policies = [self.policies[p] for p in together]
-            acted = collect(policies, self.log.raw_states, torch.arange(count), self.layout, progress=progress)
+            acted = collect(policies, self.log.raw_states, self.log.source, self.layout, progress=progress)
             table[0][:, together] = acted.transpose(0, 1) / self._scale
         for p in sorted(set(range(len(self.policies))) - set(together)):
             for draw in range(self.draws):
@@ -212,9 +215,7 @@ class PolicyActions:
 
     def _act(self, policy: Policy, rows: Tensor, draw: int) -> Tensor:
         """(B, dim_a) of one policy in rows (B,) of the table."""
-        states, source = self.log.raw_states[rows], rows
-        if isinstance(policy, ArrayPolicy):
-            source = rows.clamp(max=self.log.count - 1)
+        states, source = self.log.raw_states[rows], self.log.source[rows]
         if self.layout.kind != "gaussian":
             return policy.output(states, source).mean / self._scale
         key = np.random.SeedSequence([self.seed, draw, int(rows[0])]).generate_state(1)[0]

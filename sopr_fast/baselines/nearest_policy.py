@@ -57,14 +57,15 @@ class NearestPolicy(Options):
         timings = Timings()
         with timings.stage("policies"):
             transitions = load(transitions)
-            count = len(transitions)
+            count = transitions.source_count
             known, asked = (
                 as_policies(p, states_count=count, action_count=action_count) for p in (self.policies, policies)
             )
             names = [policy.name for policy in known]
             returns = check_returns(self.returns, names)
-            source = torch.linspace(0, count - 1, min(self.rows, count), dtype=torch.float64).long()
-            states = torch.from_numpy(transitions.states)[source]
+            last = len(transitions) - 1
+            rows = torch.linspace(0, last, min(self.rows, last + 1), dtype=torch.float64).long()
+            states, source = (torch.from_numpy(x)[rows] for x in (transitions.states, transitions.source))
             layout = probe([*known, *asked], states, source)
             check_fit([*known, *asked], states, source, layout)
             columns = [collect(group, states, source, layout).numpy() for group in (asked, known)]

@@ -21,6 +21,8 @@ class Transitions:
         terminals: (N,) bool: the environment ended here, nothing follows.
         timeouts: (N,) bool: the episode was cut here, its state had a future.
         episodes: (E + 1,) int64: episode e is rows `episodes[e]:episodes[e + 1]`.
+        source: (N,) int64: the steps' rows in the data they were read from, where some were dropped.
+        source_count: rows of that data; an array of actions has as many.
         log_probs: (N,) float32, log-probabilities of the actions under the policy that logged them, or None.
     """
 
@@ -31,6 +33,8 @@ class Transitions:
     terminals: np.ndarray
     timeouts: np.ndarray
     episodes: np.ndarray
+    source: np.ndarray
+    source_count: int
     log_probs: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -96,7 +100,8 @@ class Transitions:
         if not timeouts.any():
             timeouts = ~terminals
             timeouts[:-1] &= (next_states[:-1] != states[1:]).any(1)
-        return cls._ended(states, actions, rewards, next_states, terminals, timeouts, log_probs)
+        source = np.arange(count)
+        return cls._ended(states, actions, rewards, next_states, terminals, timeouts, source, count, log_probs)
 
     @classmethod
     def _shifted(
@@ -123,6 +128,8 @@ class Transitions:
             rewards[kept],
             next_states,
             *parts,
+            kept,
+            len(states),
             None if log_probs is None else log_probs[kept],
         )
 
@@ -135,12 +142,16 @@ class Transitions:
         next_states: np.ndarray,
         terminals: np.ndarray,
         timeouts: np.ndarray,
+        source: np.ndarray,
+        source_count: int,
         log_probs: np.ndarray | None,
     ) -> Transitions:
         ends = terminals | timeouts
         ends[-1] = True
         episodes = np.concatenate([[0], np.flatnonzero(ends) + 1]).astype(np.int64)
-        return cls(states, actions, rewards, next_states, terminals, timeouts, episodes, log_probs)
+        return cls(
+            states, actions, rewards, next_states, terminals, timeouts, episodes, source, source_count, log_probs
+        )
 
 
 @dataclass(frozen=True)
