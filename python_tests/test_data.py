@@ -1,6 +1,7 @@
 """Transitions from arrays, dictionaries and D4RL files, against a plain loop over the steps."""
 
 import re
+import warnings
 
 import h5py
 import numpy as np
@@ -67,6 +68,27 @@ def test_missing_next_states_are_shifted_and_unknown_ones_dropped():
     assert log.source_count == 14
     np.testing.assert_array_equal(np.flatnonzero(log.timeouts), [5, 9, 10])
     np.testing.assert_array_equal(log.episodes, [0, 3, 6, 8, 10, 11])
+
+
+def test_without_next_states_and_timeouts_the_limit_tells_where_episodes_end():
+    arrays = d4rl_arrays([(4, "timeout"), (3, "terminal"), (4, "timeout"), (4, "terminal"), (4, "timeout"), (2, None)])
+    expected = sopr_fast.data.load({key: values for key, values in arrays.items() if key != "next_observations"})
+    del arrays["next_observations"], arrays["timeouts"]
+    with pytest.warns(UserWarning, match="dataset: neither next states nor timeouts: .* give .*max_episode_steps"):
+        assert len(sopr_fast.data.load(arrays).episodes) == 4
+    for limited in (arrays, arrays | {"timeouts": np.zeros(21)}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            log = sopr_fast.data.load(limited, max_episode_steps=4)
+        for part in ("states", "next_states", "timeouts", "episodes"):
+            np.testing.assert_array_equal(getattr(log, part), getattr(expected, part))
+    known = d4rl_arrays([(3, "timeout"), (3, "timeout")])
+    del known["timeouts"]
+    assert sopr_fast.data.load(known, max_episode_steps=4).episodes.tolist() == [0, 3, 6]
+    with pytest.raises(ValueError, match="max_episode_steps must be an integer, 1 or more, got 0"):
+        sopr_fast.data.load(arrays, max_episode_steps=0)
+    with pytest.raises(ValueError, match="max_episode_steps: Transitions are cut"):
+        sopr_fast.data.load(log, max_episode_steps=4)
 
 
 def test_a_timed_out_episode_of_one_step_leaves_nothing():

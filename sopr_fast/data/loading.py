@@ -25,7 +25,7 @@ KEYS = {
 _NEEDED = ("states", "actions", "rewards")
 
 
-def load(source: Any) -> Transitions:
+def load(source: Any, *, max_episode_steps: int | None = None) -> Transitions:
     """Reads logged transitions whole into memory.
 
     A D4RL file without `next_observations` loses the last step of each timed-out episode, see
@@ -35,19 +35,31 @@ def load(source: Any) -> Transitions:
         source: the path of an HDF5 file in D4RL's layout (.hdf5, .h5), of an .npz or parquet file with the same
             names; the id, folder or object of a local Minari dataset; a dictionary of arrays or tensors as d4rl's
             `env.get_dataset()` and `qlearning_dataset(env)` return; or `Transitions`.
+        max_episode_steps: the environment's time limit, where neither next states nor timeouts tell of it.
 
     Raises:
         FileNotFoundError: no such file.
         TypeError, ValueError: damaged, or the key and row at fault.
         ImportError: the extra that reads such files is not installed.
+
+    Warns:
+        UserWarning: neither next states nor timeouts nor `max_episode_steps`.
     """
     if isinstance(source, Transitions):
+        if max_episode_steps is not None:
+            raise ValueError("max_episode_steps: Transitions are cut into episodes already")
         return source
+    arrays, where = _read(source)
+    return from_mapping(arrays, where, max_episode_steps)
+
+
+def _read(source: Any) -> tuple[Mapping[str, Any], str]:
+    """Named arrays, and what errors call them all."""
     if isinstance(source, Mapping):
-        return from_mapping(source, "dataset")
+        return source, "dataset"
     dataset = find_minari(source)
     if dataset is not None:
-        return from_mapping(read_minari(dataset), f"Minari dataset {dataset.id}")
+        return read_minari(dataset), f"Minari dataset {dataset.id}"
     if not isinstance(source, str | os.PathLike):
         raise TypeError(
             f"transitions must be a path, a Minari dataset or a dictionary of arrays, got {type(source).__name__}"
@@ -60,10 +72,10 @@ def load(source: Any) -> Transitions:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     wanted = {key for keys in KEYS.values() for key in keys}
-    return from_mapping(READERS[path.suffix](path, wanted), str(path))
+    return READERS[path.suffix](path, wanted), str(path)
 
 
-def from_mapping(arrays: Mapping[str, Any], where: str) -> Transitions:
+def from_mapping(arrays: Mapping[str, Any], where: str, max_episode_steps: int | None = None) -> Transitions:
     """Transitions of named arrays, see `KEYS`.
 
     Raises:
@@ -75,4 +87,5 @@ def from_mapping(arrays: Mapping[str, Any], where: str) -> Transitions:
             wanted = " or ".join(map(repr, KEYS[part]))
             raise ValueError(f"{where}: no array {wanted}, found {listed(arrays)}")
     names = {part: key for part, key in found.items() if key is not None}
-    return Transitions.from_arrays(**{part: arrays[key] for part, key in names.items()}, where=where, names=names)
+    given = {part: arrays[key] for part, key in names.items()}
+    return Transitions.from_arrays(**given, max_episode_steps=max_episode_steps, where=where, names=names)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch import Tensor
+
+from ..config import check_integer
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +59,7 @@ class Transitions:
         timeouts: Any = None,
         log_probs: Any = None,
         *,
+        max_episode_steps: int | None = None,
         where: str = "transitions",
         names: dict[str, str] | None = None,
     ) -> Transitions:
@@ -66,19 +70,24 @@ class Transitions:
 
         Without `next_states` they are the states of the next rows. Then, as in d4rl's `qlearning_dataset`, the last
         step of a timed-out episode, and of the data unless terminal, is dropped, since nothing tells what came next;
-        the step before it becomes the timeout. The next state of a terminal step is its own state.
+        the step before it becomes the timeout. The next state of a terminal step is its own state. Without `timeouts`
+        too, only `max_episode_steps` tells where a time limit cut an episode.
 
         Args:
             states, actions: (N, dim_s) and (N, dim_a); (N,) actions count as one column.
             rewards, log_probs: (N,) or (N, 1).
             next_states: (N, dim_s).
             terminals, timeouts: (N,) or (N, 1) of bools or of 0 and 1; none by default.
+            max_episode_steps: the limit at which episodes were cut, where `next_states` do not tell.
             where: begins every error: the file.
             names: what errors call the arrays, where not by these names.
 
         Raises:
             TypeError: not numbers, dtype object.
             ValueError: empty, of wrong dimensions or lengths, nan or infinite (the first row).
+
+        Warns:
+            UserWarning: nothing tells where a time limit cut episodes.
         """
         checks = _Checks(where, names or {})
         states = checks.table("states", states)
@@ -88,8 +97,16 @@ class Transitions:
         if log_probs is not None:
             log_probs = checks.column("log_probs", log_probs, count)
         terminals = checks.flags("terminals", terminals, count)
+        if next_states is None and timeouts is None and max_episode_steps is None:
+            warnings.warn(
+                f"{where}: neither next states nor timeouts: episodes that a time limit cut seem to go on in the next "
+                "one's initial state; give sopr_fast.data.load(…, max_episode_steps=…)",
+                stacklevel=3,
+            )
         timeouts = checks.flags("timeouts", timeouts, count) & ~terminals
         if next_states is None:
+            if max_episode_steps is not None:
+                timeouts |= _at_limit(terminals | timeouts, check_integer("max_episode_steps", max_episode_steps, 1))
             return cls._shifted(states, actions, rewards, terminals, timeouts, log_probs, where)
         next_states = checks.table("next_states", next_states, count)
         if next_states.shape != states.shape:
@@ -152,6 +169,13 @@ class Transitions:
         return cls(
             states, actions, rewards, next_states, terminals, timeouts, episodes, source, source_count, log_probs
         )
+
+
+def _at_limit(ends: np.ndarray, limit: int) -> np.ndarray:
+    """(N,) bool: every `limit`-th row since the last end, unless it is one."""
+    starts = np.concatenate([[0], np.flatnonzero(ends[:-1]) + 1])
+    steps = np.arange(len(ends)) - np.repeat(starts, np.diff(starts, append=len(ends)))
+    return (steps % limit == limit - 1) & ~ends
 
 
 @dataclass(frozen=True)
