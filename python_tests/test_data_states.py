@@ -12,6 +12,7 @@ from problems import TINY, ladder, log, training_gains
 
 from sopr_fast import Subsets, fit
 from sopr_fast.data import StoredStates, Transitions, load_states
+from sopr_fast.data.states import as_states, has_rows
 
 STATES = log(3000)
 LAYOUTS = {
@@ -90,6 +91,17 @@ def test_only_drawn_rows_are_read():
     read = np.concatenate([np.arange(*rows) for rows in states.slices])
     assert len(np.unique(read)) == len(read) and np.isin(drawn, read).all()
     assert len(read) < 1.1 * len(drawn)
+
+
+def test_comparing_rows_reads_no_others():
+    states = np.full((1_000_000, 4), np.nan, np.float32)
+    source = np.array([3, 700_000, 999_999])
+    states[source] = STATES[:3]
+    log = Recorder(states)
+    assert has_rows(as_states(log), source, STATES[:3])
+    assert not has_rows(as_states(log), source, STATES[1:4])
+    assert not has_rows(as_states(log), source + 1, STATES[:3])
+    assert sum(stop - start for start, stop in log.slices) == 6
 
 
 def test_only_chunks_with_drawn_rows_are_read_and_each_once():

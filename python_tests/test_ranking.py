@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 import warnings
 
 import numpy as np
@@ -165,7 +166,8 @@ def test_pessimism_marks_down_what_acts_unlike_the_training_policies(ranker, can
 def test_pessimism_is_refused_where_a_distance_is_unknown(ranker, candidates, monkeypatch):
     states = log(seed=8)
     given = candidates | {"array": candidates["gain-0.700"](states)}
-    assert np.isfinite(ranker.rank(given, states).scores).all()
+    with pytest.warns(ForeignPolicyWarning, match="unknown distance to the training policies: 'array';"):
+        assert np.isfinite(ranker.rank(given, states).scores).all()
     monkeypatch.setattr("sopr_fast.ranker.collect", None)
     with pytest.raises(ValueError, match="pessimism needs the distance of 'array'"):
         ranker.rank(given, states, pessimism=1)
@@ -176,6 +178,37 @@ def test_pessimism_marks_down_arrays_on_the_kept_subsets(ranker, candidates):
     expected = ranker.rank(candidates, pessimism=1).penalties
     np.testing.assert_allclose(ranker.rank(given, pessimism=1).penalties, expected, rtol=1e-5)
     assert (expected > 0).all()
+
+
+def test_arrays_on_the_training_log_have_a_distance(ranker, candidates, tmp_path):
+    grown = np.concatenate([log(), log(rows=50, seed=1)])
+    np.save(tmp_path / "log.npy", grown)
+    expected = ranker.rank(candidates, pessimism=1)
+    for states in (log(), torch.from_numpy(log()).double(), grown, tmp_path / "log.npy"):
+        actions = grown if isinstance(states, str | os.PathLike) else np.asarray(states, np.float32)
+        given = {name: policy(actions) for name, policy in candidates.items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ForeignPolicyWarning)
+            ranking = ranker.rank(given, states, pessimism=1)
+        np.testing.assert_allclose(ranking.distances, expected.distances, rtol=1e-5)
+        np.testing.assert_allclose(ranking.penalties, expected.penalties, rtol=1e-5)
+
+
+@pytest.mark.parametrize("change", ["shorter", "other", "moved"])
+def test_a_log_that_differs_in_a_remembered_row_is_another(ranker, candidates, change):
+    states, last = log(), ranker.training_policies.source[-1]
+    if change == "shorter":
+        states = states[:last]
+    elif change == "other":
+        states[last, 0] += 1e-3
+    else:
+        states = np.roll(states, 1, 0)
+    given = {name: policy(states) for name, policy in candidates.items()}
+    with pytest.warns(ForeignPolicyWarning) as caught:
+        ranking = ranker.rank(given | {"called": candidates["gain-0.700"]}, states)
+    (warning,) = caught
+    assert "unknown distance to the training policies: " + ", ".join(map(repr, given)) + ";" in str(warning.message)
+    assert np.isnan(ranking.distances[:3]).all() and np.isfinite(ranking.distances[3])
 
 
 @pytest.mark.parametrize("pessimism", [-1, np.nan, np.inf, "much"])
@@ -194,7 +227,9 @@ def test_equal_training_policies_leave_nothing_to_measure_pessimism_by():
 def test_arrays_of_actions_follow_the_states(ranker, candidates):
     states = log(seed=8)
     arrays = {name: policy(states) for name, policy in candidates.items()}
-    by_call, by_array = ranker.rank(candidates, states), ranker.rank(arrays, states)
+    by_call = ranker.rank(candidates, states)
+    with pytest.warns(ForeignPolicyWarning, match="unknown distance"):
+        by_array = ranker.rank(arrays, states)
     np.testing.assert_allclose(by_array.subset_scores, by_call.subset_scores, rtol=1e-6)
     assert np.isnan(by_array.distances).all() and np.isfinite(by_call.distances).all()
 
@@ -203,8 +238,7 @@ def test_arrays_of_actions_on_the_subsets_of_another_log(ranker, candidates):
     states = log(rows=200, seed=8)  # too few for the row numbers of the training's log
     arrays = {name: policy(states) for name, policy in candidates.items()}
     subsets = Subsets.draw(states, 3, size=TINY.subset_size, clusters=TINY.clusters)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ForeignPolicyWarning)
+    with pytest.warns(ForeignPolicyWarning, match="unknown distance"):
         by_array = ranker.rank(arrays, subsets=subsets)
     np.testing.assert_allclose(
         by_array.subset_scores, ranker.rank(candidates, subsets=subsets).subset_scores, rtol=1e-6

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from ._version import __version__
 from .config import Config, check_integer, check_number
-from .data.states import as_states
+from .data.states import as_states, has_rows
+from .data.stored import StoredStates
 from .features import CriticColumns, read_features
 from .files import by_prefix, load_tensors, save_tensors
 from .model import ScoringModel
-from .policies import ArrayPolicy, Layout, Policy, as_policies, check_fit, collect
+from .policies import ArrayPolicy, Layout, as_policies, check_fit, collect
 from .progress import progress_bar
 from .ranking import Ranking
 from .scoring import score_grid
@@ -30,10 +31,11 @@ from .training_policies import TrainingPolicies
 _FORMAT = 2
 _TILE_BYTES = 256 << 20
 _MEMORY_BYTES = 1 << 30  # of columns kept from before clustering; more come tile by tile
+_COMPARABLE = "arrays of actions have one on the log of the training and on the subsets kept with the model alone"
 
 
 class ForeignPolicyWarning(UserWarning):
-    """A candidate acts unlike every training policy: its score is an extrapolation."""
+    """A candidate acts unlike every training policy, so that its score is an extrapolation; or that is not known."""
 
 
 class Ranker:
@@ -95,8 +97,8 @@ class Ranker:
 
         Args:
             candidates: policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like `states`.
-                How unlike the training policies an array acts is known on the subsets kept with the model alone:
-                elsewhere its distance is nan, no warning names it, and pessimism is refused.
+                How unlike the training policies an array acts is known on the log of the training alone, given again
+                or as the subsets kept with the model: elsewhere its distance is nan, and pessimism is refused.
             states: (rows, dim_s) logged states, or the path of a file; None for the subsets kept with the model.
             subsets: how many (5, or all that are kept), or clustered `Subsets` to use again.
             features: the candidates', by name, if the model was trained with features.
@@ -114,22 +116,27 @@ class Ranker:
 
         Warns:
             ForeignPolicyWarning: a candidate is further from every training policy (Eq. 3) than three times the
-                largest distance among those.
+                largest distance among those, or its distance is not known.
         """
         if precision not in (None, "fp32", "bf16"):
             raise ValueError(f"precision is {precision!r}; choose 'fp32' or 'bf16'")
         pessimism = check_number("pessimism", pessimism)
         timings = Timings()
         with timings.stage("drawing"):
-            drawing, clustered = self._subsets(states, subsets, seed)
+            log = None if states is None else as_states(states)
+            drawing, clustered = self._subsets(log, subsets, seed)
         drawn = clustered or drawing
-        same_log = states is None and (subsets is self.subsets or not isinstance(subsets, Subsets))
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
         policies = as_policies(candidates, states_count=drawn.states_count, action_count=action_count)
         known = self._known(features, [policy.name for policy in policies])
         judged = self._judged(critic)
+        arrays = [policy.name for policy in policies if isinstance(policy, ArrayPolicy)]
+        same_log = not arrays or self._is_training_log(log, subsets)
         if pessimism and not same_log:
-            _check_comparable(policies)
+            raise ValueError(
+                f"pessimism needs the distance of {arrays[0]!r} to the training policies, which is unknown: "
+                f"{_COMPARABLE}. Give the policy itself, or pessimism=0"
+            )
         options = {"layout": self.layout, "batch_size": batch_size}
         act = partial(collect, states=drawn.states, source=drawn.source, **options)
         measure = partial(self.training_policies.distances, same_log=same_log, **options)
@@ -171,6 +178,7 @@ class Ranker:
             timings=dict(timings),
         )
         _warn_of_foreign(ranking)
+        _warn_of_unknown(ranking)
         return ranking
 
     def save(self, path: str | os.PathLike, *, subsets: bool = True) -> None:
@@ -209,21 +217,29 @@ class Ranker:
         }
         save_tensors(path, tensors, "model", description)
 
-    def _subsets(self, states: Any, subsets: int | Subsets | None, seed: int) -> tuple[Drawing | None, Subsets | None]:
+    def _subsets(
+        self, log: np.ndarray | StoredStates | None, subsets: int | Subsets | None, seed: int
+    ) -> tuple[Drawing | None, Subsets | None]:
         if isinstance(subsets, Subsets):
-            if states is not None:
+            if log is not None:
                 raise ValueError("give states or clustered subsets, not both")
             self._check_dim(subsets.state_dim)
             self._check_clusters(subsets.offsets.shape[1] - 1)
             return None, subsets
-        if states is None:
+        if log is None:
             if self.subsets is None:
                 raise ValueError("no subsets are kept with this model: give states")
             return None, self.subsets if subsets is None else self.subsets.take(check_integer("subsets", subsets, 1))
-        log, count = as_states(states), 5 if subsets is None else subsets
+        count = 5 if subsets is None else subsets
         self._check_dim(log.shape[1])
         remedy = ": the model was trained on subsets of that size and needs at least as many states"
         return Drawing.draw(log, count, size=self.config.subset_size, seed=seed, remedy=remedy), None
+
+    def _is_training_log(self, log: np.ndarray | StoredStates | None, subsets: int | Subsets | None) -> bool:
+        if log is None:
+            return subsets is self.subsets or not isinstance(subsets, Subsets)
+        known = self.training_policies
+        return has_rows(log, known.source.numpy(), known.states.numpy())
 
     def _known(self, features: Mapping[str, Any] | None, names: list[str]) -> Tensor | None:
         """(P, F), or None for a model without features."""
@@ -265,28 +281,32 @@ class Ranker:
             )
 
 
-def _check_comparable(policies: list[Policy]) -> None:
-    for policy in policies:
-        if isinstance(policy, ArrayPolicy):
-            raise ValueError(
-                f"pessimism needs the distance of {policy.name!r} to the training policies, which is not known of an "
-                "array of actions on other subsets than those kept with the model: give the policy itself, no states, "
-                "or pessimism=0"
-            )
-
-
 def _warn_of_foreign(ranking: Ranking) -> None:
     foreign = np.flatnonzero(ranking.distances > ranking.distance_limit)
     if len(foreign):
-        listed = ", ".join(f"{ranking.names[i]!r} ({ranking.distances[i]:.3g})" for i in foreign[:5])
-        more = f" and {len(foreign) - 5} more" if len(foreign) > 5 else ""
+        listed = _listed([f"{ranking.names[i]!r} ({ranking.distances[i]:.3g})" for i in foreign])
         warnings.warn(
-            f"unlike any training policy: {listed}{more}; their mean squared action distance to the nearest one "
+            f"unlike any training policy: {listed}; their mean squared action distance to the nearest one "
             f"exceeds {ranking.distance_limit:.3g}, three times the largest among the training policies. Their "
             "scores are extrapolations",
             ForeignPolicyWarning,
             stacklevel=3,
         )
+
+
+def _warn_of_unknown(ranking: Ranking) -> None:
+    unknown = np.flatnonzero(np.isnan(ranking.distances))
+    if len(unknown):
+        warnings.warn(
+            f"unknown distance to the training policies: {_listed([repr(ranking.names[i]) for i in unknown])}; "
+            f"{_COMPARABLE}. Their scores may be extrapolations",
+            ForeignPolicyWarning,
+            stacklevel=3,
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def load(path: str | os.PathLike) -> Ranker:

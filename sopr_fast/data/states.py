@@ -96,15 +96,24 @@ def read_rows(log: np.ndarray | StoredStates, source: np.ndarray) -> np.ndarray:
     Raises:
         ValueError: one that was not in memory before is not finite.
     """
+    states = _read(log, source)
     if isinstance(log, StoredStates):
-        states = log.read(source)
         _check_finite(states, source, f"{log.name}: ")
-        return states
-    with np.errstate(over="ignore"):
-        states = np.ascontiguousarray(log[source], np.float32)
-    if isinstance(log, np.memmap):
+    elif isinstance(log, np.memmap):
         _check_finite(states, source, f"{log.filename}: ")
     return states
+
+
+def has_rows(log: np.ndarray | StoredStates, source: np.ndarray, states: np.ndarray) -> bool:
+    """Whether the rows `source` (n,) int64, ascending, are `states` (n, dim_s) float32; reads no others."""
+    return bool(source[-1] < len(log)) and np.array_equal(_read(log, source), states)
+
+
+def _read(log: np.ndarray | StoredStates, source: np.ndarray) -> np.ndarray:
+    if isinstance(log, StoredStates):
+        return log.read(source)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(log[source], np.float32)
 
 
 def _check_finite(states: np.ndarray, source: np.ndarray | None, where: str) -> None:
