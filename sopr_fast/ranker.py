@@ -107,7 +107,8 @@ class Ranker:
                 `TrainingPolicies.penalties` of its distance. 0, the paper's way, loses nothing; 1 is a good start.
             seed: of drawing subsets from `states`.
             precision: "fp32" or "bf16", by default that of the model's `Config`.
-            batch_size: states shown to a policy at once.
+            batch_size: states shown to a policy at once. Each drawn state is shown once; 13 of them as a probe, and the
+                remembered sample of the training's states, come on top.
             progress: show bars.
 
         Raises:
