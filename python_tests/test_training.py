@@ -194,9 +194,18 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     fit(dataclasses.replace(TINY, steps=2), checkpoint=path)
     with pytest.raises(ValueError, match="other policies, returns, states, features, options or seed"):
         fit(dataclasses.replace(TINY, steps=3), checkpoint=path)
-    path.write_bytes(b"no checkpoint")
-    with pytest.raises(ValueError, match="not a whole safetensors file"):
-        fit(checkpoint=path)
+
+
+def test_a_file_that_is_no_checkpoint_is_refused_before_any_policy_acts(tmp_path, monkeypatch):
+    path, model = tmp_path / "checkpoint.safetensors", tmp_path / "model.safetensors"
+    fit(dataclasses.replace(TINY, steps=1, subsets=1), checkpoint=path).save(model)
+    monkeypatch.setattr("sopr_fast.fitting.as_policies", None)
+    with pytest.raises(ValueError, match=r"model\.safetensors is not a training checkpoint of sopr_fast"):
+        fit(checkpoint=model)
+    for damaged in (path.read_bytes()[:-1], b"no checkpoint"):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="not a whole safetensors file"):
+            fit(checkpoint=path)
 
 
 @pytest.mark.parametrize("changed", ["gain-0.100", "gain-0.880"])

@@ -33,6 +33,19 @@ def check_place(path: str | os.PathLike | None) -> None:
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
 
 
+def check_checkpoint(path: str | os.PathLike | None, kind: str) -> None:
+    """Raises where a run can neither begin a checkpoint at `path` nor go on from the one there, if a path is given.
+
+    Raises:
+        OSError: see `check_place`.
+        ValueError: the file there is truncated or of another kind.
+    """
+    check_place(path)
+    if path is not None and Path(path).exists():
+        with _opened(path, kind):
+            pass
+
+
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     """A temporary name in the same folder that becomes `path` when the block ends well, and vanishes otherwise."""
@@ -73,6 +86,12 @@ def load_tensors(path: str | os.PathLike, kind: str) -> tuple[dict[str, Tensor],
         IsADirectoryError: it is a folder.
         ValueError: the file is truncated or of another kind.
     """
+    with _opened(path, kind) as (file, description):
+        return {name: file.get_tensor(name) for name in file.keys()}, description  # noqa: SIM118
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike, kind: str) -> Iterator[tuple[safe_open, dict[str, Any]]]:
     if Path(path).is_dir():
         raise IsADirectoryError(f"cannot read {path}: it is a folder")
     try:
@@ -80,7 +99,7 @@ def load_tensors(path: str | os.PathLike, kind: str) -> tuple[dict[str, Tensor],
             description = json.loads((file.metadata() or {}).get(_KEY, "{}"))
             if description.get("kind") != kind:
                 raise ValueError(f"{path} is not a {kind} of sopr_fast")
-            return {name: file.get_tensor(name) for name in file.keys()}, description  # noqa: SIM118
+            yield file, description
     except SafetensorError as error:
         raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
 

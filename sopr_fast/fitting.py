@@ -17,7 +17,7 @@ from . import losses
 from .config import Config, check_integer
 from .data.states import as_states
 from .features import CriticColumns, read_features
-from .files import check_place
+from .files import check_checkpoint
 from .model import ScoringModel
 from .policies import Layout, Policy, as_policies, check_fit, collect, probe
 from .progress import progress_bar
@@ -25,7 +25,7 @@ from .ranker import Ranker
 from .scoring import score_grid
 from .subsets import Drawing, Subsets
 from .timing import Timings
-from .training import Objective, Validation, train
+from .training import CHECKPOINT, Objective, Validation, train
 from .training_policies import TrainingPolicies
 
 _MEMORY_BYTES = 1 << 30
@@ -85,7 +85,7 @@ def fit(
     config = config or Config()
     seed = check_integer("seed", seed, 0)
     keep_subsets = check_integer("keep_subsets", keep_subsets, 0)
-    check_place(checkpoint)
+    check_checkpoint(checkpoint, CHECKPOINT)
     if states is None:
         raise ValueError("states are needed: the logged states the policies act on")
     timings = Timings()

@@ -25,6 +25,7 @@ from .progress import progress_bar
 from .scoring import score_grid
 from .subsets import Subsets
 
+CHECKPOINT = "training checkpoint"  # the kind of its files
 _SECONDS_BETWEEN_CHECKPOINTS = 10.0
 _RESTARTS = 2
 _RESTART_RATE = 0.3
@@ -255,10 +256,10 @@ class _Trainer:
         tensors |= {f"best.{name}": value for name, value in self.best_weights.items()}
         for i, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"adam.{i}.{name}": value for name, value in state.items()}
-        save_tensors(path, tensors, "training checkpoint", {"fingerprint": fingerprint, "progress": vars(self.at)})
+        save_tensors(path, tensors, CHECKPOINT, {"fingerprint": fingerprint, "progress": vars(self.at)})
 
     def restore(self, path: str | os.PathLike, fingerprint: str) -> None:
-        tensors, description = load_tensors(path, "training checkpoint")
+        tensors, description = load_tensors(path, CHECKPOINT)
         if description["fingerprint"] != fingerprint:
             raise ValueError(
                 f"checkpoint {path} is of a run with other policies, returns, states, features, options or seed; "
