@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -138,6 +139,25 @@ def test_rank_says_what_is_wrong_in_one_line(files, capsys):
         assert rank(*options.split()) == 2
         error = capsys.readouterr().err
         assert error.startswith("sopr-fast: error: ") and message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("plot", "message"),
+    [
+        ("nowhere/ranking.png", "cannot write nowhere/ranking.png: the folder nowhere does not exist"),
+        (".", "cannot write .: it is a folder"),
+        ("ranking.doc", "cannot draw to ranking.doc: expected a file of .eps, "),
+    ],
+)
+def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_read(files, capsys, plot, message):
+    assert rank("--plot", plot) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_plot_without_matplotlib_is_refused_before_anything_is_read(files, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert rank("--plot", "ranking.png") == 2
+    assert "plot needs matplotlib: pip install 'sopr_fast[plot]'" in capsys.readouterr().err
 
 
 def test_info_and_usage(capsys):

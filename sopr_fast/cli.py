@@ -23,7 +23,7 @@ from .policies import Policy, as_policies
 from .policies import load as load_policies
 from .policies.actor import ACTIVATIONS
 from .ranker import load, rank
-from .ranking import Ranking
+from .ranking import Ranking, figure_class
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -181,6 +181,8 @@ def _chosen(policies: dict[str, Policy], returns: dict[str, float]) -> dict[str,
 
 
 def _rank(options: argparse.Namespace) -> None:
+    if options.plot is not None:
+        _check_plot(options.plot)
     ranking = rank(
         _read_policies(options),
         options.states,
@@ -198,6 +200,13 @@ def _rank(options: argparse.Namespace) -> None:
         print(ranking.table())
     if options.plot is not None:
         ranking.plot().figure.savefig(options.plot, dpi=150)
+
+
+def _check_plot(path: Path) -> None:
+    check_place(path)
+    kinds = figure_class()().canvas.get_supported_filetypes()
+    if path.suffix and path.suffix[1:].lower() not in kinds:
+        raise ValueError(f"cannot draw to {path}: expected a file of .{', .'.join(kinds)}")
 
 
 def _info(options: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ import torch
 
 if TYPE_CHECKING:
     import matplotlib.axes
+    import matplotlib.figure
     import pandas
 
 
@@ -145,12 +146,8 @@ class Ranking:
         Raises:
             ImportError: matplotlib is not installed.
         """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("plot needs matplotlib: pip install 'sopr_fast[plot]'") from error
         if ax is None:
-            ax = Figure(figsize=(6.4, 1.2 + 0.3 * len(self)), layout="constrained").add_subplot()
+            ax = figure_class()(figsize=(6.4, 1.2 + 0.3 * len(self)), layout="constrained").add_subplot()
         places, order = np.arange(len(self)), self._order()[::-1]
         errors = np.nan_to_num(self.standard_errors)
         ax.errorbar(self.scores[order], places, xerr=errors[order], fmt="o", capsize=2)
@@ -170,3 +167,16 @@ class Ranking:
 
     def _order(self) -> np.ndarray:
         return np.argsort(-self.scores, kind="stable")
+
+
+def figure_class() -> type[matplotlib.figure.Figure]:
+    """matplotlib's, without a window.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("plot needs matplotlib: pip install 'sopr_fast[plot]'") from error
+    return Figure
