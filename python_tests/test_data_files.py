@@ -25,6 +25,26 @@ def test_npz(tmp_path, arrays):
     assert_same(sopr_fast.data.load(tmp_path / "log.npz"), sopr_fast.data.load(arrays))
 
 
+def test_folder_of_npy(tmp_path, arrays):
+    renamed = {"states": arrays.pop("observations"), **arrays, "rewards": arrays["rewards"].astype(np.float64)}
+    for key, values in renamed.items():
+        np.save(tmp_path / f"{key}.npy", values)
+    np.save(tmp_path / "infos.npy", np.array([None]), allow_pickle=True)
+    log = sopr_fast.data.load(tmp_path)
+    assert_same(log, sopr_fast.data.load(renamed))
+    assert not log.states.flags.owndata and log.states.flags.writeable
+    log.states[0] = 7
+    np.testing.assert_array_equal(np.asarray(as_states(str(tmp_path))), renamed["states"])
+    (tmp_path / "rewards.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises(ValueError, match=r"rewards\.npy: damaged"):
+        sopr_fast.data.load(tmp_path)
+    (tmp_path / "rewards.npy").unlink()
+    with pytest.raises(ValueError, match=r"no array 'rewards', found actions, infos, next_observations, states"):
+        sopr_fast.data.load(tmp_path)
+    with pytest.raises(TypeError, match="dictionary of arrays, states, actions and rewards at least, got ndarray"):
+        sopr_fast.data.load(renamed["states"])
+
+
 def test_npz_of_objects_cut_or_of_one_array(tmp_path, arrays):
     path = tmp_path / "log.npz"
     np.savez(path, **arrays | {"rewards": np.array([None] * 14)})
@@ -34,7 +54,7 @@ def test_npz_of_objects_cut_or_of_one_array(tmp_path, arrays):
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(ValueError, match=r"log\.npz: damaged"):
         sopr_fast.data.load(path)
-    with pytest.raises(ValueError, match=r"log\.npy: an \.npy file is one array"):
+    with pytest.raises(ValueError, match=r"log\.npy: an \.npy file is one array; .* a folder of \.npy files"):
         sopr_fast.data.load(tmp_path / "log.npy")
 
 

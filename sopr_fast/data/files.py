@@ -1,4 +1,4 @@
-"""Named arrays of `.npz`, parquet and HDF5 files."""
+"""Named arrays of `.npz`, parquet and HDF5 files and of folders of `.npy` files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,28 @@ import numpy as np
 from .hdf5 import read_hdf5
 
 _NUMBERED = re.compile(r"(.+?)[._]?\[?(\d+)\]?")  # observations_0, observations.0, observations[0]
+
+
+def read_npy(path: Path) -> np.ndarray:
+    """The array of a file, memory-mapped; what is written to it stays in memory.
+
+    Raises:
+        ValueError: damaged, or an array of Python objects.
+    """
+    try:
+        return np.load(path, mmap_mode="c", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(f"{path}: damaged, or not an .npy file of a plain array: {error}") from error
+
+
+def read_folder(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
+    """The arrays of its `.npy` files by their stems, as `read_npy`; of those not wanted, empty ones in their place.
+
+    Raises:
+        ValueError: one of them is damaged.
+    """
+    files = {file.stem: file for file in sorted(path.glob("*.npy"))}
+    return {stem: read_npy(file) if stem in wanted else np.empty(0) for stem, file in files.items()}
 
 
 def read_npz(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:

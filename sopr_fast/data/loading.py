@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .files import READERS
+from .files import READERS, read_folder
 from .hdf5 import listed
 from .minari import find_minari, read_minari
 from .transitions import Transitions
@@ -33,8 +33,9 @@ def load(source: Any, *, max_episode_steps: int | None = None) -> Transitions:
 
     Args:
         source: the path of an HDF5 file in D4RL's layout (.hdf5, .h5), of an .npz or parquet file with the same
-            names; the id, folder or object of a local Minari dataset; a dictionary of arrays or tensors as d4rl's
-            `env.get_dataset()` and `qlearning_dataset(env)` return; or `Transitions`.
+            names, or of a folder of .npy files of those names, which are memory-mapped; the id, folder or object of a
+            local Minari dataset; a dictionary of arrays or tensors as d4rl's `env.get_dataset()` and
+            `qlearning_dataset(env)` return; or `Transitions`.
         max_episode_steps: the environment's time limit, where neither next states nor timeouts tell of it.
 
     Raises:
@@ -62,16 +63,22 @@ def _read(source: Any) -> tuple[Mapping[str, Any], str]:
         return read_minari(dataset), f"Minari dataset {dataset.id}"
     if not isinstance(source, str | os.PathLike):
         raise TypeError(
-            f"transitions must be a path, a Minari dataset or a dictionary of arrays, got {type(source).__name__}"
+            "transitions must be a path, a Minari dataset or a dictionary of arrays, "
+            f"states, actions and rewards at least, got {type(source).__name__}"
         )
     path = Path(source)
     if path.suffix == ".npy":
-        raise ValueError(f"{path}: an .npy file is one array; transitions are several, in an .npz file")
+        raise ValueError(
+            f"{path}: an .npy file is one array; transitions are states, actions and rewards at least, in an .npz file, a "
+            "dictionary or a folder of .npy files of these names"
+        )
+    wanted = {key for keys in KEYS.values() for key in keys}
+    if path.is_dir():
+        return read_folder(path, wanted), str(path)
     if path.suffix not in READERS:
         raise ValueError(f"{path}: expected transitions in a file of {', '.join(READERS)}, or a Minari dataset")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    wanted = {key for keys in KEYS.values() for key in keys}
     return READERS[path.suffix](path, wanted), str(path)
 
 

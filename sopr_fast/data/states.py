@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .files import READERS
+from .files import READERS, read_npy
 from .hdf5 import listed
 from .minari import find_minari, read_minari_states
 from .stored import FlatStates, SlicedStates, StoredStates, check_table, stored_in_hdf5
@@ -24,8 +24,8 @@ def load_states(path: str | os.PathLike) -> np.ndarray | StoredStates:
     """The logged states (rows, dim_s) of a file; those of `.npy` and HDF5 files stay on disk.
 
     Args:
-        path: an `.npy`; an `.npz`, parquet or HDF5 file with an array `observations` or `states`; or the folder or
-            id of a local Minari dataset.
+        path: an `.npy`; an `.npz`, parquet or HDF5 file with an array `observations` or `states`, or a folder with an
+            `.npy` of that name; or the folder or id of a local Minari dataset.
 
     Raises:
         FileNotFoundError, TypeError, ValueError: no such file, a damaged one, or one without states.
@@ -35,6 +35,8 @@ def load_states(path: str | os.PathLike) -> np.ndarray | StoredStates:
     if dataset is not None:
         return read_minari_states(dataset)
     path = Path(path)
+    if path.is_dir():
+        path = next((file for key in KEYS if (file := path / f"{key}.npy").is_file()), path)
     if path.suffix not in (".npy", *READERS):
         raise ValueError(f"{path}: expected states in a file of .npy, {', '.join(READERS)}, or a Minari dataset")
     if not path.is_file():
@@ -125,10 +127,7 @@ def _check_finite(states: np.ndarray, source: np.ndarray | None, where: str) -> 
 
 
 def _stored_in_npy(path: Path) -> np.ndarray | StoredStates:
-    try:
-        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise ValueError(f"{path}: damaged, or not an .npy file of a plain array: {error}") from error
+    mapped = read_npy(path)
     if not mapped.flags.c_contiguous or mapped.ndim != 2:
         return mapped
     return FlatStates(path, mapped.offset, mapped.shape, mapped.dtype, str(path))
