@@ -69,8 +69,8 @@ def _read(source: Any) -> tuple[Mapping[str, Any], str]:
     path = Path(source)
     if path.suffix == ".npy":
         raise ValueError(
-            f"{path}: an .npy file is one array; transitions are states, actions and rewards at least, in an .npz file, a "
-            "dictionary or a folder of .npy files of these names"
+            f"{path}: an .npy file is one array; transitions are states, actions and rewards at least, in an .npz "
+            "file, a dictionary or a folder of .npy files of these names"
         )
     wanted = {key for keys in KEYS.values() for key in keys}
     if path.is_dir():
