@@ -1,12 +1,15 @@
 """SOPR-T and SOPR-MLP beside the baselines: how well each orders policies it has not seen, and what it costs.
 
-Run i gives every method seed i and the same 30 training, 10 validation and 10 test policies of the 50 snapshots. Which
-those are, `--test` says: "random" splits as bench/quality.py does; "first" and "last" ask for the run's first or last
-ten snapshots, which act unlike, or score beyond, all that training sees. SOPR and NearestPolicy learn from the training
-policies' returns, the others from logged rewards, and SOPR with a critic or estimates from both.
+Run i gives every method seed i and the same training, validation and test policies. Which those are, `--test` says:
+"random" splits the 50 snapshots into 30, 10 and 10 as bench/quality.py does; "first" and "last" ask for the run's first
+or last ten snapshots, which act unlike, or score beyond, all that training sees; "I" and "II" are the paper's test
+sets, in every run, beside its own training and validation policies (bench.paper's split.json) and the log that `--log`
+says. SOPR and NearestPolicy learn from the training policies' returns, the others from logged rewards, and SOPR with a
+critic or estimates from both.
 
     python bench/baselines.py --data FOLDER --out out/baselines.json
     python bench/baselines.py --data FOLDER --out out/first.json --test first --methods SOPR-T SOPR-T+critic BehaviourQ
+    python bench/baselines.py --data FOLDER --out out/set-I.json --test I --log medium
 
 Writes the file after every method and goes on from it; beside it a markdown table (.md) and a plot (.png).
 """
@@ -18,12 +21,15 @@ import json
 import resource
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from paper.games import LOGS
+from paper.rollouts import read_return_means
 from quality import log_of, read_set
 
 import sopr_fast
@@ -37,11 +43,13 @@ from sopr_fast.baselines import (
     UncertainEstimateWarning,
 )
 from sopr_fast.config import Config
-from sopr_fast.data import load
+from sopr_fast.data import load, load_states
 from sopr_fast.files import atomic_path
 from sopr_fast.metrics import kendall, regret_at_k, spearman
+from sopr_fast.policies import load as load_policies
 from sopr_fast.ranker import ForeignPolicyWarning
 
+PAPER_TESTS = ("I", "II")
 LABELS = {
     "SOPR-T": "SOPR-T",
     "SOPR-T, pessimism 1": "SOPR-T, pessimism 1",
@@ -62,17 +70,18 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     for expected in (UncertainEstimateWarning, ForeignPolicyWarning):
         warnings.simplefilter("ignore", expected)
-    policies, returns, states = read_set(options.data)
-    transitions = load(log_of(options.data))
+    split_of = read_splits(options.data, options.test, options.log)
+    log = options.data / "logs" / f"{options.log}.hdf5" if options.test in PAPER_TESTS else log_of(options.data)
+    states, transitions = np.asarray(load_states(log)), load(log)
     settings = {key: getattr(options, key) for key in ("test", "discount", "subset_size", "clusters", "steps")}
+    if options.test in PAPER_TESTS:
+        settings["log"] = options.log
     results = json.loads(options.out.read_text()) if options.out.exists() else {"settings": settings, "runs": []}
     if results["settings"] != settings:
         raise SystemExit(f"{options.out} holds runs with other options")
     done = {(run["run"], run["method"]) for run in results["runs"]}
-    names = list(policies)
     for i in range(options.runs):
-        parts = divide(len(names), options.test, i)
-        split = Split(*({names[j]: policies[names[j]] for j in part} for part in parts), *(returns[p] for p in parts))
+        split = split_of(i)
         for method in options.methods:
             if (i, method) in done:
                 continue
@@ -97,6 +106,27 @@ class Split(NamedTuple):
     train_returns: np.ndarray
     validation_returns: np.ndarray
     test_returns: np.ndarray
+
+
+def read_splits(folder: Path, test: str, log: str) -> Callable[[int], Split]:
+    """What run i trains with, validates with and asks for."""
+    if test not in PAPER_TESTS:
+        policies, returns, _ = read_set(folder)
+        return lambda run: _chosen(policies, returns, divide(len(policies), test, run))
+    parts = json.loads((folder / "split.json").read_text())
+    policies = {f"sac-{i}": policy for i, policy in enumerate(load_policies(folder / "policies.npz"))}
+    returns = read_return_means(folder / "returns.csv")
+    split = _chosen(policies, returns, [parts[part] for part in ("train", "validation", "test_set_2")])
+    if test == "I":
+        offline = folder / "test_set_1" / log
+        asked = {f"offline-{i}": policy for i, policy in enumerate(load_policies(offline / "policies.npz"))}
+        split = split._replace(test=asked, test_returns=read_return_means(offline / "returns.csv"))
+    return lambda run: split
+
+
+def _chosen(policies: dict, returns: np.ndarray, parts: Sequence[Sequence[int]]) -> Split:
+    names = list(policies)
+    return Split(*({names[i]: policies[names[i]] for i in part} for part in parts), *(returns[part] for part in parts))
 
 
 def divide(count: int, test: str, run: int) -> list[np.ndarray]:
@@ -150,7 +180,8 @@ def _sopr(method, split, states, transitions, options, seed) -> tuple[dict[str, 
     found = {method: ranking.subset_scores.mean(1)}
     if method == "SOPR-T":
         found["SOPR-T, pessimism 1"] = ranking.scores
-    return found, {"distances": ranking.distances.tolist(), "distance_limit": ranking.distance_limit}
+    more = {"updates": options.updates} if known else {}
+    return found, more | {"distances": ranking.distances.tolist(), "distance_limit": ranking.distance_limit}
 
 
 def _estimates(split, transitions, options, seed) -> dict[str, list[float]]:
@@ -197,8 +228,8 @@ def converged(seconds: list[float], agreement: list[float], enough: float = 0.95
 
 def table(runs: list[dict]) -> str:
     lines = [
-        "| | Spearman | worst | Kendall | regret@1 | regret@3 | seconds | to a settled order |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| | runs | updates | Spearman | worst | Kendall | regret@1 | regret@3 | seconds | to a settled order |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for method, label in LABELS.items():
         mine = [run for run in runs if run["method"] == method]
@@ -214,7 +245,9 @@ def table(runs: list[dict]) -> str:
             seconds = np.median([run["seconds"] for run in mine])
             settled = [run["converged"] for run in mine if "converged" in run]
             settled = f"{np.median(settled):.0f}" if settled else ""
-            lines.append(f"| {label} | " + " | ".join(f"{x:.3f}" for x in numbers) + f" | {seconds:.0f} | {settled} |")
+            updates = f"{mine[0]['updates']:,}" if "updates" in mine[0] else ""
+            shown = [f"{len(mine)}", updates, *(f"{x:.3f}" for x in numbers), f"{seconds:.0f}", settled]
+            lines.append(f"| {label} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
 
@@ -231,7 +264,7 @@ def _plot(runs: list[dict], path: Path) -> None:
         left.plot([run["spearman"] for run in mine], [place] * len(mine), "oC0", alpha=0.6)
         right.plot([run["seconds"] for run in mine], [place] * len(mine), "oC0", alpha=0.6)
     left.set_yticks(range(len(methods)), [LABELS[method] for method in methods])
-    left.set(xlabel="Spearman, 10 unseen policies", xlim=(None, 1.02))
+    left.set(xlabel="Spearman, unseen policies", xlim=(None, 1.02))
     right.set(xlabel="seconds", xscale="log")
     for ax in (left, right):
         ax.grid(alpha=0.3)
@@ -249,7 +282,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="a folder of bench.paper")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--test", choices=("random", "first", "last"), default="random", help="which ten are unseen")
+    tests = ("random", "first", "last", *PAPER_TESTS)
+    parser.add_argument("--test", choices=tests, default="random", help="which policies are unseen")
+    parser.add_argument("--log", choices=LOGS, default="full-replay", help="of --test I and II")
     methods = [method for method in LABELS if method != "SOPR-T, pessimism 1"]
     parser.add_argument("--methods", nargs="*", choices=methods, default=methods)
     parser.add_argument("--discount", type=float, default=0.99)
