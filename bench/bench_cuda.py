@@ -76,7 +76,7 @@ def test_cuda_forward_10_policies(released, problem, gflop, peak, contend):
     options = {"tokens": 1 << 17}
     peers = {
         f"{TORCH} padded SDPA": BucketedModel(released, **options),
-        f"{TORCH} padded, compiled": BucketedModel(released, attention="matmul", compiled=True, **options),
+        f"{TORCH} padded matmul, compiled": BucketedModel(released, attention="matmul", compiled=True, **options),
         f"{TORCH} padded SDPA, bf16": BucketedModel(released, dtype=torch.bfloat16, **options),
     }
     if packed.varlen_attn is not None:
@@ -117,7 +117,7 @@ def test_cuda_training_step_30_policies(released, problem, gflop, peak, contend)
     options = {"tokens": 1 << 17, "recompute": True}
     peers = {
         f"{TORCH} padded SDPA": BucketedModel(released, **options),
-        f"{TORCH} padded, compiled": BucketedModel(
+        f"{TORCH} padded matmul, compiled": BucketedModel(
             released, attention="matmul", compiled=True, hashed_dropout=True, **options
         ),
     }

@@ -31,8 +31,9 @@ def released() -> ReleasedModel:
 
 def peers_of(released: ReleasedModel, dtype: torch.dtype) -> dict[str, torch.nn.Module]:
     return {
-        f"{TORCH} bucketed": BucketedModel(released, attention="sdpa", dtype=dtype),
-        f"{TORCH} bucketed, compiled": BucketedModel(released, attention="matmul", compiled=True, dtype=dtype),
+        f"{TORCH} bucketed SDPA": BucketedModel(released, dtype=dtype),
+        f"{TORCH} bucketed SDPA, compiled": BucketedModel(released, compiled=True, dtype=dtype),
+        f"{TORCH} bucketed matmul, compiled": BucketedModel(released, attention="matmul", compiled=True, dtype=dtype),
         f"{TORCH} packed, nested": PackedModel(released, attention="nested", dtype=dtype),
         f"{TORCH} packed, flex, compiled": PackedModel(released, attention="flex", dtype=dtype),
     }
@@ -73,11 +74,11 @@ def test_training_step_30_policies(released, subsets, columns, gflop, contend):
     model = from_released(released.state_dict()).train()
     clustering = (subsets.rows[0].long(), subsets.offsets[0])
     weights = torch.linspace(-1, 1, len(columns))
+    compiled = {"compiled": True, "hashed_dropout": True, "recompute": True}
     peers = {
-        f"{TORCH} bucketed": BucketedModel(released, attention="sdpa", recompute=True),
-        f"{TORCH} bucketed, compiled": BucketedModel(
-            released, attention="matmul", compiled=True, hashed_dropout=True, recompute=True
-        ),
+        f"{TORCH} bucketed SDPA": BucketedModel(released, recompute=True),
+        f"{TORCH} bucketed SDPA, compiled": BucketedModel(released, **compiled),
+        f"{TORCH} bucketed matmul, compiled": BucketedModel(released, attention="matmul", **compiled),
     }
 
     def ours():
