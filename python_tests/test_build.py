@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,16 @@ def test_modules_link_neither_torch_nor_openmp(module):
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", table)
     assert any(name.startswith("libc.") for name in needed)
     assert not [name for name in needed if re.search("torch|c10|omp|cuda", name)]
+
+
+def test_the_source_distribution_leaves_the_benchmarks_out(tmp_path):
+    pytest.importorskip("scikit_build_core", reason="not installed")
+    made = python("-c", f"import scikit_build_core.build as b; b.build_sdist({str(tmp_path)!r})", cwd=ROOT)
+    assert made.returncode == 0, made.stderr
+    [archive] = tmp_path.iterdir()
+    with tarfile.open(archive) as file:
+        tops = {name.split("/")[1] for name in file.getnames()}
+    assert {"sopr_fast", "csrc", "CMakeLists.txt"} < tops and not tops & {"bench", "python_tests"}
 
 
 def test_build_info():
