@@ -123,17 +123,35 @@ class Linear:
     def small(cls) -> Linear:
         return cls(np.array([[0.9, 0.3], [-0.2, 0.8]]), np.array([0.0, 0.4]), np.diag([1.0, 0.5]))
 
-    def value(self, gain: np.ndarray, discount: float, starts: np.ndarray, std: float = 0.0) -> float:
-        """Mean over `starts` (E, 2) of V(s) = -s·W s - w, W = C + γ Fᵀ W F."""
-        closed = self.a + np.outer(self.b, gain)
-        cost = self.cost + self.effort * np.outer(gain, gain)
-        size = len(gain)
-        w = np.linalg.solve(np.eye(size**2) - discount * np.kron(closed.T, closed.T), cost.ravel()).reshape(size, size)
-        spread = self.noise**2 * np.eye(size) + std**2 * np.outer(self.b, self.b)
-        constant = (self.effort * std**2 + discount * np.trace(w @ spread)) / (1 - discount)
+    def value(
+        self, gain: np.ndarray, discount: float, starts: np.ndarray, std: float = 0.0, horizon: int = 400
+    ) -> float:
+        """Mean over `starts` (E, 2) of V(s) = -s·W s - w, after `horizon` backups."""
+        w, constant = self._backups(gain, discount, std, horizon)
         return float(-np.einsum("ei,ij,ej->e", starts, w, starts).mean() - constant)
 
-    def log(self, gain: np.ndarray, std: float, episodes: int, length: int, seed: int) -> Transitions:
+    def q(self, gain: np.ndarray, discount: float, states: np.ndarray, actions: np.ndarray, std: float) -> np.ndarray:
+        """(N,): an action (N,) now, then a normal of `std` around gain·s."""
+        w, constant = self._backups(gain, discount, std, 400)
+        following = states @ self.a.T + actions[:, None] * self.b
+        now = np.einsum("ei,ij,ej->e", states, self.cost, states) + self.effort * actions**2
+        then = np.einsum("ei,ij,ej->e", following, w, following) + self.noise**2 * np.trace(w) + constant
+        return -now - discount * then
+
+    def _backups(self, gain: np.ndarray, discount: float, std: float, count: int) -> tuple[np.ndarray, float]:
+        """W ← C + γ Fᵀ W F and w ← u σ² + γ (tr(W Σ) + w)."""
+        closed = self.a + np.outer(self.b, gain)
+        cost = self.cost + self.effort * np.outer(gain, gain)
+        spread = self.noise**2 * np.eye(len(gain)) + std**2 * np.outer(self.b, self.b)
+        w, constant = np.zeros_like(cost), 0.0
+        for _ in range(count):
+            constant = self.effort * std**2 + discount * (np.trace(w @ spread) + constant)
+            w = cost + discount * closed.T @ w @ closed
+        return w, constant
+
+    def log(
+        self, gain: np.ndarray, std: float, episodes: int, length: int, seed: int, log_probs: bool = False
+    ) -> Transitions:
         random = np.random.default_rng([seed, 96])
         s = random.uniform(-1, 1, (episodes, 2))
         parts = []
@@ -141,13 +159,14 @@ class Linear:
             a = s @ gain + std * random.standard_normal(episodes)
             following = s @ self.a.T + a[:, None] * self.b + self.noise * random.standard_normal(s.shape)
             reward = -np.einsum("ei,ij,ej->e", s, self.cost, s) - self.effort * a**2
-            parts.append((s, a[:, None], reward, following))
+            density = -0.5 * ((a - s @ gain) / std) ** 2 - np.log(std * np.sqrt(2 * np.pi))
+            parts.append((s, a[:, None], reward, following, density))
             s = following
-        states, actions, rewards, following = (np.stack(p, 1) for p in zip(*parts, strict=True))
+        states, actions, rewards, following, densities = (np.stack(p, 1) for p in zip(*parts, strict=True))
         cut = np.zeros((episodes, length), bool)
         cut[:, -1] = True
         flat = [x.reshape(episodes * length, -1) for x in (states, actions, rewards, following)]
-        return Transitions.from_arrays(flat[0], flat[1], flat[2], flat[3], None, cut.ravel())
+        return Transitions.from_arrays(*flat, None, cut.ravel(), densities.ravel() if log_probs else None)
 
 
 class LinearGain:

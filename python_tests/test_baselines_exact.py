@@ -2,6 +2,10 @@
 
 Linear functions of one-hot states are tables, so what they converge to is known exactly: the values of the process that
 the log's counts describe. Truth itself is off by what the log's sample is.
+
+Two are left out. ModelBased of tables: its next states are normal around a mean, not one of five, and even where steps
+leave nothing to chance it is off by 8 % after 1,000 updates. DualDICE of the linear process: no setting is known that
+settles within seconds.
 """
 
 import numpy as np
@@ -11,6 +15,8 @@ from mdps import Linear, LinearGain, TablePolicy, Tabular
 from sopr_fast.baselines import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased
 
 DISCOUNT = 0.9
+GAINS = [np.array([-0.2, -0.8]), np.array([0.3, -0.3]), np.array([0.2, 0.1])]
+BEHAVIOUR = np.array([0.0, -0.3]), 0.5  # gain and standard deviation
 TABLE = {"hidden": (), "updates": 1500, "batch_size": 1024, "learning_rate": 1e-2, "target_rate": 0.05}
 
 
@@ -25,6 +31,10 @@ def tabular(request):
 
 def policies(tables):
     return {name: TablePolicy(table) for name, table in tables.items()}
+
+
+def linear_policies(std):
+    return {f"gain-{i}": LinearGain(gain, std) for i, gain in enumerate(GAINS)}
 
 
 def frequency(log):
@@ -115,9 +125,31 @@ def test_importance_weighting_finds_values_within_the_horizon(tabular, fitted):
 def test_linear_process(method, std, seed):
     """Values of linear policies within 8 %, where they differ by 28 %."""
     process = Linear.small()
-    gains = [np.array([-0.2, -0.8]), np.array([0.3, -0.3]), np.array([0.2, 0.1])]
-    candidates = {f"gain-{i}": LinearGain(gain, std) for i, gain in enumerate(gains)}
-    log = process.log(np.array([0.0, -0.3]), 0.5, 200, 50, seed)
-    expected = [process.value(gain, DISCOUNT, log.initial_states, std or 0.0) for gain in gains]
-    found = method.estimate(candidates, log, discount=DISCOUNT, seed=seed, progress=False)
+    log = process.log(*BEHAVIOUR, 200, 50, seed)
+    expected = [process.value(gain, DISCOUNT, log.initial_states, std or 0.0) for gain in GAINS]
+    found = method.estimate(linear_policies(std), log, discount=DISCOUNT, seed=seed, progress=False)
     np.testing.assert_allclose(found.values, expected, rtol=0.08)
+
+
+def test_behaviour_q_of_the_linear_process():
+    """Within 1 %, where they differ by 5 %."""
+    process = Linear.small()
+    log = process.log(*BEHAVIOUR, 200, 50, seed=0)
+    method = BehaviourQ(updates=1000, batch_size=512, hidden=(64, 64), learning_rate=3e-3, target_rate=0.05)
+    found = method.estimate(linear_policies(None), log, discount=DISCOUNT, progress=False)
+    gain, std = BEHAVIOUR
+    states = log.states.astype(float)
+    expected = [process.q(gain, DISCOUNT, states, states @ mine, std).mean() for mine in GAINS]
+    np.testing.assert_allclose(found.values, expected, rtol=0.01)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_importance_weighting_of_the_linear_process(seed):
+    """Within three standard errors, which are under 5 % of the values, where those differ by 30 %."""
+    process = Linear.small()
+    log = process.log(*BEHAVIOUR, 5000, 6, seed, log_probs=True)
+    found = ImportanceWeighting().estimate(linear_policies(0.3), log, discount=DISCOUNT, seed=seed, progress=False)
+    expected = np.array([process.value(gain, DISCOUNT, log.initial_states, 0.3, horizon=6) for gain in GAINS])
+    errors = found.standard_errors
+    assert (errors < 0.05 * np.abs(expected)).all()
+    assert (np.abs(found.values - expected) < 3 * errors).all()
