@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from paper import offline, sac
 from paper.__main__ import main
 from paper.actors import Actor, read_stack, save_stack
 from paper.games import find_game
@@ -27,10 +29,10 @@ import sopr_fast
 from sopr_fast.policies import load
 
 ROOT = Path(__file__).parents[1]
-ENVIRONMENT = "Hopper-v4"
+HOPPER, WIDE = (11, 64, 64), (17, 64, 64)  # HalfCheetah's and Walker2d's states are of one width
 
 
-def actor_layers(seed=0, dims=(11, 64, 64), actions=3):
+def actor_layers(seed=0, dims=HOPPER, actions=3):
     rng = np.random.default_rng(seed)
     sizes = {f"hidden_{i}": dims[i : i + 2] for i in range(len(dims) - 1)}
     sizes |= {"mean": (dims[-1], actions), "log_std": (dims[-1], actions)}
@@ -108,10 +110,10 @@ def gymnasium():
     return pytest.importorskip("gymnasium", reason="needs the extra [paper]")
 
 
-def plain_loop(gymnasium, layers, seed, stochastic):
+def plain_loop(environment, layers, seed, stochastic):
     """One episode as Gymnasium's documentation has it."""
-    environment, actor = gymnasium.make(ENVIRONMENT), Actor(layers)
-    noise = np.random.default_rng([seed, 1]).standard_normal((1000, 3))
+    actor = Actor(layers)
+    noise = np.random.default_rng([seed, 1]).standard_normal((1000, actor.action_dim))
     state, _ = environment.reset(seed=seed)
     states, rewards, over, t = [state], [], False, 0
     while not over:
@@ -125,16 +127,54 @@ def plain_loop(gymnasium, layers, seed, stochastic):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("stochastic", [False, True])
-def test_rollouts_equal_a_plain_loop(gymnasium, stochastic):
-    layers, seeds = actor_layers(), [3, 1, 4, 1, 5, 9]
-    returns = roll_out(layers, ENVIRONMENT, seeds, stochastic=stochastic)
-    episodes = roll_out(layers, ENVIRONMENT, seeds, stochastic=stochastic, record=True)
+@pytest.mark.parametrize(
+    "name, layers, seeds",
+    [
+        ("Hopper-v4", actor_layers(), [3, 1, 4, 1, 5, 9]),
+        ("HalfCheetah-v4", actor_layers(dims=WIDE, actions=6), [3]),
+        ("Walker2d-v5", actor_layers(10, WIDE, actions=6), [3, 1, 4]),
+    ],
+    ids=["hopper", "halfcheetah", "walker2d"],
+)
+def test_rollouts_equal_a_plain_loop(gymnasium, name, layers, seeds, stochastic):
+    plain = gymnasium.make(name)
+    returns = roll_out(layers, name, seeds, stochastic=stochastic)
+    episodes = roll_out(layers, name, seeds, stochastic=stochastic, record=True)
     for seed, (total, length), episode in zip(seeds, returns, episodes, strict=True):
-        states, rewards = plain_loop(gymnasium, layers, seed, stochastic)
+        states, rewards = plain_loop(plain, layers, seed, stochastic)
         assert (total, length) == (sum(rewards), len(rewards))
         np.testing.assert_array_equal(episode.states, states)
         np.testing.assert_array_equal(episode.rewards, np.array(rewards, np.float32))
-    assert len({length for _, length in returns}) > 1
+    assert len({length for _, length in returns}) > 1 or len(seeds) == 1
+
+
+@pytest.fixture
+def online(gymnasium, tmp_path):
+    """SBX's SAC before its first step, and its environment."""
+    pytest.importorskip("sbx", reason="needs the extra [paper]")
+    return sac._new(Task(find_game("hopper"), SCALES["smoke"], tmp_path))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_snapshot_acts_as_the_policy_of_sbx(online):
+    model, _ = online
+    states = np.random.default_rng(0).standard_normal((50, 11)).astype(np.float32)
+    expected, _ = model.predict(states, deterministic=True)
+    np.testing.assert_allclose(Actor(sac._layers(model)).act(states)[0], expected, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("algorithm", offline.ALGORITHMS)
+def test_a_snapshot_acts_as_the_policy_of_d3rlpy(tmp_path, algorithm):
+    pytest.importorskip("d3rlpy", reason="needs the extra [paper]")
+    states = np.random.default_rng(0).standard_normal((50, 11)).astype(np.float32)
+    log = SimpleNamespace(states=states, actions=np.zeros((50, 3), np.float32))
+    learner, _ = offline._new(Task(find_game("hopper"), SCALES["smoke"], tmp_path), algorithm, log)
+    with torch.no_grad():
+        expected = torch.tanh(learner.impl.policy(torch.from_numpy(states)).mu).numpy()
+    if algorithm == "cql":  # the others' predict draws
+        np.testing.assert_allclose(learner.predict(states), expected, atol=1e-6)
+    np.testing.assert_allclose(Actor(offline._layers(learner)).act(states)[0], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
