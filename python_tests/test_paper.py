@@ -15,12 +15,12 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from paper import offline, sac
+from paper import offline, rollouts, sac, scores
 from paper.__main__ import main
 from paper.actors import Actor, read_stack, save_stack
 from paper.games import find_game
-from paper.logs import choose_behaviour
-from paper.manifest import Task, claim
+from paper.logs import choose_behaviour, split
+from paper.manifest import Task, claim, write_manifest
 from paper.offline import evenly_spaced
 from paper.rollouts import roll_out
 from paper.scales import SCALES
@@ -148,6 +148,66 @@ def test_rollouts_equal_a_plain_loop(gymnasium, name, layers, seeds, stochastic)
     assert len({length for _, length in returns}) > 1 or len(seeds) == 1
 
 
+class KilledPool:
+    """`rollouts.workers` in this process, which ends after some tasks."""
+
+    def __init__(self, tasks):
+        self.left = tasks
+
+    def imap(self, run, tasks):
+        for task in tasks:
+            if not self.left:
+                raise KeyboardInterrupt
+            self.left -= 1
+            yield run(task)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_killed_returns_go_on(gymnasium, tmp_path, monkeypatch):
+    whole, killed = (Task(find_game("hopper"), SCALES["smoke"], tmp_path / name) for name in ("whole", "killed"))
+    for task in (whole, killed):
+        task.folder.mkdir()
+        save_stack(task.folder / "policies.npz", [actor_layers(seed) for seed in range(4)])
+    monkeypatch.setattr(rollouts, "workers", lambda processes: KilledPool(4))
+    sac.measure(whole)
+    for tasks in (1, 2):
+        monkeypatch.setattr(rollouts, "workers", lambda processes, tasks=tasks: KilledPool(tasks))
+        with pytest.raises(KeyboardInterrupt):
+            sac.measure(killed)
+    monkeypatch.setattr(rollouts, "workers", lambda processes: KilledPool(1))
+    sac.measure(killed)
+    assert (killed.folder / "returns.csv").read_text() == (whole.folder / "returns.csv").read_text()
+    manifests = [json.loads((task.folder / "returns.csv.json").read_text()) for task in (whole, killed)]
+    seconds = [manifest.pop("seconds") for manifest in manifests]
+    assert manifests[0] == manifests[1] and seconds[0] > 0
+    assert seconds[1] is None  # those of the killed attempts are not known
+
+
+def test_killed_models_go_on(tmp_path, monkeypatch):
+    task = Task(find_game("hopper-medium-v2"), SCALES["smoke"], tmp_path)
+    save_stack(tmp_path / "policies.npz", [actor_layers(seed) for seed in range(15)])
+    rollouts.write_returns(tmp_path / "returns.csv", np.arange(45.0).reshape(15, 3))
+    split(task)
+    (tmp_path / "logs").mkdir()
+    with h5py.File(tmp_path / "logs/medium.hdf5", "w") as file:
+        file["observations"] = np.random.default_rng(0).standard_normal((200, 11)).astype(np.float32)
+    (whole,) = scores.train_models(task)
+    weights, manifest = whole.read_bytes(), Path(f"{whole}.json")
+    assert json.loads(manifest.read_text())["seconds"] > 0
+    manifest.unlink()
+
+    def no_room(*arguments, **options):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space left"):
+        patch.setattr(sopr_fast.Ranker, "save", no_room)
+        scores.train_models(task)
+    assert whole.with_suffix(".partial").exists()
+    scores.train_models(task)
+    assert whole.read_bytes() == weights and json.loads(manifest.read_text())["seconds"] is None
+    assert not whole.with_suffix(".partial").exists()
+
+
 @pytest.fixture
 def online(gymnasium, tmp_path):
     """SBX's SAC before its first step, and its environment."""
@@ -161,6 +221,13 @@ def test_a_snapshot_acts_as_the_policy_of_sbx(online):
     states = np.random.default_rng(0).standard_normal((50, 11)).astype(np.float32)
     expected, _ = model.predict(states, deterministic=True)
     np.testing.assert_allclose(Actor(sac._layers(model)).act(states)[0], expected, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_checkpoint_is_kept_where_it_is_saved_again(online, tmp_path):
+    for _ in range(2):
+        sac._save(*online, tmp_path, seconds=1.0)
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-000000000"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -191,6 +258,14 @@ def test_stages_say_what_they_lack(tmp_path, capsys, arguments, message):
     assert main([*arguments, "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error
+
+
+def test_manifests_say_what_a_product_was_made_with(tmp_path):
+    task = Task(find_game("hopper"), SCALES["smoke"], tmp_path, processes=3, threads=4, device="cuda")
+    write_manifest(task, tmp_path / "a.npz", 1.26)
+    found = json.loads((tmp_path / "a.npz.json").read_text())
+    expected = {"processes": 3, "threads": 4, "device": "cuda", "seconds": 1.3, "settings": task.settings()}
+    assert {key: found[key] for key in expected} == expected
 
 
 def make(stage, out, *options):
@@ -230,7 +305,7 @@ def test_all_stages_and_runs_that_were_killed(gymnasium, tmp_path):
 
     kill_after(make("sac", tmp_path / "killed", "--checkpoint-seconds", "0"), "saved at step 800")
     assert not (killed / "policies.npz").exists() and list(killed.glob("sac/checkpoint-*"))
-    finish(make("sac", tmp_path / "killed"))
+    finish(make("sac", tmp_path / "killed", "--checkpoint-seconds", "0"))
     assert_same_stacks(whole / "policies.npz", killed / "policies.npz")
 
     shutil.copy(whole / "split.json", killed)

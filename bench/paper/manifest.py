@@ -56,13 +56,16 @@ def is_made(product: Path) -> bool:
     return product.exists() and _beside(product).exists()
 
 
-def write_manifest(task: Task, product: Path, seconds: float, **more: Any) -> None:
-    """Settings, versions, machine and seconds, as `PRODUCT.json`."""
+def write_manifest(task: Task, product: Path, seconds: float | None, **more: Any) -> None:
+    """Settings, versions, machine and seconds, as `PRODUCT.json`; None if seconds of killed attempts are not known."""
     found = {
         "settings": task.settings(),
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
         "machine": f"{platform.system()} {platform.machine()}",
-        "seconds": round(seconds, 1),
+        "processes": task.processes,
+        "threads": task.threads,
+        "device": task.device,
+        "seconds": None if seconds is None else round(seconds, 1),
         **more,
     }
     write_json(_beside(product), found)

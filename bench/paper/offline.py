@@ -61,6 +61,8 @@ def collect_test_sets(task: Task) -> list[Path]:
         if is_made(products[-1]):
             continue
         actors, names, updates = [], [], []
+        partial = folder / "all.partial"
+        resumed = partial.exists()
         for algorithm in ALGORITHMS:
             source = task.folder / "offline" / log / f"{algorithm}.npz"
             actors += read_stack(source)
@@ -72,7 +74,7 @@ def collect_test_sets(task: Task) -> list[Path]:
             task.game.environment,
             task.scale.rollouts,
             task.seed,
-            folder / "all.partial",
+            partial,
             task.processes,
         )
         write_returns(folder / "all.csv", found, algorithm=names, updates=updates)
@@ -80,8 +82,8 @@ def collect_test_sets(task: Task) -> list[Path]:
         columns = {"algorithm": [names[i] for i in chosen], "updates": [updates[i] for i in chosen]}
         write_returns(folder / "returns.csv", found[chosen], **columns)
         save_stack(products[-1], [actors[i] for i in chosen])
-        write_manifest(task, products[-1], time.monotonic() - begin, of=len(actors))
-        (folder / "all.partial").unlink()
+        write_manifest(task, products[-1], None if resumed else time.monotonic() - begin, of=len(actors))
+        partial.unlink()
     return products
 
 

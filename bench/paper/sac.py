@@ -37,7 +37,10 @@ def train(task: Task) -> Path:
     steps = [every * (i + 1) for i in range(task.scale.snapshots)]
     seconds = _train(task, folder, steps)
     save_stack(product, [read_stack(_snapshot(folder, step))[0] for step in steps])
-    write_manifest(task, product, seconds, library="SBX SAC, defaults but for the batch", snapshot_steps=steps)
+    import jax
+
+    library, device = "SBX SAC, defaults but for the batch", jax.default_backend()
+    write_manifest(task, product, seconds, library=library, device=device, snapshot_steps=steps)
     shutil.rmtree(folder)
     return product
 
@@ -47,10 +50,12 @@ def measure(task: Task) -> Path:
     product, begin = task.folder / "returns.csv", time.monotonic()
     if not is_made(product):
         actors, partial = read_stack(task.folder / "policies.npz"), task.folder / "returns.partial"
+        resumed = partial.exists()
         found = measure_returns(actors, task.game.environment, task.scale.rollouts, task.seed, partial, task.processes)
         every = task.scale.sac_steps // task.scale.snapshots
         write_returns(product, found, steps=[every * (i + 1) for i in range(len(actors))])
-        write_manifest(task, product, time.monotonic() - begin, env_steps=int(found[:, 2].sum() * task.scale.rollouts))
+        env_steps = round(found[:, 2].sum() * task.scale.rollouts)
+        write_manifest(task, product, None if resumed else time.monotonic() - begin, env_steps=env_steps)
         partial.unlink()
     return product
 
@@ -66,7 +71,6 @@ def _train(task: Task, folder: Path, snapshot_steps: list[int]) -> float:
     # XLA reads them once, when jax is first imported.
     one = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     os.environ.setdefault("XLA_FLAGS", one if task.threads == 1 else "")
-    os.environ.setdefault("JAX_PLATFORMS", task.device.replace("cuda", "cuda,cpu"))
     from stable_baselines3.common.callbacks import BaseCallback
 
     total, begin = task.scale.sac_steps, time.monotonic()
@@ -129,6 +133,8 @@ def _layers(model: Any) -> Layers:
 def _save(model: Any, environment: Any, folder: Path, seconds: float) -> None:
     """Everything a run is, as `checkpoint-STEPS`; older ones go when it is whole."""
     whole = folder / f"checkpoint-{model.num_timesteps:09d}"
+    if whole.exists():  # what this run went on from
+        return
     part = folder / "unfinished"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()

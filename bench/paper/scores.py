@@ -51,17 +51,19 @@ def train_models(task: Task) -> list[Path]:
             products.append(product)
             if is_made(product):
                 continue
+            checkpoint = product.with_suffix(".partial")
+            resumed = checkpoint.exists()
             ranker = sopr_fast.fit(
                 *online["train"],
                 task.folder / "logs" / f"{log}.hdf5",
                 validation=online["validation"],
                 config=config,
                 seed=seed,
-                checkpoint=product.with_suffix(".partial"),
+                checkpoint=checkpoint,
             )
             ranker.save(product, subsets=False)
-            write_manifest(task, product, time.monotonic() - begin, config=config.to_dict())
-            product.with_suffix(".partial").unlink(missing_ok=True)
+            write_manifest(task, product, None if resumed else time.monotonic() - begin, config=config.to_dict())
+            checkpoint.unlink(missing_ok=True)
     return products
 
 
