@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from paper import __main__ as command_line
 from paper import offline, rollouts, sac, scores
 from paper.__main__ import main
 from paper.actors import Actor, read_stack, save_stack
@@ -248,6 +249,10 @@ def test_a_snapshot_acts_as_the_policy_of_d3rlpy(tmp_path, algorithm):
     "arguments, message",
     [
         (["logs"], "split.json is not there: run the stage that makes it first"),
+        (["offline"], "expert.hdf5: no such file: run the stage that makes it first"),
+        (["distances"], "split.json is not there: run the stage that makes it first"),
+        (["models"], "split.json is not there: run the stage that makes it first"),
+        (["scores"], "split.json is not there: run the stage that makes it first"),
         (["offline", "--game", "hopper-random-v2"], "no log 'random': the paper's are expert, medium, medium-replay"),
         (["split", "--seed", "1"], "hopper-v4 was begun with seed 0, not 1: choose another --out"),
         (["sac", "--game", "ant"], "no game 'ant': expected hopper, halfcheetah, walker2d, or a gym or d4rl name"),
@@ -258,6 +263,23 @@ def test_stages_say_what_they_lack(tmp_path, capsys, arguments, message):
     assert main([*arguments, "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error
+
+
+@pytest.mark.parametrize("stage", ["table", "speed"])
+def test_stages_that_only_read_make_nothing(tmp_path, capsys, stage):
+    assert main([stage, "--out", str(tmp_path)]) == 2
+    assert "is not there: run the stage that makes it first" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_offline_training_takes_the_gpu_if_there_is_one(tmp_path, monkeypatch, there):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(command_line, "_run", lambda stage, task: asked.append(task.device) or [])
+    main(["offline", "--out", str(tmp_path)])
+    main(["offline", "--out", str(tmp_path), "--device", "cuda:1"])
+    assert asked == ["cuda" if there else "cpu", "cuda:1"]
 
 
 def test_manifests_say_what_a_product_was_made_with(tmp_path):

@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from .games import find_game
 from .manifest import Task, claim
 from .scales import SCALES
@@ -27,6 +29,8 @@ STAGES = {
     "speed": "print environment steps a second of rollouts with the last snapshot",
 }
 
+_READERS = ("table", "speed")  # these make nothing
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one stage, or all; what is made already is left alone, what was begun goes on."""
@@ -44,12 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             checkpoint_seconds=options.checkpoint_seconds,
             device=options.device,
         )
-        claim(task)
+        if options.stage not in _READERS:
+            claim(task)
         for stage in [options.stage] if options.stage != "all" else list(STAGES)[: list(STAGES).index("all")]:
             for product in _run(stage, task):
                 print(f"{stage}: {product}" if isinstance(product, Path) else product, flush=True)
     except FileNotFoundError as error:
-        print(f"error: {error.filename} is not there: run the stage that makes it first", file=sys.stderr)
+        lacking = f"{error.filename} is not there" if error.filename else error  # our loaders say it all themselves
+        print(f"error: {lacking}: run the stage that makes it first", file=sys.stderr)
         return 2
     except ImportError as error:
         print(f"error: {error}: the stages need pip install '.[paper]'", file=sys.stderr)
@@ -94,7 +100,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=2, help="for rollouts")
     parser.add_argument("--threads", type=int, default=1, help="for training")
     parser.add_argument("--checkpoint-seconds", type=float, default=600, help="between savings of a training")
-    parser.add_argument("--device", default="cpu", help="for training: cpu or cuda")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=device, help="for offline training; cuda if torch sees one, else cpu")
     return parser.parse_args(arguments)
 
 
