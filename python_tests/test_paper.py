@@ -265,7 +265,7 @@ def test_stages_say_what_they_lack(tmp_path, capsys, arguments, message):
     assert error.startswith("error: ") and message in error
 
 
-@pytest.mark.parametrize("stage", ["table", "speed"])
+@pytest.mark.parametrize("stage", ["table", "summary", "speed"])
 def test_stages_that_only_read_make_nothing(tmp_path, capsys, stage):
     assert main([stage, "--out", str(tmp_path)]) == 2
     assert "is not there: run the stage that makes it first" in capsys.readouterr().err
@@ -288,6 +288,51 @@ def test_manifests_say_what_a_product_was_made_with(tmp_path):
     found = json.loads((tmp_path / "a.npz.json").read_text())
     expected = {"processes": 3, "threads": 4, "device": "cuda", "seconds": 1.3, "settings": task.settings()}
     assert {key: found[key] for key in expected} == expected
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """Folders of a game with some products of one log, and of one with none."""
+    hopper, walker = (
+        Task(find_game(name), SCALES["smoke"], tmp_path / f"smoke/{name}-v4") for name in ("hopper", "walker2d")
+    )
+    claim(hopper)
+    claim(walker)
+    for folder in ("logs", "offline/medium", "test_set_1/medium", "scores"):
+        (hopper.folder / folder).mkdir(parents=True)
+    write_manifest(hopper, hopper.folder / "policies.npz", 107.2, snapshot_steps=[600, 1200])
+    write_manifest(hopper, hopper.folder / "returns.csv", None, env_steps=12345)
+    rollouts.write_returns(hopper.folder / "returns.csv", np.array([[50.0, 1, 2], [-4, 1, 2], [90, 1, 2]]))
+    (hopper.folder / "split.json").write_text('{"expert": 2, "medium": 0}')
+    write_manifest(hopper, hopper.folder / "logs/medium.hdf5", 5.0)
+    for algorithm, seconds in (("bear", 4.4), ("cql", None)):
+        product = hopper.folder / f"offline/medium/{algorithm}.npz"
+        write_manifest(hopper, product, seconds, snapshot_updates=[10, 20])
+    rollouts.write_returns(hopper.folder / "test_set_1/medium/all.csv", np.array([[7.0, 1, 2], [3, 1, 2], [9, 1, 2]]))
+    (hopper.folder / "scores/medium.csv").write_text(
+        "seed,test_set,method,spearman,kendall,regret@1,regret@3\n"
+        + "".join(f'{seed},I,"{method}",0.{seed},0,0.5,0\n' for seed in (2, 4) for method in scores.METHODS)
+    )
+    return tmp_path
+
+
+def test_summary_of_what_is_made(begun, capsys):
+    assert main(["summary", "--out", str(begun)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "-v4" in line]
+    assert lines == [
+        "| hopper-v4 | 1,200 | 107 | -4 | 50 | 90 | 12,345 |",
+        "| walker2d-v4 |  |  |  |  |  |  |",
+        f"| hopper-v4 expert |{'  |' * 11}",
+        "| hopper-v4 medium | 400 | 20 | 4 | 20 |  |  |  | 3 | 9 |  |  |",
+        *(f"| {log} |{'  |' * 11}" for log in ("hopper-v4 medium-replay", "hopper-v4 full-replay")),
+        *(f"| walker2d-v4 {log} |{'  |' * 11}" for log in ("expert", "medium", "medium-replay", "full-replay")),
+    ]
+
+
+def test_table_where_distances_are_not_made(begun, capsys):
+    assert main(["table", "--out", str(begun)]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last == "| hopper-v4 medium | I |  |" + " 0.30 | 0.50 | 0.00 |" * 3
 
 
 def make(stage, out, *options):
@@ -344,6 +389,7 @@ def test_all_stages_and_runs_that_were_killed(gymnasium, tmp_path):
 
     assert finish(make("all", tmp_path / "whole", "--game", "hopper-medium-v2")).count("hopper-v4") == 14  # at once
     assert "| hopper-v4 medium | II |" in finish(make("table", tmp_path / "whole"))
+    assert "| hopper-v4 medium | 400 | 20 |" in finish(make("summary", tmp_path / "whole"))
     check_products(whole)
 
 

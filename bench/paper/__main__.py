@@ -26,10 +26,11 @@ STAGES = {
     "scores": "rank both test sets with it",
     "all": "all of these",
     "table": "print scores and distances of all games at this scale",
+    "summary": "print steps, seconds and returns of all games at this scale",
     "speed": "print environment steps a second of rollouts with the last snapshot",
 }
 
-_READERS = ("table", "speed")  # these make nothing
+_READERS = ("table", "summary", "speed")  # these make nothing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(stage: str, task: Task) -> list[Path | str]:
     # Each imports what it alone needs, jax or d3rlpy, when it runs.
-    from . import distances, logs, offline, sac, scores
+    from . import distances, logs, offline, sac, scores, tables
 
     stages = {
         "sac": lambda: [sac.train(task)],
@@ -80,7 +81,8 @@ def _run(stage: str, task: Task) -> list[Path | str]:
         "distances": lambda: distances.write_distances(task),
         "models": lambda: scores.train_models(task),
         "scores": lambda: scores.write_scores(task),
-        "table": lambda: [scores.table(task.folder.parent)],
+        "table": lambda: [tables.table(task.folder.parent)],
+        "summary": lambda: [tables.summary(task.folder.parent)],
         "speed": lambda: [sac.speed_of_last(task)],
     }
     return stages[stage]()

@@ -21,19 +21,17 @@ from sopr_fast.metrics import kendall, regret_at_k, spearman
 from sopr_fast.policies import Policy, load
 from sopr_fast.ranker import ForeignPolicyWarning, Ranker
 
-from .games import LOGS
 from .manifest import Task, is_made, write_manifest
 from .offline import chosen_logs
 from .rollouts import read_return_means
 
-_METHODS = ("SOPR-T", "SOPR-T, pessimism 1", "nearest policy")
+METHODS = ("SOPR-T", "SOPR-T, pessimism 1", "nearest policy")
 _MEASURES = {
     "spearman": spearman,
     "kendall": kendall,
     "regret@1": partial(regret_at_k, k=1),
     "regret@3": partial(regret_at_k, k=3),
 }
-_SHOWN = ("spearman", "regret@1", "regret@3")
 
 Known = tuple[dict[str, Policy], np.ndarray]  # policies by name and their returns
 
@@ -94,24 +92,6 @@ def write_scores(task: Task) -> list[Path]:
     return products
 
 
-def table(scale_folder: Path) -> str:
-    """Means over seeds, and the distances to the training policies, of all games and logs that a folder has."""
-    header = ["log", "test set", "distance", *(f"{name}: {measure}" for name in _METHODS for measure in _SHOWN)]
-    lines = [header, ["---"] * len(header)]
-    for game in sorted(path for path in scale_folder.iterdir() if (path / "scores").is_dir()):
-        for log in LOGS:
-            rows = _read(game / "scores" / f"{log}.csv")
-            for test_set in sorted({row["test_set"] for row in rows}):
-                distances = _read(game / "distances" / f"{log}.csv")
-                distance = next(float(row["mean"]) for row in distances if row["test_set"] == test_set)
-                cells = [f"{game.name} {log}", test_set, f"{distance:.2f}"]
-                for method in _METHODS:
-                    found = [row for row in rows if (row["test_set"], row["method"]) == (test_set, method)]
-                    cells += [f"{np.mean([float(r[m]) for r in found]):.2f}" for m in _SHOWN]
-                lines.append(cells)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
 def _online(task: Task) -> dict[str, Known]:
     """The parts of the split."""
     split = json.loads((task.folder / "split.json").read_text())
@@ -139,11 +119,4 @@ def _score(
             policies, transitions.states, subsets=task.scale.rank_subsets, pessimism=1, seed=seed + 1000
         )
     nearest = NearestPolicy(*train).estimate(policies, transitions, seed=seed)
-    return dict(zip(_METHODS, (ranking.subset_scores.mean(1), ranking.scores, nearest.values), strict=True))
-
-
-def _read(path: Path) -> list[dict]:
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    return dict(zip(METHODS, (ranking.subset_scores.mean(1), ranking.scores, nearest.values), strict=True))

@@ -1,0 +1,89 @@
+"""What a scale's stages have made so far, as Markdown; what is not made yet is left blank."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .games import LOGS
+from .manifest import read_manifest
+from .offline import ALGORITHMS
+from .scores import METHODS
+
+_SHOWN = ("spearman", "regret@1", "regret@3")
+
+
+def table(scale_folder: Path) -> str:
+    """Means over seeds, and the distances to the training policies, of all games and logs that a folder has."""
+    lines = [["log", "test set", "distance", *(f"{name}: {measure}" for name in METHODS for measure in _SHOWN)]]
+    for game in sorted(path for path in scale_folder.iterdir() if (path / "scores").is_dir()):
+        for log in LOGS:
+            rows = _read(game / "scores" / f"{log}.csv")
+            distances = {row["test_set"]: float(row["mean"]) for row in _read(game / "distances" / f"{log}.csv")}
+            for test_set in sorted({row["test_set"] for row in rows}):
+                cells = [f"{game.name} {log}", test_set, _number(distances.get(test_set), ".2f")]
+                for method in METHODS:
+                    found = [row for row in rows if (row["test_set"], row["method"]) == (test_set, method)]
+                    cells += [f"{np.mean([float(r[m]) for r in found]):.2f}" for m in _SHOWN]
+                lines.append(cells)
+    return _markdown(lines)
+
+
+def summary(scale_folder: Path) -> str:
+    """Two tables: of every game's snapshots, steps, seconds and returns; of every log, what was trained on it."""
+    games = [["game", "SAC steps", "seconds", "worst", "medium", "expert", "rollout steps"]]
+    trained = [f"{algorithm} {what}" for algorithm in ALGORITHMS for what in ("updates", "seconds")]
+    logs = [["log", "rows", *trained, "least return", "largest return", "least chosen", "largest chosen"]]
+    for game in sorted(path for path in scale_folder.iterdir() if (path / "settings.json").exists()):
+        sac, split = _manifest(game / "policies.npz"), _json(game / "split.json")
+        returns = _returns(game / "returns.csv")
+        kept = [returns[split[name]] if split and returns else None for name in ("medium", "expert")]
+        numbers = [sac.get("snapshot_steps", [None])[-1], sac.get("seconds"), min(returns, default=None), *kept]
+        numbers.append(_manifest(game / "returns.csv").get("env_steps"))
+        games.append([game.name, *map(_number, numbers)])
+        for log in LOGS:
+            numbers = [_manifest(game / "logs" / f"{log}.hdf5").get("settings", {}).get("log_steps")]
+            for algorithm in ALGORITHMS:
+                found = _manifest(game / "offline" / log / f"{algorithm}.npz")
+                numbers += [found.get("snapshot_updates", [None])[-1], found.get("seconds")]
+            for name in ("all.csv", "returns.csv"):
+                returns = _returns(game / "test_set_1" / log / name)
+                numbers += [min(returns, default=None), max(returns, default=None)]
+            logs.append([f"{game.name} {log}", *map(_number, numbers)])
+    return f"{_markdown(games)}\n\n{_markdown(logs)}"
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    header, *rows = lines
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows))
+
+
+def _number(value: float | None, form: str = ",.0f") -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _returns(path: Path) -> list[float]:
+    return [float(row["return_mean"]) for row in _read(path)]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _manifest(product: Path) -> dict[str, Any]:
+    try:
+        return read_manifest(product)
+    except FileNotFoundError:
+        return {}
