@@ -1,4 +1,4 @@
-"""How well SOPR-T orders real policies it has not seen, plain and with pessimism, beside two trivial rankings.
+"""How well SOPR-T orders real policies it has not seen, with shrinkage and without, beside two trivial rankings.
 
 For each split of the 50 HalfCheetah snapshots into 30 training, 10 validation and 10 test policies
 (numpy.random.default_rng(split).permutation(50)) and each seed: train, rank the 10, compare with their returns.
@@ -90,21 +90,29 @@ def measure(policies, returns, states, config, split, seed, options) -> dict:
         ranker.save(options.models / f"split-{split}-seed-{seed}.safetensors", subsets=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ForeignPolicyWarning)
-        ranking = ranker.rank(
-            chosen(test), states, subsets=options.rank_subsets, pessimism=1, seed=seed + 1000, progress=False
+        ranking, plain = (
+            ranker.rank(
+                chosen(test),
+                states,
+                subsets=options.rank_subsets,
+                shrinkage=shrinkage,
+                seed=seed + 1000,
+                progress=False,
+            )
+            for shrinkage in (1, 0)
         )
-    true, plain = returns[test], ranking.subset_scores.mean(1)
+    true = returns[test]
     nearest = nearest_returns(chosen(train), chosen(test), returns[train], states)
     index = test.astype(float)
     return {
         "split": split,
         "seed": seed,
-        "scores": plain.tolist(),
-        "penalties": ranking.penalties.tolist(),
-        "spearman": spearman(true, plain),
-        "regret@3": regret_at_k(true, plain, 3),
-        "pessimistic_spearman": spearman(true, ranking.scores),
-        "pessimistic_regret@3": regret_at_k(true, ranking.scores, 3),
+        "scores": ranking.scores.tolist(),
+        "shrinkage": ranking.shrinkage.tolist(),
+        "spearman": spearman(true, ranking.scores),
+        "regret@3": regret_at_k(true, ranking.scores, 3),
+        "plain_spearman": spearman(true, plain.scores),
+        "plain_regret@3": regret_at_k(true, plain.scores, 3),
         "index_spearman": spearman(true, index),
         "index_regret@3": regret_at_k(true, index, 3),
         "nearest_spearman": spearman(true, nearest),
@@ -156,7 +164,7 @@ def summary(runs: list[dict]) -> str:
     lines = [f"{'':<24}{'Spearman':>10}{'min':>8}{'regret@3':>10}{'max':>8}"]
     for label, prefix in (
         ("SOPR-T", ""),
-        ("SOPR-T, pessimism 1", "pessimistic_"),
+        ("SOPR-T, shrinkage 0", "plain_"),
         ("snapshot index", "index_"),
         ("nearest policy's return", "nearest_"),
     ):
@@ -169,7 +177,7 @@ def summary(runs: list[dict]) -> str:
 
 
 def _line(run: dict) -> str:
-    shown = ("spearman", "regret@3", "pessimistic_spearman", "index_spearman", "nearest_spearman")
+    shown = ("spearman", "regret@3", "plain_spearman", "index_spearman", "nearest_spearman")
     values = (f"{name} {run[name]:.3f}" for name in shown)
     return f"split {run['split']} seed {run['seed']}  " + "  ".join(values) + f"  {run['fit_seconds']:.0f} s"
 

@@ -58,12 +58,12 @@ def test_fit_then_rank(files, capsys):
     assert sorted(ranking["order"]) == [f"gain-{i:03d}" for i in range(12)]
     assert ranking["standard_errors"] == [None] * 12
 
-    assert rank("--json", "--pessimism", "1") == 0
-    penalties = json.loads(capsys.readouterr().out)["penalties"]
-    assert rank("--csv", "--pessimism", "1") == 0
+    assert rank("--json", "--shrinkage", "0.5") == 0
+    shares = json.loads(capsys.readouterr().out)["shrinkage"]
+    assert rank("--csv", "--shrinkage", "0.5") == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    assert {row["policy"]: float(row["penalty"]) for row in rows} == {
-        f"gain-{i:03d}": value for i, value in enumerate(penalties)
+    assert {row["policy"]: float(row["shrinkage"]) for row in rows} == {
+        f"gain-{i:03d}": value for i, value in enumerate(shares)
     }
     assert rank("--csv", "--subsets", "2", "--precision", "bf16") == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))

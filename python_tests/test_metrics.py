@@ -69,7 +69,7 @@ def test_regret_refuses_k(k):
 
 @pytest.mark.parametrize("offset", [0, 1000])
 def test_policy_distance_matches_equation(offset, monkeypatch):
-    monkeypatch.setattr(metrics, "_CHUNK", 100)  # several chunks, the last one short
+    monkeypatch.setattr(metrics, "_ROWS", 10)  # several chunks, the last one short
     rng = np.random.default_rng(0)
     train, test = rng.normal(offset, 1, (5, 37, 3)), rng.normal(offset, 1, (4, 37, 3))
     test[2] = train[3]
@@ -78,7 +78,10 @@ def test_policy_distance_matches_equation(offset, monkeypatch):
     np.testing.assert_allclose(distance, expected.min(1), atol=1e-11)
     assert distance[2] == 0
     np.testing.assert_array_equal(nearest, expected.argmin(1))
-    np.testing.assert_allclose(metrics.policy_distances(test, train), expected, atol=1e-11)
+    together = metrics.policy_distances(test, train)
+    np.testing.assert_allclose(together, expected, atol=1e-11)
+    alone = [metrics.policy_distances(policy[None], train)[0] for policy in test]
+    np.testing.assert_array_equal(together, alone)
 
 
 def test_policy_distance_refuses_shapes():

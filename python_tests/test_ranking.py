@@ -137,61 +137,67 @@ def test_foreign_candidates_are_named(ranker, candidates):
 
 
 @pytest.mark.filterwarnings("ignore::sopr_fast.ForeignPolicyWarning")
-def test_pessimism_marks_down_what_acts_unlike_the_training_policies(ranker, candidates, tmp_path):
+def test_scores_are_drawn_to_that_of_the_nearest_training_policy(ranker, candidates, tmp_path):
     candidates |= {"odd": lambda states: -np.sign(states[:, :2])}
-    plain, doubtful = (ranker.rank(candidates, log(), pessimism=x) for x in (0, 0.5))
-    assert plain.penalties is None
-    assert np.array_equal(plain.subset_scores, doubtful.subset_scores)
+    plain, half, whole = (ranker.rank(candidates, log(), shrinkage=x) for x in (0, 0.5, None))
+    assert plain.shrinkage is None
 
     known = ladder(training_gains())
-    actions = np.stack([policy(ranker.training_policies.states.numpy()) for policy in known.values()]).astype(float)
-    own = ((actions[:, None] - actions[None]) ** 2).sum(-1).mean(-1)
+    states = ranker.training_policies.states.numpy()
+    actions, asked = (np.stack([policy(states) for policy in group.values()]) for group in (known, candidates))
+    away, own = (((x[:, None] - actions[None].astype(float)) ** 2).sum(-1).mean(-1) for x in (asked, actions))
     np.fill_diagonal(own, np.inf)
-    spread = ranker.rank(known).scores.std()
-    penalties = 0.5 * spread * np.log(1 + plain.distances / np.quantile(own.min(1), 0.9))
-    np.testing.assert_allclose(doubtful.penalties, penalties, rtol=1e-5)
-    np.testing.assert_allclose(doubtful.scores, plain.scores - penalties, rtol=1e-5)
-    assert doubtful.penalties.argmax() == 3 and "penalty" in doubtful.table() and "penalty" not in plain.table()
-
-    a, b = doubtful.subset_scores[0], doubtful.subset_scores[3]
-    errors = (a - b).std(ddof=1) / np.sqrt(5)
-    expected = norm.cdf(((a - b).mean() - penalties[0] + penalties[3]) / errors)
-    assert doubtful.win_probability[0, 3] == pytest.approx(expected, rel=1e-5)
+    share = plain.distances / (plain.distances + np.median(own.min(1)))
+    nearest = ranker.rank(known, shrinkage=0).scores[away.argmin(1)]
+    for found, amount in ((half, 0.5), (whole, 1)):
+        np.testing.assert_allclose(found.shrinkage, amount * share, rtol=1e-5)
+        expected = plain.subset_scores + found.shrinkage[:, None] * (nearest[:, None] - plain.subset_scores)
+        np.testing.assert_allclose(found.subset_scores, expected, rtol=1e-5)
+    assert whole.shrinkage.argmax() == 3 and "shrinkage" in whole.table() and "shrinkage" not in plain.table()
 
     ranker.save(tmp_path / "model.safetensors")
-    loaded = sopr_fast.load(tmp_path / "model.safetensors").rank(candidates, log(), pessimism=0.5)
-    assert np.array_equal(loaded.scores, doubtful.scores)
+    loaded = sopr_fast.load(tmp_path / "model.safetensors").rank(candidates, log())
+    assert np.array_equal(loaded.scores, whole.scores)
 
 
-def test_pessimism_is_refused_where_a_distance_is_unknown(ranker, candidates, monkeypatch):
+def test_training_policies_keep_their_scores(ranker):
+    known = ladder(training_gains())
+    assert np.array_equal(ranker.rank(known).scores, ranker.rank(known, shrinkage=0).scores)
+
+
+def test_scores_are_the_models_own_where_a_distance_is_unknown(ranker, candidates, monkeypatch):
     states = log(seed=8)
     given = candidates | {"array": candidates["gain-0.700"](states)}
     with pytest.warns(ForeignPolicyWarning, match="unknown distance to the training policies: 'array';"):
-        assert np.isfinite(ranker.rank(given, states).scores).all()
+        ranking = ranker.rank(given, states)
+    assert ranking.shrinkage is None
+    assert np.array_equal(ranking.scores[:-1], ranker.rank(candidates, states, shrinkage=0).scores)
     monkeypatch.setattr("sopr_fast.ranker.collect", None)
-    with pytest.raises(ValueError, match="pessimism needs the distance of 'array'"):
-        ranker.rank(given, states, pessimism=1)
+    with pytest.raises(ValueError, match="shrinkage needs the distance of 'array'"):
+        ranker.rank(given, states, shrinkage=1)
 
 
-def test_pessimism_marks_down_arrays_on_the_kept_subsets(ranker, candidates):
+def test_arrays_on_the_kept_subsets_have_a_distance(ranker, candidates):
     given = {name: policy(log()) for name, policy in candidates.items()}
-    expected = ranker.rank(candidates, pessimism=1).penalties
-    np.testing.assert_allclose(ranker.rank(given, pessimism=1).penalties, expected, rtol=1e-5)
-    assert (expected > 0).all()
+    expected = ranker.rank(candidates)
+    found = ranker.rank(given)
+    np.testing.assert_allclose(found.distances, expected.distances, rtol=1e-5)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+    assert (expected.shrinkage > 0).all()
 
 
 def test_arrays_on_the_training_log_have_a_distance(ranker, candidates, tmp_path):
     grown = np.concatenate([log(), log(rows=50, seed=1)])
     np.save(tmp_path / "log.npy", grown)
-    expected = ranker.rank(candidates, pessimism=1)
+    expected = ranker.rank(candidates)
     for states in (log(), torch.from_numpy(log()).double(), grown, tmp_path / "log.npy"):
         actions = grown if isinstance(states, str | os.PathLike) else np.asarray(states, np.float32)
         given = {name: policy(actions) for name, policy in candidates.items()}
         with warnings.catch_warnings():
             warnings.simplefilter("error", ForeignPolicyWarning)
-            ranking = ranker.rank(given, states, pessimism=1)
+            ranking = ranker.rank(given, states)
         np.testing.assert_allclose(ranking.distances, expected.distances, rtol=1e-5)
-        np.testing.assert_allclose(ranking.penalties, expected.penalties, rtol=1e-5)
+        np.testing.assert_allclose(ranking.shrinkage, expected.shrinkage, rtol=1e-5)
 
 
 @pytest.mark.parametrize("change", ["shorter", "other", "moved"])
@@ -211,23 +217,23 @@ def test_a_log_that_differs_in_a_remembered_row_is_another(ranker, candidates, c
     assert np.isnan(ranking.distances[:3]).all() and np.isfinite(ranking.distances[3])
 
 
-@pytest.mark.parametrize("pessimism", [-1, np.nan, np.inf, "much"])
-def test_pessimism_must_be_a_number(ranker, candidates, pessimism):
-    with pytest.raises(ValueError, match="pessimism must be a finite number, 0 or more"):
-        ranker.rank(candidates, log(), pessimism=pessimism)
+@pytest.mark.parametrize("shrinkage", [-1, np.nan, 1.5, "much"])
+def test_shrinkage_must_be_a_share(ranker, candidates, shrinkage):
+    with pytest.raises(ValueError, match="shrinkage must be (a finite number, 0 or more|from 0 to 1)"):
+        ranker.rank(candidates, log(), shrinkage=shrinkage)
 
 
-def test_equal_training_policies_leave_nothing_to_measure_pessimism_by():
+def test_equal_training_policies_leave_nothing_to_measure_shrinkage_by():
     gains = [0.2, 0.2, 1.0, 1.0]
     twins = dict(zip("abcd", (ladder([gain])[f"gain-{gain:.3f}"] for gain in gains), strict=True))
     ranker = sopr_fast.fit(twins, gains, log(), config=TINY, progress=False)
-    assert ranker.rank(twins, pessimism=1).penalties.tolist() == [0] * 4
+    assert ranker.rank(twins).shrinkage.tolist() == [0] * 4
 
 
 def test_arrays_of_actions_follow_the_states(ranker, candidates):
     states = log(seed=8)
     arrays = {name: policy(states) for name, policy in candidates.items()}
-    by_call = ranker.rank(candidates, states)
+    by_call = ranker.rank(candidates, states, shrinkage=0)
     with pytest.warns(ForeignPolicyWarning, match="unknown distance"):
         by_array = ranker.rank(arrays, states)
     np.testing.assert_allclose(by_array.subset_scores, by_call.subset_scores, rtol=1e-6)
@@ -240,9 +246,8 @@ def test_arrays_of_actions_on_the_subsets_of_another_log(ranker, candidates):
     subsets = Subsets.draw(states, 3, size=TINY.subset_size, clusters=TINY.clusters)
     with pytest.warns(ForeignPolicyWarning, match="unknown distance"):
         by_array = ranker.rank(arrays, subsets=subsets)
-    np.testing.assert_allclose(
-        by_array.subset_scores, ranker.rank(candidates, subsets=subsets).subset_scores, rtol=1e-6
-    )
+    by_call = ranker.rank(candidates, subsets=subsets, shrinkage=0)
+    np.testing.assert_allclose(by_array.subset_scores, by_call.subset_scores, rtol=1e-6)
     assert np.isnan(by_array.distances).all()
 
     logged = {name: policy(log()) for name, policy in candidates.items()}
@@ -305,20 +310,20 @@ def test_ranking_as_text_dict_and_frame(ranker, candidates):
     assert plain["order"] == ranking.order and plain["win_probability"] == ranking.win_probability.tolist()
     frame = ranking.to_pandas()
     assert frame["policy"].tolist() == ranking.order and frame.index.tolist() == [1, 2, 3]
-    assert list(frame) == ["policy", "score", "standard_error", "distance"]
+    assert list(frame) == ["policy", "score", "standard_error", "shrinkage", "distance"]
 
 
-def test_penalties_stand_beside_the_scores_that_hold_them():
+def test_shrinkage_stands_beside_the_scores_that_hold_it():
     ranking = Ranking(["a", "b"], np.array([[3.0, 5.0], [1.0, 3.0]]), np.array([0.25, 0.5]), np.array([7.0, 9.0]), 8.0)
     assert ranking.table().splitlines() == [
-        "rank  policy      score    ± error    penalty   distance",
-        "   1  a          3.7500     1.0000     0.2500     7.0000",
-        "   2  b          1.5000     1.0000     0.5000     9.0000  foreign",
+        "rank  policy      score    ± error  shrinkage   distance",
+        "   1  a          4.0000     1.0000     0.2500     7.0000",
+        "   2  b          2.0000     1.0000     0.5000     9.0000  foreign",
     ]
     frame = ranking.to_pandas()
-    assert (frame["score"] + frame["penalty"]).tolist() == [4, 2]
+    assert frame["shrinkage"].tolist() == [0.25, 0.5]
     without = Ranking(["a", "b"], ranking.subset_scores)
-    assert "penalty" not in without.table() and "penalty" not in without.to_pandas()
+    assert "shrinkage" not in without.table() and "shrinkage" not in without.to_pandas()
 
 
 def test_plot_shows_every_policy(ranker, candidates, tmp_path):

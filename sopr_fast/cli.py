@@ -81,7 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_states(ranking, required=False)
     ranking.add_argument("--subsets", type=int, metavar="N", help="subsets to score on (default: 5, or all kept)")
     ranking.add_argument(
-        "--pessimism", type=float, default=0.0, metavar="X", help="mark down candidates unlike the training policies"
+        "--shrinkage",
+        type=float,
+        metavar="X",
+        help="0 to 1 (the default): draw scores of candidates unlike the training policies to the nearest one's",
     )
     ranking.add_argument("--seed", type=int, default=0, help="of drawing subsets from --states")
     ranking.add_argument("--precision", choices=("fp32", "bf16"), help="default: that of the model")
@@ -188,7 +191,7 @@ def _rank(options: argparse.Namespace) -> None:
         options.states,
         model=options.model,
         subsets=options.subsets,
-        pessimism=options.pessimism,
+        shrinkage=options.shrinkage,
         seed=options.seed,
         precision=options.precision,
     )

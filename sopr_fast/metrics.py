@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-_ROUNDING = 1e-13  # of the sums of squares: less is rounding, not distance
-_CHUNK = 2**22  # numbers a distance takes into float64 at a time: 32 MB
+_ROWS = 1024  # states that a distance takes into float64 at a time
 
 
 def spearman(a: Any, b: Any) -> float:
@@ -99,18 +98,13 @@ def policy_distances(a_columns: Any, b_columns: Any) -> np.ndarray:
     a, b = _numbers(a_columns), _numbers(b_columns)
     if a.ndim != 3 or b.ndim != 3 or a.shape[1:] != b.shape[1:] or 0 in (*a.shape, len(b)):
         raise ValueError(f"columns must be (policies, states, width) of the same states, got {a.shape} and {b.shape}")
-    states = a.shape[1]
-    total, squares = np.zeros((2, len(a), len(b)))
-    step = max(1, _CHUNK // ((len(a) + len(b)) * a.shape[2]))
-    for first in range(0, states, step):
-        x, y = (part[:, first : first + step].astype(np.float64).reshape(len(part), -1) for part in (a, b))
-        # Distances do not change with the origin; near the policies less is lost to cancellation.
-        origin = y.mean(0)
-        x, y = x - origin, y - origin
-        squares += (x * x).sum(1)[:, None] + (y * y).sum(1)
-        total -= 2 * x @ y.T
-    total += squares
-    return np.where(total > _ROUNDING * squares, total, 0) / states
+    total = np.zeros((len(a), len(b)))
+    for first in range(0, a.shape[1], _ROWS):
+        x, y = (part[:, first : first + _ROWS].astype(np.float64) for part in (a, b))
+        for row, policy in zip(total, x, strict=True):  # one by one, so that none depends on who else is asked
+            difference = y - policy
+            row += np.einsum("bnd,bnd->b", difference, difference)
+    return total / a.shape[1]
 
 
 def _average_ranks(x: np.ndarray) -> np.ndarray:

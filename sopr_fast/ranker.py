@@ -87,7 +87,7 @@ class Ranker:
         subsets: int | Subsets | None = None,
         features: Mapping[str, Any] | None = None,
         critic: Callable[[Tensor, Tensor], Any] | None = None,
-        pessimism: float = 0.0,
+        shrinkage: float | None = None,
         seed: int = 0,
         precision: str | None = None,
         batch_size: int = 16384,
@@ -98,13 +98,14 @@ class Ranker:
         Args:
             candidates: policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like `states`.
                 How unlike the training policies an array acts is known on the log of the training alone, given again
-                or as the subsets kept with the model: elsewhere its distance is nan, and pessimism is refused.
+                or as the subsets kept with the model: elsewhere its distance is nan.
             states: (rows, dim_s) logged states, or the path of a file; None for the subsets kept with the model.
             subsets: how many (5, or all that are kept), or clustered `Subsets` to use again.
             features: the candidates', by name, if the model was trained with features.
             critic: the critic, if the model was trained with one and loaded from a file.
-            pessimism: what a candidate that acts unlike every training policy loses: this many times
-                `TrainingPolicies.penalties` of its distance. 0, the paper's way, loses nothing; 1 is a good start.
+            shrinkage: draws the scores of candidates that act unlike every training policy to the score of the
+                nearest one, by this many times `TrainingPolicies.shrinkage` of its distance, from 0, which is the
+                paper's way, to 1. By default 1, or 0 if a distance is unknown.
             seed: of drawing subsets from `states`.
             precision: "fp32" or "bf16", by default that of the model's `Config`.
             batch_size: states shown to a policy at once. Each drawn state is shown once; 13 of them as a probe, and the
@@ -121,7 +122,8 @@ class Ranker:
         """
         if precision not in (None, "fp32", "bf16"):
             raise ValueError(f"precision is {precision!r}; choose 'fp32' or 'bf16'")
-        pessimism = check_number("pessimism", pessimism)
+        if shrinkage is not None and check_number("shrinkage", shrinkage) > 1:
+            raise ValueError(f"shrinkage must be from 0 to 1, got {shrinkage}")
         timings = Timings()
         with timings.stage("drawing"):
             log = None if states is None else as_states(states)
@@ -133,14 +135,16 @@ class Ranker:
         judged = self._judged(critic)
         arrays = [policy.name for policy in policies if isinstance(policy, ArrayPolicy)]
         same_log = not arrays or self._is_training_log(log, subsets)
-        if pessimism and not same_log:
+        if shrinkage and not same_log:
             raise ValueError(
-                f"pessimism needs the distance of {arrays[0]!r} to the training policies, which is unknown: "
-                f"{_COMPARABLE}. Give the policy itself, or pessimism=0"
+                f"shrinkage needs the distance of {arrays[0]!r} to the training policies, which is unknown: "
+                f"{_COMPARABLE}. Give the policy itself, or shrinkage=0"
             )
+        if shrinkage is None:
+            shrinkage = float(same_log)
         options = {"layout": self.layout, "batch_size": batch_size}
         act = partial(collect, states=drawn.states, source=drawn.source, **options)
-        measure = partial(self.training_policies.distances, same_log=same_log, **options)
+        measure = partial(self.training_policies.nearest, same_log=same_log, **options)
         policy_bytes = 4 * len(drawn.states) * self.layout.width
         at_once = max(1, _TILE_BYTES // policy_bytes)
         tiles = [slice(first, first + at_once) for first in range(0, len(policies), at_once)]
@@ -150,7 +154,8 @@ class Ranker:
             if len(policies) * policy_bytes <= _MEMORY_BYTES:
                 with progress_bar(len(policies), "acting", "policy", show=progress) as bar:
                     acted = act(policies, progress=bar.update)
-            distances = np.concatenate([measure(policies[tile]) for tile in tiles])
+            measured = [measure(policies[tile]) for tile in tiles]
+            distances, nearest = (np.concatenate(parts) for parts in zip(*measured, strict=True))
         with timings.stage("clustering"):
             clustered = clustered or drawing.cluster(
                 self.config.clusters,
@@ -170,10 +175,14 @@ class Ranker:
                     scores.append(score_grid(self.model, clustered, columns, precision=precision, features=of_tile))
                 bar.update(len(columns))
         subset_scores = torch.cat(scores).double().numpy() * self.return_scale + self.return_mean
+        shares = None
+        if shrinkage:
+            shares = shrinkage * self.training_policies.shrinkage(distances)
+            subset_scores += shares[:, None] * (self.training_policies.scores.numpy()[nearest, None] - subset_scores)
         ranking = Ranking(
             [policy.name for policy in policies],
             subset_scores,
-            penalties=pessimism * self.training_policies.penalties(distances) if pessimism else None,
+            shrinkage=shares,
             distances=distances,
             distance_limit=self.training_policies.distance_limit,
             timings=dict(timings),

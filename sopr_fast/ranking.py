@@ -21,7 +21,7 @@ class Ranking:
     Attributes:
         names: (P,) in the order they were given.
         subset_scores: (P, S) float64; larger is better.
-        penalties: (P,) taken off the mean scores by pessimism; None without.
+        shrinkage: (P,) shares of the nearest training policy's score in them; None without.
         distances: (P,) to the nearest training policy (Eq. 3), nan where unknown, or None.
         distance_limit: beyond it a candidate counts as foreign to the training policies, or None.
         timings: seconds by stage.
@@ -29,7 +29,7 @@ class Ranking:
 
     names: list[str]
     subset_scores: np.ndarray
-    penalties: np.ndarray | None = None
+    shrinkage: np.ndarray | None = None
     distances: np.ndarray | None = None
     distance_limit: float | None = None
     timings: dict[str, float] = field(default_factory=dict)
@@ -39,8 +39,8 @@ class Ranking:
 
     @property
     def scores(self) -> np.ndarray:
-        """(P,) mean over subsets, less the penalties."""
-        return self.subset_scores.mean(1) - self._penalties
+        """(P,) mean over subsets."""
+        return self.subset_scores.mean(1)
 
     @property
     def standard_errors(self) -> np.ndarray:
@@ -77,20 +77,19 @@ class Ranking:
         count = self.subset_scores.shape[1]
         if count == 1:
             return np.full((len(self), len(self)), np.nan)
-        scores = self.subset_scores - self._penalties[:, None]
         mean, error = np.empty((2, len(self), len(self)))
-        for i, own in enumerate(scores):  # all differences at once would take P² S numbers
-            difference = own - scores
+        for i, own in enumerate(self.subset_scores):  # all differences at once would take P² S numbers
+            difference = own - self.subset_scores
             mean[i], error[i] = difference.mean(1), difference.std(1, ddof=1) / np.sqrt(count)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(mean == 0, 0.0, mean / error)
         return torch.special.ndtr(torch.from_numpy(ratio)).numpy()
 
     def columns(self) -> dict[str, np.ndarray]:
-        """(P,) each: score, standard_error, and where there are such penalty and distance."""
+        """(P,) each: score, standard_error, and where there are such shrinkage and distance."""
         columns = {"score": self.scores, "standard_error": self.standard_errors}
-        if self.penalties is not None:
-            columns["penalty"] = self.penalties
+        if self.shrinkage is not None:
+            columns["shrinkage"] = self.shrinkage
         if self.distances is not None:
             columns["distance"] = self.distances
         return columns
@@ -120,7 +119,7 @@ class Ranking:
             "standard_errors": self.standard_errors.tolist(),
             "win_probability": self.win_probability.tolist(),
             "subset_scores": self.subset_scores.tolist(),
-            "penalties": None if self.penalties is None else self.penalties.tolist(),
+            "shrinkage": None if self.shrinkage is None else self.shrinkage.tolist(),
             "distances": None if self.distances is None else self.distances.tolist(),
             "distance_limit": self.distance_limit,
             "timings": dict(self.timings),
@@ -160,10 +159,6 @@ class Ranking:
             right.set_yticks(places, [f"{np.asarray(returns)[i]:,.6g}" for i in order])
             right.set_ylabel("true return")
         return ax
-
-    @property
-    def _penalties(self) -> np.ndarray:
-        return np.zeros(len(self)) if self.penalties is None else self.penalties
 
     def _order(self) -> np.ndarray:
         return np.argsort(-self.scores, kind="stable")

@@ -12,7 +12,6 @@ from .metrics import policy_distance, policy_distances
 from .policies import ArrayPolicy, Layout, Policy, collect
 
 _FOREIGN = 3.0
-_TYPICAL_SHARE = 0.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,31 +29,30 @@ class TrainingPolicies:
     columns: Tensor
     scores: Tensor
 
-    def distances(self, policies: list[Policy], layout: Layout, *, batch_size: int, same_log: bool) -> np.ndarray:
-        """Eq. 3 for each policy; nan for arrays of actions on another log than the training's."""
-        distances = np.full(len(policies), np.nan)
+    def nearest(
+        self, policies: list[Policy], layout: Layout, *, batch_size: int, same_log: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of each policy the distance to the nearest (Eq. 3) and which that is; nan and -1 for arrays of actions on
+        another log than the training's."""
+        distances, indices = np.full(len(policies), np.nan), np.full(len(policies), -1)
         able = [i for i, policy in enumerate(policies) if same_log or not isinstance(policy, ArrayPolicy)]
         if able:
             columns = collect([policies[i] for i in able], self.states, self.source, layout, batch_size=batch_size)
-            distances[able], _ = policy_distance(self.columns.numpy(), columns.numpy())
-        return distances
+            distances[able], indices[able] = policy_distance(self.columns.numpy(), columns.numpy())
+        return distances, indices
 
     @property
     def distance_limit(self) -> float:
         """Three times the largest distance from one of them to its nearest other (Eq. 3)."""
         return _FOREIGN * float(self._apart.max())
 
-    def penalties(self, distances: np.ndarray) -> np.ndarray:
-        """What pessimism 1 takes off the scores of policies at these distances (nan where that is).
+    def shrinkage(self, distances: np.ndarray) -> np.ndarray:
+        """The share distance / (distance + d) by which scores at these distances are drawn to that of the nearest.
 
-        It is σ ln(1 + distance / d): σ is the standard deviation of the training policies' scores, d the distance
-        within which nine in ten of them have their nearest other.
+        d is the median distance from one of them to its nearest other; 0 leaves nothing to measure by, so all is 0.
         """
-        typical = float(np.quantile(self._apart, _TYPICAL_SHARE))
-        if typical == 0:
-            return np.zeros(len(distances))
-        spread = float(self.scores.std(correction=0))
-        return spread * np.log1p(distances / typical)
+        typical = float(np.median(self._apart))
+        return distances / (distances + typical) if typical > 0 else np.zeros(len(distances))
 
     @cached_property
     def _apart(self) -> np.ndarray:

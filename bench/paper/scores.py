@@ -25,7 +25,7 @@ from .manifest import Task, is_made, write_manifest
 from .offline import chosen_logs
 from .rollouts import read_return_means
 
-METHODS = ("SOPR-T", "SOPR-T, pessimism 1", "nearest policy")
+METHODS = ("SOPR-T", "SOPR-T, shrinkage 0", "nearest policy")
 _MEASURES = {
     "spearman": spearman,
     "kendall": kendall,
@@ -115,8 +115,15 @@ def _score(
 ) -> dict[str, np.ndarray]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ForeignPolicyWarning)
-        ranking = ranker.rank(
-            policies, transitions.states, subsets=task.scale.rank_subsets, pessimism=1, seed=seed + 1000
+        drawn, plain = (
+            ranker.rank(
+                policies,
+                transitions.states,
+                subsets=task.scale.rank_subsets,
+                shrinkage=shrinkage,
+                seed=seed + 1000,
+            ).scores
+            for shrinkage in (1, 0)
         )
     nearest = NearestPolicy(*train).estimate(policies, transitions, seed=seed)
-    return dict(zip(METHODS, (ranking.subset_scores.mean(1), ranking.scores, nearest.values), strict=True))
+    return dict(zip(METHODS, (drawn, plain, nearest.values), strict=True))
