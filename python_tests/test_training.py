@@ -266,9 +266,9 @@ def test_a_short_run_that_collapsed_says_so():
     ],
     ids=str,
 )
-def test_a_good_run_warns_of_nothing(options):
+def test_a_good_run_warns_of_no_collapse(options):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", CollapsedTrainingWarning)
         assert not fit(dataclasses.replace(TINY, **options)).history["collapsed"]
 
 
