@@ -179,7 +179,7 @@ def test_folder_that_callbacks_wrote(tmp_path):
         log_path=str(tmp_path),
         verbose=0,
     )
-    model = sb3.SAC("MlpPolicy", env, policy_kwargs=SMALL, learning_starts=100, device="cpu")
+    model = sb3.SAC("MlpPolicy", env, policy_kwargs=dict(SMALL), learning_starts=100, device="cpu")
     model.learn(20, callback=[CheckpointCallback(10, str(tmp_path), **every), evaluation])
     model.save_replay_buffer(tmp_path / "replay_buffer.pkl")
     assert len(list(tmp_path.iterdir())) == 2 * 3 + 2 + 1
