@@ -57,7 +57,9 @@ def demo(folder: Path, *, quick: bool = False) -> None:
 def _beside(ranking: Ranking, true: dict[str, float]) -> str:
     """The ranking's table with the true returns and their ranks."""
     best_first = sorted(ranking.names, key=lambda name: -true[name])
-    head, *lines = ranking.table().splitlines()
+    table = ranking.table().splitlines()
+    width = max(map(len, table))
+    head, *lines = (f"{line:<{width}}" for line in table)
     lines = [
         f"{line}  {true[name]:>11,.0f}  {best_first.index(name) + 1:>9}"
         for line, name in zip(lines, ranking.order, strict=True)

@@ -118,7 +118,7 @@ class Ranker:
 
         Warns:
             ForeignPolicyWarning: a candidate is further from every training policy (Eq. 3) than three times the
-                largest distance among those, or its distance is not known.
+                upper quartile of those distances among the training policies, or its distance is not known.
         """
         if precision not in (None, "fp32", "bf16"):
             raise ValueError(f"precision is {precision!r}; choose 'fp32' or 'bf16'")
@@ -297,8 +297,8 @@ def _warn_of_foreign(ranking: Ranking) -> None:
         listed = _listed([f"{ranking.names[i]!r} ({ranking.distances[i]:.3g})" for i in foreign])
         warnings.warn(
             f"unlike any training policy: {listed}; their mean squared action distance to the nearest one "
-            f"exceeds {ranking.distance_limit:.3g}, three times the largest among the training policies. Their "
-            "scores are extrapolations",
+            f"exceeds {ranking.distance_limit:.3g}, three times the upper quartile of those among the "
+            "training policies. Their scores are extrapolations",
             ForeignPolicyWarning,
             stacklevel=3,
         )

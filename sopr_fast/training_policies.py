@@ -43,8 +43,11 @@ class TrainingPolicies:
 
     @property
     def distance_limit(self) -> float:
-        """Three times the largest distance from one of them to its nearest other (Eq. 3)."""
-        return _FOREIGN * float(self._apart.max())
+        """Three times the upper quartile of the distances from each of them to its nearest other (Eq. 3).
+
+        Not the largest: the first snapshot of a training run is far from all others, and would excuse everything.
+        """
+        return _FOREIGN * float(np.quantile(self._apart, 0.75))
 
     def shrinkage(self, distances: np.ndarray) -> np.ndarray:
         """The share distance / (distance + d) by which scores at these distances are drawn to that of the nearest.
