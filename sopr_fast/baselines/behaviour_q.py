@@ -78,8 +78,8 @@ class BehaviourQ(Options):
         Args, Raises: see `FQE.estimate`.
 
         Returns:
-            Diagnostics: "uncovered" (P,), see `FQE.estimate`, "curve" (updates, seconds, loss), "critic", a `Critic` of
-            `ensemble` networks.
+            Diagnostics: "uncovered" (P,), see `FQE.estimate`, "curve" (updates, seconds, loss and values (P,) on
+            1,024 rows), "critic", a `Critic` of `ensemble` networks.
 
         Warns:
             UncertainEstimateWarning: over 0.9 of a policy is uncovered.
@@ -95,7 +95,7 @@ class BehaviourQ(Options):
         with timings.stage("coverage"):
             outside = uncovered(actions, log, progress=progress)
         with timings.stage("training"):
-            critic, curve = self._fit(log, discount, seed, checkpoint, progress)
+            critic, curve = self._fit(log, discount, seed, checkpoint, progress, watched=actions)
         with timings.stage("evaluation"):
             replicates = critic.shared_mean_values(actions, log.evaluated_rows(), progress=progress)
         return Estimates(
@@ -108,7 +108,13 @@ class BehaviourQ(Options):
         )
 
     def _fit(
-        self, log: Log, discount: float, seed: int, checkpoint: str | os.PathLike | None, progress: bool
+        self,
+        log: Log,
+        discount: float,
+        seed: int,
+        checkpoint: str | os.PathLike | None,
+        progress: bool,
+        watched: PolicyActions | None = None,
     ) -> tuple[Critic, dict[str, list]]:
         usable = log.transitions.terminals | (log.next < log.count).cpu().numpy()
         if not usable.any():
@@ -125,12 +131,15 @@ class BehaviourQ(Options):
             target_rate=self.target_rate,
             seed=seed,
         )
+        critic = Critic(learner.target, learner.scale, log)
+        few = log.evaluated_rows(1024)
         curve = learn(
             learner,
             self.updates,
             description="SARSA critic",
+            watch=watched and (lambda: critic.shared_mean_values(watched, few).mean(1).tolist()),
             checkpoint=checkpoint,
-            identity=(self, discount, seed, *log.identity()),
+            identity=(self, discount, seed, *(watched or log).identity()),
             progress=progress,
         )
-        return Critic(learner.target, learner.scale, log), curve
+        return critic, curve
