@@ -8,17 +8,21 @@ import pytest
 import torch
 from mdps import Linear, LinearGain, TablePolicy, Tabular
 
-from sopr_fast.baselines import FQE, ImportanceWeighting
+from sopr_fast.baselines import FQE, DualDICE, ImportanceWeighting
 
 pytestmark = pytest.mark.slow
 
 
-def test_importance_weighting_is_that_of_scope_rl():
+def scope_rl(module: str):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        peer = pytest.importorskip(
-            "scope_rl.ope.discrete", reason="no SCOPE-RL: pip install scope-rl", exc_type=ImportError
+        return pytest.importorskip(
+            f"scope_rl.ope.{module}", reason="no SCOPE-RL: pip install scope-rl", exc_type=ImportError
         )
+
+
+def test_importance_weighting_is_that_of_scope_rl():
+    peer = scope_rl("discrete")
     mdp = Tabular.random(seed=2)
     behaviour = 0.5 * mdp.policy(10) + 0.5 / 3
     tables = {f"table-{i}": mdp.policy(i) for i in range(3)}
@@ -36,6 +40,39 @@ def test_importance_weighting_is_that_of_scope_rl():
             gamma=0.9,
         )
         assert value == pytest.approx(theirs, rel=1e-4)
+
+
+def test_dual_dice_is_that_of_scope_rl():
+    """Within 3 % of each other, where the policies' values are 20 % apart."""
+    learning = scope_rl("weight_value_learning")
+    networks = scope_rl("weight_value_learning.function")
+    discount, length, size = 0.9, 50, {"n_actions": 3, "state_dim": 5, "device": "cpu"}
+    mdp = Tabular.random(seed=2)
+    tables = [mdp.policy(i) for i in (1, 2)]
+    log = mdp.log(0.5 * mdp.policy(10) + 0.5 / 3, 400, length, seed=0)
+    ours = DualDICE(hidden=(), updates=3000, batch_size=512, nu_rate=1e-2, zeta_rate=1e-2).estimate(
+        {f"table-{i}": TablePolicy(table) for i, table in enumerate(tables)}, log, discount=discount, progress=False
+    )
+    states, actions = log.states.astype(np.float32), log.actions.argmax(1)
+    for value, table in zip(ours.values, tables, strict=True):
+        torch.manual_seed(0)
+        learner = learning.DiscreteDiceStateActionWightValueLearning(
+            networks.DiscreteQFunction(**size),
+            networks.DiscreteStateActionWeightFunction(**size, enable_gradient_reversal=True),
+            gamma=discount,
+            method="dual_dice",
+            batch_size=512,
+            device="cpu",
+        )
+        asked = table[log.states.argmax(1)]
+        for rate, steps in ((0.1, 4000), (0.01, 2000)):  # its gradient descent is noisy at the rate that gets there
+            learner.q_lr = learner.w_lr = rate
+            learner.fit(
+                length, states, actions, log.rewards, asked, n_steps=steps, n_steps_per_epoch=steps, random_state=0
+            )
+        ratios = learner.predict_weight(states, actions)
+        theirs = (ratios * log.rewards).sum() / ratios.sum() / (1 - discount)
+        assert value == pytest.approx(theirs, rel=0.03)
 
 
 def test_fqe_is_that_of_d3rlpy():
