@@ -130,11 +130,13 @@ def test_rank_says_what_is_wrong_in_one_line(files, capsys):
     assert fit() == 0
     np.save("wide.npy", np.zeros((600, 5)))
     np.save("short.npy", np.zeros((599, 2)))
+    torch.save(torch.nn.Linear(7, 2), "wrong.pt")
     capsys.readouterr()
     for options, message in [
         ("--states wide.npy", "5"),
         ("--policies short.npy", "'short' has actions for 599 states, the data has 600"),
         ("--subsets 100", "100 subsets"),
+        ("--policies wrong.pt --trust", "policy 'wrong' raised RuntimeError"),
     ]:
         assert rank(*options.split()) == 2
         error = capsys.readouterr().err

@@ -38,3 +38,10 @@ def test_broken_returns(tmp_path, text, message):
     (tmp_path / "r.csv").write_text(text)
     with pytest.raises(ValueError, match=re.escape(message)):
         read_returns(tmp_path / "r.csv", NAMES)
+
+
+@pytest.mark.parametrize("content", ["a,1\nß,2\n".encode("latin-1"), b"PK\x03\x04\xe6", b"a," + b"1" * 200_000])
+def test_returns_that_are_no_text(tmp_path, content):
+    (tmp_path / "r.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=r"r\.csv: not a CSV file in UTF-8"):
+        read_returns(tmp_path / "r.csv", NAMES)

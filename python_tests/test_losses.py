@@ -74,3 +74,9 @@ def test_preferences_fill_their_mirror_image():
 def test_bad_preferences(y, message):
     with pytest.raises(ValueError, match=message):
         losses.check_preferences(y, ["a", "b"])
+
+
+@pytest.mark.parametrize("y", [[["a", "b"], ["c", "d"]], [[0, 1], [0]]], ids=["text", "ragged"])
+def test_preferences_must_be_numbers(y):
+    with pytest.raises(TypeError, match="preferences must be numbers"):
+        losses.check_preferences(y, ["a", "b"])

@@ -43,7 +43,7 @@ RETURNS = {
     "object": (lambda s: object(), "'x' returned object, expected an array"),
     "meta": (lambda s: torch.empty(len(s), DA, device="meta"), "'x' returned a tensor on the meta device"),
     "nan": (lambda s: np.where(s == s[2, 0], np.nan, s)[:, :3], "'x' returned nan at state row 5"),
-    "inf": (lambda s: np.where(s == s[2, 0], -np.inf, s)[:, :3], "'x' returned inf at state row 5"),
+    "inf": (lambda s: np.where(s == s[2, 0], -np.inf, s)[:, :3], "'x' returned -inf at state row 5"),
     "nan deviation": (lambda s: Gaussian(good(s), good(s) * np.nan), "'x' returned nan at state row 1"),
     "negative deviation": (lambda s: Gaussian(good(s), -1.0), "a negative standard deviation"),
     "deviation's shape": (lambda s: Gaussian(good(s), s[:, :2]), "of shape (13, 2), expected (13, 3)"),

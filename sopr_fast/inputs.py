@@ -18,8 +18,11 @@ def read_returns(path: Path, names: list[str]) -> dict[str, float]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = [(line, [cell.strip() for cell in row]) for line, row in enumerate(csv.reader(file), 1) if row]
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [(line, [cell.strip() for cell in row]) for line, row in enumerate(csv.reader(file), 1) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: not a CSV file in UTF-8: {error}") from error
     if not rows:
         raise ValueError(f"{path}: no returns in it")
     at = [0, 1]

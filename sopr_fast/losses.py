@@ -24,9 +24,13 @@ def check_preferences(preferences: object, names: list[str]) -> Tensor:
     """Labels given by the user: (M, M) of 0, 0.5, 1, or nan for a pair that is unknown.
 
     Raises:
+        TypeError: not numbers.
         ValueError: wrong shape or value, both directions given and contradicting, or no pair at all.
     """
-    y = np.array(preferences, np.float32)
+    try:
+        y = np.array(preferences, np.float32)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"preferences must be numbers: {error}") from error
     count = len(names)
     if y.shape != (count, count):
         raise ValueError(f"preferences must have shape ({count}, {count}), got {y.shape}")

@@ -73,6 +73,8 @@ def as_states(states: Any) -> np.ndarray | StoredStates:
         states = read_minari_states(states)
     if isinstance(states, StoredStates):
         return states
+    if isinstance(states, np.ma.MaskedArray):
+        states = states.astype(np.float32).filled(np.nan)
     if isinstance(states, Tensor):
         states = states.detach().cpu()
         states = (states.float() if states.dtype == torch.bfloat16 else states).numpy()

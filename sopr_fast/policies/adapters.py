@@ -99,7 +99,7 @@ def _adapt(
         return [Called(name, item, action_count)]
     raise TypeError(
         f"{origin} is {_kind(item)}, expected a callable, a torch module, an object with predict, "
-        "an array of actions or a path"
+        "an array of actions, Gaussian or Probabilities of arrays, or a path"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch import distributions as dist
+
+_TOO_LARGE = 1e15  # sums of squares must be float32 numbers
 
 
 class Gaussian(NamedTuple):
@@ -192,14 +195,15 @@ _EXPECTED = "an array or tensor of actions, or a distribution"
 
 
 def check_finite(name: str, values: Tensor, source: Tensor | None) -> None:
-    """Raises where `values` (N, width) are first nan or infinite, as the row of the user's states."""
-    finite = values.isfinite()
-    if finite.all():
+    """Raises where `values` (N, width) are first nan, infinite or too large, as the row of the user's states."""
+    fine = values.abs() < _TOO_LARGE
+    if fine.all():
         return
-    at = int((~finite.all(1)).nonzero()[0])
-    value = "nan" if values[at].isnan().any() else "inf"
+    at = int((~fine.all(1)).nonzero()[0])
+    value = float(values[at][~fine[at]][0])
     row = at if source is None else int(source[at])
-    raise ValueError(f"policy {name!r} returned {value} at state row {row}")
+    excess = f", too large to reckon with (limit {_TOO_LARGE:g})" if math.isfinite(value) else ""
+    raise ValueError(f"policy {name!r} returned {value:g} at state row {row}{excess}")
 
 
 def _short(values: Tensor) -> str:
