@@ -80,6 +80,34 @@ def test_a_newer_model_is_refused(path):
         sopr_fast.load(path)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d, t: d.pop("layout"), "is damaged: KeyError: 'layout'"),
+        (lambda d, t: d.pop("format"), "has format None"),
+        (lambda d, t: d.update(format=1), "has format 1"),
+        (lambda d, t: d["config"].update(later=1), "is damaged: .*later"),
+        (lambda d, t: t.popitem(), "is damaged: "),
+        (lambda d, t: d.clear(), "is not a model of sopr_fast"),
+    ],
+)
+def test_an_incomplete_model_is_refused(path, change, message):
+    with safe_open(path, "pt") as file:
+        description = json.loads(file.metadata()["sopr_fast"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    change(description, tensors)
+    save_file(tensors, path, {"sopr_fast": json.dumps(description)})
+    with pytest.raises(ValueError, match=rf"{path.name} {message}"):
+        sopr_fast.load(path)
+
+
+@pytest.mark.parametrize("metadata", ["no JSON", "[]"])
+def test_a_file_whose_description_cannot_be_read_is_foreign(path, metadata):
+    save_file({"x": torch.zeros(2)}, path, {"sopr_fast": metadata})
+    with pytest.raises(ValueError, match="is not a model of sopr_fast"):
+        sopr_fast.load(path)
+
+
 def test_a_failed_write_leaves_the_old_file(path, monkeypatch):
     before = path.read_bytes()
 

@@ -52,6 +52,12 @@ def test_a_candidate_that_fails_late_fails_before_clustering(ranker, candidates,
         ranker.rank(candidates | late, log())
 
 
+def test_a_model_that_gives_no_numbers_says_so(ranker, candidates, monkeypatch):
+    monkeypatch.setattr("sopr_fast.ranker.score_grid", lambda *_, **__: torch.full((3, 5), torch.nan))
+    with pytest.raises(ValueError, match="scores that are not finite"):
+        ranker.rank(candidates, log())
+
+
 def test_five_subsets_are_a_prefix_of_twelve(ranker, candidates):
     few, many = ranker.rank(candidates, log(), subsets=5), ranker.rank(candidates, log(), subsets=12)
     assert np.array_equal(few.subset_scores, many.subset_scores[:, :5])
@@ -172,13 +178,15 @@ def test_training_policies_keep_their_scores(ranker):
     assert np.array_equal(ranker.rank(known).scores, ranker.rank(known, shrinkage=0).scores)
 
 
-def test_scores_are_the_models_own_where_a_distance_is_unknown(ranker, candidates, monkeypatch):
+def test_a_score_is_the_models_own_where_its_distance_is_unknown(ranker, candidates, monkeypatch):
     states = log(seed=8)
     given = candidates | {"array": candidates["gain-0.700"](states)}
     with pytest.warns(ForeignPolicyWarning, match="unknown distance to the training policies: 'array';"):
         ranking = ranker.rank(given, states)
-    assert ranking.shrinkage is None
-    assert np.array_equal(ranking.scores[:-1], ranker.rank(candidates, states, shrinkage=0).scores)
+    assert ranking.shrinkage[-1] == 0 and (ranking.shrinkage[:-1] > 0).all()
+    assert np.array_equal(ranking.scores[:-1], ranker.rank(candidates, states).scores)
+    own = ranker.rank(candidates, states, shrinkage=0).subset_scores[ranking.names.index("gain-0.700")]
+    np.testing.assert_allclose(ranking.subset_scores[-1], own, rtol=1e-6)
     monkeypatch.setattr("sopr_fast.ranker.collect", None)
     with pytest.raises(ValueError, match="shrinkage needs the distance of 'array'"):
         ranker.rank(given, states, shrinkage=1)

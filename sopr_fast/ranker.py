@@ -105,7 +105,7 @@ class Ranker:
             critic: the critic, if the model was trained with one and loaded from a file.
             shrinkage: draws the scores of candidates that act unlike every training policy to the score of the
                 nearest one, by this many times `TrainingPolicies.shrinkage` of its distance, from 0, which is the
-                paper's way, to 1. By default 1, or 0 if a distance is unknown.
+                paper's way, to 1. By default 1, where the distance is known.
             seed: of drawing subsets from `states`.
             precision: "fp32" or "bf16", by default that of the model's `Config`.
             batch_size: states shown to a policy at once. Each drawn state is shown once; 13 of them as a probe, and the
@@ -141,7 +141,7 @@ class Ranker:
                 f"{_COMPARABLE}. Give the policy itself, or shrinkage=0"
             )
         if shrinkage is None:
-            shrinkage = float(same_log)
+            shrinkage = 1.0
         options = {"layout": self.layout, "batch_size": batch_size}
         act = partial(collect, states=drawn.states, source=drawn.source, **options)
         measure = partial(self.training_policies.nearest, same_log=same_log, **options)
@@ -175,9 +175,12 @@ class Ranker:
                     scores.append(score_grid(self.model, clustered, columns, precision=precision, features=of_tile))
                 bar.update(len(columns))
         subset_scores = torch.cat(scores).double().numpy() * self.return_scale + self.return_mean
+        if not np.isfinite(subset_scores).all():
+            raise ValueError("the model gives scores that are not finite: its training failed")
         shares = None
         if shrinkage:
             shares = shrinkage * self.training_policies.shrinkage(distances)
+            shares[np.isnan(distances)] = 0
             subset_scores += shares[:, None] * (self.training_policies.scores.numpy()[nearest, None] - subset_scores)
         ranking = Ranking(
             [policy.name for policy in policies],
@@ -309,7 +312,7 @@ def _warn_of_unknown(ranking: Ranking) -> None:
     if len(unknown):
         warnings.warn(
             f"unknown distance to the training policies: {_listed([repr(ranking.names[i]) for i in unknown])}; "
-            f"{_COMPARABLE}. Their scores may be extrapolations",
+            f"{_COMPARABLE}. Their scores may be extrapolations, and are not drawn to known ones",
             ForeignPolicyWarning,
             stacklevel=3,
         )
@@ -325,14 +328,21 @@ def load(path: str | os.PathLike) -> Ranker:
     Raises:
         FileNotFoundError: there is no such file.
         IsADirectoryError: it is a folder.
-        ValueError: the file is truncated, of another kind, or of a newer format.
+        ValueError: the file is truncated, damaged, of another kind, or of another format.
     """
     tensors, description = load_tensors(path, "model")
-    if description["format"] > _FORMAT:
+    if description.get("format") != _FORMAT:
         raise ValueError(
-            f"{path} has format {description['format']}, written by sopr_fast {description['sopr_fast']}; "
-            f"this version ({__version__}) reads up to {_FORMAT}"
+            f"{path} has format {description.get('format')}, written by sopr_fast {description.get('sopr_fast')}; "
+            f"this version ({__version__}) reads format {_FORMAT}"
         )
+    try:
+        return _restored(tensors, description)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _restored(tensors: dict[str, Tensor], description: dict[str, Any]) -> Ranker:
     weights, known, subsets, critic = by_prefix(tensors, "model", "training_policies", "subsets", "critic")
     layout = Layout.from_dict(description["layout"])
     input_dim = description["state_dim"] + layout.width + len(critic.get("mean", ()))
