@@ -8,6 +8,7 @@ from problems import TINY, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
 from sopr_fast import Config, Subsets
+from sopr_fast.fitting import check_returns
 from sopr_fast.policies import Probabilities
 
 QUICK = dataclasses.replace(TINY, steps=2, subsets=2)
@@ -49,6 +50,9 @@ def with_nan(actions):
         ({"returns": GAINS, "config": dataclasses.replace(QUICK, tie_margin=9.0)}, ValueError, "are equal"),
         ({"returns": [1, 2, np.nan, 4, 5]}, ValueError, "return of policy 'gain-.*' is nan"),
         ({"returns": ["a"] * 5}, TypeError, "returns must be numbers"),
+        ({"returns": ["1", "2", "3", "4", "5"]}, TypeError, "returns must be numbers"),
+        ({"states": np.ma.masked_equal(log(), log()[3, 0])}, ValueError, "states are not finite .* at row 3"),
+        ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a * 1e30)}}, ValueError, "'bad' .* too large"),
         ({"returns": {"gain-0.100": 1.0}}, ValueError, "hold nothing for policy"),
         ({"preferences": np.eye(5)}, ValueError, "returns or preferences, not both"),
         (
@@ -81,6 +85,15 @@ def test_bad_input_is_refused_before_clustering(changes, error, message, monkeyp
     monkeypatch.setattr(sopr_fast.ops, "kmeans", None)
     with pytest.raises(error, match=message):
         fit(**changes)
+
+
+def test_returns_may_have_an_index_of_names():
+    pandas = pytest.importorskip("pandas")
+    names = list(ladder(GAINS))
+    by_name = pandas.Series(dict(zip(names[::-1], GAINS[::-1], strict=True)))
+    by_position = pandas.Series(GAINS)
+    for series in (by_name, by_position, torch.tensor(GAINS, dtype=torch.bfloat16)):
+        np.testing.assert_allclose(check_returns(series, names), GAINS, rtol=1e-2)
 
 
 @pytest.mark.parametrize(

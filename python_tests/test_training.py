@@ -189,11 +189,24 @@ def test_a_killed_run_resumes_to_the_same_model(validation, tmp_path, monkeypatc
     assert resumed.history == whole.history
 
 
-def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint.safetensors"
     fit(dataclasses.replace(TINY, steps=2), checkpoint=path)
-    with pytest.raises(ValueError, match="other policies, returns, states, features, options or seed"):
-        fit(dataclasses.replace(TINY, steps=3), checkpoint=path)
+    same_names = dict(zip(ladder(training_gains()), ladder(training_gains()[::-1]).values(), strict=True))
+    for policies, states in ((ladder(training_gains()), log(seed=9)), (same_names, log())):
+        with pytest.raises(ValueError, match="other policies, returns, states, features, options or seed"):
+            sopr_fast.fit(
+                policies,
+                training_gains(),
+                states,
+                config=dataclasses.replace(TINY, steps=2),
+                checkpoint=path,
+                progress=False,
+            )
+    monkeypatch.setattr("sopr_fast.fitting.probe", None)
+    for change in ({"config": dataclasses.replace(TINY, steps=3)}, {"seed": 1}, {"returns": -training_gains()}):
+        with pytest.raises(ValueError, match="other policies, returns, states, features, options or seed"):
+            fit(**{"config": dataclasses.replace(TINY, steps=2), "checkpoint": path, **change})
 
 
 def test_a_file_that_is_no_checkpoint_is_refused_before_any_policy_acts(tmp_path, monkeypatch):
@@ -237,6 +250,32 @@ def test_a_collapsed_run_is_helped_and_said(monkeypatch):
         ranker = fit(dataclasses.replace(TINY, steps=60))
     assert ranker.history["restarts"] == 1 and not ranker.history["collapsed"]
     assert ranker.rank(ladder([0.3, 1.2]), log()).best == "gain-1.200"
+
+
+def test_a_run_that_collapsed_late_is_judged_by_the_weights_it_kept(monkeypatch):
+    step = training._Trainer.step
+
+    def loses_all_at_the_end(self):
+        if self.at.step == TINY.steps - 12:
+            for parameter in self.model.score.parameters():
+                parameter.detach().zero_()
+                parameter.requires_grad_(False)
+        step(self)
+
+    monkeypatch.setattr(training, "_RESTARTS", 0)
+    monkeypatch.setattr(training._Trainer, "step", loses_all_at_the_end)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CollapsedTrainingWarning)
+        ranker = fit(validation=(ladder([0.33, 0.88]), [0.33, 0.88]))
+    assert ranker.history["loss"][-1] == pytest.approx(math.log(2)) and not ranker.history["collapsed"]
+    assert ranker.rank(ladder([0.3, 1.2]), log()).best == "gain-1.200"
+
+
+def test_scores_that_are_not_finite_count_as_collapsed():
+    wild = dataclasses.replace(TINY, learning_rate=1e6, gradient_clip=0, warmup_steps=0)
+    with pytest.warns(CollapsedTrainingWarning, match="means nothing"):
+        ranker = fit(wild, validation=(ladder([0.33, 0.88]), [0.33, 0.88]))
+    assert ranker.history["collapsed"]
 
 
 def test_a_run_that_cannot_be_helped_says_so():

@@ -33,17 +33,18 @@ def check_place(path: str | os.PathLike | None) -> None:
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
 
 
-def check_checkpoint(path: str | os.PathLike | None, kind: str) -> None:
-    """Raises where a run can neither begin a checkpoint at `path` nor go on from the one there, if a path is given.
+def check_checkpoint(path: str | os.PathLike | None, kind: str) -> dict[str, Any] | None:
+    """The description of the checkpoint at `path`, if there is one; raises where a run can neither begin nor go on.
 
     Raises:
         OSError: see `check_place`.
         ValueError: the file there is truncated or of another kind.
     """
     check_place(path)
-    if path is not None and Path(path).exists():
-        with _opened(path, kind):
-            pass
+    if path is None or not Path(path).exists():
+        return None
+    with _opened(path, kind) as (_, description):
+        return description
 
 
 @contextlib.contextmanager
@@ -96,12 +97,20 @@ def _opened(path: str | os.PathLike, kind: str) -> Iterator[tuple[safe_open, dic
         raise IsADirectoryError(f"cannot read {path}: it is a folder")
     try:
         with safe_open(path, "pt") as file:
-            description = json.loads((file.metadata() or {}).get(_KEY, "{}"))
+            description = _description(file)
             if description.get("kind") != kind:
                 raise ValueError(f"{path} is not a {kind} of sopr_fast")
             yield file, description
     except SafetensorError as error:
         raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+
+
+def _description(file: safe_open) -> dict[str, Any]:
+    try:
+        description = json.loads((file.metadata() or {}).get(_KEY, "{}"))
+    except json.JSONDecodeError:
+        return {}
+    return description if isinstance(description, dict) else {}
 
 
 def by_prefix(tensors: dict[str, Tensor], *prefixes: str) -> list[dict[str, Tensor]]:

@@ -25,7 +25,7 @@ from .ranker import Ranker
 from .scoring import score_grid
 from .subsets import Drawing, Subsets
 from .timing import Timings
-from .training import CHECKPOINT, Objective, Validation, train
+from .training import CHECKPOINT, Objective, Validation, check_same_run, train
 from .training_policies import TrainingPolicies
 
 _MEMORY_BYTES = 1 << 30
@@ -85,7 +85,7 @@ def fit(
     config = config or Config()
     seed = check_integer("seed", seed, 0)
     keep_subsets = check_integer("keep_subsets", keep_subsets, 0)
-    check_checkpoint(checkpoint, CHECKPOINT)
+    begun = check_checkpoint(checkpoint, CHECKPOINT)
     if states is None:
         raise ValueError("states are needed: the logged states the policies act on")
     timings = Timings()
@@ -111,6 +111,8 @@ def fit(
             mean, scale = float(labels.mean()), float(labels.std())
         objective = Objective.from_returns(config, labels, mean, scale)
     validated = None if validation is None else _check_validation(validation, len(log), config)
+    fingerprint = _label_fingerprint(config, seed, names, labels, validated)
+    check_same_run(checkpoint, begun, [fingerprint])
     known = None if features is None else read_features(features, names)
     known_validated = None
     if validated and features is not None:
@@ -152,7 +154,7 @@ def fit(
             config=config,
             seed=seed,
             checkpoint=checkpoint,
-            fingerprint=_fingerprint(config, seed, names, labels, validated, subsets, columns, known, known_validated),
+            fingerprint=[fingerprint, _data_fingerprint(subsets, columns, known, known_validated)],
             progress=progress,
         )
     scores = _mean_scores(model, subsets, columns[: len(trained)], known)
@@ -190,14 +192,17 @@ def check_returns(returns: Any, names: list[str]) -> np.ndarray:
     """
     if returns is None:
         raise ValueError("returns are needed (or preferences)")
-    if isinstance(returns, Mapping):
+    if _is_by_name(returns):
         if missing := [name for name in names if name not in returns]:
             raise ValueError(f"returns hold nothing for policy {missing[0]!r}")
         returns = [returns[name] for name in names]
     if isinstance(returns, Tensor):
-        returns = returns.detach().cpu()
+        returns = returns.detach().cpu().double()
     try:
-        values = np.asarray(returns, np.float64)
+        values = np.asarray(returns)
+        if values.dtype.kind in "SU":
+            raise ValueError("they are text")
+        values = values.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(f"returns must be numbers: {error}") from error
     if values.shape != (len(names),):
@@ -206,6 +211,13 @@ def check_returns(returns: Any, names: list[str]) -> np.ndarray:
         i = int(np.argmin(np.isfinite(values)))
         raise ValueError(f"the return of policy {names[i]!r} is {values[i]}")
     return values
+
+
+def _is_by_name(returns: Any) -> bool:
+    """A mapping, or what has an index of names, such as a pandas series."""
+    return isinstance(returns, Mapping) or (
+        hasattr(returns, "keys") and any(isinstance(key, str) for key in returns.keys())  # noqa: SIM118
+    )
 
 
 def _check_validation(
@@ -266,22 +278,21 @@ def _mean_scores(model: ScoringModel, subsets: Subsets, columns: Tensor, feature
     return score_grid(model, subsets, columns, first, features=features).double().mean(1)
 
 
-def _fingerprint(
-    config: Config,
-    seed: int,
-    names: list[str],
-    labels: np.ndarray,
-    validated: tuple[list[Policy], np.ndarray] | None,
-    subsets: Subsets,
-    columns: Tensor,
-    *features: Tensor | None,
+def _label_fingerprint(
+    config: Config, seed: int, names: list[str], labels: np.ndarray, validated: tuple[list[Policy], np.ndarray] | None
 ) -> str:
-    """Tells one training run from another; of the columns, a sample."""
+    """Tells one training run from another by all that is known before any policy acts."""
     digest = hashlib.sha256(json.dumps([config.to_dict(), seed, names], sort_keys=True).encode())
     digest.update(labels.tobytes())
     if validated:
         digest.update(json.dumps([policy.name for policy in validated[0]]).encode())
         digest.update(validated[1].tobytes())
+    return digest.hexdigest()
+
+
+def _data_fingerprint(subsets: Subsets, columns: Tensor, *features: Tensor | None) -> str:
+    """The same by the rest; of the columns, a sample."""
+    digest = hashlib.sha256()
     for tensor in (subsets.rows, subsets.states, *(known for known in features if known is not None)):
         digest.update(tensor.numpy().tobytes())
     every = max(1, columns.shape[1] // _SAMPLED_STATES)

@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ def train(
     config: Config,
     seed: int,
     checkpoint: str | os.PathLike | None = None,
-    fingerprint: str = "",
+    fingerprint: Sequence[str] = (),
     progress: bool = False,
 ) -> tuple[ScoringModel, dict[str, Any]]:
     """A model in eval mode with the weights to use, and the history of its training.
@@ -127,6 +127,19 @@ def train(
     if checkpoint is not None:
         trainer.save(checkpoint, fingerprint)
     return trainer.finish()
+
+
+def check_same_run(path: str | os.PathLike, description: dict[str, Any] | None, fingerprint: Sequence[str]) -> None:
+    """Raises where the checkpoint so described, if any, is of another run as far as `fingerprint` tells.
+
+    Args:
+        fingerprint: all parts that `train` is given, or the first ones.
+    """
+    if description is not None and description["fingerprint"][: len(fingerprint)] != [*fingerprint]:
+        raise ValueError(
+            f"checkpoint {path} is of a run with other policies, returns, states, features, options or seed; "
+            "delete it or name another file"
+        )
 
 
 class _Trainer:
@@ -201,7 +214,7 @@ class _Trainer:
             self.model, self.subsets, validation.columns, torch.from_numpy(chosen), features=validation.features
         ).mean(1)
         loss = validation.objective.loss(scores).item()
-        correlation = spearman(validation.returns, scores.numpy())
+        correlation = spearman(validation.returns, scores.numpy()) if scores.isfinite().all() else math.nan
         self.at.record(validation_loss=loss, validation_rank_correlation=correlation)
         quality = -loss if self.config.validation_metric == "loss" else correlation
         if quality >= self.at.best:
@@ -211,20 +224,27 @@ class _Trainer:
     def collapsed(self) -> bool:
         if self.at.step < _FEWEST_STEPS_TO_JUDGE:
             return self._scores_are_equal()
-        recent = np.mean(self.at.history["loss"][-_COLLAPSE_WINDOW:])
-        gained = self.objective.flat - recent
+        return self._is_flat(np.mean(self.at.history["loss"][-_COLLAPSE_WINDOW:]))
+
+    def _is_flat(self, loss: float) -> bool:
+        gained = self.objective.flat - loss
         return not gained > 0.02 * (self.objective.flat - self.objective.floor)
 
     def _scores_are_equal(self) -> bool:
-        """But for rounding, on the first subset; the loss of a short run, too noisy, does not tell."""
+        """But for rounding; the loss of a short run, too noisy, does not tell."""
+        scores = self._first_scores()
+        return not scores.max() - scores.min() > _EQUAL * scores.abs().max()
+
+    def _first_scores(self) -> Tensor:
+        """(M,) of the training policies on the first subset."""
         first = torch.zeros(1, dtype=torch.int64)
-        scores = score_grid(self.model, self.subsets, self.columns, first, precision="fp32", features=self.features)
-        return (scores.max() - scores.min()).item() <= _EQUAL * scores.abs().max().item()
+        grid = score_grid(self.model, self.subsets, self.columns, first, precision="fp32", features=self.features)
+        return grid[:, 0]
 
     def restart(self) -> None:
         warnings.warn(
-            f"training collapsed: after {self.at.step} steps all policies score alike (loss "
-            f"{self.at.history['loss'][-1]:.3f}, {self.objective.flat:.3f} if they are equal); starting afresh with "
+            f"training collapsed: after {self.at.step} steps it does no better than equal scores for all (loss "
+            f"{self.at.history['loss'][-1]:.3f}, theirs {self.objective.flat:.3f}); starting afresh with "
             f"{_RESTART_RATE} times the learning rate",
             CollapsedTrainingWarning,
             stacklevel=4,
@@ -235,7 +255,8 @@ class _Trainer:
     def finish(self) -> tuple[ScoringModel, dict[str, Any]]:
         if self.at.best_step is not None:
             self.model.load_state_dict(self.best_weights)
-        collapsed = self.collapsed()
+        # A run that collapsed late may have kept weights from before.
+        collapsed = self.collapsed() and self._is_flat(self.objective.loss(self._first_scores()).item())
         if collapsed:
             warnings.warn(
                 "training collapsed: all policies score alike, and a ranking by this model means nothing; a lower "
@@ -251,20 +272,16 @@ class _Trainer:
         }
         return self.model.eval(), history
 
-    def save(self, path: str | os.PathLike, fingerprint: str) -> None:
+    def save(self, path: str | os.PathLike, fingerprint: Sequence[str]) -> None:
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         tensors |= {f"best.{name}": value for name, value in self.best_weights.items()}
         for i, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"adam.{i}.{name}": value for name, value in state.items()}
-        save_tensors(path, tensors, CHECKPOINT, {"fingerprint": fingerprint, "progress": vars(self.at)})
+        save_tensors(path, tensors, CHECKPOINT, {"fingerprint": [*fingerprint], "progress": vars(self.at)})
 
-    def restore(self, path: str | os.PathLike, fingerprint: str) -> None:
+    def restore(self, path: str | os.PathLike, fingerprint: Sequence[str]) -> None:
         tensors, description = load_tensors(path, CHECKPOINT)
-        if description["fingerprint"] != fingerprint:
-            raise ValueError(
-                f"checkpoint {path} is of a run with other policies, returns, states, features, options or seed; "
-                "delete it or name another file"
-            )
+        check_same_run(path, description, fingerprint)
         weights, self.best_weights, moments = by_prefix(tensors, "model", "best", "adam")
         self.at = Progress(**description["progress"])
         self.model.load_state_dict(weights)
