@@ -23,6 +23,7 @@ from sopr_fast.baselines import (
 )
 from sopr_fast.data import Transitions, load
 from sopr_fast.metrics import policy_distance
+from sopr_fast.policies import Gaussian
 
 SMALL = {"updates": 30, "batch_size": 32, "hidden": (8,)}
 METHODS = {
@@ -245,6 +246,43 @@ def test_disjoint_support_is_no_confident_weighting(fitted, disjoint):
     effective = found.diagnostics["effective_sample_size"]
     assert effective[0] == 0 and effective[1] > 100
     assert math.isnan(found.standard_errors[0]) and found.standard_errors[1] < 0.5
+
+
+@loud
+def test_support_lost_after_the_first_step_is_no_confident_weighting():
+    """In the second state, where all stay, the log takes the first action only, a policy the other, and one both."""
+    step = np.zeros((2, 2, 2))
+    step[..., 1] = 1
+    mdp = Tabular(step, np.zeros((2, 2)), np.array([[1.0, 1.0], [1.0, -100.0]]), np.array([1.0, 0.0]))
+    log = mdp.log(np.array([[0.5, 0.5], [1.0, 0.0]]), 200, 20, seed=0, log_probs=True)
+    asked = {
+        "other": TablePolicy(np.array([[0.5, 0.5], [0.0, 1.0]])),
+        "both": TablePolicy(np.array([[0.5, 0.5], [0.7, 0.3]])),
+        "logged": TablePolicy(np.array([[0.2, 0.8], [1.0, 0.0]])),
+    }
+    with pytest.warns(
+        UncertainEstimateWarning, match=r"hardly covers 'other' \(0\), 'both' \([\d.]+\): fewer"
+    ) as warned:
+        found = ImportanceWeighting().estimate(asked, log, **quiet)
+    assert len(warned) == 1
+    by_step = found.diagnostics["effective_by_step"]
+    np.testing.assert_allclose(by_step[1], 200 * 0.7 ** np.arange(20), rtol=1e-5)
+    effective = found.diagnostics["effective_sample_size"]
+    # Steps 15 to 19 have 0.096 of the weight, 14 to 19 0.122.
+    np.testing.assert_allclose(effective, [0, by_step[1, 14], 200 / (0.4**2 + 1.6**2) * 2], rtol=0.1)
+    np.testing.assert_array_equal(np.isnan(found.standard_errors), [True, True, False])
+
+
+def test_a_row_without_density_is_no_longer_weighed():
+    """One of four episodes has a normal of standard deviation 0 at its first step."""
+    states = np.repeat([[0.0], [1.0], [1.0], [1.0]], 2, axis=0)
+    rewards = np.array([5.0, 7.0, 1.0, 2.0, 1.0, 3.0, 1.0, 4.0])
+    log = Transitions.from_arrays(
+        states, 0 * states, rewards, states, None, [0, 1] * 4, log_probs=np.full(8, -0.5 * math.log(2 * math.pi))
+    )
+    found = ImportanceWeighting().estimate([lambda s: Gaussian(0 * s, s)], log, discount=0.5, progress=False)
+    assert found.values[0] == pytest.approx(1 + 0.5 * 3)
+    np.testing.assert_allclose(found.diagnostics["effective_by_step"], [[3, 3]])
 
 
 @loud

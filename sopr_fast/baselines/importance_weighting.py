@@ -21,6 +21,7 @@ from .options import Options, check_option
 
 _ROWS = 16384
 _FEWEST_EFFECTIVE_EPISODES = 5
+_NEGLIGIBLE = 0.1  # of the discounted weight of steps
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,14 @@ class ImportanceWeighting(Options):
         Args, Raises: see `FQE.estimate`.
 
         Returns:
-            Diagnostics: "effective_sample_size" (P,) in episodes, the discounted mean over steps of the smaller of
-            (Σ w)² / Σ w² and Σ w (weights of a policy that the log covers average 1), "effective_by_step" (P, T);
-            "curve" of the behaviour's fit and "held_out_log_prob" of it, where it was fitted.
+            Diagnostics: "effective_by_step" (P, T) in episodes, the smaller of (Σ w)² / Σ w² and Σ w (weights of a
+            policy that the log covers average 1), "effective_sample_size" (P,) the smallest of them but for steps
+            with a tenth of the discounted weight; "curve" of the behaviour's fit and "held_out_log_prob" of it, where
+            it was fitted.
 
         Warns:
-            UncertainEstimateWarning: fewer than five effective episodes; the policy's standard error is nan.
+            UncertainEstimateWarning: fewer than five effective episodes at steps with over a tenth of the discounted
+                weight; the policy's standard error is nan.
         """
         seed = check_option("seed", seed)
         timings, diagnostics = Timings(), {}
@@ -101,14 +104,14 @@ class ImportanceWeighting(Options):
                     bar.update()
         values, replicates, by_step = (np.stack(part) for part in zip(*parts, strict=True))
         discounts = discount ** np.arange(by_step.shape[1])
-        effective = by_step @ discounts / discounts.sum()
+        effective = np.array([_lower_quantile(sizes, discounts) for sizes in by_step])
         names = [policy.name for policy in found]
         low = effective < _FEWEST_EFFECTIVE_EPISODES
         replicates[low] = np.nan
         warn_of(
             {names[i]: f"{effective[i]:.2g}" for i in np.flatnonzero(low)},
-            f"the log hardly covers {{}}: fewer than {_FEWEST_EFFECTIVE_EPISODES} effective episodes, so importance "
-            "weighting says next to nothing of them",
+            f"the log hardly covers {{}}: fewer than {_FEWEST_EFFECTIVE_EPISODES} effective episodes at steps that "
+            "matter, so importance weighting says next to nothing of them",
         )
         diagnostics |= {"effective_sample_size": effective, "effective_by_step": by_step}
         return Estimates(
@@ -163,7 +166,15 @@ class ImportanceWeighting(Options):
                 found[rows] = (output.mean.double() * actions[rows]).sum(1).log()
             else:
                 found[rows] = policy.log_prob(states, actions[rows], source)
-        return found
+        # A normal of standard deviation 0 has no density: nan.
+        return np.where(np.isnan(found), -np.inf, found)
+
+
+def _lower_quantile(sizes: np.ndarray, weights: np.ndarray) -> float:
+    """The least size of which steps with a negligible share of the weight fall short."""
+    order = sizes.argsort()
+    share = weights[order].cumsum() / weights.sum()
+    return sizes[order[np.searchsorted(share, _NEGLIGIBLE, side="right")]]
 
 
 def _weigh(
