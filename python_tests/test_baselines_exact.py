@@ -8,6 +8,8 @@ leave nothing to chance it is off by 8 % after 1,000 updates. DualDICE of the li
 settles within seconds.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from mdps import Linear, LinearGain, TablePolicy, Tabular
@@ -129,6 +131,24 @@ def test_linear_process(method, std, seed):
     expected = [process.value(gain, DISCOUNT, log.initial_states, std or 0.0) for gain in GAINS]
     found = method.estimate(linear_policies(std), log, discount=DISCOUNT, seed=seed, progress=False)
     np.testing.assert_allclose(found.values, expected, rtol=0.08)
+
+
+def test_models_learn_a_column_that_moves_by_a_constant():
+    """A clock beside the linear process: the value within 10 %."""
+    process = Linear.small()
+    log = process.log(*BEHAVIOUR, 200, 50, seed=0)
+    clock = np.tile(np.arange(50), 200)[:, None] / 50
+
+    def policy(states):
+        return LinearGain(GAINS[2])(states[:, :2])
+
+    timed = replace(
+        log, states=np.float32(np.c_[log.states, clock]), next_states=np.float32(np.c_[log.next_states, clock + 0.02])
+    )
+    method = ModelBased(updates=1000, hidden=(32, 32), learning_rate=3e-3, rollouts=200, ensemble=2)
+    found = method.estimate([policy], timed, discount=DISCOUNT, progress=False)
+    assert found.values[0] == pytest.approx(process.value(GAINS[2], DISCOUNT, log.initial_states), rel=0.1)
+    assert max(found.diagnostics["state_error"]) < 0.5 and max(found.diagnostics["reward_error"]) < 0.05
 
 
 def test_behaviour_q_of_the_linear_process():

@@ -28,8 +28,8 @@ class Dynamics(Learner):
         self.reward_mean = float(transitions.rewards.mean(dtype=np.float64))
         self.reward_scale = max(float(transitions.rewards.std(dtype=np.float64)), 1e-6)
         self.terminates = bool(transitions.terminals.any())
-        change = (transitions.next_states - transitions.states).std(0, dtype=np.float64) / log.state_scale
-        self.change_scale = torch.from_numpy(np.append(np.maximum(change, 1e-6), 1.0)).float().to(log.device)
+        change = np.square((transitions.next_states - transitions.states) / log.state_scale).mean(0)
+        self.change_scale = torch.from_numpy(np.append(np.sqrt(change).clip(1e-6), 1.0)).float().to(log.device)
         logged = torch.arange(log.count, device=log.device)
         ranges = [(s.amin(0), s.amax(0)) for s in (log.states(rows) for rows in logged.split(1 << 18))]
         self.low, self.high = torch.stack([r[0] for r in ranges]).amin(0), torch.stack([r[1] for r in ranges]).amax(0)
@@ -92,15 +92,14 @@ class Dynamics(Learner):
 
     @torch.no_grad()
     def held_out_errors(self) -> dict[str, list[float]]:
-        """Of each member, on held-out rows: share of the variance of changes of state and of rewards left
-        unexplained, and negative log-likelihood a row."""
+        """Of each member, on held-out rows: mean squared error of changes of state and of rewards, as a share of the
+        log's mean squared change and of its rewards' variance, and negative log-likelihood a row."""
         rows = torch.from_numpy(self.held_out[:: len(self.held_out) // 16384 + 1]).to(self.log.device)
         rows = rows.expand(self.members, -1)
         states, actions, target = self._targets(rows)
         error = (target - self.predict(states, actions)[0]).square().mean(1)
-        share = error / target.var(1, correction=0).clamp(min=1e-12)
         return {
-            "state_error": share[:, :-1].mean(1).tolist(),
-            "reward_error": share[:, -1].tolist(),
+            "state_error": error[:, :-1].mean(1).tolist(),
+            "reward_error": error[:, -1].tolist(),
             "negative_log_likelihood": self._loss(rows).tolist(),
         }

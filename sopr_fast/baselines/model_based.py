@@ -63,9 +63,9 @@ class ModelBased(Options):
         Args, Raises: see `FQE.estimate`; arrays of actions cannot act on new states.
 
         Returns:
-            Diagnostics: "state_error", "reward_error" (M,) share of the held-out variance that each model leaves
-            unexplained, "negative_log_likelihood" (M,), "guarded" (P,) share of steps put back into the log's range,
-            "curve" of the models' training, "horizon".
+            Diagnostics: "state_error", "reward_error" (M,) each model's squared error on held-out rows, as a share of
+            the log's mean squared change of a state and of its rewards' variance, "negative_log_likelihood" (M,),
+            "guarded" (P,) share of steps put back into the log's range, "curve" of the models' training, "horizon".
 
         Warns:
             UncertainEstimateWarning: over half of a policy's steps left the log's range.
