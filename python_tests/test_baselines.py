@@ -206,6 +206,21 @@ def test_terminals_end_and_timeouts_do_not(method, terminal, value):
     assert found.values[0] == pytest.approx(value, rel=0.02)
 
 
+def test_models_learn_nothing_of_states_after_terminals():
+    """A walk, each of whose episodes ends: without next states those of terminals are made up."""
+    random = np.random.default_rng(0)
+    ends = random.random(200) < 0.2
+    ends[-1] = True
+    states = random.standard_normal((200, 1))
+    following = np.where(ends[:, None], 3 + random.standard_normal((200, 1)), np.roll(states, -1, 0))
+    parts = states, 0 * states, states[:, 0]
+    logs = (Transitions.from_arrays(*parts, after, ends, 0 * ends) for after in (following, None))
+    known, made_up = (METHODS["model-based"].estimate([np.tanh], log, **quiet) for log in logs)
+    np.testing.assert_array_equal(known.values, made_up.values)
+    for key in ("state_error", "reward_error", "negative_log_likelihood"):
+        assert known.diagnostics[key] == made_up.diagnostics[key]
+
+
 def test_importance_weighting_keeps_ended_episodes_and_drops_cut_ones():
     """One episode ends after reward 1, the other earns 1 and then 3."""
     states, rewards = np.zeros((3, 1)), np.array([1.0, 1.0, 3.0])

@@ -18,7 +18,8 @@ from .networks import StackedMLP
 
 class Dynamics(Learner):
     """M networks from normalised state and action to normals of the change of state and of the reward, and to the
-    probability of termination. Members learn from bootstrap draws of episodes."""
+    probability of termination; what state follows a terminal they do not learn. Members learn from bootstrap draws of
+    episodes."""
 
     def __init__(
         self, log: Log, *, members: int, hidden: Sequence[int], learning_rate: float, batch_size: int, seed: int
@@ -28,7 +29,9 @@ class Dynamics(Learner):
         self.reward_mean = float(transitions.rewards.mean(dtype=np.float64))
         self.reward_scale = max(float(transitions.rewards.std(dtype=np.float64)), 1e-6)
         self.terminates = bool(transitions.terminals.any())
-        change = np.square((transitions.next_states - transitions.states) / log.state_scale).mean(0)
+        goes_on = ~transitions.terminals
+        change = (transitions.next_states - transitions.states)[goes_on] / log.state_scale
+        change = np.square(change).sum(0) / max(1, np.count_nonzero(goes_on))
         self.change_scale = torch.from_numpy(np.append(np.sqrt(change).clip(1e-6), 1.0)).float().to(log.device)
         logged = torch.arange(log.count, device=log.device)
         ranges = [(s.amin(0), s.amax(0)) for s in (log.states(rows) for rows in logged.split(1 << 18))]
@@ -72,23 +75,24 @@ class Dynamics(Learner):
         ends = logit.sigmoid() if self.terminates else torch.zeros_like(logit)
         return guarded, rewards, ends, (guarded != following).any(-1)
 
-    def _targets(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _targets(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """States, actions, scaled changes and rewards (M, B, dim_s + 1) and 1 where these are learned, else 0."""
         log = self.log
         states = log.states(rows)
         rewards = (log.rewards[rows] - self.reward_mean) / self.reward_scale
         change = torch.cat([log.states(log.next[rows]) - states, rewards[..., None]], -1)
-        return states, log.actions[rows], change / self.change_scale
+        learned = torch.ones_like(change)
+        learned[..., :-1] -= log.terminals[rows][..., None]
+        return states, log.actions[rows], change / self.change_scale, learned
 
     def _loss(self, rows: Tensor) -> Tensor:  # (M,)
-        states, actions, target = self._targets(rows)
+        states, actions, target, learned = self._targets(rows)
         mean, log_std, logit = self.predict(states, actions)
         nll = 0.5 * ((target - mean) * (-log_std).exp()).square() + log_std + 0.5 * math.log(2 * math.pi)
+        nll = (nll * learned).sum(-1)
         if self.terminates:
-            terminals = self.log.terminals[rows]
-            # The next state of a terminal counts as any other.
-            ends = functional.binary_cross_entropy_with_logits(logit, terminals, reduction="none")
-            return (nll.sum(-1) + ends).mean(1)
-        return nll.sum(-1).mean(1)
+            nll = nll + functional.binary_cross_entropy_with_logits(logit, self.log.terminals[rows], reduction="none")
+        return nll.mean(1)
 
     @torch.no_grad()
     def held_out_errors(self) -> dict[str, list[float]]:
@@ -96,8 +100,8 @@ class Dynamics(Learner):
         log's mean squared change and of its rewards' variance, and negative log-likelihood a row."""
         rows = torch.from_numpy(self.held_out[:: len(self.held_out) // 16384 + 1]).to(self.log.device)
         rows = rows.expand(self.members, -1)
-        states, actions, target = self._targets(rows)
-        error = (target - self.predict(states, actions)[0]).square().mean(1)
+        states, actions, target, learned = self._targets(rows)
+        error = (learned * (target - self.predict(states, actions)[0]).square()).sum(1) / learned.sum(1).clamp(min=1)
         return {
             "state_error": error[:, :-1].mean(1).tolist(),
             "reward_error": error[:, -1].tolist(),
