@@ -23,7 +23,7 @@ demo: $(INSTALLED)
 test: .venv/test
 	.venv/bin/pytest -q -m "not slow"
 
-test-all: .venv/test
+test-all: .venv/test .venv/peers
 	.venv/bin/pytest -q
 
 # Makes the smallest of the paper's sets, kills and resumes its stages: minutes.
@@ -89,6 +89,10 @@ $(INSTALLED): .venv/tools constraints.txt $(PACKAGE)
 
 .venv/test: pyproject.toml constraints.txt | $(INSTALLED)
 	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[test,test-formats]'
+	touch $@
+
+.venv/peers: pyproject.toml constraints.txt | $(INSTALLED)
+	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[test-peers]'
 	touch $@
 
 .venv/paper: pyproject.toml constraints.txt | $(INSTALLED)

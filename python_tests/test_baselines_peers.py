@@ -17,7 +17,7 @@ def scope_rl(module: str):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return pytest.importorskip(
-            f"scope_rl.ope.{module}", reason="no SCOPE-RL: pip install scope-rl", exc_type=ImportError
+            f"scope_rl.ope.{module}", reason="no SCOPE-RL: pip install '.[test-peers]'", exc_type=ImportError
         )
 
 
