@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from mdps import Linear, LinearGain, TablePolicy, Tabular
+from torch.distributions import Normal, TanhTransform
 
 from sopr_fast import progress
 from sopr_fast.baselines import (
@@ -235,6 +237,26 @@ def test_importance_weighting_of_deterministic_policies_is_that_of_narrow_normal
     log = with_other(log, log_probs=np.zeros(len(log), np.float32))
     plain, noisy = (ImportanceWeighting(noise=0.3).estimate(gains(std=std), log, **quiet) for std in (None, 0.3))
     np.testing.assert_allclose(plain.values, noisy.values, rtol=1e-5)
+
+
+@pytest.mark.parametrize("largest", [1.0, 1.1], ids=["within", "beyond"])
+def test_noise_of_deterministic_policies_is_before_tanh_within_its_range(largest):
+    """One step, and actions a policy's own but for noise; saturated ones, taken just inside, count in full."""
+    random = np.random.default_rng(0)
+    states, noise = np.repeat([0.0, 0.5, 30.0], 20)[:, None], 0.2 * random.standard_normal((60, 1))
+    actions = np.float32(largest * np.tanh(states + noise))
+    rewards = random.standard_normal(60).astype(np.float32)
+    log = Transitions.from_arrays(states, actions, rewards, states, np.ones(60), None, np.zeros(60))
+    found = ImportanceWeighting(noise=0.3).estimate([lambda states: largest * np.tanh(states)], log, **quiet)
+    acted, logged = largest * np.tanh(states), actions.astype(np.float64)
+    if largest == 1:
+        acted, logged = (torch.from_numpy(x).clamp(-1 + 1e-4, 1 - 1e-4) for x in (acted, logged))
+        density = torch.distributions.TransformedDistribution(Normal(acted.atanh(), 0.3), TanhTransform())
+    else:
+        acted, logged = map(torch.from_numpy, (acted, logged))
+        density = Normal(acted, 0.3)
+    weights = density.log_prob(logged).exp().numpy()[:, 0]
+    assert found.values[0] == pytest.approx(weights @ rewards / weights.sum(), rel=1e-4)
 
 
 def test_importance_weighting_clips_log_ratios(log):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..policies import Layout, Policy
 from ..progress import progress_bar
@@ -29,12 +30,13 @@ class ImportanceWeighting(Options):
     """Per-decision importance weighting (Precup 2000), self-normalised over episodes at every step, in log space.
 
     The behaviour's log-probabilities are the log's own where it has them, else a tanh-normal mixture (probabilities
-    of discrete actions) fitted to it. A deterministic policy has no density: as in policy_eval, it counts as one with
-    normal noise of standard deviation `noise` around its action. Logged actions at ±1 are taken just inside.
+    of discrete actions) fitted to it. A deterministic policy has no density: it counts as one with normal noise of
+    standard deviation `noise`, before tanh (as in policy_eval) if all its and the log's actions lie within ±1, else
+    around its action. Actions at ±1 are taken just inside.
 
     Attributes:
         clip: bounds of every step's log-ratio, or None; policy_eval's are (-6, 2).
-        noise: standard deviation around deterministic actions, in action units.
+        noise: standard deviation around deterministic actions, before tanh or in action units.
         bootstraps: draws of episodes whose spread is the standard error.
         fitted: fit the behaviour even where the log has its log-probabilities.
         updates, batch_size, hidden, components, learning_rate: of the behaviour's fit.
@@ -148,26 +150,38 @@ class ImportanceWeighting(Options):
 
     def _log_probs(self, policy: Policy, log: Log, layout: Layout) -> np.ndarray:
         """(N,) float64 of the logged actions under a policy."""
-        actions = log.actions.cpu()
+        actions, within = log.actions.cpu(), False
         if layout.kind != "discrete":
             actions = torch.from_numpy(log.transitions.actions)
-            if (actions.abs() <= 1).all():
+            within = bool((actions.abs() <= 1).all())
+            if within:
                 actions = actions.clamp(-EDGE, EDGE)
         found = np.empty(log.count)
+        taken = []  # by a deterministic policy
         for first in range(0, log.count, _ROWS):
             rows = slice(first, first + _ROWS)
             states, source = log.raw_states[: log.count][rows], log.source[: log.count][rows]
             output = policy.output(states, source)
             if output.kind == "action":
-                error = ((actions[rows] - output.mean) / self.noise).double()
-                normal = -0.5 * error.square() - math.log(self.noise) - 0.5 * math.log(2 * math.pi)
-                found[rows] = normal.sum(1)
+                taken.append(output.mean)
             elif output.kind == "discrete":
                 found[rows] = (output.mean.double() * actions[rows]).sum(1).log()
             else:
                 found[rows] = policy.log_prob(states, actions[rows], source)
+        if taken:
+            found[:] = self._noisy(torch.cat(taken), actions, within)
         # A normal of standard deviation 0 has no density: nan.
         return np.where(np.isnan(found), -np.inf, found)
+
+    def _noisy(self, taken: Tensor, actions: Tensor, within: bool) -> Tensor:
+        """(N,) float64 log-density of actions (N, dim_a), all `within` ±1 or not, under noise around those taken."""
+        taken, actions = taken.double(), actions.double()
+        units: Tensor | float = 0.0
+        if within and (taken.abs() <= 1).all():
+            units = -torch.log1p(-actions.square()).sum(1)
+            taken, actions = taken.clamp(-EDGE, EDGE).atanh(), actions.atanh()
+        normal = -0.5 * ((actions - taken) / self.noise).square() - math.log(self.noise) - 0.5 * math.log(2 * math.pi)
+        return normal.sum(1) + units
 
 
 def _lower_quantile(sizes: np.ndarray, weights: np.ndarray) -> float:
