@@ -130,6 +130,20 @@ def test_checkpoint_is_refused_for_another_log(method, log, tmp_path):
             method.estimate(gains(), other, checkpoint=path, **quiet)
 
 
+@pytest.mark.parametrize("method", [FQE(**SMALL), FQE(**SMALL, memory=0), BehaviourQ(**SMALL)])
+@pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
+def test_checkpoint_is_refused_for_policies_that_act_otherwise_in_one_state(method, std, log, tmp_path):
+    path, policy = tmp_path / "run.safetensors", gains(std=std)["gain-1"]
+    method.estimate({"policy": policy}, log, checkpoint=path, **quiet)
+    for row in (2, 59):
+
+        def other(states, there=log.states[row]):
+            return policy(np.where((states == there).all(1, keepdims=True), states + 1, states))
+
+        with pytest.raises(ValueError, match="is of a run with other policies"):
+            method.estimate({"policy": other}, log, checkpoint=path, **quiet)
+
+
 def test_diverged_run_names_itself_after_a_checkpoint(log, tmp_path, monkeypatch):
     monkeypatch.setattr(learning, "_SECONDS_BETWEEN_CHECKPOINTS", -1.0)
     path = tmp_path / "run.safetensors"

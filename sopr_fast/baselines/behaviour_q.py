@@ -139,7 +139,7 @@ class BehaviourQ(Options):
             description="SARSA critic",
             watch=watched and (lambda: critic.shared_mean_values(watched, few).mean(1).tolist()),
             checkpoint=checkpoint,
-            identity=(self, discount, seed, *(watched or log).identity()),
+            identity=lambda: (self, discount, seed, *(watched or log).identity()),
             progress=progress,
         )
         return critic, curve

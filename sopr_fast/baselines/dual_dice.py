@@ -96,7 +96,7 @@ class DualDICE(Options):
                 description="DualDICE",
                 watch=lambda: learner.values(log.evaluated_rows(4096))[0].tolist(),
                 checkpoint=checkpoint,
-                identity=(self, discount, seed, *actions.identity()),
+                identity=lambda: (self, discount, seed, *actions.identity()),
                 progress=progress,
             )
         with timings.stage("evaluation"):

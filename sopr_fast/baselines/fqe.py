@@ -122,7 +122,7 @@ class FQE(Options):
                 description="FQE",
                 watch=lambda: critic.mean_values(actions, initial).mean(1).tolist(),
                 checkpoint=checkpoint,
-                identity=(self, discount, seed, *actions.identity()),
+                identity=lambda: (self, discount, seed, *actions.identity()),
                 progress=progress,
             )
         with timings.stage("evaluation"):

@@ -141,7 +141,7 @@ class ImportanceWeighting(Options):
             self.updates,
             description="behaviour",
             checkpoint=checkpoint,
-            identity=(self, seed, *log.identity()),
+            identity=lambda: (self, seed, *log.identity()),
             progress=progress,
         )
         log_probs = behaviour.log_probs().numpy()

@@ -84,7 +84,7 @@ def learn(
     watch: Callable[[], list[float]] | None = None,
     records: int = 50,
     checkpoint: str | os.PathLike | None = None,
-    identity: Iterable[Any] = (),
+    identity: Callable[[], Iterable[Any]] = tuple,
     progress: bool = True,
 ) -> dict[str, list]:
     """Trains to `updates` and returns curves: "updates", "seconds", "loss" (mean since the record before) and, with
@@ -99,7 +99,7 @@ def learn(
     """
     check_place(checkpoint)
     history: dict[str, list] = {"updates": [], "seconds": [], "loss": [], **({"values": []} if watch else {})}
-    run = "" if checkpoint is None else fingerprint(*identity)
+    run = "" if checkpoint is None else fingerprint(*identity())
     if checkpoint is not None and Path(checkpoint).exists():
         tensors, history = _read(checkpoint, run)
         learner.restore(tensors)

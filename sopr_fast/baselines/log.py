@@ -186,7 +186,8 @@ class PolicyActions:
 
     def identity(self) -> tuple[Any, ...]:
         """What tells these policies on this log from others, for `learning.learn`."""
-        return [policy.name for policy in self.policies], self(self.log.evaluated_rows(64)), *self.log.identity()
+        acted = self(self.log.evaluated_rows()) if self._table is None else self._table
+        return [policy.name for policy in self.policies], acted, *self.log.identity()
 
     def __call__(self, rows: Tensor, draw: int = 0) -> Tensor:
         """(..., B) rows → (..., P, B, dim_a)."""

@@ -93,7 +93,7 @@ class ModelBased(Options):
                 self.updates,
                 description="dynamics",
                 checkpoint=checkpoint,
-                identity=(
+                identity=lambda: (
                     [self.updates, self.batch_size, self.hidden, self.learning_rate, self.ensemble],
                     seed,
                     *log.identity(),
