@@ -78,6 +78,15 @@ def test_behaviour_q_is_the_mean_of_the_behaviours_action_values(tabular, seed):
     np.testing.assert_allclose(found.values, expected, rtol=0.01)
 
 
+def test_behaviour_q_leaves_out_cut_rows_that_seem_to_go_on():
+    """From one of two states to either, from the other to itself: many cut episodes end where the next one begins."""
+    step = np.array([[[0.5, 0.5]], [[0.0, 1.0]]])
+    mdp = Tabular(step, np.zeros((2, 1)), np.array([[1.0], [-10.0]]), np.array([1.0, 0.0]))
+    log = mdp.log(np.ones((2, 1)), 2000, 3, seed=0)
+    critic = BehaviourQ(**TABLE | {"updates": 500}).fit(log, discount=0.5, progress=False)
+    np.testing.assert_allclose(critic(np.eye(2), np.ones((2, 1)))[0], mdp.q(np.ones((2, 1)), 0.5)[:, 0], rtol=0.04)
+
+
 @pytest.mark.parametrize(
     ("seed", "exponent"),
     [(0, 2.0), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 2.0), (0, 1.5), (1, 1.5)))],

@@ -44,6 +44,7 @@ class Log:
         self.count = len(states)
         follows = np.zeros(self.count, bool)
         follows[:-1] = (following[:-1] == states[1:]).all(1)
+        follows[transitions.episodes[1:] - 1] = False
         beyond = np.flatnonzero(~follows)
         next_rows = np.arange(1, self.count + 1)
         next_rows[beyond] = self.count + np.arange(len(beyond))
