@@ -23,6 +23,7 @@ from sopr_fast.baselines import (
     UncertainEstimateWarning,
     learning,
 )
+from sopr_fast.baselines.log import PolicyActions, read
 from sopr_fast.data import Transitions, load
 from sopr_fast.metrics import policy_distance
 from sopr_fast.policies import Gaussian
@@ -190,20 +191,37 @@ def test_each_phase_has_a_bar_that_fills(name, phases, shown, log, monkeypatch):
 
 
 @pytest.mark.parametrize("method", [METHODS["fqe"], METHODS["dual-dice"]], ids=["fqe", "dual-dice"])
-@pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
+@pytest.mark.parametrize("std", [None, 1e-5], ids=["deterministic", "stochastic"])
 def test_acting_on_batches_is_acting_on_all(method, std, log):
     kept = method.estimate(gains(std=std), log, **quiet).values
     asked = replace(method, memory=0).estimate(gains(std=std), log, **quiet).values
-    if std is None:
-        np.testing.assert_allclose(asked, kept, rtol=1e-5)
-    else:
-        assert np.isfinite(asked).all()
+    np.testing.assert_allclose(asked, kept, rtol=1e-4 if std else 1e-5)
 
 
-def one_state(terminal: bool, episodes: int = 40) -> Transitions:
-    """Reward 1 and then the end, or more of the same."""
-    ends = np.ones(episodes, bool)
-    parts = np.zeros((episodes, 1)), np.zeros((episodes, 1)), np.ones(episodes), np.zeros((episodes, 1))
+@pytest.mark.parametrize("memory", [0, 1 << 30], ids=["asked", "kept"])
+def test_draws_of_actions_are_the_policies_own(memory):
+    found, layout, log = read(
+        gains(std=0.3),
+        Linear.small().log(np.array([0.0, -0.3]), 0.5, 40, 50, seed=0),
+        discount=0.9,
+        action_count=None,
+        device="cpu",
+    )
+    actions = PolicyActions(found, layout, log, draws=3, memory=memory, progress=False)
+    drawn = np.stack([actions(torch.arange(2000), draw) for draw in range(3)])[..., 0] * log.action_scale
+    means = np.stack([policy(log.transitions.states)[:, 0] for policy in gains().values()])
+    noise = (drawn - means) / 0.3  # (draws, P, B)
+    np.testing.assert_allclose(noise.mean(2), 0, atol=4 / math.sqrt(2000))
+    np.testing.assert_allclose(noise.std(2), 1, atol=4 / math.sqrt(4000))
+    for p in range(3):
+        np.testing.assert_allclose(np.corrcoef(noise[:, p]), np.eye(3), atol=4 / math.sqrt(2000))
+
+
+def two_states(terminal: bool, episodes: int = 40) -> Transitions:
+    """Reward 1 in one state, then 3 in the other and the end, or more of it."""
+    ends = np.tile([False, True], episodes)
+    states, following = np.tile(np.eye(2), (episodes, 1)), np.tile([0.0, 1.0], (2 * episodes, 1))
+    parts = states, np.zeros((len(ends), 1)), np.tile([1.0, 3.0], episodes), following
     return Transitions.from_arrays(*parts, ends & terminal, ends & (not terminal))
 
 
@@ -216,9 +234,9 @@ def one_state(terminal: bool, episodes: int = 40) -> Transitions:
     ],
     ids=["fqe", "dual-dice", "model-based"],
 )
-@pytest.mark.parametrize(("terminal", "value"), [(True, 1.0), (False, 5.0)])
+@pytest.mark.parametrize(("terminal", "value"), [(True, 1 + 0.8 * 3), (False, 1 + 0.8 * 3 / 0.2)])
 def test_terminals_end_and_timeouts_do_not(method, terminal, value):
-    found = method.estimate([np.tanh], one_state(terminal), discount=0.8, progress=False)
+    found = method.estimate([lambda states: 0 * states[:, :1]], two_states(terminal), discount=0.8, progress=False)
     assert found.values[0] == pytest.approx(value, rel=0.02)
 
 
@@ -391,21 +409,12 @@ def test_actions_far_from_the_log_are_no_confident_estimate(log):
 
 
 def test_arrays_of_actions_are_the_policies_on_logged_states(log):
-    """Next states at the ends of episodes are left out for both."""
+    """Next states at the ends of episodes are left out for both; what they are worth: test_baselines_exact.py."""
     policy = gains()["gain-2"]
     array = policy(log.states)
-    inner = np.ones(len(log), bool)
-    inner[log.episodes[1:] - 1] = False
-    kept = Transitions.from_arrays(
-        *(part[inner] for part in (log.states, log.actions, log.rewards, log.next_states)),
-        None,
-        (np.append(log.timeouts[1:], True))[inner],
-    )
     method = FQE(**SMALL)
     found = method.estimate({"array": array}, log, **quiet)
     assert found.diagnostics["dropped_rows"] == 12
-    whole = method.estimate({"policy": policy}, kept, **quiet)
-    assert found.values[0] == pytest.approx(whole.values[0], rel=0.2)
     both = method.estimate({"array": array, "policy": policy}, log, **quiet)
     assert both.values[0] == pytest.approx(found.values[0], rel=1e-4) == both.values[1]
     with pytest.raises(ValueError, match="'array' is an array of actions"):

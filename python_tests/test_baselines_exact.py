@@ -15,6 +15,7 @@ import pytest
 from mdps import Linear, LinearGain, TablePolicy, Tabular
 
 from sopr_fast.baselines import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased
+from sopr_fast.data import Transitions
 
 DISCOUNT = 0.9
 GAINS = [np.array([-0.2, -0.8]), np.array([0.3, -0.3]), np.array([0.2, 0.1])]
@@ -63,6 +64,18 @@ def test_fqe_finds_values_and_action_values(tabular, seed):
     for i, table in enumerate(tables.values()):
         exact = known.q(table, DISCOUNT)
         assert rms(q[i].reshape(5, 3) - exact, frequency(log)) < 0.1 * exact.std()
+
+
+def test_fqe_of_arrays_of_actions():
+    """Without the ends of episodes, whose next actions are not known: within 1 % of the process of the other rows."""
+    mdp = Tabular.random(seed=1)
+    log = mdp.log(np.full((5, 3), 1 / 3), 1000, 4, seed=0)
+    inner = np.flatnonzero(~log.timeouts)
+    arrays = {f"table-{i}": mdp.policy(i)[log.states.argmax(1)].astype(np.float32) for i in range(3)}
+    kept = (getattr(log, part)[inner] for part in ("states", "actions", "rewards", "next_states"))
+    known = replace(mdp.estimated(Transitions.from_arrays(*kept)), start=log.initial_states.mean(0))
+    found = FQE(**TABLE).estimate(arrays, log, discount=DISCOUNT, action_count=3, progress=False)
+    np.testing.assert_allclose(found.values, [known.value(mdp.policy(i), DISCOUNT) for i in range(3)], rtol=0.01)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
