@@ -471,6 +471,13 @@ def test_a_training_policy_is_not_its_own_nearest(log):
     assert (found.diagnostics["distances"] > 0).all()
 
 
+def test_the_only_training_policy_has_no_nearest(log):
+    known = gains(1)
+    with pytest.raises(ValueError, match="'gain-0' is the only training policy"):
+        NearestPolicy(known, [7.0]).estimate(gains(2), log)
+    assert NearestPolicy(known, [7.0]).estimate({"other": known["gain-0"]}, log).values == 7
+
+
 def test_the_curve_of_a_shared_critic_ends_at_its_values(log):
     """The log has fewer rows than the curve looks at."""
     found = BehaviourQ(**SMALL, ensemble=2).estimate(gains(), log, **quiet)

@@ -49,7 +49,7 @@ class NearestPolicy(Options):
     ) -> Estimates:
         """Returns in the unit of the training returns; discount, seed, checkpoint, device and progress do not matter.
 
-        Args, Raises: see `FQE.estimate`.
+        Args, Raises: see `FQE.estimate`; ValueError also where the only training policy is asked for.
 
         Returns:
             Diagnostics: "nearest" names and "distances" (P,).
@@ -63,6 +63,9 @@ class NearestPolicy(Options):
             )
             names = [policy.name for policy in known]
             returns = check_returns(self.returns, names)
+            same = np.array([[policy.name == name for name in names] for policy in asked])
+            if same.all(1).any():
+                raise ValueError(f"policy {names[0]!r} is the only training policy: there is no other to be nearest")
             last = len(transitions) - 1
             rows = torch.linspace(0, last, min(self.rows, last + 1), dtype=torch.float64).long()
             states, source = (torch.from_numpy(x)[rows] for x in (transitions.states, transitions.source))
@@ -71,7 +74,7 @@ class NearestPolicy(Options):
             columns = [collect(group, states, source, layout).numpy() for group in (asked, known)]
         with timings.stage("evaluation"):
             distances = policy_distances(*columns)
-        distances[np.array([[policy.name == name for name in names] for policy in asked])] = np.inf
+        distances[same] = np.inf
         nearest = distances.argmin(1)
         return Estimates(
             [policy.name for policy in asked],
