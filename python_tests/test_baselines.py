@@ -548,6 +548,13 @@ def test_errors_come_before_long_work(log):
         FQE().estimate({"wide": lambda states: states}, log, discount=0.9)
 
 
+@pytest.mark.parametrize("name", ["importance-weighting", "model-based"])
+def test_a_single_row_is_too_few_to_hold_some_out(name):
+    zero = np.zeros((1, 1))
+    with pytest.raises(ValueError, match="transitions: one row is too few"):
+        METHODS[name].estimate([np.tanh], Transitions.from_arrays(zero, zero, zero, zero), **quiet)
+
+
 @pytest.mark.parametrize(
     ("method", "options"),
     [

@@ -70,8 +70,14 @@ class BehaviourPolicy(Learner):
 
 
 def held_out_rows(log: Log, seed: int, share: float = 0.05) -> np.ndarray:
-    """Rows of a share of the episodes, at least one and no more than half; of a single episode, its end."""
+    """Rows of a share of the episodes, at least one and no more than half; of a single episode, its end.
+
+    Raises:
+        ValueError: there is but one row.
+    """
     episodes = log.transitions.episodes
+    if log.count == 1:
+        raise ValueError("transitions: one row is too few, since some are held out from training")
     count = len(episodes) - 1
     if count == 1:
         return np.arange(log.count - max(1, int(share * log.count)), log.count)
