@@ -25,6 +25,7 @@ from sopr_fast.baselines import (
 )
 from sopr_fast.baselines.log import PolicyActions, read
 from sopr_fast.data import Transitions, load
+from sopr_fast.files import save_tensors
 from sopr_fast.metrics import policy_distance
 from sopr_fast.policies import Gaussian
 
@@ -98,14 +99,22 @@ def test_resumed_run_ends_the_same(method, log, tmp_path, monkeypatch):
 
 
 @each_method
-def test_a_checkpoint_that_cannot_be_written_fails_before_long_work(method, log, tmp_path, monkeypatch):
+def test_a_checkpoint_that_cannot_be_used_fails_before_long_work(method, log, tmp_path, monkeypatch):
     def acts_on_a_few(states):
         assert len(states) < 20
         return np.zeros((len(states), log.actions.shape[1]))
 
     monkeypatch.setattr(learning.Batches, "__call__", None)
-    for path, error in ((tmp_path / "none" / "run", FileNotFoundError), (tmp_path, IsADirectoryError)):
-        with pytest.raises(error, match="cannot write"):
+    foreign, truncated = tmp_path / "foreign", tmp_path / "truncated"
+    save_tensors(foreign, {}, "model", {})
+    truncated.write_bytes(foreign.read_bytes()[:20])
+    for path, error, message in (
+        (tmp_path / "none" / "run", FileNotFoundError, "cannot write"),
+        (tmp_path, IsADirectoryError, "cannot write"),
+        (foreign, ValueError, "foreign"),
+        (truncated, ValueError, "truncated"),
+    ):
+        with pytest.raises(error, match=message):
             method.estimate([acts_on_a_few], log, checkpoint=path, **quiet)
 
 

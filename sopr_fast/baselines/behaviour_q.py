@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from ..data import load
-from ..files import check_place
 from ..timing import Timings
 from .coverage import uncovered
 from .critics import Critic, CriticLearner
@@ -85,11 +84,15 @@ class BehaviourQ(Options):
             UncertainEstimateWarning: over 0.9 of a policy is uncovered.
         """
         seed = check_option("seed", seed)
-        check_place(checkpoint)
         timings = Timings()
         with timings.stage("policies"):
             found, layout, log = read(
-                policies, transitions, discount=discount, action_count=action_count, device=device
+                policies,
+                transitions,
+                discount=discount,
+                action_count=action_count,
+                device=device,
+                checkpoint=checkpoint,
             )
             actions = PolicyActions(found, layout, log, draws=self.draws, seed=seed, memory=0, progress=progress)
         with timings.stage("coverage"):

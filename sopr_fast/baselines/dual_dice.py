@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..files import check_place
 from ..progress import progress_bar
 from ..timing import Timings
 from .estimates import Estimates, warn_of
@@ -78,12 +77,16 @@ class DualDICE(Options):
         Warns:
             UncertainEstimateWarning: the ratios of a policy rest on a handful of rows, or their mass is far from 1.
         """
-        check_place(checkpoint)
         seed = check_option("seed", seed)
         timings = Timings()
         with timings.stage("policies"):
             found, layout, log = read(
-                policies, transitions, discount=discount, action_count=action_count, device=device
+                policies,
+                transitions,
+                discount=discount,
+                action_count=action_count,
+                device=device,
+                checkpoint=checkpoint,
             )
             actions = PolicyActions(
                 found, layout, log, draws=self.draws, seed=seed, memory=self.memory, progress=progress

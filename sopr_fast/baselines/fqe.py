@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..files import check_place
 from ..timing import Timings
 from .coverage import uncovered
 from .critics import Critic, CriticLearner
@@ -89,12 +88,16 @@ class FQE(Options):
         Raises:
             TypeError, ValueError, OSError: names the policy, row, option or file at fault, before long work.
         """
-        check_place(checkpoint)
         seed = check_option("seed", seed)
         timings = Timings()
         with timings.stage("policies"):
             found, layout, log = read(
-                policies, transitions, discount=discount, action_count=action_count, device=device
+                policies,
+                transitions,
+                discount=discount,
+                action_count=action_count,
+                device=device,
+                checkpoint=checkpoint,
             )
             actions = PolicyActions(
                 found, layout, log, draws=self.draws, seed=seed, memory=self.memory, progress=progress

@@ -85,7 +85,12 @@ class ImportanceWeighting(Options):
         timings, diagnostics = Timings(), {}
         with timings.stage("policies"):
             found, layout, log = read(
-                policies, transitions, discount=discount, action_count=action_count, device=device
+                policies,
+                transitions,
+                discount=discount,
+                action_count=action_count,
+                device=device,
+                checkpoint=checkpoint,
             )
         with timings.stage("behaviour"):
             if log.transitions.log_probs is not None and not self.fitted:

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..files import check_place, load_tensors, save_tensors
 from ..progress import progress_bar
 
+CHECKPOINT = "baseline checkpoint"  # the kind of such files
 _SECONDS_BETWEEN_CHECKPOINTS = 10.0
 _BLOCK = 64
 
@@ -127,13 +128,13 @@ def learn(
                 update + 1 == updates or time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS
             ):
                 state = {"fingerprint": run, "history": history}
-                save_tensors(checkpoint, learner.tensors(), "baseline checkpoint", state)
+                save_tensors(checkpoint, learner.tensors(), CHECKPOINT, state)
                 saved = time.monotonic()
     return history
 
 
 def _read(path: str | os.PathLike, run: str) -> tuple[dict[str, Tensor], dict[str, list]]:
-    tensors, description = load_tensors(path, "baseline checkpoint")
+    tensors, description = load_tensors(path, CHECKPOINT)
     if description["fingerprint"] != run:
         raise ValueError(
             f"checkpoint {path} is of a run with other policies, transitions, options or seed; "

@@ -74,7 +74,12 @@ class ModelBased(Options):
         timings = Timings()
         with timings.stage("policies"):
             found, layout, log = read(
-                policies, transitions, discount=discount, action_count=action_count, device=device
+                policies,
+                transitions,
+                discount=discount,
+                action_count=action_count,
+                device=device,
+                checkpoint=checkpoint,
             )
             for policy in found:
                 if isinstance(policy, ArrayPolicy):
