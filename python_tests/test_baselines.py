@@ -505,6 +505,12 @@ def test_critic_answers_in_units_of_return(log):
     assert found.values[0] == pytest.approx(critic(log.states, policy(log.states)).mean(), rel=1e-4)
 
 
+def test_critic_takes_tensors_of_any_device(log, device):
+    critic = BehaviourQ(**SMALL).fit(log, discount=0.9, progress=False)
+    states, actions = (torch.from_numpy(part).to(device) for part in (log.states, log.actions))
+    np.testing.assert_array_equal(critic(states, actions), critic(log.states, log.actions))
+
+
 @pytest.mark.parametrize(
     ("states", "actions", "message"),
     [

@@ -60,6 +60,15 @@ def test_a_critic_orders_policies_by_what_it_says_of_their_actions():
     assert spearman(UNSEEN, ranker.rank(asked, log(), subsets=3, progress=False).scores) == 1.0
 
 
+def test_a_critic_may_answer_on_any_device(device):
+    known = {f"{i}": LinearPolicy(gain) for i, gain in enumerate(GAINS)}
+    rankings = []
+    for there in (torch.device("cpu"), device):
+        ranker = fit(known, GAINS, critic=lambda states, actions, there=there: actions.sum(1).to(there))
+        rankings.append(ranker.rank(known, progress=False).scores)
+    np.testing.assert_array_equal(*rankings)
+
+
 def test_a_loaded_model_wants_its_features_and_critic_again(tmp_path):
     def critic(states, actions):
         return torch.stack([actions.sum(1), states[:, 0]])

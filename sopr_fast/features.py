@@ -81,7 +81,7 @@ class CriticColumns:
             for first in range(0, len(states), _ROWS):
                 rows = slice(first, first + _ROWS)
                 values = self.critic(states[rows], policy[rows, : layout.action_dim])
-                values = torch.as_tensor(values, dtype=torch.float32).detach()
+                values = torch.as_tensor(values, dtype=torch.float32).detach().cpu()
                 if values.dim() not in (1, 2) or values.shape[-1] != len(states[rows]):
                     count = len(states[rows])
                     raise ValueError(

@@ -152,7 +152,7 @@ class Critic:
             if given.shape != (len(states), width):
                 raise ValueError(f"{name} have shape {tuple(given.shape)}, expected ({len(states)}, {width})")
         if not self.log.discrete:
-            actions = actions / torch.from_numpy(self.log.action_scale)
+            actions = actions / torch.from_numpy(self.log.action_scale).to(actions.device)
         size, device, found = max(64, _CHUNK // self.value.network.count), self.log.device, []
         for s, a in zip(states.split(size), actions.split(size), strict=True):
             found.append(self.value(self.log.normalise(s.to(device)), a.to(device)).double().cpu())
