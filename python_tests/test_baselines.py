@@ -27,7 +27,7 @@ from sopr_fast.baselines.log import PolicyActions, read
 from sopr_fast.data import Transitions, load
 from sopr_fast.files import save_tensors
 from sopr_fast.metrics import policy_distance
-from sopr_fast.policies import Gaussian
+from sopr_fast.policies import Gaussian, collect
 
 SMALL = {"updates": 30, "batch_size": 32, "hidden": (8,)}
 METHODS = {
@@ -224,6 +224,28 @@ def test_draws_of_actions_are_the_policies_own(memory):
     np.testing.assert_allclose(noise.std(2), 1, atol=4 / math.sqrt(4000))
     for p in range(3):
         np.testing.assert_allclose(np.corrcoef(noise[:, p]), np.eye(3), atol=4 / math.sqrt(2000))
+
+
+def test_acting_everywhere_holds_few_actions_beside_the_table(monkeypatch):
+    held = []
+
+    def collecting(*arguments, **options):
+        held.append(collect(*arguments, **options))
+        return held[-1]
+
+    monkeypatch.setattr("sopr_fast.baselines.log.collect", collecting)
+    prepared = read(
+        gains(),
+        Linear.small().log(np.array([0.0, -0.3]), 0.5, 400, 100, seed=0),
+        discount=0.9,
+        action_count=None,
+        device="cpu",
+    )
+    actions = PolicyActions(*prepared, progress=False)(torch.arange(40400))
+    assert max(part.numel() for part in held) < actions.numel() / 2
+    log = prepared[2]
+    expected = np.stack([policy(log.raw_states.numpy()) for policy in gains().values()]) / log.action_scale
+    np.testing.assert_allclose(actions, expected, atol=1e-6)
 
 
 def two_states(terminal: bool, episodes: int = 40) -> Transitions:

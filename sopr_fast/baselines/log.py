@@ -192,7 +192,7 @@ class PolicyActions:
         self._table = None
         shape = (self.draws, len(log.raw_states), len(self.policies), layout.action_dim)
         if 4 * np.prod(shape, dtype=np.float64) <= memory:
-            with progress_bar(len(self.policies), "acting", "policy", show=progress) as bar:
+            with progress_bar(shape[1], "acting", "state", show=progress) as bar:
                 self._table = self._everywhere(torch.empty(shape), bar.update).to(log.device)
 
     def identity(self) -> tuple[Any, ...]:
@@ -210,19 +210,18 @@ class PolicyActions:
 
     def _everywhere(self, table: Tensor, progress: Callable[[int], Any]) -> Tensor:
         """Fills the table (draws, U, P, dim_a)."""
-        count = len(self.log.raw_states)
         together = [p for p, policy in enumerate(self.policies) if not isinstance(policy, ArrayPolicy)]
         if self.layout.kind == "gaussian":
             together = []
-        if together:
-            policies = [self.policies[p] for p in together]
-            acted = collect(policies, self.log.raw_states, self.log.source, self.layout, progress=progress)
-            table[0][:, together] = acted.transpose(0, 1) / self._scale
-        for p in sorted(set(range(len(self.policies))) - set(together)):
-            for draw in range(self.draws):
-                for rows in torch.arange(count).split(_ROWS):
+        policies = [self.policies[p] for p in together]
+        for rows in torch.arange(table.shape[1]).split(_ROWS):
+            if together:
+                acted = collect(policies, self.log.raw_states[rows], self.log.source[rows], self.layout)
+                table[0, rows[:, None], together] = acted.transpose(0, 1) / self._scale
+            for p in sorted(set(range(len(self.policies))) - set(together)):
+                for draw in range(self.draws):
                     table[draw, rows, p] = self._act(self.policies[p], rows, draw)
-            progress(1)
+            progress(len(rows))
         return table
 
     def _act(self, policy: Policy, rows: Tensor, draw: int) -> Tensor:
