@@ -21,6 +21,7 @@ from sopr_fast.baselines import (
     ModelBased,
     NearestPolicy,
     UncertainEstimateWarning,
+    critics,
     learning,
 )
 from sopr_fast.baselines.log import PolicyActions, read
@@ -516,6 +517,27 @@ def test_the_curve_of_a_shared_critic_ends_at_its_values(log):
     assert len(values) == len(found.diagnostics["curve"]["updates"]) > 1
     np.testing.assert_allclose(values[-1], found.values, rtol=1e-6)
     assert (values[0] != values[-1]).all()
+
+
+def test_critics_evaluate_as_many_rows_at_once_as_their_chunk(log, monkeypatch):
+    """Three critics of one policy each, or two that are asked about all three policies."""
+    monkeypatch.setattr(critics, "_CHUNK", 600)
+    for method, mean, states in (
+        (FQE(**SMALL), "mean_values", 200),
+        (BehaviourQ(**SMALL, ensemble=2), "shared_mean_values", 100),
+    ):
+        asked = []
+
+        class Actions:
+            policies, draws = [None] * 3, 1
+
+            def __call__(self, rows, draw, asked=asked):
+                asked.append(len(rows))
+                return torch.zeros(3, len(rows), 1)
+
+        critic = method.estimate(gains(), log, **quiet).diagnostics["critic"]
+        getattr(critic, mean)(Actions(), torch.zeros(1000, dtype=torch.int64))
+        assert set(asked) == {states}
 
 
 def test_critic_answers_in_units_of_return(log):

@@ -160,10 +160,13 @@ class Critic:
 
     def mean_values(self, actions: PolicyActions, rows: Tensor, *, progress: bool = False) -> np.ndarray:
         """(P, M) float64: mean over rows of the table of each policy's action values by its own M critics."""
-        members = self.value.network.count // len(actions.policies)
-        return self._mean_values(
-            actions, rows, lambda states, acted: self.value(states, acted.repeat(members, 1, 1)), progress
-        ).T.numpy()
+        count = self.value.network.count
+        members = count // len(actions.policies)
+
+        def ask(states: Tensor, acted: Tensor) -> Tensor:
+            return self.value(states, acted.repeat(members, 1, 1))
+
+        return self._mean_values(actions, rows, ask, count, progress).T.numpy()
 
     def shared_mean_values(self, actions: PolicyActions, rows: Tensor, *, progress: bool = False) -> np.ndarray:
         """(P, C) float64: the same by C critics that know of no policy."""
@@ -173,15 +176,16 @@ class Critic:
             states = states.expand(policies, -1, -1).flatten(0, 1)
             return self.value(states, acted.flatten(0, 1)).unflatten(1, (policies, -1)).flatten(0, 1)
 
-        return self._mean_values(actions, rows, ask, progress).T.numpy()
+        return self._mean_values(actions, rows, ask, policies * self.value.network.count, progress).T.numpy()
 
     @torch.no_grad()
     def _mean_values(
-        self, actions: PolicyActions, rows: Tensor, ask: Callable[[Tensor, Tensor], Tensor], progress: bool
+        self, actions: PolicyActions, rows: Tensor, ask: Callable[[Tensor, Tensor], Tensor], width: int, progress: bool
     ) -> Tensor:  # (M, P)
+        """`ask` evaluates `width` (state, action) rows a state."""
         total: Tensor | float = 0.0
         with progress_bar(len(rows), "evaluating", "state", show=progress) as bar:
-            for chunk in rows.split(max(64, _CHUNK // (len(actions.policies) * self.value.network.count))):
+            for chunk in rows.split(max(64, _CHUNK // width)):
                 states = self.log.states(chunk)
                 for draw in range(actions.draws):
                     total = total + ask(states, actions(chunk, draw)).double().sum(1).cpu()
