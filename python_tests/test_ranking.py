@@ -138,7 +138,7 @@ def test_foreign_candidates_are_named(ranker, candidates):
     actions = np.stack([policy(known.states.numpy()) for policy in ladder(training_gains()).values()])
     own = ((actions[:, None] - actions[None]) ** 2).sum(-1).mean(-1)
     np.fill_diagonal(own, np.inf)
-    assert limit == pytest.approx(3 * np.quantile(own.min(1), 0.75), rel=1e-5)
+    assert limit == pytest.approx(2 * np.quantile(own.min(1), 0.75), rel=1e-5)
     away = ((odd["odd"](known.states.numpy()) - actions) ** 2).sum(-1).mean(-1)
     assert distance == pytest.approx(away.min(), rel=1e-5)
 
@@ -146,7 +146,7 @@ def test_foreign_candidates_are_named(ranker, candidates):
 def test_an_odd_training_policy_does_not_excuse_foreign_candidates():
     columns = torch.tensor([0.0, 1.0, 2.0, 3.0, 100.0]).reshape(5, 1, 1)
     known = TrainingPolicies(list("abcde"), torch.zeros(1, 1), torch.zeros(1), columns, torch.zeros(5))
-    assert known.distance_limit == 3  # of squared distances 1, 1, 1, 1 and 97 ** 2
+    assert known.distance_limit == 2  # of squared distances 1, 1, 1, 1 and 97 ** 2
 
 
 @pytest.mark.filterwarnings("ignore::sopr_fast.ForeignPolicyWarning")

@@ -117,7 +117,7 @@ class Ranker:
                 clustering, where all actions fit into 1 GiB.
 
         Warns:
-            ForeignPolicyWarning: a candidate is further from every training policy (Eq. 3) than three times the
+            ForeignPolicyWarning: a candidate is further from every training policy (Eq. 3) than twice the
                 upper quartile of those distances among the training policies, or its distance is not known.
         """
         if precision not in (None, "fp32", "bf16"):
@@ -300,7 +300,7 @@ def _warn_of_foreign(ranking: Ranking) -> None:
         listed = _listed([f"{ranking.names[i]!r} ({ranking.distances[i]:.3g})" for i in foreign])
         warnings.warn(
             f"unlike any training policy: {listed}; their mean squared action distance to the nearest one "
-            f"exceeds {ranking.distance_limit:.3g}, three times the upper quartile of those among the "
+            f"exceeds {ranking.distance_limit:.3g}, twice the upper quartile of those among the "
             "training policies. Their scores are extrapolations",
             ForeignPolicyWarning,
             stacklevel=3,

@@ -11,7 +11,7 @@ from torch import Tensor
 from .metrics import policy_distance, policy_distances
 from .policies import ArrayPolicy, Layout, Policy, collect
 
-_FOREIGN = 3.0
+_FOREIGN = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class TrainingPolicies:
 
     @property
     def distance_limit(self) -> float:
-        """Three times the upper quartile of the distances from each of them to its nearest other (Eq. 3).
+        """Twice the upper quartile of the distances from each of them to its nearest other (Eq. 3).
 
         Not the largest: the first snapshot of a training run is far from all others, and would excuse everything.
         """
