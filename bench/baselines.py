@@ -80,6 +80,9 @@ def main() -> None:
     results = json.loads(options.out.read_text()) if options.out.exists() else {"settings": settings, "runs": []}
     if results["settings"] != settings:
         raise SystemExit(f"{options.out} holds runs with other options")
+    for run in results["runs"]:
+        if run["method"] in options.methods and run.get("updates", options.updates) != options.updates:
+            raise SystemExit(f"{options.out} holds runs of {run['method']} with --updates {run['updates']}")
     done = {(run["run"], run["method"]) for run in results["runs"]}
     for i in range(options.runs):
         split = split_of(i)

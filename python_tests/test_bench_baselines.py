@@ -70,3 +70,19 @@ def test_the_papers_test_sets(folder, test, tmp_path, monkeypatch, capsys):
     assert heads[:3] == ["", "runs", "updates"]
     assert [row[:3] for row in rows] == [["return of the nearest policy", "2", ""], ["importance weighting", "2", "5"]]
     assert all(len(row) == len(heads) for row in rows)
+
+
+def test_runs_with_other_updates_are_not_mixed(folder, tmp_path, monkeypatch):
+    out = tmp_path / "out.json"
+
+    def run(methods, updates):
+        command = f"baselines.py --data {folder} --out {out} --test II --log medium --threads 1 --methods {methods}"
+        monkeypatch.setattr(sys, "argv", [*command.split(), "--updates", str(updates), "--runs", "1"])
+        baselines.main()
+        return [(run["method"], run.get("updates")) for run in json.loads(out.read_text())["runs"]]
+
+    done = [("NearestPolicy", None), ("ImportanceWeighting", 5)]
+    assert run("NearestPolicy ImportanceWeighting", 5) == done
+    with pytest.raises(SystemExit, match="holds runs of ImportanceWeighting with --updates 5"):
+        run("NearestPolicy ImportanceWeighting", 6)
+    assert run("NearestPolicy FQE", 6) == [*done, ("FQE", 6)]
