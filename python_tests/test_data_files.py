@@ -99,8 +99,11 @@ def test_wrong_parquet(tmp_path, pyarrow, arrays):
         with pytest.raises(error, match=message):
             sopr_fast.data.load(path)
 
-    ragged = pyarrow.array([[1.0, 2.0]] * 13 + [[1.0]])
-    refused(ValueError, r"log\.parquet: 'actions' has lists of different lengths", actions=ragged)
+    ragged = [[1.0, 2.0]] * 11 + [[1.0], [1.0, 2.0, 3.0], [1.0, 2.0]]  # as many numbers as 14 rows of 2 have
+    for kind in (pyarrow.list_, pyarrow.large_list):
+        actions = pyarrow.array(ragged, kind(pyarrow.float32()))
+        message = r"log\.parquet: 'actions' has lists of different lengths, 2 at row 0 and 1 at row 11$"
+        refused(ValueError, message, actions=actions)
     refused(
         ValueError, r"log\.parquet: 'rewards' has no value at row 3", rewards=pyarrow.array([0.0] * 3 + [None] * 11)
     )

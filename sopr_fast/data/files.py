@@ -95,17 +95,26 @@ def _column(path: Path, name: str, column: Any) -> np.ndarray:
     width = None
     if types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
         _refuse_nulls(path, name, column)
-        rows, column = len(column), column.flatten()
-        width = len(column) // rows if rows else 0
+        rows, width = len(column), _width(path, name, column)
+        column = column.flatten()
     _refuse_nulls(path, name, column)
     if not (types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type)):
         raise TypeError(f"{path}: {name!r} must be numbers or lists of numbers, got {column.type}")
     values = column.to_numpy(zero_copy_only=False)
-    if width is None:
-        return values
-    if width * rows != len(values):
-        raise ValueError(f"{path}: {name!r} has lists of different lengths")
-    return values.reshape(rows, width)
+    return values if width is None else values.reshape(rows, width)
+
+
+def _width(path: Path, name: str, lists: Any) -> int:
+    import pyarrow.compute
+
+    lengths = pyarrow.compute.list_value_length(lists).to_numpy()
+    differs = lengths != lengths[:1]
+    if differs.any():
+        row = int(np.argmax(differs))
+        raise ValueError(
+            f"{path}: {name!r} has lists of different lengths, {lengths[0]} at row 0 and {lengths[row]} at row {row}"
+        )
+    return int(lengths[0]) if len(lengths) else 0
 
 
 def _refuse_nulls(path: Path, name: str, column: Any) -> None:
