@@ -23,7 +23,7 @@ contrib = pytest.importorskip("sb3_contrib", reason="needs the extra [sb3]")
 gymnasium = pytest.importorskip("gymnasium")
 
 from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback  # noqa: E402
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # noqa: E402
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize  # noqa: E402
 
 DS = 5
@@ -79,6 +79,13 @@ class Scaled(BaseFeaturesExtractor):
         return observations / 2
 
 
+class ScaledFlattenExtractor(FlattenExtractor):
+    """A name that contains the library's own."""
+
+    def forward(self, observations):
+        return super().forward(observations) / 2
+
+
 SMALL = {"net_arch": [16, 8]}
 ALGORITHMS = {
     "ppo": (sb3.PPO, {}),
@@ -91,6 +98,7 @@ ALGORITHMS = {
     "maskable ppo": (contrib.MaskablePPO, {"env": Masked(), "discrete": True}),
     "trpo": (contrib.TRPO, {}),
     "sac": (sb3.SAC, {}),
+    "sac flatten": (sb3.SAC, {"policy_kwargs": {"features_extractor_class": FlattenExtractor, **SMALL}}),
     "sac sde": (sb3.SAC, {"use_sde": True}),
     "sac sde of one layer": (sb3.SAC, {"use_sde": True, "policy_kwargs": {"net_arch": {"pi": [], "qf": [8]}}}),
     "sac sde unclipped": (sb3.SAC, {"use_sde": True, "policy_kwargs": {"clip_mean": 0.0, **SMALL}}),
@@ -221,6 +229,7 @@ def test_stochastic(tmp_path, states, generator):
 FOREIGN = {
     "qrdqn": (contrib.QRDQN, {"discrete": True}, "a policy of class sb3_contrib.qrdqn.policies.QRDQNPolicy"),
     "features": (sb3.PPO, {"policy_kwargs": {"features_extractor_class": Scaled}}, "extracts features"),
+    "flatten": (sb3.SAC, {"policy_kwargs": {"features_extractor_class": ScaledFlattenExtractor}}, "extracts features"),
     "activation": (sb3.PPO, {"policy_kwargs": {"activation_fn": nn.Hardswish}}, "its activation is <class"),
 }
 

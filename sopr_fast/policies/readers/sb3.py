@@ -30,6 +30,7 @@ _MODULES = re.compile(
     r"stable_baselines3\.((common|sac|td3|dqn)\.policies)|sb3_contrib\.((tqc|ars)\.policies|common\.maskable\.policies)"
 )
 _NO_ACTOR = re.compile(r"critic.*|\w+_target.*|value_net|mlp_extractor\.value_net.*|(actor\.)?log_std")
+_FLATTEN = "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"
 _SDE_MEAN_CLIP = 2.0  # the libraries' default clip_mean of gSDE
 
 
@@ -70,8 +71,8 @@ def _actor(
     if not _MODULES.fullmatch(source.rpartition(".")[0]):
         raise RefusedError(f"a policy of class {source}, which our own reader does not know")
     keywords = settings.get("policy_kwargs") or {}
-    extractor = str(keywords.get("features_extractor_class", "FlattenExtractor"))
-    if "FlattenExtractor" not in extractor or any("features_extractor" in key for key in arrays):
+    extractor = keywords.get("features_extractor_class", _FLATTEN)
+    if extractor != _FLATTEN or any("features_extractor" in key for key in arrays):
         raise RefusedError("it extracts features from observations by a network of its own")
     observed = _space(settings, "observation_space", "box.Box")
     if len(observed._shape) != 1:
