@@ -71,6 +71,14 @@ def state_dict(**changes):
     return {key: value for key, value in weights.items() if value is not None}
 
 
+def moved(*places):
+    """The network's layers, at other places of the `nn.Sequential`."""
+    weights = network().state_dict()
+    return {
+        f"{place}.{part}": weights[f"{2 * i}.{part}"] for i, place in enumerate(places) for part in ("weight", "bias")
+    }
+
+
 GIVEN = {"activation": "relu", "squash": "none"}
 BROKEN = {
     "neither given": (state_dict(), {}, "activation and squash: give activation=… (--activation …) and squash=…"),
@@ -85,6 +93,9 @@ BROKEN = {
     "nan": (state_dict(**{"4.bias": torch.full((3,), math.nan)}), GIVEN, "4.bias must be finite floats"),
     "meta": (state_dict(**{"4.bias": torch.zeros(3, device="meta")}), GIVEN, "4.bias must be a dense tensor"),
     "sparse": (state_dict(**{"4.weight": torch.eye(3, 8).to_sparse()}), GIVEN, "4.weight must be a dense tensor"),
+    "nothing between": (moved(0, 2, 3), GIVEN, "layers 2 and 3 have 0 modules between them, expected one: relu"),
+    "two between": (moved(0, 3, 5), GIVEN, "layers 0 and 3 have 2 modules between them, expected one: relu"),
+    "something before": (moved(1, 3, 5), GIVEN, "its first layer is 1, and a state dict does not say what is before"),
     "no dict": ([torch.zeros(2)], GIVEN, "expected a state dict, found list"),
 }  # fmt: skip
 
@@ -95,6 +106,13 @@ def test_state_dicts_that_are_no_actor(tmp_path, weights, options, message):
     with pytest.raises(ValueError) as caught:
         load(tmp_path / "net.pt", **options)
     assert message in str(caught.value) and ("net.pt: " in str(caught.value) or "'net'" in str(caught.value))
+
+
+def test_adjacent_layers(tmp_path, states):
+    net = nn.Sequential(nn.Linear(DS, 8), nn.Linear(8, DA))
+    torch.save(net.state_dict(), tmp_path / "net.pt")
+    (policy,) = load(tmp_path / "net.pt", activation="identity", squash="none")
+    torch.testing.assert_close(policy.act(states), net(states).detach(), atol=1e-6, rtol=1e-5)
 
 
 def test_linear_state_dict_needs_no_activation(tmp_path, states):

@@ -33,8 +33,8 @@ def load(
       standardised by `<name>_vecnormalize.pkl` or `vecnormalize.pkl` beside it; in a folder, its replay buffers and
       `evaluations.npz` are passed over;
     - `.d3` of d3rlpy, or its `.pt` beside `params.json`;
-    - `.pt`, `.pth`, `.safetensors`: the state dict of an `nn.Sequential` of linear layers, with `activation` between
-      them and "tanh" or "none" as `squash` behind;
+    - `.pt`, `.pth`, `.safetensors`: the state dict of an `nn.Sequential` of linear layers, with `activation` and
+      nothing else between each two and "tanh" or "none" as `squash` behind;
     - `.pkl` of D4RL and DOPE: a dict of arrays;
     - `.onnx`: one float input (states, width), actions as first output or by that name; needs onnxruntime;
     - with `trust`: TorchScript (`.pt`), exported programs (`.pt2`), pickled modules (`.pt`), and what of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,27 @@ def from_state_dict(arrays: Any, options: Options) -> list[Actor]:
     prefix = prefixes.pop()
     if others := [key for key in arrays if not re.fullmatch(re.escape(prefix) + r"\d+\.\w+", key)]:
         raise ValueError(f"no plain nn.Sequential: it also has {', '.join(others[:6])}")
-    layers = perceptron(arrays, numbered(arrays, prefix), bias=False)
+    names = numbered(arrays, prefix)
+    layers = perceptron(arrays, names, bias=False)
     missing = [key for key in ("activation", "squash") if getattr(options, key) is None]
     if len(layers) == 1 and "activation" in missing:
         missing.remove("activation")
     if missing:
         flags = " and ".join(f"{key}=… (--{key} …)" for key in missing)
         raise ValueError(f"a state dict does not say its {' and '.join(missing)}: give {flags}")
-    return [Actor(options.name, layers, activation=options.activation or "identity", squash=options.squash == "tanh")]
+    activation = options.activation or "identity"
+    _check_places([int(name[len(prefix) :]) for name in names], activation)
+    return [Actor(options.name, layers, activation=activation, squash=options.squash == "tanh")]
+
+
+def _check_places(places: list[int], activation: str) -> None:
+    """Refuse layers whose places in the `nn.Sequential` leave none for the activation, or for more than it."""
+    if places[0] > 0:
+        raise ValueError(f"its first layer is {places[0]}, and a state dict does not say what is before it")
+    for before, after in pairwise(places):
+        between = after - before - 1
+        if between > 1 or (between == 0 and activation != "identity"):
+            raise ValueError(
+                f"layers {before} and {after} have {between} modules between them, expected one: {activation}; "
+                "save the module as TorchScript or ONNX instead"
+            )
