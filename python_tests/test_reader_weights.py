@@ -6,6 +6,8 @@ import math
 import os
 import pickle
 import struct
+import tarfile
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
 
@@ -249,6 +251,19 @@ def test_hostile_torch_file_is_refused_and_not_run(tmp_path):
     with pytest.raises(ValueError, match="no zip archive: it is damaged, or was saved in the form before torch 1.6"):
         load(tmp_path / "net.pt")
     assert not target.exists()
+
+
+def test_tar_with_a_zip_behind_it_is_refused_unopened(tmp_path):
+    path = tmp_path / "net.pt"
+    with tarfile.open(path, "w") as archive:
+        archive.addfile(tarfile.TarInfo("storages"))
+    zipped = io.BytesIO()
+    with zipfile.ZipFile(zipped, "w") as archive:
+        archive.writestr("archive/data.pkl", b"")
+    path.write_bytes(path.read_bytes() + zipped.getvalue())
+    assert tarfile.is_tarfile(path) and zipfile.is_zipfile(path)
+    with pytest.raises(ValueError, match=r"net\.pt: no zip archive"):
+        load(path)
 
 
 def test_a_pickle_changes_nothing_that_lasts():

@@ -62,7 +62,8 @@ def read_weights(file: BinaryIO) -> Any:
         RefusedError: it names another global, or is of the form before torch 1.6.
         ValueError: it is damaged.
     """
-    if not zipfile.is_zipfile(file):
+    # torch goes by the first bytes: another archive with a zip behind it would be opened as that other.
+    if file.read(4) != b"PK\x03\x04" or not zipfile.is_zipfile(file):
         raise RefusedError("no zip archive: it is damaged, or was saved in the form before torch 1.6")
     with zipfile.ZipFile(file) as archive:
         if any("/code/" in name or name.endswith("constants.pkl") for name in archive.namelist()):
