@@ -1,11 +1,12 @@
 """Transitions and states of `.npz`, parquet and Minari, as their own libraries write them."""
 
+import h5py
 import numpy as np
 import pytest
 from test_data import d4rl_arrays
 
 import sopr_fast.data
-from sopr_fast.data.states import as_states
+from sopr_fast.data.states import as_states, read_rows
 
 PARTS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "episodes")
 
@@ -118,6 +119,42 @@ def test_wrong_parquet(tmp_path, pyarrow, arrays):
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(ValueError, match=r"log\.parquet: damaged"):
         sopr_fast.data.load(path)
+
+
+def read_states(path):
+    states = as_states(path)
+    return read_rows(states, np.arange(len(states))) if len(states) < 100 else None  # a damaged header may say 10**15
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["log.npz", "observations.npy", "log.parquet", "log.hdf5"])
+def test_whatever_is_damaged_the_file_is_named(request, tmp_path, arrays, name):
+    path, rng = tmp_path / name, np.random.default_rng(0)
+    if name == "log.npz":
+        np.savez_compressed(path, **arrays)
+    elif name == "log.parquet":
+        pyarrow = request.getfixturevalue("pyarrow")
+        pyarrow.parquet.write_table(table(pyarrow, arrays, "lists"), path)
+    elif name == "log.hdf5":
+        with h5py.File(path, "w") as file:
+            for key, values in arrays.items():
+                file.create_dataset(key, data=values, chunks=(5, *values.shape[1:]), compression="gzip")
+    else:
+        for key, values in arrays.items():
+            np.save(tmp_path / f"{key}.npy", values)
+    whole, refused = np.fromfile(path, np.uint8), 0
+    for flips in [1, 2, 4, 8] * 60:
+        damaged = whole.copy()
+        damaged[rng.integers(len(whole), size=flips)] ^= rng.integers(1, 256, size=flips, dtype=np.uint8)
+        path.write_bytes(damaged.tobytes())
+        for read in (sopr_fast.data.load, read_states):
+            source = tmp_path if read is sopr_fast.data.load and path.suffix == ".npy" else path
+            try:
+                read(source)
+            except (OSError, TypeError, ValueError) as error:
+                assert str(source) in str(error), repr(error)
+                refused += 1
+    assert refused
 
 
 @pytest.fixture

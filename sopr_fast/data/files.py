@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -23,7 +22,7 @@ def read_npy(path: Path) -> np.ndarray:
     """
     try:
         return np.load(path, mmap_mode="c", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+    except Exception as error:  # what a damaged header raises can be of nearly any type
         raise ValueError(f"{path}: damaged, or not an .npy file of a plain array: {error}") from error
 
 
@@ -48,7 +47,7 @@ def read_npz(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as archive:
             for key in archive.files:
                 arrays[key] = archive[key] if key in wanted else np.empty(0)
-    except (ValueError, OSError, EOFError, BadZipFile, TypeError, AttributeError) as error:
+    except Exception as error:  # likewise
         at = f" at {key!r}" if key else ""
         raise ValueError(f"{path}: damaged{at}, or not an .npz file of plain arrays: {error}") from error
     return arrays
@@ -62,7 +61,6 @@ def read_parquet(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
         TypeError, ValueError: damaged, missing values, lists of different lengths, not numbers.
     """
     try:
-        import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise ImportError(f"{path}: reading it needs pyarrow: pip install 'sopr_fast[parquet]'") from error
@@ -73,9 +71,10 @@ def read_parquet(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
             parts = {name for columns in numbered.values() for name in columns}
             needed = [name for name in names if name in wanted or name in parts]
             table = file.read(needed)
-    except (pyarrow.ArrowException, OSError) as error:
+            chunks = {name: table.column(name).combine_chunks() for name in needed}
+    except Exception as error:  # likewise
         raise ValueError(f"{path}: damaged, or not a parquet file: {error}") from error
-    columns = {name: _column(path, name, table.column(name).combine_chunks()) for name in needed}
+    columns = {name: _column(path, name, column) for name, column in chunks.items()}
     arrays = {name: columns.get(name, np.empty(0)) for name in names if name not in parts}
     return arrays | {key: np.stack([columns[name] for name in group], 1) for key, group in numbered.items()}
 

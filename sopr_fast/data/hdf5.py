@@ -43,18 +43,19 @@ def open_hdf5(path: Path, **options: Any):
 
     Raises:
         ImportError: h5py is not installed.
-        ValueError: no HDF5 file, damaged or cut short.
+        ValueError: no HDF5 file, damaged or cut short, wherever in the block that shows.
     """
     try:
         import h5py
     except ImportError as error:
         raise ImportError(f"{path}: reading it needs h5py: pip install 'sopr_fast[hdf5]'") from error
     try:
-        file = h5py.File(path, "r", **options)
-    except OSError as error:
+        with h5py.File(path, "r", **options) as file:
+            yield file
+    except Exception as error:  # what damage raises can be of nearly any type
+        if str(error).startswith(f"{path}: "):
+            raise
         raise ValueError(f"{path}: damaged, cut short, or not an HDF5 file: {error}") from error
-    with file:
-        yield file
 
 
 def listed(names: Iterable[Any]) -> str:
