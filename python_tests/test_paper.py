@@ -253,7 +253,6 @@ def test_a_snapshot_acts_as_the_policy_of_d3rlpy(tmp_path, algorithm):
         (["distances"], "split.json is not there: run the stage that makes it first"),
         (["models"], "split.json is not there: run the stage that makes it first"),
         (["scores"], "split.json is not there: run the stage that makes it first"),
-        (["offline", "--game", "hopper-random-v2"], "no log 'random': the paper's are expert, medium, medium-replay"),
         (["split", "--seed", "1"], "hopper-v4 was begun with seed 0, not 1: choose another --out"),
         (["sac", "--game", "ant"], "no game 'ant': expected hopper, halfcheetah, walker2d, or a gym or d4rl name"),
     ],
@@ -263,6 +262,15 @@ def test_stages_say_what_they_lack(tmp_path, capsys, arguments, message):
     assert main([*arguments, "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error
+
+
+@pytest.mark.parametrize("log", ["random", "medium-expert"])
+@pytest.mark.parametrize("stage", ["all", "offline", "test-sets", "distances", "models", "scores"])
+def test_a_log_that_the_paper_has_not_is_refused_before_any_work(tmp_path, capsys, monkeypatch, stage, log):
+    monkeypatch.setattr(command_line, "_run", lambda stage, task: [])
+    assert main([stage, "--game", f"hopper-{log}-v2", "--out", str(tmp_path)]) == 2
+    assert f"error: no log {log!r}: the paper's are expert, medium, medium-replay" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("stage", ["table", "summary", "speed"])

@@ -12,6 +12,7 @@ import torch
 
 from .games import find_game
 from .manifest import Task, claim
+from .offline import chosen_logs
 from .scales import SCALES
 
 STAGES = {
@@ -31,6 +32,7 @@ STAGES = {
 }
 
 _READERS = ("table", "summary", "speed")  # these make nothing
+_ON_LOGS = ("offline", "test-sets", "distances", "models", "scores", "all")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             checkpoint_seconds=options.checkpoint_seconds,
             device=options.device,
         )
+        if options.stage in _ON_LOGS:
+            chosen_logs(task)  # refuses others before hours of work
         if options.stage not in _READERS:
             claim(task)
         for stage in [options.stage] if options.stage != "all" else list(STAGES)[: list(STAGES).index("all")]:
