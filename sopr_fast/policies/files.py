@@ -66,10 +66,12 @@ def load(
             policies += reader_of(file)(file, options)
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from error
-        except (AttributeError, LookupError, TypeError, RuntimeError) as error:
-            raise ValueError(f"{file}: damaged, or of a form not known ({type(error).__name__}: {error})") from error
         except ImportError as error:
             raise ImportError(f"{file}: {error}") from error
+        except OSError:  # not what the file holds, and the system names it
+            raise
+        except Exception as error:  # what a damaged file raises can be of nearly any type
+            raise ValueError(f"{file}: damaged, or of a form not known ({type(error).__name__}: {error})") from error
     return policies
 
 
