@@ -116,13 +116,30 @@ def test_torchscript(tmp_path, module, states):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("free", [True, False])
-def test_exported_program(tmp_path, module, states, free):
+@pytest.mark.parametrize("rows", [None, {"min": 2}, {"min": 3, "max": 64}], ids=["fixed", "unbounded", "bounded"])
+def test_exported_program(tmp_path, module, states, rows):
     path = tmp_path / "net.pt2"
-    shapes = ({0: torch.export.Dim("rows", min=2)},) if free else None
+    shapes = ({0: torch.export.Dim("rows", **rows)},) if rows else None
     torch.export.save(torch.export.export(module, (torch.zeros(8, DS),), dynamic_shapes=shapes), path)
     with pytest.raises(ValueError, match=r"net\.pt2: an exported torch program is code, .* trust=True"):
         load(path)
+    (policy,) = load(path, trust=True)
+    for count in (1, 64, 65, len(states)):
+        acts_alike(policy, module, states[:count])
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_exported_program_of_several_outputs_acts_by_the_first(tmp_path, module, states):
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = module
+
+        def forward(self, states):
+            return self.net(states), states.sum(1)
+
+    path = tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(Pair(), (torch.zeros(8, DS),)), path)
     (policy,) = load(path, trust=True)
     acts_alike(policy, module, states)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
         return session.run([output], {inputs[0].name: states.astype(dtype)})[0]
 
     rows = inputs[0].shape[0]
-    return [Called(options.name, by_rows(act, rows) if isinstance(rows, int) else act, options.action_count)]
+    return [Called(options.name, by_rows(act, rows, rows) if isinstance(rows, int) else act, options.action_count)]
 
 
 def read_torchscript(path: Path, options: Options) -> list[Called]:
@@ -59,21 +60,30 @@ def read_exported(path: Path, options: Options) -> list[Called]:
     inputs = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in named]
     if len(inputs) != 1 or inputs[0].dim() != 2:
         raise ValueError(f"expected one input (states, width), found {[tuple(i.shape) for i in inputs]}")
-    module, rows = program.module(), inputs[0].shape[0]
+    module, (least, most) = program.module(), _row_bounds(program, inputs[0].shape[0])
 
     def act(states: np.ndarray) -> np.ndarray:
-        return module(torch.from_numpy(states).to(inputs[0].dtype)).numpy()
+        actions = module(torch.from_numpy(states).to(inputs[0].dtype))
+        return (actions[0] if isinstance(actions, (tuple, list)) else actions).numpy()
 
-    return [Called(options.name, by_rows(act, rows) if isinstance(rows, int) else act, options.action_count)]
+    return [Called(options.name, by_rows(act, least, most), options.action_count)]
 
 
-def by_rows(act: Callable[[np.ndarray], np.ndarray], count: int) -> Callable[[np.ndarray], np.ndarray]:
-    """`act`, which takes `count` states at a time, for any number of them."""
+def _row_bounds(program: torch.export.ExportedProgram, rows: int | torch.SymInt) -> tuple[int, int]:
+    """The fewest and the most states that a program takes at a time."""
+    if isinstance(rows, int):
+        return rows, rows
+    bounds = program.range_constraints.get(rows.node.expr)
+    return (1, sys.maxsize) if bounds is None else (int(max(bounds.lower, 1)), int(min(bounds.upper, sys.maxsize)))
+
+
+def by_rows(act: Callable[[np.ndarray], np.ndarray], least: int, most: int) -> Callable[[np.ndarray], np.ndarray]:
+    """`act`, which takes `least` to `most` states at a time, for any number of them."""
 
     def all_of(states: np.ndarray) -> np.ndarray:
-        last = np.repeat(states[-1:], -len(states) % count, axis=0)
-        padded = np.concatenate([states, last])
-        parts = [act(padded[first : first + count]) for first in range(0, len(padded), count)]
-        return np.concatenate(parts)[: len(states)]
+        parts = [states[first : first + most] for first in range(0, len(states), most)]
+        missing = np.repeat(states[-1:], max(least - len(parts[-1]), 0), axis=0)
+        parts[-1] = np.concatenate([parts[-1], missing])
+        return np.concatenate([act(part) for part in parts])[: len(states)]
 
     return all_of
