@@ -63,6 +63,22 @@ def test_single_actor_with_options(tmp_path, states):
     assert [p.name for p in as_policies({"run": tmp_path / "ppo.npz"})] == ["run"]
 
 
+def test_options_say_what_the_file_does_not(tmp_path, states):
+    arrays = make_layers()
+    np.savez(tmp_path / "ppo.npz", **arrays)
+    (policy,) = load(tmp_path / "ppo.npz", activation="tanh", squash="none")
+    expected = oracle(arrays, states, activation=np.tanh)
+    torch.testing.assert_close(policy.act(states).double(), expected, atol=1e-5, rtol=1e-5)
+
+    np.savez(tmp_path / "ppo.npz", activation="tanh", squash="none", **arrays)
+    (policy,) = load(tmp_path / "ppo.npz", activation="tanh", squash="none")
+    torch.testing.assert_close(policy.act(states).double(), expected, atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"ppo\.npz: its activation is 'tanh', but activation='relu' \(--activation\)"):
+        load(tmp_path / "ppo.npz", activation="relu")
+    with pytest.raises(ValueError, match=r"ppo\.npz: its squash is 'none', but squash='tanh' \(--squash\) was given"):
+        load(tmp_path / "ppo.npz", squash="tanh")
+
+
 def test_linear_actor(tmp_path, states):
     weight, bias = np.ones((DA, DS)), np.zeros(DA)
     np.savez(tmp_path / "linear.npz", **{"mean.weight": weight, "mean.bias": bias})

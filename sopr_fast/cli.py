@@ -108,8 +108,10 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="files of policies (.npz .npy .zip .d3 .onnx .pt .pth .safetensors .pkl .pt2) or folders of them",
     )
-    parser.add_argument("--activation", choices=ACTIVATIONS, metavar="NAME", help="between layers of state dicts")
-    parser.add_argument("--squash", choices=("tanh", "none"), help="behind the last layer of state dicts")
+    parser.add_argument(
+        "--activation", choices=ACTIVATIONS, metavar="NAME", help="between layers of state dicts and bare .npz"
+    )
+    parser.add_argument("--squash", choices=("tanh", "none"), help="behind the last layer of state dicts and bare .npz")
     parser.add_argument("--stochastic", action="store_true", help="act by the distributions in .npz .zip .d3 .pkl")
     parser.add_argument("--trust", action="store_true", help="run code that is in the files, where reading needs it")
 

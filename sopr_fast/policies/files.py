@@ -27,7 +27,8 @@ def load(
 
     - `.npz`: the layers of an actor, `hidden_0`, `hidden_1`, … and `mean`, each as `.weight` (out, in) and `.bias`
       (out,), any float type; with another dimension in front, a stack of actors. Optional are `log_std` (as
-      `mean`; used if `stochastic`) and the strings `activation` ("relu", …) and `squash` ("tanh", or "none");
+      `mean`; used if `stochastic`) and the strings `activation` and `squash` ("tanh" or "none"), else those given
+      here, else "relu" and "tanh";
     - `.npy`: actions for every state of the data, memory-mapped;
     - `.zip` of Stable-Baselines3 and sb3-contrib (PPO, A2C, TRPO, SAC, TQC, TD3, DDPG, ARS, DQN with MLP policies),
       standardised by `<name>_vecnormalize.pkl` or `vecnormalize.pkl` beside it; in a folder, its replay buffers and

@@ -23,7 +23,7 @@ def read(path: Path, options: Options) -> list[Actor]:
     keys = [f"{name}.{part}" for name in names for part in ("weight", "bias")]
     if missing := [key for key in keys if key not in arrays]:
         raise ValueError(f"no array {missing[0]!r}, found {sorted(arrays)}")
-    activation, squash = (str(arrays.get(k, v)) for k, v in (("activation", "relu"), ("squash", "tanh")))
+    activation, squash = (_stated(arrays, options, k, v) for k, v in (("activation", "relu"), ("squash", "tanh")))
     if activation not in ACTIVATIONS or squash not in ("tanh", "none"):
         raise ValueError(
             f"activation {activation!r}, squash {squash!r}; known are {', '.join(ACTIVATIONS)}; tanh, none"
@@ -40,6 +40,15 @@ def read(path: Path, options: Options) -> list[Actor]:
             )
     stack = [{key: arrays[key][i] for key in keys} for i in range(count)]
     return [_actor(f"{options.name}-{i:03d}", one, hidden, shared) for i, one in enumerate(stack)]
+
+
+def _stated(arrays: dict[str, np.ndarray], options: Options, key: str, default: str) -> str:
+    """What the file says of its `key`, or else the caller, or else `default`."""
+    given = getattr(options, key)
+    stated = str(arrays.get(key, given or default))
+    if given not in (None, stated):
+        raise ValueError(f"its {key} is {stated!r}, but {key}={given!r} (--{key}) was given")
+    return stated
 
 
 def _actor(name: str, arrays: dict[str, np.ndarray], hidden: list[str], shared: dict) -> Actor:
