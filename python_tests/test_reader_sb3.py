@@ -46,6 +46,13 @@ class Still(gymnasium.Env):
         return self.random.normal(3, 2, DS).astype(np.float32), 0.0, False, False, {}
 
 
+class Halved(VecNormalize):
+    """Normalises in a way of its own."""
+
+    def normalize_obs(self, obs):
+        return super().normalize_obs(obs) / 2
+
+
 class Short(Still):
     """Episodes of three steps."""
 
@@ -173,6 +180,19 @@ def test_standardised_by_the_statistics_beside_it(tmp_path, states):
         seen = torch.from_numpy(env.normalize_obs(states.numpy()).astype(np.float32))
         assert (seen.abs() == 1.5).any()
         torch.testing.assert_close(policy.act(states), predicted(model, seen), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("algorithm, options", [(sb3.PPO, {}), (contrib.QRDQN, {"discrete": True})])
+def test_statistics_of_a_class_of_ones_own_only_with_trust(tmp_path, states, algorithm, options):
+    env = Halved(DummyVecEnv([Still]), clip_obs=1.5)
+    model = make(algorithm, **options)
+    model.save(tmp_path / "model.zip")
+    env.save(str(tmp_path / "vecnormalize.pkl"))
+    with pytest.raises(ValueError, match=r"vecnormalize\.pkl beside it: its pickle names \S*Halved; .*; trust=True"):
+        load(tmp_path)
+    (policy,) = as_policies(load(tmp_path, trust=True), action_count=4 if "discrete" in options else None)
+    seen = torch.from_numpy(env.normalize_obs(states.numpy()))
+    torch.testing.assert_close(policy.act(states), predicted(model, seen), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")

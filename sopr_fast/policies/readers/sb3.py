@@ -7,6 +7,7 @@ import inspect
 import io
 import json
 import math
+import pickle
 import re
 import zipfile
 from dataclasses import dataclass
@@ -40,15 +41,16 @@ def read(path: Path, options: Options) -> list[Policy]:
             settings, weights = json.loads(archive.read("data")), archive.read("policy.pth")
     except (KeyError, OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"damaged, or no model of Stable-Baselines3 ({error})") from error
-    standardisation = _standardisation(path)
+    statistics = _statistics_beside(path)
     try:
+        standardisation = None if statistics is None else _standardisation(statistics)
         return [_actor(settings, read_weights_in(weights), standardisation, options)]
     except RefusedError as error:
         if not options.trust:
             raise RefusedError(
                 f"{error}; trust=True (--trust) lets stable-baselines3 open it, code included"
             ) from error
-    return [Called(options.name, _Opened(path, standardisation), options.action_count)]
+    return [Called(options.name, _Opened(path, statistics), options.action_count)]
 
 
 @dataclass(frozen=True)
@@ -158,16 +160,17 @@ def _unpickled(settings: dict[str, Any], key: str, records: tuple[str, ...]) -> 
     return read_pickle(io.BytesIO(data), records=records)
 
 
-def _standardisation(path: Path) -> Standardisation | None:
-    """From the statistics beside the model: its own by name, or the folder's."""
+def _statistics_beside(path: Path) -> Path | None:
+    """A model's own by name, or the folder's."""
     checkpoint = re.fullmatch(r"(.*)_(\d+_steps)", path.stem)  # the naming of CheckpointCallback
     names = [f"{checkpoint[1]}_vecnormalize_{checkpoint[2]}.pkl"] if checkpoint else []
     names += [f"{path.stem}_vecnormalize.pkl", f"{path.stem}/vecnormalize.pkl", "vecnormalize.pkl", "vec_normalize.pkl"]
-    found = next((file for name in names if (file := path.parent / name).is_file()), None)
-    if found is None:
-        return None
+    return next((file for name in names if (file := path.parent / name).is_file()), None)
+
+
+def _standardisation(path: Path) -> Standardisation | None:
     try:
-        with found.open("rb") as file:
+        with path.open("rb") as file:
             statistics = read_pickle(file, records=(*_SPACES, *_OWN))
         if not statistics.norm_obs:
             return None
@@ -175,14 +178,16 @@ def _standardisation(path: Path) -> Standardisation | None:
             torch.from_numpy(np.array(v, np.float64)) for v in (statistics.obs_rms.mean, statistics.obs_rms.var)
         )
         return Standardisation(mean, (variance + statistics.epsilon).sqrt(), float(statistics.clip_obs))
+    except RefusedError as error:
+        raise RefusedError(f"{path.name} beside it: {error}") from error
     except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{found.name} beside it: {error}") from error
+        raise ValueError(f"{path.name} beside it: {error}") from error
 
 
 class _Opened:
     """A policy that stable-baselines3 itself has opened, with `predict`."""
 
-    def __init__(self, path: Path, standardisation: Standardisation | None):
+    def __init__(self, path: Path, statistics: Path | None):
         data, parameters, _ = library("stable_baselines3.common.save_util", "sb3").load_from_zip_file(
             path, device="cpu"
         )
@@ -192,9 +197,9 @@ class _Opened:
         keywords = {key: value for key, value in offered.items() if key in accepted} | keywords
         self._policy = kind(data["observation_space"], data["action_space"], **keywords)
         self._policy.load_state_dict(parameters["policy"])
-        self._standardisation = standardisation
+        self._normalise = None if statistics is None else pickle.loads(statistics.read_bytes()).normalize_obs
 
     def predict(self, states: np.ndarray, deterministic: bool = True) -> np.ndarray:
-        if self._standardisation is not None:
-            states = self._standardisation(torch.from_numpy(states)).numpy()
+        if self._normalise is not None:
+            states = self._normalise(states)
         return self._policy.predict(states, deterministic=deterministic)[0]
