@@ -71,12 +71,8 @@ def test_options_say_what_the_file_does_not(tmp_path, states):
     torch.testing.assert_close(policy.act(states).double(), expected, atol=1e-5, rtol=1e-5)
 
     np.savez(tmp_path / "ppo.npz", activation="tanh", squash="none", **arrays)
-    (policy,) = load(tmp_path / "ppo.npz", activation="tanh", squash="none")
+    (policy,) = load(tmp_path / "ppo.npz", activation="relu", squash="tanh")  # meant for others of a folder
     torch.testing.assert_close(policy.act(states).double(), expected, atol=1e-5, rtol=1e-5)
-    with pytest.raises(ValueError, match=r"ppo\.npz: its activation is 'tanh', but activation='relu' \(--activation\)"):
-        load(tmp_path / "ppo.npz", activation="relu")
-    with pytest.raises(ValueError, match=r"ppo\.npz: its squash is 'none', but squash='tanh' \(--squash\) was given"):
-        load(tmp_path / "ppo.npz", squash="tanh")
 
 
 def test_linear_actor(tmp_path, states):

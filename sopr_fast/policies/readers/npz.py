@@ -43,12 +43,8 @@ def read(path: Path, options: Options) -> list[Actor]:
 
 
 def _stated(arrays: dict[str, np.ndarray], options: Options, key: str, default: str) -> str:
-    """What the file says of its `key`, or else the caller, or else `default`."""
-    given = getattr(options, key)
-    stated = str(arrays.get(key, given or default))
-    if given not in (None, stated):
-        raise ValueError(f"its {key} is {stated!r}, but {key}={given!r} (--{key}) was given")
-    return stated
+    """What the file says of its `key`, or else the caller, who may mean others of a folder, or else `default`."""
+    return str(arrays.get(key, getattr(options, key) or default))
 
 
 def _actor(name: str, arrays: dict[str, np.ndarray], hidden: list[str], shared: dict) -> Actor:
