@@ -1,7 +1,11 @@
 """Transitions and states of `.npz`, parquet and Minari, as their own libraries write them."""
 
+import io
+import zipfile
+
 import h5py
 import numpy as np
+import numpy.lib.format
 import pytest
 from test_data import d4rl_arrays
 
@@ -126,6 +130,22 @@ def read_states(path):
     return read_rows(states, np.arange(len(states))) if len(states) < 100 else None  # a damaged header may say 10**15
 
 
+@pytest.mark.parametrize("name", ["log.npz", "log.hdf5"])
+def test_a_log_larger_than_memory_says_so(tmp_path, name):
+    """Its file is small: nothing was ever written to the array, or all of it is zero."""
+    path, rows = tmp_path / name, 1 << 50
+    if name == "log.npz":
+        header = io.BytesIO()
+        numpy.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (rows, 3)})
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("observations.npy", header.getvalue())
+    else:
+        with h5py.File(path, "w") as file:
+            file.create_dataset("observations", (rows, 3), np.float32, chunks=(100, 3))
+    with pytest.raises(MemoryError, match=rf"{name}: damaged.*, or larger than the memory that is free"):
+        sopr_fast.data.load(path)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["log.npz", "observations.npy", "log.parquet", "log.hdf5"])
 def test_whatever_is_damaged_the_file_is_named(request, tmp_path, arrays, name):
@@ -151,7 +171,7 @@ def test_whatever_is_damaged_the_file_is_named(request, tmp_path, arrays, name):
             source = tmp_path if read is sopr_fast.data.load and path.suffix == ".npy" else path
             try:
                 read(source)
-            except (OSError, TypeError, ValueError) as error:
+            except (MemoryError, OSError, TypeError, ValueError) as error:
                 assert str(source) in str(error), repr(error)
                 refused += 1
     assert refused

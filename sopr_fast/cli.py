@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BrokenPipeError:
             # The reader, `head` say, has had enough; what is left must not fail when Python closes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
+        except (ValueError, TypeError, OSError, ImportError, MemoryError, RuntimeError) as error:
             print(f"sopr-fast: error: {' '.join(str(error).split())}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .hdf5 import read_hdf5
+from .hdf5 import read_hdf5, unreadable
 
 _NUMBERED = re.compile(r"(.+?)[._]?\[?(\d+)\]?")  # observations_0, observations.0, observations[0]
 
@@ -40,6 +40,7 @@ def read_npz(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
     """The arrays of an archive; of those not wanted, empty ones in their place.
 
     Raises:
+        MemoryError: an array is larger than what is free.
         ValueError: damaged, or an array of Python objects.
     """
     arrays, key = {}, None
@@ -49,7 +50,7 @@ def read_npz(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
                 arrays[key] = archive[key] if key in wanted else np.empty(0)
     except Exception as error:  # likewise
         at = f" at {key!r}" if key else ""
-        raise ValueError(f"{path}: damaged{at}, or not an .npz file of plain arrays: {error}") from error
+        raise unreadable(f"{path}: damaged{at}, or not an .npz file of plain arrays", error) from error
     return arrays
 
 
@@ -58,6 +59,7 @@ def read_parquet(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
 
     Raises:
         ImportError: pyarrow is not installed.
+        MemoryError: the columns are larger than what is free.
         TypeError, ValueError: damaged, missing values, lists of different lengths, not numbers.
     """
     try:
@@ -73,7 +75,7 @@ def read_parquet(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
             table = file.read(needed)
             chunks = {name: table.column(name).combine_chunks() for name in needed}
     except Exception as error:  # likewise
-        raise ValueError(f"{path}: damaged, or not a parquet file: {error}") from error
+        raise unreadable(f"{path}: damaged, or not a parquet file", error) from error
     columns = {name: _column(path, name, column) for name, column in chunks.items()}
     arrays = {name: columns.get(name, np.empty(0)) for name in names if name not in parts}
     return arrays | {key: np.stack([columns[name] for name in group], 1) for key, group in numbered.items()}

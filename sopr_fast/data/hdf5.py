@@ -15,6 +15,7 @@ def read_hdf5(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
 
     Raises:
         ImportError: h5py is not installed.
+        MemoryError: an array is larger than what is free.
         TypeError, ValueError: the file is damaged or cut short, an array is not of numbers.
     """
     wanted, arrays = set(wanted), {}
@@ -55,7 +56,14 @@ def open_hdf5(path: Path, **options: Any):
     except Exception as error:  # what damage raises can be of nearly any type
         if str(error).startswith(f"{path}: "):
             raise
-        raise ValueError(f"{path}: damaged, cut short, or not an HDF5 file: {error}") from error
+        raise unreadable(f"{path}: damaged, cut short, or not an HDF5 file", error) from error
+
+
+def unreadable(verdict: str, error: Exception) -> Exception:
+    """A ValueError of what reading raised, but a MemoryError where memory did not suffice."""
+    if isinstance(error, MemoryError):
+        return MemoryError(f"{verdict}, or larger than the memory that is free: {error}")
+    return ValueError(f"{verdict}: {error}")
 
 
 def listed(names: Iterable[Any]) -> str:

@@ -40,6 +40,7 @@ def load(source: Any, *, max_episode_steps: int | None = None) -> Transitions:
 
     Raises:
         FileNotFoundError: no such file.
+        MemoryError: larger than the memory that is free.
         TypeError, ValueError: damaged, or the key and row at fault.
         ImportError: the extra that reads such files is not installed.
 
