@@ -138,16 +138,29 @@ class Linear:
         then = np.einsum("ei,ij,ej->e", following, w, following) + self.noise**2 * np.trace(w) + constant
         return -now - discount * then
 
+    def moments(self, gain: np.ndarray, discount: float, starts: np.ndarray, std: float) -> np.ndarray:
+        """(2, 2): (1 - γ) Σ γ^t E[s_t s_tᵀ] from `starts` (E, 2), after 400 steps."""
+        closed = self.a + np.outer(self.b, gain)
+        now, total = starts.T @ starts / len(starts), np.zeros((2, 2))
+        for t in range(400):
+            total += (1 - discount) * discount**t * now
+            now = closed @ now @ closed.T + self._spread(std)
+        return total
+
     def _backups(self, gain: np.ndarray, discount: float, std: float, count: int) -> tuple[np.ndarray, float]:
         """W ← C + γ Fᵀ W F and w ← u σ² + γ (tr(W Σ) + w)."""
         closed = self.a + np.outer(self.b, gain)
         cost = self.cost + self.effort * np.outer(gain, gain)
-        spread = self.noise**2 * np.eye(len(gain)) + std**2 * np.outer(self.b, self.b)
+        spread = self._spread(std)
         w, constant = np.zeros_like(cost), 0.0
         for _ in range(count):
             constant = self.effort * std**2 + discount * (np.trace(w @ spread) + constant)
             w = cost + discount * closed.T @ w @ closed
         return w, constant
+
+    def _spread(self, std: float) -> np.ndarray:
+        """(2, 2): covariance of a step."""
+        return self.noise**2 * np.eye(2) + std**2 * np.outer(self.b, self.b)
 
     def log(
         self, gain: np.ndarray, std: float, episodes: int, length: int, seed: int, log_probs: bool = False

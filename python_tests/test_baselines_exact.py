@@ -155,6 +155,21 @@ def test_linear_process(method, std, seed):
     np.testing.assert_allclose(found.values, expected, rtol=0.08)
 
 
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_dual_dice_of_the_linear_process(seed):
+    """Values within 5 %, where they differ by 20 %; the ratios' moments of states within 10 % of the largest."""
+    process = Linear.small()
+    log = process.log(*BEHAVIOUR, 1000, 10, seed)
+    method = DualDICE(hidden=(32, 32), updates=2500, nu_rate=2e-3, zeta_rate=2e-3)
+    found = method.estimate(linear_policies(0.3), log, discount=DISCOUNT, seed=seed, progress=False)
+    expected = [process.value(gain, DISCOUNT, log.initial_states, 0.3) for gain in GAINS]
+    np.testing.assert_allclose(found.values, expected, rtol=0.05)
+    for ratios, gain in zip(found.diagnostics["ratios"](np.arange(len(log))), GAINS, strict=True):
+        exact = process.moments(gain, DISCOUNT, log.initial_states, 0.3)
+        weighted = (log.states * ratios[:, None]).T @ log.states / len(log)
+        np.testing.assert_allclose(weighted, exact, atol=0.1 * exact.max())
+
+
 def test_models_learn_a_column_that_moves_by_a_constant():
     """A clock beside the linear process: the value within 10 %."""
     process = Linear.small()
@@ -186,11 +201,13 @@ def test_behaviour_q_of_the_linear_process():
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_importance_weighting_of_the_linear_process(seed):
+@pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
+def test_importance_weighting_of_the_linear_process(std, seed):
     """Within three standard errors, which are under 5 % of the values, where those differ by 30 %."""
     process = Linear.small()
     log = process.log(*BEHAVIOUR, 5000, 6, seed, log_probs=True)
-    found = ImportanceWeighting().estimate(linear_policies(0.3), log, discount=DISCOUNT, seed=seed, progress=False)
+    method = ImportanceWeighting(noise=0.3)
+    found = method.estimate(linear_policies(std), log, discount=DISCOUNT, seed=seed, progress=False)
     expected = np.array([process.value(gain, DISCOUNT, log.initial_states, 0.3, horizon=6) for gain in GAINS])
     errors = found.standard_errors
     assert (errors < 0.05 * np.abs(expected)).all()
