@@ -8,6 +8,7 @@ from problems import TINY, LinearPolicy, ladder, log, training_gains
 import sopr_fast
 from sopr_fast.metrics import spearman
 from sopr_fast.model import ScoringModel
+from sopr_fast.policies import as_policies
 
 GAINS = training_gains()
 UNSEEN = np.array([0.3, 0.5, 0.8, 1.1, 1.3])
@@ -92,6 +93,26 @@ def test_validation_sees_features():
     features = dict(zip([*known, *held_out], [*GAINS, *UNSEEN], strict=True))
     ranker = fit(known, GAINS, validation=(held_out, UNSEEN), features=features)
     assert max(ranker.history["validation_rank_correlation"]) == 1.0
+
+
+def as_arrays(policies):
+    return [policy(log()) for policy in policies]
+
+
+def under_other_names(policies):
+    return dict(zip("abcdef", as_policies(policies), strict=True))
+
+
+@pytest.mark.parametrize(("given", "name"), [(list, "policy-000"), (as_arrays, "policy-000"), (under_other_names, "a")])
+def test_features_of_a_name_are_those_of_one_policy(given, name, monkeypatch):
+    monkeypatch.setattr(sopr_fast.ops, "kmeans", None)
+    policies = list(ladder(GAINS).values())
+    known, other = given(policies[:6]), given(policies[6:])
+    features = dict.fromkeys([*(f"policy-{i:03d}" for i in range(6)), *"abcdef"], 0.0)
+    with pytest.raises(ValueError, match=f"a training and a validation policy are both named '{name}'"):
+        fit(known, GAINS[:6], validation=(other, GAINS[6:]), features=features)
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):  # it came to clustering
+        fit(known, GAINS[:6], validation=(known, GAINS[:6]), features=features)
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,9 @@ def fit(
                 `Subsets.draw`.
         preferences: instead of returns, (M, M) of 1 (row better), 0.5 (equal), 0 (worse), nan (unknown).
         validation: (policies, returns) that choose the weights kept; without, the last are.
-        features: what else is known of each policy, training and validation, by its name: a number or F numbers, such
-            as estimates of `sopr_fast.baselines`. They are standardised and added to its cluster vectors by a linear
-            map; `rank` then needs those of the candidates.
+        features: what else is known of each policy, training and validation, by its name, which must be its alone: a
+            number or F numbers, such as estimates of `sopr_fast.baselines`. They are standardised and added to its
+            cluster vectors by a linear map; `rank` then needs those of the candidates.
         critic: values of actions, (states (N, dim_s), actions (N, dim_a)) → (N,) or (C, N), such as that of
             `baselines.BehaviourQ`. They are standardised and join state and action in each row the model reads; `rank`
             then needs the critic.
@@ -116,6 +116,7 @@ def fit(
     known = None if features is None else read_features(features, names)
     known_validated = None
     if validated and features is not None:
+        _check_names(trained, validated[0])
         known_validated = read_features(features, [policy.name for policy in validated[0]])
         if known_validated.shape[1] != known.shape[1]:
             raise ValueError(
@@ -234,6 +235,17 @@ def _check_validation(
     if returns.max() == returns.min():
         raise ValueError("the returns of all validation policies are equal: they cannot choose between weights")
     return policies, returns
+
+
+def _check_names(trained: list[Policy], validated: list[Policy]) -> None:
+    """Raises where one name stands for two policies, which features by name cannot tell apart."""
+    by_name = {policy.name: policy for policy in trained}
+    for policy in validated:
+        if policy.name in by_name and not policy.is_same(by_name[policy.name]):
+            raise ValueError(
+                f"a training and a validation policy are both named {policy.name!r}, so features by name cannot tell "
+                "them apart; name them in dicts"
+            )
 
 
 def _validation(

@@ -113,5 +113,5 @@ def _kind(item: Any) -> str:
 
 def _renamed(policy: Policy, name: str) -> Policy:
     renamed = copy.copy(policy)
-    renamed.name = name
+    renamed.name, renamed.given = name, policy if policy.given is None else policy.given
     return renamed

@@ -21,7 +21,7 @@ class ArrayPolicy(Policy):
     """
 
     def __init__(self, name: str, values: Any, *, states_count: int | None = None, action_count: int | None = None):
-        self.name = name
+        self.name, self.given = name, values
         self.values, self.action_count = values, action_count
         parts = values if isinstance(values, tuple) else (values,)
         for part in parts:

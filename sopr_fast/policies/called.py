@@ -18,7 +18,7 @@ class Called(Policy):
     """A user's callable, module or object with `predict`."""
 
     def __init__(self, name: str, item: Any, action_count: int | None = None):
-        self.name, self.action_count = name, action_count
+        self.name, self.given, self.action_count = name, item, action_count
         self._module = item if isinstance(item, nn.Module) else None
         predict = getattr(item, "predict", None)
         self._predicts = callable(predict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +16,11 @@ class Policy(ABC):
 
     States are (N, dim_s) float32 CPU tensors; `source` (N,) int64 are their rows in the user's data, needed
     by policies that are arrays of actions and used in messages. Results are finite float32 CPU tensors.
+    `given` is the user's own object that it stands for, None where that is the policy itself.
     """
 
     name: str
+    given: Any = None
 
     @abstractmethod
     def _output(self, states: Tensor, source: Tensor | None) -> Output: ...
@@ -35,6 +38,11 @@ class Policy(ABC):
         if output.std is not None:
             check_finite(self.name, output.std, source)
         return output
+
+    def is_same(self, other: Policy) -> bool:
+        """Whether both stand for one object, under whatever names."""
+        mine, theirs = (policy if policy.given is None else policy.given for policy in (self, other))
+        return mine is theirs
 
     def act(self, states: Tensor, source: Tensor | None = None) -> Tensor:
         """(N, dim_a): actions, means of distributions, or the likeliest discrete action, one-hot."""
