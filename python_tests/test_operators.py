@@ -22,6 +22,19 @@ def test_operator_repeats_bit_for_bit(name, device):
 
 
 @pytest.mark.parametrize("name", operators.CALLS)
+def test_operator_does_not_depend_on_torch_s_defaults(name):
+    one = operators.CALLS[name]
+    expected = one.operator(**one.arguments)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            found = one.operator(**one.arguments)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("name", operators.CALLS)
 def test_operator_without_a_kernel_is_the_reference_and_says_so_once(name, device, monkeypatch, caplog):
     monkeypatch.setattr(_native, "_cuda", None)
     monkeypatch.setattr(library, "has_kernel", lambda device: False)

@@ -195,7 +195,7 @@ def _cpu_arguments(tensors, options, *, out: Tensor | None, backward: bool):
     of_the_cpu = {"order": order.data_ptr(), "longest": int(sizes.max(initial=0))}
     arguments = _parameter_struct(_native._cpu, *tensors, *options, out=out, **of_the_cpu)
     floats = _native._cpu.segment_encoder_workspace(arguments, backward, _native.threads())
-    return arguments, torch.empty(floats), order
+    return arguments, tensors[1].new_empty(floats), order
 
 
 def _contiguous(states, columns, rows, offsets, parameters, rng):
