@@ -130,7 +130,8 @@ def test_cuda_model_scores_and_learns_as_on_the_cpu(training, cuda, generator):
         twin.load_state_dict(model.state_dict())
         scores = twin(*(x.to(device) for x in tensors), None if rng is None else rng.to(device))
         scores.square().sum().backward()
-        return scores.detach().cpu(), torch.cat([p.grad.reshape(-1).cpu() for p in twin.parameters() if p.grad is not None])
+        gradients = [p.grad for p in twin.parameters() if p.grad is not None]
+        return scores.detach().cpu(), torch.cat([g.reshape(-1).cpu() for g in gradients])
 
     for mine, theirs in zip(run(cuda), run("cpu"), strict=True):
         assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
