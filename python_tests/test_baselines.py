@@ -503,6 +503,19 @@ def test_a_training_policy_is_not_its_own_nearest(log):
     assert (found.diagnostics["distances"] > 0).all()
 
 
+def test_a_training_policy_is_known_by_more_than_its_name(log):
+    """Policies in lists are named by position, so that equal names say nothing."""
+    policies = [LinearGain(np.array([gain, 0.0])) for gain in [0.2, 0.5, 0.6, 1.2]]
+    close = [LinearGain(policy.gain + 0.01) for policy in policies]
+    known = NearestPolicy(policies, [20, 50, 60, 120])
+    assert known.estimate(close, log).values.tolist() == [20, 50, 60, 120]
+    again = [LinearGain(policy.gain) for policy in policies]
+    assert known.estimate(again, log).values.tolist() == [50, 60, 50, 60]
+    draws = np.random.default_rng(0)
+    noisy = [lambda s, p=policy: p(s) + draws.normal(0, 1e-3, (len(s), 1)).astype(np.float32) for policy in policies]
+    assert NearestPolicy(noisy, [20, 50, 60, 120]).estimate(noisy, log).values.tolist() == [50, 60, 50, 60]
+
+
 def test_the_only_training_policy_has_no_nearest(log):
     known = gains(1)
     with pytest.raises(ValueError, match="'gain-0' is the only training policy"):

@@ -22,8 +22,9 @@ from .options import Options
 class NearestPolicy(Options):
     """A candidate's value is the return of the nearest training policy by action distance (Eq. 3 of SOPR-T).
 
-    Supervised as SOPR-T is, and so the bar for it. A candidate that is itself a training policy, by its name, gets the
-    return of the nearest other one, as a feature for training must.
+    Supervised as SOPR-T is, and so the bar for it. A candidate that is itself a training policy gets the return of the
+    nearest other one, as a feature for training must: it is one where it has the name of one and is the same object or
+    acts equally in all rows compared. A name alone does not make it one.
 
     Attributes:
         policies: training policies, see `sopr_fast.policies.as_policies`.
@@ -63,9 +64,6 @@ class NearestPolicy(Options):
             )
             names = [policy.name for policy in known]
             returns = check_returns(self.returns, names)
-            same = np.array([[policy.name == name for name in names] for policy in asked])
-            if same.all(1).any():
-                raise ValueError(f"policy {names[0]!r} is the only training policy: there is no other to be nearest")
             last = len(transitions) - 1
             rows = torch.linspace(0, last, min(self.rows, last + 1), dtype=torch.float64).long()
             states, source = (torch.from_numpy(x)[rows] for x in (transitions.states, transitions.source))
@@ -74,7 +72,12 @@ class NearestPolicy(Options):
             columns = [collect(group, states, source, layout).numpy() for group in (asked, known)]
         with timings.stage("evaluation"):
             distances = policy_distances(*columns)
-        distances[same] = np.inf
+        for i, policy in enumerate(asked):
+            for j, other in enumerate(known):
+                if policy.name == other.name and (distances[i, j] == 0 or policy.is_same(other)):
+                    distances[i, j] = np.inf
+        if np.isinf(distances).all(1).any():
+            raise ValueError(f"policy {names[0]!r} is the only training policy: there is no other to be nearest")
         nearest = distances.argmin(1)
         return Estimates(
             [policy.name for policy in asked],
