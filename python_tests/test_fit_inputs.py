@@ -8,7 +8,7 @@ from problems import TINY, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
 from sopr_fast import Config, Subsets
-from sopr_fast.fitting import check_returns
+from sopr_fast.inputs import check_returns
 from sopr_fast.policies import Probabilities
 
 QUICK = dataclasses.replace(TINY, steps=2, subsets=2)

@@ -350,6 +350,19 @@ def test_plot_shows_every_policy(ranker, candidates, tmp_path):
     assert (tmp_path / "plot.png").stat().st_size > 1000
 
 
+def test_plot_writes_each_return_beside_its_policy():
+    pandas = pytest.importorskip("pandas")
+    ranking = Ranking(["a", "b", "c"], np.array([[2.0], [3.0], [1.0]]))
+    by_name = {"c": 30.0, "b": 20.0, "a": 10.0, "unused": 40.0}
+    for returns in ([10, 20, 30], by_name, pandas.Series(by_name)):
+        right = ranking.plot(returns).figure.axes[1]
+        assert [label.get_text() for label in right.get_yticklabels()] == ["30", "10", "20"]
+    with pytest.raises(ValueError, match=r"shape \(3,\), one for each policy, got \(2,\)"):
+        ranking.plot([10, 20])
+    with pytest.raises(ValueError, match="returns hold nothing for policy 'b'"):
+        ranking.plot({"a": 1.0})
+
+
 def test_rank_finds_its_model(ranker, candidates, tmp_path, monkeypatch):
     monkeypatch.delenv("SOPR_FAST_MODEL", raising=False)
     with pytest.raises(ValueError, match="pass model=.*set SOPR_FAST_MODEL"):

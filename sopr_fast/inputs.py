@@ -1,11 +1,52 @@
-"""Returns from users' files."""
+"""Returns as users give them: by name, in order, in files."""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
 
 _COLUMNS = (("name", "policy"), ("return", "return_mean"))
+
+
+def check_returns(returns: Any, names: list[str]) -> np.ndarray:
+    """Returns (M,) float64 in the order of the names.
+
+    Raises:
+        TypeError, ValueError: missing, of another number, or not finite (whose).
+    """
+    if returns is None:
+        raise ValueError("returns are needed (or preferences)")
+    if _is_by_name(returns):
+        if missing := [name for name in names if name not in returns]:
+            raise ValueError(f"returns hold nothing for policy {missing[0]!r}")
+        returns = [returns[name] for name in names]
+    if isinstance(returns, Tensor):
+        returns = returns.detach().cpu().double()
+    try:
+        values = np.asarray(returns)
+        if values.dtype.kind in "SU":
+            raise ValueError("they are text")
+        values = values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"returns must be numbers: {error}") from error
+    if values.shape != (len(names),):
+        raise ValueError(f"returns must have shape ({len(names)},), one for each policy, got {values.shape}")
+    if not np.isfinite(values).all():
+        i = int(np.argmin(np.isfinite(values)))
+        raise ValueError(f"the return of policy {names[i]!r} is {values[i]}")
+    return values
+
+
+def _is_by_name(returns: Any) -> bool:
+    """A mapping, or what has an index of names, such as a pandas series."""
+    return isinstance(returns, Mapping) or (
+        hasattr(returns, "keys") and any(isinstance(key, str) for key in returns.keys())  # noqa: SIM118
+    )
 
 
 def read_returns(path: Path, names: list[str]) -> dict[str, float]:

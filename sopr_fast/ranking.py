@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from .inputs import check_returns
+
 if TYPE_CHECKING:
     import matplotlib.axes
     import matplotlib.figure
@@ -140,11 +142,17 @@ class Ranking:
         return frame.sort_index()
 
     def plot(self, returns: Any = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
-        """Scores with their standard errors, best on top; true returns (P,), where given, on the right.
+        """Scores with their standard errors, best on top; true returns, where given, on the right.
+
+        Args:
+            returns: (P,) numbers or a mapping from name to number.
+            ax: axes to draw on, by default those of a new figure.
 
         Raises:
             ImportError: matplotlib is not installed.
+            TypeError, ValueError: returns that are missing, of another number, or not finite (whose).
         """
+        true = None if returns is None else check_returns(returns, self.names)
         if ax is None:
             ax = figure_class()(figsize=(6.4, 1.2 + 0.3 * len(self)), layout="constrained").add_subplot()
         places, order = np.arange(len(self)), self._order()[::-1]
@@ -153,10 +161,10 @@ class Ranking:
         ax.set_yticks(places, [self.names[i] for i in order])
         ax.set(xlabel="score (± standard error over subsets)")
         ax.grid(axis="y", alpha=0.3)
-        if returns is not None:
+        if true is not None:
             right = ax.twinx()
             right.set_ylim(ax.get_ylim())
-            right.set_yticks(places, [f"{np.asarray(returns)[i]:,.6g}" for i in order])
+            right.set_yticks(places, [f"{true[i]:,.6g}" for i in order])
             right.set_ylabel("true return")
         return ax
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..data import load
-from ..fitting import check_returns
+from ..inputs import check_returns
 from ..metrics import policy_distances
 from ..policies import as_policies, check_fit, collect, probe
 from ..timing import Timings
