@@ -96,6 +96,14 @@ def test_returns_may_have_an_index_of_names():
         np.testing.assert_allclose(check_returns(series, names), GAINS, rtol=1e-2)
 
 
+def test_returns_may_be_any_iterable_in_order():
+    by_name = dict(zip("abcde", GAINS, strict=True))
+    for returns in (by_name.values(), iter(GAINS), (gain for gain in GAINS), tuple(GAINS)):
+        np.testing.assert_array_equal(check_returns(returns, list("abcde")), GAINS)
+    with pytest.raises(TypeError, match="not 'set'"):
+        check_returns(set(GAINS), list("abcde"))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

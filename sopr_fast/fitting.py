@@ -55,7 +55,7 @@ def fit(
     Args:
         policies: M training policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like
             `states`.
-        returns: (M,) numbers or a mapping from name to number; larger is better, so ranks do as well.
+        returns: (M,) numbers in any iterable, or a mapping from name to number; larger is better, so ranks do as well.
         states: (rows, dim_s) logged states: array, tensor, or path of a file, which is not read whole; see
                 `Subsets.draw`.
         preferences: instead of returns, (M, M) of 1 (row better), 0.5 (equal), 0 (worse), nan (unknown).

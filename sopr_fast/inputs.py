@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ _COLUMNS = (("name", "policy"), ("return", "return_mean"))
 
 
 def check_returns(returns: Any, names: list[str]) -> np.ndarray:
-    """Returns (M,) float64 in the order of the names.
+    """Returns (M,) float64 in the order of the names, from a mapping, an array or any iterable that has an order.
 
     Raises:
         TypeError, ValueError: missing, of another number, or not finite (whose).
@@ -25,6 +25,8 @@ def check_returns(returns: Any, names: list[str]) -> np.ndarray:
         if missing := [name for name in names if name not in returns]:
             raise ValueError(f"returns hold nothing for policy {missing[0]!r}")
         returns = [returns[name] for name in names]
+    elif isinstance(returns, Iterable) and not isinstance(returns, Set) and not hasattr(returns, "__array__"):
+        returns = list(returns)
     if isinstance(returns, Tensor):
         returns = returns.detach().cpu().double()
     try:
