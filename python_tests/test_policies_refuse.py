@@ -96,6 +96,15 @@ def test_a_module_for_other_states():
         probe(as_policies({"net": nn.Linear(DS + 1, DA)}), STATES, SOURCE)
 
 
+def test_a_callable_around_a_module_learns_what_it_receives():
+    net = nn.Linear(DS, DA)
+    with pytest.raises(RuntimeError, match="'around' .*callables receive a numpy array: pass the module itself"):
+        collect(as_policies({"around": lambda s: net(s)}), STATES, SOURCE, Layout("action", DA, DA))
+    with pytest.raises(RuntimeError) as other:
+        collect(as_policies({"x": lambda s: s + "a"}), STATES, SOURCE, Layout("action", DA, DA))
+    assert "callables receive" not in str(other.value)
+
+
 def test_late_nan_names_the_row_in_the_users_data():
     def late(states):
         actions = good(states)

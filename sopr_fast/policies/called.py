@@ -30,9 +30,10 @@ class Called(Policy):
             with _evaluating(self._module):
                 value = self._call(self._input(states), **self._arguments)
         except Exception as error:
-            raise RuntimeError(
-                f"policy {self.name!r} raised {type(error).__name__} on {len(states)} states: {error}"
-            ) from error
+            said = f"policy {self.name!r} raised {type(error).__name__} on {len(states)} states: {error}"
+            if self._module is None and isinstance(error, TypeError) and "not numpy.ndarray" in str(error):
+                said += " (callables receive a numpy array: pass the module itself, or make a tensor of the array)"
+            raise RuntimeError(said) from error
         if self._predicts and type(value) is tuple and value:
             value = value[0]
         return read_output(self.name, value, len(states), source, self.action_count)
