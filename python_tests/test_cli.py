@@ -65,6 +65,13 @@ def test_fit_then_rank(files, capsys):
     assert {row["policy"]: float(row["shrinkage"]) for row in rows} == {
         f"gain-{i:03d}": value for i, value in enumerate(shares)
     }
+    np.savez("odd.npz", **{"mean.weight": np.full((1, 2, 4), 9.0), "mean.bias": np.zeros((1, 2))})
+    for form in ("--json", "--csv"):
+        assert rank(form, "--policies", "gain.npz", "odd.npz") == 0
+    ranking, rows = capsys.readouterr().out.split("\n}\n")
+    foreign = {row["policy"]: row["foreign"] for row in csv.DictReader(rows.splitlines())}
+    assert foreign == {f"gain-{i:03d}": "false" for i in range(12)} | {"odd-000": "true"}
+    assert json.loads(ranking + "}")["foreign"] == [False] * 12 + [True]
     assert rank("--csv", "--subsets", "2", "--precision", "bf16") == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert [row["rank"] for row in rows] == [str(i) for i in range(1, 13)]

@@ -325,7 +325,7 @@ def test_ranking_as_text_dict_and_frame(ranker, candidates):
     assert plain["order"] == ranking.order and plain["win_probability"] == ranking.win_probability.tolist()
     frame = ranking.to_pandas()
     assert frame["policy"].tolist() == ranking.order and frame.index.tolist() == [1, 2, 3]
-    assert list(frame) == ["policy", "score", "standard_error", "shrinkage", "distance"]
+    assert list(frame) == ["policy", "score", "standard_error", "shrinkage", "distance", "foreign"]
 
 
 def test_shrinkage_stands_beside_the_scores_that_hold_it():
@@ -336,9 +336,18 @@ def test_shrinkage_stands_beside_the_scores_that_hold_it():
         "   2  b          2.0000     1.0000     0.5000     9.0000  foreign",
     ]
     frame = ranking.to_pandas()
-    assert frame["shrinkage"].tolist() == [0.25, 0.5]
+    assert frame["shrinkage"].tolist() == [0.25, 0.5] and frame["foreign"].tolist() == [False, True]
     without = Ranking(["a", "b"], ranking.subset_scores)
     assert "shrinkage" not in without.table() and "shrinkage" not in without.to_pandas()
+    assert "foreign" not in without.to_pandas() and without.to_dict()["foreign"] is None
+
+
+def test_an_unknown_distance_is_neither_foreign_nor_not():
+    scores = np.array([[3.0], [2.0], [1.0]])
+    ranking = Ranking(["a", "b", "c"], scores, distances=np.array([9.0, np.nan, 7.0]), distance_limit=8.0)
+    assert ranking.foreign == ranking.to_dict()["foreign"] == [True, None, False]
+    text = ranking.to_pandas().to_csv()
+    assert [line.rsplit(",", 1)[1] for line in text.splitlines()] == ["foreign", "True", "", "False"]
 
 
 def test_plot_shows_every_policy(ranker, candidates, tmp_path):

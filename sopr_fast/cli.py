@@ -228,13 +228,17 @@ def _info(options: argparse.Namespace) -> None:
 
 
 def _write_csv(ranking: Ranking) -> None:
-    columns = ranking.columns()
+    cells: dict[str, list[Any]] = {
+        key: ["" if math.isnan(value) else float(value) for value in column]
+        for key, column in ranking.columns().items()
+    }
+    if ranking.foreign is not None:
+        cells["foreign"] = ["" if foreign is None else json.dumps(foreign) for foreign in ranking.foreign]
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["rank", "policy", *columns])
+    writer.writerow(["rank", "policy", *cells])
     for place, name in enumerate(ranking.order, 1):
         i = ranking.names.index(name)
-        values = (float(column[i]) for column in columns.values())
-        writer.writerow([place, name, *("" if math.isnan(value) else value for value in values)])
+        writer.writerow([place, name, *(column[i] for column in cells.values())])
 
 
 def _without_nan(value: Any) -> Any:

@@ -87,6 +87,14 @@ class Ranking:
             ratio = np.where(mean == 0, 0.0, mean / error)
         return torch.special.ndtr(torch.from_numpy(ratio)).numpy()
 
+    @property
+    def foreign(self) -> list[bool | None] | None:
+        """(P,) whether each is further than the limit from the training policies, None where its distance is unknown;
+        or None where no distances are."""
+        if self.distances is None or self.distance_limit is None:
+            return None
+        return [None if np.isnan(distance) else bool(distance > self.distance_limit) for distance in self.distances]
+
     def columns(self) -> dict[str, np.ndarray]:
         """(P,) each: score, standard_error, and where there are such shrinkage and distance."""
         columns = {"score": self.scores, "standard_error": self.standard_errors}
@@ -99,14 +107,12 @@ class Ranking:
     def table(self) -> str:
         """The ranking as text, best first."""
         width = max(6, *(len(name) for name in self.names))
-        columns = self.columns()
+        columns, foreign = self.columns(), self.foreign
         heads = (name.replace("standard_", "± ") for name in columns)
         lines = ["  ".join([f"{'rank':>4}", f"{'policy':<{width}}", *(f"{head:>9}" for head in heads)])]
         for rank, i in enumerate(self._order(), 1):
             line = "  ".join([f"{rank:>4}", f"{self.names[i]:<{width}}", *(f"{x[i]:>9.4f}" for x in columns.values())])
-            if self.distances is not None and self.distance_limit is not None:
-                line += "  foreign" if self.distances[i] > self.distance_limit else ""
-            lines.append(line)
+            lines.append(line + ("  foreign" if foreign and foreign[i] else ""))
         return "\n".join(lines)
 
     __repr__ = table
@@ -124,11 +130,12 @@ class Ranking:
             "shrinkage": None if self.shrinkage is None else self.shrinkage.tolist(),
             "distances": None if self.distances is None else self.distances.tolist(),
             "distance_limit": self.distance_limit,
+            "foreign": self.foreign,
             "timings": dict(self.timings),
         }
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A data frame, best first, indexed by rank.
+        """A data frame, best first, indexed by rank: policy, `columns` and `foreign`, where there are distances.
 
         Raises:
             ImportError: pandas is not installed.
@@ -138,6 +145,8 @@ class Ranking:
         except ImportError as error:
             raise ImportError("to_pandas needs pandas: pip install 'sopr_fast[pandas]'") from error
         columns = {"policy": self.names, **self.columns()}
+        if self.foreign is not None:
+            columns["foreign"] = pandas.array(self.foreign, dtype="boolean")
         frame = pandas.DataFrame(columns, index=pandas.Index(self.ranks, name="rank"))
         return frame.sort_index()
 
