@@ -19,6 +19,15 @@ def test_segment_mean_matches_float64(sizes, width, device, generator):
     torch.testing.assert_close(ops.segment_mean(x, offsets).double().cpu(), expected, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("width", [1, 67])
+def test_the_mean_of_many_rows_is_as_good_as_torchs(width, device, generator):
+    x = torch.rand(1_000_000 // width, width, generator=generator)
+    offsets = torch.tensor([0, len(x)], dtype=torch.int32)
+    expected = x.double().mean(0)
+    found = ops.segment_mean(x.to(device), offsets.to(device))[0].cpu()
+    assert (found - expected).abs().max() <= 2 * (x.mean(0) - expected).abs().max() + 1e-6
+
+
 def test_segment_mean_gradient_matches_float64(device, generator):
     x, offsets = batch([5, 0, 1, 30], 64, device, generator)
     weights = torch.randn(4, 64, generator=generator).to(device)

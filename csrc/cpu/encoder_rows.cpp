@@ -1,4 +1,5 @@
 #include "cpu/encoder.h"
+#include "cpu/sum_rows.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {
@@ -107,20 +108,11 @@ void add_rows(int64_t length, int64_t pitch, const float* from, float* sum) {
         for (int64_t e = 0; e < pitch; e += kLanes) store(sum + e, load(sum + e) + load(from + t * pitch + e));
 }
 
-// In two levels, so that the rounding errors of a long segment stay small.
 void mean_rows(const Shape& s, int64_t length, const float* from, float* mean) {
-    constexpr int64_t kRun = 128;
+    for (int64_t e = 0; e < s.width; ++e) mean[e] = 0;
+    add_rows(length, s.width, s.pitch, from, mean);
     const float weight = length ? 1.0f / float(length) : 0.0f;
-    for (int64_t e = 0; e < s.width; e += kLanes) {
-        Float total{};
-        for (int64_t begin = 0; begin < length; begin += kRun) {
-            const int64_t end = begin + kRun < length ? begin + kRun : length;
-            Float part{};
-            for (int64_t t = begin; t < end; ++t) part += load(from + t * s.pitch + e);
-            total += part;
-        }
-        store(mean + e, total * weight, e + kLanes < s.width ? kLanes : s.width - e);
-    }
+    for (int64_t e = 0; e < s.width; ++e) mean[e] *= weight;
 }
 
 }  // namespace sopr::SOPR_LEVEL

@@ -1,4 +1,5 @@
 #include "cpu/pool.h"
+#include "cpu/sum_rows.h"
 #include "cpu/table.h"
 
 namespace sopr::SOPR_LEVEL {
@@ -8,11 +9,8 @@ void segment_mean(const SegmentMean& p, int threads) {
         const int64_t begin = p.offsets[g], end = p.offsets[g + 1];
         float* out = p.out + g * p.width;
         for (int64_t e = 0; e < p.width; ++e) out[e] = 0;
-        for (int64_t t = begin; t < end; ++t) {
-            const float* row = p.x + t * p.width;
-            for (int64_t e = 0; e < p.width; ++e) out[e] += row[e];
-        }
         if (end == begin) return;
+        add_rows(end - begin, p.width, p.width, p.x + begin * p.width, out);
         const float weight = 1.0f / float(end - begin);
         for (int64_t e = 0; e < p.width; ++e) out[e] *= weight;
     });
