@@ -45,6 +45,11 @@ def test_the_source_distribution_leaves_the_benchmarks_out(tmp_path):
     assert {"sopr_fast", "csrc", "CMakeLists.txt"} < tops and not tops & {"bench", "python_tests"}
 
 
+def test_one_import_gives_the_modules_of_the_interface():
+    made = python("-c", "import sopr_fast as s; print(s.baselines.FQE, s.data, s.metrics, s.ops, s.policies)")
+    assert made.returncode == 0, made.stderr
+
+
 def test_build_info():
     info = sopr_fast.build_info()
     assert info["version"] == sopr_fast.__version__ == importlib.metadata.version("sopr_fast")

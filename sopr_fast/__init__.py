@@ -5,6 +5,7 @@ from pkgutil import extend_path
 # In a source folder, the compiled modules are those of the installed package.
 __path__ = extend_path(__path__, __name__)
 
+from . import baselines, data, metrics, ops, policies
 from ._native import build_info
 from ._version import __version__
 from .config import Config
@@ -22,8 +23,13 @@ __all__ = [
     "Ranking",
     "Subsets",
     "__version__",
+    "baselines",
     "build_info",
+    "data",
     "fit",
     "load",
+    "metrics",
+    "ops",
+    "policies",
     "rank",
 ]
