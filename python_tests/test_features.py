@@ -43,7 +43,7 @@ def test_a_features_scale_does_not_matter():
 
 def test_unused_features_change_nothing():
     torch.manual_seed(0)
-    plain, featured = ScoringModel(6, TINY).eval(), ScoringModel(6, TINY, 3).eval()
+    plain, featured = ScoringModel(6, TINY).eval(), ScoringModel(6, TINY, 3, seed=1).eval()
     featured.load_state_dict(plain.state_dict(), strict=False)
     torch.nn.init.zeros_(featured.features.weight)
     problem = torch.randn(20, 4), torch.randn(5, 20, 2), torch.arange(20)[None].int(), torch.tensor([[0, 9, 20]]).int()

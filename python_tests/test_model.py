@@ -83,8 +83,8 @@ def test_scoring_off_the_cpu_reads_nothing_back(options, monkeypatch):
         return columns.new_empty(len(columns), *(offsets[:, 1:] if pool else rows).shape, width)
 
     monkeypatch.setattr(ops, "segment_encoder", encoder)
+    model = ScoringModel(STATE_DIM + ACTION_DIM, Config(clusters=CLUSTERS, **options)).to("meta").eval()
     with torch.device("meta"), torch.no_grad():
-        model = ScoringModel(STATE_DIM + ACTION_DIM, Config(clusters=CLUSTERS, **options)).eval()
         states, columns = torch.empty(400, STATE_DIM), torch.empty(3, 400, ACTION_DIM)
         rows, offsets = (torch.empty(2, size, dtype=torch.int32) for size in (150, CLUSTERS + 1))
         assert model(states, columns, rows, offsets).shape == (3, 2)
@@ -164,7 +164,6 @@ def test_row_moments_match_the_rows_themselves(generator):
 @pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"class_token": True}, {"input_norm": "none"}], ids=str)
 def test_the_composed_path_agrees(options, generator, monkeypatch):
     config = Config(clusters=CLUSTERS, subset_size=150, dropout=0.2, **options)
-    torch.manual_seed(0)
     model = ScoringModel(STATE_DIM + ACTION_DIM, config).train()
     data = problem(generator, subsets=1, empty=True)
     rng = torch.tensor([7, 3])

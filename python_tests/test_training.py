@@ -1,6 +1,8 @@
 import dataclasses
 import math
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -121,12 +123,32 @@ def test_gradients_are_clipped_to_a_norm(updates):
         torch.testing.assert_close(updates.pop()[1], whole * share, rtol=1e-4, atol=0)
 
 
-def test_the_global_generators_are_left_alone():
+def test_the_global_generators_are_left_alone(tmp_path):
     torch.manual_seed(0)
     np.random.seed(0)  # noqa: NPY002
-    fit(dataclasses.replace(TINY, steps=2))
+    fit(dataclasses.replace(TINY, steps=2)).save(tmp_path / "model")
+    sopr_fast.load(tmp_path / "model")
     assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(0)))
     assert np.random.rand() == np.random.RandomState(0).rand()  # noqa: NPY002
+
+
+def test_fits_side_by_side_leave_one_another_and_the_global_generator_alone():
+    config = dataclasses.replace(TINY, steps=1, subsets=1)
+    alone, drawn, done = weights(fit(config)), [], threading.Event()
+
+    def draws():
+        while not done.is_set():
+            drawn.append(torch.rand(1))
+
+    torch.manual_seed(0)
+    with ThreadPoolExecutor(7) as pool:
+        drawing = pool.submit(draws)
+        found = list(pool.map(lambda _: weights(fit(config)), range(30)))
+        done.set()
+        drawing.result()
+    assert all(torch.equal(model, alone) for model in found)
+    generator = torch.Generator().manual_seed(0)
+    assert all(torch.equal(torch.rand(1, generator=generator), number) for number in drawn)
 
 
 def test_fit_does_not_depend_on_the_number_of_threads():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -32,32 +33,35 @@ class ScoringModel(nn.Module):
         input_dim: features of a state and of what the model sees of a policy there, together.
         config: shapes and options.
         feature_count: numbers known of each policy, added to its cluster vectors by a linear map.
+        seed: of the initial weights, those that torch's own modules draw from its global generator so seeded.
 
     All layers of an encoder start as identical copies of one, as in the released code.
     """
 
-    def __init__(self, input_dim: int, config: Config, feature_count: int = 0) -> None:
+    def __init__(self, input_dim: int, config: Config, feature_count: int = 0, *, seed: int = 0) -> None:
         super().__init__()
         self.config, self.feature_count = config, feature_count
         width = config.width
-        self.projection = nn.Linear(input_dim, width)
+        # The global generator is of the whole process: other threads draw from it, and the caller's draws must stay.
+        generator = torch.Generator().manual_seed(seed)
+        self.projection = _drawn_linear(input_dim, width, generator)
         self.norm = nn.BatchNorm1d(width) if config.input_norm == "batch" else None
         if config.encoder == "transformer":
-            self.low = _stack(width, config.low_heads, config.low_feedforward, config.low_layers)
-            self.high = _stack(width, config.high_heads, config.high_feedforward, config.high_layers)
+            self.low = _stack(width, config.low_heads, config.low_feedforward, config.low_layers, generator)
+            self.high = _stack(width, config.high_heads, config.high_feedforward, config.high_layers, generator)
         else:
-            self.low = _mlp(width, config.low_feedforward, config.low_layers)
-            self.high = _mlp(width, config.high_feedforward, config.high_layers)
+            self.low = _mlp(width, config.low_feedforward, config.low_layers, generator)
+            self.high = _mlp(width, config.high_feedforward, config.high_layers, generator)
         if feature_count:
-            self.features = nn.Linear(feature_count, width, bias=False)
+            self.features = _drawn_linear(feature_count, width, generator, bias=False)
             self.register_buffer("feature_mean", torch.zeros(feature_count))
             self.register_buffer("feature_scale", torch.ones(feature_count))
         if config.class_token:
-            self.class_token = nn.Parameter(torch.randn(width) * 0.02)
+            self.class_token = nn.Parameter(torch.randn(width, generator=generator) * 0.02)
         else:
-            self.score = nn.Linear(width, 1)
+            self.score = _drawn_linear(width, 1, generator)
         if config.score == "sort":
-            self.sorted_score = nn.Linear(config.clusters, 1)
+            self.sorted_score = _drawn_linear(config.clusters, 1, generator)
 
     def forward(
         self,
@@ -202,14 +206,38 @@ def _sort_and_spread(scores: Tensor, filled: Tensor) -> Tensor:
     return ordered.gather(2, place.round().long().expand(len(scores), -1, -1))
 
 
-def _stack(width: int, heads: int, feedforward: int, layers: int) -> nn.TransformerEncoder:
-    layer = nn.TransformerEncoderLayer(width, heads, feedforward, batch_first=True)
+def _drawn_linear(read: int, written: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
+    return _draw(nn.utils.skip_init(nn.Linear, read, written, bias=bias), generator)
+
+
+def _draw(layer: nn.Linear, generator: torch.Generator) -> nn.Linear:
+    """The draws of `nn.Linear.reset_parameters`, in its order."""
+    nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)
+    if layer.bias is not None:
+        bound = 1 / math.sqrt(layer.in_features)
+        nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+    return layer
+
+
+def _stack(width: int, heads: int, feedforward: int, layers: int, generator: torch.Generator) -> nn.TransformerEncoder:
+    """The draws of `nn.TransformerEncoderLayer`, in its order."""
+    layer = nn.utils.skip_init(nn.TransformerEncoderLayer, width, heads, feedforward, batch_first=True)
+    attention = layer.self_attn
+    _draw(attention.out_proj, generator)
+    nn.init.xavier_uniform_(attention.in_proj_weight, generator=generator)
+    nn.init.zeros_(attention.in_proj_bias)
+    nn.init.zeros_(attention.out_proj.bias)
+    _draw(layer.linear1, generator)
+    _draw(layer.linear2, generator)
+    layer.norm1.reset_parameters()
+    layer.norm2.reset_parameters()
     return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
 
-def _mlp(width: int, feedforward: int, layers: int) -> nn.ModuleList:
+def _mlp(width: int, feedforward: int, layers: int, generator: torch.Generator) -> nn.ModuleList:
     return nn.ModuleList(
-        nn.ModuleList([nn.Linear(width, feedforward), nn.Linear(feedforward, width)]) for _ in range(layers)
+        nn.ModuleList([_drawn_linear(width, feedforward, generator), _drawn_linear(feedforward, width, generator)])
+        for _ in range(layers)
     )
 
 

@@ -159,16 +159,14 @@ class _Trainer:
         self._initialise()
 
     def _initialise(self) -> None:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._random("weights").integers(2**62))
-            input_dim = self.subsets.state_dim + self.columns.shape[2]
-            if self.features is None:
-                self.model = ScoringModel(input_dim, self.config)
-            else:
-                self.model = ScoringModel(input_dim, self.config, self.features.shape[1])
-                self.model.feature_mean.copy_(self.features.mean(0))
-                spread = self.features.std(0, correction=0)
-                self.model.feature_scale.copy_(torch.where(spread > 0, spread, 1.0))
+        input_dim = self.subsets.state_dim + self.columns.shape[2]
+        feature_count = 0 if self.features is None else self.features.shape[1]
+        seed = int(self._random("weights").integers(2**62))
+        self.model = ScoringModel(input_dim, self.config, feature_count, seed=seed)
+        if self.features is not None:
+            self.model.feature_mean.copy_(self.features.mean(0))
+            spread = self.features.std(0, correction=0)
+            self.model.feature_scale.copy_(torch.where(spread > 0, spread, 1.0))
         self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.config.learning_rate)
 
