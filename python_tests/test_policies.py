@@ -1,5 +1,8 @@
 """Every kind of policy gives the same columns as the numbers it was made from."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -243,6 +246,38 @@ def test_sample_and_log_prob_of_discrete(states, generator):
     torch.testing.assert_close(drawn.mean(0), states[0].softmax(0), atol=0.02, rtol=0)
     torch.testing.assert_close(policy.log_prob(states, drawn[:U]), (states.log_softmax(1) * drawn[:U]).sum(1))
     assert torch.equal(policy.act(states), torch.eye(DS)[states.argmax(1)])
+
+
+@pytest.mark.parametrize("policy", [GAUSSIAN["ours"], DISCRETE["torch"]])
+def test_samples_leave_other_threads_draws_alone(policy, states):
+    (policy,), done, drawn = as_policies([policy]), threading.Event(), []
+
+    def draws():
+        while not done.is_set():
+            drawn.append(torch.rand(1))
+
+    torch.manual_seed(0)
+    with ThreadPoolExecutor(1) as pool:
+        drawing = pool.submit(draws)
+        for _ in range(200):
+            policy.sample(states, torch.Generator().manual_seed(1))
+        done.set()
+        drawing.result()
+    generator = torch.Generator().manual_seed(0)
+    assert all(torch.equal(torch.rand(1, generator=generator), number) for number in drawn)
+
+
+def test_samples_of_user_distributions_side_by_side(states):
+    (policy,) = as_policies([lambda s: dist.Beta(torch.full((len(s), DA), 2.0), torch.full((len(s), DA), 3.0))])
+
+    def sample(seed):
+        return policy.sample(states, torch.Generator().manual_seed(seed % 2))
+
+    alone, before = [sample(0), sample(1)], torch.get_rng_state()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(sample, range(400)))
+    assert all(torch.equal(drawn, alone[i % 2]) for i, drawn in enumerate(found))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_user_distribution_keeps_its_own_density(states, generator):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch import distributions as dist
 
 _TOO_LARGE = 1e15  # sums of squares must be float32 numbers
+_global_generator = threading.Lock()
 
 
 class Gaussian(NamedTuple):
@@ -56,6 +58,18 @@ class Output:
         if self.kind == "discrete":
             return dist.OneHotCategorical(self.mean, validate_args=False)
         return None
+
+    def sample(self, seed: int) -> Tensor:
+        """(N, dim_a) float32: actions drawn from the density, which a deterministic policy lacks."""
+        if self.distribution is not None:
+            # Torch's distributions draw from the global generator alone.
+            with _global_generator, torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(seed)
+                return self.distribution.sample().float()
+        generator = torch.Generator().manual_seed(seed)
+        if self.kind == "gaussian":
+            return torch.normal(self.mean, self.std, generator=generator)
+        return one_hot(torch.multinomial(self.mean, 1, generator=generator)[:, 0], self.mean.shape[1])
 
 
 def one_hot(indices: Tensor, width: int) -> Tensor:

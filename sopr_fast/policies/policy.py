@@ -53,15 +53,15 @@ class Policy(ABC):
         return self.output(states, source).columns()
 
     def sample(self, states: Tensor, generator: torch.Generator | None = None, source: Tensor | None = None) -> Tensor:
-        """(N, dim_a): one drawn action a state, one-hot if discrete; a deterministic policy's own action."""
+        """(N, dim_a): one drawn action a state, one-hot if discrete; a deterministic policy's own action.
+
+        A torch distribution that the policy returned draws from torch's global generator, seeded meanwhile and then set
+        back; other threads must not draw from it at that time, unless by this method.
+        """
         output = self.output(states, source)
-        density = output.density()
-        if density is None:
+        if output.density() is None:
             return output.mean
-        # Torch's distributions draw from the global generator alone.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-            return density.sample().float()
+        return output.sample(int(torch.randint(2**62, (), generator=generator)))
 
     def log_prob(self, states: Tensor, actions: Tensor, source: Tensor | None = None) -> Tensor:
         """(N,): log density of actions (N, dim_a), or log probability of one-hot ones.
