@@ -67,7 +67,9 @@ def fit(
             `baselines.BehaviourQ`. They are standardised and join state and action in each row the model reads; `rank`
             then needs the critic.
         config: options, by default those of the paper.
-        seed: of everything random. The same seed gives the same model, on any number of threads.
+        seed: of everything random. The same seed gives the same model, on any number of threads and beside other fits
+            in the process, by the same versions and instruction set; but for policies and critics that draw random
+            numbers of their own.
         keep_subsets: subsets kept with the model, so that `rank` needs no states; 0 for none.
         checkpoint: file to resume from if it exists; written as training goes.
         batch_size: states shown to a policy at once.
