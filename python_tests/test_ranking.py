@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+import re
 import warnings
 
 import numpy as np
@@ -382,3 +383,8 @@ def test_rank_finds_its_model(ranker, candidates, tmp_path, monkeypatch):
     assert np.array_equal(sopr_fast.rank(candidates, log(), model=path).subset_scores, expected)
     monkeypatch.setenv("SOPR_FAST_MODEL", str(path))
     assert np.array_equal(sopr_fast.rank(candidates, log()).subset_scores, expected)
+    (tmp_path / "other").write_text("no model")
+    for name, error in (("nofile", FileNotFoundError), ("other", ValueError), (".", IsADirectoryError)):
+        monkeypatch.setenv("SOPR_FAST_MODEL", str(tmp_path / name))
+        with pytest.raises(error, match=f"SOPR_FAST_MODEL: .*{re.escape(str(tmp_path / name))}"):
+            sopr_fast.rank(candidates, log())

@@ -373,9 +373,17 @@ def rank(
 
     Raises:
         ValueError: no model is given either way.
+        OSError, ValueError: see `load`.
     """
-    model = model or os.environ.get("SOPR_FAST_MODEL")
-    if not model:
-        raise ValueError("no model: pass model= (a Ranker or a path), or set SOPR_FAST_MODEL to a path")
-    ranker = model if isinstance(model, Ranker) else load(model)
+    ranker = model if isinstance(model, Ranker) else load(model) if model else _load_default()
     return ranker.rank(candidates, states, **options)
+
+
+def _load_default() -> Ranker:
+    path = os.environ.get("SOPR_FAST_MODEL")
+    if not path:
+        raise ValueError("no model: pass model= (a Ranker or a path), or set SOPR_FAST_MODEL to a path")
+    try:
+        return load(path)
+    except (OSError, ValueError) as error:
+        raise type(error)(f"the environment variable SOPR_FAST_MODEL: {error}") from error
