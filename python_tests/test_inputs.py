@@ -12,6 +12,7 @@ NAMES = ["a", "b", "12"]
     [
         ("name,return\na,1\nb,-2.5\n", {"a": 1, "b": -2.5}),
         ("\ufeffreturn,seed,name\n1e3,0, b \n\n2,0,12\n", {"b": 1000, "12": 2}),
+        ("Policy,RETURN\na,1\n", {"a": 1}),
         ("policy,steps,return_mean\n0,6000,3\n1,12000,4\n", {"a": 3, "b": 4}),
         ("a,1\n2,5\n", {"a": 1, "12": 5}),
     ],
@@ -27,6 +28,7 @@ def test_returns(tmp_path, text, expected):
     [
         ("", "r.csv: no returns in it"),
         ("policy,score\na,1\n", "r.csv: expected columns name and return, found policy, score"),
+        ("name;return\na;1\n", "r.csv: expected columns name and return, found name;return, separated by ';' instead"),
         ("name,return\na,1\nb,high\n", "r.csv, line 3: expected a name and a number, found b,high"),
         ("name,return\na\n", "r.csv, line 2: expected a name and a number, found a"),
         ("a,1\nc,1\n", "r.csv, line 2: no policy is named 'c'"),

@@ -52,7 +52,7 @@ def _is_by_name(returns: Any) -> bool:
 
 
 def read_returns(path: Path, names: list[str]) -> dict[str, float]:
-    """Name and return of policies, from a CSV file with columns name or policy and return or return_mean.
+    """Name and return of policies, from a CSV file with columns name or policy and return or return_mean, in any case.
 
     Without a header the first two columns are meant. Integers that name no policy are positions in `names`.
 
@@ -71,9 +71,10 @@ def read_returns(path: Path, names: list[str]) -> dict[str, float]:
     at = [0, 1]
     header = rows[0][1]
     if not any(map(_is_number, header)):
-        at = [next((i for i, cell in enumerate(header) if cell in known), -1) for known in _COLUMNS]
+        at = [next((i for i, cell in enumerate(header) if cell.lower() in known), -1) for known in _COLUMNS]
         if -1 in at:
-            raise ValueError(f"{path}: expected columns name and return, found {', '.join(header)}")
+            separated = ", separated by ';' instead of ','" if ";" in header[0] else ""
+            raise ValueError(f"{path}: expected columns name and return, found {', '.join(header)}{separated}")
         rows = rows[1:]
     returns: dict[str, float] = {}
     for line, row in rows:
