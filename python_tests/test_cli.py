@@ -1,6 +1,7 @@
 """The command line on a tiny problem: twelve linear actors, better the larger their gain."""
 
 import csv
+import io
 import json
 import sys
 
@@ -148,6 +149,16 @@ def test_rank_says_what_is_wrong_in_one_line(files, capsys):
         assert rank(*options.split()) == 2
         error = capsys.readouterr().err
         assert error.startswith("sopr-fast: error: ") and message in error and error.count("\n") == 1
+
+
+def test_a_ranking_can_be_printed_in_any_encoding(files, monkeypatch):
+    assert fit() == 0
+    (files / "gain.npz").rename(files / "gänse.npz")
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="ascii"))
+    assert rank("--policies", "gänse.npz") == 0
+    sys.stdout.flush()
+    assert rb"\xb1 error" in printed.getvalue() and rb"g\xe4nse-011" in printed.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import io
 import json
 import math
 import os
@@ -29,6 +30,8 @@ from .ranking import Ranking, figure_class
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit code: 0, or 2 with one line on stderr where the input is at fault."""
     options = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not every encoding has ±, or all names
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
