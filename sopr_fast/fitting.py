@@ -71,7 +71,8 @@ def fit(
             in the process, by the same versions and instruction set; but for policies and critics that draw random
             numbers of their own.
         keep_subsets: subsets kept with the model, so that `rank` needs no states; 0 for none.
-        checkpoint: file to resume from if it exists; written as training goes.
+        checkpoint: file to resume training from if it exists; written as it goes. The policies' actions and the
+            clustering are made again.
         batch_size: states shown to a policy at once.
         progress: show bars.
 
