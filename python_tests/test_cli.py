@@ -174,6 +174,13 @@ def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_read(files, c
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--out", "--checkpoint"])
+def test_a_file_that_cannot_be_written_is_refused_before_any_state_is_read(files, capsys, monkeypatch, option):
+    monkeypatch.setattr("sopr_fast.fitting.as_states", None)
+    assert fit(option, "returns.csv/model") == 2
+    assert capsys.readouterr().err == "sopr-fast: error: cannot write returns.csv/model: Not a directory\n"
+
+
 def test_a_plot_without_matplotlib_is_refused_before_anything_is_read(files, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert rank("--plot", "ranking.png") == 2

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 from problems import TINY, ladder, log, training_gains
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 import sopr_fast
-from sopr_fast.files import save_tensors
+from sopr_fast.files import atomic_path, check_place, save_tensors
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +130,42 @@ def test_a_folder_is_no_model(ranker, tmp_path):
 def test_a_missing_folder_is_named(ranker, tmp_path):
     with pytest.raises(FileNotFoundError, match="folder .*nowhere does not exist"):
         ranker.save(tmp_path / "nowhere" / "model.safetensors")
+
+
+@pytest.fixture
+def forbidden(monkeypatch):
+    def mkstemp(dir, **_):
+        raise PermissionError(13, "Permission denied", f"{dir}/temporary")
+
+    monkeypatch.setattr("sopr_fast.files.tempfile.mkstemp", mkstemp)
+
+
+@pytest.mark.usefixtures("forbidden")
+def test_an_unwritable_place_is_found_by_trying_and_named_as_asked(tmp_path):
+    path = tmp_path / "model"
+    for write in (check_place, lambda path: save_tensors(path, {}, "model", {})):
+        with pytest.raises(PermissionError, match=rf"^cannot write {path}: Permission denied$"):
+            write(path)
+
+
+def test_trying_leaves_nothing_behind(tmp_path):
+    check_place(tmp_path / "model")
+    assert not os.listdir(tmp_path)
+
+
+def test_a_file_is_no_folder_to_write_into(path):
+    with pytest.raises(NotADirectoryError, match=rf"^cannot write {path}/model: Not a directory$"):
+        check_place(path / "model")
+
+
+def test_a_write_that_fails_names_the_path_asked_for(tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    with pytest.raises(FileNotFoundError, match=rf"^cannot write {path}: No such file"), atomic_path(path) as temporary:
+        temporary.unlink()
+
+    def fails(*_):
+        raise SafetensorError("disk full")
+
+    monkeypatch.setattr("sopr_fast.files.save_file", fails)
+    with pytest.raises(OSError, match=rf"^cannot write {path}: disk full"):
+        save_tensors(path, {}, "model", {})

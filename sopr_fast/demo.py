@@ -10,6 +10,7 @@ import numpy as np
 
 from . import example
 from .config import Config
+from .files import check_place
 from .fitting import fit
 from .metrics import regret_at_k, spearman
 from .ranking import Ranking
@@ -18,6 +19,7 @@ from .ranking import Ranking
 def demo(folder: Path, *, quick: bool = False) -> None:
     """Prints the ranking beside the true returns; writes the model, the ranking and a plot to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
+    check_place(folder / "demo.safetensors")
     policies, returns, states = example.policies(), example.returns(), example.states()
     names = np.array(list(policies))
     true = dict(zip(names, returns, strict=True))

@@ -18,19 +18,32 @@ _KEY = "sopr_fast"
 
 
 def check_place(path: str | os.PathLike | None) -> None:
-    """Raises where no file can be written to `path`, if one is given.
+    """Raises where no file can be written to `path`, if one is given, as trying tells.
 
     Raises:
         FileNotFoundError: its folder does not exist.
         IsADirectoryError: it is a folder.
+        OSError: of the kind that writing into its folder raises.
     """
-    if path is None:
-        return
-    path = Path(path)
+    if path is not None:
+        _temporary_beside(Path(path)).unlink()
+
+
+def _temporary_beside(path: Path) -> Path:
     if path.is_dir():
         raise IsADirectoryError(f"cannot write {path}: it is a folder")
-    if not path.parent.is_dir():
+    if not path.parent.exists():
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    os.close(handle)
+    return Path(name)
+
+
+def _unwritable(path: Path, error: OSError) -> OSError:
+    return type(error)(f"cannot write {path}: {error.strerror or error}")
 
 
 def check_checkpoint(path: str | os.PathLike | None, kind: str) -> dict[str, Any] | None:
@@ -49,12 +62,13 @@ def check_checkpoint(path: str | os.PathLike | None, kind: str) -> dict[str, Any
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
-    """A temporary name in the same folder that becomes `path` when the block ends well, and vanishes otherwise."""
-    check_place(path)
+    """A temporary name in the same folder that becomes `path` when the block ends well, and vanishes otherwise.
+
+    Raises:
+        OSError: see `check_place`; of the temporary file's own faults, with the name asked for.
+    """
     path = Path(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = _temporary_beside(path)
     try:
         yield temporary
         umask = os.umask(0)
@@ -63,6 +77,10 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        if str(error.filename) == str(temporary):
+            raise _unwritable(path, error) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -76,7 +94,10 @@ def save_tensors(path: str | os.PathLike, tensors: dict[str, Tensor], kind: str,
     # In one key, since safetensors writes several in any order.
     metadata = {_KEY: json.dumps({"kind": kind, **description}, sort_keys=True)}
     with atomic_path(path) as temporary:
-        save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary, metadata)
+        try:
+            save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary, metadata)
+        except SafetensorError as error:
+            raise OSError(f"cannot write {path}: {error}") from error
 
 
 def load_tensors(path: str | os.PathLike, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
