@@ -1,4 +1,7 @@
-"""How well a ranking agrees with true returns, and how far policies are from each other."""
+"""How well a ranking agrees with true returns, and how far policies are from each other.
+
+Sequences are compared by position, whatever index they have: `[returns[name] for name in ranking.names]`.
+"""
 
 from __future__ import annotations
 
