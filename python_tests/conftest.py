@@ -49,5 +49,12 @@ def poison():
 
 
 @pytest.fixture
+def set_default_dtype():
+    """Torch's own function, undone after the test."""
+    yield torch.set_default_dtype
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)

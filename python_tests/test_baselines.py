@@ -68,6 +68,14 @@ def test_same_seed_same_result(method, std, log):
 
 
 @each_method
+@pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
+def test_torch_s_default_dtype_changes_no_bit(method, std, log, set_default_dtype):
+    expected = method.estimate(gains(std=std), log, **quiet).values
+    set_default_dtype(torch.bfloat16)
+    assert np.array_equal(method.estimate(gains(std=std), log, **quiet).values, expected)
+
+
+@each_method
 def test_estimates_do_not_depend_on_the_other_policies(method, log):
     together = method.estimate(gains(3), log, **quiet).values
     alone = method.estimate({"gain-1": gains()["gain-1"]}, log, **quiet).values

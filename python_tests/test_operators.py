@@ -22,15 +22,12 @@ def test_operator_repeats_bit_for_bit(name, device):
 
 
 @pytest.mark.parametrize("name", operators.CALLS)
-def test_operator_does_not_depend_on_torch_s_defaults(name):
+def test_operator_does_not_depend_on_torch_s_defaults(name, set_default_dtype):
     one = operators.CALLS[name]
     expected = one.operator(**one.arguments)
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device("meta"):
-            found = one.operator(**one.arguments)
-    finally:
-        torch.set_default_dtype(torch.float32)
+    set_default_dtype(torch.bfloat16)
+    with torch.device("meta"):
+        found = one.operator(**one.arguments)
     assert all(map(torch.equal, found, expected))
 
 

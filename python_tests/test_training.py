@@ -48,6 +48,18 @@ def test_fit_orders_policies_it_has_not_seen(options):
     assert ranking.ranks.tolist() == [2, 4, 1, 3]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("options", [{}, {"class_token": True}, {"score": "sort"}, {"encoder": "mlp"}], ids=str)
+def test_torch_s_default_dtype_changes_no_bit(options, dtype, set_default_dtype):
+    def scores():
+        ranker = fit(dataclasses.replace(TINY, steps=3, **options))
+        return ranker.rank(ladder([0.3, 1.2]), log(seed=3)).subset_scores
+
+    expected = scores()
+    set_default_dtype(dtype)
+    assert np.array_equal(scores(), expected)
+
+
 def test_preferences_replace_returns():
     gains = training_gains()
     y = (gains[:, None] > gains[None]).astype(float)

@@ -64,7 +64,7 @@ class CriticColumns:
         """
         if not callable(critic):
             raise TypeError(f"critic must be callable on (states, actions), got {type(critic).__name__}")
-        unscaled = cls(critic, torch.zeros(1), torch.ones(1))
+        unscaled = cls(critic, torch.zeros(1, dtype=torch.float32), torch.ones(1, dtype=torch.float32))
         values = unscaled.values(states, columns, layout).double()
         scale = values.std((0, 1), correction=0)
         return replace(unscaled, mean=values.mean((0, 1)).float(), scale=torch.where(scale > 0, scale, 1.0).float())

@@ -45,7 +45,7 @@ class ScoringModel(nn.Module):
         # The global generator is of the whole process: other threads draw from it, and the caller's draws must stay.
         generator = torch.Generator().manual_seed(seed)
         self.projection = _drawn_linear(input_dim, width, generator)
-        self.norm = nn.BatchNorm1d(width) if config.input_norm == "batch" else None
+        self.norm = nn.BatchNorm1d(width, dtype=torch.float32) if config.input_norm == "batch" else None
         if config.encoder == "transformer":
             self.low = _stack(width, config.low_heads, config.low_feedforward, config.low_layers, generator)
             self.high = _stack(width, config.high_heads, config.high_feedforward, config.high_layers, generator)
@@ -54,10 +54,10 @@ class ScoringModel(nn.Module):
             self.high = _mlp(width, config.high_feedforward, config.high_layers, generator)
         if feature_count:
             self.features = _drawn_linear(feature_count, width, generator, bias=False)
-            self.register_buffer("feature_mean", torch.zeros(feature_count))
-            self.register_buffer("feature_scale", torch.ones(feature_count))
+            self.register_buffer("feature_mean", torch.zeros(feature_count, dtype=torch.float32))
+            self.register_buffer("feature_scale", torch.ones(feature_count, dtype=torch.float32))
         if config.class_token:
-            self.class_token = nn.Parameter(torch.randn(width, generator=generator) * 0.02)
+            self.class_token = nn.Parameter(torch.randn(width, generator=generator, dtype=torch.float32) * 0.02)
         else:
             self.score = _drawn_linear(width, 1, generator)
         if config.score == "sort":
@@ -199,7 +199,7 @@ def _sort_and_spread(scores: Tensor, filled: Tensor) -> Tensor:
     count = filled.shape[1]
     column = (filled.flatten().cumsum(0) - 1).clamp(min=0)
     ordered = scores[:, column].view(-1, *filled.shape).masked_fill(~filled, torch.inf).sort(2).values
-    last = filled.sum(1, keepdim=True) - 1.0
+    last = filled.sum(1, keepdim=True, dtype=torch.float32) - 1
     place = torch.arange(count, device=filled.device)
     step = last / max(count - 1, 1)
     place = torch.where(place < count // 2, step * place, last - step * (count - 1 - place))  # torch.linspace(0, last)
@@ -207,7 +207,7 @@ def _sort_and_spread(scores: Tensor, filled: Tensor) -> Tensor:
 
 
 def _drawn_linear(read: int, written: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
-    return _draw(nn.utils.skip_init(nn.Linear, read, written, bias=bias), generator)
+    return _draw(nn.utils.skip_init(nn.Linear, read, written, bias=bias, dtype=torch.float32), generator)
 
 
 def _draw(layer: nn.Linear, generator: torch.Generator) -> nn.Linear:
@@ -221,7 +221,9 @@ def _draw(layer: nn.Linear, generator: torch.Generator) -> nn.Linear:
 
 def _stack(width: int, heads: int, feedforward: int, layers: int, generator: torch.Generator) -> nn.TransformerEncoder:
     """The draws of `nn.TransformerEncoderLayer`, in its order."""
-    layer = nn.utils.skip_init(nn.TransformerEncoderLayer, width, heads, feedforward, batch_first=True)
+    layer = nn.utils.skip_init(
+        nn.TransformerEncoderLayer, width, heads, feedforward, batch_first=True, dtype=torch.float32
+    )
     attention = layer.self_attn
     _draw(attention.out_proj, generator)
     nn.init.xavier_uniform_(attention.in_proj_weight, generator=generator)

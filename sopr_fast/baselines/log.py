@@ -188,12 +188,12 @@ class PolicyActions:
             self.usable = log.transitions.terminals | (log.next < log.count).cpu().numpy()
         if not self.usable.any():
             raise ValueError("arrays of actions say nothing of the next states of these transitions")
-        self._scale = torch.from_numpy(log.action_scale) if not log.discrete else torch.ones(layout.action_dim)
+        self._scale = torch.from_numpy(log.action_scale)
         self._table = None
         shape = (self.draws, len(log.raw_states), len(self.policies), layout.action_dim)
         if 4 * np.prod(shape, dtype=np.float64) <= memory:
             with progress_bar(shape[1], "acting", "state", show=progress) as bar:
-                self._table = self._everywhere(torch.empty(shape), bar.update).to(log.device)
+                self._table = self._everywhere(torch.empty(shape, dtype=torch.float32), bar.update).to(log.device)
 
     def identity(self) -> tuple[Any, ...]:
         """What tells these policies on this log from others, for `learning.learn`."""

@@ -149,8 +149,8 @@ def _roll_out(
     with progress_bar(horizon, "rolling out", "step", show=progress) as bar:
         for t in range(horizon):
             actions = _act(policies, layout, log, states, generator)
-            noise = torch.randn(members, 1, rollouts, model.width, generator=generator).to(log.device)
-            noise = noise.expand(-1, count, -1, -1).flatten(1, 2)
+            noise = torch.randn(members, 1, rollouts, model.width, generator=generator, dtype=torch.float32)
+            noise = noise.to(log.device).expand(-1, count, -1, -1).flatten(1, 2)
             states, rewards, ends, left = model.step_forward(states, actions, noise)
             values += discount**t * alive * rewards
             guarded += alive * left

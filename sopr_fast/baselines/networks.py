@@ -34,7 +34,7 @@ class StackedMLP:
         self.parameters: list[Tensor] = []  # weight (C, in, out) and bias (C, 1, out) of every layer
         for read, written in itertools.pairwise(sizes):
             for shape in ((draws, read, written), (draws, 1, written)):
-                start = (2 * torch.rand(shape, generator=generator) - 1) / math.sqrt(read)
+                start = (2 * torch.rand(shape, generator=generator, dtype=torch.float32) - 1) / math.sqrt(read)
                 start = start.repeat_interleave(copies, 0).to(device)
                 self.parameters.append(start.requires_grad_())
 

@@ -65,7 +65,7 @@ def dropout_mask(
     words = philox(seed, step, block, row.long()[..., None], segment.long()[..., None] & _WORD, place)
     halves = [word >> shift & 0xFFFF for word in torch.broadcast_tensors(*words) for shift in (0, 16)]
     draws = torch.stack(halves, -1).flatten(-2)[..., :columns]
-    return torch.where(draws < threshold, 0.0, float(scale)).float()
+    return (draws >= threshold).float() * float(scale)
 
 
 def segment_dropout(

@@ -180,7 +180,7 @@ class Actor(Policy):
         `Policy.log_prob`.
         """
         if self.squash:
-            unit = torch.full((), _LARGEST)
+            unit = torch.tensor(_LARGEST, dtype=torch.float32)
             low, high = (-unit, unit) if self.scale is None else map(self.scale.from_unit, (-unit, unit))
             actions = actions.clamp(low, high)
         return super().log_prob(states, actions, source)
