@@ -71,15 +71,15 @@ PYBIND11_MODULE(_cuda, m) {
                                  width, restart, plus_plus},
                                 {at<float>(squared), at<int64_t>(weights)}, stream_at(stream));
           });
-    m.def(
-        "kmeans", [](Address points, Address centroids, Address labels, Address rows, Address offsets, Address inertia,
-                     Address steps_done, int64_t problems, int64_t count, int64_t clusters, int64_t width,
-                     int64_t steps, double tolerance, Address squared, Address sums, Address sizes, Address stream) {
-            cuda::kmeans(
-                {at<float>(points), at<float>(centroids), at<int32_t>(labels), at<int32_t>(rows), at<int32_t>(offsets),
-                 at<double>(inertia), at<int32_t>(steps_done), problems, count, clusters, width, steps, tolerance},
-                {at<float>(squared), at<int64_t>(sums), at<int64_t>(sizes)}, stream_at(stream));
-        });
+    m.def("kmeans", [](Address points, Address centroids, Address labels, Address rows, Address offsets,
+                       Address inertia, Address steps_done, int64_t problems, int64_t count, int64_t clusters,
+                       int64_t width, int64_t steps, double tolerance, Address squared, Address sums, Address sizes,
+                       Address to_integer, Address stream) {
+        cuda::kmeans(
+            {at<float>(points), at<float>(centroids), at<int32_t>(labels), at<int32_t>(rows), at<int32_t>(offsets),
+             at<double>(inertia), at<int32_t>(steps_done), problems, count, clusters, width, steps, tolerance},
+            {at<float>(squared), at<int64_t>(sums), at<int64_t>(sizes), at<float>(to_integer)}, stream_at(stream));
+    });
     m.def("sort_by_cluster", [](Address labels, Address rows, Address offsets, int64_t problems, int64_t count,
                                 int64_t clusters, Address stream) {
         cuda::sort_by_cluster({at<int32_t>(labels), at<int32_t>(rows), at<int32_t>(offsets), problems, count, clusters},

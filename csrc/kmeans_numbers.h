@@ -32,6 +32,11 @@ SOPR_INLINE float integer_scale_of(float largest, int64_t count) {
     return ldexpf(1, shift < 126 ? shift : 126);
 }
 
+// The nearest integer to a scaled number. In one product the two factors may leave float32.
+SOPR_INLINE int64_t as_integer(float x, float scale, float to_integer) {
+    return int64_t(rintf(x * scale * to_integer));
+}
+
 struct ClusteringDraw {
     int64_t seed, restart;
 

@@ -112,11 +112,13 @@ def problems(kind, count=150, width=5, seed=0):
         return points[:, torch.arange(count) % 9]
     if kind == "outlier":
         points[:, 77] = 1e12
+    if kind == "units":
+        return points * torch.logspace(18, -3, width)
     return points * 1e-30 if kind == "small" else points
 
 
 @pytest.mark.parametrize("width", [3, 40])
-@pytest.mark.parametrize("kind", ["normal", "grid", "duplicates", "outlier", "small"])
+@pytest.mark.parametrize("kind", ["normal", "grid", "duplicates", "outlier", "small", "units"])
 def test_cuda_kmeans_is_that_of_the_cpu(kind, width, emulated, monkeypatch):
     """Labels, centroids and steps bit for bit; 20 clusters make two groups of centroids, or one of them empty."""
     points = problems(kind, width=width)

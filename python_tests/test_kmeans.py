@@ -111,6 +111,24 @@ def test_kmeans_steps_match_float64(generator, ops):
         torch.testing.assert_close(result.inertia, inertia, rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("exponent", [30, 60, 100])
+def test_kmeans_keeps_the_digits_of_small_columns(exponent, generator, ops):
+    points = blobs(1, 2000, 4, generator)
+    points[..., 0] = points[..., 0].sign() * 2.0**exponent
+    result = ops.kmeans(points, 2, tolerance=0)
+    means = [points[0, result.labels[0] == k].double().mean(0) for k in range(2)]
+    torch.testing.assert_close(result.centroids[0].double(), torch.stack(means), rtol=1e-6, atol=0)
+
+
+def test_kmeans_rounds_beside_an_outlier(generator, ops):
+    """Units of 2^-11 are left to the column; their errors cancel."""
+    points = torch.rand(1, 2000, 3, generator=generator)
+    points[0, 7, 0] = 1e12
+    result = ops.kmeans(points, 2, tolerance=0)
+    mean = points[0, torch.arange(2000) != 7].double().mean(0)
+    torch.testing.assert_close(result.centroids[0, result.labels[0, 0]].double(), mean, rtol=0, atol=2e-5)
+
+
 @pytest.mark.parametrize("kind", ["blobs", "grid", "duplicates", "line", "outlier"])
 def test_kmeans_passes_over_no_nearest_centroid(kind, generator, ops):
     """Single steps compare with every centroid, several with those nearby: they agree bit for bit."""

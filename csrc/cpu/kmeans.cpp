@@ -10,8 +10,8 @@ namespace {
 constexpr int kAnchors = 8;  // whose distances to all centroids are measured together
 constexpr int kSpacing = 8;  // one cache line a worker
 
-// One problem. Sums of coordinates are integers, brought up to date by the points that change their cluster; each
-// worker keeps a share of them, and only the total of the shares means anything.
+// One problem. Sums of coordinates are integers, in a unit of each column, brought up to date by the points that change
+// their cluster; each worker keeps a share of them, and only the total of the shares means anything.
 struct Lloyd {
     Lloyd(const KMeans& p, int workers, Arrays& memory)
         : groups(p.count, p.width, p.clusters, memory),
@@ -20,6 +20,7 @@ struct Lloyd {
           clusters(p.clusters),
           padded(blocks_of(p.clusters) * kLanes),
           shares(workers) {
+        to_integer = memory.take<float>(width);
         centroids = memory.take<float>((clusters + kAnchors) * width);
         packed_centroids = memory.take<float>(padded * width);
         every = memory.take<int32_t>(padded);
@@ -33,6 +34,7 @@ struct Lloyd {
 
     Groups groups;
     int64_t count, width, clusters, padded, shares;
+    float* to_integer;        // (D), a power of two for each column of the sums
     float* centroids;         // (K, D), scaled
     float* packed_centroids;  // (blocks of K, D, kLanes)
     int32_t* every;           // (padded), 0, 1, …
@@ -43,7 +45,7 @@ struct Lloyd {
     int64_t* sizes;           // (shares, K)
     int64_t* changes;         // (shares, kSpacing), points that changed their cluster in this step
     const float* points;      // (N, D), as given
-    float scale, to_integer;
+    float scale;
     int threads;
 
     void begin(const float* given, const float* start, int inner_threads);
@@ -65,9 +67,11 @@ struct Lloyd {
 void Lloyd::begin(const float* given, const float* start, int inner_threads) {
     points = given;
     threads = inner_threads;
-    const float magnitude = largest_magnitude(points, count * width);
-    scale = scale_of(__builtin_fmaxf(magnitude, largest_magnitude(start, clusters * width)));
-    to_integer = integer_scale_of(magnitude * scale, count);
+    float* magnitudes = to_integer;
+    column_magnitudes(points, count, width, magnitudes);
+    const float largest = largest_magnitude(magnitudes, width);
+    scale = scale_of(__builtin_fmaxf(largest, largest_magnitude(start, clusters * width)));
+    for (int64_t d = 0; d < width; ++d) to_integer[d] = integer_scale_of(magnitudes[d] * scale, count);
     for (int64_t i = 0; i < clusters * width; ++i) centroids[i] = start[i] * scale;
     for (int64_t i = clusters * width; i < (clusters + kAnchors) * width; ++i) centroids[i] = 0;
     for (int64_t i = 0; i < shares * clusters * width; ++i) sums[i] = 0;
@@ -88,13 +92,14 @@ void Lloyd::relabel(int64_t at, int32_t label, int share) {
     if (row < 0) return;
     const int64_t columns = width;
     const float* x = points + row * columns;
-    const float first = scale, second = to_integer;  // in one product they may leave float32
+    const float* factors = to_integer;
+    const float shared = scale;
     int64_t* sum = sums + (share * clusters + to) * columns;
-    for (int64_t d = 0; d < columns; ++d) sum[d] += int64_t(x[d] * first * second);
+    for (int64_t d = 0; d < columns; ++d) sum[d] += as_integer(x[d], shared, factors[d]);
     sizes[share * clusters + to] += 1;
     if (from < 0) return;
     sum = sums + (share * clusters + from) * columns;
-    for (int64_t d = 0; d < columns; ++d) sum[d] -= int64_t(x[d] * first * second);
+    for (int64_t d = 0; d < columns; ++d) sum[d] -= as_integer(x[d], shared, factors[d]);
     sizes[share * clusters + from] -= 1;
 }
 
@@ -205,7 +210,7 @@ double Lloyd::move_centroids() {
         if (size == 0) continue;
         for (int64_t d = 0; d < width; ++d) {
             const int64_t at = k * width + d;
-            const float mean = float(double(total(sums, at, clusters * width)) / double(size) / double(to_integer));
+            const float mean = float(double(total(sums, at, clusters * width)) / double(size) / double(to_integer[d]));
             const double move = double(mean) - double(centroids[at]);
             moved += move * move;
             centroids[at] = mean;
@@ -220,7 +225,7 @@ double Lloyd::mean_variance() const {
     for (int64_t d = 0; d < width; ++d) {
         double mean = 0;
         for (int64_t k = 0; k < clusters; ++k) mean += double(total(sums, k * width + d, clusters * width));
-        mean /= double(count) * double(to_integer);
+        mean /= double(count) * double(to_integer[d]);
         for (int64_t row = 0; row < count; ++row) {
             const double off = double(points[row * width + d] * scale) - mean;
             variance += off * off;

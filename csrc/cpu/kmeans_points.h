@@ -30,6 +30,16 @@ inline float largest_magnitude(const float* x, int64_t count) {
     return magnitude;
 }
 
+// The largest magnitude in every column of (count, width) numbers.
+inline void column_magnitudes(const float* x, int64_t count, int64_t width, float* largest) {
+    for (int64_t d = 0; d < width; ++d) largest[d] = 0;
+    for (int64_t row = 0; row < count; ++row, x += width)
+        for (int64_t d = 0; d < width; ++d) {
+            const float magnitude = __builtin_fabsf(x[d]);
+            largest[d] = magnitude > largest[d] ? magnitude : largest[d];
+        }
+}
+
 // kLanes rows → one packed block (width, kLanes), by transposing squares of four by four.
 inline void pack_block(const float* const (&rows)[kLanes], int64_t width, float scale, float* block) {
     using Four = float __attribute__((vector_size(16)));

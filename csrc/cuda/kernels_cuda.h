@@ -10,9 +10,10 @@ namespace sopr::cuda {
 
 // What Lloyd's steps keep between them; nothing need be in it.
 struct KMeansMemory {
-    float* squared;  // (B, N)
-    int64_t* sums;   // (B, K, D)
-    int64_t* sizes;  // (B, K)
+    float* squared;     // (B, N)
+    int64_t* sums;      // (B, K, D)
+    int64_t* sizes;     // (B, K)
+    float* to_integer;  // (B, D)
 };
 
 constexpr int kKMeansBin = 128;  // rows whose weights k-means++ keeps together

@@ -14,7 +14,8 @@ struct Lloyd {
     float* squared;       // (N), to the centroid of the label
     int64_t* sums;        // (K, D)
     int64_t* sizes;       // (K)
-    float scale, to_integer;
+    float* to_integer;    // (D), a power of two for each column of the sums
+    float scale;
 
     __device__ Lloyd(const KMeans& p, const KMeansMemory& memory, int64_t b)
         : count(p.count),
@@ -25,10 +26,17 @@ struct Lloyd {
           labels(p.labels + b * count),
           squared(memory.squared + b * count),
           sums(memory.sums + b * clusters * width),
-          sizes(memory.sizes + b * clusters) {
-        const float magnitude = largest_magnitude(points, count * width);
-        scale = scale_of(fmaxf(magnitude, largest_magnitude(centroids, clusters * width)));
-        to_integer = integer_scale_of(magnitude * scale, count);
+          sizes(memory.sizes + b * clusters),
+          to_integer(memory.to_integer + b * width) {
+        float largest = largest_magnitude(centroids, clusters * width);
+        for (int64_t d = 0; d < width; ++d) {
+            const float magnitude = largest_magnitude(points + d, count, width);
+            if (threadIdx.x == d % kProblemThreads) to_integer[d] = magnitude;
+            largest = fmaxf(largest, magnitude);
+        }
+        scale = scale_of(largest);
+        for (int64_t d = threadIdx.x; d < width; d += kProblemThreads)
+            to_integer[d] = integer_scale_of(to_integer[d] * scale, count);
         for (int64_t i = threadIdx.x; i < clusters * width; i += kProblemThreads) {
             centroids[i] *= scale;
             sums[i] = 0;
@@ -46,7 +54,7 @@ struct Lloyd {
         const int64_t from = labels[row];
         labels[row] = to;
         for (int64_t d = 0; d < width; ++d) {
-            const int64_t x = int64_t(points[row * width + d] * scale * to_integer);
+            const int64_t x = as_integer(points[row * width + d], scale, to_integer[d]);
             add(sums + to * width + d, x);
             if (from >= 0) add(sums + from * width + d, -x);
         }
@@ -120,7 +128,7 @@ struct Lloyd {
         for (int64_t at = threadIdx.x; at < clusters * width; at += kProblemThreads) {
             const int64_t size = sizes[at / width];
             if (size == 0) continue;
-            const float mean = float(double(sums[at]) / double(size) / double(to_integer));
+            const float mean = float(double(sums[at]) / double(size) / double(to_integer[at % width]));
             const double move = double(mean) - double(centroids[at]);
             moved += move * move;
             centroids[at] = mean;
@@ -134,7 +142,7 @@ struct Lloyd {
         for (int64_t d = 0; d < width; ++d) {
             double mean = 0;
             for (int64_t k = threadIdx.x; k < clusters; k += kProblemThreads) mean += double(sums[k * width + d]);
-            mean = block_sum(mean) / (double(count) * double(to_integer));
+            mean = block_sum(mean) / (double(count) * double(to_integer[d]));
             for (int64_t row = threadIdx.x; row < count; row += kProblemThreads) {
                 const double off = double(points[row * width + d] * scale) - mean;
                 variance += off * off;

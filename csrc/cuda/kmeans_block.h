@@ -30,9 +30,10 @@ __device__ T block_sum(T value) {
     return block_reduce(value, [](T a, T b) { return a + b; });
 }
 
-__device__ inline float largest_magnitude(const float* x, int64_t count) {
+// Of `count` numbers, `stride` apart.
+__device__ inline float largest_magnitude(const float* x, int64_t count, int64_t stride = 1) {
     float largest = 0;
-    for (int64_t i = threadIdx.x; i < count; i += kProblemThreads) largest = fmaxf(largest, fabsf(x[i]));
+    for (int64_t i = threadIdx.x; i < count; i += kProblemThreads) largest = fmaxf(largest, fabsf(x[i * stride]));
     return block_reduce(largest, [](float a, float b) { return fmaxf(a, b); });
 }
 

@@ -297,8 +297,9 @@ def _init_memory(points: Tensor) -> tuple[Tensor, ...]:
 
 
 def _lloyd_memory(points: Tensor, start: Tensor) -> tuple[Tensor, ...]:
-    sums = points.new_empty(start.shape, dtype=torch.int64)
-    return points.new_empty(points.shape[:2]), sums, points.new_empty(start.shape[:2], dtype=torch.int64)
+    problems, count, width = points.shape
+    sums, sizes = (points.new_empty(shape, dtype=torch.int64) for shape in (start.shape, start.shape[:2]))
+    return points.new_empty(problems, count), sums, sizes, points.new_empty(problems, width)
 
 
 def _sizes(points: Tensor, k: int) -> tuple[int, int, int, int]:
