@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from problems import TINY, ladder, log, training_gains
+from problems import TINY, LinearPolicy, ladder, log, training_gains
 from scipy.stats import norm
 
 import sopr_fast
@@ -240,10 +240,19 @@ def test_shrinkage_must_be_a_share(ranker, candidates, shrinkage):
 
 
 def test_equal_training_policies_leave_nothing_to_measure_shrinkage_by():
-    gains = [0.2, 0.2, 1.0, 1.0]
-    twins = dict(zip("abcd", (ladder([gain])[f"gain-{gain:.3f}"] for gain in gains), strict=True))
-    ranker = sopr_fast.fit(twins, gains, log(), config=TINY, progress=False)
-    assert ranker.rank(twins).shrinkage.tolist() == [0] * 4
+    twins = dict.fromkeys("abcd", LinearPolicy(0.2))
+    with pytest.warns(UserWarning, match="all training policies act alike") as caught:
+        ranker = sopr_fast.fit(twins, range(4), log(), config=TINY, progress=False)
+    assert "act alike" in str(caught[0].message)
+    with pytest.warns(ForeignPolicyWarning):
+        assert ranker.rank(ladder([0.2, 1.0])).shrinkage.tolist() == [0, 0]
+
+
+def test_repeated_training_policies_count_once():
+    columns = torch.tensor([0.0, 0.0, 1.0, 0.0, 3.0, 3.0]).reshape(6, 1, 1)
+    known = TrainingPolicies(list("abcdef"), torch.zeros(1, 1), torch.zeros(1), columns, torch.zeros(6))
+    assert known.distance_limit == 5  # twice the upper quartile of squared distances 1, 1 and 4
+    assert known.shrinkage(np.array([0.0, 1.0, 3.0])).tolist() == [0, 0.5, 0.75]
 
 
 def test_arrays_of_actions_follow_the_states(ranker, candidates):

@@ -326,7 +326,7 @@ def test_a_short_run_that_collapsed_says_so():
     for config, policies in ((wild, ladder(training_gains())), (dataclasses.replace(TINY, steps=29), same)):
         with pytest.warns(CollapsedTrainingWarning, match="means nothing") as caught:
             history = sopr_fast.fit(policies, training_gains(), log(), config=config, progress=False).history
-        assert len(caught) == 1
+        assert [warning.category for warning in caught].count(CollapsedTrainingWarning) == 1
         assert history["collapsed"] and history["restarts"] == 0 and len(history["loss"]) == config.steps
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -85,6 +86,7 @@ def fit(
 
     Warns:
         CollapsedTrainingWarning: all policies came to score alike.
+        UserWarning: all training policies act alike.
     """
     config = config or Config()
     seed = check_integer("seed", seed, 0)
@@ -137,6 +139,12 @@ def fit(
         columns = _collect_all(everyone, drawing, layout, batch_size, progress)
         remembered = _spread(len(drawing.states), _SAMPLED_STATES)
         acting = columns[: len(trained), remembered].contiguous()
+        if (acting == acting[0]).all():
+            warnings.warn(
+                "all training policies act alike: nothing in their actions orders them, and there is no measure of how "
+                "unlike them a candidate acts",
+                stacklevel=2,
+            )
         judged = None
         if critic is not None:
             judged = CriticColumns.fitted(critic, drawing.states, columns[: len(trained)], layout)

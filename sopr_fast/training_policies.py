@@ -43,7 +43,7 @@ class TrainingPolicies:
 
     @property
     def distance_limit(self) -> float:
-        """Twice the upper quartile of the distances from each of them to its nearest other (Eq. 3).
+        """Twice the upper quartile of the distances from each of them to its nearest other (Eq. 3), repeats left out.
 
         Not the largest: the first snapshot of a training run is far from all others, and would excuse everything.
         """
@@ -52,15 +52,18 @@ class TrainingPolicies:
     def shrinkage(self, distances: np.ndarray) -> np.ndarray:
         """The share distance / (distance + d) by which scores at these distances are drawn to that of the nearest.
 
-        d is the median distance from one of them to its nearest other; 0 leaves nothing to measure by, so all is 0.
+        d is the median distance from one of them to its nearest other, repeats left out; where all act alike it is 0,
+        which leaves nothing to measure by, so all is 0.
         """
         typical = float(np.median(self._apart))
         return distances / (distances + typical) if typical > 0 else np.zeros(len(distances))
 
     @cached_property
     def _apart(self) -> np.ndarray:
-        """(M,) distance from each to its nearest other."""
+        """(distinct,) distance from each to its nearest other, repeats left out; 0 where all act alike."""
         columns = self.columns.numpy()
         between = policy_distances(columns, columns)
-        np.fill_diagonal(between, np.inf)
+        first = (between == 0).argmax(1) == np.arange(len(between))
+        between = between[np.ix_(first, first)]
+        np.fill_diagonal(between, np.inf if len(between) > 1 else 0)
         return between.min(1)
