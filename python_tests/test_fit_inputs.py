@@ -48,6 +48,11 @@ def with_nan(actions):
         ({"returns": GAINS[:4]}, ValueError, r"shape \(5,\), one for each policy, got \(4,\)"),
         ({"returns": np.ones(5)}, ValueError, "returns of all training policies are equal"),
         ({"returns": GAINS, "config": dataclasses.replace(QUICK, tie_margin=9.0)}, ValueError, "are equal"),
+        *(
+            ({"returns": GAINS * scale, "config": dataclasses.replace(QUICK, loss=loss)}, ValueError, f"{std}.*{loss}")
+            for loss in ("mse", "listwise")
+            for scale, std in ((1e307, "deviation comes to (inf|nan)"), (1e-200, "deviation comes to 0"))
+        ),
         ({"returns": [1, 2, np.nan, 4, 5]}, ValueError, "return of policy 'gain-.*' is nan"),
         ({"returns": ["a"] * 5}, TypeError, "returns must be numbers"),
         ({"returns": ["1", "2", "3", "4", "5"]}, TypeError, "returns must be numbers"),
@@ -85,6 +90,14 @@ def test_bad_input_is_refused_before_clustering(changes, error, message, monkeyp
     monkeypatch.setattr(sopr_fast.ops, "kmeans", None)
     with pytest.raises(error, match=message):
         fit(**changes)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_pairs_of_huge_returns_are_ordered_all_the_same():
+    centred = GAINS - GAINS.mean()
+    assert centred.max() - centred.min() > 1.3
+    ordered, huge = (fit(returns=centred * scale).model.state_dict() for scale in (1.0, 1.5e308))
+    assert all(torch.equal(ordered[name], value) for name, value in huge.items())
 
 
 def test_returns_may_have_an_index_of_names():

@@ -114,7 +114,13 @@ def fit(
         if labels.max() - labels.min() <= config.tie_margin:
             raise ValueError("the returns of all training policies are equal: there is no order to learn")
         if config.loss != "pairwise":
-            mean, scale = float(labels.mean()), float(labels.std())
+            with np.errstate(over="ignore", invalid="ignore"):
+                mean, scale = float(labels.mean()), float(labels.std())
+            if not 0 < scale < np.inf:
+                raise ValueError(
+                    f"the returns' standard deviation comes to {scale:g}, which loss={config.loss!r} divides by: "
+                    "give them on another scale, or choose loss='pairwise'"
+                )
         objective = Objective.from_returns(config, labels, mean, scale)
     validated = None if validation is None else _check_validation(validation, len(log), config)
     fingerprint = _label_fingerprint(config, seed, names, labels, validated)
