@@ -50,7 +50,7 @@ def run(function, tensors, options, dtype=torch.float32):
 def gradients(function, tensors, options, dtype=torch.float32, seed=1):
     """Gradients of a random linear function of the output: of columns and of every parameter tensor."""
     states, columns, rows, offsets, parameters = tensors
-    columns, parameters = (t.to(dtype).requires_grad_() for t in (columns, parameters))
+    columns, parameters = (t.to(dtype, copy=True).requires_grad_() for t in (columns, parameters))
     out = function(states.to(dtype), columns, rows, offsets, parameters, **options)
     weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed))
     unused = 0 * (columns.sum() + parameters.sum())  # without segments nothing else depends on them
