@@ -121,6 +121,15 @@ def test_segment_encoder_gradients(options, dropout, ops):
     assert_gradients(ops, tensors, options | {"dropout": dropout, "rng": torch.tensor([3, 4])})
 
 
+@pytest.mark.parametrize(("rows", "layers"), [(200_000, 0), (3000, 1)])
+def test_gradients_of_many_rows_are_as_good_as_torchs(rows, layers, ops):
+    tensors, options = problem([rows], policies=1, **SMALL | {"layers": layers})
+    oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
+    usual = gradients(reference.segment_encoder, tensors, options)
+    for got, torchs, wanted in zip(gradients(ops.segment_encoder, tensors, options), usual, oracle, strict=True):
+        assert (got - wanted).norm() <= 2 * (torchs - wanted).norm() + 5e-7 * wanted.norm()
+
+
 def test_segment_encoder_shared_rows(ops):
     tensors, options = problem([30, 20], subsets=3, distinct=40, **SMALL)
     assert_gradients(ops, tensors, options)

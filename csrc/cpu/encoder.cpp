@@ -177,7 +177,7 @@ void segment_backward(const SegmentEncoderBackward& b, const Worker& w, const Gr
     float* tokens = m.tokens + place.first_token * p.column_width;
     if (p.project) {
         gate_rows(place.length, s.pitch, w.tape(0).x, 1.0f, grad);
-        add_rows(place.length, s.pitch, grad, to.project_bias);
+        add_rows(place.length, s.pitch, s.pitch, grad, to.project_bias);
         multiply({s.width,
                   s.inputs,
                   place.length,

@@ -9,6 +9,7 @@
 #include "cpu/attention_tile.h"
 #include "cpu/draws.h"
 #include "cpu/encoder_operands.h"
+#include "cpu/sum_rows.h"
 #include "kernels.h"
 
 namespace sopr::SOPR_LEVEL {
@@ -123,11 +124,10 @@ struct Segment {
 // encoder_rows.cpp: passes over the rows of a segment. Null draws: no dropout.
 void add_norm(const Shape&, const Segment&, const Norm&, const float* residual, float* branch, const uint16_t* draws,
               float* out, float* hat, float* inverse);
-void norm_backward(const Shape&, int64_t length, const Norm&, const float* hat, const float* inverse, float* grad,
+void norm_backward(const Shape&, int64_t length, const Norm&, float* hat, const float* inverse, float* grad,
                    float* grad_weight, float* grad_bias);
 void drop_rows(const Segment&, int64_t columns, int64_t pitch, const float* from, const uint16_t* draws, float* to);
 void gate_rows(int64_t length, int64_t pitch, const float* gate, float scale, float* grad);
-void add_rows(int64_t length, int64_t pitch, const float* from, float* sum);
 void mean_rows(const Shape&, int64_t length, const float* from, float* mean);
 
 // encoder_attention.cpp

@@ -85,23 +85,23 @@ void layer_backward(const Shape& s, const Segment& segment, uint32_t index, cons
         drop_rows(segment, s.width, s.pitch, grad, tape.draws2, branch);
     else
         branch = grad;
-    add_rows(length, s.pitch, branch, to.down_bias);
+    add_rows(length, s.pitch, s.pitch, branch, to.down_bias);
     add_outer(scratch, length, s.feed, s.width, branch, s.pitch, tape.hidden, s.feed_pitch, to.down);
     apply_back(scratch, layer.down, length, s.feed, s.width, branch, s.pitch, scratch.grad_hidden, s.feed_pitch, false);
     gate_rows(length, s.feed_pitch, tape.hidden, segment.drops.scale, scratch.grad_hidden);
-    add_rows(length, s.feed_pitch, scratch.grad_hidden, to.up_bias);
+    add_rows(length, s.feed_pitch, s.feed_pitch, scratch.grad_hidden, to.up_bias);
     add_outer(scratch, length, s.width, s.feed, scratch.grad_hidden, s.feed_pitch, tape.middle, s.pitch, to.up);
     apply_back(scratch, layer.up, length, s.width, s.feed, scratch.grad_hidden, s.feed_pitch, grad, s.pitch, true);
 
     norm_backward(s, length, layer.norm1, tape.hat1, tape.inverse1, grad, to.norm1, to.norm1_bias);
     if (segment.dropout) drop_rows(segment, s.width, s.pitch, grad, tape.draws1, branch);
-    add_rows(length, s.pitch, branch, to.out_bias);
+    add_rows(length, s.pitch, s.pitch, branch, to.out_bias);
     add_outer(scratch, length, s.width, s.width,
               scratch.operands.by_columns(tape.attended, s.width, length, tokens_pitch(length), scratch.pairs.left),
               branch, s.pitch, to.out);
     apply_back(scratch, layer.out, length, s.width, s.width, branch, s.pitch, scratch.grad_attended, s.pitch, false);
     attend_backward(s, segment, index, tape, scratch);
-    add_rows(length, s.joint_pitch, scratch.grad_joint, to.in_bias);
+    add_rows(length, s.joint_pitch, s.joint_pitch, scratch.grad_joint, to.in_bias);
     add_outer(scratch, length, s.width, 3 * s.width, scratch.grad_joint, s.joint_pitch, tape.x, s.pitch, to.in);
     apply_back(scratch, layer.in, length, s.width, 3 * s.width, scratch.grad_joint, s.joint_pitch, grad, s.pitch, true);
 }

@@ -1,5 +1,4 @@
 #include "cpu/encoder.h"
-#include "cpu/sum_rows.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {
@@ -64,29 +63,29 @@ void add_norm(const Shape& s, const Segment& segment, const Norm& norm, const fl
             inverse ? inverse + t : nullptr);
 }
 
-// grad: of the norm's output to that of its input. Pads of grad and hat are zero.
-void norm_backward(const Shape& s, int64_t length, const Norm& norm, const float* hat, const float* inverse,
-                   float* grad, float* grad_weight, float* grad_bias) {
+// grad: of the norm's output to that of its input; `hat` is overwritten. Pads of grad and hat are zero.
+void norm_backward(const Shape& s, int64_t length, const Norm& norm, float* hat, const float* inverse, float* grad,
+                   float* grad_weight, float* grad_bias) {
+    add_rows(length, s.pitch, s.pitch, grad, grad_bias);
     const float weight = 1.0f / float(s.width);
     for (int64_t t = 0; t < length; ++t) {
-        float* g = grad + t * s.pitch;
-        const float* h = hat + t * s.pitch;
+        float *g = grad + t * s.pitch, *h = hat + t * s.pitch;
         Float total{}, product{};
         for (int64_t e = 0; e < s.pitch; e += kLanes) {
-            const Float v = load(g + e), u = load(h + e), w = v * load(norm.weight + e);
-            store(grad_bias + e, load(grad_bias + e) + v);
-            store(grad_weight + e, load(grad_weight + e) + v * u);
+            const Float w = load(g + e) * load(norm.weight + e);
             total += w;
-            product += w * u;
+            product += w * load(h + e);
         }
         const float mean = sum(total) * weight, slope = sum(product) * weight;
         for (int64_t e = 0; e < s.pitch; e += kLanes) {
-            const Float v = load(g + e) * load(norm.weight + e);
-            Float d = (v - mean - load(h + e) * slope) * inverse[t];
+            const Float v = load(g + e), u = load(h + e);
+            Float d = (v * load(norm.weight + e) - mean - u * slope) * inverse[t];
             if (e + kLanes > s.width) d = first_lanes(d, s.width - e);
             store(g + e, d);
+            store(h + e, v * u);
         }
     }
+    add_rows(length, s.pitch, s.pitch, hat, grad_weight);
 }
 
 void drop_rows(const Segment& segment, int64_t columns, int64_t pitch, const float* from, const uint16_t* draws,
@@ -101,11 +100,6 @@ void drop_rows(const Segment& segment, int64_t columns, int64_t pitch, const flo
 void gate_rows(int64_t length, int64_t pitch, const float* gate, float scale, float* grad) {
     for (int64_t i = 0; i < length * pitch; i += kLanes)
         store(grad + i, (Float)((Int)(load(grad + i) * scale) & (Int)(load(gate + i) > 0.0f)));
-}
-
-void add_rows(int64_t length, int64_t pitch, const float* from, float* sum) {
-    for (int64_t t = 0; t < length; ++t)
-        for (int64_t e = 0; e < pitch; e += kLanes) store(sum + e, load(sum + e) + load(from + t * pitch + e));
 }
 
 void mean_rows(const Shape& s, int64_t length, const float* from, float* mean) {

@@ -3,6 +3,8 @@
 namespace sopr::SOPR_LEVEL {
 namespace {
 
+constexpr int64_t kRun = 256;  // depth of one sum: a long sum is of such, to keep its rounding errors small
+
 struct Tile {
     const float* left;
     int64_t left_row, left_step;
@@ -21,7 +23,7 @@ void tile(const Tile& t) {
 #pragma GCC unroll 6
     for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
-        for (int j = 0; j < Vectors; ++j) sum[i][j] = t.start ? load(t.start + i * t.start_row + j * kLanes) : Float{};
+        for (int j = 0; j < Vectors; ++j) sum[i][j] = Float{};
     const float* left = t.left;
     const float* right = t.right;
     for (int64_t k = 0; k < t.depth; ++k) {
@@ -36,6 +38,12 @@ void tile(const Tile& t) {
         }
         left += t.left_step;
         right += t.right_step;
+    }
+    if (t.start) {
+#pragma GCC unroll 6
+        for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 4
+            for (int j = 0; j < Vectors; ++j) sum[i][j] += load(t.start + i * t.start_row + j * kLanes);
     }
     const Float floor = broadcast(t.floor);
 #pragma GCC unroll 6
@@ -73,18 +81,16 @@ void multiply(const Product& p) {
         for (int64_t row = 0; row < p.rows; row += kTileRows) {
             const int rows = int(p.rows - row < kTileRows ? p.rows - row : kTileRows);
             float* out = p.out + row * p.out_row + column;
-            const Tile tile{p.left.at + row * p.left.row,
-                            p.left.row,
-                            p.left.step,
-                            p.right.at + panel * p.right.panel,
-                            p.right.step,
-                            p.depth,
-                            p.start.at ? p.start.at + row * p.start.row + column : nullptr,
-                            p.start.row,
-                            partial ? edge : out,
-                            partial ? kPanel : p.out_row,
-                            floor};
-            (kBf16 && p.right.pairs ? kernel<kBf16>(rows, vectors) : kernel<false>(rows, vectors))(tile);
+            float* to = partial ? edge : out;
+            const int64_t to_row = partial ? kPanel : p.out_row;
+            const float* start = p.start.at ? p.start.at + row * p.start.row + column : nullptr;
+            const TileKernel run = kBf16 && p.right.pairs ? kernel<kBf16>(rows, vectors) : kernel<false>(rows, vectors);
+            for (int64_t k = 0; !k || k < p.depth; k += kRun) {
+                const bool last = k + kRun >= p.depth;
+                run({p.left.at + row * p.left.row + k * p.left.step, p.left.row, p.left.step,
+                     p.right.at + panel * p.right.panel + k * p.right.step, p.right.step, last ? p.depth - k : kRun,
+                     k ? to : start, k ? to_row : p.start.row, to, to_row, last ? floor : -__builtin_inff()});
+            }
             if (!partial) continue;
             for (int i = 0; i < rows; ++i) std::memcpy(out + i * p.out_row, edge + i * kPanel, columns * sizeof(float));
         }
