@@ -115,6 +115,11 @@ def test_segment_dropout_is_the_reference_mask(site, ops):
     assert 0.15 < (expected == 0).float().mean() < 0.35
 
 
+def test_segment_dropout_of_no_columns(ops):
+    offsets, rng = torch.tensor([0, 3], dtype=torch.int32), torch.tensor([1, 2])
+    assert ops.segment_dropout(torch.empty(3, 0), offsets, probability=0.1, rng=rng).shape == (3, 0)
+
+
 def test_segment_dropout_gradient_is_the_same_mask(ops):
     offsets = torch.tensor([0, 4, 9], dtype=torch.int32)
     x = torch.ones(9, 20, requires_grad=True)

@@ -23,6 +23,7 @@ Word halves(Word a, Word b, std::integer_sequence<int, I...>) {
 // i * kLanes / 4 + b: then the 4 x 4 transposes of words inside quarters of vectors leave whole counters in order.
 void Drops::draw_rows(int64_t rows, int64_t columns, uint16_t* to) const {
     constexpr auto all = std::make_integer_sequence<int, kLanes>{};
+    if (!columns) return;
     const uint32_t blocks = uint32_t(draws_row(columns) / 8);
     Word block[2], row[2];
     for (uint32_t i = 0; i < 2; ++i)
