@@ -4,8 +4,8 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -49,8 +49,8 @@ class Pool {
         try {
             while (int(threads_.size()) < workers)
                 threads_.emplace_back([this, worker = int(threads_.size()) + 1] { loop(worker); });
-        } catch (const std::system_error&) {
-            // The system has no more threads to give: those there are do the work.
+        } catch (const std::exception&) {
+            // The system has no more threads, or no memory for them, to give: those there are do the work.
         }
     }
 
