@@ -3,6 +3,7 @@
 import operators
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from sopr_fast import _native
 from sopr_fast.ops import library
@@ -29,6 +30,38 @@ def test_operator_does_not_depend_on_torch_s_defaults(name, set_default_dtype):
     with torch.device("meta"):
         found = one.operator(**one.arguments)
     assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    ("name", "argument", "said"),
+    [
+        ("kmeans_assign", "points", "points must be finite"),
+        ("kmeans", "points", "points must be finite"),
+        ("kmeans", "start", "init must be finite"),
+        ("kmeans_plusplus", "points", "points must be finite"),
+        ("sort_by_cluster", "labels", "labels must lie in 0 … 8"),
+        ("segment_mean", "offsets", "offsets must ascend from 0 to the 236 rows"),
+        ("segment_dropout", "offsets", "offsets must ascend from 0 to the 236 rows"),
+        ("segment_attention", "offsets", "offsets must ascend from 0 to the 236 rows"),
+        ("segment_encoder", "offsets", "must ascend from 0 to at most the 240 rows"),
+        ("segment_encoder", "rows", "rows must be in"),
+    ],
+)
+def test_operator_refuses_what_an_argument_holds(name, argument, said, compiled):
+    one = operators.CALLS[name]
+    operator = torch.compile(one.operator, backend="eager") if compiled else one.operator
+    operator(**one.arguments)
+    value = one.arguments[argument]
+    wrong = value * torch.inf if value.is_floating_point() else value + 9
+    with pytest.raises(ValueError, match=said):
+        operator(**one.arguments | {argument: wrong})
+
+
+def test_operator_is_traced_without_values():
+    one = operators.CALLS["segment_mean"]
+    traced = make_fx(one.operator, tracing_mode="fake")(one.arguments["x"], one.arguments["offsets"])
+    assert "sopr_fast.segment_mean" in traced.code
 
 
 @pytest.mark.parametrize("name", operators.CALLS)

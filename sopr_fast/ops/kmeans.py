@@ -167,17 +167,11 @@ def sort_by_cluster(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
     labels = check_tensor("labels", labels, torch.int32, "B", "N")
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    if labels.numel() and not torch.compiler.is_compiling():
-        low, high = map(int, labels.aminmax())
-        if low < 0 or high >= k:
-            raise ValueError(f"labels must lie in 0 … {k - 1}, got {low} … {high}")
     return _sort(labels, k)
 
 
 def _check_points(points: Tensor) -> Tensor:
-    points = check_tensor("points", points, torch.float32, "B", "N", "D").detach()
-    _check_finite("points", points, "row")
-    return points
+    return check_tensor("points", points, torch.float32, "B", "N", "D").detach()
 
 
 def _check_centroids(name: str, centroids: Tensor, points: Tensor, k: int | str) -> Tensor:
@@ -187,14 +181,25 @@ def _check_centroids(name: str, centroids: Tensor, points: Tensor, k: int | str)
         raise ValueError(f"{name} must hold at least one centroid, got shape {tuple(centroids.shape)}")
     if centroids.device != points.device:
         raise ValueError(f"{name} is on {centroids.device}, points are on {points.device}")
-    _check_finite(name, centroids, "centroid")
     return centroids
 
 
-def _check_finite(name: str, values: Tensor, row: str) -> None:
-    if torch.compiler.is_compiling() or not values.numel():
+def _check_finite(points: Tensor, centroids: Tensor | None = None, name: str = "centroids") -> None:
+    _check_rows_finite("points", points, "row")
+    if centroids is not None:
+        _check_rows_finite(name, centroids, "centroid")
+
+
+def _check_labels(labels: Tensor, k: int) -> None:
+    if not labels.numel():
         return
-    if all(bound.isfinite() for bound in values.aminmax()):
+    low, high = map(int, labels.aminmax())
+    if low < 0 or high >= k:
+        raise ValueError(f"labels must lie in 0 … {k - 1}, got {low} … {high}")
+
+
+def _check_rows_finite(name: str, values: Tensor, row: str) -> None:
+    if not values.numel() or all(bound.isfinite() for bound in values.aminmax()):
         return
     problem, at, column = (~values.isfinite()).nonzero()[0].tolist()
     value = values[problem, at, column].item()
@@ -312,6 +317,7 @@ _assign = define(
     cpu=_assign_kernel,
     cuda=_assign_kernel,
     reference=reference.kmeans_assign,
+    check=_check_finite,
     fake=_assign_fake,
 )
 _init = define(
@@ -319,6 +325,7 @@ _init = define(
     cpu=_init_kernel,
     cuda=_init_kernel,
     reference=reference.kmeans_init,
+    check=lambda points, *_: _check_finite(points),
     fake=_init_fake,
 )
 _lloyd = define(
@@ -327,6 +334,7 @@ _lloyd = define(
     cpu=_lloyd_kernel,
     cuda=_lloyd_kernel,
     reference=_lloyd_reference,
+    check=lambda points, start, *_: _check_finite(points, start, "init"),
     fake=_lloyd_fake,
 )
 _sort = define(
@@ -334,5 +342,6 @@ _sort = define(
     cpu=_sort_kernel,
     cuda=_sort_kernel,
     reference=reference.sort_by_cluster,
+    check=_check_labels,
     fake=_sort_fake,
 )

@@ -48,7 +48,7 @@ def segment_attention(
     q = check_tensor("q", q, torch.float32, "T", "H", "D")
     k = check_tensor("k", k, torch.float32, *q.shape)
     v = check_tensor("v", v, torch.float32, *q.shape)
-    offsets = check_offsets(offsets, len(q))
+    offsets = check_tensor("offsets", offsets, torch.int32, "G + 1")
     scale = q.shape[2] ** -0.5 if scale is None else float(scale)
     if not drops(dropout, rng):
         dropout, rng = 0.0, None
@@ -133,6 +133,7 @@ _segment_attention = define(
     cpu=_forward,
     cuda=_forward,
     reference=lambda **arguments: (reference.segment_attention(**arguments), None),
+    check=lambda q, k, v, offsets, *_: check_offsets(offsets, len(q)),
     fake=_fake,
     backward=_backward,
     setup_context=_setup_context,

@@ -41,7 +41,7 @@ def segment_dropout(
         x * reference.dropout_mask(segment + segment_base, row, E, rng=rng, probability=probability, ...)
     """
     x = check_tensor("x", x, torch.float32, "T", "E")
-    offsets = check_offsets(offsets, len(x))
+    offsets = check_tensor("offsets", offsets, torch.int32, "G + 1")
     if not drops(probability, rng):
         return x
     return _segment_dropout(x, offsets, rng, probability, level, layer, site, segment_base)
@@ -88,6 +88,7 @@ _segment_dropout = define(
     cpu=_kernel,
     cuda=_kernel,
     reference=reference.segment_dropout,
+    check=lambda x, offsets, *_: check_offsets(offsets, len(x)),
     fake=lambda x, *_: torch.empty_like(x, memory_format=torch.contiguous_format),
     backward=_backward,
     setup_context=_setup_context,

@@ -86,8 +86,6 @@ def segment_encoder(
         rng = check_tensor("rng", rng, torch.int64, 2)
     if offsets.shape[1] < 1:
         raise ValueError("offsets must have at least one column")
-    if not torch.compiler.is_compiling() and rows.device.type == "cpu":
-        _check_rows(rows, offsets, len(states))
     options = {
         "width": width,
         "layers": layers,
@@ -127,14 +125,16 @@ def _check_options(width, layers, heads, feedforward, dropout, precision) -> Non
         raise ValueError(f"precision must be 'fp32' or 'bf16', got {precision!r}")
 
 
-def _check_rows(rows: Tensor, offsets: Tensor, states: int) -> None:
-    ends, row = offsets.numpy(), rows.numpy()
+def _check_rows(states: Tensor, columns: Tensor, rows: Tensor, offsets: Tensor, *_) -> None:
+    if rows.device.type != "cpu":
+        return
+    ends, row, count = offsets.numpy(), rows.numpy(), len(states)
     wrong = (ends[:, 0] != 0) | (ends[:, -1] > row.shape[1]) | (ends[:, 1:] < ends[:, :-1]).any(1)
     if wrong.any():
         s = int(wrong.argmax())
         raise ValueError(f"offsets[{s}] must ascend from 0 to at most the {row.shape[1]} rows")
-    if row.size and (row.min() < 0 or row.max() >= states):
-        raise ValueError(f"rows must be in [0, {states}), the states; found {row.min()} and {row.max()} among them")
+    if row.size and (row.min() < 0 or row.max() >= count):
+        raise ValueError(f"rows must be in [0, {count}), the states; found {row.min()} and {row.max()} among them")
 
 
 def _parameter_struct(
@@ -283,6 +283,7 @@ _segment_encoder = define(
     cpu=_forward,
     cuda=_forward_cuda,
     reference=reference.segment_encoder,
+    check=_check_rows,
     fake=_fake,
     backward=_backward,
     setup_context=_setup_context,

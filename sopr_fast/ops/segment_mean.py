@@ -27,7 +27,7 @@ def segment_mean(x: Tensor, offsets: Tensor) -> Tensor:
         torch.stack([x[a:b].mean(0) if b > a else x.new_zeros(E) for a, b in zip(offsets, offsets[1:])])
     """
     x = check_tensor("x", x, torch.float32, "T", "E")
-    return _segment_mean(x, check_offsets(offsets, len(x)))
+    return _segment_mean(x, check_tensor("offsets", offsets, torch.int32, "G + 1"))
 
 
 def _forward(x: Tensor, offsets: Tensor) -> Tensor:
@@ -68,6 +68,7 @@ _segment_mean = define(
     cpu=_forward,
     cuda=_forward,
     reference=reference.segment_mean,
+    check=lambda x, offsets: check_offsets(offsets, len(x)),
     fake=lambda x, offsets: x.new_empty(offsets.shape[0] - 1, x.shape[1]),
     backward=_backward,
     setup_context=_setup_context,
