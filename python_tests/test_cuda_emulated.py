@@ -142,6 +142,16 @@ def test_cuda_kmeans_is_that_of_the_cpu(kind, width, emulated, monkeypatch):
         assert torch.equal(a, b) if a.dtype != torch.float64 else torch.allclose(a, b, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_cuda_kmeans_ends_beside_points_that_are_not_finite(value, emulated):
+    points = problems("normal")
+    start = points[:, :6].clone()
+    start[:, 4] = 1e3
+    points[0, 7, 1], points[0, 109, 2] = value, -value
+    labels = torch.ops.sopr_fast.kmeans(points, start, 4, 0.0)[1]
+    assert (labels[0].bincount(minlength=6) > 0).all() and emulated == ["kmeans"]
+
+
 def test_cuda_kmeans_plusplus_draws_as_the_reference(emulated):
     points, seeds = problems("normal", 300, 6), torch.tensor([5, 6])
     assert torch.equal(ops.kmeans_plusplus(points, 20, 5), reference.kmeans_init(points.double(), 20, seeds, 0, True))

@@ -171,18 +171,21 @@ int64_t Lloyd::assign() {
 }
 
 // Moves every empty cluster's centroid to the farthest point, with the points that are nearest to it there; whether
-// there was one. Clusters stay empty only when every point lies on a centroid.
+// there was one. Clusters stay empty only when every point lies on a centroid. Points that are not finite, which reach
+// the raw operator unchecked, never count as far or near: or this would not end.
 bool Lloyd::fill_empty() {
     bool filled = false;
     for (int64_t k = 0; k < clusters; ++k) {
         if (total(sizes, k, clusters) > 0) continue;
-        int64_t farthest = 0;
-        for (int64_t at = 1; at < groups.positions(); ++at) {
-            const float more = groups.squared[at] - groups.squared[farthest];
-            if (groups.rows[at] >= 0 && (more > 0 || (more == 0 && groups.rows[at] < groups.rows[farthest])))
-                farthest = at;
+        int64_t farthest = -1;
+        float most = 0;
+        for (int64_t at = 0; at < groups.positions(); ++at) {
+            const float squared = groups.squared[at];
+            if (groups.rows[at] < 0 || !(squared < __builtin_inff())) continue;
+            const bool first = squared == most && farthest >= 0 && groups.rows[at] < groups.rows[farthest];
+            if (squared > most || first) most = squared, farthest = at;
         }
-        if (!(groups.squared[farthest] > 0)) break;
+        if (farthest < 0) break;
         float* centroid = centroids + k * width;
         for (int64_t d = 0; d < width; ++d) centroid[d] = points[groups.rows[farthest] * width + d] * scale;
         for (int64_t block = 0; block < groups.blocks; ++block) {
@@ -191,7 +194,7 @@ bool Lloyd::fill_empty() {
             for (int lane = 0; lane < kLanes; ++lane) {
                 const int64_t at = block * kLanes + lane;
                 const float there = to[0][lane];
-                if (there > groups.squared[at] || (there == groups.squared[at] && groups.labels[at] < k)) continue;
+                if (!(there <= groups.squared[at]) || (there == groups.squared[at] && groups.labels[at] < k)) continue;
                 relabel(at, int32_t(k), 0);
                 groups.squared[at] = there;
             }

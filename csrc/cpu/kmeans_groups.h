@@ -85,7 +85,7 @@ inline void Groups::group(const float* points, float scale, int threads) {
     const auto bits = [](float x) {
         int32_t b;
         __builtin_memcpy(&b, &x, sizeof b);
-        return b;
+        return b & 0x7FFFFFFF;  // what is not a number may be negative
     };
     int32_t largest = 0;
     for (int64_t at = 0; at < positions(); ++at) largest = bits(squared[at]) > largest ? bits(squared[at]) : largest;

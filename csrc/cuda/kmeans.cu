@@ -89,10 +89,11 @@ struct Lloyd {
         return block_reduce(first, [](int64_t a, int64_t b) { return a < b ? a : b; });
     }
 
-    // The row of the largest distance, the first of several; -1 where every point lies on a centroid.
+    // The row of the largest finite distance, the first of several; -1 where every point lies on a centroid.
     __device__ int64_t farthest() const {
         unsigned long long key = 0;  // distances are not negative: their bits are in their order
         for (int64_t row = threadIdx.x; row < count; row += kProblemThreads) {
+            if (!(squared[row] < INFINITY)) continue;
             const unsigned long long bits = __float_as_uint(squared[row]);
             const unsigned long long mine = bits << 32 | (0xFFFFFFFFu - uint32_t(row));
             if (mine > key) key = mine;
@@ -103,7 +104,7 @@ struct Lloyd {
     }
 
     // Moves every empty cluster's centroid to the farthest point, with the points that are nearest to it there; whether
-    // there was one.
+    // there was one. Points that are not finite never count as far or near: or this would not end.
     __device__ bool fill_empty() const {
         for (bool filled = false;; filled = true) {
             const int64_t k = first_empty(), chosen = farthest();
@@ -114,7 +115,7 @@ struct Lloyd {
             __syncthreads();
             for (int64_t row = threadIdx.x; row < count; row += kProblemThreads) {
                 const float there = squared_distance(points + row * width, centroid, 1.0f, scale, width);
-                if (there > squared[row] || (there == squared[row] && labels[row] < k)) continue;
+                if (!(there <= squared[row]) || (there == squared[row] && labels[row] < k)) continue;
                 relabel(row, int32_t(k));
                 squared[row] = there;
             }
