@@ -58,6 +58,28 @@ def test_operator_refuses_what_an_argument_holds(name, argument, said, compiled)
         operator(**one.arguments | {argument: wrong})
 
 
+@pytest.mark.parametrize("name", [name for name, call in operators.CALLS.items() if call.gradients])
+def test_second_derivatives_are_right_or_refused(name):
+    one = operators.CALLS[name]
+
+    def second(function, dtype):
+        arguments = {
+            key: x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+            for key, x in one.arguments.items()
+        }
+        inputs = [arguments[key].clone().requires_grad_() for key in one.gradients]
+        out = function(**arguments | dict(zip(one.gradients, inputs, strict=True)))
+        first = torch.autograd.grad((out**3).sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in first), inputs)
+
+    if name in ("segment_mean", "segment_dropout"):
+        found, expected = second(one.operator, torch.float32), second(one.reference, torch.float64)
+        torch.testing.assert_close(found[0].double(), expected[0], atol=1e-6, rtol=1e-4)
+    else:
+        with pytest.raises(NotImplementedError, match=f"{name.split()[0]} is differentiable once"):
+            second(one.operator, torch.float32)
+
+
 def test_operator_is_traced_without_values():
     one = operators.CALLS["segment_mean"]
     traced = make_fx(one.operator, tracing_mode="fake")(one.arguments["x"], one.arguments["offsets"])

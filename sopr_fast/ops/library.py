@@ -64,6 +64,15 @@ def define(
     return run
 
 
+def once(operator: str) -> Callable:
+    """The backward of a backward that has none: second derivatives would be 0 without it."""
+
+    def refuse(ctx, *_):
+        raise NotImplementedError(f"{operator} is differentiable once")
+
+    return refuse
+
+
 def has_kernel(device: str) -> bool:
     """Whether the operators have kernels for a type of device; "meta", which needs none, counts."""
     return device in ("cpu", "meta") or (device == "cuda" and _native._cuda is not None)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import reference
-from .library import call, check_offsets, check_tensor, define
+from .library import call, check_offsets, check_tensor, define, once
 from .segment_dropout import drops
 
 
@@ -108,6 +108,7 @@ _segment_attention_backward = define(
     fake=lambda grad_out, q, k, v, *_: tuple(
         torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)
     ),
+    backward=once("segment_attention"),
 )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import _native
 from . import composed, reference
-from .library import call, call_cpu, check_tensor, define, one_device
+from .library import call, call_cpu, check_tensor, define, once, one_device
 from .reference import encoder_shapes
 
 _log = logging.getLogger(__name__)
@@ -257,6 +257,7 @@ _segment_encoder_backward = define(
     f"segment_encoder_backward(Tensor grad_out, bool columns_grad, {_TENSORS}, {_OPTIONS}) -> (Tensor, Tensor)",
     cpu=_backward_kernel,
     fake=_fake_backward,
+    backward=once("segment_encoder"),
 )
 
 

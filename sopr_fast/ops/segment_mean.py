@@ -49,6 +49,8 @@ _segment_mean_backward = define(
     cpu=_backward_kernel,
     cuda=_backward_kernel,
     fake=lambda grad_out, offsets, tokens: grad_out.new_empty(tokens, grad_out.shape[1]),
+    backward=lambda ctx, grad: (_segment_mean(grad, *ctx.saved_tensors), None, None),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[1]),
 )
 
 
