@@ -23,24 +23,26 @@ def score_grid(
 ) -> Tensor:  # (P, S) float32
     """Scores in eval mode; a cell does not depend on the others, on the tiling or on the number of threads."""
     was_training = model.training
-    model.eval()
     chosen = torch.arange(len(subsets), device=subsets.rows.device) if chosen is None else chosen
     cell_bytes = 4 * (subsets.offsets.shape[1] - 1) * model.config.width
     policies_at_once = max(1, min(len(columns), _TILE_BYTES // cell_bytes))
     subsets_at_once = max(1, _TILE_BYTES // (cell_bytes * policies_at_once))
     scores = columns.new_empty(len(columns), len(chosen))
-    with torch_on_one_thread():
-        for p in range(0, len(columns), policies_at_once):
-            for s in range(0, len(chosen), subsets_at_once):
-                tile = chosen[s : s + subsets_at_once]
-                known = None if features is None else features[p : p + policies_at_once]
-                scores[p : p + policies_at_once, s : s + subsets_at_once] = model(
-                    subsets.states,
-                    columns[p : p + policies_at_once],
-                    subsets.rows[tile],
-                    subsets.offsets[tile],
-                    precision=precision,
-                    features=known,
-                )
-    model.train(was_training)
+    model.eval()
+    try:
+        with torch_on_one_thread():
+            for p in range(0, len(columns), policies_at_once):
+                for s in range(0, len(chosen), subsets_at_once):
+                    tile = chosen[s : s + subsets_at_once]
+                    known = None if features is None else features[p : p + policies_at_once]
+                    scores[p : p + policies_at_once, s : s + subsets_at_once] = model(
+                        subsets.states,
+                        columns[p : p + policies_at_once],
+                        subsets.rows[tile],
+                        subsets.offsets[tile],
+                        precision=precision,
+                        features=known,
+                    )
+    finally:
+        model.train(was_training)
     return scores
