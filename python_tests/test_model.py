@@ -4,9 +4,10 @@ import pytest
 import torch
 from peers.loop import ReleasedModel
 
-from sopr_fast import Config, ops
+from sopr_fast import Config, Subsets, ops
 from sopr_fast.model import ScoringModel, from_released, row_moments
 from sopr_fast.ops import composed
+from sopr_fast.scoring import score_grid
 
 STATE_DIM, ACTION_DIM, CLUSTERS = 5, 3, 12
 
@@ -64,6 +65,41 @@ def test_scores_of_a_large_subset(generator):
     with torch.no_grad():
         expected, found = oracle_scores(oracle, *data), ours(*data)
     assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_a_model_trains_on_after_a_failure_to_score(generator):
+    states = torch.randn(400, STATE_DIM, generator=generator)
+    subsets = Subsets.draw(states.numpy(), 1, size=100, clusters=4)
+    model = ScoringModel(STATE_DIM + ACTION_DIM, Config())
+    with pytest.raises(ValueError, match="precision"):
+        score_grid(model, subsets, torch.randn(2, len(subsets.states), ACTION_DIM), precision="fp16")
+    assert model.training
+
+
+@pytest.fixture(params=["transformer", "mlp"])
+def model(request):
+    return ScoringModel(STATE_DIM + ACTION_DIM, Config(encoder=request.param, clusters=CLUSTERS)).eval()
+
+
+def test_no_policies_have_no_scores(model, generator):
+    states, columns, rows, offsets = problem(generator)
+    assert model(states, columns[:0], rows, offsets).shape == (0, 2)
+
+
+def test_autocast_changes_no_score(model, generator):
+    data = problem(generator)
+    expected = model(*data)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(*data)
+    assert found.dtype == torch.float32 and (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+    found, expected = (torch.autograd.grad(scores.sum(), model.projection.weight)[0] for scores in (found, expected))
+    assert (found - expected).norm() <= 1e-4 * expected.norm()
+
+
+def test_model_takes_float32_alone(model, generator):
+    states, columns, rows, offsets = problem(generator)
+    with pytest.raises(TypeError, match=r"must be torch.float32, got torch.float64"):
+        model.double()(states.double(), columns.double(), rows, offsets)
 
 
 def test_empty_clusters_are_skipped(generator):

@@ -121,8 +121,7 @@ class ScoringModel(nn.Module):
         options = {"pool": pool, "dropout": config.dropout if self.training else 0.0, "rng": rng, "level": level}
         if config.encoder == "mlp":
             return composed.mlp_encoder(*tokens, stack, projection=projection, **options)
-        encoder = ops.segment_encoder if tokens.columns.dtype == torch.float32 else composed.segment_encoder
-        return encoder(
+        return ops.segment_encoder(
             *tokens,
             torch.cat([p.reshape(-1) for p in (*projection, *_layer_parameters(stack))]),
             width=config.width,

@@ -136,10 +136,11 @@ def _by_policies(
 
     at_once = max(1, _TOKENS_AT_ONCE // max(1, rows.numel()))
     encoded = []
-    for start in range(0, len(columns), at_once):
+    for start in range(0, max(1, len(columns)), at_once):
         seen, base = columns[start : start + at_once], segment_base + start * subsets * clusters
-        if torch.is_grad_enabled():
-            encoded.append(checkpoint(chunk, seen, base, use_reentrant=False, preserve_rng_state=False))
-        else:
-            encoded.append(chunk(seen, base))
+        with torch.autocast("cuda" if seen.is_cuda else "cpu", enabled=False):  # segment operators take float32 alone
+            if torch.is_grad_enabled():
+                encoded.append(checkpoint(chunk, seen, base, use_reentrant=False, preserve_rng_state=False))
+            else:
+                encoded.append(chunk(seen, base))
     return torch.cat(encoded)
