@@ -52,6 +52,37 @@ def test_several_python_threads_call_at_once(set_threads):
         list(pool.map(call_all, [0, 0, 3, 6]))
 
 
+def test_threads_that_leave_one_another_s_blocks_lose_none(set_threads):
+    set_threads(3)
+    first_in, second_in, first_out = (threading.Event() for _ in range(3))
+
+    def first() -> list[int]:
+        with _native.torch_on_one_thread():
+            first_in.set()
+            assert second_in.wait(60)
+        counts = [torch.get_num_threads()]
+        first_out.set()
+        return counts
+
+    def second() -> list[int]:
+        assert first_in.wait(60)
+        with _native.torch_on_one_thread():
+            with _native.torch_on_one_thread():
+                counts = [torch.get_num_threads(), _native.threads()]
+            second_in.set()
+            assert first_out.wait(60)
+            with ThreadPoolExecutor(1) as new:
+                counts += [torch.get_num_threads(), new.submit(torch.get_num_threads).result(), _native.threads()]
+                counts += [new.submit(_native.threads).result()]
+        return [*counts, torch.get_num_threads()]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(work) for work in (first, second)]
+        assert [work.result() for work in found] == [[3], [1, 3, 1, 1, 3, 3, 3]]
+    with ThreadPoolExecutor(1) as new:
+        assert new.submit(torch.get_num_threads).result() == 3
+
+
 def _kernel_call() -> tuple:
     """A k-means++ kernel call by addresses: no torch operator, whose own locks a fork could catch."""
     points = torch.randn(2, 4000, 6, generator=torch.Generator().manual_seed(0))

@@ -31,26 +31,39 @@ for _module in filter(None, (_cpu, _cuda)):
         )
 
 _local = threading.local()
+_lock = threading.Lock()
+_inside, _outside = 0, 1  # Python threads in `torch_on_one_thread`, and torch's threads outside
 
 
 def threads() -> int:
     """Threads that a CPU kernel called now may use."""
-    return getattr(_local, "threads", None) or torch.get_num_threads()
+    with _lock:
+        return _outside if _inside else torch.get_num_threads()
 
 
 @contextlib.contextmanager
 def torch_on_one_thread() -> Iterator[None]:
     """Torch's own operators on one thread, since their sums depend on how many; kernels keep all."""
-    before = threads()
-    torch_before = torch.get_num_threads()
-    outer = getattr(_local, "threads", None)
-    _local.threads = before
-    torch.set_num_threads(1)
+    global _inside, _outside
+    if getattr(_local, "inside", False):
+        yield
+        return
+    with _lock:
+        _outside = _outside if _inside else torch.get_num_threads()
+        _inside += 1
+        torch.set_num_threads(1)
+    _local.inside = True
     try:
         yield
     finally:
-        torch.set_num_threads(torch_before)
-        _local.threads = outer
+        _local.inside = False
+        with _lock:
+            _inside -= 1
+            torch.set_num_threads(_outside)
+            if _inside:  # torch counts by thread and by process: this thread has all again, the process still one
+                other = threading.Thread(target=torch.set_num_threads, args=(1,))
+                other.start()
+                other.join()
 
 
 def build_info() -> dict[str, Any]:
