@@ -1,8 +1,11 @@
 """Results do not depend on threads: how many, who else calls, or what was forked."""
 
 import multiprocessing
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -136,3 +139,27 @@ def test_fork_while_another_thread_is_inside_a_kernel():
         done.set()
         busy.join()
     assert torch.equal(rows, expected)
+
+
+MEMORY_SCRIPT = """
+import re, torch
+from operators import CALLS, run
+from sopr_fast import ops
+
+def peak():
+    return int(re.search(r"VmPeak:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
+
+points = torch.randn(1, 4096, 64)
+one = CALLS["segment_encoder"]
+for threads in (2, 128):
+    torch.set_num_threads(threads)
+    before = peak()
+    ops.kmeans(points, 512, iterations=2)
+    run(one.operator, one)
+assert peak() - before < 3 << 30, (before, peak())
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_does_not_grow_with_the_square_of_threads():
+    subprocess.run([sys.executable, "-c", MEMORY_SCRIPT], check=True, cwd=Path(__file__).parent)

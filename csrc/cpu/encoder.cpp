@@ -33,12 +33,12 @@ struct Memory {
         Scratch(measure, shape, longest, backward, bf16);
         for (int64_t i = 0; i < tapes; ++i) Tape(measure, shape, longest, backward);
         worker_size = measure.used;
-        workers = arena.take(worker_size * threads);
+        const int64_t segments = p.policies * p.subsets * p.clusters;
+        workers = arena.take(worker_size * (threads < segments ? threads : segments));
         if (!backward) return;
         measure.used = 0;
         gradient_size = Gradient(measure, p).size;
         // Few enough to fit in cache or memory, enough for many threads: their number must not depend on threads.
-        const int64_t segments = p.policies * p.subsets * p.clusters;
         partials = (int64_t(1) << 23) / gradient_size;
         partials = partials < 8 ? 8 : partials > 32 ? 32 : partials;
         if (partials > segments) partials = segments > 0 ? segments : 1;

@@ -267,9 +267,12 @@ double Lloyd::inertia() const {
 }  // namespace
 
 void kmeans(const KMeans& p, int threads) {
-    Arrays measure(0);
-    Lloyd(p, threads, measure);
-    const WorkerMemory scratch(measure.bytes(), threads);
+    // Problems run side by side with a share each, or alone, in the first piece and on, with all shares.
+    Arrays one(0), all(0);
+    Lloyd(p, 1, one);
+    Lloyd(p, threads, all);
+    const size_t share = all.bytes() / size_t(threads) + 1;
+    const WorkerMemory scratch(one.bytes() > share ? one.bytes() : share, threads);
     for_problems(p.problems, threads, [&](int64_t b, int worker, int inner_threads) {
         Arrays memory = scratch.piece(worker);
         Lloyd lloyd(p, inner_threads, memory);
