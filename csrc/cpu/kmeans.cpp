@@ -171,8 +171,8 @@ int64_t Lloyd::assign() {
 }
 
 // Moves every empty cluster's centroid to the farthest point, with the points that are nearest to it there; whether
-// there was one. Clusters stay empty only when every point lies on a centroid. Points that are not finite, which reach
-// the raw operator unchecked, never count as far or near: or this would not end.
+// there was one. Clusters stay empty only when every point lies on a centroid. Points that are not finite, which a
+// replayed graph may bring, never count as far or near: or this would not end.
 bool Lloyd::fill_empty() {
     bool filled = false;
     for (int64_t k = 0; k < clusters; ++k) {
