@@ -43,7 +43,7 @@ def segment_encoder(
     segment_base: int = 0,
     precision: str = "fp32",
 ) -> Tensor:
-    """See `ops.segment_encoder`, whose arguments and result these are; always in the precision of its tensors."""
+    """See `ops.segment_encoder`, whose arguments and result these are; always in fp32."""
     _log.info("segment_encoder runs composed of torch operators on %s, %s", columns.device, columns.dtype)
     inputs = states.shape[1] + columns.shape[2]
     shapes = encoder_shapes(inputs, width, layers, feedforward, project)

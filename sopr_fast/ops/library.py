@@ -34,7 +34,9 @@ def define(
 
     def checked(kernel: Callable) -> Callable:
         def run(*arguments: Tensor | float | None):
-            check(*arguments)
+            # A stream that is being captured cannot be waited for.
+            if not (arguments[0].is_cuda and torch.cuda.is_current_stream_capturing()):
+                check(*arguments)
             return kernel(*arguments)
 
         return kernel if check is None else run
