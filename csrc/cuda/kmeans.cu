@@ -64,7 +64,8 @@ struct Lloyd {
 
     // Every point to its nearest centroid; how many changed their cluster.
     template <int kChunk>
-    __device__ int64_t assign(float* tile) const {
+    __device__ __noinline__ int64_t assign() const {
+        __shared__ float tile[kGroup * kChunk];
         int64_t changed = 0;
         Comparison<kChunk> comparison;
         for (int64_t first = 0; first < count; first += kProblemThreads) {
@@ -105,7 +106,7 @@ struct Lloyd {
 
     // Moves every empty cluster's centroid to the farthest point, with the points that are nearest to it there; whether
     // there was one. Points that are not finite never count as far or near: or this would not end.
-    __device__ bool fill_empty() const {
+    __device__ __noinline__ bool fill_empty() const {
         for (bool filled = false;; filled = true) {
             const int64_t k = first_empty(), chosen = farthest();
             if (k == clusters || chosen < 0) return filled;
@@ -153,17 +154,17 @@ struct Lloyd {
     }
 
     template <int kChunk>
-    __device__ int32_t solve(int64_t steps, double tolerance, float* tile) const {
+    __device__ int32_t solve(int64_t steps, double tolerance) const {
         double allowed = 0;
         int32_t done = 0;
         while (done < steps) {
             ++done;
-            const int64_t changed = assign<kChunk>(tile);
+            const int64_t changed = assign<kChunk>();
             if (!fill_empty() && changed == 0) return done;
             if (done == 1 && tolerance > 0) allowed = tolerance * mean_variance();
             if (move_centroids() <= allowed) break;
         }
-        assign<kChunk>(tile);
+        assign<kChunk>();
         fill_empty();
         return done;
     }
@@ -177,9 +178,8 @@ struct Lloyd {
 
 template <int kChunk>
 __global__ void __launch_bounds__(kProblemThreads) lloyd_kernel(KMeans p, KMeansMemory memory) {
-    __shared__ float tile[kGroup * kChunk];
     const Lloyd lloyd(p, memory, blockIdx.x);
-    const int32_t done = lloyd.solve<kChunk>(p.steps, p.tolerance, tile);
+    const int32_t done = lloyd.solve<kChunk>(p.steps, p.tolerance);
     const double inertia = lloyd.inertia();
     for (int64_t i = threadIdx.x; i < p.clusters * p.width; i += kProblemThreads) lloyd.centroids[i] /= lloyd.scale;
     if (threadIdx.x != 0) return;

@@ -9,6 +9,7 @@
 #define __device__
 #define __host__
 #define __shared__ static
+#define __noinline__
 #define __launch_bounds__(...)
 
 using cudaStream_t = void*;
