@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     held_out.add_argument("--validation", nargs="+", metavar="NAME", help="those of --returns to use that way")
     fit.add_argument("--out", type=Path, required=True, metavar="FILE", help="the model, .safetensors")
     fit.add_argument("--seed", type=int, default=0)
+    _add_device(fit)
     fit.add_argument("--checkpoint", type=Path, metavar="FILE", help="resume from it if it exists")
     _add_config(fit.add_argument_group("options of sopr_fast.Config"))
     fit.set_defaults(run=_fit)
@@ -91,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     ranking.add_argument("--seed", type=int, default=0, help="of drawing subsets from --states")
     ranking.add_argument("--precision", choices=("fp32", "bf16"), help="default: that of the model")
+    _add_device(ranking)
     form = ranking.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
     form.add_argument("--csv", action="store_true", help="print CSV")
@@ -129,6 +131,10 @@ def _add_states(parser: argparse.ArgumentParser, *, required: bool) -> None:
         "" if required else "; default: those kept with the model"
     )
     parser.add_argument("--states", required=required, metavar="FILE", help=text)
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="that computes, such as cuda (default: cpu)")
 
 
 def _add_config(group: argparse._ArgumentGroup) -> None:
@@ -179,6 +185,7 @@ def _fit(options: argparse.Namespace) -> None:
         config=config,
         seed=options.seed,
         checkpoint=options.checkpoint,
+        device=options.device,
     )
     ranker.save(options.out)
     print(f"{options.out}: trained on {len(returns)} policies, {config.steps} steps")
@@ -199,6 +206,7 @@ def _rank(options: argparse.Namespace) -> None:
         shrinkage=options.shrinkage,
         seed=options.seed,
         precision=options.precision,
+        device=options.device,
     )
     if options.json:
         print(json.dumps(_without_nan(ranking.to_dict()), indent=1))

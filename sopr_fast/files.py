@@ -95,7 +95,7 @@ def save_tensors(path: str | os.PathLike, tensors: dict[str, Tensor], kind: str,
     metadata = {_KEY: json.dumps({"kind": kind, **description}, sort_keys=True)}
     with atomic_path(path) as temporary:
         try:
-            save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary, metadata)
+            save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, temporary, metadata)
         except SafetensorError as error:
             raise OSError(f"cannot write {path}: {error}") from error
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from . import losses
 from .config import Config, check_integer
 from .data.states import as_states
+from .devices import check_device
 from .features import CriticColumns, read_features
 from .files import check_checkpoint
 from .inputs import check_returns
@@ -49,6 +50,7 @@ def fit(
     keep_subsets: int = 5,
     checkpoint: str | os.PathLike | None = None,
     batch_size: int = 16384,
+    device: torch.device | str = "cpu",
     progress: bool = True,
 ) -> Ranker:
     """Trains SOPR-T on policies with known returns (paper section 3, Algorithm 1).
@@ -75,6 +77,8 @@ def fit(
         checkpoint: file to resume training from if it exists; written as it goes. The policies' actions and the
             clustering are made again.
         batch_size: states shown to a policy at once.
+        device: where subsets are clustered and the model is trained and stays, with room for all that policies do in
+            all drawn states; they act where they are. Everything random is equal on every device.
         progress: show bars.
 
     Returns:
@@ -91,6 +95,7 @@ def fit(
     config = config or Config()
     seed = check_integer("seed", seed, 0)
     keep_subsets = check_integer("keep_subsets", keep_subsets, 0)
+    device = check_device(device)
     begun = check_checkpoint(checkpoint, CHECKPOINT)
     if states is None:
         raise ValueError("states are needed: the logged states the policies act on")
@@ -156,13 +161,15 @@ def fit(
             judged = CriticColumns.fitted(critic, drawing.states, columns[: len(trained)], layout)
             columns = judged.append(drawing.states, columns, layout)
     with timings.stage("clustering"):
-        subsets = drawing.cluster(
+        subsets = drawing.to(device).cluster(
             config.clusters,
             iterations=config.kmeans_iterations,
             restarts=config.kmeans_restarts,
             progress=progress,
         )
     with timings.stage("training"):
+        data = _data_fingerprint(drawing, columns, known, known_validated)
+        columns, known, known_validated = (x if x is None else x.to(device) for x in (columns, known, known_validated))
         model, history = train(
             subsets,
             columns[: len(trained)],
@@ -173,7 +180,7 @@ def fit(
             config=config,
             seed=seed,
             checkpoint=checkpoint,
-            fingerprint=[fingerprint, _data_fingerprint(subsets, columns, known, known_validated)],
+            fingerprint=[fingerprint, data],
             progress=progress,
         )
     scores = _mean_scores(model, subsets, columns[: len(trained)], known)
@@ -181,7 +188,7 @@ def fit(
         return_mean, return_scale = mean - scale * float(scores.mean()), scale
     else:
         return_mean, return_scale = 0.0, 1.0
-    kept = subsets.take(min(keep_subsets, len(subsets))) if keep_subsets else None
+    kept = subsets.to("cpu").take(min(keep_subsets, len(subsets))) if keep_subsets else None
     return Ranker(
         model,
         layout=layout,
@@ -269,7 +276,7 @@ def _spread(count: int, most: int) -> Tensor:
 def _mean_scores(model: ScoringModel, subsets: Subsets, columns: Tensor, features: Tensor | None) -> Tensor:
     """(M,) float64, over the first subsets."""
     first = torch.arange(min(_SCORED_SUBSETS, len(subsets)))
-    return score_grid(model, subsets, columns, first, features=features).double().mean(1)
+    return score_grid(model, subsets, columns, first, features=features).cpu().double().mean(1)
 
 
 def _label_fingerprint(
@@ -284,10 +291,10 @@ def _label_fingerprint(
     return digest.hexdigest()
 
 
-def _data_fingerprint(subsets: Subsets, columns: Tensor, *features: Tensor | None) -> str:
+def _data_fingerprint(drawing: Drawing, columns: Tensor, *features: Tensor | None) -> str:
     """The same by the rest; of the columns, a sample."""
     digest = hashlib.sha256()
-    for tensor in (subsets.rows, subsets.states, *(known for known in features if known is not None)):
+    for tensor in (drawing.rows, drawing.states, *(known for known in features if known is not None)):
         digest.update(tensor.numpy().tobytes())
     every = max(1, columns.shape[1] // _SAMPLED_STATES)
     digest.update(columns[:, ::every].contiguous().numpy().tobytes())

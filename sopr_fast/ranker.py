@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from ._version import __version__
 from .config import Config, check_integer, check_number
 from .data.states import as_states, has_rows
 from .data.stored import StoredStates
+from .devices import check_device
 from .features import CriticColumns, read_features
 from .files import by_prefix, load_tensors, save_tensors
 from .model import ScoringModel
@@ -42,7 +44,7 @@ class Ranker:
     """Ranks policies by a trained scoring model; made by `sopr_fast.fit` or `sopr_fast.load`.
 
     Attributes:
-        model: `ScoringModel` in eval mode.
+        model: `ScoringModel` in eval mode. device: where it is.
         config, seed: what it was trained with.
         layout: what it sees of a policy.
         subsets: the clustered subsets kept with it, or None.
@@ -79,6 +81,10 @@ class Ranker:
     def config(self) -> Config:
         return self.model.config
 
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
     def rank(
         self,
         candidates: Any,
@@ -91,6 +97,7 @@ class Ranker:
         seed: int = 0,
         precision: str | None = None,
         batch_size: int = 16384,
+        device: torch.device | str | None = None,
         progress: bool = True,
     ) -> Ranking:
         """Ranks candidates by their mean score over subsets of the states.
@@ -110,6 +117,8 @@ class Ranker:
             precision: "fp32" or "bf16", by default that of the model's `Config`.
             batch_size: states shown to a policy at once. Each drawn state is shown once; 13 of them as a probe, and the
                 remembered sample of the training's states, come on top.
+            device: where subsets are clustered and the model computes, by default the model's; policies act where
+                they are.
             progress: show bars.
 
         Raises:
@@ -124,11 +133,13 @@ class Ranker:
             raise ValueError(f"precision is {precision!r}; choose 'fp32' or 'bf16'")
         if shrinkage is not None and check_number("shrinkage", shrinkage) > 1:
             raise ValueError(f"shrinkage must be from 0 to 1, got {shrinkage}")
+        device = self.device if device is None else check_device(device)
+        model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
         timings = Timings()
         with timings.stage("drawing"):
             log = None if states is None else as_states(states)
             drawing, clustered = self._subsets(log, subsets, seed)
-        drawn = clustered or drawing
+        drawn = (clustered or drawing).to("cpu")
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
         policies = as_policies(candidates, states_count=drawn.states_count, action_count=action_count)
         known = self._known(features, [policy.name for policy in policies])
@@ -157,12 +168,14 @@ class Ranker:
             measured = [measure(policies[tile]) for tile in tiles]
             distances, nearest = (np.concatenate(parts) for parts in zip(*measured, strict=True))
         with timings.stage("clustering"):
-            clustered = clustered or drawing.cluster(
-                self.config.clusters,
-                iterations=self.config.kmeans_iterations,
-                restarts=self.config.kmeans_restarts,
-                progress=progress,
-            )
+            if clustered is None:
+                clustered = drawing.to(device).cluster(
+                    self.config.clusters,
+                    iterations=self.config.kmeans_iterations,
+                    restarts=self.config.kmeans_restarts,
+                    progress=progress,
+                )
+            clustered = clustered.to(device)
         scores = []
         with progress_bar(len(policies), "ranking", "policy", show=progress) as bar:
             for tile in tiles:
@@ -172,9 +185,11 @@ class Ranker:
                         columns = judged.append(drawn.states, columns, self.layout)
                 with timings.stage("encoding"):
                     of_tile = None if known is None else known[tile]
-                    scores.append(score_grid(self.model, clustered, columns, precision=precision, features=of_tile))
+                    scores.append(score_grid(model, clustered, columns, precision=precision, features=of_tile))
                 bar.update(len(columns))
-        subset_scores = torch.cat(scores).double().numpy() * self.return_scale + self.return_mean
+        with timings.stage("encoding"):
+            subset_scores = torch.cat(scores).cpu().double().numpy()
+        subset_scores = subset_scores * self.return_scale + self.return_mean
         if not np.isfinite(subset_scores).all():
             raise ValueError("the model gives scores that are not finite: its training failed")
         shares = None
@@ -322,14 +337,15 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def load(path: str | os.PathLike) -> Ranker:
-    """Reads a model written by `Ranker.save`; nothing in the file is executed.
+def load(path: str | os.PathLike, *, device: torch.device | str = "cpu") -> Ranker:
+    """Reads a model written by `Ranker.save` onto a device; nothing in the file is executed.
 
     Raises:
         FileNotFoundError: there is no such file.
         IsADirectoryError: it is a folder.
-        ValueError: the file is truncated, damaged, of another kind, or of another format.
+        ValueError: torch cannot use the device, or the file is truncated, damaged, of another kind or format.
     """
+    device = check_device(device)
     tensors, description = load_tensors(path, "model")
     if description.get("format") != _FORMAT:
         raise ValueError(
@@ -337,9 +353,11 @@ def load(path: str | os.PathLike) -> Ranker:
             f"this version ({__version__}) reads format {_FORMAT}"
         )
     try:
-        return _restored(tensors, description)
+        ranker = _restored(tensors, description)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    ranker.model.to(device)
+    return ranker
 
 
 def _restored(tensors: dict[str, Tensor], description: dict[str, Any]) -> Ranker:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -20,8 +20,14 @@ from .progress import progress_bar
 _CLUSTERED_AT_ONCE = 8
 
 
+class _Tensors:
+    def to(self, device: torch.device | str) -> Self:
+        """The same, its tensors on a device."""
+        return replace(self, **{name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor)})
+
+
 @dataclass(frozen=True)
-class Subsets:
+class Subsets(_Tensors):
     """S clustered subsets of N states each, over the U distinct states that were drawn.
 
     Attributes:
@@ -128,7 +134,7 @@ class Subsets:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class Drawing(_Tensors):
     """Subsets drawn, not yet clustered: rows (S, N) into the distinct states, in the order drawn."""
 
     states: Tensor
@@ -177,9 +183,8 @@ class Drawing:
                     restarts=restarts,
                     seeds=self.cluster_seeds[start : start + _CLUSTERED_AT_ONCE],
                 )
-                order, bounds = ops.sort_by_cluster(found.labels, clusters)
-                rows.append(members.gather(1, order.long()))
-                offsets.append(bounds)
+                rows.append(members.gather(1, found.rows.long()))
+                offsets.append(found.offsets)
                 centroids.append(found.centroids)
                 bar.update(len(members))
         return Subsets(

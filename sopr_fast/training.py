@@ -87,7 +87,7 @@ class Progress:
 
 def train(
     subsets: Subsets,
-    columns: Tensor,  # (M, U, dim_c)
+    columns: Tensor,  # (M, U, dim_c), on the device of the subsets, which computes
     objective: Objective,
     *,
     features: Tensor | None = None,  # (M, F)
@@ -167,6 +167,7 @@ class _Trainer:
             self.model.feature_mean.copy_(self.features.mean(0))
             spread = self.features.std(0, correction=0)
             self.model.feature_scale.copy_(torch.where(spread > 0, spread, 1.0))
+        self.model.to(self.subsets.rows.device)
         self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.config.learning_rate)
 
@@ -188,12 +189,12 @@ class _Trainer:
             index = rows[0].long()
             states, columns = states[index], columns[:, index]
             noise = self._random("noise").standard_normal(columns.shape, np.float32)
-            columns = columns + config.action_noise * torch.from_numpy(noise)
-            rows = torch.arange(len(index), dtype=torch.int32)[None]
+            columns = columns + config.action_noise * torch.from_numpy(noise).to(columns.device)
+            rows = torch.arange(len(index), dtype=torch.int32, device=rows.device)[None]
         key = int(self._random("dropout").integers(2**32))
         self.model.train()
-        rng = torch.tensor([key, at.step])
-        scores = self.model(states, columns, rows, offsets, rng, features=self.features)[:, 0]
+        rng = torch.tensor([key, at.step], device=rows.device)
+        scores = self.model(states, columns, rows, offsets, rng, features=self.features)[:, 0].cpu()
         loss = self.objective.loss(scores)
         self.optimizer.zero_grad()
         loss.backward()
@@ -210,7 +211,8 @@ class _Trainer:
         chosen = self._random("validation").choice(len(self.subsets), count, replace=False)
         scores = score_grid(
             self.model, self.subsets, validation.columns, torch.from_numpy(chosen), features=validation.features
-        ).mean(1)
+        )
+        scores = scores.cpu().mean(1)
         loss = validation.objective.loss(scores).item()
         correlation = spearman(validation.returns, scores.numpy()) if scores.isfinite().all() else math.nan
         self.at.record(validation_loss=loss, validation_rank_correlation=correlation)
@@ -237,7 +239,7 @@ class _Trainer:
         """(M,) of the training policies on the first subset."""
         first = torch.zeros(1, dtype=torch.int64)
         grid = score_grid(self.model, self.subsets, self.columns, first, precision="fp32", features=self.features)
-        return grid[:, 0]
+        return grid[:, 0].cpu()
 
     def restart(self) -> None:
         warnings.warn(
