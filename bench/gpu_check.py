@@ -1,12 +1,14 @@
 """What `make gpu-check` runs on a machine with a GPU: build, tests, benchmarks; a stage that fails hides no other.
 
-    python bench/gpu_check.py [build] [module] [test] [bench]        all stages by default
+    python bench/gpu_check.py [build] [module] [test] [bench] [--timeout STAGE=SECONDS ...]        all stages by default
 
-Builds with what is installed, for the GPUs that are there; needs no network. Prints a table, writes out/gpu_check.json.
+Builds with what is installed, for the GPUs that are there; needs no network. After every stage prints a table, writes
+out/gpu_check.json. Where the module does not load, tests and benchmarks would skip: they count as failed.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -15,16 +17,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
-INSTALL = "-m pip install --no-build-isolation --no-deps -C cmake.define.SOPR_FAST_CUDA=ON -C build-dir=build/gpu ."
+INSTALL = (
+    "-m pip install --disable-pip-version-check --no-index --no-build-isolation --no-deps "
+    "-C cmake.define.SOPR_FAST_CUDA=ON -C build-dir=build/gpu ."
+)
 TESTS = [f"python_tests/test_{name}.py" for name in ("cuda", "operators", "dropout", "kmeans")] + [
     str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("python_tests/test_segment_*.py"))
 ]
 STAGES = {
     "build": [*INSTALL.split()],
-    "module": ["-c", "from sopr_fast import _native; assert _native._cuda, 'sopr_fast was built without CUDA'"],
+    "module": ["-c", "from sopr_fast import _cuda; print(_cuda.__file__, _cuda.architectures)"],
     "test": ["-m", "pytest", "-q", *TESTS, "-k", "cuda"],
     "bench": ["-m", "pytest", "-q", "-s", "bench/bench_cuda.py", "--benchmark-json=out/gpu_bench.json"],
 }
+TIMEOUTS = {"build": 200, "module": 30, "test": 180, "bench": 200}  # seconds
 NOTHING_COLLECTED = 5  # pytest's exit status
 STATUS = {0: "passed", NOTHING_COLLECTED: "has nothing to run"}
 
@@ -37,10 +43,37 @@ def gpus() -> dict[str, str]:
     return {torch.cuda.get_device_name(i): "{}{}".format(*torch.cuda.get_device_capability(i)) for i in devices}
 
 
-def main(chosen: list[str]) -> int:
-    if unknown := set(chosen) - set(STAGES):
-        print(f"unknown stage {', '.join(sorted(unknown))}; choose from {', '.join(STAGES)}")
-        return 2
+def run(arguments: list[str], timeout: float) -> tuple[str, int | None]:
+    """The status of a stage, and its exit code, None where its time ran out."""
+    try:
+        code = subprocess.run([PYTHON, *arguments], cwd=ROOT, timeout=timeout).returncode
+    except subprocess.TimeoutExpired:
+        return "failed: out of time", None
+    return STATUS.get(code, "failed"), code
+
+
+def report(found: dict[str, str], stages: dict[str, dict]) -> None:
+    (ROOT / "out" / "gpu_check.json").write_text(json.dumps({"gpus": list(found), "stages": stages}, indent=1))
+    print(f"\n{', '.join(found)}")
+    for name, stage in stages.items():
+        print(f"  {name:<8}{stage['status']:<24}{stage['seconds']:>8.1f} s", flush=True)
+
+
+def limit(text: str) -> tuple[str, float]:
+    name, _, seconds = text.partition("=")
+    if name not in STAGES:
+        raise ValueError
+    return name, float(seconds)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Check the CUDA module on this machine's GPUs.")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(STAGES)}")
+    parser.add_argument("--timeout", type=limit, nargs="+", default=[], metavar="STAGE=SECONDS", help=f"not {TIMEOUTS}")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.stages) - set(STAGES):
+        parser.error(f"unknown stage {', '.join(sorted(unknown))}; choose from {', '.join(STAGES)}")
+    timeouts = TIMEOUTS | dict(options.timeout)
     found = gpus()
     if not found:
         print("gpu-check: torch sees no GPU on this machine, so there is nothing to check")
@@ -48,17 +81,16 @@ def main(chosen: list[str]) -> int:
     (ROOT / "out").mkdir(exist_ok=True)
     architectures = ";".join(sorted(set(found.values())))
     commands = STAGES | {"build": [*STAGES["build"], "-C", f"cmake.define.CMAKE_CUDA_ARCHITECTURES={architectures}"]}
-    stages = {}
-    for name in chosen or STAGES:
+    stages: dict[str, dict] = {}
+    for name in options.stages or STAGES:
         start = time.perf_counter()
-        code = subprocess.run([PYTHON, *commands[name]], cwd=ROOT).returncode
-        stages[name] = {"status": STATUS.get(code, "failed"), "code": code, "seconds": time.perf_counter() - start}
-    (ROOT / "out" / "gpu_check.json").write_text(json.dumps({"gpus": list(found), "stages": stages}, indent=1))
-    print(f"\n{', '.join(found)}")
-    for name, stage in stages.items():
-        print(f"  {name:<8}{stage['status']:<20}{stage['seconds']:>8.1f} s")
-    return int(any(stage["status"] == "failed" for stage in stages.values()))
+        status, code = run(commands[name], timeouts[name])
+        if name in ("test", "bench") and stages.get("module", {}).get("code", 0) != 0:
+            status = "failed: no CUDA module"
+        stages[name] = {"status": status, "code": code, "seconds": time.perf_counter() - start}
+        report(found, stages)
+    return int(any(stage["status"].startswith("failed") for stage in stages.values()))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
