@@ -44,11 +44,11 @@ PYBIND11_MODULE(_cpu, m) {
         py::call_guard<py::gil_scoped_release>());
     m.def(
         "segment_attention",
-        [](Address q, Address k, Address v, Address offsets, Address out, Address log_sum, int64_t segments,
+        [](Address q, Address k, Address v, Address offsets, Address out, Address statistics, int64_t segments,
            int64_t heads, int64_t dim, float scale, Address rng, float probability, uint32_t level, uint32_t layer,
            int64_t segment_base, int threads) {
             kernels.segment_attention(
-                {at<float>(q), at<float>(k), at<float>(v), at<int32_t>(offsets), at<float>(out), at<float>(log_sum),
+                {at<float>(q), at<float>(k), at<float>(v), at<int32_t>(offsets), at<float>(out), at<float>(statistics),
                  segments, heads, dim, scale,
                  Dropout{at<int64_t>(rng), probability, level, layer, kAttentionWeights, segment_base}},
                 threads);
@@ -56,11 +56,11 @@ PYBIND11_MODULE(_cpu, m) {
         py::call_guard<py::gil_scoped_release>());
     m.def(
         "segment_attention_backward",
-        [](Address q, Address k, Address v, Address offsets, Address out, Address log_sum, Address grad_out,
+        [](Address q, Address k, Address v, Address offsets, Address out, Address statistics, Address grad_out,
            Address grad_q, Address grad_k, Address grad_v, int64_t segments, int64_t heads, int64_t dim, float scale,
            Address rng, float probability, uint32_t level, uint32_t layer, int64_t segment_base, int threads) {
             kernels.segment_attention_backward(
-                {{at<float>(q), at<float>(k), at<float>(v), at<int32_t>(offsets), at<float>(out), at<float>(log_sum),
+                {{at<float>(q), at<float>(k), at<float>(v), at<int32_t>(offsets), at<float>(out), at<float>(statistics),
                   segments, heads, dim, scale,
                   Dropout{at<int64_t>(rng), probability, level, layer, kAttentionWeights, segment_base}},
                  at<float>(grad_out),

@@ -48,7 +48,7 @@ struct SegmentAttention {
     const float *q, *k, *v;  // (T, H, D)
     const int32_t* offsets;  // (G + 1)
     float* out;              // (T, H, D)
-    float* log_sum;          // (T, H): log of the sum of exponentials of each query, for the backward pass
+    float* statistics;       // (T, H, 2): of each query the greatest score and 1 / the sum of exponentials below it
     int64_t segments, heads, dim;
     float scale;
     Dropout dropout;

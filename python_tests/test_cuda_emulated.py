@@ -10,7 +10,7 @@ from pathlib import Path
 import operators
 import pytest
 import torch
-from test_segment_attention import RNG, batch
+from test_segment_attention import RNG, batch, check_gradients_of_large_scores
 from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, problem
 
 from sopr_fast import _native, ops
@@ -86,6 +86,11 @@ def test_cuda_segment_attention_of_wide_heads(sizes, heads, dim, emulated):
     for mine, theirs in zip(found, oracle, strict=True):
         assert (mine.grad - theirs.grad).norm() <= 5e-6 * theirs.grad.norm()
     assert emulated == ["segment_attention", "segment_attention_backward"]
+
+
+def test_cuda_segment_attention_of_huge_scores(emulated):
+    check_gradients_of_large_scores(ops)
+    assert emulated
 
 
 def test_cuda_segment_attention_may_drop_everything(emulated):

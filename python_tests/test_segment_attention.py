@@ -63,6 +63,26 @@ def test_segment_attention_gradients_match_float64(heads, dim, dropout, ops):
         assert (mine.grad - expected.grad).norm() <= 1e-5 * expected.grad.norm()
 
 
+def check_gradients_of_large_scores(ops):
+    """Two keys are equal, so that some weights are not 0 or 1."""
+    *inputs, offsets = batch([200], 4, 16)
+    inputs[1][0] = inputs[1][1]
+    weights = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1))
+
+    def gradients(function, dtype):
+        leaves = [x.to(dtype, copy=True).requires_grad_() for x in inputs]
+        return torch.autograd.grad((function(*leaves, offsets, scale=2500.0) * weights).sum(), leaves)
+
+    oracle = gradients(reference.segment_attention, torch.float64)
+    usual = gradients(reference.segment_attention, torch.float32)
+    for found, plain, expected in zip(gradients(ops.segment_attention, torch.float32), usual, oracle, strict=True):
+        assert error_of(found, expected) <= 2 * error_of(plain, expected) + 1e-6 * expected.abs().max()
+
+
+def test_segment_attention_gradients_of_large_scores(ops):
+    check_gradients_of_large_scores(ops)
+
+
 def test_a_long_segment_takes_memory_by_its_rows(ops):
     *inputs, offsets = batch([16384], 1, 4)
     found = ops.segment_attention(*inputs, offsets)

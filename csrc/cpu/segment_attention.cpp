@@ -1,5 +1,5 @@
 // Attention inside segments: a block of queries lies in the lanes and keys stream past it, with a running maximum
-// forward and from log_sum backward. One task owns a segment's head, so that every sum has one order.
+// forward and from its statistics backward. One task owns a segment's head, so that every sum has one order.
 #include "cpu/attention_tile.h"
 #include "cpu/order.h"
 #include "cpu/pool.h"
@@ -12,7 +12,7 @@ namespace {
 // One segment and head of (T, H, D) arrays.
 struct Head {
     int64_t begin, length, dim, stride, pitch;  // rows are `stride` apart, `pitch` in the buffers of whole vectors
-    int64_t first, first_sum, heads;            // of the head's values and of its log_sum
+    int64_t first, first_statistic, heads;      // of the head's values and of its statistics
     Drops drops{0, 0, 0, 0, 0, 1.0f};
 
     Head(const SegmentAttention& p, int64_t segment, int64_t head)
@@ -22,7 +22,7 @@ struct Head {
           stride(p.heads * p.dim),
           pitch(round_up(p.dim, kLanes)),
           first(begin * stride + head * dim),
-          first_sum(begin * p.heads + head),
+          first_statistic((begin * p.heads + head) * 2),
           heads(p.heads) {
         const Dropout& d = p.dropout;
         if (!d.rng || d.probability == 0) return;
@@ -35,7 +35,7 @@ struct Head {
     }
 
     int64_t at(int64_t row) const { return first + row * stride; }
-    int64_t sum_at(int64_t row) const { return first_sum + row * heads; }
+    int64_t statistics_at(int64_t row) const { return first_statistic + row * heads * 2; }
 
     // to (count, pitch) = factor * rows of x, zero in the padding.
     void copy_rows(const float* x, int64_t row, int64_t count, float factor, float* to) const {
@@ -117,9 +117,11 @@ void attend(const SegmentAttention& p, const Head& h, const ForwardMemory& m) {
             }
         }
         transpose(m.sum, kPanel, h.dim, real, p.out + h.at(query), h.stride, false);
-        for (int64_t i = 0; i < real; ++i)
-            p.log_sum[h.sum_at(query + i)] =
-                top[i / kLanes][i % kLanes] + __builtin_logf(total[i / kLanes][i % kLanes]);
+        for (int64_t i = 0; i < real; ++i) {
+            float* statistics = p.statistics + h.statistics_at(query + i);
+            statistics[0] = top[i / kLanes][i % kLanes];
+            statistics[1] = 1.0f / total[i / kLanes][i % kLanes];
+        }
     }
 }
 
@@ -150,13 +152,15 @@ void attend_backward(const SegmentAttentionBackward& b, const Head& h, const Bac
         h.copy_rows(b.grad_out, query, real, 1.0f, m.grad_rows);
         transpose(m.query_rows, h.pitch, real, h.dim, m.queries, kPanel, true);
         transpose(m.grad_rows, h.pitch, real, h.dim, m.grad_out, kPanel, true);
-        float log_sum[kPanel] = {}, mean[kPanel] = {};  // the mean of the weights' gradients, by weight
+        float tops[kPanel] = {}, inverses[kPanel] = {},
+              mean[kPanel] = {};  // the mean of the weights' gradients, by weight
         for (int64_t i = 0; i < real; ++i) {
             Float total{};
             for (int64_t c = i * h.pitch; c < (i + 1) * h.pitch; c += kLanes)
                 total += load(m.grad_rows + c) * load(m.out_rows + c);
             mean[i] = sum(total);
-            log_sum[i] = p.log_sum[h.sum_at(query + i)];
+            tops[i] = p.statistics[h.statistics_at(query + i)];
+            inverses[i] = p.statistics[h.statistics_at(query + i) + 1];
         }
         for (int64_t key = 0; key < h.length; key += kKeys) {
             const int64_t keys = keys_of(h, key);
@@ -164,11 +168,11 @@ void attend_backward(const SegmentAttentionBackward& b, const Head& h, const Bac
             h.scores(p.v, key, keys, width, m.grad_out, m.grad_scores);
             for (int64_t lane = 0; lane < width; lane += kLanes) {
                 float *scores = m.scores + lane, *grads = m.grad_scores + lane;
-                const Float top = load(log_sum + lane), middle = load(mean + lane), one = broadcast(1.0f);
+                const Float top = load(tops + lane), inverse = load(inverses + lane), middle = load(mean + lane);
                 if (h.drops.threshold)
-                    softmax_backward<true>(scores, grads, keys, top, one, middle, h.drops, query + lane, key);
+                    softmax_backward<true>(scores, grads, keys, top, inverse, middle, h.drops, query + lane, key);
                 else
-                    softmax_backward<true>(scores, grads, keys, top, one, middle);
+                    softmax_backward<true>(scores, grads, keys, top, inverse, middle);
             }
             h.spread(m.scores, keys, real, m.grad_rows, block, m.grad_values + key * h.pitch);
             h.spread(m.grad_scores, keys, real, m.query_rows, block, m.grad_keys + key * h.pitch);

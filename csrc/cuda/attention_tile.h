@@ -21,7 +21,7 @@ struct Head {
     SOPR_INLINE Head(const SegmentAttention& p, const Span& segment, int64_t head)
         : begin(segment.begin), length(segment.length), dim(p.dim), heads(p.heads), head(head) {}
     SOPR_INLINE int64_t at(int64_t row) const { return ((begin + row) * heads + head) * dim; }
-    SOPR_INLINE int64_t sum_at(int64_t row) const { return (begin + row) * heads + head; }
+    SOPR_INLINE int64_t statistics_at(int64_t row) const { return ((begin + row) * heads + head) * 2; }
     SOPR_INLINE int width(int64_t column) const { return int(dim - column < kColumns ? dim - column : kColumns); }
 };
 

@@ -1,5 +1,5 @@
-// Attention inside segments: forward with a running maximum, backward from log_sum, once by queries and once by keys so
-// that every sum has one owner and one order.
+// Attention inside segments: forward with a running maximum, backward from its statistics, once by queries and once by
+// keys so that every sum has one owner and one order.
 #include "cuda/attention_tile.h"
 #include "cuda/dropout.h"
 #include "cuda/kernels_cuda.h"
@@ -83,7 +83,11 @@ __device__ void attend(const SegmentAttention& p, const Head& h, const Drops& dr
         for (int r = 0; r < kRows; ++r) factor[r] = drops.scale / total[r];
         store_rows(h, row, column, sums, factor, p.out);
         for (int r = 0; r < kRows; ++r)
-            if (column == 0 && lane == 0 && row + r < h.length) p.log_sum[h.sum_at(row + r)] = top[r] + logf(total[r]);
+            if (column == 0 && lane == 0 && row + r < h.length) {
+                float* statistics = p.statistics + h.statistics_at(row + r);
+                statistics[0] = top[r];
+                statistics[1] = 1.0f / total[r];
+            }
     }
 }
 
@@ -101,8 +105,9 @@ struct Pair {
     float weight, grad_score;
 };
 
-__device__ Pair softmax_backward(float score, float grad, float log_sum, float mean, bool keep, float scale) {
-    const float weight = expf(score - log_sum);
+__device__ Pair softmax_backward(float score, float grad, float top, float inverse, float mean, bool keep,
+                                 float scale) {
+    const float weight = expf(score - top) * inverse;
     return {keep ? weight * scale : 0.0f, weight * ((keep ? grad * scale : 0.0f) - mean)};
 }
 
@@ -112,14 +117,15 @@ __device__ void attend_by_queries(const SegmentAttentionBackward& b, const Head&
     const SegmentAttention& p = b.forward;
     const int lane = threadIdx.x % kLanes;
     const int64_t row = query + threadIdx.x / kLanes * kRows;
-    float log_sum[kRows], mean[kRows], factor[kRows];
+    float top[kRows], inverse[kRows], mean[kRows], factor[kRows];
     for (int r = 0; r < kRows; ++r) {
         const bool real = row + r < h.length;
         float dot = 0;
         for (int64_t c = lane; real && c < h.dim; c += kLanes)
             dot = fmaf(b.grad_out[h.at(row + r) + c], p.out[h.at(row + r) + c], dot);
         mean[r] = warp_sum(dot);
-        log_sum[r] = real ? p.log_sum[h.sum_at(row + r)] : 0.0f;
+        top[r] = real ? p.statistics[h.statistics_at(row + r)] : 0.0f;
+        inverse[r] = real ? p.statistics[h.statistics_at(row + r) + 1] : 0.0f;
         factor[r] = p.scale;
     }
     for (int64_t column = 0; column < h.dim; column += kColumns) {
@@ -141,7 +147,8 @@ __device__ void attend_by_queries(const SegmentAttentionBackward& b, const Head&
             for (int r = 0; r < kRows; ++r) {
                 const bool real = row + r < h.length && key + lane < h.length;
                 const bool keep = real && drops.keeps(row + r, key + lane);
-                const Pair pair = softmax_backward(scores[r], grad_scores[r], log_sum[r], mean[r], keep, drops.scale);
+                const Pair pair =
+                    softmax_backward(scores[r], grad_scores[r], top[r], inverse[r], mean[r], keep, drops.scale);
                 grad_scores[r] = real ? pair.grad_score : 0.0f;
             }
             if (h.dim > kColumns) {
@@ -182,11 +189,13 @@ __device__ void attend_by_keys(const SegmentAttentionBackward& b, const Head& h,
                 for (int i = 0; i < h.width(c); ++i)
                     mean = fmaf(grads[lane * kPitch + i], outs[lane * kPitch + i], mean);
             }
-            const float log_sum = query + lane < h.length ? p.log_sum[h.sum_at(query + lane)] : 0.0f;
+            const bool asks = query + lane < h.length;
+            const float top = asks ? p.statistics[h.statistics_at(query + lane)] : 0.0f;
+            const float inverse = asks ? p.statistics[h.statistics_at(query + lane) + 1] : 0.0f;
             for (int r = 0; r < kRows; ++r) {
-                const bool real = row + r < h.length && query + lane < h.length;
+                const bool real = row + r < h.length && asks;
                 const bool keep = real && drops.keeps(query + lane, row + r);
-                const Pair pair = softmax_backward(scores[r], weights[r], log_sum, mean, keep, drops.scale);
+                const Pair pair = softmax_backward(scores[r], weights[r], top, inverse, mean, keep, drops.scale);
                 scores[r] = real ? pair.grad_score : 0.0f;
                 weights[r] = real ? pair.weight : 0.0f;
             }

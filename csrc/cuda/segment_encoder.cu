@@ -29,7 +29,7 @@ int64_t cells_at_once(const SegmentEncoder& p) {
 struct Activations {
     float *x, *branch, *attended;  // (T, E)
     float* wide;                   // (T, ds + dc), (3, T, E) or (T, F): tokens, or queries, keys and values, or hidden
-    float* log_sum;                // (T, H)
+    float* statistics;             // (T, H, 2)
     int64_t size = 0;
 
     explicit Activations(const SegmentEncoder& p) : base(p.workspace) {
@@ -40,7 +40,7 @@ struct Activations {
         branch = take(tokens * p.width);
         attended = take(tokens * p.width);
         wide = take(tokens * widest);
-        log_sum = take(tokens * p.heads);
+        statistics = take(tokens * p.heads * 2);
     }
 
   private:
@@ -148,8 +148,8 @@ void encode(const SegmentEncoder& p, const Segments& segments, int64_t cells, cu
             linear({a.x, in + i * E * E, in_bias + i * E, joint[i], tokens, E, E, false}, stream);
         }
         const float scale = 1.0f / sqrtf(float(E / p.heads));
-        segment_attention({joint[0], joint[1], joint[2], nullptr, a.attended, a.log_sum, number, p.heads, E / p.heads,
-                           scale, dropout(layer, kAttentionWeights)},
+        segment_attention({joint[0], joint[1], joint[2], nullptr, a.attended, a.statistics, number, p.heads,
+                           E / p.heads, scale, dropout(layer, kAttentionWeights)},
                           segments, stream);
         apply(a.attended, E, E, a.branch);
         drop(a.branch, E, layer, kAfterAttention);

@@ -68,11 +68,11 @@ def _forward(
     segment_base: int,
 ) -> tuple[Tensor, Tensor]:
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-    out, log_sum = torch.empty_like(q), q.new_empty(q.shape[:2])
+    out, statistics = torch.empty_like(q), q.new_empty(*q.shape[:2], 2)
     sizes = (len(offsets) - 1, q.shape[1], q.shape[2])
     place = (rng, dropout, level, layer, segment_base)
-    call("segment_attention", q.device, q, k, v, offsets, out, log_sum, *sizes, scale, *place)
-    return out, log_sum
+    call("segment_attention", q.device, q, k, v, offsets, out, statistics, *sizes, scale, *place)
+    return out, statistics
 
 
 def _backward_kernel(
@@ -82,7 +82,7 @@ def _backward_kernel(
     v: Tensor,
     offsets: Tensor,
     out: Tensor,
-    log_sum: Tensor,
+    statistics: Tensor,
     scale: float,
     dropout: float,
     rng: Tensor | None,
@@ -94,14 +94,14 @@ def _backward_kernel(
     grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     sizes = (len(offsets) - 1, q.shape[1], q.shape[2])
     place = (rng, dropout, level, layer, segment_base)
-    tensors = (q, k, v, offsets, out, log_sum, grad_out, *grads)
+    tensors = (q, k, v, offsets, out, statistics, grad_out, *grads)
     call("segment_attention_backward", q.device, *tensors, *sizes, scale, *place)
     return grads
 
 
 _segment_attention_backward = define(
     "segment_attention_backward(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor out, "
-    "Tensor log_sum, float scale, float dropout, Tensor? rng, int level, int layer, int segment_base) "
+    "Tensor statistics, float scale, float dropout, Tensor? rng, int level, int layer, int segment_base) "
     "-> (Tensor, Tensor, Tensor)",
     cpu=_backward_kernel,
     cuda=_backward_kernel,
@@ -113,7 +113,7 @@ _segment_attention_backward = define(
 
 
 def _fake(q: Tensor, *_) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(q.shape[:2])
+    return torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(*q.shape[:2], 2)
 
 
 def _setup_context(ctx, inputs, output) -> None:
