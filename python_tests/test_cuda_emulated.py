@@ -10,7 +10,7 @@ from pathlib import Path
 import operators
 import pytest
 import torch
-from test_segment_attention import RNG, batch, check_gradients_of_large_scores
+from test_segment_attention import RNG, batch, check_gradients_of_large_scores, check_scores_of_minus_infinity
 from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, problem
 
 from sopr_fast import _native, ops
@@ -90,6 +90,7 @@ def test_cuda_segment_attention_of_wide_heads(sizes, heads, dim, emulated):
 
 def test_cuda_segment_attention_of_huge_scores(emulated):
     check_gradients_of_large_scores(ops)
+    check_scores_of_minus_infinity(ops)
     assert emulated
 
 

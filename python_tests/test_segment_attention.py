@@ -83,6 +83,27 @@ def test_segment_attention_gradients_of_large_scores(ops):
     check_gradients_of_large_scores(ops)
 
 
+def check_scores_of_minus_infinity(ops):
+    """Those of whole tiles of keys, then of every key of some queries."""
+    q, k, v, offsets = batch([200], 2, 16)
+    q, k[:150] = torch.full_like(q, 1e19), -1e19
+    k[150:] *= 1e-20
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    out = ops.segment_attention(*leaves, offsets, scale=1.0)
+    expected = reference.segment_attention(q.double(), k.double(), v.double(), offsets, scale=1.0)
+    assert error_of(out, expected) <= 1e-5 * expected.abs().max()
+    assert all(grad.isfinite().all() for grad in torch.autograd.grad(out.sum(), leaves))
+    with torch.no_grad():
+        q[7], k[150:] = 1.0, -1e19
+        found = ops.segment_attention(q, k, v, offsets, scale=1.0)
+        plain = reference.segment_attention(q, k, v, offsets, scale=1.0)
+    assert torch.equal(found.isnan(), plain.isnan()) and plain.isnan().any() and plain[7].isfinite().all()
+
+
+def test_segment_attention_scores_of_minus_infinity(ops):
+    check_scores_of_minus_infinity(ops)
+
+
 def test_a_long_segment_takes_memory_by_its_rows(ops):
     *inputs, offsets = batch([16384], 1, 4)
     found = ops.segment_attention(*inputs, offsets)

@@ -105,6 +105,19 @@ def test_segment_encoder_huge_and_tiny_values(scale, ops):
     assert_as_good_as_torch(ops, tensors, options)
 
 
+def test_segment_encoder_scores_of_minus_infinity(ops):
+    """Those of whole tiles of keys: queries are 1e19 in one column, keys and values are the tokens."""
+    options = {"width": 8, "layers": 1, "heads": 1, "feedforward": 4, "project": False, "pool": False}
+    tensors, options = problem([300], policies=1, ds=0, **options)
+    columns, rows, parameters = tensors[1], tensors[2][0].long(), tensors[4]
+    columns[0, rows[:200], 0], columns[0, rows[200:], 0] = -1e20, 0
+    parameters[: 3 * 64] = torch.cat([torch.zeros(8, 8), torch.eye(8), torch.eye(8)]).flatten()
+    parameters[3 * 64 : 3 * 72] = torch.tensor([1e19] + [0.0] * 23)
+    expected = run(reference.segment_encoder, tensors, options, torch.float64)[:, :, 200:]
+    found = run(ops.segment_encoder, tensors, options)[:, :, 200:]
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
 def test_segment_encoder_no_segments(ops):
     for sizes in [[], [0], [0, 0]]:
         tensors, options = problem(sizes, **SMALL)

@@ -8,7 +8,8 @@
 
 namespace sopr::SOPR_LEVEL {
 
-constexpr int64_t kKeys = 128;  // keys of a tile, a multiple of 16
+constexpr int64_t kKeys = 128;           // keys of a tile, a multiple of 16
+constexpr float kLowest = -__FLT_MAX__;  // where maxima start: below an infinite one a score of -inf is not a number
 inline int64_t tokens_pitch(int64_t length) { return round_up(length, kLanes); }
 
 // The queries of a segment in blocks of at most kTileVectors vectors, all about as large.

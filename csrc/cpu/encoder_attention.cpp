@@ -24,7 +24,7 @@ void attend(const Shape& s, const Segment& segment, uint32_t layer, const Tape& 
             const int64_t query = blocks.begin(block), width = blocks.padded(block);
             float* out = tape.attended + at * tokens + query;
             Float top[kTileVectors], total[kTileVectors] = {};
-            for (Float& m : top) m = broadcast(-__builtin_inff());
+            for (Float& m : top) m = broadcast(kLowest);
             for (int64_t first = 0; first < length; first += kKeys) {
                 const int64_t count = length - first < kKeys ? length - first : kKeys;
                 float* scores = scratch.scores;

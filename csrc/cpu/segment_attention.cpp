@@ -99,7 +99,7 @@ void attend(const SegmentAttention& p, const Head& h, const ForwardMemory& m) {
         h.copy_rows(p.q, query, real, p.scale, m.rows);
         transpose(m.rows, h.pitch, real, h.dim, m.queries, kPanel, true);
         Float top[kTileVectors], total[kTileVectors] = {};
-        for (Float& v : top) v = broadcast(-__builtin_inff());
+        for (Float& v : top) v = broadcast(kLowest);
         for (int64_t key = 0; key < h.length; key += kKeys) {
             const int64_t keys = keys_of(h, key);
             h.scores(p.k, key, keys, width, m.queries, m.scores);

@@ -67,13 +67,14 @@ inline float largest(Float v) {
     return v[0];
 }
 
-// 2^x for x <= 0, relative error below 2e-7; 0 below 2^-126.
+// 2^x for x <= 0, relative error below 2e-7 down to 2^-126, 0 far below.
 inline Float exp2_nonpositive(Float x) {
-    x = max(x, broadcast(-127.0f));
 #if defined(__AVX512F__)
+    x = max(x, broadcast(-151.0f));  // subnormal results are left to the hardware
     const Float whole = (Float)_mm512_maskz_roundscale_ps(0xFFFF, (__m512)x, 0);
     const Float r = x - whole;
 #else
+    x = max(x, broadcast(-127.0f));
     const Float shifted = x + 12582912.0f;  // 1.5 * 2^23: the nearest integer lies in the low bits
     const Float r = x - (shifted - 12582912.0f);
 #endif

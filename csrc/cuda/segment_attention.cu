@@ -1,5 +1,7 @@
 // Attention inside segments: forward with a running maximum, backward from its statistics, once by queries and once by
 // keys so that every sum has one owner and one order.
+#include <cfloat>
+
 #include "cuda/attention_tile.h"
 #include "cuda/dropout.h"
 #include "cuda/kernels_cuda.h"
@@ -56,7 +58,7 @@ __device__ void attend(const SegmentAttention& p, const Head& h, const Drops& dr
     const int64_t row = query + threadIdx.x / kLanes * kRows;
     for (int64_t column = 0; column < h.dim; column += kColumns) {
         float top[kRows], total[kRows], sums[kRows][kParts] = {};
-        for (int r = 0; r < kRows; ++r) top[r] = -INFINITY, total[r] = 0;
+        for (int r = 0; r < kRows; ++r) top[r] = -FLT_MAX, total[r] = 0;  // -inf - -inf is not a number
         for (int64_t key = 0; key < h.length; key += kTile) {
             float weights[kRows] = {};
             for (int64_t c = 0; c < h.dim; c += kColumns) {
