@@ -83,6 +83,12 @@ def test_estimates_do_not_depend_on_the_other_policies(method, log):
 
 
 @each_method
+def test_cuda_estimates_as_the_cpu_does(method, log, cuda):
+    here, there = (method.estimate(gains(std=0.3), log, device=device, **quiet).values for device in ("cpu", cuda))
+    assert np.linalg.norm(there - here) <= 1e-2 * np.linalg.norm(here)
+
+
+@each_method
 def test_resumed_run_ends_the_same(method, log, tmp_path, monkeypatch):
     whole = method.estimate(gains(), log, **quiet)
     monkeypatch.setattr(learning, "_SECONDS_BETWEEN_CHECKPOINTS", -1.0)
