@@ -21,9 +21,8 @@ INSTALL = (
     "-m pip install --disable-pip-version-check --no-index --no-build-isolation --no-deps "
     "-C cmake.define.SOPR_FAST_CUDA=ON -C build-dir=build/gpu ."
 )
-TESTS = [f"python_tests/test_{name}.py" for name in ("cuda", "operators", "dropout", "kmeans")] + [
-    str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("python_tests/test_segment_*.py"))
-]
+_TESTED = ("cuda", "operators", "dropout", "kmeans", "segment_*", "devices", "policies", "features", "baselines")
+TESTS = [str(path.relative_to(ROOT)) for name in _TESTED for path in sorted(ROOT.glob(f"python_tests/test_{name}.py"))]
 STAGES = {
     "build": [*INSTALL.split()],
     "module": ["-c", "from sopr_fast import _cuda; print(_cuda.__file__, _cuda.architectures)"],

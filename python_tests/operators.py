@@ -1,4 +1,4 @@
-"""Every operator on fixed inputs, forward and backward: what test_levels and test_threads run.
+"""Every operator on fixed inputs, forward and backward: what several tests run.
 
 A new operator joins CALLS. `python operators.py [device]` compares all of them with the float64 references.
 """

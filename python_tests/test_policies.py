@@ -288,7 +288,7 @@ def test_user_distribution_keeps_its_own_density(states, generator):
     torch.testing.assert_close(policy.log_prob(states, drawn), expected)
 
 
-def test_policies_on_a_gpu_act_on_states_of_the_cpu(cuda, states, source):
+def test_policies_on_cuda_act_on_states_of_the_cpu(cuda, states, source):
     for policy in (Net().to(cuda), lambda s: linear(torch.from_numpy(s).to(cuda))):
         torch.testing.assert_close(columns(policy, states, source), linear(states), atol=1e-6, rtol=0)
 

@@ -1,4 +1,4 @@
-"""The compiled modules: which were built, for what, and the arguments their functions share."""
+"""The compiled modules: which were built, for what, and on how many threads they and torch run."""
 
 from __future__ import annotations
 

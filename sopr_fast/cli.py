@@ -28,7 +28,8 @@ from .ranking import Ranking, figure_class
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit code: 0, or 2 with one line on stderr where the input is at fault."""
+    """Runs a command; returns its exit code: 0, 2 with one line on stderr where the input is at fault, 130 after
+    Ctrl-C."""
     options = _parser().parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not every encoding has ±, or all names

@@ -39,7 +39,8 @@ _NUMBERS = ("dropout", "tie_margin", "learning_rate", "gradient_clip", "action_n
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Settings of SOPR-T, by default those of its paper (appendix A.1) and released code.
+    """Settings of SOPR-T, by default those of its paper (appendix A.1) and released code, but for `warmup_steps` and
+    `gradient_clip`, which neither has.
 
     Attributes:
         width: features of a token and of a cluster vector.
@@ -61,7 +62,8 @@ class Config:
         action_noise: standard deviation of normal noise added to the columns in training.
         validation_subsets: random subsets the validation policies are scored on after each step.
         validation_metric: what chooses the weights kept: "rank_correlation" or "loss" (the latest best).
-        precision: operands of matrix products when scoring: "fp32" or "bf16" (fp32 where the processor has none).
+        precision: operands of matrix products when scoring: "fp32" or "bf16" (fp32 where the processor has none,
+            on a GPU and for the MLP).
         training_precision: the same when training.
         action_count: number of discrete actions, where policies return their indices.
 

@@ -59,8 +59,8 @@ def fit(
         policies: M training policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like
             `states`.
         returns: (M,) numbers in any iterable, or a mapping from name to number; larger is better, so ranks do as well.
-        states: (rows, dim_s) logged states: array, tensor, or path of a file, which is not read whole; see
-                `Subsets.draw`.
+        states: (rows, dim_s) logged states: array, tensor, or path of a file, of which HDF5 and `.npy` are not read
+            whole; see `Subsets.draw`.
         preferences: instead of returns, (M, M) of 1 (row better), 0.5 (equal), 0 (worse), nan (unknown).
         validation: (policies, returns) that choose the weights kept; without, the last are.
         features: what else is known of each policy, training and validation, by its name, which must be its alone: a
@@ -69,7 +69,7 @@ def fit(
         critic: values of actions, (states (N, dim_s), actions (N, dim_a)) → (N,) or (C, N), such as that of
             `baselines.BehaviourQ`. They are standardised and join state and action in each row the model reads; `rank`
             then needs the critic.
-        config: options, by default those of the paper.
+        config: options, see `Config`.
         seed: of everything random. The same seed gives the same model, on any number of threads and beside other fits
             in the process, by the same versions and instruction set; but for policies and critics that draw random
             numbers of their own.
@@ -85,6 +85,7 @@ def fit(
         The trained model with its history, the kept subsets and a sample of how the training policies act.
 
     Raises:
+        ImportError, MemoryError: a file needs an extra, or more memory than is free.
         TypeError, ValueError, RuntimeError, OSError: names the policy, row, option or file at fault, before long work
             starts.
 

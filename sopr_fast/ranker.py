@@ -122,8 +122,9 @@ class Ranker:
             progress: show bars.
 
         Raises:
+            ImportError, MemoryError: a file needs an extra, or more memory than is free.
             TypeError, ValueError, RuntimeError, OSError: names the policy, row, option or file at fault; before
-                clustering, where all actions fit into 1 GiB.
+                clustering, where all actions fit into 1 GiB, but for what a critic answers.
 
         Warns:
             ForeignPolicyWarning: a candidate is further from every training policy (Eq. 3) than twice the
@@ -213,8 +214,7 @@ class Ranker:
         """Writes one safetensors file, whole or not at all; with the clustered subsets unless told otherwise.
 
         Raises:
-            FileNotFoundError: the folder does not exist.
-            IsADirectoryError: the path is a folder.
+            OSError: it cannot be written there.
         """
         known = self.training_policies
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}

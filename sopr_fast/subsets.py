@@ -70,7 +70,7 @@ class Subsets(_Tensors):
 
         Args:
             states: (rows, dim_s) array, tensor, data frame, path of a file, or an array-like object such as an
-                `h5py.Dataset`; of what is not in memory only the drawn rows are read.
+                `h5py.Dataset`; of HDF5, `.npy` and such objects only the drawn rows are read.
             count, size, clusters: S, N and K.
             seed: 0 or more.
             iterations, restarts: of k-means.
@@ -117,7 +117,7 @@ class Subsets(_Tensors):
         """Writes one safetensors file, whole or not at all.
 
         Raises:
-            FileNotFoundError, IsADirectoryError: the folder does not exist, or the path is one.
+            OSError: it cannot be written there.
         """
         save_tensors(path, self.tensors(), "set of clustered subsets", {"states_count": self.states_count})
 

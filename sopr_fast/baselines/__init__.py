@@ -1,4 +1,4 @@
-"""Off-policy evaluation that learns from rewards: what SOPR-T is compared with, for all policies at once."""
+"""Estimators that learn from rewards or from known returns: what SOPR-T is compared with, for all policies at once."""
 
 from .behaviour_q import BehaviourQ
 from .critics import Critic

@@ -33,7 +33,7 @@ class FQE(Options):
         target_rate: share of the way that target networks go toward the critics at each step.
         ensemble: members; more than one learn from bootstrap draws of episodes, and their spread is the standard error.
         draws: actions drawn in every state of a stochastic policy.
-        start: "initial" for the mean value of initial states, "data" of all logged states.
+        start: "initial" for the mean value of initial states, "data" of logged states, 65,536 of them at most.
         memory: bytes for what policies do in all states; if it takes more, they are asked again for every batch.
 
     Raises:
@@ -80,12 +80,14 @@ class FQE(Options):
         Returns:
             Diagnostics: "initial" and "data" (P,) the two means, "uncovered" (P,) share of logged states in which the
             policy acts unlike what is logged in similar states, "curve" (updates, seconds, loss and values (P,) on
-            initial states at each record), "critic", a `Critic` of ensemble * P networks.
+            initial states at each record), "dropped_rows" of the log, "critic", a `Critic` of ensemble * P networks.
 
         Warns:
             UncertainEstimateWarning: over 0.9 of a policy is uncovered.
 
         Raises:
+            FloatingPointError: training diverged.
+            ImportError: the extra that reads such files is not installed.
             TypeError, ValueError, OSError: names the policy, row, option or file at fault, before long work.
         """
         seed = check_option("seed", seed)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..data import Transitions, load
 from ..files import check_checkpoint
-from ..policies import ArrayPolicy, Layout, Policy, as_policies, check_fit, collect, probe
+from ..policies import ArrayPolicy, Layout, Policy, as_policies, collect, probe
 from ..policies.output import one_hot
 from ..progress import progress_bar
 from .learning import CHECKPOINT
@@ -151,7 +151,6 @@ def read(
     found = as_policies(policies, states_count=transitions.source_count, action_count=action_count)
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
     layout = probe(found, states, source)
-    check_fit(found, states, source, layout)
     log = Log(transitions, action_count=layout.action_dim if layout.kind == "discrete" else None, device=device)
     if log.action_dim != layout.action_dim:
         raise ValueError(

@@ -12,7 +12,7 @@ import torch
 from ..data import load
 from ..inputs import check_returns
 from ..metrics import policy_distances
-from ..policies import as_policies, check_fit, collect, probe
+from ..policies import as_policies, collect, probe
 from ..timing import Timings
 from .estimates import Estimates
 from .options import Options
@@ -68,7 +68,6 @@ class NearestPolicy(Options):
             rows = torch.linspace(0, last, min(self.rows, last + 1), dtype=torch.float64).long()
             states, source = (torch.from_numpy(x)[rows] for x in (transitions.states, transitions.source))
             layout = probe([*known, *asked], states, source)
-            check_fit([*known, *asked], states, source, layout)
             columns = [collect(group, states, source, layout).numpy() for group in (asked, known)]
         with timings.stage("evaluation"):
             distances = policy_distances(*columns)

@@ -34,10 +34,11 @@ def segment_attention(
         level, layer: place in the model. segment_base: number of the first segment.
 
     Returns:
-        (T, H, D) float32. Differentiable in q, k and v. No segment is too long: memory grows with T.
+        (T, H, D) float32. Differentiable once in q, k and v. No segment is too long: memory grows with T.
 
     Raises:
-        TypeError, ValueError: a wrong dtype, shape, probability or offsets.
+        NotImplementedError: a second derivative.
+        TypeError, ValueError: a wrong dtype, shape, probability or offsets (on the CPU, what they hold too).
 
     Equivalent to, without dropout::
 

@@ -33,7 +33,7 @@ def segment_dropout(
         (T, E) float32. Differentiable in x.
 
     Raises:
-        TypeError, ValueError: a wrong dtype, shape, probability or offsets.
+        TypeError, ValueError: a wrong dtype, shape, probability or offsets (on the CPU, what they hold too).
 
     Equivalent to::
 

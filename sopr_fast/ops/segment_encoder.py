@@ -60,11 +60,12 @@ def segment_encoder(
 
     Returns:
         (P, S, K, width) float32 if ``pool``, else (P, S, N, width) in the order of ``rows``, 0 past the last segment.
-        Differentiable in ``parameters`` and ``columns``; gradients recompute the pass and keep only its inputs. On a
-        GPU, the kernel computes what needs no gradient, torch's operators and the other segment operators the rest.
+        Differentiable once in ``parameters`` and ``columns``; gradients recompute the pass and keep only its inputs. On
+        a GPU, the kernel computes what needs no gradient, torch's operators and the other segment operators the rest.
 
     Raises:
-        TypeError, ValueError: a wrong dtype, shape, row, offset or option.
+        NotImplementedError: a second derivative.
+        TypeError, ValueError: a wrong dtype, shape or option, on the CPU a wrong row or offset.
 
     Equivalent to::
 

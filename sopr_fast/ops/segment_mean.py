@@ -20,7 +20,7 @@ def segment_mean(x: Tensor, offsets: Tensor) -> Tensor:
         (G, E) float32. Differentiable in x.
 
     Raises:
-        TypeError, ValueError: a wrong dtype, shape or offsets that do not ascend from 0 to T.
+        TypeError, ValueError: a wrong dtype or shape, on the CPU offsets that do not ascend from 0 to T.
 
     Equivalent to::
 

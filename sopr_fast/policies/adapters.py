@@ -36,6 +36,7 @@ def as_policies(policies: Any, *, states_count: int | None = None, action_count:
       all); a file of several policies adds them all, under the name with "-000", "-001", …
 
     Raises:
+        FileNotFoundError, ImportError: no such file, or the extra that reads it is not installed.
         TypeError, ValueError: what is no policy, no policies at all, names that are not strings or not
             distinct, a file that cannot be read, an array whose rows are not the states'.
     """

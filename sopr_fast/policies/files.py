@@ -45,8 +45,8 @@ def load(
     where two would be equal, those of a stack with "-000", "-001", … behind.
 
     Args:
-        stochastic: act by the distribution, in `.npz`, `.zip`, `.d3` and `.pkl`; an actor of theirs without one is
-            refused.
+        stochastic: act by the distribution, in `.npz`, `.zip`, `.d3`, d3rlpy's `.pt` and `.pkl`; an actor of theirs
+            without one is refused. What a library opens, with `trust`, acts as that library does by default.
         states_count: rows of the user's data, checked against arrays of actions.
         action_count: discrete actions, for files that return indices.
         trust: run code that is in the file. Anyone who can write the file can then do what you can do.

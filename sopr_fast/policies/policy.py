@@ -55,8 +55,8 @@ class Policy(ABC):
     def sample(self, states: Tensor, generator: torch.Generator | None = None, source: Tensor | None = None) -> Tensor:
         """(N, dim_a): one drawn action a state, one-hot if discrete; a deterministic policy's own action.
 
-        A torch distribution that the policy returned draws from torch's global generator, seeded meanwhile and then set
-        back; other threads must not draw from it at that time, unless by this method.
+        A torch distribution, that a policy returned or that an `Actor` makes, draws from torch's global generator,
+        seeded meanwhile and then set back; other threads must not draw from it at that time, unless by this method.
         """
         output = self.output(states, source)
         if output.density() is None:

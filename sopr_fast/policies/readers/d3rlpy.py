@@ -59,7 +59,7 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: Options) ->
         kind, params = config["config"]["type"], config["config"]["params"]
     except (KeyError, TypeError) as error:
         raise ValueError("no algorithm in its settings") from error
-    module, last, head = _parts(kind, params)
+    module, last, head = _parts(kind)
     if kind in _VALUES and (params.get("n_critics") != 1 or _typed(params, "q_func_factory")[0] != "mean"):
         raise RefusedError(f"{kind} with several or distributional critics")
     try:
@@ -86,7 +86,7 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: Options) ->
     )
 
 
-def _parts(kind: str, params: dict[str, Any]) -> tuple[str, str, str]:
+def _parts(kind: str) -> tuple[str, str, str]:
     """The module that acts, its last layer, and what that gives."""
     if kind in _TANH:
         return "policy", "_mu", "action"
