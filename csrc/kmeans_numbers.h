@@ -32,9 +32,10 @@ SOPR_INLINE float integer_scale_of(float largest, int64_t count) {
     return ldexpf(1, shift < 126 ? shift : 126);
 }
 
-// The nearest integer to a scaled number. In one product the two factors may leave float32.
+// The nearest integer to a scaled number, 0 if that is not finite. In one product the two factors may leave float32.
 SOPR_INLINE int64_t as_integer(float x, float scale, float to_integer) {
-    return int64_t(rintf(x * scale * to_integer));
+    const float number = rintf(x * scale * to_integer);
+    return fabsf(number) < 0x1p62f ? int64_t(number) : 0;
 }
 
 struct ClusteringDraw {
