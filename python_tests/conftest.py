@@ -1,3 +1,6 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import operators
 import pytest
 import torch
@@ -58,3 +61,22 @@ def set_default_dtype():
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def undisturbed_draws():
+    """A thread that draws from torch's global generator all the while, and must get what it would get alone."""
+    done, drawn = threading.Event(), []
+
+    def draw():
+        while not done.is_set():
+            drawn.append(torch.rand(1))
+
+    torch.manual_seed(0)
+    with ThreadPoolExecutor(1) as pool:
+        drawing = pool.submit(draw)
+        yield
+        done.set()
+        drawing.result()
+    generator = torch.Generator().manual_seed(0)
+    assert all(torch.equal(torch.rand(1, generator=generator), number) for number in drawn)
