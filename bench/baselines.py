@@ -2,14 +2,14 @@
 
 Run i gives every method seed i and the same training, validation and test policies. Which those are, `--test` says:
 "random" splits the 50 snapshots into 30, 10 and 10 as bench/quality.py does; "first" and "last" ask for the run's first
-or last ten snapshots, which act unlike, or score beyond, all that training sees; "I" and "II" are the paper's test
-sets, in every run, beside its own training and validation policies (bench.paper's split.json) and the log that `--log`
-says. SOPR and NearestPolicy learn from the training policies' returns, the others from logged rewards, and SOPR with a
-critic or estimates from both.
+or last ten snapshots, which act unlike, or score beyond, all that training sees; "paper" asks for both of the paper's
+test sets at once, in every run, beside its own training and validation policies (bench.paper's split.json) and the log
+that `--log` says. SOPR and NearestPolicy learn from the training policies' returns, the others from logged rewards, and
+SOPR with a critic or estimates from both.
 
     python bench/baselines.py --data FOLDER --out out/baselines.json
     python bench/baselines.py --data FOLDER --out out/first.json --test first --methods SOPR-T SOPR-T+critic BehaviourQ
-    python bench/baselines.py --data FOLDER --out out/set-I.json --test I --log medium
+    python bench/baselines.py --data out/paper/small/* --out out/paper.json --test paper --log full-replay
 
 Writes the file after every method and goes on from it; beside it a markdown table (.md) and a plot (.png).
 """
@@ -50,7 +50,7 @@ from sopr_fast.metrics import kendall, regret_at_k, spearman
 from sopr_fast.policies import load as load_policies
 from sopr_fast.ranker import ForeignPolicyWarning
 
-PAPER_TESTS = ("I", "II")
+MEASURES = ("spearman", "kendall", "regret@1", "regret@3")
 LABELS = {
     "SOPR-T": "SOPR-T",
     "SOPR-T, shrinkage 0": "SOPR-T, shrinkage 0",
@@ -71,11 +71,8 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     for expected in (UncertainEstimateWarning, ForeignPolicyWarning):
         warnings.simplefilter("ignore", expected)
-    split_of = read_splits(options.data, options.test, options.log)
-    log = options.data / "logs" / f"{options.log}.hdf5" if options.test in PAPER_TESTS else log_of(options.data)
-    states, transitions = np.asarray(load_states(log)), load(log)
     settings = {key: getattr(options, key) for key in ("test", "discount", "subset_size", "clusters", "steps")}
-    if options.test in PAPER_TESTS:
+    if options.test == "paper":
         settings["log"] = options.log
     results = json.loads(options.out.read_text()) if options.out.exists() else {"settings": settings, "runs": []}
     if results["settings"] != settings:
@@ -83,20 +80,33 @@ def main() -> None:
     for run in results["runs"]:
         if run["method"] in options.methods and run.get("updates", options.updates) != options.updates:
             raise SystemExit(f"{options.out} holds runs of {run['method']} with --updates {run['updates']}")
-    done = {(run["run"], run["method"]) for run in results["runs"]}
-    for i in range(options.runs):
-        split = split_of(i)
-        for method in options.methods:
-            if (i, method) in done:
-                continue
+    done = {(run["data"], run["run"], run["method"]) for run in results["runs"]}
+    for folder in options.data:
+        missing = [
+            (i, method)
+            for i in range(options.runs)
+            for method in options.methods
+            if (folder.name, i, method) not in done
+        ]
+        if not missing:
+            continue
+        split_of = read_splits(folder, options.test, options.log)
+        log = folder / "logs" / f"{options.log}.hdf5" if options.test == "paper" else log_of(folder)
+        states, transitions = np.asarray(load_states(log)), load(log)
+        for i, method in missing:
+            split = split_of(i)
             start = time.perf_counter()
             measure = _sopr if method.startswith("SOPR") else _baseline
             found, more = measure(method, split, states, transitions, options, i)
             seconds = time.perf_counter() - start
             for row, scores in found.items():
-                judged = _judge(split.test_returns, scores)
-                results["runs"].append(judged | {"run": i, "method": row, "seconds": seconds} | more)
-                print(table(results["runs"][-1:]).splitlines()[-1], flush=True)
+                judged = {name: _judge(split.test_returns[part], scores[part]) for name, part in split.sets.items()}
+                for name, part in split.sets.items() if "curve" in more else ():
+                    judged[name]["converged"] = _converged(more["curve"], scores, part)
+                run = {"data": folder.name, "run": i, "method": row, "seconds": seconds, "judged": judged}
+                results["runs"].append(run | more)
+                agreement = ", ".join(f"{name} {found['spearman']:.3f}" for name, found in judged.items())
+                print(f"{folder.name}, run {i}, {row}: Spearman {agreement}; {seconds:.0f} s", flush=True)
             _write(options.out, results)
     print(table(results["runs"]))
     options.out.with_suffix(".md").write_text(table(results["runs"]) + "\n")
@@ -110,27 +120,32 @@ class Split(NamedTuple):
     train_returns: np.ndarray
     validation_returns: np.ndarray
     test_returns: np.ndarray
+    sets: dict[str, slice]
 
 
 def read_splits(folder: Path, test: str, log: str) -> Callable[[int], Split]:
     """What run i trains with, validates with and asks for."""
-    if test not in PAPER_TESTS:
+    if test != "paper":
         policies, returns, _ = read_set(folder)
-        return lambda run: _chosen(policies, returns, divide(len(policies), test, run))
+        return lambda run: _chosen(policies, returns, divide(len(policies), test, run), test)
     parts = json.loads((folder / "split.json").read_text())
     policies = {f"sac-{i}": policy for i, policy in enumerate(load_policies(folder / "policies.npz"))}
     returns = read_return_means(folder / "returns.csv")
-    split = _chosen(policies, returns, [parts[part] for part in ("train", "validation", "test_set_2")])
-    if test == "I":
-        offline = folder / "test_set_1" / log
-        asked = {f"offline-{i}": policy for i, policy in enumerate(load_policies(offline / "policies.npz"))}
-        split = split._replace(test=asked, test_returns=read_return_means(offline / "returns.csv"))
+    split = _chosen(policies, returns, [parts[part] for part in ("train", "validation", "test_set_2")], "II")
+    offline = folder / "test_set_1" / log
+    first = {f"offline-{i}": policy for i, policy in enumerate(load_policies(offline / "policies.npz"))}
+    split = split._replace(
+        test=first | split.test,
+        test_returns=np.append(read_return_means(offline / "returns.csv"), split.test_returns),
+        sets={"I": slice(len(first)), "II": slice(len(first), None)},
+    )
     return lambda run: split
 
 
-def _chosen(policies: dict, returns: np.ndarray, parts: Sequence[Sequence[int]]) -> Split:
+def _chosen(policies: dict, returns: np.ndarray, parts: Sequence[Sequence[int]], test: str) -> Split:
     names = list(policies)
-    return Split(*({names[i]: policies[names[i]] for i in part} for part in parts), *(returns[part] for part in parts))
+    chosen = ({names[i]: policies[names[i]] for i in part} for part in parts)
+    return Split(*chosen, *(returns[part] for part in parts), sets={test: slice(None)})
 
 
 def divide(count: int, test: str, run: int) -> list[np.ndarray]:
@@ -143,7 +158,6 @@ def divide(count: int, test: str, run: int) -> list[np.ndarray]:
 
 
 def _judge(returns: np.ndarray, scores: np.ndarray) -> dict:
-    scores = np.asarray(scores, float)
     return {
         "spearman": spearman(returns, scores),
         "kendall": kendall(returns, scores),
@@ -215,43 +229,52 @@ def _baseline(method, split, states, transitions, options, seed) -> tuple[dict[s
     more |= {key: value for key, value in found.to_dict()["diagnostics"].items() if key in kept}
     curve = found.diagnostics.get("curve", {})
     if "values" in curve:
-        agreement = [spearman(values, found.values) for values in curve["values"]]
-        more["curve"] = {"seconds": curve["seconds"], "updates": curve["updates"], "spearman_to_final": agreement}
-        more["converged"] = converged(curve["seconds"], agreement)
+        more["curve"] = {key: np.asarray(curve[key]).tolist() for key in ("seconds", "updates", "values")}
     more["timings"] = found.timings
     more["peak_gigabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return {method: found.values}, more
 
 
-def converged(seconds: list[float], agreement: list[float], enough: float = 0.95) -> float:
-    """Seconds from which on the order stays within a Spearman of `enough` of the final one."""
-    late = [i for i, value in enumerate(agreement) if not value >= enough]
-    return seconds[min(late[-1] + 1, len(seconds) - 1)] if late else seconds[0]
+def _converged(curve: dict, final: np.ndarray, part: slice, enough: float = 0.95) -> float:
+    """Seconds from which on the order of the part stays within a Spearman of `enough` of the final one."""
+    late = [i for i, values in enumerate(curve["values"]) if not spearman(values[part], final[part]) >= enough]
+    return curve["seconds"][min(late[-1] + 1, len(curve["seconds"]) - 1) if late else 0]
 
 
 def table(runs: list[dict]) -> str:
-    lines = [
-        "| | runs | updates | Spearman | worst | Kendall | regret@1 | regret@3 | seconds | to a settled order |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for method, label in LABELS.items():
-        mine = [run for run in runs if run["method"] == method]
-        if mine:
-            values = {
-                key: np.array([run[key] for run in mine]) for key in ("spearman", "kendall", "regret@1", "regret@3")
-            }
-            numbers = [
-                values["spearman"].mean(),
-                values["spearman"].min(),
-                *(values[k].mean() for k in list(values)[1:]),
-            ]
-            seconds = np.median([run["seconds"] for run in mine])
-            settled = [run["converged"] for run in mine if "converged" in run]
-            settled = f"{np.median(settled):.0f}" if settled else ""
-            updates = f"{mine[0]['updates']:,}" if "updates" in mine[0] else ""
-            shown = [f"{len(mine)}", updates, *(f"{x:.3f}" for x in numbers), f"{seconds:.0f}", settled]
-            lines.append(f"| {label} | {' | '.join(shown)} |")
-    return "\n".join(lines)
+    """Of every set that was asked for; the Spearman of each folder where there are several."""
+    folders = sorted({run["data"] for run in runs})
+    folders = folders if len(folders) > 1 else []
+    blocks = []
+    for name in runs[0]["judged"]:
+        measures = ["Spearman", *folders, "worst", "Kendall", "regret@1", "regret@3"]
+        lines = [[name, "runs", "updates", *measures, "seconds", "to a settled order"]]
+        lines.append(["---"] * len(lines[0]))
+        for method, label in LABELS.items():
+            mine = [run for run in runs if run["method"] == method]
+            if not mine:
+                continue
+            judged = [run["judged"][name] for run in mine]
+            values = {key: np.array([found[key] for found in judged]) for key in MEASURES}
+            orders = values["spearman"]
+            by_folder = [orders[[run["data"] == folder for run in mine]] for folder in folders]
+            means = [orders, *by_folder, orders.min(keepdims=True), *(values[key] for key in MEASURES[1:])]
+            lines.append(
+                [
+                    label,
+                    f"{len(mine)}",
+                    f"{mine[0]['updates']:,}" if "updates" in mine[0] else "",
+                    *(f"{each.mean():.3f}" if len(each) else "" for each in means),
+                    _median_seconds([run["seconds"] for run in mine]),
+                    _median_seconds([found["converged"] for found in judged if "converged" in found]),
+                ]
+            )
+        blocks.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
+    return "\n\n".join(blocks)
+
+
+def _median_seconds(seconds: list[float]) -> str:
+    return f"{np.median(seconds):.0f}" if seconds else ""
 
 
 def _plot(runs: list[dict], path: Path) -> None:
@@ -259,17 +282,27 @@ def _plot(runs: list[dict], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         return
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    names = list(runs[0]["judged"])
+    figure = Figure(figsize=(5.2 + 3.4 * len(names), 3.6), layout="constrained")
+    *panels, right = figure.subplots(1, len(names) + 1, sharey=True)
     methods = [method for method in LABELS if any(run["method"] == method for run in runs)][::-1]
+    folders = sorted({run["data"] for run in runs})
     for place, method in enumerate(methods):
-        mine = [run for run in runs if run["method"] == method]
-        left.plot([run["spearman"] for run in mine], [place] * len(mine), "oC0", alpha=0.6)
-        right.plot([run["seconds"] for run in mine], [place] * len(mine), "oC0", alpha=0.6)
-    left.set_yticks(range(len(methods)), [LABELS[method] for method in methods])
-    left.set(xlabel="Spearman, unseen policies", xlim=(None, 1.02))
+        for run in (run for run in runs if run["method"] == method):
+            color = f"C{folders.index(run['data'])}"
+            for ax, name in zip(panels, names, strict=True):
+                ax.plot(run["judged"][name]["spearman"], place, "o", color=color, alpha=0.6)
+            right.plot(run["seconds"], place, "o", color=color, alpha=0.6)
+    panels[0].set_yticks(range(len(methods)), [LABELS[method] for method in methods])
+    for ax, name in zip(panels, names, strict=True):
+        ax.set_xlabel(f"Spearman, Test Set {name}" if len(names) > 1 else "Spearman, unseen policies")
+        ax.set_xlim(None, 1.02)
     right.set(xlabel="seconds", xscale="log")
-    for ax in (left, right):
+    if len(folders) > 1:
+        for i, folder in enumerate(folders):
+            right.plot([], [], "o", color=f"C{i}", label=folder)
+        figure.legend(loc="outside upper center", ncols=len(folders))
+    for ax in (*panels, right):
         ax.grid(alpha=0.3)
     figure.savefig(path, dpi=130)
 
@@ -282,12 +315,12 @@ def _write(path: Path, results: dict) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="a folder of bench.paper")
+    parser.add_argument("--data", type=Path, nargs="+", required=True, help="folders of bench.paper, or alike")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=3)
-    tests = ("random", "first", "last", *PAPER_TESTS)
+    tests = ("random", "first", "last", "paper")
     parser.add_argument("--test", choices=tests, default="random", help="which policies are unseen")
-    parser.add_argument("--log", choices=LOGS, default="full-replay", help="of --test I and II")
+    parser.add_argument("--log", choices=LOGS, default="full-replay", help="of --test paper")
     methods = [method for method in LABELS if method != "SOPR-T, shrinkage 0"]
     parser.add_argument("--methods", nargs="*", choices=methods, default=methods)
     parser.add_argument("--discount", type=float, default=0.99)

@@ -2,12 +2,14 @@
 
 import csv
 import json
+import shutil
 import sys
 
 import baselines
 import h5py
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 from sopr_fast.baselines import NearestPolicy
 from sopr_fast.policies import load
@@ -44,45 +46,80 @@ def folder(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("test", ["I", "II"])
-def test_the_papers_test_sets(folder, test, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def run(folder, tmp_path, monkeypatch):
+    """Runs the script on folders, and reads what it wrote."""
     out = tmp_path / "out.json"
-    methods = "NearestPolicy ImportanceWeighting --updates 5 --runs 2 --threads 1"
-    command = f"baselines.py --data {folder} --out {out} --test {test} --log medium --methods {methods}"
-    monkeypatch.setattr(sys, "argv", command.split())
-    baselines.main()
-    runs = json.loads(out.read_text())["runs"]
+
+    def run(more, *folders):
+        data = " ".join(map(str, folders or [folder]))
+        command = f"baselines.py --data {data} --out {out} --test paper --log medium --threads 1 {more}"
+        monkeypatch.setattr(sys, "argv", command.split())
+        baselines.main()
+        return json.loads(out.read_text())["runs"], out.with_suffix(".md").read_text()
+
+    return run
+
+
+def test_the_papers_test_sets(folder, run):
+    runs, _ = run("--methods NearestPolicy ImportanceWeighting FQE --updates 5 --runs 2")
     assert [(run["run"], run["method"]) for run in runs] == [
-        (i, method) for i in (0, 1) for method in ("NearestPolicy", "ImportanceWeighting")
+        (i, method) for i in (0, 1) for method in ("NearestPolicy", "ImportanceWeighting", "FQE")
     ]
     online = dict(enumerate(load(folder / "policies.npz")))
     offline = {str(i): policy for i, policy in enumerate(load(folder / "test_set_1/medium/policies.npz"))}
-    train, asked = ({str(i): online[i] for i in SPLIT[part]} for part in ("train", "test_set_2"))
+    train, second = ({str(i): online[i] for i in SPLIT[part]} for part in ("train", "test_set_2"))
     known = NearestPolicy(train, RETURNS[SPLIT["train"]])
     states = folder / "logs/medium.hdf5"
-    nearest = known.estimate({f"x{name}": p for name, p in (offline if test == "I" else asked).items()}, states)
-    expected = OFFLINE_RETURNS if test == "I" else RETURNS[SPLIT["test_set_2"]]
-    for run in runs:
-        assert run["returns"] == expected.tolist()
-        if run["method"] == "NearestPolicy":
-            assert run["scores"] == nearest.values.tolist()
-    heads, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in out.with_suffix(".md").open())
-    assert heads[:3] == ["", "runs", "updates"]
-    assert [row[:3] for row in rows] == [["return of the nearest policy", "2", ""], ["importance weighting", "2", "5"]]
-    assert all(len(row) == len(heads) for row in rows)
+    asked = {"I": (offline, OFFLINE_RETURNS), "II": (second, RETURNS[SPLIT["test_set_2"]])}
+    for name, (policies, returns) in asked.items():
+        nearest = known.estimate({f"x{i}": policy for i, policy in policies.items()}, states).values
+        for found in runs:
+            judged = found["judged"][name]
+            assert judged["returns"] == returns.tolist()
+            assert judged["spearman"] == pytest.approx(spearmanr(judged["scores"], returns).statistic, nan_ok=True)
+            assert ("converged" in judged) == (found["method"] == "FQE")
+            if found["method"] == "NearestPolicy":
+                assert judged["scores"] == nearest.tolist()
 
 
-def test_runs_with_other_updates_are_not_mixed(folder, tmp_path, monkeypatch):
-    out = tmp_path / "out.json"
+def cells(block):
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in block.splitlines()]
 
-    def run(methods, updates):
-        command = f"baselines.py --data {folder} --out {out} --test II --log medium --threads 1 --methods {methods}"
-        monkeypatch.setattr(sys, "argv", [*command.split(), "--updates", str(updates), "--runs", "1"])
-        baselines.main()
-        return [(run["method"], run.get("updates")) for run in json.loads(out.read_text())["runs"]]
 
-    done = [("NearestPolicy", None), ("ImportanceWeighting", 5)]
-    assert run("NearestPolicy ImportanceWeighting", 5) == done
+def test_table_of_two_sets_and_folders(folder, run):
+    other = folder.parent / "walker"
+    shutil.copytree(folder, other)
+    run("--methods NearestPolicy --runs 2")
+    runs, text = run("--methods NearestPolicy ImportanceWeighting --updates 5 --runs 2", folder, other)
+    assert sorted((run["data"], run["method"], run["run"]) for run in runs) == sorted(
+        (data, method, i)
+        for data in ("hopper", "walker")
+        for method in ("NearestPolicy", "ImportanceWeighting")
+        for i in (0, 1)
+    )
+    for name, block in zip(("I", "II"), text.split("\n\n"), strict=True):
+        heads, _, *rows = cells(block)
+        assert heads[:7] == [name, "runs", "updates", "Spearman", "hopper", "walker", "worst"]
+        assert [row[:3] for row in rows] == [
+            ["return of the nearest policy", "4", ""],
+            ["importance weighting", "4", "5"],
+        ]
+        nearest, weighted = ([float(cell) for cell in row[3:7]] for row in rows)
+        once = next(run["judged"][name]["spearman"] for run in runs if run["method"] == "NearestPolicy")
+        assert nearest == pytest.approx([once] * 4, abs=1e-3, nan_ok=True)
+        each = [run["judged"][name]["spearman"] for run in runs if run["method"] == "ImportanceWeighting"]
+        mean = np.mean(each)
+        assert weighted == pytest.approx([mean, mean, mean, min(each)], abs=1e-3)
+
+
+def test_runs_with_other_updates_are_not_mixed(run):
+    def done(methods, updates):
+        runs, _ = run(f"--methods {methods} --updates {updates} --runs 1")
+        return [(run["method"], run.get("updates")) for run in runs]
+
+    both = [("NearestPolicy", None), ("ImportanceWeighting", 5)]
+    assert done("NearestPolicy ImportanceWeighting", 5) == both
     with pytest.raises(SystemExit, match="holds runs of ImportanceWeighting with --updates 5"):
-        run("NearestPolicy ImportanceWeighting", 6)
-    assert run("NearestPolicy FQE", 6) == [*done, ("FQE", 6)]
+        done("NearestPolicy ImportanceWeighting", 6)
+    assert done("NearestPolicy FQE", 6) == [*both, ("FQE", 6)]
