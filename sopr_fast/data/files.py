@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .hdf5 import read_hdf5, unreadable
+from .errors import unreadable
+from .hdf5 import read_hdf5
 
 _NUMBERED = re.compile(r"(.+?)[._]?\[?(\d+)\]?")  # observations_0, observations.0, observations[0]
 

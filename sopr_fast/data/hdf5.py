@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from .errors import unreadable
+
 
 def read_hdf5(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
     """The arrays of a file by their path inside it; of those not wanted, empty ones in their place.
@@ -20,22 +22,9 @@ def read_hdf5(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
     """
     wanted, arrays = set(wanted), {}
     with open_hdf5(path) as file:
-        for key in _datasets(file):
+        for key in datasets(file):
             arrays[key] = _read(path, key, file[key]) if key in wanted else np.empty(0)
     return arrays
-
-
-def find_dataset(path: Path, file: Any, keys: tuple[str, ...]) -> str:
-    """The first of `keys` that the open file has.
-
-    Raises:
-        ValueError: it has none.
-    """
-    found = _datasets(file)
-    for key in keys:
-        if key in found:
-            return key
-    raise ValueError(f"{path}: no array {' or '.join(map(repr, keys))}, found {listed(found)}")
 
 
 @contextmanager
@@ -59,21 +48,8 @@ def open_hdf5(path: Path, **options: Any):
         raise unreadable(f"{path}: damaged, cut short, or not an HDF5 file", error) from error
 
 
-def unreadable(verdict: str, error: Exception) -> Exception:
-    """A ValueError of what reading raised, but a MemoryError where memory did not suffice."""
-    if isinstance(error, MemoryError):
-        return MemoryError(f"{verdict}, or larger than the memory that is free: {error}")
-    return ValueError(f"{verdict}: {error}")
-
-
-def listed(names: Iterable[Any]) -> str:
-    """The first names of what was found, for an error."""
-    names = [str(name) for name in names]
-    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return ", ".join(names[:10]) + more or "nothing"
-
-
-def _datasets(file: Any) -> list[str]:
+def datasets(file: Any) -> list[str]:
+    """The paths of the arrays inside an open file."""
     found: list[str] = []
     file.visititems(lambda name, item: found.append(name) if hasattr(item, "dtype") else None)
     return found

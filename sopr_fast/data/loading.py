@@ -8,20 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from .files import READERS, read_folder
-from .hdf5 import listed
+from .keys import KEYS, find_key
 from .minari import find_minari, read_minari
 from .transitions import Transitions
 
-# What each array is called by us, d4rl, Minari and Gymnasium; the first that is there is taken.
-KEYS = {
-    "states": ("observations", "states"),
-    "actions": ("actions",),
-    "rewards": ("rewards",),
-    "next_states": ("next_observations", "next_states"),
-    "terminals": ("terminals", "terminations", "terminated"),
-    "timeouts": ("timeouts", "truncations", "truncated"),
-    "log_probs": ("infos/action_log_probs", "log_probs"),
-}
 _NEEDED = ("states", "actions", "rewards")
 
 
@@ -89,11 +79,9 @@ def from_mapping(arrays: Mapping[str, Any], where: str, max_episode_steps: int |
     Raises:
         TypeError, ValueError: beginning with `where`, as `Transitions.from_arrays`, or what is missing.
     """
-    found = {part: next((key for key in keys if key in arrays), None) for part, keys in KEYS.items()}
     for part in _NEEDED:
-        if found[part] is None:
-            wanted = " or ".join(map(repr, KEYS[part]))
-            raise ValueError(f"{where}: no array {wanted}, found {listed(arrays)}")
-    names = {part: key for part, key in found.items() if key is not None}
+        find_key(part, arrays, where)
+    found = {part: [key for key in keys if key in arrays] for part, keys in KEYS.items()}
+    names = {part: keys[0] for part, keys in found.items() if keys}
     given = {part: arrays[key] for part, key in names.items()}
     return Transitions.from_arrays(**given, max_episode_steps=max_episode_steps, where=where, names=names)

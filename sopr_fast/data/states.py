@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 
 from .files import READERS, read_npy
-from .hdf5 import listed
+from .keys import KEYS, find_key
 from .minari import find_minari, read_minari_states
 from .stored import FlatStates, SlicedStates, StoredStates, check_table, stored_in_hdf5
 from .transitions import Transitions
-
-KEYS = ("observations", "states")
 
 
 def load_states(path: str | os.PathLike) -> np.ndarray | StoredStates:
@@ -36,7 +34,7 @@ def load_states(path: str | os.PathLike) -> np.ndarray | StoredStates:
         return read_minari_states(dataset)
     path = Path(path)
     if path.is_dir():
-        path = next((file for key in KEYS if (file := path / f"{key}.npy").is_file()), path)
+        path = next((file for key in KEYS["states"] if (file := path / f"{key}.npy").is_file()), path)
     if path.suffix not in (".npy", *READERS):
         raise ValueError(f"{path}: expected states in a file of .npy, {', '.join(READERS)}, or a Minari dataset")
     if not path.is_file():
@@ -44,12 +42,9 @@ def load_states(path: str | os.PathLike) -> np.ndarray | StoredStates:
     if path.suffix == ".npy":
         return _stored_in_npy(path)
     if path.suffix in (".hdf5", ".h5"):
-        return stored_in_hdf5(path, KEYS)
-    arrays = READERS[path.suffix](path, KEYS)
-    key = next((key for key in KEYS if key in arrays), None)
-    if key is None:
-        raise ValueError(f"{path}: no array {' or '.join(map(repr, KEYS))}, found {listed(arrays)}")
-    return arrays[key]
+        return stored_in_hdf5(path)
+    arrays = READERS[path.suffix](path, KEYS["states"])
+    return arrays[find_key("states", arrays, path)]
 
 
 def as_states(states: Any) -> np.ndarray | StoredStates:

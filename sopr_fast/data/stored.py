@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .hdf5 import find_dataset, open_hdf5
+from .hdf5 import datasets, open_hdf5
+from .keys import find_key
 
 _PIECE_BYTES = 8 << 20
 _NEAR_BYTES = 4096  # reading over a smaller gap costs less than another read
@@ -128,14 +129,14 @@ class Hdf5States(StoredStates):
             yield lambda start, stop: read_slice(dataset, start, stop, self.name)
 
 
-def stored_in_hdf5(path: Path, keys: tuple[str, ...]) -> StoredStates:
-    """The first of `keys` in a file, read as its layout allows.
+def stored_in_hdf5(path: Path) -> StoredStates:
+    """The states of a file, read as its layout allows.
 
     Raises:
-        TypeError, ValueError: damaged, none of the keys in it, not (rows, columns) of numbers.
+        TypeError, ValueError: damaged, without states, not (rows, columns) of numbers.
     """
     with open_hdf5(path) as file:
-        key = find_dataset(path, file, keys)
+        key = find_key("states", datasets(file), path)
         dataset, name = file[key], f"{path}: {key!r}"
         offset = dataset.id.get_offset()
         if offset is not None and file.userblock_size == 0 and dataset.external is None:
