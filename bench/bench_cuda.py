@@ -18,7 +18,7 @@ from peers.loop import ReleasedModel
 from peers.packed import PackedModel
 
 from sopr_fast import Subsets, ops
-from sopr_fast.model import from_released
+from sopr_fast.released import from_released
 from sopr_fast.subsets import Drawing
 
 try:

@@ -13,7 +13,7 @@ from peers.bucketed import BucketedModel
 from peers.loop import ReleasedModel
 from peers.packed import PackedModel
 
-from sopr_fast.model import from_released
+from sopr_fast.released import from_released
 
 TORCH = f"torch {torch.__version__.partition('+')[0]}"
 

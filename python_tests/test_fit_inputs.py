@@ -8,8 +8,8 @@ from problems import TINY, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
 from sopr_fast import Config, Subsets
-from sopr_fast.inputs import check_returns
 from sopr_fast.policies import Probabilities
+from sopr_fast.returns import check_returns
 
 QUICK = dataclasses.replace(TINY, steps=2, subsets=2)
 GAINS = training_gains(5)

@@ -19,12 +19,12 @@ from . import __main__ as installation
 from ._version import __version__
 from .config import Config
 from .files import check_place
-from .inputs import read_returns
 from .policies import Policy, as_policies
 from .policies import load as load_policies
 from .policies.actor import ACTIVATIONS
 from .ranker import load, rank
 from .ranking import Ranking, figure_class
+from .returns import read_returns
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import numbers
 from dataclasses import dataclass
 from typing import Any
+
+from .checks import check_integer, check_number
 
 _CHOICES = {
     "loss": ("pairwise", "listwise", "mse"),
@@ -147,25 +147,3 @@ class Config:
         if unknown := sorted(set(values) - known):
             raise ValueError(f"unknown option {', '.join(unknown)}")
         return cls(**values)
-
-
-def check_integer(name: str, value: Any, least: int) -> int:
-    """The integer, Python's or numpy's, as Python's.
-
-    Raises:
-        ValueError: it is none, or less than `least`.
-    """
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be an integer, {least} or more, got {value!r}")
-    return int(value)
-
-
-def check_number(name: str, value: Any) -> float:
-    """The number, Python's or numpy's, as Python's.
-
-    Raises:
-        ValueError: it is none, not finite, or below 0.
-    """
-    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be a finite number, 0 or more, got {value!r}")
-    return float(value)

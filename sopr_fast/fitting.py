@@ -15,16 +15,17 @@ import torch
 from torch import Tensor
 
 from . import losses
-from .config import Config, check_integer
+from .checks import check_integer
+from .config import Config
 from .data.states import as_states
 from .devices import check_device
 from .features import CriticColumns, read_features
 from .files import check_checkpoint
-from .inputs import check_returns
 from .model import ScoringModel
 from .policies import Layout, Policy, as_policies, check_fit, collect, probe
 from .progress import progress_bar
 from .ranker import Ranker
+from .returns import check_returns
 from .scoring import score_grid
 from .subsets import Drawing, Subsets
 from .timing import Timings

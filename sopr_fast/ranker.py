@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ._version import __version__
-from .config import Config, check_integer, check_number
+from .checks import check_integer, check_number
+from .config import Config
 from .data.states import as_states, has_rows
 from .data.stored import StoredStates
 from .devices import check_device

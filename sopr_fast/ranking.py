@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .inputs import check_returns
+from .returns import check_returns
 
 if TYPE_CHECKING:
     import matplotlib.axes

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import ops
-from .config import check_integer
+from .checks import check_integer
 from .data.states import as_states, read_rows
 from .data.stored import StoredStates
 from .files import load_tensors, save_tensors

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from ..data import load
-from ..inputs import check_returns
 from ..metrics import policy_distances
 from ..policies import as_policies, collect, probe
+from ..returns import check_returns
 from ..timing import Timings
 from .estimates import Estimates
 from .options import Options

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from ..config import check_integer, check_number
+from ..checks import check_integer, check_number
 
 
 class Options:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..config import check_integer
+from ..checks import check_integer
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._native import threads, torch_on_one_thread
-from ..config import check_integer
+from ..checks import check_integer
 from .actor import Actor
 from .output import Output
 from .policy import Policy

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from sopr_fast.inputs import read_returns
+from sopr_fast.returns import read_returns
 
 NAMES = ["a", "b", "12"]
 
