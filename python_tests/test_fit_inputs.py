@@ -215,11 +215,11 @@ def test_kinds_of_states_and_actions_are_as_good(change, tmp_path):
 
 def test_rank_refuses_what_the_model_was_not_made_for():
     ranker = fit()
-    with pytest.raises(ValueError, match="states have 3 features, the model was trained on 4"):
+    with pytest.raises(ValueError, match="states have 3 columns, the model was trained on 4"):
         ranker.rank(ladder([0.3]), log(dim=3))
     with pytest.raises(ValueError, match="there are 100 states: the model was trained on subsets of that size"):
         ranker.rank(ladder([0.3]), log(100))
-    with pytest.raises(ValueError, match="states have 3 features, the model was trained on 4"):
+    with pytest.raises(ValueError, match="states have 3 columns, the model was trained on 4"):
         ranker.rank(ladder([0.3]), subsets=Subsets.draw(log(dim=3), 1, size=128, clusters=8))
     twins = list(ladder([0.3, 0.4]).values())
     for twin in twins:

@@ -132,14 +132,15 @@ def fit(
     validated = None if validation is None else _check_validation(validation, len(log), config)
     fingerprint = _label_fingerprint(config, seed, names, labels, validated)
     check_same_run(checkpoint, begun, [fingerprint])
-    known = None if features is None else read_features(features, names)
-    known_validated = None
+    training_features = None if features is None else read_features(features, names)
+    validation_features = None
     if validated and features is not None:
         _check_names(trained, validated[0])
-        known_validated = read_features(features, [policy.name for policy in validated[0]])
-        if known_validated.shape[1] != known.shape[1]:
+        validation_features = read_features(features, [policy.name for policy in validated[0]])
+        if validation_features.shape[1] != training_features.shape[1]:
             raise ValueError(
-                f"validation policies have {known_validated.shape[1]} features each, training policies {known.shape[1]}"
+                f"validation policies have {validation_features.shape[1]} features each, "
+                f"training policies {training_features.shape[1]}"
             )
     with timings.stage("drawing"):
         remedy = ": choose fewer with Config(subset_size=..., clusters=...)"
@@ -158,10 +159,10 @@ def fit(
                 "unlike them a candidate acts",
                 stacklevel=2,
             )
-        judged = None
+        critic_columns = None
         if critic is not None:
-            judged = CriticColumns.fitted(critic, drawing.states, columns[: len(trained)], layout)
-            columns = judged.append(drawing.states, columns, layout)
+            critic_columns = CriticColumns.fitted(critic, drawing.states, columns[: len(trained)], layout)
+            columns = critic_columns.append(drawing.states, columns, layout)
     with timings.stage("clustering"):
         subsets = drawing.to(device).cluster(
             config.clusters,
@@ -170,22 +171,24 @@ def fit(
             progress=progress,
         )
     with timings.stage("training"):
-        data = _data_fingerprint(drawing, columns, known, known_validated)
-        columns, known, known_validated = (x if x is None else x.to(device) for x in (columns, known, known_validated))
+        data = _data_fingerprint(drawing, columns, training_features, validation_features)
+        columns, training_features, validation_features = (
+            x if x is None else x.to(device) for x in (columns, training_features, validation_features)
+        )
         model, history = train(
             subsets,
             columns[: len(trained)],
             objective,
-            features=known,
+            features=training_features,
             validation=validated
-            and _validation(validated, columns[len(trained) :], known_validated, config, mean, scale),
+            and _validation(validated, columns[len(trained) :], validation_features, config, mean, scale),
             config=config,
             seed=seed,
             checkpoint=checkpoint,
             fingerprint=[fingerprint, data],
             progress=progress,
         )
-    scores = _mean_scores(model, subsets, columns[: len(trained)], known)
+    scores = _mean_scores(model, subsets, columns[: len(trained)], training_features)
     if config.loss == "mse":
         return_mean, return_scale = mean - scale * float(scores.mean()), scale
     else:
@@ -207,7 +210,7 @@ def fit(
         seed=seed,
         return_mean=return_mean,
         return_scale=return_scale,
-        critic_columns=judged,
+        critic_columns=critic_columns,
         timings=timings,
     )
 

@@ -29,7 +29,7 @@ class ScoringModel(nn.Module):
     """Maps a policy's columns on clustered states to a score, one for each (policy, subset).
 
     Args:
-        input_dim: features of a state and of what the model sees of a policy there, together.
+        input_dim: columns of a state and of what the model sees of a policy there, together.
         config: shapes and options.
         feature_count: numbers known of each policy, added to its cluster vectors by a linear map.
         seed: of the initial weights, those that torch's own modules draw from its global generator so seeded.
@@ -78,8 +78,8 @@ class ScoringModel(nn.Module):
         low = Tokens(states, columns, rows, offsets)
         clusters = self._encode(LOW, low, rng, precision, projection=projection)  # (P, S, K, E)
         if features is not None:
-            known = self.features((features - self.feature_mean) / self.feature_scale)
-            clusters = clusters + known[:, None, None]
+            standardised = (features - self.feature_mean) / self.feature_scale
+            clusters = clusters + self.features(standardised)[:, None, None]
         return self._score(clusters, offsets, rng, precision)
 
     def _score(self, clusters: Tensor, offsets: Tensor, rng: Tensor | None, precision: str) -> Tensor:

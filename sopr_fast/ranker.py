@@ -144,8 +144,8 @@ class Ranker:
         drawn = (clustered or drawing).to("cpu")
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
         policies = as_policies(candidates, states_count=drawn.states_count, action_count=action_count)
-        known = self._known(features, [policy.name for policy in policies])
-        judged = self._judged(critic)
+        features = self._check_features(features, [policy.name for policy in policies])
+        critic_columns = self._check_critic(critic)
         arrays = [policy.name for policy in policies if isinstance(policy, ArrayPolicy)]
         same_log = not arrays or self._is_training_log(log, subsets)
         if shrinkage and not same_log:
@@ -183,10 +183,10 @@ class Ranker:
             for tile in tiles:
                 with timings.stage("policies"):
                     columns = act(policies[tile]) if acted is None else acted[tile]
-                    if judged is not None:
-                        columns = judged.append(drawn.states, columns, self.layout)
+                    if critic_columns is not None:
+                        columns = critic_columns.append(drawn.states, columns, self.layout)
                 with timings.stage("encoding"):
-                    of_tile = None if known is None else known[tile]
+                    of_tile = None if features is None else features[tile]
                     scores.append(score_grid(model, clustered, columns, precision=precision, features=of_tile))
                 bar.update(len(columns))
         with timings.stage("encoding"):
@@ -217,13 +217,13 @@ class Ranker:
         Raises:
             OSError: it cannot be written there.
         """
-        known = self.training_policies
+        training = self.training_policies
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         tensors |= {
-            "training_policies.states": known.states,
-            "training_policies.source": known.source,
-            "training_policies.columns": known.columns,
-            "training_policies.scores": known.scores,
+            "training_policies.states": training.states,
+            "training_policies.source": training.source,
+            "training_policies.columns": training.columns,
+            "training_policies.scores": training.scores,
         }
         if self.critic_columns is not None:
             tensors |= {"critic.mean": self.critic_columns.mean, "critic.scale": self.critic_columns.scale}
@@ -237,7 +237,7 @@ class Ranker:
             "layout": self.layout.to_dict(),
             "state_dim": self.state_dim,
             "states_count": self.subsets.states_count if self.subsets is not None else None,
-            "training_policies": known.names,
+            "training_policies": training.names,
             "seed": self.seed,
             "return_mean": self.return_mean,
             "return_scale": self.return_scale,
@@ -267,10 +267,10 @@ class Ranker:
     def _is_training_log(self, log: np.ndarray | StoredStates | None, subsets: int | Subsets | None) -> bool:
         if log is None:
             return subsets is self.subsets or not isinstance(subsets, Subsets)
-        known = self.training_policies
-        return has_rows(log, known.source.numpy(), known.states.numpy())
+        training = self.training_policies
+        return has_rows(log, training.source.numpy(), training.states.numpy())
 
-    def _known(self, features: Mapping[str, Any] | None, names: list[str]) -> Tensor | None:
+    def _check_features(self, features: Mapping[str, Any] | None, names: list[str]) -> Tensor | None:
         """(P, F), or None for a model without features."""
         count = self.model.feature_count
         if features is None or not count:
@@ -281,25 +281,25 @@ class Ranker:
                     else "this model was trained without features: give none"
                 )
             return None
-        known = read_features(features, names)
-        if known.shape[1] != count:
-            raise ValueError(f"policy {names[0]!r} has {known.shape[1]} features, the model was trained with {count}")
-        return known
+        found = read_features(features, names)
+        if found.shape[1] != count:
+            raise ValueError(f"policy {names[0]!r} has {found.shape[1]} features, the model was trained with {count}")
+        return found
 
-    def _judged(self, critic: Callable[[Tensor, Tensor], Any] | None) -> CriticColumns | None:
-        judged = self.critic_columns
-        if judged is None:
+    def _check_critic(self, critic: Callable[[Tensor, Tensor], Any] | None) -> CriticColumns | None:
+        columns = self.critic_columns
+        if columns is None:
             if critic is not None:
                 raise ValueError("this model was trained without a critic: give none")
             return None
-        judged = judged if critic is None else replace(judged, critic=critic)
-        if judged.critic is None:
+        columns = columns if critic is None else replace(columns, critic=critic)
+        if columns.critic is None:
             raise ValueError("this model was trained with a critic, which no file keeps: give critic=")
-        return judged
+        return columns
 
     def _check_dim(self, dim: int) -> None:
         if dim != self.state_dim:
-            raise ValueError(f"states have {dim} features, the model was trained on {self.state_dim}")
+            raise ValueError(f"states have {dim} columns, the model was trained on {self.state_dim}")
 
     def _check_clusters(self, count: int) -> None:
         """Only a model that sorts the scores of the clusters is of their number."""
@@ -362,7 +362,7 @@ def load(path: str | os.PathLike, *, device: torch.device | str = "cpu") -> Rank
 
 
 def _restored(tensors: dict[str, Tensor], description: dict[str, Any]) -> Ranker:
-    weights, known, subsets, critic = by_prefix(tensors, "model", "training_policies", "subsets", "critic")
+    weights, training, subsets, critic = by_prefix(tensors, "model", "training_policies", "subsets", "critic")
     layout = Layout.from_dict(description["layout"])
     input_dim = description["state_dim"] + layout.width + len(critic.get("mean", ()))
     model = ScoringModel(input_dim, Config.from_dict(description["config"]), description["feature_count"])
@@ -371,7 +371,7 @@ def _restored(tensors: dict[str, Tensor], description: dict[str, Any]) -> Ranker
         model,
         layout=layout,
         state_dim=description["state_dim"],
-        training_policies=TrainingPolicies(description["training_policies"], **known),
+        training_policies=TrainingPolicies(description["training_policies"], **training),
         subsets=Subsets(**subsets, states_count=description["states_count"]) if subsets else None,
         history=description["history"],
         seed=description["seed"],
