@@ -6,7 +6,6 @@ Both take a few policies at a time and compute them again in the backward pass, 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -14,13 +13,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from .reference import encoder_shapes
+from .reference import AFTER_ATTENTION, AFTER_FEED_FORWARD, INSIDE_FEED_FORWARD, encoder_tensors
 from .segment_attention import segment_attention
 from .segment_dropout import segment_dropout
 from .segment_mean import segment_mean
 
 _TOKENS_AT_ONCE = 1 << 16
-_AFTER_ATTENTION, _INSIDE_FEED_FORWARD, _AFTER_FEED_FORWARD = 1, 2, 3  # sites in csrc/philox.h
 _log = logging.getLogger(__name__)
 
 
@@ -46,10 +44,7 @@ def segment_encoder(
     """See `ops.segment_encoder`, whose arguments and result these are; always in fp32."""
     _log.info("segment_encoder runs composed of torch operators on %s, %s", columns.device, columns.dtype)
     inputs = states.shape[1] + columns.shape[2]
-    shapes = encoder_shapes(inputs, width, layers, feedforward, project)
-    pieces = parameters.split([math.prod(shape) for shape in shapes])
-    weights = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
-    projection, weights = weights[: 2 * project], weights[2 * project :]
+    projection, stack = encoder_tensors(parameters, inputs, width, layers, feedforward, project)
 
     def encode(x: Tensor, segments: Tensor, base: int) -> Tensor:
         def drop(x: Tensor, layer: int, site: int) -> Tensor:
@@ -57,16 +52,15 @@ def segment_encoder(
                 x, segments, probability=dropout, rng=rng, level=level, layer=layer, site=site, segment_base=base
             )  # fmt: skip
 
-        for i in range(layers):
-            w = weights[12 * i : 12 * i + 12]
+        for i, w in enumerate(stack):
             q, k, v = functional.linear(x, w[0], w[1]).view(len(x), 3, heads, -1).unbind(1)
             mixed = segment_attention(
                 q, k, v, segments, dropout=dropout, rng=rng, level=level, layer=i, segment_base=base
             )
             mixed = functional.linear(mixed.reshape(len(x), width), w[2], w[3])
-            x = functional.layer_norm(x + drop(mixed, i, _AFTER_ATTENTION), (width,), w[4], w[5])
-            inner = drop(functional.linear(x, w[6], w[7]).relu(), i, _INSIDE_FEED_FORWARD)
-            inner = drop(functional.linear(inner, w[8], w[9]), i, _AFTER_FEED_FORWARD)
+            x = functional.layer_norm(x + drop(mixed, i, AFTER_ATTENTION), (width,), w[4], w[5])
+            inner = drop(functional.linear(x, w[6], w[7]).relu(), i, INSIDE_FEED_FORWARD)
+            inner = drop(functional.linear(inner, w[8], w[9]), i, AFTER_FEED_FORWARD)
             x = functional.layer_norm(x + inner, (width,), w[10], w[11])
         return x
 
@@ -92,7 +86,7 @@ def mlp_encoder(
         for i, (widen, narrow) in enumerate(stack):
             inner = segment_dropout(
                 widen(x), segments, probability=dropout, rng=rng, level=level, layer=i,
-                site=_INSIDE_FEED_FORWARD, segment_base=base,
+                site=INSIDE_FEED_FORWARD, segment_base=base,
             )  # fmt: skip
             x = narrow(inner.relu())
         return x

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+# The sites of dropout in csrc/philox.h.
+ATTENTION_WEIGHTS, AFTER_ATTENTION, INSIDE_FEED_FORWARD, AFTER_FEED_FORWARD = range(4)
 _WORD = 0xFFFFFFFF
 
 
@@ -102,7 +104,9 @@ def segment_attention(
 ) -> Tensor:
     """See `ops.segment_attention`."""
     scale = q.shape[2] ** -0.5 if scale is None else scale
-    drop = functools.partial(_drop, rng=rng, probability=dropout, level=level, layer=layer, site=0, heads=q.shape[1])
+    drop = functools.partial(
+        _drop, rng=rng, probability=dropout, level=level, layer=layer, site=ATTENTION_WEIGHTS, heads=q.shape[1]
+    )
     parts = [q[:0]]
     for g, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):
         queries, keys, values = (x[begin:end].transpose(0, 1)[None] for x in (q, k, v))  # (1, H, L, D)
@@ -207,6 +211,17 @@ def encoder_shapes(
     return [(width, inputs), (width,)] * project + (attention + feed) * layers
 
 
+def encoder_tensors(
+    parameters: Tensor, inputs: int, width: int, layers: int, feedforward: int, project: bool
+) -> tuple[list[Tensor], list[list[Tensor]]]:
+    """The tensors of `encoder_shapes` in flat parameters: the projection's, none without, and the 12 of every layer."""
+    shapes = encoder_shapes(inputs, width, layers, feedforward, project)
+    pieces = parameters.split([math.prod(shape) for shape in shapes])
+    tensors = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+    first = 2 * project
+    return tensors[:first], [tensors[i : i + 12] for i in range(first, len(tensors), 12)]
+
+
 def segment_encoder(
     states: Tensor,
     columns: Tensor,
@@ -228,8 +243,8 @@ def segment_encoder(
 ) -> Tensor:
     """See `ops.segment_encoder`; `precision` is whatever the tensors have."""
     policies, subsets, clusters = len(columns), len(rows), offsets.shape[1] - 1
-    shapes = encoder_shapes(states.shape[1] + columns.shape[2], width, layers, feedforward, project)
-    tensors = [t.view(shape) for t, shape in zip(parameters.split([math.prod(s) for s in shapes]), shapes, strict=True)]
+    inputs = states.shape[1] + columns.shape[2]
+    projection, stack = encoder_tensors(parameters, inputs, width, layers, feedforward, project)
     pooled, tokens = [], []
     for s in range(subsets):
         bounds = offsets[s].tolist()
@@ -240,12 +255,12 @@ def segment_encoder(
             mine = rows[s, begin:end].long()
             x = torch.cat([states[mine].expand(policies, -1, -1), columns[:, mine]], -1)  # (P, L, ds + dc)
             segments = segment_base + (torch.arange(policies, device=rows.device) * subsets + s) * clusters + k
-            left = list(tensors)
             if project:
-                x = torch.relu(x @ left.pop(0).T + left.pop(0))
-            for layer in range(layers):
+                weight, bias = projection
+                x = torch.relu(x @ weight.T + bias)
+            for layer, tensors in enumerate(stack):
                 drop = functools.partial(_drop, segments, rng=rng, probability=dropout, level=level, layer=layer)
-                x = _encoder_layer(x, heads, drop, *left[12 * layer : 12 * layer + 12])
+                x = _encoder_layer(x, heads, drop, *tensors)
             pooled.append(x.mean(1))
             tokens.append(x)
         tokens.append(columns.new_zeros(policies, rows.shape[1] - bounds[-1], width))
@@ -262,11 +277,11 @@ def _encoder_layer(x, heads, drop, w_in, b_in, w_out, b_out, g1, b1, w_up, b_up,
     attended = []
     for begin in range(0, length, 1024):  # a long segment needs no L x L matrix
         weights = torch.softmax(q[:, :, begin : begin + 1024] * scale @ k.mT, -1)
-        attended.append(drop(weights, site=0, begin=begin, heads=heads) @ v)
+        attended.append(drop(weights, site=ATTENTION_WEIGHTS, begin=begin, heads=heads) @ v)
     y = torch.cat(attended, 2).transpose(1, 2).reshape(x.shape)
-    x = torch.layer_norm(x + drop(y @ w_out.T + b_out, site=1), (width,), g1, b1)
-    y = drop(torch.relu(x @ w_up.T + b_up), site=2) @ w_down.T + b_down
-    return torch.layer_norm(x + drop(y, site=3), (width,), g2, b2)
+    x = torch.layer_norm(x + drop(y @ w_out.T + b_out, site=AFTER_ATTENTION), (width,), g1, b1)
+    y = drop(torch.relu(x @ w_up.T + b_up), site=INSIDE_FEED_FORWARD) @ w_down.T + b_down
+    return torch.layer_norm(x + drop(y, site=AFTER_FEED_FORWARD), (width,), g2, b2)
 
 
 def _drop(segments, x, *, site, rng, probability, level, layer, begin=0, heads=0):
