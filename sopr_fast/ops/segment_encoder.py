@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import NamedTuple, get_type_hints
 
 import numpy as np
 import torch
@@ -15,6 +16,21 @@ from .library import call, call_cpu, check_tensor, define, once, one_device
 from .reference import encoder_shapes
 
 _log = logging.getLogger(__name__)
+
+
+class Options(NamedTuple):
+    """What the operators take behind their tensors; see `segment_encoder`."""
+
+    width: int
+    layers: int
+    heads: int
+    feedforward: int
+    project: bool
+    pool: bool
+    dropout: float
+    level: int
+    segment_base: int
+    precision: str
 
 
 def segment_encoder(
@@ -77,7 +93,8 @@ def segment_encoder(
     columns = check_tensor("columns", columns, torch.float32, "P", len(states), "dc")
     rows = check_tensor("rows", rows, torch.int32, "S", "N")
     offsets = check_tensor("offsets", offsets, torch.int32, len(rows), "K + 1")
-    _check_options(width, layers, heads, feedforward, dropout, precision)
+    options = Options(width, layers, heads, feedforward, project, pool, dropout, level, segment_base, precision)
+    _check_options(options)
     inputs = states.shape[1] + columns.shape[2]
     if not project and inputs != width:
         raise ValueError(f"without project, the {inputs} inputs must be as many as the width {width}")
@@ -87,43 +104,27 @@ def segment_encoder(
         rng = check_tensor("rng", rng, torch.int64, 2)
     if offsets.shape[1] < 1:
         raise ValueError("offsets must have at least one column")
-    options = {
-        "width": width,
-        "layers": layers,
-        "heads": heads,
-        "feedforward": feedforward,
-        "project": project,
-        "pool": pool,
-        "dropout": dropout,
-        "level": level,
-        "segment_base": segment_base,
-        "precision": precision,
-    }
     tensors = (states, columns, rows, offsets, parameters)
     device = one_device("segment_encoder", *tensors, rng)
     if device.type == "cuda" and _native._cuda is not None:
         if torch.is_grad_enabled() and (columns.requires_grad or parameters.requires_grad):
-            return composed.segment_encoder(*tensors, rng=rng, **options)
+            return composed.segment_encoder(*tensors, rng=rng, **options._asdict())
         if precision == "bf16":
             _log.info("segment_encoder: bf16 is computed in fp32 on a GPU")
-    return _segment_encoder(*tensors, rng, *options.values())
+    return _segment_encoder(*tensors, rng, *options)
 
 
-def _check_options(width, layers, heads, feedforward, dropout, precision) -> None:
-    for name, value, least in [
-        ("width", width, 1),
-        ("layers", layers, 0),
-        ("heads", heads, 1),
-        ("feedforward", feedforward, 1),
-    ]:
+def _check_options(options: Options) -> None:
+    for name, least in [("width", 1), ("layers", 0), ("heads", 1), ("feedforward", 1)]:
+        value = getattr(options, name)
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
-    if width % heads:
-        raise ValueError(f"heads must divide the width, got {heads} heads for width {width}")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be in [0, 1), got {dropout}")
-    if precision not in ("fp32", "bf16"):
-        raise ValueError(f"precision must be 'fp32' or 'bf16', got {precision!r}")
+    if options.width % options.heads:
+        raise ValueError(f"heads must divide the width, got {options.heads} heads for width {options.width}")
+    if not 0 <= options.dropout < 1:
+        raise ValueError(f"dropout must be in [0, 1), got {options.dropout}")
+    if options.precision not in ("fp32", "bf16"):
+        raise ValueError(f"precision must be 'fp32' or 'bf16', got {options.precision!r}")
 
 
 def _check_rows(states: Tensor, columns: Tensor, rows: Tensor, offsets: Tensor, *_) -> None:
@@ -138,28 +139,10 @@ def _check_rows(states: Tensor, columns: Tensor, rows: Tensor, offsets: Tensor, 
         raise ValueError(f"rows must be in [0, {count}), the states; found {row.min()} and {row.max()} among them")
 
 
-def _parameter_struct(
-    module,
-    states,
-    columns,
-    rows,
-    offsets,
-    parameters,
-    rng,
-    width,
-    layers,
-    heads,
-    feedforward,
-    project,
-    pool,
-    dropout,
-    level,
-    segment_base,
-    precision,
-    *,
-    out: Tensor | None,
-    **of_the_cpu,
-):
+def _parameter_struct(module, tensors, options: Options, *, out: Tensor | None, **of_the_cpu):
+    states, columns, rows, offsets, parameters, rng = tensors
+    fields = options._asdict()
+    bf16 = fields.pop("precision") == "bf16"
     return module.SegmentEncoder(
         states=states.data_ptr(),
         columns=columns.data_ptr(),
@@ -175,26 +158,18 @@ def _parameter_struct(
         column_width=columns.shape[2],
         subset_size=rows.shape[1],
         clusters=offsets.shape[1] - 1,
-        width=width,
-        layers=layers,
-        heads=heads,
-        feedforward=feedforward,
-        segment_base=segment_base,
-        dropout=dropout,
-        level=level,
-        project=project,
-        pool=pool,
-        bf16=precision == "bf16",
+        bf16=bf16,
+        **fields,
         **of_the_cpu,
     )
 
 
-def _cpu_arguments(tensors, options, *, out: Tensor | None, backward: bool):
+def _cpu_arguments(tensors, options: Options, *, out: Tensor | None, backward: bool):
     """The kernels' parameter struct, its workspace, and the tensor that must outlive both."""
     sizes = np.diff(tensors[3].numpy(), axis=1).ravel()
     order = torch.from_numpy(np.argsort(-sizes, kind="stable").astype(np.int32))
     of_the_cpu = {"order": order.data_ptr(), "longest": int(sizes.max(initial=0))}
-    arguments = _parameter_struct(_native._cpu, *tensors, *options, out=out, **of_the_cpu)
+    arguments = _parameter_struct(_native._cpu, tensors, options, out=out, **of_the_cpu)
     floats = _native._cpu.segment_encoder_workspace(arguments, backward, _native.threads())
     return arguments, tensors[1].new_empty(floats), order
 
@@ -207,7 +182,7 @@ def _contiguous(states, columns, rows, offsets, parameters, rng):
 def _forward(states, columns, rows, offsets, parameters, rng, *options) -> Tensor:
     tensors = _contiguous(states, columns, rows, offsets, parameters, rng)
     out = _fake(*tensors, *options)
-    arguments, workspace, _order = _cpu_arguments(tensors, options, out=out, backward=False)
+    arguments, workspace, _order = _cpu_arguments(tensors, Options(*options), out=out, backward=False)
     call_cpu("segment_encoder", arguments, workspace)
     return out
 
@@ -215,23 +190,23 @@ def _forward(states, columns, rows, offsets, parameters, rng, *options) -> Tenso
 def _forward_cuda(states, columns, rows, offsets, parameters, rng, *options) -> Tensor:
     tensors = _contiguous(states, columns, rows, offsets, parameters, rng)
     out = _fake(*tensors, *options)
-    arguments = _parameter_struct(_native._cuda, *tensors, *options, out=out)
+    arguments = _parameter_struct(_native._cuda, tensors, Options(*options), out=out)
     workspace = columns.new_empty(_native._cuda.segment_encoder_workspace(arguments))
     call("segment_encoder", columns.device, arguments, workspace)
     return out
 
 
 def _fake(states, columns, rows, offsets, parameters, rng, *options) -> Tensor:
-    width, pool = options[0], options[5]
-    tokens = offsets.shape[1] - 1 if pool else rows.shape[1]
-    return columns.new_empty(columns.shape[0], rows.shape[0], tokens, width)
+    options = Options(*options)
+    tokens = offsets.shape[1] - 1 if options.pool else rows.shape[1]
+    return columns.new_empty(columns.shape[0], rows.shape[0], tokens, options.width)
 
 
 def _backward_kernel(grad_out, columns_grad, states, columns, rows, offsets, parameters, rng, *options):
     tensors = _contiguous(states, columns, rows, offsets, parameters, rng)
     grad_out = grad_out.contiguous()
     grad_parameters, grad_columns = _fake_backward(grad_out, columns_grad, *tensors)
-    arguments, workspace, _order = _cpu_arguments(tensors, options, out=None, backward=True)
+    arguments, workspace, _order = _cpu_arguments(tensors, Options(*options), out=None, backward=True)
     call_cpu(
         "segment_encoder_backward",
         arguments,
@@ -249,10 +224,7 @@ def _fake_backward(grad_out, columns_grad, states, columns, rows, offsets, param
 
 
 _TENSORS = "Tensor states, Tensor columns, Tensor rows, Tensor offsets, Tensor parameters, Tensor? rng"
-_OPTIONS = (
-    "int width, int layers, int heads, int feedforward, bool project, bool pool, float dropout, int level, "
-    "int segment_base, str precision"
-)
+_OPTIONS = ", ".join(f"{kind.__name__} {name}" for name, kind in get_type_hints(Options).items())
 
 _segment_encoder_backward = define(
     f"segment_encoder_backward(Tensor grad_out, bool columns_grad, {_TENSORS}, {_OPTIONS}) -> (Tensor, Tensor)",
