@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -30,8 +29,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from paper.games import LOGS
-from paper.rollouts import read_return_means
-from quality import log_of, read_set
+from paper.scores import MEASURES, offline_policies, snapshots
+from workload import log_of, peak_megabytes, read_set
 
 import sopr_fast
 from sopr_fast.baselines import (
@@ -46,11 +45,9 @@ from sopr_fast.baselines import (
 from sopr_fast.config import Config
 from sopr_fast.data import load, load_states
 from sopr_fast.files import atomic_path
-from sopr_fast.metrics import kendall, regret_at_k, spearman
-from sopr_fast.policies import load as load_policies
+from sopr_fast.metrics import spearman
 from sopr_fast.ranker import ForeignPolicyWarning
 
-MEASURES = ("spearman", "kendall", "regret@1", "regret@3")
 LABELS = {
     "SOPR-T": "SOPR-T",
     "SOPR-T, shrinkage 0": "SOPR-T, shrinkage 0",
@@ -128,16 +125,16 @@ def read_splits(folder: Path, test: str, log: str) -> Callable[[int], Split]:
     if test != "paper":
         policies, returns, _ = read_set(folder)
         return lambda run: _chosen(policies, returns, divide(len(policies), test, run), test)
-    parts = json.loads((folder / "split.json").read_text())
-    policies = {f"sac-{i}": policy for i, policy in enumerate(load_policies(folder / "policies.npz"))}
-    returns = read_return_means(folder / "returns.csv")
-    split = _chosen(policies, returns, [parts[part] for part in ("train", "validation", "test_set_2")], "II")
-    offline = folder / "test_set_1" / log
-    first = {f"offline-{i}": policy for i, policy in enumerate(load_policies(offline / "policies.npz"))}
-    split = split._replace(
-        test=first | split.test,
-        test_returns=np.append(read_return_means(offline / "returns.csv"), split.test_returns),
-        sets={"I": slice(len(first)), "II": slice(len(first), None)},
+    online, (first, first_returns) = snapshots(folder), offline_policies(folder, log)
+    (train, train_returns), (validation, validation_returns), (second, second_returns) = online.values()
+    split = Split(
+        train,
+        validation,
+        first | second,
+        train_returns,
+        validation_returns,
+        np.append(first_returns, second_returns),
+        {"I": slice(len(first)), "II": slice(len(first), None)},
     )
     return lambda run: split
 
@@ -158,14 +155,8 @@ def divide(count: int, test: str, run: int) -> list[np.ndarray]:
 
 
 def _judge(returns: np.ndarray, scores: np.ndarray) -> dict:
-    return {
-        "spearman": spearman(returns, scores),
-        "kendall": kendall(returns, scores),
-        "regret@1": regret_at_k(returns, scores, 1),
-        "regret@3": regret_at_k(returns, scores, 3),
-        "scores": scores.tolist(),
-        "returns": returns.tolist(),
-    }
+    measured = {name: measure(returns, scores) for name, measure in MEASURES.items()}
+    return measured | {"scores": scores.tolist(), "returns": returns.tolist()}
 
 
 def _sopr(method, split, states, transitions, options, seed) -> tuple[dict[str, np.ndarray], dict]:
@@ -231,7 +222,7 @@ def _baseline(method, split, states, transitions, options, seed) -> tuple[dict[s
     if "values" in curve:
         more["curve"] = {key: np.asarray(curve[key]).tolist() for key in ("seconds", "updates", "values")}
     more["timings"] = found.timings
-    more["peak_gigabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    more["peak_megabytes"] = peak_megabytes()
     return {method: found.values}, more
 
 
@@ -258,7 +249,7 @@ def table(runs: list[dict]) -> str:
             values = {key: np.array([found[key] for found in judged]) for key in MEASURES}
             orders = values["spearman"]
             by_folder = [orders[[run["data"] == folder for run in mine]] for folder in folders]
-            means = [orders, *by_folder, orders.min(keepdims=True), *(values[key] for key in MEASURES[1:])]
+            means = [orders, *by_folder, orders.min(keepdims=True), *list(values.values())[1:]]
             lines.append(
                 [
                     label,

@@ -10,12 +10,12 @@ import time
 
 import pytest
 import torch
-from conftest import CLUSTERS, SIZE, actions_on, forward_gflop
 from peers import packed
 from peers.bucketed import BucketedModel
 from peers.kmeans import lloyd
 from peers.loop import ReleasedModel
 from peers.packed import PackedModel
+from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 
 from sopr_fast import Subsets, ops
 from sopr_fast.released import from_released

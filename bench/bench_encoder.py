@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import forward_gflop
 from peers.bucketed import BucketedModel
 from peers.loop import ReleasedModel
 from peers.packed import PackedModel
+from workload import forward_gflop
 
 from sopr_fast.released import from_released
 

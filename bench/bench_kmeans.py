@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import sklearn
 import torch
-from conftest import CLUSTERS, SIZE
 from sklearn.cluster import KMeans, kmeans_plusplus
+from workload import CLUSTERS, SIZE
 
 from sopr_fast import ops
 from sopr_fast.subsets import Drawing, Subsets

@@ -17,12 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from workload import CLUSTERS, SIZE, actions_on
 
 import sopr_fast
 from sopr_fast import Subsets, _native, example
-from sopr_fast.policies import as_policies, collect, probe
 
-SIZE, CLUSTERS = 16384, 256
 HOPELESS = 20  # times slower than sopr_fast
 _rows = pytest.StashKey[list]()
 
@@ -43,23 +42,6 @@ def subsets(states) -> Subsets:
 def columns(states, subsets) -> torch.Tensor:
     """(30, U, 6) actions of real policies."""
     return actions_on(subsets)
-
-
-def actions_on(subsets: Subsets) -> torch.Tensor:
-    """(30, U, 6) actions of real policies."""
-    policies = as_policies(dict(list(example.policies().items())[::-1][:30]), states_count=subsets.states_count)
-    layout = probe(policies, subsets.states, subsets.source)
-    return collect(policies, subsets.states, subsets.source, layout)
-
-
-def forward_gflop(subsets: Subsets) -> float:
-    """Multiplications and additions of one policy's forward pass on one of these very subsets, / 1e9."""
-    states, clusters, width = subsets.rows.shape[1], subsets.offsets.shape[1] - 1, 64
-    squares = float(subsets.offsets.diff(dim=1).double().square().sum(1).mean())
-    projection = 2 * states * 23 * width
-    low = 2 * (2 * states * (4 * width**2 + 2 * width * 128) + 4 * width * squares)
-    high = 6 * (2 * clusters * (4 * width**2 + 2 * width * 512) + 4 * width * clusters**2)
-    return (projection + low + high) / 1e9
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import argparse
 import json
 from pathlib import Path
 
-from quality import peak_megabytes
+from workload import peak_megabytes
 
 import sopr_fast
 from sopr_fast import Config, example

@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from quality import read_set
+from workload import read_set
 
 import sopr_fast
 from sopr_fast import Subsets

@@ -12,24 +12,20 @@ Writes the file after every run and goes on from it.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import resource
-import sys
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
+from workload import peak_megabytes, read_set
 
 import sopr_fast
-from sopr_fast import example
 from sopr_fast.config import Config
-from sopr_fast.data import load_states
 from sopr_fast.files import atomic_path
 from sopr_fast.metrics import policy_distance, regret_at_k, spearman
-from sopr_fast.policies import as_policies, collect, load, probe
+from sopr_fast.policies import as_policies, collect, probe
 from sopr_fast.ranker import ForeignPolicyWarning
 
 
@@ -128,12 +124,6 @@ def measure(policies, returns, states, config, split, seed, options) -> dict:
     }
 
 
-def peak_megabytes() -> int:
-    """The most memory this process has held."""
-    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit)
-
-
 def nearest_returns(train, test, returns, states) -> np.ndarray:
     """The return of the nearest training policy by action distance (Eq. 3), on 4,096 states."""
     sample = torch.from_numpy(np.ascontiguousarray(states[:: max(1, len(states) // 4096)], np.float32))
@@ -142,22 +132,6 @@ def nearest_returns(train, test, returns, states) -> np.ndarray:
     layout = probe(known, sample, source)
     columns = [collect(group, sample, source, layout).numpy() for group in (known, asked)]
     return returns[policy_distance(*columns)[1]]
-
-
-def read_set(folder: Path | None):
-    """Policies, returns (50,) and states of the embedded example, or of a folder as `bench.paper` makes."""
-    if folder is None:
-        return example.policies(), example.returns(), example.states()
-    with open(folder / "returns.csv") as file:
-        returns = np.array([float(row["return_mean"]) for row in csv.DictReader(file)])
-    policies = {policy.name: policy for policy in load(folder / "policies.npz")}
-    return policies, returns, np.asarray(load_states(log_of(folder)))
-
-
-def log_of(folder: Path) -> Path:
-    """The log beside the policies, where the run itself or `bench.paper` put it."""
-    replay = folder / "replay.hdf5"
-    return replay if replay.exists() else folder / "logs" / "full-replay.hdf5"
 
 
 def summary(runs: list[dict]) -> str:

@@ -26,7 +26,7 @@ from .offline import chosen_logs
 from .rollouts import read_return_means
 
 METHODS = ("SOPR-T", "SOPR-T, shrinkage 0", "nearest policy")
-_MEASURES = {
+MEASURES = {
     "spearman": spearman,
     "kendall": kendall,
     "regret@1": partial(regret_at_k, k=1),
@@ -40,7 +40,7 @@ def train_models(task: Task) -> list[Path]:
     """SOPR-T trained with every seed on every log's states, to `models/LOG-SEED.safetensors`."""
     torch.set_num_threads(task.threads)
     (task.folder / "models").mkdir(exist_ok=True)
-    scale, online = task.scale, _online(task)
+    scale, online = task.scale, snapshots(task.folder)
     config = Config(subset_size=scale.subset_size, clusters=scale.clusters, steps=scale.steps, subsets=scale.steps)
     products = []
     for log in chosen_logs(task):
@@ -69,39 +69,40 @@ def write_scores(task: Task) -> list[Path]:
     """Rank correlation and regret of every seed, test set and method, to `scores/LOG.csv`."""
     torch.set_num_threads(task.threads)
     (task.folder / "scores").mkdir(exist_ok=True)
-    products, online = [], _online(task)
+    products, online = [], snapshots(task.folder)
     for log in chosen_logs(task):
         product, begin = task.folder / "scores" / f"{log}.csv", time.monotonic()
         products.append(product)
         if is_made(product):
             continue
         transitions = sopr_fast.data.load(task.folder / "logs" / f"{log}.hdf5")
-        tests = {"I": _offline(task, log), "II": online["test_set_2"]}
+        tests = {"I": offline_policies(task.folder, log), "II": online["test_set_2"]}
         rows = []
         for seed in range(task.scale.score_seeds):
             ranker = sopr_fast.load(_model(task, log, seed))
             for test_set, (policies, returns) in tests.items():
                 for method, scores in _score(task, ranker, online["train"], policies, transitions, seed).items():
-                    judged = [measure(returns, scores) for measure in _MEASURES.values()]
+                    judged = [measure(returns, scores) for measure in MEASURES.values()]
                     rows.append((seed, test_set, method, *judged))
         with atomic_path(product) as temporary, temporary.open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["seed", "test_set", "method", *_MEASURES])
+            writer.writerow(["seed", "test_set", "method", *MEASURES])
             writer.writerows(rows)
         write_manifest(task, product, time.monotonic() - begin)
     return products
 
 
-def _online(task: Task) -> dict[str, Known]:
-    """The parts of the split."""
-    split = json.loads((task.folder / "split.json").read_text())
-    policies, returns = load(task.folder / "policies.npz"), read_return_means(task.folder / "returns.csv")
+def snapshots(game: Path) -> dict[str, Known]:
+    """A game's online policies: "train", "validation" and "test_set_2"."""
+    split = json.loads((game / "split.json").read_text())
+    policies, returns = load(game / "policies.npz"), read_return_means(game / "returns.csv")
     parts = ("train", "validation", "test_set_2")
     return {part: ({f"sac-{i}": policies[i] for i in split[part]}, returns[split[part]]) for part in parts}
 
 
-def _offline(task: Task, log: str) -> Known:
-    folder = task.folder / "test_set_1" / log
+def offline_policies(game: Path, log: str) -> Known:
+    """Test Set I of a game's log."""
+    folder = game / "test_set_1" / log
     policies = {f"offline-{i}": policy for i, policy in enumerate(load(folder / "policies.npz"))}
     return policies, read_return_means(folder / "returns.csv")
 
