@@ -252,7 +252,7 @@ def test_repeated_training_policies_count_once():
     columns = torch.tensor([0.0, 0.0, 1.0, 0.0, 3.0, 3.0]).reshape(6, 1, 1)
     known = TrainingPolicies(list("abcdef"), torch.zeros(1, 1), torch.zeros(1), columns, torch.zeros(6))
     assert known.distance_limit == 5  # twice the upper quartile of squared distances 1, 1 and 4
-    assert known.shrinkage(np.array([0.0, 1.0, 3.0])).tolist() == [0, 0.5, 0.75]
+    assert known.shrinkage(np.array([0.0, 1.0, 3.0, np.nan])).tolist() == [0, 0.5, 0.75, 0]
 
 
 def test_arrays_of_actions_follow_the_states(ranker, candidates):

@@ -108,40 +108,11 @@ def fit(
     if len(trained) < 2:
         raise ValueError(f"at least two training policies are needed, got {len(trained)}")
     names = [policy.name for policy in trained]
-    mean, scale = 0.0, 1.0
-    if preferences is not None:
-        if returns is not None:
-            raise ValueError("give returns or preferences, not both")
-        if config.loss != "pairwise":
-            raise ValueError(f"preferences need loss='pairwise', got {config.loss!r}")
-        targets = losses.check_preferences(preferences, names)
-        objective, labels = Objective.from_pairs(targets), targets.numpy()
-    else:
-        labels = check_returns(returns, names)
-        if labels.max() - labels.min() <= config.tie_margin:
-            raise ValueError("the returns of all training policies are equal: there is no order to learn")
-        if config.loss != "pairwise":
-            with np.errstate(over="ignore", invalid="ignore"):
-                mean, scale = float(labels.mean()), float(labels.std())
-            if not 0 < scale < np.inf:
-                raise ValueError(
-                    f"the returns' standard deviation comes to {scale:g}, which loss={config.loss!r} divides by: "
-                    "give them on another scale, or choose loss='pairwise'"
-                )
-        objective = Objective.from_returns(config, labels, mean, scale)
+    objective, labels, mean, scale = _objective(config, returns, preferences, names)
     validated = None if validation is None else _check_validation(validation, len(log), config)
     fingerprint = _label_fingerprint(config, seed, names, labels, validated)
     check_same_run(checkpoint, begun, [fingerprint])
-    training_features = None if features is None else read_features(features, names)
-    validation_features = None
-    if validated and features is not None:
-        _check_names(trained, validated[0])
-        validation_features = read_features(features, [policy.name for policy in validated[0]])
-        if validation_features.shape[1] != training_features.shape[1]:
-            raise ValueError(
-                f"validation policies have {validation_features.shape[1]} features each, "
-                f"training policies {training_features.shape[1]}"
-            )
+    training_features, validation_features = _read_all_features(features, trained, validated)
     with timings.stage("drawing"):
         remedy = ": choose fewer with Config(subset_size=..., clusters=...)"
         drawing = Drawing.draw(log, config.subsets, size=config.subset_size, seed=seed, remedy=remedy)
@@ -164,24 +135,22 @@ def fit(
             critic_columns = CriticColumns.fitted(critic, drawing.states, columns[: len(trained)], layout)
             columns = critic_columns.append(drawing.states, columns, layout)
     with timings.stage("clustering"):
-        subsets = drawing.to(device).cluster(
-            config.clusters,
-            iterations=config.kmeans_iterations,
-            restarts=config.kmeans_restarts,
-            progress=progress,
-        )
+        subsets = drawing.cluster_as(config, device, progress=progress)
     with timings.stage("training"):
         data = _data_fingerprint(drawing, columns, training_features, validation_features)
         columns, training_features, validation_features = (
             x if x is None else x.to(device) for x in (columns, training_features, validation_features)
         )
+        chosen_by = None
+        if validated:
+            validation_objective = Objective.from_returns(config, validated[1], mean, scale)
+            chosen_by = Validation(columns[len(trained) :], validated[1], validation_objective, validation_features)
         model, history = train(
             subsets,
             columns[: len(trained)],
             objective,
             features=training_features,
-            validation=validated
-            and _validation(validated, columns[len(trained) :], validation_features, config, mean, scale),
+            validation=chosen_by,
             config=config,
             seed=seed,
             checkpoint=checkpoint,
@@ -215,6 +184,32 @@ def fit(
     )
 
 
+def _objective(
+    config: Config, returns: Any, preferences: Any, names: list[str]
+) -> tuple[Objective, np.ndarray, float, float]:
+    """What training minimises, the labels it is of, and the mean and scale that returns are standardised by."""
+    mean, scale = 0.0, 1.0
+    if preferences is not None:
+        if returns is not None:
+            raise ValueError("give returns or preferences, not both")
+        if config.loss != "pairwise":
+            raise ValueError(f"preferences need loss='pairwise', got {config.loss!r}")
+        targets = losses.check_preferences(preferences, names)
+        return Objective.from_pairs(targets), targets.numpy(), mean, scale
+    labels = check_returns(returns, names)
+    if labels.max() - labels.min() <= config.tie_margin:
+        raise ValueError("the returns of all training policies are equal: there is no order to learn")
+    if config.loss != "pairwise":
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, scale = float(labels.mean()), float(labels.std())
+        if not 0 < scale < np.inf:
+            raise ValueError(
+                f"the returns' standard deviation comes to {scale:g}, which loss={config.loss!r} divides by: "
+                "give them on another scale, or choose loss='pairwise'"
+            )
+    return Objective.from_returns(config, labels, mean, scale), labels, mean, scale
+
+
 def _check_validation(
     validation: tuple[Any, Any], states_count: int, config: Config
 ) -> tuple[list[Policy], np.ndarray]:
@@ -231,6 +226,24 @@ def _check_validation(
     return policies, returns
 
 
+def _read_all_features(
+    features: Mapping[str, Any] | None, trained: list[Policy], validated: tuple[list[Policy], np.ndarray] | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """(M, F) of the training policies and (V, F) of those for validation."""
+    if features is None:
+        return None, None
+    of_training = read_features(features, [policy.name for policy in trained])
+    if validated is None:
+        return of_training, None
+    _check_names(trained, validated[0])
+    of_validation = read_features(features, [policy.name for policy in validated[0]])
+    if of_validation.shape[1] != of_training.shape[1]:
+        raise ValueError(
+            f"validation policies have {of_validation.shape[1]} features each, training policies {of_training.shape[1]}"
+        )
+    return of_training, of_validation
+
+
 def _check_names(trained: list[Policy], validated: list[Policy]) -> None:
     """Raises where one name stands for two policies, which features by name cannot tell apart."""
     by_name = {policy.name: policy for policy in trained}
@@ -240,18 +253,6 @@ def _check_names(trained: list[Policy], validated: list[Policy]) -> None:
                 f"a training and a validation policy are both named {policy.name!r}, so features by name cannot tell "
                 "them apart; name them in dicts"
             )
-
-
-def _validation(
-    validated: tuple[list[Policy], np.ndarray],
-    columns: Tensor,
-    features: Tensor | None,
-    config: Config,
-    mean: float,
-    scale: float,
-) -> Validation:
-    returns = validated[1]
-    return Validation(columns, returns, Objective.from_returns(config, returns, mean, scale), features)
 
 
 def _collect_all(policies: list[Policy], drawing: Drawing, layout: Layout, batch_size: int, progress: bool) -> Tensor:

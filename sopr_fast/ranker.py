@@ -140,8 +140,8 @@ class Ranker:
         timings = Timings()
         with timings.stage("drawing"):
             log = None if states is None else as_states(states)
-            drawing, clustered = self._subsets(log, subsets, seed)
-        drawn = (clustered or drawing).to("cpu")
+            given = self._subsets(log, subsets, seed)
+        drawn = given.to("cpu")
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
         policies = as_policies(candidates, states_count=drawn.states_count, action_count=action_count)
         features = self._check_features(features, [policy.name for policy in policies])
@@ -170,14 +170,10 @@ class Ranker:
             measured = [measure(policies[tile]) for tile in tiles]
             distances, nearest = (np.concatenate(parts) for parts in zip(*measured, strict=True))
         with timings.stage("clustering"):
-            if clustered is None:
-                clustered = drawing.to(device).cluster(
-                    self.config.clusters,
-                    iterations=self.config.kmeans_iterations,
-                    restarts=self.config.kmeans_restarts,
-                    progress=progress,
-                )
-            clustered = clustered.to(device)
+            if isinstance(given, Drawing):
+                clustered = given.cluster_as(self.config, device, progress=progress)
+            else:
+                clustered = given.to(device)
         scores = []
         with progress_bar(len(policies), "ranking", "policy", show=progress) as bar:
             for tile in tiles:
@@ -197,8 +193,7 @@ class Ranker:
         shares = None
         if shrinkage:
             shares = shrinkage * self.training_policies.shrinkage(distances)
-            shares[np.isnan(distances)] = 0
-            subset_scores += shares[:, None] * (self.training_policies.scores.numpy()[nearest, None] - subset_scores)
+            subset_scores = self.training_policies.draw(subset_scores, nearest, shares)
         ranking = Ranking(
             [policy.name for policy in policies],
             subset_scores,
@@ -248,21 +243,21 @@ class Ranker:
 
     def _subsets(
         self, log: np.ndarray | StoredStates | None, subsets: int | Subsets | None, seed: int
-    ) -> tuple[Drawing | None, Subsets | None]:
+    ) -> Drawing | Subsets:
         if isinstance(subsets, Subsets):
             if log is not None:
                 raise ValueError("give states or clustered subsets, not both")
             self._check_dim(subsets.state_dim)
             self._check_clusters(subsets.offsets.shape[1] - 1)
-            return None, subsets
+            return subsets
         if log is None:
             if self.subsets is None:
                 raise ValueError("no subsets are kept with this model: give states")
-            return None, self.subsets if subsets is None else self.subsets.take(check_integer("subsets", subsets, 1))
+            return self.subsets if subsets is None else self.subsets.take(check_integer("subsets", subsets, 1))
         count = 5 if subsets is None else subsets
         self._check_dim(log.shape[1])
         remedy = ": the model was trained on subsets of that size and needs at least as many states"
-        return Drawing.draw(log, count, size=self.config.subset_size, seed=seed, remedy=remedy), None
+        return Drawing.draw(log, count, size=self.config.subset_size, seed=seed, remedy=remedy)
 
     def _is_training_log(self, log: np.ndarray | StoredStates | None, subsets: int | Subsets | None) -> bool:
         if log is None:

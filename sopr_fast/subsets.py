@@ -12,6 +12,7 @@ from torch import Tensor
 
 from . import ops
 from .checks import check_integer
+from .config import Config
 from .data.states import as_states, read_rows
 from .data.stored import StoredStates
 from .files import load_tensors, save_tensors
@@ -165,6 +166,15 @@ class Drawing(_Tensors):
             torch.from_numpy(rows),
             len(log),
             torch.from_numpy(seeds),
+        )
+
+    def cluster_as(self, config: Config, device: torch.device, *, progress: bool) -> Subsets:
+        """Clustered on a device, with the options of a config."""
+        return self.to(device).cluster(
+            config.clusters,
+            iterations=config.kmeans_iterations,
+            restarts=config.kmeans_restarts,
+            progress=progress,
         )
 
     def cluster(self, clusters: int, *, iterations: int, restarts: int, progress: bool) -> Subsets:

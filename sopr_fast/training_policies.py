@@ -53,10 +53,16 @@ class TrainingPolicies:
         """The share distance / (distance + d) by which scores at these distances are drawn to that of the nearest.
 
         d is the median distance from one of them to its nearest other, repeats left out; where all act alike it is 0,
-        which leaves nothing to measure by, so all is 0.
+        which leaves nothing to measure by, so all is 0, as is that of a distance not known.
         """
         typical = float(np.median(self._apart))
-        return distances / (distances + typical) if typical > 0 else np.zeros(len(distances))
+        if not typical > 0:
+            return np.zeros(len(distances))
+        return np.where(np.isnan(distances), 0.0, distances / (distances + typical))
+
+    def draw(self, scores: np.ndarray, nearest: np.ndarray, shares: np.ndarray) -> np.ndarray:
+        """Scores (P, S), drawn by `shares` (P,) to those of the `nearest` (P,)."""
+        return scores + shares[:, None] * (self.scores.numpy()[nearest, None] - scores)
 
     @cached_property
     def _apart(self) -> np.ndarray:
