@@ -89,20 +89,12 @@ $(INSTALLED): .venv/tools constraints.txt $(PACKAGE)
 	rm -f .venv/installed-*
 	touch $@
 
-.venv/test: pyproject.toml constraints.txt | $(INSTALLED)
-	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[test,test-formats]'
-	touch $@
-
-.venv/peers: pyproject.toml constraints.txt | $(INSTALLED)
-	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[test-peers]'
-	touch $@
-
-.venv/paper: pyproject.toml constraints.txt | $(INSTALLED)
-	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[paper]'
-	touch $@
-
-.venv/bench: pyproject.toml constraints.txt | $(INSTALLED)
-	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[bench]'
+.venv/test: EXTRAS := test,test-formats
+.venv/peers: EXTRAS := test-peers
+.venv/paper: EXTRAS := paper
+.venv/bench: EXTRAS := bench
+.venv/test .venv/peers .venv/paper .venv/bench: pyproject.toml constraints.txt | $(INSTALLED)
+	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[$(EXTRAS)]'
 	touch $@
 
 build/sanitize/installed: $(INSTALLED) .venv/test
