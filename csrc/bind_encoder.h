@@ -32,7 +32,6 @@ inline void bind_segment_encoder(py::module_& m) {
                                        at<int32_t>(offsets),
                                        at<int32_t>(order),
                                        at<float>(parameters),
-                                       at<int64_t>(rng),
                                        at<float>(out),
                                        nullptr,
                                        policies,
@@ -47,9 +46,7 @@ inline void bind_segment_encoder(py::module_& m) {
                                        heads,
                                        feedforward,
                                        longest,
-                                       segment_base,
-                                       dropout,
-                                       level,
+                                       {at<int64_t>(rng), dropout, level, 0, 0, segment_base},
                                        project,
                                        pool,
                                        bf16};

@@ -120,15 +120,12 @@ struct SegmentEncoder {
     const int32_t* offsets;   // (S, K + 1)
     const int32_t* order;     // (S * K): s * K + k, longest segment first
     const float* parameters;  // as above
-    const int64_t* rng;       // (seed, step), or null: no dropout
     float* out;               // pool: (P, S, K, E), the mean of each segment; else (P, S, N, E), the tokens
     float* workspace;         // segment_encoder_workspace() floats
     int64_t policies, subsets, states_count, state_width, column_width, subset_size, clusters;
     int64_t width, layers, heads, feedforward;
     int64_t longest;  // segment
-    int64_t segment_base;
-    float dropout;
-    uint32_t level;
+    Dropout dropout;  // layer and site 0
     bool project, pool;
     bool bf16;  // operands of the layers' products, where the device has it
 };

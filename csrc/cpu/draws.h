@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/simd.h"
+#include "kernels.h"
 #include "philox.h"
 
 namespace sopr::SOPR_LEVEL {
@@ -42,7 +43,7 @@ inline void philox(Wide (*c)[4], uint32_t seed, uint32_t step) {
     }
 }
 
-// One site of one segment: which values it drops.
+// One site of one segment: which values it drops; none where the threshold is 0.
 struct Drops {
     uint32_t seed, step, segment, place, threshold;
     float scale;
@@ -67,6 +68,17 @@ struct Drops {
             for (int j = 0; j < 4; ++j) out[i].word[j] = (Word)((c[2 * i][j] & 0xFFFFFFFFu) | c[2 * i + 1][j] << 32);
     }
 };
+
+inline Drops drops_of(const Dropout& d, int64_t segment, uint32_t head = 0) {
+    const uint32_t threshold = dropout_threshold(d.probability);
+    if (!d.rng || !threshold) return {0, 0, 0, 0, 0, 1.0f};
+    return {uint32_t(d.rng[0]),
+            uint32_t(d.rng[1]),
+            uint32_t(d.segment_base + segment),
+            philox_place(d.level, d.layer, d.site, head),
+            threshold,
+            dropout_scale(d.probability)};
+}
 
 inline int64_t draws_row(int64_t columns) { return round_up(columns, 8); }
 

@@ -6,8 +6,6 @@
 namespace sopr::SOPR_LEVEL {
 namespace {
 
-bool drops(const SegmentEncoder& p) { return p.rng && dropout_threshold(p.dropout); }
-
 // Heads must be made of whole pairs.
 bool takes_bf16(const SegmentEncoder& p) { return kBf16 && p.bf16 && p.width / p.heads % 2 == 0; }
 
@@ -95,16 +93,7 @@ struct Place {
 };
 
 Segment segment_of(const SegmentEncoder& p, const Place& place) {
-    Segment segment{place.length, false, {0, 0, 0, 0, 0, 1.0f}};
-    if (!drops(p)) return segment;
-    segment.dropout = true;
-    segment.drops = {uint32_t(p.rng[0]),
-                     uint32_t(p.rng[1]),
-                     uint32_t(p.segment_base + place.number),
-                     philox_place(p.level, 0, 0, 0),
-                     dropout_threshold(p.dropout),
-                     dropout_scale(p.dropout)};
-    return segment;
+    return {place.length, drops_of(p.dropout, place.number)};
 }
 
 // Tokens (L, pitch), their columns from `ds + dc` on zero. Reads few rows ahead: they lie anywhere.

@@ -112,8 +112,7 @@ struct Scratch {
 // One segment.
 struct Segment {
     int64_t length;
-    bool dropout;
-    Drops drops;
+    Drops drops;  // of layer, site and head 0
     Drops at(uint32_t layer, uint32_t site, uint32_t head = 0) const {
         Drops d = drops;
         d.place |= philox_place(0, layer, site, head);

@@ -49,7 +49,7 @@ void attend(const Shape& s, const Segment& segment, uint32_t layer, const Tape& 
                     }
                     top[j] = peak;
                     total[j] += exponentials(column, count, peak);
-                    if (segment.dropout) drop(column, count, drops, query + j * kLanes, first);
+                    if (segment.drops.threshold) drop(column, count, drops, query + j * kLanes, first);
                 }
                 multiply({s.head,
                           width,
@@ -124,7 +124,7 @@ void attend_backward(const Shape& s, const Segment& segment, uint32_t layer, con
                     float *score = scores + j * kLanes, *grad = grads + j * kLanes;
                     const Float top = load(statistics + query + j * kLanes);
                     const Float inverse = load(statistics + tokens + query + j * kLanes);
-                    if (segment.dropout)
+                    if (segment.drops.threshold)
                         softmax_backward(score, grad, count, top, inverse, mean[j], drops, query + j * kLanes, first);
                     else
                         softmax_backward(score, grad, count, top, inverse, mean[j]);

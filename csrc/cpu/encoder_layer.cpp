@@ -55,7 +55,7 @@ void layer_forward(const Shape& s, const Segment& segment, uint32_t index, const
                    const Scratch& scratch, float* out) {
     const int64_t length = segment.length;
     uint16_t *draws1 = nullptr, *draws2 = nullptr;
-    if (segment.dropout) {
+    if (segment.drops.threshold) {
         draws1 = tape.draws1;
         draws2 = tape.draws2;
         segment.at(index, kAfterAttention).draw_rows(length, s.width, draws1);
@@ -70,7 +70,7 @@ void layer_forward(const Shape& s, const Segment& segment, uint32_t index, const
     add_norm(s, segment, layer.norm1, tape.x, scratch.branch, draws1, tape.middle, tape.hat1, tape.inverse1);
 
     apply(scratch, layer.up, length, s.width, s.feed, tape.middle, s.pitch, tape.hidden, s.feed_pitch, true);
-    if (segment.dropout) drop_rows(segment, s.feed, s.feed_pitch, tape.hidden, scratch.draws, tape.hidden);
+    if (segment.drops.threshold) drop_rows(segment, s.feed, s.feed_pitch, tape.hidden, scratch.draws, tape.hidden);
     apply(scratch, layer.down, length, s.feed, s.width, tape.hidden, s.feed_pitch, scratch.branch, s.pitch);
     add_norm(s, segment, layer.norm2, tape.middle, scratch.branch, draws2, out, tape.hat2, tape.inverse2);
 }
@@ -81,7 +81,7 @@ void layer_backward(const Shape& s, const Segment& segment, uint32_t index, cons
     float *grad = scratch.grad, *branch = scratch.branch;
 
     norm_backward(s, length, layer.norm2, tape.hat2, tape.inverse2, grad, to.norm2, to.norm2_bias);
-    if (segment.dropout)
+    if (segment.drops.threshold)
         drop_rows(segment, s.width, s.pitch, grad, tape.draws2, branch);
     else
         branch = grad;
@@ -94,7 +94,7 @@ void layer_backward(const Shape& s, const Segment& segment, uint32_t index, cons
     apply_back(scratch, layer.up, length, s.width, s.feed, scratch.grad_hidden, s.feed_pitch, grad, s.pitch, true);
 
     norm_backward(s, length, layer.norm1, tape.hat1, tape.inverse1, grad, to.norm1, to.norm1_bias);
-    if (segment.dropout) drop_rows(segment, s.width, s.pitch, grad, tape.draws1, branch);
+    if (segment.drops.threshold) drop_rows(segment, s.width, s.pitch, grad, tape.draws1, branch);
     add_rows(length, s.pitch, s.pitch, branch, to.out_bias);
     add_outer(scratch, length, s.width, s.width,
               scratch.operands.by_columns(tape.attended, s.width, length, tokens_pitch(length), scratch.pairs.left),

@@ -13,7 +13,7 @@ namespace {
 struct Head {
     int64_t begin, length, dim, stride, pitch;  // rows are `stride` apart, `pitch` in the buffers of whole vectors
     int64_t first, first_statistic, heads;      // of the head's values and of its statistics
-    Drops drops{0, 0, 0, 0, 0, 1.0f};
+    Drops drops;
 
     Head(const SegmentAttention& p, int64_t segment, int64_t head)
         : begin(p.offsets[segment]),
@@ -23,16 +23,8 @@ struct Head {
           pitch(round_up(p.dim, kLanes)),
           first(begin * stride + head * dim),
           first_statistic((begin * p.heads + head) * 2),
-          heads(p.heads) {
-        const Dropout& d = p.dropout;
-        if (!d.rng || d.probability == 0) return;
-        drops = {uint32_t(d.rng[0]),
-                 uint32_t(d.rng[1]),
-                 uint32_t(d.segment_base + segment),
-                 philox_place(d.level, d.layer, d.site, uint32_t(head)),
-                 dropout_threshold(d.probability),
-                 dropout_scale(d.probability)};
-    }
+          heads(p.heads),
+          drops(drops_of(p.dropout, segment, uint32_t(head))) {}
 
     int64_t at(int64_t row) const { return first + row * stride; }
     int64_t statistics_at(int64_t row) const { return first_statistic + row * heads * 2; }

@@ -123,11 +123,14 @@ void encode(const SegmentEncoder& p, const Segments& segments, int64_t cells, cu
         linear({in, weight, parameters.next(outputs), out, tokens, inputs, outputs, relu}, stream);
     };
     const auto dropout = [&](int64_t layer, Site site) {
-        return Dropout{p.rng,           p.dropout,      p.level,
-                       uint32_t(layer), uint32_t(site), p.segment_base + segments.first * p.clusters};
+        Dropout d = p.dropout;
+        d.layer = uint32_t(layer);
+        d.site = site;
+        d.segment_base += segments.first * p.clusters;
+        return d;
     };
     const auto drop = [&](float* x, int64_t width, int64_t layer, Site site) {
-        if (p.rng && dropout_threshold(p.dropout))
+        if (p.dropout.rng && dropout_threshold(p.dropout.probability))
             segment_dropout({x, nullptr, x, number, width, dropout(layer, site)}, segments, stream);
     };
     const auto by_rows = [&](auto kernel, auto... arguments) {
