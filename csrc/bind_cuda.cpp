@@ -1,5 +1,5 @@
-// The CUDA kernels for Python: addresses, sizes, the device and the caller's stream in. Importing this module does
-// not touch the driver.
+// The CUDA kernels for Python: addresses, sizes and the caller's stream in. Importing this module does not touch the
+// driver.
 #include "bind_encoder.h"
 #include "cuda/kernels_cuda.h"
 #include "philox.h"

@@ -130,7 +130,7 @@ struct SegmentEncoder {
     bool bf16;  // operands of the layers' products, where the device has it
 };
 
-// Recomputes the forward pass; what SegmentEncoder calls `out` is not written.
+// On the CPU alone. Recomputes the forward pass; what SegmentEncoder calls `out` is not written.
 struct SegmentEncoderBackward {
     SegmentEncoder forward;
     const float* grad_out;   // as forward.out
