@@ -3,9 +3,8 @@
 
 #include <cstdlib>
 
-#include "bind_encoder.h"
+#include "bind.h"
 #include "cpu/dispatch.h"
-#include "philox.h"
 
 using namespace sopr;
 
@@ -19,67 +18,14 @@ PYBIND11_MODULE(_cpu, m) {
     for (const Level& supported : supported_levels()) names.emplace_back(supported.name);
     m.attr("supported_isas") = names;
 
-    m.def(
-        "segment_mean",
-        [](Address x, Address offsets, Address out, int64_t segments, int64_t width, int threads) {
-            kernels.segment_mean({at<float>(x), at<int32_t>(offsets), at<float>(out), segments, width}, threads);
-        },
-        py::call_guard<py::gil_scoped_release>());
-    m.def(
-        "segment_mean_backward",
-        [](Address grad_out, Address offsets, Address grad_x, int64_t segments, int64_t width, int threads) {
-            kernels.segment_mean_backward(
-                {at<float>(grad_out), at<int32_t>(offsets), at<float>(grad_x), segments, width}, threads);
-        },
-        py::call_guard<py::gil_scoped_release>());
+    def(m, "segment_mean", segment_mean_of, kernels.segment_mean);
+    def(m, "segment_mean_backward", segment_mean_backward_of, kernels.segment_mean_backward);
+    def(m, "segment_dropout", segment_dropout_of, kernels.segment_dropout);
+    def(m, "segment_attention", segment_attention_of, kernels.segment_attention);
+    def(m, "segment_attention_backward", segment_attention_backward_of, kernels.segment_attention_backward);
+    def(m, "kmeans_assign", kmeans_assign_of, kernels.kmeans_assign);
+    def(m, "sort_by_cluster", sort_by_cluster_of, kernels.sort_by_cluster);
 
-    m.def(
-        "segment_dropout",
-        [](Address x, Address offsets, Address out, int64_t segments, int64_t width, Address rng, float probability,
-           uint32_t level, uint32_t layer, uint32_t site, int64_t segment_base, int threads) {
-            kernels.segment_dropout({at<float>(x), at<int32_t>(offsets), at<float>(out), segments, width,
-                                     Dropout{at<int64_t>(rng), probability, level, layer, site, segment_base}},
-                                    threads);
-        },
-        py::call_guard<py::gil_scoped_release>());
-    m.def(
-        "segment_attention",
-        [](Address q, Address k, Address v, Address offsets, Address out, Address statistics, int64_t segments,
-           int64_t heads, int64_t dim, float scale, Address rng, float probability, uint32_t level, uint32_t layer,
-           int64_t segment_base, int threads) {
-            kernels.segment_attention(
-                {at<float>(q), at<float>(k), at<float>(v), at<int32_t>(offsets), at<float>(out), at<float>(statistics),
-                 segments, heads, dim, scale,
-                 Dropout{at<int64_t>(rng), probability, level, layer, kAttentionWeights, segment_base}},
-                threads);
-        },
-        py::call_guard<py::gil_scoped_release>());
-    m.def(
-        "segment_attention_backward",
-        [](Address q, Address k, Address v, Address offsets, Address out, Address statistics, Address grad_out,
-           Address grad_q, Address grad_k, Address grad_v, int64_t segments, int64_t heads, int64_t dim, float scale,
-           Address rng, float probability, uint32_t level, uint32_t layer, int64_t segment_base, int threads) {
-            kernels.segment_attention_backward(
-                {{at<float>(q), at<float>(k), at<float>(v), at<int32_t>(offsets), at<float>(out), at<float>(statistics),
-                  segments, heads, dim, scale,
-                  Dropout{at<int64_t>(rng), probability, level, layer, kAttentionWeights, segment_base}},
-                 at<float>(grad_out),
-                 at<float>(grad_q),
-                 at<float>(grad_k),
-                 at<float>(grad_v)},
-                threads);
-        },
-        py::call_guard<py::gil_scoped_release>());
-
-    m.def(
-        "kmeans_assign",
-        [](Address points, Address centroids, Address labels, Address distances, int64_t problems, int64_t count,
-           int64_t clusters, int64_t width, int threads) {
-            kernels.kmeans_assign({at<float>(points), at<float>(centroids), at<int32_t>(labels), at<float>(distances),
-                                   problems, count, clusters, width},
-                                  threads);
-        },
-        py::call_guard<py::gil_scoped_release>());
     m.def(
         "kmeans_init",
         [](Address points, Address seeds, Address rows, int64_t problems, int64_t count, int64_t clusters,
@@ -88,7 +34,7 @@ PYBIND11_MODULE(_cpu, m) {
                                  width, restart, plus_plus},
                                 threads);
         },
-        py::call_guard<py::gil_scoped_release>());
+        NoGil());
     m.def(
         "kmeans",
         [](Address points, Address centroids, Address labels, Address rows, Address offsets, Address inertia,
@@ -99,15 +45,7 @@ PYBIND11_MODULE(_cpu, m) {
                  at<double>(inertia), at<int32_t>(steps_done), problems, count, clusters, width, steps, tolerance},
                 threads);
         },
-        py::call_guard<py::gil_scoped_release>());
-    m.def(
-        "sort_by_cluster",
-        [](Address labels, Address rows, Address offsets, int64_t problems, int64_t count, int64_t clusters,
-           int threads) {
-            kernels.sort_by_cluster(
-                {at<int32_t>(labels), at<int32_t>(rows), at<int32_t>(offsets), problems, count, clusters}, threads);
-        },
-        py::call_guard<py::gil_scoped_release>());
+        NoGil());
 
     bind_segment_encoder(m);
     m.def("segment_encoder_workspace", [](const SegmentEncoder& p, bool backward, int threads) {
@@ -119,7 +57,7 @@ PYBIND11_MODULE(_cpu, m) {
             p.workspace = at<float>(workspace);
             kernels.segment_encoder(p, threads);
         },
-        py::call_guard<py::gil_scoped_release>());
+        NoGil());
     m.def(
         "segment_encoder_backward",
         [](SegmentEncoder p, Address workspace, Address grad_out, Address grad_parameters, Address grad_columns,
@@ -128,5 +66,5 @@ PYBIND11_MODULE(_cpu, m) {
             kernels.segment_encoder_backward(
                 {p, at<float>(grad_out), at<float>(grad_parameters), at<float>(grad_columns)}, threads);
         },
-        py::call_guard<py::gil_scoped_release>());
+        NoGil());
 }

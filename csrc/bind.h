@@ -1,0 +1,134 @@
+// What both modules show to Python alike: how a kernel is called, and what its arguments are.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+
+#include "kernels.h"
+#include "philox.h"
+
+namespace py = pybind11;
+
+namespace sopr {
+
+using Address = std::uintptr_t;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+template <class T>
+T* at(Address address) {
+    return reinterpret_cast<T*>(address);
+}
+
+// m.name(arguments, where) runs kernel(parameters(arguments), where); `where` is a number of threads or a stream.
+template <class Parameters, class Where, class... Arguments>
+void def(py::module_& m, const char* name, Parameters (*parameters)(Arguments...),
+         void (*kernel)(const Parameters&, Where)) {
+    m.def(
+        name, [=](Arguments... arguments, Address where) { kernel(parameters(arguments...), Where(where)); }, NoGil());
+}
+
+inline SegmentMean segment_mean_of(Address x, Address offsets, Address out, int64_t segments, int64_t width) {
+    return {at<float>(x), at<int32_t>(offsets), at<float>(out), segments, width};
+}
+
+inline SegmentMeanBackward segment_mean_backward_of(Address grad_out, Address offsets, Address grad_x, int64_t segments,
+                                                    int64_t width) {
+    return {at<float>(grad_out), at<int32_t>(offsets), at<float>(grad_x), segments, width};
+}
+
+inline SegmentDropout segment_dropout_of(Address x, Address offsets, Address out, int64_t segments, int64_t width,
+                                         Address rng, float probability, uint32_t level, uint32_t layer, uint32_t site,
+                                         int64_t segment_base) {
+    const Dropout dropout = {at<int64_t>(rng), probability, level, layer, site, segment_base};
+    return {at<float>(x), at<int32_t>(offsets), at<float>(out), segments, width, dropout};
+}
+
+inline SegmentAttention segment_attention_of(Address q, Address k, Address v, Address offsets, Address out,
+                                             Address statistics, int64_t segments, int64_t heads, int64_t dim,
+                                             float scale, Address rng, float probability, uint32_t level,
+                                             uint32_t layer, int64_t segment_base) {
+    const Dropout dropout = {at<int64_t>(rng), probability, level, layer, kAttentionWeights, segment_base};
+    return {at<float>(q),
+            at<float>(k),
+            at<float>(v),
+            at<int32_t>(offsets),
+            at<float>(out),
+            at<float>(statistics),
+            segments,
+            heads,
+            dim,
+            scale,
+            dropout};
+}
+
+inline SegmentAttentionBackward segment_attention_backward_of(Address q, Address k, Address v, Address offsets,
+                                                              Address out, Address statistics, Address grad_out,
+                                                              Address grad_q, Address grad_k, Address grad_v,
+                                                              int64_t segments, int64_t heads, int64_t dim, float scale,
+                                                              Address rng, float probability, uint32_t level,
+                                                              uint32_t layer, int64_t segment_base) {
+    return {segment_attention_of(q, k, v, offsets, out, statistics, segments, heads, dim, scale, rng, probability,
+                                 level, layer, segment_base),
+            at<float>(grad_out), at<float>(grad_q), at<float>(grad_k), at<float>(grad_v)};
+}
+
+inline KMeansAssign kmeans_assign_of(Address points, Address centroids, Address labels, Address distances,
+                                     int64_t problems, int64_t count, int64_t clusters, int64_t width) {
+    return {at<float>(points),
+            at<float>(centroids),
+            at<int32_t>(labels),
+            at<float>(distances),
+            problems,
+            count,
+            clusters,
+            width};
+}
+
+inline SortByCluster sort_by_cluster_of(Address labels, Address rows, Address offsets, int64_t problems, int64_t count,
+                                        int64_t clusters) {
+    return {at<int32_t>(labels), at<int32_t>(rows), at<int32_t>(offsets), problems, count, clusters};
+}
+
+inline void bind_segment_encoder(py::module_& m) {
+    py::class_<SegmentEncoder>(m, "SegmentEncoder", py::module_local())
+        .def(py::init([](Address states, Address columns, Address rows, Address offsets, Address order,
+                         Address parameters, Address rng, Address out, int64_t policies, int64_t subsets,
+                         int64_t states_count, int64_t state_width, int64_t column_width, int64_t subset_size,
+                         int64_t clusters, int64_t width, int64_t layers, int64_t heads, int64_t feedforward,
+                         int64_t longest, int64_t segment_base, float dropout, uint32_t level, bool project, bool pool,
+                         bool bf16) {
+                 return SegmentEncoder{at<float>(states),
+                                       at<float>(columns),
+                                       at<int32_t>(rows),
+                                       at<int32_t>(offsets),
+                                       at<int32_t>(order),
+                                       at<float>(parameters),
+                                       at<float>(out),
+                                       nullptr,
+                                       policies,
+                                       subsets,
+                                       states_count,
+                                       state_width,
+                                       column_width,
+                                       subset_size,
+                                       clusters,
+                                       width,
+                                       layers,
+                                       heads,
+                                       feedforward,
+                                       longest,
+                                       Dropout{at<int64_t>(rng), dropout, level, 0, 0, segment_base},
+                                       project,
+                                       pool,
+                                       bf16};
+             }),
+             py::kw_only(), py::arg("states"), py::arg("columns"), py::arg("rows"), py::arg("offsets"),
+             py::arg("order") = 0, py::arg("parameters"), py::arg("rng"), py::arg("out"), py::arg("policies"),
+             py::arg("subsets"), py::arg("states_count"), py::arg("state_width"), py::arg("column_width"),
+             py::arg("subset_size"), py::arg("clusters"), py::arg("width"), py::arg("layers"), py::arg("heads"),
+             py::arg("feedforward"), py::arg("longest") = 0, py::arg("segment_base"), py::arg("dropout"),
+             py::arg("level"), py::arg("project"), py::arg("pool"), py::arg("bf16"));
+}
+
+}  // namespace sopr
