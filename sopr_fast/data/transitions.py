@@ -138,13 +138,13 @@ class Transitions:
         if not len(kept):
             raise ValueError(f"{where}: without next states, no step is left whose next state is known")
         next_states = states[np.where(terminals[kept], kept, np.minimum(kept + 1, len(states) - 1))]
-        parts = (part[kept] for part in (terminals, timeouts))
         return cls._ended(
             states[kept],
             actions[kept],
             rewards[kept],
             next_states,
-            *parts,
+            terminals[kept],
+            timeouts[kept],
             kept,
             len(states),
             None if log_probs is None else log_probs[kept],

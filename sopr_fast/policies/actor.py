@@ -124,13 +124,18 @@ class Actor(Policy):
         return self._mean[0].shape[0]
 
     def _check_widths(self) -> None:
-        widths = [("standardisation", self.standardisation, self.state_dim)]
-        widths += [("scale", self.scale, self.action_dim), ("clip", self.clip, self.action_dim)]
-        for what, part, width in widths:
-            for key in ("mean", "std") if what == "standardisation" else ("low", "high"):
-                if part is not None and getattr(part, key).shape != (width,):
-                    shape = tuple(getattr(part, key).shape)
-                    raise ValueError(f"policy {self.name!r}: {what}'s {key} has shape {shape}, expected ({width},)")
+        for what, key, width in [
+            ("standardisation", "mean", self.state_dim),
+            ("standardisation", "std", self.state_dim),
+            ("scale", "low", self.action_dim),
+            ("scale", "high", self.action_dim),
+            ("clip", "low", self.action_dim),
+            ("clip", "high", self.action_dim),
+        ]:
+            part = getattr(self, what)
+            if part is not None and getattr(part, key).shape != (width,):
+                shape = tuple(getattr(part, key).shape)
+                raise ValueError(f"policy {self.name!r}: {what}'s {key} has shape {shape}, expected ({width},)")
 
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         if states.shape[1] != self.state_dim:
