@@ -1,6 +1,9 @@
 """A small problem whose answer is known: policies that scale a fixed linear map, better the larger the gain."""
 
+from pathlib import Path
+
 import numpy as np
+import torch
 
 from sopr_fast import Config
 
@@ -39,3 +42,26 @@ def ladder(gains) -> dict[str, LinearPolicy]:
 def training_gains(count: int = 12) -> np.ndarray:
     """In no order, so that neither position nor name tells the return."""
     return np.random.default_rng(1).permutation(np.linspace(0.1, 1.5, count))
+
+
+def mapped(x: np.ndarray, folder: Path) -> np.ndarray:
+    path = folder / f"{len(list(folder.iterdir()))}.npy"
+    np.save(path, x)
+    return np.load(path, mmap_mode="r")
+
+
+def _read_only(x: np.ndarray, _: Path) -> np.ndarray:
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
+# Of an array (rows, columns) and a folder to write to, the same numbers in other hands.
+KINDS_OF_ARRAYS = [
+    lambda x, _: x.astype(np.float64),
+    lambda x, _: np.asfortranarray(x),
+    lambda x, _: np.repeat(x, 2, 1)[:, ::2],
+    lambda x, _: torch.from_numpy(x),
+    mapped,
+    _read_only,
+]

@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from problems import TINY, LinearPolicy, ladder, log, training_gains
+from problems import KINDS_OF_ARRAYS, TINY, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
 from sopr_fast import Config, Subsets
@@ -178,29 +178,7 @@ def test_unknown_options_are_named():
         Config.from_dict({"depth": 3})
 
 
-def mapped(x, folder):
-    path = folder / f"{len(list(folder.iterdir()))}.npy"
-    np.save(path, x)
-    return np.load(path, mmap_mode="r")
-
-
-def read_only(x, _):
-    x = x.copy()
-    x.flags.writeable = False
-    return x
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda x, _: x.astype(np.float64),
-        lambda x, _: np.asfortranarray(x),
-        lambda x, _: np.repeat(x, 2, 1)[:, ::2],
-        lambda x, _: torch.from_numpy(x),
-        read_only,
-        mapped,
-    ],
-)
+@pytest.mark.parametrize("change", KINDS_OF_ARRAYS)
 def test_kinds_of_states_and_actions_are_as_good(change, tmp_path):
     states = log()
     arrays = {name: policy(states) for name, policy in ladder(GAINS).items()}

@@ -2,7 +2,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from problems import log
+from problems import KINDS_OF_ARRAYS, log, mapped
 
 from sopr_fast.subsets import Drawing, Subsets
 
@@ -53,32 +53,16 @@ def test_drawing_is_uniform(size):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda x, _: x.astype(np.float64),
-        lambda x, _: np.asfortranarray(x),
-        lambda x, _: np.repeat(x, 2, 1)[:, ::2],
-        lambda x, _: torch.from_numpy(x),
+        *KINDS_OF_ARRAYS,
         lambda x, _: torch.from_numpy(x).double().requires_grad_(),
         lambda x, _: x.tolist(),
         lambda x, _: pandas.DataFrame(x),
-        lambda x, path: _mapped(x, path),
-        lambda x, _: _read_only(x),
     ],
 )
 def test_every_kind_of_array_gives_the_same_subsets(change, tmp_path):
     states = log()
     expected, found = draw(states), draw(change(states, tmp_path))
     assert torch.equal(expected.states, found.states) and torch.equal(expected.rows, found.rows)
-
-
-def _mapped(x, folder):
-    np.save(folder / "states.npy", x)
-    return np.load(folder / "states.npy", mmap_mode="r")
-
-
-def _read_only(x):
-    x = x.copy()
-    x.flags.writeable = False
-    return x
 
 
 @pytest.mark.parametrize(
@@ -108,7 +92,7 @@ def test_states_that_are_not_finite(value, tmp_path):
     with pytest.raises(ValueError, match="at row 123"):
         draw(states)
     with pytest.raises(ValueError, match="at row 123"):
-        draw(_mapped(states, tmp_path), size=300)
+        draw(mapped(states, tmp_path), size=300)
 
 
 def test_subsets_round_trip_through_a_file(tmp_path):
