@@ -25,6 +25,17 @@ def module():
     return nn.Sequential(nn.Linear(DS, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, DA), nn.Tanh()).eval()
 
 
+class Then(nn.Module):
+    """Gives change(states, net(states))."""
+
+    def __init__(self, net, change):
+        super().__init__()
+        self.net, self.change = net, change
+
+    def forward(self, states):
+        return self.change(states, self.net(states))
+
+
 def needs_onnx():
     pytest.importorskip("onnxruntime", reason="needs the extra [onnx]")
     pytest.importorskip("onnx", reason="torch.onnx.export needs onnx")
@@ -60,32 +71,16 @@ def test_onnx(tmp_path, module, states, rows, free):
 
 def test_onnx_picks_the_output_named_action(tmp_path, module, states):
     needs_onnx()
-
-    class Pair(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = module
-
-        def forward(self, states):
-            return states.sum(1), self.net(states)
-
-    export_onnx(Pair(), tmp_path / "net.onnx", output_names=["value", "action"])
+    pair = Then(module, lambda states, actions: (states.sum(1), actions))
+    export_onnx(pair, tmp_path / "net.onnx", output_names=["value", "action"])
     (policy,) = load(tmp_path / "net.onnx")
     acts_alike(policy, module, states)
 
 
 def test_onnx_of_discrete_actions(tmp_path, module, states):
     needs_onnx()
-
-    class Greedy(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = module
-
-        def forward(self, states):
-            return self.net(states).argmax(1)
-
-    export_onnx(Greedy(), tmp_path / "net.onnx")
+    greedy = Then(module, lambda states, actions: actions.argmax(1))
+    export_onnx(greedy, tmp_path / "net.onnx")
     (policy,) = as_policies(load(tmp_path / "net.onnx"), action_count=DA)
     assert torch.equal(policy.act(states).argmax(1), module(states).argmax(1))
 
@@ -130,16 +125,9 @@ def test_exported_program(tmp_path, module, states, rows):
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_exported_program_of_several_outputs_acts_by_the_first(tmp_path, module, states):
-    class Pair(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = module
-
-        def forward(self, states):
-            return self.net(states), states.sum(1)
-
     path = tmp_path / "net.pt2"
-    torch.export.save(torch.export.export(Pair(), (torch.zeros(8, DS),)), path)
+    pair = Then(module, lambda states, actions: (actions, states.sum(1)))
+    torch.export.save(torch.export.export(pair, (torch.zeros(8, DS),)), path)
     (policy,) = load(path, trust=True)
     acts_alike(policy, module, states)
 
