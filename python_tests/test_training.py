@@ -59,6 +59,15 @@ def test_torch_s_default_dtype_changes_no_bit(options, dtype, set_default_dtype)
     assert np.array_equal(scores(), expected)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_callers_gradient_mode_changes_no_bit(mode):
+    config = dataclasses.replace(TINY, steps=3)
+    expected = weights(fit(config))
+    with mode():
+        found = fit(config)
+    assert torch.equal(weights(found), expected)
+
+
 def test_preferences_replace_returns():
     gains = training_gains()
     y = (gains[:, None] > gains[None]).astype(float)
@@ -316,6 +325,7 @@ def test_a_short_run_that_collapsed_says_so():
         with pytest.warns(CollapsedTrainingWarning, match="means nothing") as caught:
             history = sopr_fast.fit(policies, training_gains(), log(), config=config, progress=False).history
         assert [warning.category for warning in caught].count(CollapsedTrainingWarning) == 1
+        assert caught[0].filename == __file__
         assert history["collapsed"] and history["restarts"] == 0 and len(history["loss"]) == config.steps
 
 

@@ -37,6 +37,7 @@ _SAMPLED_STATES = 1024
 _SCORED_SUBSETS = 5
 
 
+@torch.inference_mode(False)  # with gradients as well, whatever the caller's mode
 def fit(
     policies: Any,
     returns: Any = None,
@@ -128,7 +129,7 @@ def fit(
             warnings.warn(
                 "all training policies act alike: nothing in their actions orders them, and there is no measure of how "
                 "unlike them a candidate acts",
-                stacklevel=2,
+                stacklevel=3,
             )
         critic_columns = None
         if critic is not None:

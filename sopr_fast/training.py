@@ -247,7 +247,7 @@ class _Trainer:
             f"{self.at.history['loss'][-1]:.3f}, theirs {self.objective.flat:.3f}); starting afresh with "
             f"{_RESTART_RATE} times the learning rate",
             CollapsedTrainingWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
         self.at = Progress(attempt=self.at.attempt + 1)
         self._initialise()
@@ -262,7 +262,7 @@ class _Trainer:
                 "training collapsed: all policies score alike, and a ranking by this model means nothing; a lower "
                 "learning_rate, more warmup_steps or another seed may help",
                 CollapsedTrainingWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         history = {
             **self.at.history,
