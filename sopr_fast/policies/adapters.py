@@ -28,8 +28,8 @@ def as_policies(policies: Any, *, states_count: int | None = None, action_count:
       `Probabilities(p)`. With `action_count`, plain floats are probabilities;
     - a `torch.nn.Module`. It receives a torch tensor instead, on its device and in its dtype, and is in eval
       mode, without gradients, while it acts;
-    - an object with `predict`, called as a callable is, with `deterministic=True` if it takes that; of a
-      tuple the first is the action, as in Stable-Baselines3;
+    - an object with `predict`, called as a callable is, with `deterministic=True` if it takes that or any
+      keyword; of a tuple the first is the action, as in Stable-Baselines3;
     - an array or tensor of actions, `Gaussian` or `Probabilities`, a row for each of the `states_count`
       states;
     - the path of a file of policies or a folder of them (see `load`, which has options for files that do not say

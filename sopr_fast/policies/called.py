@@ -53,7 +53,7 @@ def acts(item: Any) -> bool:
 
 def _takes_deterministic(predict: Callable) -> bool:
     try:
-        return "deterministic" in inspect.signature(predict).parameters
+        parameters = inspect.signature(predict).parameters
     except (TypeError, ValueError):
         return False
 
@@ -61,6 +61,7 @@ def _takes_deterministic(predict: Callable) -> bool:
 @contextlib.contextmanager
 def _evaluating(module: nn.Module | None) -> Iterator[None]:
     """Eval mode, and every submodule's own mode back afterwards."""
+    return "deterministic" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     training = [m for m in module.modules() if m.training] if module is not None else []
     try:
         if training:
