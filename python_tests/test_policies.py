@@ -1,6 +1,7 @@
 """Every kind of policy gives the same columns as the numbers it was made from."""
 
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import numpy as np
 import pytest
@@ -47,12 +48,12 @@ class Predictor:
         return linear(states), None
 
 
-class Net(nn.Module):
 class Wrapper:
     def predict(self, states, **options):
         return Predictor().predict(states, **options)
 
 
+class Net(nn.Module):
     def __init__(self, dtype=torch.float32):
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(2.0, dtype=dtype))
@@ -61,6 +62,16 @@ class Wrapper:
     def forward(self, states):
         assert states.dtype == self.scale.dtype and not torch.is_grad_enabled()
         return self.drop(states[:, :DA]) * self.scale - 1
+
+
+class Doubled(nn.Module):
+    def forward(self, states):
+        return states[:, :3] * 2 - 1
+
+
+def exported(module):
+    rows = torch.export.Dim("rows", min=2)
+    return torch.export.export(module, (torch.zeros(7, DS),), dynamic_shapes=({0: rows},)).module()
 
 
 class Frozen:
@@ -83,8 +94,11 @@ ACTING = {
     "list": lambda s: linear(s).tolist(),
     "tensor": lambda s: linear(torch.from_numpy(s)).requires_grad_(),
     "predict": Predictor(),
+    "wrapped predict": Wrapper(),
     "module": Net(),
     "float64 module": Net(torch.float64),
+    "frozen program": torch.jit.freeze(torch.jit.script(Doubled().eval())),
+    "exported program": exported(Doubled()),
 }
 
 
@@ -94,7 +108,6 @@ def test_deterministic_policies(policy, states, source):
 
 
 def make_array(kind, values, tmp_path):
-    "wrapped predict": Wrapper(),
     if kind == "memmap":
         np.save(tmp_path / "actions.npy", values)
         return np.load(tmp_path / "actions.npy", mmap_mode="r")
@@ -229,6 +242,25 @@ def test_module_mode_is_restored_when_it_raises(states):
     with pytest.raises(RuntimeError):
         as_policies([net])[0].act(states)
     assert net.training and net.drop.training
+
+
+def test_a_module_stays_in_eval_mode_while_any_thread_uses_it(states):
+    both, left = threading.Barrier(2, timeout=30), threading.Event()
+
+    class Slow(nn.Module):
+        def forward(self, states):
+            if both.wait() == 1:
+                left.wait(30)
+            assert not self.training
+            return linear(states)
+
+    net = Slow().train()
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(policy.act, states) for policy in as_policies([net, nn.Sequential(net)])]
+        wait(calls, return_when=FIRST_COMPLETED)
+        left.set()
+    assert all(torch.equal(call.result(), linear(states)) for call in calls)
+    assert net.training
 
 
 def test_sample_and_log_prob_of_gaussian(states, generator):

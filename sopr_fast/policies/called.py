@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
@@ -12,6 +14,9 @@ from torch import Tensor, nn
 
 from .output import Output, read_output
 from .policy import Policy
+
+_calls: Counter[nn.Module] = Counter()  # under way, by module switched to eval mode
+_switching = threading.Lock()
 
 
 class Called(Policy):
@@ -56,17 +61,25 @@ def _takes_deterministic(predict: Callable) -> bool:
         parameters = inspect.signature(predict).parameters
     except (TypeError, ValueError):
         return False
+    return "deterministic" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 @contextlib.contextmanager
 def _evaluating(module: nn.Module | None) -> Iterator[None]:
-    """Eval mode, and every submodule's own mode back afterwards."""
-    return "deterministic" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    training = [m for m in module.modules() if m.training] if module is not None else []
+    """Eval mode, and every submodule's own mode back when the last call under way leaves it."""
+    modules = [] if module is None else list(module.modules())
+    with _switching:
+        # Not by module.eval(), which exported programs refuse; frozen ones have no mode at all.
+        switched = [m for m in modules if m in _calls or getattr(m, "training", False)]
+        for m in switched:
+            m.training = False
+        _calls.update(switched)
     try:
-        if training:
-            module.eval()
         yield
     finally:
-        for m in training:
-            m.training = True
+        with _switching:
+            _calls.subtract(switched)
+            for m in switched:
+                if not _calls[m]:
+                    del _calls[m]
+                    m.training = True
