@@ -15,6 +15,12 @@ def test_operator_writes_all_of_its_outputs(name, device, poison):
     operators.check(name, device)
 
 
+def test_points_of_the_operators_are_exact_to_cluster():
+    one = operators.CALLS["kmeans_assign"]
+    (_, found), (_, exact) = (operators.run(one.reference, one, dtype) for dtype in (torch.float32, torch.float64))
+    assert torch.equal(found.double(), exact)
+
+
 @pytest.mark.parametrize("name", operators.CALLS)
 def test_operator_repeats_bit_for_bit(name, device):
     one = operators.CALLS[name]
