@@ -29,6 +29,7 @@ from sopr_fast.data import Transitions, load
 from sopr_fast.files import save_tensors
 from sopr_fast.metrics import policy_distance
 from sopr_fast.policies import Gaussian, collect
+from sopr_fast.policies.actor import Actor
 
 SMALL = {"updates": 30, "batch_size": 32, "hidden": (8,)}
 METHODS = {
@@ -335,6 +336,18 @@ def test_noise_of_deterministic_policies_is_before_tanh_within_its_range(largest
         density = Normal(acted, 0.3)
     weights = density.log_prob(logged).exp().numpy()[:, 0]
     assert found.values[0] == pytest.approx(weights @ rewards / weights.sum(), rel=1e-4)
+
+
+@pytest.mark.parametrize("mean", [5.5, 8.0])
+def test_a_saturated_policy_weighs_its_own_log_evenly(mean):
+    """Its actions are within 1e-4 of ±1, many of them 1 in float32."""
+    layers, random = [(torch.zeros(1, 1), torch.tensor([mean]))], torch.Generator().manual_seed(0)
+    actor = Actor("actor", layers, log_std=torch.tensor([math.log(0.3)]), stochastic=True)
+    states, cut = torch.zeros(400, 1), np.tile([0, 0, 0, 1], 100)
+    actions = actor.sample(states, random)
+    log = Transitions.from_arrays(states, actions, cut, states, None, cut, actor.log_prob(states, actions))
+    found = ImportanceWeighting().estimate([actor], log, **quiet)
+    np.testing.assert_allclose(found.diagnostics["effective_by_step"], np.full((1, 4), 100), rtol=1e-4)
 
 
 def test_importance_weighting_clips_log_ratios(log):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..policies import Layout, Policy
+from ..policies.actor import LARGEST
 from ..progress import progress_bar
 from ..timing import Timings
 from .behaviour import EDGE, BehaviourPolicy
@@ -32,7 +33,7 @@ class ImportanceWeighting(Options):
     The behaviour's log-probabilities are the log's own where it has them, else a tanh-normal mixture (probabilities
     of discrete actions) fitted to it. A deterministic policy has no density: it counts as one with normal noise of
     standard deviation `noise`, before tanh (as in policy_eval) if all its and the log's actions lie within ±1, else
-    around its action. Actions at ±1 are taken just inside.
+    around its action. Actions at ±1 are taken just inside: at 1 - 1e-4 for noise and where the behaviour is fitted.
 
     Attributes:
         clip: bounds of every step's log-ratio, or None; policy_eval's are (-6, 2).
@@ -94,9 +95,9 @@ class ImportanceWeighting(Options):
             )
         with timings.stage("behaviour"):
             if log.transitions.log_probs is not None and not self.fitted:
-                behaviour = log.transitions.log_probs.astype(np.float64)
+                behaviour, edge = log.transitions.log_probs.astype(np.float64), LARGEST
             else:
-                behaviour = self._fit(log, seed, checkpoint, progress, diagnostics)
+                behaviour, edge = self._fit(log, seed, checkpoint, progress, diagnostics), EDGE
         with timings.stage("weighting"):
             bootstrap = np.random.default_rng([seed, 4])
             episodes = len(log.transitions.episodes) - 1
@@ -104,7 +105,7 @@ class ImportanceWeighting(Options):
             parts = []
             with progress_bar(len(found), "weighting", "policy", show=progress) as bar:
                 for policy in found:
-                    ratios = self._log_probs(policy, log, layout) - behaviour
+                    ratios = self._log_probs(policy, log, layout, edge) - behaviour
                     if self.clip is not None:
                         ratios = ratios.clip(*self.clip)
                     parts.append(_weigh(ratios, log, discount, resamples))
@@ -153,14 +154,14 @@ class ImportanceWeighting(Options):
         diagnostics["held_out_log_prob"] = float(log_probs[behaviour.held_out].mean())
         return log_probs
 
-    def _log_probs(self, policy: Policy, log: Log, layout: Layout) -> np.ndarray:
-        """(N,) float64 of the logged actions under a policy."""
+    def _log_probs(self, policy: Policy, log: Log, layout: Layout, edge: float) -> np.ndarray:
+        """(N,) float64 of the logged actions under a policy; if all lie within ±1, of those beyond `edge` at it."""
         actions, within = log.actions.cpu(), False
         if layout.kind != "discrete":
             actions = torch.from_numpy(log.transitions.actions)
             within = bool((actions.abs() <= 1).all())
             if within:
-                actions = actions.clamp(-EDGE, EDGE)
+                actions = actions.clamp(-edge, edge)
         found = np.empty(log.count)
         taken = []  # by a deterministic policy
         for first in range(0, log.count, _ROWS):
@@ -183,8 +184,9 @@ class ImportanceWeighting(Options):
         taken, actions = taken.double(), actions.double()
         units: Tensor | float = 0.0
         if within and (taken.abs() <= 1).all():
+            taken, actions = (x.clamp(-EDGE, EDGE) for x in (taken, actions))
             units = -torch.log1p(-actions.square()).sum(1)
-            taken, actions = taken.clamp(-EDGE, EDGE).atanh(), actions.atanh()
+            taken, actions = taken.atanh(), actions.atanh()
         normal = -0.5 * ((actions - taken) / self.noise).square() - math.log(self.noise) - 0.5 * math.log(2 * math.pi)
         return normal.sum(1) + units
 
