@@ -467,6 +467,15 @@ def test_actions_far_from_the_log_are_no_confident_estimate(log):
         ModelBased(updates=300, hidden=(16,), ensemble=1, rollouts=4, horizon=20).estimate(far, log, **quiet)
 
 
+@loud
+def test_a_constant_column_is_not_left(log, recwarn):
+    states, following = (np.pad(part, ((0, 0), (0, 1)), constant_values=7) for part in (log.states, log.next_states))
+    method = ModelBased(updates=300, hidden=(16,), ensemble=1, rollouts=4, horizon=20)
+    padded = with_other(log, states=states, next_states=following)
+    found = method.estimate([lambda states: 0 * states[:, :1]], padded, **quiet)
+    assert found.diagnostics["guarded"] < 0.1 and not recwarn.list
+
+
 def test_arrays_of_actions_are_the_policies_on_logged_states(log):
     """Next states at the ends of episodes are left out for both; what they are worth: test_baselines_exact.py."""
     policy = gains()["gain-2"]

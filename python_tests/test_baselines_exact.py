@@ -119,7 +119,6 @@ def test_dual_dice_finds_values_and_ratios(tabular, seed, exponent):
         assert found.diagnostics["effective_sample_size"][i] == pytest.approx(size, rel=0.02)
 
 
-@pytest.mark.filterwarnings("ignore:roll-outs of")
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_models_of_a_table(seed):
     """Five states in a ring, actions that go one, two or four on: values within 3 %, where they differ by 10 %."""

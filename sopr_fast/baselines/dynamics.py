@@ -15,6 +15,8 @@ from .learning import Batches, Learner
 from .log import Log
 from .networks import StackedMLP
 
+_TOLERANCE = 0.05  # of a standard deviation, that the noise of a column at the edge of its range may exceed it
+
 
 class Dynamics(Learner):
     """M networks from normalised state and action to normals of the change of state and of the reward, and to the
@@ -66,14 +68,14 @@ class Dynamics(Learner):
 
     def step_forward(self, states: Tensor, actions: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Next normalised states and rewards, drawn with standard normal `noise` (M, B, dim_s + 1), probability of
-        termination, and which states (M, B) left the log's range and were put back into it."""
+        termination, and which states (M, B) clearly left the log's range; all are put back into it."""
         mean, log_std, logit = self.predict(states, actions)
         drawn = (mean + log_std.exp() * noise) * self.change_scale
         following = states + drawn[..., :-1]
         guarded = torch.minimum(torch.maximum(following, self.low), self.high)
         rewards = (drawn[..., -1] * self.reward_scale + self.reward_mean).clamp(self.reward_low, self.reward_high)
         ends = logit.sigmoid() if self.terminates else torch.zeros_like(logit)
-        return guarded, rewards, ends, (guarded != following).any(-1)
+        return guarded, rewards, ends, ((guarded - following).abs() > _TOLERANCE).any(-1)
 
     def _targets(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """States, actions, scaled changes and rewards (M, B, dim_s + 1) and 1 where these are learned, else 0."""
