@@ -24,7 +24,8 @@ from sopr_fast.baselines import (
     critics,
     learning,
 )
-from sopr_fast.baselines.log import PolicyActions, read
+from sopr_fast.baselines.behaviour import held_out_rows
+from sopr_fast.baselines.log import Log, PolicyActions, read
 from sopr_fast.data import Transitions, load
 from sopr_fast.files import save_tensors
 from sopr_fast.metrics import policy_distance
@@ -654,6 +655,22 @@ def test_unknown_standard_errors_stay_unknown_in_a_ranking():
 def test_errors_come_before_long_work(log):
     with pytest.raises(ValueError, match="'wide' has 2 action columns, the transitions have 1"):
         FQE().estimate({"wide": lambda states: states}, log, discount=0.9)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "held"), [([10] * 40, 20), ([1000], 50), ([999, 1], 50), ([10] * 9 + [910], 50), ([1, 1], 1)]
+)
+def test_few_rows_are_held_out_of_training(lengths, held):
+    """Whole episodes, or the end of one that is much of the log; or an episode that is less."""
+    ends, count = np.cumsum(lengths), sum(lengths)
+    states = np.zeros((count, 1))
+    transitions = Transitions.from_arrays(states, states, states[:, 0], states, np.isin(np.arange(count), ends - 1))
+    rows = [held_out_rows(Log(transitions), seed) for seed in range(8)]
+    assert max(map(len, rows)) == held
+    for found in rows:
+        episode = np.searchsorted(ends, found, side="right")
+        assert np.isin(ends[episode] - 1, found).all() and (np.diff(found) > 0).all()
+        np.testing.assert_array_equal(np.diff(found)[np.diff(episode) == 0], 1)
 
 
 @pytest.mark.parametrize("name", ["importance-weighting", "model-based"])

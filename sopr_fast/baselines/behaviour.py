@@ -70,16 +70,15 @@ class BehaviourPolicy(Learner):
 
 
 def held_out_rows(log: Log, seed: int, share: float = 0.05) -> np.ndarray:
-    """Rows of a share of the episodes, at least one and no more than half; of a single episode, its end.
+    """Rows of a share of the episodes, at least one; if those hold over twice that share of the rows, their end.
 
     Raises:
         ValueError: there is but one row.
     """
-    episodes = log.transitions.episodes
     if log.count == 1:
         raise ValueError("transitions: one row is too few, since some are held out from training")
+    episodes = log.transitions.episodes
     count = len(episodes) - 1
-    if count == 1:
-        return np.arange(log.count - max(1, int(share * log.count)), log.count)
     chosen = np.random.default_rng([seed, 3]).permutation(count)[: max(1, int(share * count))]
-    return np.concatenate([np.arange(episodes[e], episodes[e + 1]) for e in np.sort(chosen)])
+    rows = np.concatenate([np.arange(episodes[e], episodes[e + 1]) for e in np.sort(chosen)])
+    return rows if len(rows) <= 2 * share * log.count else rows[-max(1, int(share * log.count)) :]
