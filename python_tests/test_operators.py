@@ -1,5 +1,7 @@
 """Every operator on every device, on the inputs of operators.py."""
 
+from types import SimpleNamespace
+
 import operators
 import pytest
 import torch
@@ -107,9 +109,34 @@ def test_operator_without_a_kernel_is_the_reference_and_says_so_once(name, devic
 
 def test_devices_with_kernels(monkeypatch):
     def have():
-        return [device for device in ("cpu", "cuda", "mps", "meta") if library.has_kernel(device)]
+        return [device for device in ("cpu", "cuda", "mps", "meta") if library.has_kernel(torch.device(device))]
 
     monkeypatch.setattr(_native, "_cuda", None)
     assert have() == ["cpu", "meta"]
-    monkeypatch.setattr(_native, "_cuda", _native._cpu)
+    monkeypatch.setattr(_native, "_cuda", SimpleNamespace(architectures="native"))
     assert have() == ["cpu", "cuda", "meta"]
+
+
+@pytest.mark.parametrize(
+    ("architectures", "runs", "fails"),
+    [
+        ("80-real 90", [(8, 0), (8, 9), (9, 0), (12, 0)], [(7, 0), (7, 5)]),
+        ("80-real 90-real 100-real 120", [(8, 6), (9, 0), (10, 3), (12, 1)], [(7, 5), (11, 0)]),
+        ("90", [(9, 0), (10, 0)], [(8, 0)]),
+        ("90-virtual", [(9, 0), (10, 0)], [(8, 0)]),
+        ("native", [(7, 5), (9, 0)], []),
+    ],
+)
+def test_gpu_that_no_kernel_was_built_for_has_none_and_warns_once(architectures, runs, fails, monkeypatch, recwarn):
+    gpus = runs + fails
+    monkeypatch.setattr(_native, "_cuda", SimpleNamespace(architectures=architectures))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: gpus[index])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+    library._runs_on_gpu.cache_clear()
+    for _ in range(2):
+        assert [gpus[i] for i in range(len(gpus)) if library.has_kernel(torch.device("cuda", i))] == runs
+    assert [str(w.message).partition(",")[0] for w in recwarn] == [
+        f"GPU {len(runs) + i} has compute capability {major}.{minor}" for i, (major, minor) in enumerate(fails)
+    ]
+    library._runs_on_gpu.cache_clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -55,10 +56,10 @@ def define(
     names = [argument.name for argument in operator._schema.arguments]
 
     def run(*arguments: Tensor | float | None):
-        device = arguments[0].device.type
+        device = arguments[0].device
         if has_kernel(device):
             return operator(*arguments)
-        _say_that_the_reference_runs(name, device)
+        _say_that_the_reference_runs(name, device.type)
         if check is not None:
             check(*arguments)
         return reference(**dict(zip(names, arguments, strict=True)))
@@ -75,9 +76,37 @@ def once(operator: str) -> Callable:
     return refuse
 
 
-def has_kernel(device: str) -> bool:
-    """Whether the operators have kernels for a type of device; "meta", which needs none, counts."""
-    return device in ("cpu", "meta") or (device == "cuda" and _native._cuda is not None)
+def has_kernel(device: torch.device) -> bool:
+    """Whether the operators have kernels for a device; "meta", which needs none, counts."""
+    if device.type == "cuda" and _native._cuda is not None:
+        return torch.compiler.is_compiling() or _runs_on_gpu(device.index)  # torch.compile traces no caches
+    return device.type in ("cpu", "meta")
+
+
+@functools.cache
+def _runs_on_gpu(index: int | None) -> bool:
+    """Whether the CUDA module has code for a GPU; warns, once for each, where it has none."""
+    if not torch.cuda.is_available():  # fake tensors
+        return True
+    major, minor = torch.cuda.get_device_capability(index)
+    built = _native._cuda.architectures.split()
+    if any(_has_code(architecture, 10 * major + minor) for architecture in built):
+        return True
+    warnings.warn(
+        f"{torch.cuda.get_device_name(index)} has compute capability {major}.{minor}, but sopr_fast's CUDA kernels "
+        f"were built for {', '.join(built)}: its operators run in plain torch there",
+        stacklevel=4,
+    )
+    return False
+
+
+def _has_code(architecture: str, capability: int) -> bool:
+    """Whether a GPU runs what CMake built for an architecture: machine code of its generation, or PTX of any before."""
+    number, _, kind = architecture.partition("-")
+    if not number.isdigit():  # "native" and the like, chosen for the GPUs at hand
+        return True
+    number = int(number)
+    return number <= capability and (kind != "real" or number // 10 == capability // 10)
 
 
 @functools.cache

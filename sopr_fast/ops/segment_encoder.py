@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import _native
 from . import composed, reference
-from .library import call, call_cpu, check_tensor, define, once, one_device
+from .library import call, call_cpu, check_tensor, define, has_kernel, once, one_device
 from .reference import encoder_shapes
 
 _log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ def segment_encoder(
         raise ValueError("offsets must have at least one column")
     tensors = (states, columns, rows, offsets, parameters)
     device = one_device("segment_encoder", *tensors, rng)
-    if device.type == "cuda" and _native._cuda is not None:
+    if device.type == "cuda" and has_kernel(device):
         if torch.is_grad_enabled() and (columns.requires_grad or parameters.requires_grad):
             return composed.segment_encoder(*tensors, rng=rng, **options._asdict())
         if precision == "bf16":
