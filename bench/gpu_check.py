@@ -3,13 +3,17 @@
     python bench/gpu_check.py [build] [module] [test] [bench] [--timeout STAGE=SECONDS ...]        all stages by default
 
 Builds with what is installed, for the GPUs that are there; needs no network. After every stage prints a table, writes
-out/gpu_check.json. Where the module does not load, tests and benchmarks would skip: they count as failed.
+out/gpu_check.json. Where the module does not load, tests and benchmarks would skip: they count as failed. A stage whose
+time is up is interrupted, so that it reports what it has; `all` limits the stages together.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -23,13 +27,16 @@ INSTALL = (
 )
 _TESTED = ("cuda", "operators", "dropout", "kmeans", "segment_*", "devices", "policies", "features", "baselines")
 TESTS = [str(path.relative_to(ROOT)) for name in _TESTED for path in sorted(ROOT.glob(f"python_tests/test_{name}.py"))]
+PYTEST = ["-m", "pytest", "-q", "-o", "faulthandler_timeout=60"]
 STAGES = {
     "build": [*INSTALL.split()],
     "module": ["-c", "from sopr_fast import _cuda; print(_cuda.__file__, _cuda.architectures)"],
-    "test": ["-m", "pytest", "-q", *TESTS, "-k", "cuda"],
-    "bench": ["-m", "pytest", "-q", "-s", "bench/bench_cuda.py", "--benchmark-json=out/gpu_bench.json"],
+    "test": [*PYTEST, *TESTS, "-k", "cuda"],
+    "bench": [*PYTEST, "-s", "bench/bench_cuda.py", "--benchmark-json=out/gpu_bench.json"],
 }
-TIMEOUTS = {"build": 200, "module": 30, "test": 180, "bench": 200}  # seconds
+TIMEOUTS = {"build": 200, "module": 30, "test": 180, "bench": 200, "all": 450}  # seconds
+GRACE = 20  # seconds, for an interrupted stage to report
+OUT_OF_TIME = "failed: out of time"
 NOTHING_COLLECTED = 5  # pytest's exit status
 STATUS = {0: "passed", NOTHING_COLLECTED: "has nothing to run"}
 
@@ -44,11 +51,26 @@ def gpus() -> dict[str, str]:
 
 def run(arguments: list[str], timeout: float) -> tuple[str, int | None]:
     """The status of a stage, and its exit code, None where its time ran out."""
-    try:
-        code = subprocess.run([PYTHON, *arguments], cwd=ROOT, timeout=timeout).returncode
-    except subprocess.TimeoutExpired:
-        return "failed: out of time", None
+    if timeout <= 0:
+        return OUT_OF_TIME, None
+    with subprocess.Popen([PYTHON, *arguments], cwd=ROOT, start_new_session=True) as process:
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return OUT_OF_TIME, None
+        finally:
+            if process.returncode is None:
+                _stop(process)
     return STATUS.get(code, "failed"), code
+
+
+def _stop(process: subprocess.Popen) -> None:
+    """Ends a stage with all that it started: interrupts it as Ctrl-C would, then kills what is left."""
+    os.killpg(process.pid, signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def report(found: dict[str, str], stages: dict[str, dict]) -> None:
@@ -60,7 +82,7 @@ def report(found: dict[str, str], stages: dict[str, dict]) -> None:
 
 def limit(text: str) -> tuple[str, float]:
     name, _, seconds = text.partition("=")
-    if name not in STAGES:
+    if name not in TIMEOUTS:
         raise ValueError
     return name, float(seconds)
 
@@ -81,9 +103,10 @@ def main(arguments: list[str] | None = None) -> int:
     architectures = ";".join(sorted(set(found.values())))
     commands = STAGES | {"build": [*STAGES["build"], "-C", f"cmake.define.CMAKE_CUDA_ARCHITECTURES={architectures}"]}
     stages: dict[str, dict] = {}
+    deadline = time.perf_counter() + timeouts["all"]
     for name in options.stages or STAGES:
         start = time.perf_counter()
-        status, code = run(commands[name], timeouts[name])
+        status, code = run(commands[name], min(timeouts[name], deadline - start))
         if name in ("test", "bench") and stages.get("module", {}).get("code", 0) != 0:
             status = "failed: no CUDA module"
         stages[name] = {"status": status, "code": code, "seconds": time.perf_counter() - start}

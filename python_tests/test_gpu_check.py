@@ -1,0 +1,45 @@
+"""The command that a machine with a GPU runs, on stages of the shell."""
+
+import json
+import os
+import time
+
+import gpu_check
+import pytest
+
+
+@pytest.fixture
+def stages(tmp_path, monkeypatch):
+    """Stages that are commands of the shell, reports in a folder of their own, a GPU."""
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gpu_check, "ROOT", tmp_path)
+    monkeypatch.setattr(gpu_check, "PYTHON", "sh")
+    monkeypatch.setattr(gpu_check, "gpus", lambda: {"a GPU": "90"})
+
+    def run(commands, *options):
+        monkeypatch.setattr(gpu_check, "STAGES", {"build": ["-c", "exit 0"]} | commands)
+        code = gpu_check.main([*commands, *options])
+        return code, json.loads((tmp_path / "out" / "gpu_check.json").read_text())["stages"]
+
+    return run
+
+
+def test_a_stage_out_of_time_reports_what_it_has_and_leaves_no_process(stages, tmp_path):
+    os.mkfifo(tmp_path / "child")
+    child = os.open(tmp_path / "child", os.O_RDONLY | os.O_NONBLOCK)
+    # What a shell starts behind it hears no interrupt.
+    script = "trap 'echo told > report; exit 1' INT; sleep 60 > child & wait"
+    code, found = stages({"bench": ["-c", script], "module": ["-c", "exit 0"]}, "--timeout", "bench=1")
+    assert code == 1 and found["bench"]["status"] == "failed: out of time" and found["bench"]["seconds"] < 20
+    assert found["module"]["status"] == "passed"
+    assert (tmp_path / "report").read_text() == "told\n"
+    time.sleep(0.5)
+    assert os.read(child, 1) == b""  # nobody holds the other end
+
+
+def test_stages_share_one_deadline(stages):
+    waits = ["-c", "sleep 60"]
+    code, found = stages({name: waits for name in ("build", "module", "test")}, "--timeout", "build=0.5", "all=1")
+    assert code == 1 and found["build"]["status"] == found["module"]["status"] == "failed: out of time"
+    assert found["build"]["seconds"] + found["module"]["seconds"] < 10 and found["test"]["seconds"] < 0.1
