@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -25,13 +26,16 @@ INSTALL = (
     "-m pip install --disable-pip-version-check --no-index --no-build-isolation --no-deps "
     "-C cmake.define.SOPR_FAST_CUDA=ON -C build-dir=build/gpu ."
 )
-_TESTED = ("cuda", "operators", "dropout", "kmeans", "segment_*", "devices", "policies", "features", "baselines")
+_TESTED = ("operators", "cuda", "dropout", "kmeans", "segment_*", "devices", "policies", "features", "baselines")
 TESTS = [str(path.relative_to(ROOT)) for name in _TESTED for path in sorted(ROOT.glob(f"python_tests/test_{name}.py"))]
+# After an illegal access everything in a process fails: the fewer tests share one, the more still say something.
+WORKERS = 4 if importlib.util.find_spec("xdist") else 1
+SHARED_OUT = ["-n", str(WORKERS), "--dist", "loadfile"] if WORKERS > 1 else []
 PYTEST = ["-m", "pytest", "-q", "-o", "faulthandler_timeout=60"]
 STAGES = {
     "build": [*INSTALL.split()],
     "module": ["-c", "from sopr_fast import _cuda; print(_cuda.__file__, _cuda.architectures)"],
-    "test": [*PYTEST, *TESTS, "-k", "cuda"],
+    "test": [*PYTEST, *SHARED_OUT, *TESTS, "-k", "cuda"],
     "bench": [*PYTEST, "-s", "bench/bench_cuda.py", "--benchmark-json=out/gpu_bench.json"],
 }
 TIMEOUTS = {"build": 200, "module": 30, "test": 180, "bench": 200, "all": 450}  # seconds
@@ -49,11 +53,12 @@ def gpus() -> dict[str, str]:
     return {torch.cuda.get_device_name(i): "{}{}".format(*torch.cuda.get_device_capability(i)) for i in devices}
 
 
-def run(arguments: list[str], timeout: float) -> tuple[str, int | None]:
+def run(arguments: list[str], timeout: float, threads: int | None = None) -> tuple[str, int | None]:
     """The status of a stage, and its exit code, None where its time ran out."""
     if timeout <= 0:
         return OUT_OF_TIME, None
-    with subprocess.Popen([PYTHON, *arguments], cwd=ROOT, start_new_session=True) as process:
+    environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+    with subprocess.Popen([PYTHON, *arguments], cwd=ROOT, env=environment, start_new_session=True) as process:
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -102,11 +107,12 @@ def main(arguments: list[str] | None = None) -> int:
     (ROOT / "out").mkdir(exist_ok=True)
     architectures = ";".join(sorted(set(found.values())))
     commands = STAGES | {"build": [*STAGES["build"], "-C", f"cmake.define.CMAKE_CUDA_ARCHITECTURES={architectures}"]}
+    threads = {"test": max(1, os.cpu_count() // WORKERS)}
     stages: dict[str, dict] = {}
     deadline = time.perf_counter() + timeouts["all"]
     for name in options.stages or STAGES:
         start = time.perf_counter()
-        status, code = run(commands[name], min(timeouts[name], deadline - start))
+        status, code = run(commands[name], min(timeouts[name], deadline - start), threads.get(name))
         if name in ("test", "bench") and stages.get("module", {}).get("code", 0) != 0:
             status = "failed: no CUDA module"
         stages[name] = {"status": status, "code": code, "seconds": time.perf_counter() - start}
