@@ -144,6 +144,17 @@ def test_stored_states_that_are_not_finite(tmp_path):
             draw(write(tmp_path / name, states=states), size=3000)
 
 
+@pytest.mark.parametrize("name", ["", "s.npy", "s.hdf5", "s.npz"])
+def test_states_whose_squares_are_no_float32_numbers(tmp_path, name):
+    states = STATES.copy()
+    states[123, 1] = -1e25
+    given = write(tmp_path / name, states=states) if name else states
+    with pytest.raises(ValueError, match=rf"{name}.*states hold -1e\+25 at row 123, too large .*limit 1e\+15"):
+        draw(given, size=3000)
+    states[123, 1] = 9e14
+    draw(states, size=3000)
+
+
 @pytest.mark.parametrize(
     "states, error, message",
     [

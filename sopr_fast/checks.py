@@ -6,6 +6,8 @@ import math
 import numbers
 from typing import Any
 
+TOO_LARGE = 1e15  # sums of squares must be float32 numbers
+
 
 def check_integer(name: str, value: Any, least: int) -> int:
     """The integer, Python's or numpy's, as Python's.

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..checks import TOO_LARGE
 from .files import READERS, read_npy
 from .keys import KEYS, find_key
 from .minari import find_minari, read_minari_states
@@ -56,7 +57,7 @@ def as_states(states: Any) -> np.ndarray | StoredStates:
             array of, such as a pandas data frame.
 
     Raises:
-        TypeError, ValueError: not numbers, not two-dimensional, empty, or not finite (which row).
+        TypeError, ValueError: not numbers, not two-dimensional, empty, or not finite or too large (which row).
     """
     where = ""
     if isinstance(states, str | os.PathLike):
@@ -85,7 +86,7 @@ def as_states(states: Any) -> np.ndarray | StoredStates:
             raise TypeError(f"states must be numbers: {error}") from error
     check_table(states, where)
     if not isinstance(states, np.memmap):
-        _check_finite(states, None, where)
+        _check_values(states, None, where)
     return states
 
 
@@ -93,13 +94,13 @@ def read_rows(log: np.ndarray | StoredStates, source: np.ndarray) -> np.ndarray:
     """(n, dim_s) float32: the rows `source` (n,) int64, ascending.
 
     Raises:
-        ValueError: one that was not in memory before is not finite.
+        ValueError: one that was not in memory before is not finite, or too large.
     """
     states = _read(log, source)
     if isinstance(log, StoredStates):
-        _check_finite(states, source, f"{log.name}: ")
+        _check_values(states, source, f"{log.name}: ")
     elif isinstance(log, np.memmap):
-        _check_finite(states, source, f"{log.filename}: ")
+        _check_values(states, source, f"{log.filename}: ")
     return states
 
 
@@ -115,12 +116,18 @@ def _read(log: np.ndarray | StoredStates, source: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(log[source], np.float32)
 
 
-def _check_finite(states: np.ndarray, source: np.ndarray | None, where: str) -> None:
+def _check_values(states: np.ndarray, source: np.ndarray | None, where: str) -> None:
     with np.errstate(over="ignore"):
-        finite = np.isfinite(states.astype(np.float32, copy=False)).all(1)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        raise ValueError(f"{where}states are not finite (as float32) at row {row if source is None else source[row]}")
+        values = states.astype(np.float32, copy=False)
+    fine = (values > -TOO_LARGE) & (values < TOO_LARGE)
+    if fine.all():
+        return
+    at = int(np.argmin(fine.all(1)))
+    row = at if source is None else source[at]
+    if not np.isfinite(values[at]).all():
+        raise ValueError(f"{where}states are not finite (as float32) at row {row}")
+    value = values[at][~fine[at]][0]
+    raise ValueError(f"{where}states hold {value:g} at row {row}, too large to reckon with (limit {TOO_LARGE:g})")
 
 
 def _stored_in_npy(path: Path) -> np.ndarray | StoredStates:

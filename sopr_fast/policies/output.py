@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch import distributions as dist
 
-_TOO_LARGE = 1e15  # sums of squares must be float32 numbers
+from ..checks import TOO_LARGE
+
 _global_generator = threading.Lock()
 
 
@@ -210,13 +211,13 @@ _EXPECTED = "an array or tensor of actions, or a distribution"
 
 def check_finite(name: str, values: Tensor, source: Tensor | None) -> None:
     """Raises where `values` (N, width) are first nan, infinite or too large, as the row of the user's states."""
-    fine = values.abs() < _TOO_LARGE
+    fine = values.abs() < TOO_LARGE
     if fine.all():
         return
     at = int((~fine.all(1)).nonzero()[0])
     value = float(values[at][~fine[at]][0])
     row = at if source is None else int(source[at])
-    excess = f", too large to reckon with (limit {_TOO_LARGE:g})" if math.isfinite(value) else ""
+    excess = f", too large to reckon with (limit {TOO_LARGE:g})" if math.isfinite(value) else ""
     raise ValueError(f"policy {name!r} returned {value:g} at state row {row}{excess}")
 
 
