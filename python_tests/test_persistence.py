@@ -6,7 +6,7 @@ import pytest
 import torch
 from problems import TINY, ladder, log, training_gains
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import sopr_fast
 from sopr_fast.files import atomic_path, check_place, save_tensors
@@ -125,6 +125,25 @@ def test_a_folder_is_no_model(ranker, tmp_path):
         sopr_fast.load(tmp_path)
     with pytest.raises(IsADirectoryError, match="cannot write .*: it is a folder"):
         ranker.save(tmp_path)
+
+
+def test_a_link_stays_one_and_its_file_is_replaced(tmp_path):
+    (tmp_path / "runs").mkdir()
+    latest = tmp_path / "latest"
+    latest.symlink_to("runs/v1.safetensors")
+    for value in (1.0, 2.0):
+        save_tensors(latest, {"x": torch.tensor(value)}, "model", {})
+        assert latest.is_symlink() and load_file(tmp_path / "runs" / "v1.safetensors")["x"] == value
+
+
+def test_what_is_no_regular_file_is_left_alone(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for write in (check_place, lambda path: save_tensors(path, {}, "model", {})):
+        for name in ("pipe", "link"):
+            with pytest.raises(OSError, match=rf"^cannot write {tmp_path}/pipe: not a regular file$"):
+                write(tmp_path / name)
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_missing_folder_is_named(ranker, tmp_path):

@@ -23,15 +23,22 @@ def check_place(path: str | os.PathLike | None) -> None:
     Raises:
         FileNotFoundError: its folder does not exist.
         IsADirectoryError: it is a folder.
-        OSError: of the kind that writing into its folder raises.
+        OSError: it is no regular file, or of the kind that writing into its folder raises.
     """
     if path is not None:
-        _temporary_beside(Path(path)).unlink()
+        _temporary_beside(_followed(path)).unlink()
+
+
+def _followed(path: str | os.PathLike) -> Path:
+    """The file that a link, if it is one, leads to."""
+    return Path(os.path.realpath(path) if os.path.islink(path) else path)
 
 
 def _temporary_beside(path: Path) -> Path:
     if path.is_dir():
         raise IsADirectoryError(f"cannot write {path}: it is a folder")
+    if path.exists() and not path.is_file():
+        raise OSError(f"cannot write {path}: not a regular file")
     if not path.parent.exists():
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
     try:
@@ -64,10 +71,12 @@ def check_checkpoint(path: str | os.PathLike | None, kind: str) -> dict[str, Any
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     """A temporary name in the same folder that becomes `path` when the block ends well, and vanishes otherwise.
 
+    Of a link, what it leads to is replaced.
+
     Raises:
         OSError: see `check_place`; of the temporary file's own faults, with the name asked for.
     """
-    path = Path(path)
+    path = _followed(path)
     temporary = _temporary_beside(path)
     try:
         yield temporary
