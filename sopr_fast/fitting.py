@@ -63,7 +63,8 @@ def fit(
         returns: (M,) numbers in any iterable, or a mapping from name to number; larger is better, so ranks do as well.
         states: (rows, dim_s) logged states: array, tensor, or path of a file, of which HDF5 and `.npy` are not read
             whole; see `Subsets.draw`.
-        preferences: instead of returns, (M, M) of 1 (row better), 0.5 (equal), 0 (worse), nan (unknown).
+        preferences: instead of returns, (M, M) of 1 (row better), 0.5 (equal), 0 (worse), nan (unknown); an array is in
+            the order of `policies`, a pandas frame with their names is read by these.
         validation: (policies, returns) that choose the weights kept; without, the last are.
         features: what else is known of each policy, training and validation, by its name, which must be its alone: a
             number or F numbers, such as estimates of `sopr_fast.baselines`. They are standardised and added to its

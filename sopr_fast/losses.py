@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+if TYPE_CHECKING:
+    import pandas
 
 
 def pair_targets(returns: np.ndarray, tie_margin: float = 0.0) -> Tensor:
@@ -25,8 +29,11 @@ def check_preferences(preferences: object, names: list[str]) -> Tensor:
 
     Raises:
         TypeError: not numbers.
-        ValueError: wrong shape or value, both directions given and contradicting, or no pair at all.
+        ValueError: wrong shape or value, a policy that a frame lacks, both directions given and contradicting, or no
+            pair at all.
     """
+    if hasattr(preferences, "index") and hasattr(preferences, "columns"):
+        preferences = _by_name(preferences, names)
     try:
         y = np.array(preferences, np.float32)
     except (TypeError, ValueError) as error:
@@ -48,6 +55,17 @@ def check_preferences(preferences: object, names: list[str]) -> Tensor:
     if not (y[known] != 0.5).any():
         raise ValueError("preferences hold no pair in which one policy is better")
     return torch.from_numpy(np.where(known, y, 1 - y.T))
+
+
+def _by_name(frame: pandas.DataFrame, names: list[str]) -> pandas.DataFrame:
+    """In the order of the names, where the frame has names at all."""
+    axes = {"row": frame.index, "column": frame.columns}
+    if not any(isinstance(label, str) for labels in axes.values() for label in labels):
+        return frame
+    for kind, labels in axes.items():
+        if missing := [name for name in names if name not in labels]:
+            raise ValueError(f"preferences hold no {kind} for policy {missing[0]!r}")
+    return frame.loc[names, names]
 
 
 def pairwise(scores: Tensor, targets: Tensor) -> Tensor:
