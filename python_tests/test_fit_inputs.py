@@ -26,6 +26,14 @@ def fit(**changes):
     return sopr_fast.fit(**arguments)
 
 
+def one_state_at_a_time(gain):
+    def act(states):
+        assert len(states) == 1
+        return LinearPolicy(gain)(states)
+
+    return act
+
+
 def broken(gain, change):
     return lambda states: change(LinearPolicy(gain)(states))
 
@@ -230,6 +238,13 @@ def test_columns_on_disk_train_the_same_model(monkeypatch):
     monkeypatch.setattr("sopr_fast.fitting._MEMORY_BYTES", 0)
     found = fit().model.state_dict()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+@pytest.mark.parametrize("validation", [None, ({"c": one_state_at_a_time(0.2), "d": one_state_at_a_time(0.4)}, [1, 2])])
+def test_a_policy_is_never_shown_more_states_than_the_batch_size(validation):
+    policies = {f"gain-{gain}": one_state_at_a_time(gain) for gain in GAINS}
+    ranker = fit(policies=policies, validation=validation, batch_size=1)
+    assert np.isfinite(ranker.rank({"x": one_state_at_a_time(0.3)}, batch_size=1).scores).all()
 
 
 def test_one_cluster_and_one_state_a_cluster():

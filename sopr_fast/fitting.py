@@ -79,7 +79,7 @@ def fit(
         keep_subsets: subsets kept with the model, so that `rank` needs no states; 0 for none.
         checkpoint: file to resume training from if it exists; written as it goes. The policies' actions and the
             clustering are made again.
-        batch_size: states shown to a policy at once.
+        batch_size: most states shown to a policy at once.
         device: where subsets are clustered and the model is trained and stays, with room for all that policies do in
             all drawn states; they act where they are. Everything random is equal on every device.
         progress: show bars.
@@ -120,9 +120,9 @@ def fit(
         drawing = Drawing.draw(log, config.subsets, size=config.subset_size, seed=seed, remedy=remedy)
     everyone = trained + (validated[0] if validated else [])
     with timings.stage("policies"):
-        layout = probe(trained, drawing.states, drawing.source)
+        layout = probe(trained, drawing.states, drawing.source, batch_size=batch_size)
         if validated:
-            check_fit(validated[0], drawing.states, drawing.source, layout)
+            check_fit(validated[0], drawing.states, drawing.source, layout, batch_size=batch_size)
         columns = _collect_all(everyone, drawing, layout, batch_size, progress)
         remembered = _spread(len(drawing.states), _SAMPLED_STATES)
         acting = columns[: len(trained), remembered].contiguous()

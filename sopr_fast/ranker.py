@@ -116,8 +116,8 @@ class Ranker:
                 paper's way, to 1. By default 1, where the distance is known.
             seed: of drawing subsets from `states`.
             precision: "fp32" or "bf16", by default that of the model's `Config`.
-            batch_size: states shown to a policy at once. Each drawn state is shown once; 13 of them as a probe, and the
-                remembered sample of the training's states, come on top.
+            batch_size: most states shown to a policy at once. Each drawn state is shown once; up to 13 of them as a
+                probe, and the remembered sample of the training's states, come on top.
             device: where subsets are clustered and the model computes, by default the model's; policies act where
                 they are.
             progress: show bars.
@@ -163,7 +163,7 @@ class Ranker:
         tiles = [slice(first, first + at_once) for first in range(0, len(policies), at_once)]
         acted = None
         with timings.stage("policies"):
-            check_fit(policies, drawn.states, drawn.source, self.layout)
+            check_fit(policies, drawn.states, drawn.source, **options)
             if len(policies) * policy_bytes <= _MEMORY_BYTES:
                 with progress_bar(len(policies), "acting", "policy", show=progress) as bar:
                     acted = act(policies, progress=bar.update)

@@ -39,16 +39,17 @@ class Layout:
         return cls(**values)
 
 
-def probe(policies: Sequence[Policy], states: Tensor, source: Tensor) -> Layout:
+def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, *, batch_size: int = 16384) -> Layout:
     """The layout of the policies' columns, from what they do in the first few of `states` (N, dim_s).
 
-    If any policy is stochastic, the columns are mean and standard deviation.
+    If any policy is stochastic, the columns are mean and standard deviation. `batch_size` as of `collect`.
 
     Raises:
         ValueError, RuntimeError: as `Policy.output`; action widths that differ, discrete beside continuous
         actions.
     """
-    states, source = states[:_PROBE_ROWS], source[:_PROBE_ROWS]
+    few = _few(batch_size)
+    states, source = states[few], source[few]
     outputs = [policy.output(states, source) for policy in policies]
     first, name = outputs[0], policies[0].name
     for policy, output in zip(policies, outputs, strict=True):
@@ -66,14 +67,21 @@ def probe(policies: Sequence[Policy], states: Tensor, source: Tensor) -> Layout:
     return Layout(first.kind, width, width)
 
 
-def check_fit(policies: Sequence[Policy], states: Tensor, source: Tensor, layout: Layout) -> None:
+def check_fit(
+    policies: Sequence[Policy], states: Tensor, source: Tensor, layout: Layout, *, batch_size: int = 16384
+) -> None:
     """Asks every policy for a few states, so that one that does not fit the layout fails before long work.
 
     Raises:
         ValueError, RuntimeError: as `collect`.
     """
+    few = _few(batch_size)
     for policy in policies:
-        _columns(policy, states[:_PROBE_ROWS], source[:_PROBE_ROWS], layout)
+        _columns(policy, states[few], source[few], layout)
+
+
+def _few(batch_size: int) -> slice:
+    return slice(min(_PROBE_ROWS, check_integer("batch_size", batch_size, 1)))
 
 
 def collect(
