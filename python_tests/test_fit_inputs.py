@@ -1,5 +1,9 @@
 import dataclasses
+import errno
 import json
+import os
+import tempfile
+from functools import partial
 
 import numpy as np
 import pytest
@@ -238,6 +242,30 @@ def test_columns_on_disk_train_the_same_model(monkeypatch):
     monkeypatch.setattr("sopr_fast.fitting._MEMORY_BYTES", 0)
     found = fit().model.state_dict()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the platform cannot reserve space on a disk")
+def test_columns_on_disk_have_their_space_before_any_is_written(monkeypatch, tmp_path):
+    reserved = []
+
+    def watch(states):
+        reserved.extend(file.stat().st_blocks * 512 >= file.stat().st_size for file in tmp_path.iterdir())
+        return LinearPolicy(0.3)(states)
+
+    monkeypatch.setattr("sopr_fast.fitting._MEMORY_BYTES", 0)
+    monkeypatch.setattr(
+        tempfile, "NamedTemporaryFile", partial(tempfile.NamedTemporaryFile, dir=tmp_path, delete=False)
+    )
+    fit(policies={"watch": watch} | ladder(GAINS[:4]))
+    assert reserved == [True]
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match=rf"^columns need .* GiB in {tmp_path}: No space left on device; set TMPDIR"):
+        fit()
 
 
 @pytest.mark.parametrize("validation", [None, ({"c": one_state_at_a_time(0.2), "d": one_state_at_a_time(0.4)}, [1, 2])])

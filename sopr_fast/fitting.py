@@ -263,8 +263,7 @@ def _collect_all(policies: list[Policy], drawing: Drawing, layout: Layout, batch
     at_once = len(policies)
     columns = None
     if 4 * np.prod(shape) > _MEMORY_BYTES:
-        with tempfile.NamedTemporaryFile(prefix="sopr_fast-columns-") as file:
-            columns = torch.from_numpy(np.memmap(file.name, np.float32, "w+", shape=shape))
+        columns = _on_disk(shape)
         at_once = max(1, _MEMORY_BYTES // (4 * shape[1] * shape[2]))
     with progress_bar(len(policies), "acting", "policy", show=progress) as bar:
         for first in range(0, len(policies), at_once):
@@ -274,6 +273,21 @@ def _collect_all(policies: list[Policy], drawing: Drawing, layout: Layout, batch
                 return found
             columns[first : first + at_once] = found
     return columns
+
+
+def _on_disk(shape: tuple[int, ...]) -> Tensor:
+    """New float32 numbers in a file without a name, whose space is taken at once where the platform can."""
+    count = 4 * int(np.prod(shape))
+    with tempfile.NamedTemporaryFile(prefix="sopr_fast-columns-") as file:
+        if hasattr(os, "posix_fallocate"):  # a full disk would else end the process, when a page is written
+            try:
+                os.posix_fallocate(file.fileno(), 0, count)
+            except OSError as error:
+                raise OSError(
+                    f"columns need {count / 2**30:.1f} GiB in {tempfile.gettempdir()}: {error.strerror}; set TMPDIR to "
+                    "another folder"
+                ) from error
+        return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=shape))
 
 
 def _spread(count: int, most: int) -> Tensor:
