@@ -57,7 +57,7 @@ matrix: build/matrix/oldest/installed build/matrix/newest/installed
 	    build/matrix/$$torch/bin/python -m sopr_fast && build/matrix/$$torch/bin/pytest -q -m "not slow" || exit 1; \
 	done
 
-# On a machine with a GPU, with the torch and the build tools of $(PYTHON): no network. GPU_STAGES="build module test bench".
+# On a machine with a GPU, with the torch and the build tools of $(PYTHON): no network. GPU_STAGES="test bench".
 gpu-check:
 	$(PYTHON) bench/gpu_check.py $(GPU_STAGES)
 

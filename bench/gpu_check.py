@@ -1,6 +1,6 @@
 """What `make gpu-check` runs on a machine with a GPU: build, tests, benchmarks; a stage that fails hides no other.
 
-    python bench/gpu_check.py [build] [module] [test] [bench] [--timeout STAGE=SECONDS ...]        all stages by default
+    python bench/gpu_check.py [build] [module] [test] [bench] [peers] [--timeout STAGE=SECONDS ...]     default: all
 
 Builds with what is installed, for the GPUs that are there; needs no network. After every stage prints a table, writes
 out/gpu_check.json. Where the module does not load, tests and benchmarks would skip: they count as failed. A stage whose
@@ -32,13 +32,15 @@ TESTS = [str(path.relative_to(ROOT)) for name in _TESTED for path in sorted(ROOT
 WORKERS = 4 if importlib.util.find_spec("xdist") else 1
 SHARED_OUT = ["-n", str(WORKERS), "--dist", "loadfile"] if WORKERS > 1 else []
 PYTEST = ["-m", "pytest", "-q", "-o", "faulthandler_timeout=60"]
+BENCH = [*PYTEST, "-s", "bench/bench_cuda.py", "-k"]
 STAGES = {
     "build": [*INSTALL.split()],
     "module": ["-c", "from sopr_fast import _cuda; print(_cuda.__file__, _cuda.architectures)"],
     "test": [*PYTEST, *SHARED_OUT, *TESTS, "-k", "cuda"],
-    "bench": [*PYTEST, "-s", "bench/bench_cuda.py", "--benchmark-json=out/gpu_bench.json"],
+    "bench": [*BENCH, "not compiled", "--benchmark-json=out/gpu_bench.json"],
+    "peers": [*BENCH, "compiled", "--benchmark-json=out/gpu_peers.json"],
 }
-TIMEOUTS = {"build": 200, "module": 30, "test": 180, "bench": 200, "all": 450}  # seconds
+TIMEOUTS = {"build": 200, "module": 30, "test": 180, "bench": 200, "peers": 200, "all": 450}  # seconds
 GRACE = 20  # seconds, for an interrupted stage to report
 OUT_OF_TIME = "failed: out of time"
 NOTHING_COLLECTED = 5  # pytest's exit status
@@ -113,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in options.stages or STAGES:
         start = time.perf_counter()
         status, code = run(commands[name], min(timeouts[name], deadline - start), threads.get(name))
-        if name in ("test", "bench") and stages.get("module", {}).get("code", 0) != 0:
+        if name in ("test", "bench", "peers") and stages.get("module", {}).get("code", 0) != 0:
             status = "failed: no CUDA module"
         stages[name] = {"status": status, "code": code, "seconds": time.perf_counter() - start}
         report(found, stages)
