@@ -1,8 +1,8 @@
 """Real data and a fair race for the benchmarks: `contend` times every contender in turn, round by round.
 
 A round runs each peer once, then sopr_fast, so all of them see the same drift of the machine's speed; the ratio shown
-is the median over rounds of peer / sopr_fast. A peer that is over 20 times slower runs in the first round alone. The
-table goes to the terminal, everything to --benchmark-json.
+is the median over rounds of peer / sopr_fast. A peer that is over 20 times slower runs in the first round alone, one
+that raises in none. The table goes to the terminal, everything to --benchmark-json.
 """
 
 from __future__ import annotations
@@ -69,9 +69,15 @@ def contend(benchmark, request) -> Callable:
     ) -> None:
         if peak:
             ours, peers = _finished(ours), {name: _finished(peer) for name, peer in peers.items()}
+        ours()
+        failed: dict[str, str] = {}
+        for name, peer in peers.items():
+            try:
+                peer()
+            except Exception as error:
+                failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+        peers = {name: peer for name, peer in peers.items() if name not in failed}
         seconds: dict[str, list[float]] = {name: [] for name in peers}
-        for contender in (ours, *peers.values()):
-            contender()
         limit = HOPELESS * _seconds(ours)
 
         def run_peers() -> None:
@@ -79,15 +85,19 @@ def contend(benchmark, request) -> Callable:
                 if not seconds[name] or seconds[name][0] < limit:
                     seconds[name].append(_seconds(peer))
 
-        benchmark.pedantic(ours, setup=run_peers, rounds=rounds)
+        try:
+            benchmark.pedantic(ours, setup=run_peers, rounds=rounds)
+        except KeyboardInterrupt:
+            benchmark.has_error = True  # one without numbers would keep the others' from their file
+            raise
         mine = np.array(benchmark.stats.stats.data)
         seconds = {f"sopr_fast {sopr_fast.__version__}": mine, **{n: np.array(s) for n, s in seconds.items()}}
         table = {
             name: {"min": s.min(), "median": float(np.median(s)), "ratio": float(np.median(s / mine[: len(s)]))}
             for name, s in seconds.items()
         }
-        benchmark.extra_info.update(contenders=table, gflop=gflop, precision=precision)
-        request.config.stash.setdefault(_rows, []).append((request.node.name, table, gflop, precision, peak))
+        benchmark.extra_info.update(contenders=table, failed=failed, gflop=gflop, precision=precision)
+        request.config.stash.setdefault(_rows, []).append((request.node.name, table, failed, gflop, precision, peak))
 
     return run
 
@@ -132,7 +142,7 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
     write(f"{_processor()}, {info['threads']} threads, {info['instruction_set']}, torch {info['torch']}")
     if peak:
         write(f"multiply-adds on registers alone: {peak['fp32']:.0f} GFLOP/s in fp32, {peak['bf16']:.0f} in bf16")
-    for name, table, gflop, precision, of_gpu in rows:
+    for name, table, failed, gflop, precision, of_gpu in rows:
         write("")
         write(f"{name:<46}{'min ms':>10}{'median ms':>11}{'peer / ours':>13}{'GFLOP/s':>9}{'of peak':>9}")
         for contender, row in table.items():
@@ -142,6 +152,8 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
             if rate and most:
                 last += f"{rate / most:>9.0%}"
             write(f"  {contender:<44}{row['min'] * 1e3:>10.1f}{row['median'] * 1e3:>11.1f}{row['ratio']:>13.2f}{last}")
+        for contender, error in failed.items():
+            write(f"  {contender:<44}{error}")
 
 
 def _processor() -> str:
