@@ -142,8 +142,8 @@ def test_cuda_forward_10_policies(compiled, released, clustered, peak, contend):
 
 @compiled_or_not
 def test_cuda_training_step_30_policies(compiled, released, clustered, peak, contend):
-    states, columns, rows, offsets = on_gpu(clustered)
-    rows, offsets = rows[:1].contiguous(), offsets[:1].contiguous()
+    subset = clustered.take(1)  # the peers normalise by the moments of all states they are given
+    states, columns, rows, offsets = on_gpu(subset)
     model = from_released(released.state_dict()).to(columns.device).train()
     rng = torch.tensor([0, 0], device=columns.device)
     weights = torch.linspace(-1, 1, len(columns), device=columns.device)
@@ -165,4 +165,4 @@ def test_cuda_training_step_30_policies(compiled, released, clustered, peak, con
         (peer(states, columns, plan) * weights).sum().backward()
         released.eval()
 
-    contend(ours, {name: step}, rounds=3, gflop=4 * forward_gflop(clustered) * len(columns), peak=peak)
+    contend(ours, {name: step}, rounds=3, gflop=4 * forward_gflop(subset) * len(columns), peak=peak)
