@@ -224,6 +224,18 @@ def test_acting_on_batches_is_acting_on_all(method, std, log):
     np.testing.assert_allclose(asked, kept, rtol=1e-4 if std else 1e-5)
 
 
+@pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "model-based"])
+def test_units_of_actions_change_nothing(name, log):
+    """Nor does a column that is always 0."""
+
+    def values(unit):
+        policies = {name: lambda s, p=policy: np.pad(unit * p(s), ((0, 0), (0, 1))) for name, policy in gains().items()}
+        actions = np.float32(unit * np.pad(log.actions, ((0, 0), (0, 1))))
+        return METHODS[name].estimate(policies, with_other(log, actions=actions), **quiet).values
+
+    np.testing.assert_array_equal(values(2.0**-13), values(2.0))
+
+
 @pytest.mark.parametrize("memory", [0, 1 << 30], ids=["asked", "kept"])
 def test_draws_of_actions_are_the_policies_own(memory):
     found, layout, log = read(

@@ -25,6 +25,7 @@ class BehaviourPolicy(Learner):
     ):
         self.log, self.components = log, components
         self.squash = not log.discrete and bool((np.abs(log.transitions.actions) <= 1).all())
+        self.actions = torch.from_numpy(log.transitions.actions).to(log.device) if self.squash else log.actions
         width = log.action_dim if log.discrete else components * (2 * log.action_dim + 1)
         self.network = StackedMLP([log.state_dim, *hidden, width], seed=seed, device=log.device)
         self.trained = {str(i): parameter for i, parameter in enumerate(self.network.parameters)}
@@ -47,13 +48,14 @@ class BehaviourPolicy(Learner):
         """(B,) of the logged actions, in the log's own units."""
         log, out = self.log, self.network(self.log.states(rows))[0]
         if log.discrete:
-            return (out.log_softmax(1) * log.actions[rows]).sum(1)
-        actions = log.actions[rows]
-        units = -float(np.log(log.action_scale).sum())
+            return (out.log_softmax(1) * self.actions[rows]).sum(1)
+        actions = self.actions[rows]
         if self.squash:
             actions = actions.clamp(-EDGE, EDGE)
-            units = units - torch.log1p(-actions.square()).sum(1)
+            units = -torch.log1p(-actions.square()).sum(1)
             actions = actions.atanh()
+        else:
+            units = -float(np.log(log.action_scale).sum())
         weight, mean, log_std = out.split(
             [self.components, self.components * log.action_dim, self.components * log.action_dim], 1
         )

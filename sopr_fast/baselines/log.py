@@ -32,8 +32,8 @@ class Log:
         raw_states: (U, dim_s) float32 on the CPU.
         source: (U,) int64 on the CPU: the states' rows in the user's data; of a next state that no row follows, the row
             it comes after.
-        actions: (N, dim_a), continuous ones divided by the largest magnitude of each column if that exceeds 1;
-            `action_scale` (dim_a,).
+        actions: (N, dim_a), continuous ones divided by `action_scale` (dim_a,), the largest magnitude of each column,
+            1 where that is 0.
         rewards, terminals: (N,) float32, the latter 1 where the environment ended.
         next: (N,) int64 rows of the table.
         initial: (E,) int64 rows of the table.
@@ -62,7 +62,8 @@ class Log:
         if self.discrete:
             actions = _one_hot_actions(transitions.actions, action_count)
         else:
-            self.action_scale = np.maximum(np.abs(transitions.actions).max(0), 1.0).astype(np.float32)
+            largest = np.abs(transitions.actions).max(0)
+            self.action_scale = np.where(largest > 0, largest, 1).astype(np.float32)
             actions = torch.from_numpy(transitions.actions / self.action_scale)
         self.actions = actions.to(self.device)
         self.rewards = torch.from_numpy(transitions.rewards).to(self.device)
