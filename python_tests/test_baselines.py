@@ -157,7 +157,38 @@ def test_checkpoint_is_refused_for_another_log(method, log, tmp_path):
             method.estimate(gains(), other, checkpoint=path, **quiet)
 
 
-@pytest.mark.parametrize("method", [FQE(**SMALL), FQE(**SMALL, memory=0), BehaviourQ(**SMALL)])
+@pytest.mark.parametrize("first", ["fit", "estimate"])
+def test_a_shared_critic_s_checkpoint_serves_other_policies(first, log, tmp_path, monkeypatch):
+    path, method = tmp_path / "run.safetensors", BehaviourQ(**SMALL)
+    whole = method.estimate(gains(), log, **quiet)
+    if first == "fit":
+        method.fit(log, discount=0.9, checkpoint=path, progress=False)
+    else:
+        others = {"other": LinearGain(np.array([0.3, 0.1]), 0.3)}
+        replace(method, draws=2).estimate(others, log, checkpoint=path, **quiet)
+    monkeypatch.setattr(learning.Batches, "__call__", None)
+    found = method.estimate(gains(), log, checkpoint=path, **quiet)
+    np.testing.assert_array_equal(found.values, whole.values)
+    curves = [np.array(x.diagnostics["curve"]["values"]) for x in (found, whole)]
+    np.testing.assert_array_equal(curves[0][-1], curves[1][-1])
+    assert np.isnan(curves[0][:-1]).all() and curves[0].shape == curves[1].shape
+    critic = method.fit(log, discount=0.9, checkpoint=path, progress=False)
+    np.testing.assert_array_equal(*(c(log.states, log.actions) for c in (critic, whole.diagnostics["critic"])))
+
+
+def test_a_fitted_behaviour_s_checkpoint_serves_other_weightings(log, tmp_path, monkeypatch):
+    path, method = tmp_path / "run.safetensors", METHODS["importance-weighting"]
+    method.estimate(gains(), log, checkpoint=path, **quiet)
+    other = replace(method, clip=(-6, 2), noise=0.3, bootstraps=3)
+    whole = other.estimate(gains(), log, **quiet)
+    monkeypatch.setattr(learning.Batches, "__call__", None)
+    found = other.estimate(gains(), log, checkpoint=path, **quiet)
+    np.testing.assert_array_equal(found.values, whole.values)
+    with pytest.raises(ValueError, match="is of a run with other"):
+        replace(method, components=2).estimate(gains(), log, checkpoint=path, **quiet)
+
+
+@pytest.mark.parametrize("method", [FQE(**SMALL), FQE(**SMALL, memory=0)])
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
 def test_checkpoint_is_refused_for_policies_that_act_otherwise_in_one_state(method, std, log, tmp_path):
     path, policy = tmp_path / "run.safetensors", gains(std=std)["gain-1"]

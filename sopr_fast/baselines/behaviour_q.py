@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -74,11 +74,11 @@ class BehaviourQ(Options):
     ) -> Estimates:
         """Mean value of every policy's action over the logged states (65,536 of them at most).
 
-        Args, Raises: see `FQE.estimate`.
+        Args, Raises: see `FQE.estimate`; a `checkpoint` of `fit`, or of other policies, serves as well.
 
         Returns:
             Diagnostics: "uncovered" (P,), see `FQE.estimate`, "curve" (updates, seconds, loss and values (P,) on
-            1,024 rows), "critic", a `Critic` of `ensemble` networks.
+            1,024 rows; nan where the checkpoint is not of these policies), "critic", a `Critic` of `ensemble` networks.
 
         Warns:
             UncertainEstimateWarning: over 0.9 of a policy is uncovered.
@@ -142,7 +142,7 @@ class BehaviourQ(Options):
             description="SARSA critic",
             watch=watched and (lambda: critic.shared_mean_values(watched, few).mean(1).tolist()),
             checkpoint=checkpoint,
-            identity=lambda: (self, discount, seed, *(watched or log).identity()),
+            identity=lambda: (replace(self, draws=1), discount, seed, *log.identity()),
             progress=progress,
         )
         return critic, curve

@@ -147,7 +147,11 @@ class ImportanceWeighting(Options):
             self.updates,
             description="behaviour",
             checkpoint=checkpoint,
-            identity=lambda: (self, seed, *log.identity()),
+            identity=lambda: (
+                [self.updates, self.batch_size, self.hidden, self.components, self.learning_rate],
+                seed,
+                *log.identity(),
+            ),
             progress=progress,
         )
         log_probs = behaviour.log_probs().numpy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import time
 from abc import ABC, abstractmethod
@@ -92,6 +93,7 @@ def learn(
     `watch`, "values".
 
     With `checkpoint`, goes on from that file if it is there, to the same end; `identity` tells this run from others.
+    Where `watch` sees else there than was seen, "values" are nan before.
 
     Raises:
         OSError: the checkpoint cannot be written there.
@@ -104,6 +106,7 @@ def learn(
     if checkpoint is not None and Path(checkpoint).exists():
         tensors, history = _read(checkpoint, run)
         learner.restore(tensors)
+        _watch_on(history, watch)
     done = history["updates"][-1] if history["updates"] else 0
     spent = history["seconds"][-1] if history["seconds"] else 0.0
     every, total = max(1, updates // records), 0.0
@@ -141,6 +144,17 @@ def _read(path: str | os.PathLike, run: str) -> tuple[dict[str, Tensor], dict[st
             "delete it or name another file"
         )
     return tensors, description["history"]
+
+
+def _watch_on(history: dict[str, list], watch: Callable[[], list[float]] | None) -> None:
+    """Leaves in a curve what `watch` saw, told by the last record, which is of the networks as they are."""
+    if watch is None:
+        history.pop("values", None)
+        return
+    *before, last = history.get("values", [[]] * len(history["updates"]))
+    now = watch()
+    if len(last) != len(now) or not np.allclose(last, now):
+        history["values"] = [[math.nan] * len(now) for _ in before] + [now]
 
 
 def fingerprint(*parts: Any) -> str:
