@@ -267,6 +267,20 @@ def test_units_of_actions_change_nothing(name, log):
     np.testing.assert_array_equal(values(2.0**-13), values(2.0))
 
 
+@pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "model-based"])
+def test_values_are_in_the_units_of_rewards(name, log):
+    unit = 2.0**-40
+    values = METHODS[name].estimate(gains(), log, **quiet).values
+    scaled = METHODS[name].estimate(gains(), with_other(log, rewards=np.float32(unit) * log.rewards), **quiet).values
+    np.testing.assert_allclose(scaled / unit, values, rtol=1e-4)
+
+
+@each_method
+def test_rewards_of_zero_are_worth_nothing(method, log):
+    found = method.estimate(gains(), with_other(log, rewards=0 * log.rewards), **quiet)
+    np.testing.assert_allclose(found.values, 0, atol=1e-6)
+
+
 @pytest.mark.parametrize("memory", [0, 1 << 30], ids=["asked", "kept"])
 def test_draws_of_actions_are_the_policies_own(memory):
     found, layout, log = read(

@@ -36,7 +36,7 @@ class ValueScale:
         rewards = transitions.rewards.astype(np.float64)
         forever = rewards.mean() / (1 - discount)
         to_go = returns_to_go(rewards, transitions.terminals, transitions.episodes, discount, forever)
-        scale = max(float(to_go.std()), float(rewards.std()), 1e-6 * max(1.0, abs(forever)))
+        scale = max(float(to_go.std()), float(rewards.std()), 1e-6 * abs(forever)) or 1e-6
         ends = [0.0] if transitions.terminals.any() else []
         low, high = rewards.min(), rewards.max()
         possible = (

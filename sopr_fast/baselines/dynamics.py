@@ -29,7 +29,8 @@ class Dynamics(Learner):
         self.log, self.members, self.width = log, members, log.state_dim + 1
         transitions = log.transitions
         self.reward_mean = float(transitions.rewards.mean(dtype=np.float64))
-        self.reward_scale = max(float(transitions.rewards.std(dtype=np.float64)), 1e-6)
+        least = 1e-6 * float(np.abs(transitions.rewards).max())
+        self.reward_scale = max(float(transitions.rewards.std(dtype=np.float64)), least) or 1.0
         self.terminates = bool(transitions.terminals.any())
         goes_on = ~transitions.terminals
         change = (transitions.next_states - transitions.states)[goes_on] / log.state_scale
