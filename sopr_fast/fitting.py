@@ -277,14 +277,14 @@ def _collect_all(policies: list[Policy], drawing: Drawing, layout: Layout, batch
 
 def _on_disk(shape: tuple[int, ...]) -> Tensor:
     """New float32 numbers in a file without a name, whose space is taken at once where the platform can."""
-    count = 4 * int(np.prod(shape))
+    size = 4 * int(np.prod(shape))
     with tempfile.NamedTemporaryFile(prefix="sopr_fast-columns-") as file:
         if hasattr(os, "posix_fallocate"):  # a full disk would else end the process, when a page is written
             try:
-                os.posix_fallocate(file.fileno(), 0, count)
+                os.posix_fallocate(file.fileno(), 0, size)
             except OSError as error:
                 raise OSError(
-                    f"columns need {count / 2**30:.1f} GiB in {tempfile.gettempdir()}: {error.strerror}; set TMPDIR to "
+                    f"columns need {size / 2**30:.1f} GiB in {tempfile.gettempdir()}: {error.strerror}; set TMPDIR to "
                     "another folder"
                 ) from error
         return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=shape))
