@@ -112,6 +112,8 @@ def test_folder(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((7, DA)))
     (tmp_path / "notes.txt").write_text("no policy")
     assert [p.name for p in load(tmp_path)] == ["a", "b"]
+    (tmp_path / "b.npz").rename(tmp_path / "b.NPZ")
+    assert [p.name for p in load(tmp_path)] == ["a", "b"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"no policies \(\.npz, \.npy, .*\) in this folder"):
         load(tmp_path / "empty")

@@ -82,7 +82,7 @@ def _files(path: Path) -> dict[Path, str]:
         if not path.exists():
             raise FileNotFoundError(f"{path}: no such file")
         return {path: path.stem}
-    known = [p for p in path.iterdir() if p.suffix in BY_SUFFIX and p.is_file() and not p.name.startswith(".")]
+    known = [p for p in path.iterdir() if p.suffix.lower() in BY_SUFFIX and p.is_file() and not p.name.startswith(".")]
     files = sorted(p for p in known if not is_companion(p))
     if not files:
         raise ValueError(f"{path}: no policies ({', '.join(BY_SUFFIX)}) in this folder")

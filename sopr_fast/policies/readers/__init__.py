@@ -47,7 +47,7 @@ def is_companion(path: Path) -> bool:
 
     Those are Stable-Baselines3's statistics and replay buffers, and the returns that its EvalCallback measured.
     """
-    if path.suffix == ".pkl":
+    if path.suffix.lower() == ".pkl":
         return any(part in path.stem.replace("_", "") for part in ("vecnormalize", "replaybuffer"))
     return path.name == "evaluations.npz"
 
@@ -62,9 +62,10 @@ def _by_content(path: Path) -> Reader | None:
         return npy.read
     if head[8:10] == b'{"':
         return sequential.read_safetensors
-    if head.startswith(b"\x80") and path.suffix not in (".pt", ".pth"):
+    of_torch = path.suffix.lower() in (".pt", ".pth")
+    if head.startswith(b"\x80") and not of_torch:
         return d4rl.read
-    return torch_files.read if path.suffix in (".pt", ".pth") else None
+    return torch_files.read if of_torch else None
 
 
 def _by_members(members: list[str]) -> Reader | None:
