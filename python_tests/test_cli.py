@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -174,6 +176,26 @@ def test_policies_of_one_name_are_told_apart_by_their_folders(files, capsys):
     assert rank("--policies", "a/runA/best_model.npz", "b/runA/best_model.npz") == 2
     message = "a/runA/best_model.npz and b/runA/best_model.npz both hold a policy named 'runA/best_model'"
     assert message in capsys.readouterr().err
+
+
+INFO = [sys.executable, "-c", "import sys; from sopr_fast.cli import main; sys.exit(main(['info']))"]
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+def test_a_reader_that_has_had_enough_is_no_failure():
+    read, written = os.pipe()
+    os.close(read)
+    ended = subprocess.run(INFO, stdout=written, stderr=subprocess.PIPE, env=BUFFERED)
+    os.close(written)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the platform has no /dev/full")
+def test_what_cannot_be_printed_is_said_in_one_line():
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(INFO, stdout=full, stderr=subprocess.PIPE, env=BUFFERED)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(b"sopr-fast: error: ") and ended.stderr.count(b"\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -38,15 +38,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.showwarning = _show_warning
         try:
             options.run(options)
+            print(end="", flush=True)
         except BrokenPipeError:
-            # The reader, `head` say, has had enough; what is left must not fail when Python closes stdout.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            pass  # the reader, `head` say, has had enough
         except (ValueError, TypeError, OSError, ImportError, MemoryError, RuntimeError) as error:
             print(f"sopr-fast: error: {' '.join(str(error).split())}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
             return 130
+        finally:
+            _settle_stdout()
     return 0
+
+
+def _settle_stdout() -> None:
+    """Leaves nothing there that fails when Python closes it."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
