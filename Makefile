@@ -61,12 +61,16 @@ matrix: build/matrix/oldest/installed build/matrix/newest/installed
 gpu-check:
 	$(PYTHON) bench/gpu_check.py $(GPU_STAGES)
 
-# The operators on small inputs, once gpu-check has built them, under what watches a GPU's memory and its threads' races.
-# Each tensor has memory of its own, since torch's pool would hide what lies outside of one.
+# The operators on small inputs, once gpu-check has built them, under what watches a GPU's memory and its threads' races:
+# our kernels alone, and no API errors, of which torch makes some on purpose. Each tensor has memory of its own, since
+# torch's pool would hide what lies outside of one.
 gpu-sanitize:
+	mkdir -p out
 	failed=0; for tool in memcheck racecheck; do \
-	    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 \
+	    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 --report-api-errors no \
+	        --kernel-name kns=sopr --log-file out/gpu_$$tool.log \
 	        $(PYTHON) python_tests/operators.py cuda || failed=1; \
+	    tail -n 20 out/gpu_$$tool.log; \
 	done; exit $$failed
 
 clean:
