@@ -5,6 +5,7 @@ A new operator joins CALLS. `python operators.py [device]` compares all of them 
 
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -15,13 +16,13 @@ from sopr_fast.ops import reference
 
 
 class OnDevice:
-    """`sopr_fast.ops` for tensors of the CPU, computed on another device."""
+    """`sopr_fast.ops`, or another module's functions, for tensors of the CPU, computed on another device."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, module: ModuleType = ops) -> None:
+        self.device, self.module = device, module
 
     def __getattr__(self, name: str) -> Callable:
-        operator = getattr(ops, name)
+        operator = getattr(self.module, name)
 
         def there(value: Any) -> Any:
             return value.to(self.device) if isinstance(value, Tensor) else value
