@@ -232,7 +232,7 @@ void segment_encoder(const SegmentEncoder& p, int threads) {
             return;
         }
         const float* x = run(p, Worker(m, worker), place, segment_of(p, place));
-        if (p.pool) return mean_rows(m.shape, place.length, x, out);
+        if (p.pool) return mean_rows(place.length, p.width, m.shape.pitch, x, out);
         for (int64_t t = 0; t < place.length; ++t)
             std::memcpy(out + t * p.width, x + t * m.shape.pitch, p.width * sizeof(float));
     });

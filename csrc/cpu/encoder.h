@@ -127,7 +127,6 @@ void norm_backward(const Shape&, int64_t length, const Norm&, float* hat, const 
                    float* grad_weight, float* grad_bias);
 void drop_rows(const Segment&, int64_t columns, int64_t pitch, const float* from, const uint16_t* draws, float* to);
 void gate_rows(int64_t length, int64_t pitch, const float* gate, float scale, float* grad);
-void mean_rows(const Shape&, int64_t length, const float* from, float* mean);
 
 // encoder_attention.cpp
 void attend(const Shape&, const Segment&, uint32_t layer, const Tape&, const Scratch&);

@@ -4,11 +4,7 @@ namespace sopr::SOPR_LEVEL {
 namespace {
 
 // v with zeros in the lanes from `count` on.
-Float first_lanes(Float v, int64_t count) {
-    Int lane;
-    for (int i = 0; i < kLanes; ++i) lane[i] = i;
-    return (Float)((Int)v & (lane < int32_t(count)));
-}
+Float first_lanes(Float v, int64_t count) { return (Float)((Int)v & (Int)(lanes_from(0) < uint32_t(count))); }
 
 Float dropped(Float x, const uint16_t* draws, const Drops& drops) {
     return keep(x * drops.scale, load_draws(draws), drops.threshold);
@@ -100,13 +96,6 @@ void drop_rows(const Segment& segment, int64_t columns, int64_t pitch, const flo
 void gate_rows(int64_t length, int64_t pitch, const float* gate, float scale, float* grad) {
     for (int64_t i = 0; i < length * pitch; i += kLanes)
         store(grad + i, (Float)((Int)(load(grad + i) * scale) & (Int)(load(gate + i) > 0.0f)));
-}
-
-void mean_rows(const Shape& s, int64_t length, const float* from, float* mean) {
-    for (int64_t e = 0; e < s.width; ++e) mean[e] = 0;
-    add_rows(length, s.width, s.pitch, from, mean);
-    const float weight = length ? 1.0f / float(length) : 0.0f;
-    for (int64_t e = 0; e < s.width; ++e) mean[e] *= weight;
 }
 
 }  // namespace sopr::SOPR_LEVEL

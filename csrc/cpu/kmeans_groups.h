@@ -82,17 +82,11 @@ inline void Groups::fill(const float* points, float scale, int threads) {
 
 // By label, then by distance. Labels of rows become those of their new places; distances have to be measured again.
 inline void Groups::group(const float* points, float scale, int threads) {
-    const auto bits = [](float x) {
-        int32_t b;
-        __builtin_memcpy(&b, &x, sizeof b);
-        return b & 0x7FFFFFFF;  // what is not a number may be negative
-    };
-    int32_t largest = 0;
-    for (int64_t at = 0; at < positions(); ++at) largest = bits(squared[at]) > largest ? bits(squared[at]) : largest;
+    const int32_t largest = magnitude_bits(largest_magnitude(squared, positions()));
     for (int64_t i = 0; i <= clusters * kBins; ++i) ends[i] = 0;
     for (int64_t at = 0; at < positions(); ++at) {
         if (rows[at] < 0) continue;
-        const int32_t nearer = (largest - bits(squared[at])) >> 21;
+        const int32_t nearer = (largest - magnitude_bits(squared[at])) >> 21;
         const int32_t key = labels[at] * kBins + (nearer < kBins ? kBins - 1 - nearer : 0);
         keys[rows[at]] = key;
         ++ends[key + 1];

@@ -17,12 +17,16 @@ inline int64_t blocks_of(int64_t points) { return (points + kLanes - 1) / kLanes
 inline int64_t chunks_of(int64_t points) { return (points + kChunk - 1) / kChunk; }
 
 // Of finite numbers: as integers, the bits of positive floats are in the same order, and their maximum vectorises.
+inline int32_t magnitude_bits(float x) {
+    int32_t bits;
+    __builtin_memcpy(&bits, &x, sizeof bits);
+    return bits & 0x7FFFFFFF;
+}
+
 inline float largest_magnitude(const float* x, int64_t count) {
     int32_t largest = 0;
     for (int64_t i = 0; i < count; ++i) {
-        int32_t bits;
-        __builtin_memcpy(&bits, x + i, sizeof bits);
-        bits &= 0x7FFFFFFF;
+        const int32_t bits = magnitude_bits(x[i]);
         largest = bits > largest ? bits : largest;
     }
     float magnitude;

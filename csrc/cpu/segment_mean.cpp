@@ -7,12 +7,7 @@ namespace sopr::SOPR_LEVEL {
 void segment_mean(const SegmentMean& p, int threads) {
     parallel_for(p.segments, threads, [&](int64_t g, int) {
         const int64_t begin = p.offsets[g], end = p.offsets[g + 1];
-        float* out = p.out + g * p.width;
-        for (int64_t e = 0; e < p.width; ++e) out[e] = 0;
-        if (end == begin) return;
-        add_rows(end - begin, p.width, p.width, p.x + begin * p.width, out);
-        const float weight = 1.0f / float(end - begin);
-        for (int64_t e = 0; e < p.width; ++e) out[e] *= weight;
+        mean_rows(end - begin, p.width, p.width, p.x + begin * p.width, p.out + g * p.width);
     });
 }
 

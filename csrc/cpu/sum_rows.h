@@ -40,4 +40,12 @@ inline void add_rows(int64_t rows, int64_t columns, int64_t pitch, const float* 
     for (; e < columns; ++e) add_columns<float, 1>(x + e, rows, pitch, sum + e);
 }
 
+// mean (columns) = the mean of the rows of x, `pitch` floats apart, 0 without any.
+inline void mean_rows(int64_t rows, int64_t columns, int64_t pitch, const float* x, float* mean) {
+    for (int64_t e = 0; e < columns; ++e) mean[e] = 0;
+    add_rows(rows, columns, pitch, x, mean);
+    const float weight = rows ? 1.0f / float(rows) : 0.0f;
+    for (int64_t e = 0; e < columns; ++e) mean[e] *= weight;
+}
+
 }  // namespace sopr::SOPR_LEVEL
