@@ -7,7 +7,6 @@
 namespace sopr::SOPR_LEVEL {
 namespace {
 
-constexpr int kAnchors = 8;  // whose distances to all centroids are measured together
 constexpr int kSpacing = 8;  // one cache line a worker
 
 // One problem. Sums of coordinates are integers, in a unit of each column, brought up to date by the points that change

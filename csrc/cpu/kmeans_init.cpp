@@ -1,9 +1,249 @@
 // The points that k-means starts from: k-means++, or distinct rows at random.
-#include "cpu/kmeans_plusplus.h"
+//
+// Greedy k-means++ (Arthur & Vassilvitskii 2007): each round draws a few candidates among the points, by their squared
+// distance to the nearest centre so far, and keeps the one that takes most of it away.
+//
+// A point's weight is that squared distance as an integer: sums of integers do not depend on their order. Candidates
+// are not tried on blocks of points too far away to be changed by them, as in kmeans_nearby.h.
+#include "cpu/kmeans_groups.h"
+#include "cpu/kmeans_nearby.h"
 #include "cpu/table.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {
+
+// One problem.
+struct PlusPlus {
+    PlusPlus(const KMeansInit& p, int workers, Arrays& memory)
+        : groups(p.count, p.width, p.clusters, memory),
+          count(p.count),
+          width(p.width),
+          clusters(p.clusters),
+          bins((p.count + kBin - 1) / kBin),
+          shares(workers) {
+        centres = memory.take<float>((clusters + kAnchors) * width);
+        candidates = memory.take<float>(kMaxCandidates * width);
+        packed_candidates = memory.take<float>(kMaxCandidates * width);
+        from_anchors = memory.take<float>((clusters + kAnchors) * kMaxCandidates + kLanes);
+        squared = memory.take<float>(count);
+        radii = memory.take<float>(groups.most_blocks());
+        reaches = memory.take<float>(groups.most_blocks());
+        weights = memory.take<uint64_t>(bins);
+        gains = memory.take<uint64_t>(shares * kMaxCandidates);
+    }
+
+    // rows = the points chosen.
+    void choose(const float* given, const ClusteringDraw& draw, int32_t* rows, int inner_threads);
+
+  private:
+    static constexpr int64_t kBin = 128;
+
+    Groups groups;  // labels are rounds
+    int64_t count, width, clusters, bins, shares;
+    const float* points;       // (N, D), as given
+    float* centres;            // (K + kAnchors, D), scaled, as is all below
+    float* candidates;         // (candidates, D)
+    float* packed_candidates;  // (blocks of candidates, D, kLanes)
+    float* from_anchors;       // (K + kAnchors, kMaxCandidates), squared distances of anchors to candidates
+    float* squared;            // (N), to the nearest centre
+    float* radii;              // (blocks), largest distance of a block's points to their anchor
+    float* reaches;            // (blocks), squared distance from which on a candidate changes nothing
+    uint64_t* weights;         // (bins), sums over kBin rows
+    uint64_t* gains;           // (shares, kMaxCandidates), weight that a candidate would take away
+    uint64_t total;
+    float scale, to_weight;
+    int64_t anchors;
+    int threads;
+
+    uint64_t weight_of(float x) const { return uint64_t(int64_t(x * to_weight)); }
+    void load_row(int64_t row, float* to) const;
+    void start(int64_t row);
+    void group(int64_t round);
+    void set_reach(int64_t block);
+    void weigh();
+    int64_t sample(uint64_t target) const;
+    int best_of(int64_t number);
+    template <class Visit>
+    void for_nearer(int64_t chunk, int64_t first, int64_t number, Visit&& visit) const;
+    void take(int64_t candidate, int64_t round);
+};
+
+void PlusPlus::load_row(int64_t row, float* to) const {
+    for (int64_t d = 0; d < width; ++d) to[d] = points[row * width + d] * scale;
+}
+
+void PlusPlus::set_reach(int64_t block) {
+    const float nearest = largest(load(groups.squared + block * kLanes));
+    const float both = radii[block] + __builtin_sqrtf(nearest);
+    reaches[block] = beyond_rounding(both * both, width);
+}
+
+// One centre: every point's nearest, and every block's anchor.
+void PlusPlus::start(int64_t row) {
+    load_row(row, centres);
+    groups.fill(points, scale, threads);
+    for (int64_t block = 0; block < groups.blocks; ++block) {
+        Float to[1];
+        distances<1>(groups.packed + block * width * kLanes, centres, width, to);
+        groups.anchors[block] = 0;
+        store(groups.squared + block * kLanes, to[0]);
+        store(groups.labels + block * kLanes, Int{});
+        radii[block] = __builtin_sqrtf(largest(to[0]));
+        set_reach(block);
+    }
+    for (int64_t at = 0; at < count; ++at) squared[at] = groups.squared[at];
+    anchors = 1;
+    weigh();
+}
+
+// By the nearest of the first `round` centres, which become the anchors.
+void PlusPlus::group(int64_t round) {
+    groups.group(points, scale, threads);
+    for (int64_t at = 0; at < groups.positions(); ++at) groups.squared[at] = squared[groups.row_at(at)];
+    for (int64_t block = 0; block < groups.blocks; ++block) {
+        radii[block] = __builtin_sqrtf(largest(load(groups.squared + block * kLanes)));
+        set_reach(block);
+    }
+    anchors = round;
+}
+
+// Weights afresh, with 62 bits for their sum, whatever the distances have shrunk to.
+void PlusPlus::weigh() {
+    to_weight = integer_scale_of(largest_magnitude(squared, count), count);
+    total = 0;
+    for (int64_t bin = 0; bin < bins; ++bin) {
+        const int64_t end = (bin + 1) * kBin < count ? (bin + 1) * kBin : count;
+        int64_t sum = 0;
+        for (int64_t row = bin * kBin; row < end; ++row) sum += int64_t(squared[row] * to_weight);
+        weights[bin] = uint64_t(sum);
+        total += uint64_t(sum);
+    }
+}
+
+// The row at which the running sum of weights passes the target.
+int64_t PlusPlus::sample(uint64_t target) const {
+    int64_t bin = 0;
+    for (; target >= weights[bin]; ++bin) target -= weights[bin];
+    int64_t row = bin * kBin;
+    for (; target >= weight_of(squared[row]); ++row) target -= weight_of(squared[row]);
+    return row;
+}
+
+// visit(block, candidate, squared distances, lanes) for the blocks of a chunk and the candidates first : first + number
+// that are nearer to some of a block's points, in `lanes`, than what is chosen. In three sweeps, for the sake of branch
+// prediction: pairs within reach, their distances, what is nearer.
+template <class Visit>
+void PlusPlus::for_nearer(int64_t chunk, int64_t first, int64_t number, Visit&& visit) const {
+    constexpr int64_t kPairs = Groups::kChunkBlocks * kMaxCandidates;
+    struct Nearer {
+        int32_t pair;
+        uint32_t lanes;
+    };
+    int32_t pairs[kPairs + kLanes];
+    Nearer nearer[kPairs + 1];
+    float to[kPairs * kLanes];
+    const int64_t begin = chunk * Groups::kChunkBlocks;
+    const int64_t end = begin + Groups::kChunkBlocks < groups.blocks ? begin + Groups::kChunkBlocks : groups.blocks;
+
+    int64_t paired = 0, found = 0;
+    for (int64_t block = begin; block < end; ++block) {
+        const float* from = from_anchors + groups.anchors[block] * kMaxCandidates + first;
+        const int32_t base = int32_t((block - begin) * kMaxCandidates + first);
+        paired += indices_within(reaches[block], from, number, base, pairs + paired);
+    }
+    for (int64_t i = 0; i < paired; ++i) {
+        const int64_t block = begin + pairs[i] / kMaxCandidates, candidate = pairs[i] % kMaxCandidates;
+        Float squared[1];
+        distances<1>(groups.packed + block * width * kLanes, candidates + candidate * width, width, squared);
+        store(to + i * kLanes, squared[0]);
+        nearer[found] = {int32_t(i), lanes_at_most(squared[0], load(groups.squared + block * kLanes))};
+        found += nearer[found].lanes != 0;
+    }
+    for (int64_t i = 0; i < found; ++i) {
+        const int32_t pair = pairs[nearer[i].pair];
+        visit(begin + pair / kMaxCandidates, pair % kMaxCandidates, to + nearer[i].pair * kLanes, nearer[i].lanes);
+    }
+}
+
+// Of the candidates, the one that takes most away; of several, the first.
+int PlusPlus::best_of(int64_t number) {
+    pack(candidates, number, width, 1, packed_candidates);
+    for (int64_t a = 0; a < anchors; a += kAnchors)
+        for (int64_t first = 0; first < number; first += kLanes) {
+            Float to[kAnchors];
+            distances<kAnchors>(packed_candidates + first * width, centres + a * width, width, to);
+            for (int i = 0; i < kAnchors; ++i) store(from_anchors + (a + i) * kMaxCandidates + first, to[i]);
+        }
+    for (int64_t i = 0; i < shares * kMaxCandidates; ++i) gains[i] = 0;
+    parallel_for(groups.chunks(), threads, [&](int64_t chunk, int worker) {
+        uint64_t* gain = gains + worker * kMaxCandidates;
+        for_nearer(chunk, 0, number, [&](int64_t block, int64_t candidate, const float* to, uint32_t lanes) {
+            for (; lanes; lanes &= lanes - 1) {
+                const int lane = __builtin_ctz(lanes);
+                const int64_t at = block * kLanes + lane;
+                if (groups.rows[at] >= 0) gain[candidate] += weight_of(groups.squared[at]) - weight_of(to[lane]);
+            }
+        });
+    });
+    int best = 0;
+    for (int64_t c = 0; c < number; ++c) {
+        for (int64_t share = 1; share < shares; ++share) gains[c] += gains[share * kMaxCandidates + c];
+        if (gains[c] > gains[best]) best = int(c);
+    }
+    return best;
+}
+
+void PlusPlus::take(int64_t candidate, int64_t round) {
+    float* centre = centres + round * width;
+    for (int64_t d = 0; d < width; ++d) centre[d] = candidates[candidate * width + d];
+    for (int64_t chunk = groups.chunks() - 1; chunk >= 0; --chunk)  // the last ones are still in cache
+        for_nearer(chunk, candidate, 1, [&](int64_t block, int64_t, const float* to, uint32_t lanes) {
+            for (; lanes; lanes &= lanes - 1) {
+                const int lane = __builtin_ctz(lanes);
+                const int64_t at = block * kLanes + lane, row = groups.rows[at];
+                if (row >= 0) {
+                    const uint64_t taken = weight_of(squared[row]) - weight_of(to[lane]);
+                    squared[row] = to[lane];
+                    weights[row / kBin] -= taken;
+                    total -= taken;
+                }
+                groups.squared[at] = to[lane];
+                groups.labels[at] = int32_t(round);
+            }
+            set_reach(block);
+        });
+}
+
+void PlusPlus::choose(const float* given, const ClusteringDraw& draw, int32_t* rows, int inner_threads) {
+    points = given;
+    threads = inner_threads;
+    scale = scale_of(largest_magnitude(points, count * width));
+    for (int64_t i = 0; i < (clusters + kAnchors) * width; ++i) centres[i] = 0;
+    rows[0] = int32_t(draw(uint64_t(count), 0, 0));
+    start(rows[0]);
+
+    const int64_t number = candidates_of(clusters);
+    int64_t next_group = 8;
+    for (int64_t round = 1; round < clusters; ++round) {
+        if (total >> 36 < uint64_t(count)) weigh();
+        if (total == 0) {
+            for (; round < clusters; ++round) rows[round] = rows[0];
+            return;
+        }
+        if (round == next_group && round * kLanes <= count) {
+            group(round);
+            next_group *= 2;
+        }
+        int32_t drawn[kMaxCandidates];
+        for (int64_t c = 0; c < number; ++c) {
+            drawn[c] = int32_t(sample(draw(total, round, c)));
+            load_row(drawn[c], candidates + c * width);
+        }
+        const int best = best_of(number);
+        take(best, round);
+        rows[round] = drawn[best];
+    }
+}
 
 // Floyd's method: after step j, the rows drawn are a uniform sample of the first count - clusters + j + 1.
 void draw_rows(const ClusteringDraw& draw, int64_t count, int64_t clusters, uint8_t* taken, int32_t* rows) {

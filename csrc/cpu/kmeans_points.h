@@ -12,6 +12,7 @@
 namespace sopr::SOPR_LEVEL {
 
 constexpr int64_t kChunk = 1024;  // points that one thread takes at a time; a multiple of kLanes
+constexpr int kAnchors = 8;       // centres whose distances to blocks of points are measured together
 
 inline int64_t blocks_of(int64_t points) { return (points + kLanes - 1) / kLanes; }
 inline int64_t chunks_of(int64_t points) { return (points + kChunk - 1) / kChunk; }

@@ -1,5 +1,5 @@
 // The points that k-means starts from, one block a problem: the draws and the integer weights of
-// csrc/cpu/kmeans_plusplus.h, so the same rows.
+// csrc/cpu/kmeans_init.cpp, so the same rows.
 #include "cuda/kernels_cuda.h"
 #include "cuda/kmeans_block.h"
 
