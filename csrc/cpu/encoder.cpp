@@ -15,7 +15,7 @@ struct Memory {
     bool backward, bf16;
     Arena arena;
     Weights weights;
-    int64_t tapes, worker_size, partials = 0, gradient_size = 0;
+    int64_t tape_size, worker_size, partials = 0, gradient_size = 0;
     float *workers, *gradients = nullptr, *tokens = nullptr;
     int64_t longest;
 
@@ -26,11 +26,12 @@ struct Memory {
           arena{p.workspace},
           weights(arena, p, backward, bf16),
           longest(p.longest) {
-        tapes = backward && p.layers > 1 ? p.layers : 1;
         Arena measure{nullptr};
         Scratch(measure, shape, longest, backward, bf16);
-        for (int64_t i = 0; i < tapes; ++i) Tape(measure, shape, longest, backward);
-        worker_size = measure.used;
+        const int64_t scratch = measure.used;
+        Tape(measure, shape, longest, backward);
+        tape_size = measure.used - scratch;
+        worker_size = scratch + (backward && p.layers > 1 ? p.layers : 1) * tape_size;
         const int64_t segments = p.policies * p.subsets * p.clusters;
         workers = arena.take(worker_size * (threads < segments ? threads : segments));
         if (!backward) return;
@@ -54,20 +55,13 @@ struct Worker {
     const Memory& memory;
     Arena arena;
     Scratch scratch;
-    float* tapes;
-    int64_t tape_size;
 
     Worker(const Memory& m, int worker)
         : memory(m),
           arena{m.workers + worker * m.worker_size},
-          scratch(arena, m.shape, m.longest, m.backward, m.bf16),
-          tapes(arena.base + arena.used) {
-        Arena measure{nullptr};
-        Tape(measure, m.shape, m.longest, m.backward);
-        tape_size = measure.used;
-    }
+          scratch(arena, m.shape, m.longest, m.backward, m.bf16) {}
     Tape tape(int64_t index) const {
-        Arena a{tapes + index * tape_size};
+        Arena a{arena.base + arena.used + index * memory.tape_size};
         return Tape(a, memory.shape, memory.longest, memory.backward);
     }
 };

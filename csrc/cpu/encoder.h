@@ -24,9 +24,11 @@ struct Shape {
 struct Arena {
     float* base;
     int64_t used = 0;
-    float* take(int64_t floats) {
-        float* piece = base ? base + used : nullptr;
-        used += round_up(floats, 16) + 16;  // reading a whole vector from the last value stays inside
+    template <class T = float>
+    T* take(int64_t count) {
+        T* piece = base ? reinterpret_cast<T*>(base + used) : nullptr;
+        // 16 more, so that reading a whole vector from the last value stays inside.
+        used += round_up(count * int64_t(sizeof(T)), 64) / int64_t(sizeof(float)) + 16;
         return piece;
     }
 };

@@ -192,15 +192,15 @@ void add_up(const SegmentEncoder& p, const Gradient& first, int64_t count, int64
 }
 
 Tape::Tape(Arena& arena, const Shape& s, int64_t longest, bool backward) {
-    const int64_t tokens = tokens_pitch(longest), draws = round_up(longest * draws_row(s.width), 2) / 2;
+    const int64_t tokens = tokens_pitch(longest), draws = longest * draws_row(s.width);
     x = arena.take(longest * s.pitch);
     joint = arena.take(longest * s.joint_pitch);
     attended = arena.take(s.width * tokens);
     statistics = arena.take(s.heads * 2 * tokens);
     middle = arena.take(longest * s.pitch);
     hidden = arena.take(longest * s.feed_pitch);
-    draws1 = reinterpret_cast<uint16_t*>(arena.take(draws));
-    draws2 = reinterpret_cast<uint16_t*>(arena.take(draws));
+    draws1 = arena.take<uint16_t>(draws);
+    draws2 = arena.take<uint16_t>(draws);
     hat1 = backward ? arena.take(longest * s.pitch) : nullptr;
     hat2 = backward ? arena.take(longest * s.pitch) : nullptr;
     inverse1 = backward ? arena.take(longest) : nullptr;
@@ -213,7 +213,7 @@ Scratch::Scratch(Arena& arena, const Shape& s, int64_t longest, bool backward, b
     branch = arena.take(longest * s.pitch);
     queries = arena.take(s.width * tokens);
     scores = arena.take(kKeys * kPanel);
-    draws = reinterpret_cast<uint16_t*>(arena.take(round_up(longest * draws_row(s.feed), 2) / 2));
+    draws = arena.take<uint16_t>(longest * draws_row(s.feed));
     if (bf16) {
         const int64_t widest = 3 * s.width > s.feed ? 3 * s.width : s.feed;
         const int64_t rows = pairs_size(longest, widest), columns = pairs_size(s.width, tokens);
