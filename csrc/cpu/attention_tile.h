@@ -16,7 +16,7 @@ inline int64_t tokens_pitch(int64_t length) { return round_up(length, kLanes); }
 struct Blocks {
     int64_t length, vectors, count;
     explicit Blocks(int64_t length) : length(length), vectors(tokens_pitch(length) / kLanes) {
-        count = (vectors + kTileVectors - 1) / kTileVectors;
+        count = ceil_div(vectors, kTileVectors);
     }
     int64_t begin(int64_t block) const { return vectors * block / count * kLanes; }
     int64_t padded(int64_t block) const { return begin(block + 1) - begin(block); }

@@ -31,16 +31,15 @@ struct Memory {
         const int64_t scratch = measure.used;
         Tape(measure, shape, longest, backward);
         tape_size = measure.used - scratch;
-        worker_size = scratch + (backward && p.layers > 1 ? p.layers : 1) * tape_size;
+        worker_size = scratch + (backward ? max(p.layers, 1) : 1) * tape_size;
         const int64_t segments = p.policies * p.subsets * p.clusters;
-        workers = arena.take(worker_size * (threads < segments ? threads : segments));
+        workers = arena.take(worker_size * (min(threads, segments)));
         if (!backward) return;
         measure.used = 0;
         gradient_size = Gradient(measure, p).size;
         // Few enough to fit in cache or memory, enough for many threads: their number must not depend on threads.
-        partials = (int64_t(1) << 23) / gradient_size;
-        partials = partials < 8 ? 8 : partials > 32 ? 32 : partials;
-        if (partials > segments) partials = segments > 0 ? segments : 1;
+        partials = min(max((int64_t(1) << 23) / gradient_size, 8), 32);
+        partials = min(partials, max(segments, 1));
         gradients = arena.take(partials * gradient_size);
         tokens = arena.take(p.policies * p.subsets * p.subset_size * p.column_width);
     }

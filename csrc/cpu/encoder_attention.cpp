@@ -26,7 +26,7 @@ void attend(const Shape& s, const Segment& segment, uint32_t layer, const Tape& 
             Float top[kTileVectors], total[kTileVectors] = {};
             for (Float& m : top) m = broadcast(kLowest);
             for (int64_t first = 0; first < length; first += kKeys) {
-                const int64_t count = length - first < kKeys ? length - first : kKeys;
+                const int64_t count = min(length - first, kKeys);
                 float* scores = scratch.scores;
                 multiply({count,
                           width,
@@ -103,7 +103,7 @@ void attend_backward(const Shape& s, const Segment& segment, uint32_t layer, con
                 for (int64_t f = 0; f < s.head; ++f)
                     mean[j] += load(out + f * tokens + j * kLanes) * load(grad_out + f * tokens + j * kLanes);
             for (int64_t first = 0; first < length; first += kKeys) {
-                const int64_t count = length - first < kKeys ? length - first : kKeys;
+                const int64_t count = min(length - first, kKeys);
                 multiply({count,
                           width,
                           o.depth(s.head),

@@ -159,8 +159,8 @@ LayerGradient Gradient::layer(int64_t index) const {
 void add_up(const SegmentEncoder& p, const Gradient& first, int64_t count, int64_t stride, float* parameters,
             int threads) {
     constexpr int64_t kChunk = 4096;
-    parallel_for((first.size + kChunk - 1) / kChunk, threads, [&](int64_t chunk, int) {
-        const int64_t begin = chunk * kChunk, end = begin + kChunk < first.size ? begin + kChunk : first.size;
+    parallel_for(ceil_div(first.size, kChunk), threads, [&](int64_t chunk, int) {
+        const int64_t begin = chunk * kChunk, end = min(begin + kChunk, first.size);
         for (int64_t b = 1; b < count; ++b)
             for (int64_t i = begin; i < end; ++i) first.base[i] += first.base[b * stride + i];
     });
@@ -215,11 +215,10 @@ Scratch::Scratch(Arena& arena, const Shape& s, int64_t longest, bool backward, b
     scores = arena.take(kKeys * kPanel);
     draws = arena.take<uint16_t>(longest * draws_row(s.feed));
     if (bf16) {
-        const int64_t widest = 3 * s.width > s.feed ? 3 * s.width : s.feed;
-        const int64_t rows = pairs_size(longest, widest), columns = pairs_size(s.width, tokens);
+        const int64_t rows = pairs_size(longest, max(3 * s.width, s.feed)), columns = pairs_size(s.width, tokens);
         for (float** buffer : {&pairs.left, &pairs.right, &pairs.keys, &pairs.queries, &pairs.values, &pairs.grad,
                                &pairs.query_rows, &pairs.key_rows})
-            *buffer = arena.take(rows > columns ? rows : columns);
+            *buffer = arena.take(max(rows, columns));
         for (float*& tile : pairs.tile) tile = arena.take(pairs_size(kKeys, kPanel));
     }
     if (!backward) return;

@@ -22,6 +22,6 @@ struct Operands {
     Right from(Right r, int64_t k, int64_t j) const { return {r.at + depth(k) * r.step + j, r.step, r.panel, r.pairs}; }
 };
 
-inline int64_t pairs_size(int64_t rows, int64_t columns) { return (rows + 1) / 2 * round_up(columns, 2 * kLanes); }
+inline int64_t pairs_size(int64_t rows, int64_t columns) { return ceil_div(rows, 2) * round_up(columns, 2 * kLanes); }
 
 }  // namespace sopr::SOPR_LEVEL

@@ -164,7 +164,7 @@ int64_t Lloyd::assign() {
     for (int64_t share = 0; share < shares; ++share) changes[share * kSpacing] = 0;
     parallel_for(groups.chunks(), threads, [&](int64_t chunk, int worker) {
         const int64_t begin = chunk * Groups::kChunkBlocks, end = begin + Groups::kChunkBlocks;
-        assign_chunk(begin, end < groups.blocks ? end : groups.blocks, worker);
+        assign_chunk(begin, min(end, groups.blocks), worker);
     });
     return total(changes, 0, kSpacing);
 }
@@ -271,7 +271,7 @@ void kmeans(const KMeans& p, int threads) {
     Lloyd(p, 1, one);
     Lloyd(p, threads, all);
     const size_t share = all.bytes() / size_t(threads) + 1;
-    const WorkerMemory scratch(one.bytes() > share ? one.bytes() : share, threads);
+    const WorkerMemory scratch(max(one.bytes(), share), threads);
     for_problems(p.problems, threads, [&](int64_t b, int worker, int inner_threads) {
         Arrays memory = scratch.piece(worker);
         Lloyd lloyd(p, inner_threads, memory);

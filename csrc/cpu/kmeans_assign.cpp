@@ -20,7 +20,7 @@ void kmeans_assign(const KMeansAssign& p, int threads) {
         for (int64_t i = 0; i < p.clusters * p.width; ++i) centroids[i] = given[i] * scale;
 
         parallel_for(chunks_of(p.count), inner_threads, [&](int64_t chunk, int inner_worker) {
-            const int64_t begin = chunk * kChunk, rows = p.count - begin < kChunk ? p.count - begin : kChunk;
+            const int64_t begin = chunk * kChunk, rows = min(p.count - begin, kChunk);
             float* packed = chunk_of(scratch.piece(worker + inner_worker));
             pack(points + begin * p.width, rows, p.width, scale, packed);
             for (int64_t row = 0; row < rows; row += kLanes) {

@@ -30,7 +30,7 @@ struct Groups {
     float* squared;    // (blocks, kLanes), to the centroid of the label
     int32_t* anchors;  // (blocks), the cluster that all points of a block had when they were grouped
 
-    int64_t chunks() const { return (blocks + kChunkBlocks - 1) / kChunkBlocks; }
+    int64_t chunks() const { return ceil_div(blocks, kChunkBlocks); }
     int64_t positions() const { return blocks * kLanes; }
     int64_t most_blocks() const { return blocks_of(count) + clusters; }
     int64_t row_at(int64_t at) const { return rows[at] < 0 ? ~rows[at] : rows[at]; }
@@ -64,7 +64,7 @@ inline int64_t Groups::add_blocks(int64_t block, const int32_t* members, int64_t
 
 inline void Groups::pack_blocks(const float* points, float scale, int threads) {
     parallel_for(chunks(), threads, [&](int64_t chunk, int) {
-        const int64_t begin = chunk * kChunkBlocks, end = begin + kChunkBlocks < blocks ? begin + kChunkBlocks : blocks;
+        const int64_t begin = chunk * kChunkBlocks, end = min(begin + kChunkBlocks, blocks);
         for (int64_t block = begin; block < end; ++block) {
             const float* from[kLanes];
             for (int lane = 0; lane < kLanes; ++lane) from[lane] = points + row_at(block * kLanes + lane) * width;

@@ -19,7 +19,7 @@ struct PlusPlus {
           count(p.count),
           width(p.width),
           clusters(p.clusters),
-          bins((p.count + kBin - 1) / kBin),
+          bins(ceil_div(p.count, kBin)),
           shares(workers) {
         centres = memory.take<float>((clusters + kAnchors) * width);
         candidates = memory.take<float>(kMaxCandidates * width);
@@ -112,7 +112,7 @@ void PlusPlus::weigh() {
     to_weight = integer_scale_of(largest_magnitude(squared, count), count);
     total = 0;
     for (int64_t bin = 0; bin < bins; ++bin) {
-        const int64_t end = (bin + 1) * kBin < count ? (bin + 1) * kBin : count;
+        const int64_t end = min((bin + 1) * kBin, count);
         int64_t sum = 0;
         for (int64_t row = bin * kBin; row < end; ++row) sum += int64_t(squared[row] * to_weight);
         weights[bin] = uint64_t(sum);
@@ -143,7 +143,7 @@ void PlusPlus::for_nearer(int64_t chunk, int64_t first, int64_t number, Visit&& 
     Nearer nearer[kPairs + 1];
     float to[kPairs * kLanes];
     const int64_t begin = chunk * Groups::kChunkBlocks;
-    const int64_t end = begin + Groups::kChunkBlocks < groups.blocks ? begin + Groups::kChunkBlocks : groups.blocks;
+    const int64_t end = min(begin + Groups::kChunkBlocks, groups.blocks);
 
     int64_t paired = 0, found = 0;
     for (int64_t block = begin; block < end; ++block) {

@@ -14,8 +14,8 @@ namespace sopr::SOPR_LEVEL {
 constexpr int64_t kChunk = 1024;  // points that one thread takes at a time; a multiple of kLanes
 constexpr int kAnchors = 8;       // centres whose distances to blocks of points are measured together
 
-inline int64_t blocks_of(int64_t points) { return (points + kLanes - 1) / kLanes; }
-inline int64_t chunks_of(int64_t points) { return (points + kChunk - 1) / kChunk; }
+inline int64_t blocks_of(int64_t points) { return ceil_div(points, kLanes); }
+inline int64_t chunks_of(int64_t points) { return ceil_div(points, kChunk); }
 
 // Of finite numbers: as integers, the bits of positive floats are in the same order, and their maximum vectorises.
 inline int32_t magnitude_bits(float x) {
@@ -74,8 +74,7 @@ inline void pack_block(const float* const (&rows)[kLanes], int64_t width, float 
 inline void pack(const float* points, int64_t count, int64_t width, float scale, float* packed) {
     for (int64_t first = 0; first < count; first += kLanes) {
         const float* rows[kLanes];
-        for (int lane = 0; lane < kLanes; ++lane)
-            rows[lane] = points + (first + lane < count ? first + lane : count - 1) * width;
+        for (int lane = 0; lane < kLanes; ++lane) rows[lane] = points + min(first + lane, count - 1) * width;
         pack_block(rows, width, scale, packed + first * width);
     }
 }

@@ -75,11 +75,11 @@ void multiply(const Product& p) {
     const float floor = p.relu ? 0.0f : -__builtin_inff();
     float edge[kTileRows * kPanel];
     for (int64_t column = 0, panel = 0; column < p.columns; column += kPanel, ++panel) {
-        const int64_t columns = p.columns - column < kPanel ? p.columns - column : kPanel;
-        const int vectors = int((columns + kLanes - 1) / kLanes);
+        const int64_t columns = min(p.columns - column, kPanel);
+        const int vectors = int(ceil_div(columns, kLanes));
         const bool partial = p.exact && columns % kLanes;
         for (int64_t row = 0; row < p.rows; row += kTileRows) {
-            const int rows = int(p.rows - row < kTileRows ? p.rows - row : kTileRows);
+            const int rows = int(min(p.rows - row, kTileRows));
             float* out = p.out + row * p.out_row + column;
             float* to = partial ? edge : out;
             const int64_t to_row = partial ? kPanel : p.out_row;
@@ -137,9 +137,9 @@ void exchange(Float* v) {
 void transpose(const float* from, int64_t from_row, int64_t rows, int64_t columns, float* to, int64_t to_row, bool pad,
                float scale) {
     for (int64_t row = 0; row < rows; row += kLanes) {
-        const int64_t height = rows - row < kLanes ? rows - row : kLanes;
+        const int64_t height = min(rows - row, kLanes);
         for (int64_t column = 0; column < columns; column += kLanes) {
-            const int64_t width = columns - column < kLanes ? columns - column : kLanes;
+            const int64_t width = min(columns - column, kLanes);
             Float v[kLanes];
             for (int64_t i = 0; i < kLanes; ++i)
                 v[i] = i < height ? load(from + (row + i) * from_row + column) * scale : Float{};

@@ -47,7 +47,7 @@ inline Right plain(const float* at, int64_t row) { return {at, row, kPanel}; }
 
 // A (depth, columns) matrix in panels, element (k, j) read from at[k * row + j * step]; zero columns fill the last
 // panel. In pairs it has half the depth, and a zero fills the last of an odd one.
-inline int64_t depth_of(int64_t depth, bool pairs) { return pairs ? (depth + 1) / 2 : depth; }
+inline int64_t depth_of(int64_t depth, bool pairs) { return pairs ? ceil_div(depth, 2) : depth; }
 inline int64_t packed_size(int64_t depth, int64_t columns) { return depth * round_up(columns, kPanel); }
 inline Right packed(const float* at, int64_t depth, bool pairs = false) {
     return {at, kPanel, depth_of(depth, pairs) * kPanel, pairs};

@@ -57,7 +57,7 @@ struct Head {
     }
 };
 
-int64_t keys_of(const Head& h, int64_t key) { return h.length - key < kKeys ? h.length - key : kKeys; }
+int64_t keys_of(const Head& h, int64_t key) { return min(h.length - key, kKeys); }
 
 struct ForwardMemory {
     float *rows, *queries, *sum, *scores;

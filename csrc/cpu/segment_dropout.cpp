@@ -8,10 +8,7 @@ namespace sopr::SOPR_LEVEL {
 void segment_dropout(const SegmentDropout& p, int threads) {
     const int64_t pitch = draws_row(p.width);
     int64_t longest = 0;
-    for (int64_t g = 0; g < p.segments; ++g) {
-        const int64_t length = p.offsets[g + 1] - p.offsets[g];
-        longest = length > longest ? length : longest;
-    }
+    for (int64_t g = 0; g < p.segments; ++g) longest = max(longest, p.offsets[g + 1] - p.offsets[g]);
     Arrays measure(0);
     measure.take<uint16_t>(longest * pitch);
     const WorkerMemory scratch(measure.bytes(), threads);

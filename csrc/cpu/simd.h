@@ -39,7 +39,11 @@ inline void store(float* to, Float v, int64_t count) { std::memcpy(to, &v, count
 inline Float broadcast(float x) { return x - Float{}; }
 inline Float max(Float a, Float b) { return a < b ? b : a; }  // a where either is not a number
 
-constexpr int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+// Our own, in the level's namespace: of std's, the linker would keep one level's copy for all.
+constexpr int64_t min(int64_t a, int64_t b) { return b < a ? b : a; }
+constexpr int64_t max(int64_t a, int64_t b) { return a < b ? b : a; }
+constexpr int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
+constexpr int64_t round_up(int64_t n, int64_t step) { return ceil_div(n, step) * step; }
 
 // v with lane i taken from lane i ^ Flip.
 template <int Flip, int... I>

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "cpu/simd.h"
+
 namespace sopr::SOPR_LEVEL {
 
 // Hands out arrays one after the other, each on its own cache lines. From address 0 it only measures.
@@ -16,7 +18,7 @@ class Arrays {
     template <class T>
     T* take(size_t count) {
         T* array = reinterpret_cast<T*>(next_);
-        next_ += (count * sizeof(T) + 63) / 64 * 64;
+        next_ += round_up(count * sizeof(T), 64);
         return array;
     }
     size_t bytes() const { return next_ - begin_; }
@@ -29,7 +31,7 @@ class Arrays {
 class WorkerMemory {
   public:
     WorkerMemory(size_t bytes, int pieces)
-        : bytes_((bytes + 63) / 64 * 64), memory_(std::aligned_alloc(64, bytes_ * size_t(pieces) + 64)) {
+        : bytes_(round_up(bytes, 64)), memory_(std::aligned_alloc(64, bytes_ * size_t(pieces) + 64)) {
         if (!memory_) throw std::bad_alloc();
     }
     ~WorkerMemory() { std::free(memory_); }
