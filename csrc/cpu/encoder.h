@@ -108,7 +108,7 @@ struct Scratch {
     struct {  // what they need, for bf16 only
         float *left, *right, *keys, *queries, *values, *grad, *query_rows, *key_rows;
         float* tile[3];
-    } pairs;
+    } buffers;
 };
 
 // One segment.

@@ -12,9 +12,9 @@ void attend(const Shape& s, const Segment& segment, uint32_t layer, const Tape& 
     const int64_t length = segment.length, tokens = tokens_pitch(length);
     const Operands& o = scratch.operands;
     transpose(tape.joint, s.joint_pitch, length, s.width, scratch.queries, tokens, true);
-    const Left keys = o.by_columns(tape.joint + s.width, length, s.width, s.joint_pitch, scratch.pairs.keys);
-    const Right queries = o.right(scratch.queries, s.width, tokens, tokens, scratch.pairs.queries);
-    const Left values = o.by_rows(tape.joint + 2 * s.width, length, s.width, s.joint_pitch, scratch.pairs.values);
+    const Left keys = o.by_columns(tape.joint + s.width, length, s.width, s.joint_pitch, scratch.buffers.keys);
+    const Right queries = o.right(scratch.queries, s.width, tokens, tokens, scratch.buffers.queries);
+    const Left values = o.by_rows(tape.joint + 2 * s.width, length, s.width, s.joint_pitch, scratch.buffers.values);
     const Blocks blocks(length);
     for (int64_t h = 0; h < s.heads; ++h) {
         const int64_t at = h * s.head;
@@ -55,7 +55,7 @@ void attend(const Shape& s, const Segment& segment, uint32_t layer, const Tape& 
                           width,
                           o.depth(count),
                           o.from(values, at, first),
-                          o.right(scores, count, width, kPanel, scratch.pairs.tile[0]),
+                          o.right(scores, count, width, kPanel, scratch.buffers.tile[0]),
                           {first ? out : nullptr, tokens},
                           out,
                           tokens});
@@ -78,16 +78,16 @@ void attend(const Shape& s, const Segment& segment, uint32_t layer, const Tape& 
 void attend_backward(const Shape& s, const Segment& segment, uint32_t layer, const Tape& tape, const Scratch& scratch) {
     const int64_t length = segment.length, tokens = tokens_pitch(length);
     const Operands& o = scratch.operands;
-    const auto& pairs = scratch.pairs;
+    const auto& buffers = scratch.buffers;
     transpose(tape.joint, s.joint_pitch, length, s.width, scratch.queries, tokens, true);
     // Scores are exponents of 2: their gradients carry a factor ln 2.
     transpose(scratch.grad_attended, s.pitch, length, s.width, scratch.grad_attended_t, tokens, true, kLn2);
-    const Left keys_values = o.by_columns(tape.joint + s.width, length, 2 * s.width, s.joint_pitch, pairs.keys);
-    const Left key_rows = o.by_rows(tape.joint + s.width, length, s.width, s.joint_pitch, pairs.key_rows);
-    const Right query_rows = o.right(tape.joint, length, s.width, s.joint_pitch, pairs.query_rows);
-    const Right grad_rows = o.right(scratch.grad_attended, length, s.width, s.pitch, pairs.grad);
-    const Right queries = o.right(scratch.queries, s.width, tokens, tokens, pairs.queries);
-    const Right grad_t = o.right(scratch.grad_attended_t, s.width, tokens, tokens, pairs.values);
+    const Left keys_values = o.by_columns(tape.joint + s.width, length, 2 * s.width, s.joint_pitch, buffers.keys);
+    const Left key_rows = o.by_rows(tape.joint + s.width, length, s.width, s.joint_pitch, buffers.key_rows);
+    const Right query_rows = o.right(tape.joint, length, s.width, s.joint_pitch, buffers.query_rows);
+    const Right grad_rows = o.right(scratch.grad_attended, length, s.width, s.pitch, buffers.grad);
+    const Right queries = o.right(scratch.queries, s.width, tokens, tokens, buffers.queries);
+    const Right grad_t = o.right(scratch.grad_attended_t, s.width, tokens, tokens, buffers.values);
     const Blocks blocks(length);
     float *scores = scratch.scores, *grads = scratch.grad_scores;
     for (int64_t h = 0; h < s.heads; ++h) {
@@ -134,7 +134,7 @@ void attend_backward(const Shape& s, const Segment& segment, uint32_t layer, con
                 multiply({count,
                           s.head,
                           o.depth(real),
-                          o.by_columns(scores, count, width, kPanel, pairs.tile[0]),
+                          o.by_columns(scores, count, width, kPanel, buffers.tile[0]),
                           o.from(grad_rows, query, at),
                           {block ? grad_values : nullptr, s.joint_pitch},
                           grad_values,
@@ -144,7 +144,7 @@ void attend_backward(const Shape& s, const Segment& segment, uint32_t layer, con
                 multiply({count,
                           s.head,
                           o.depth(real),
-                          o.by_columns(grads, count, width, kPanel, pairs.tile[1]),
+                          o.by_columns(grads, count, width, kPanel, buffers.tile[1]),
                           o.from(query_rows, query, at),
                           {block ? grad_keys : nullptr, s.joint_pitch},
                           grad_keys,
@@ -155,7 +155,7 @@ void attend_backward(const Shape& s, const Segment& segment, uint32_t layer, con
                           width,
                           o.depth(count),
                           o.from(key_rows, at, first),
-                          o.right(grads, count, width, kPanel, pairs.tile[2]),
+                          o.right(grads, count, width, kPanel, buffers.tile[2]),
                           {first ? scratch.grad_queries : nullptr, kPanel},
                           scratch.grad_queries,
                           kPanel});

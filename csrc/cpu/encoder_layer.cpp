@@ -12,7 +12,7 @@ void apply(const Scratch& scratch, const Linear& linear, int64_t length, int64_t
 }
 void apply(const Scratch& scratch, const Linear& linear, int64_t length, int64_t inputs, int64_t outputs,
            const float* x, int64_t x_pitch, float* out, int64_t pitch, bool relu = false) {
-    const Left left = scratch.operands.by_columns(x, length, inputs, x_pitch, scratch.pairs.left);
+    const Left left = scratch.operands.by_columns(x, length, inputs, x_pitch, scratch.buffers.left);
     apply(scratch, linear, length, inputs, outputs, left, out, pitch, relu);
 }
 
@@ -23,7 +23,7 @@ void apply_back(const Scratch& scratch, const Linear& linear, int64_t length, in
     multiply({length,
               inputs,
               o.depth(outputs),
-              o.by_columns(grad, length, outputs, grad_pitch, scratch.pairs.left),
+              o.by_columns(grad, length, outputs, grad_pitch, scratch.buffers.left),
               packed(linear.back, outputs, o.pairs),
               {add ? grad_x : nullptr, pitch},
               grad_x,
@@ -38,14 +38,14 @@ void add_outer(const Scratch& scratch, int64_t length, int64_t inputs, int64_t o
               inputs,
               o.depth(length),
               grad_t,
-              o.right(x, length, inputs, pitch, scratch.pairs.right),
+              o.right(x, length, inputs, pitch, scratch.buffers.right),
               {grad_weight, pitch},
               grad_weight,
               pitch});
 }
 void add_outer(const Scratch& scratch, int64_t length, int64_t inputs, int64_t outputs, const float* grad,
                int64_t grad_pitch, const float* x, int64_t pitch, float* grad_weight) {
-    const Left left = scratch.operands.by_rows(grad, length, outputs, grad_pitch, scratch.pairs.left);
+    const Left left = scratch.operands.by_rows(grad, length, outputs, grad_pitch, scratch.buffers.left);
     add_outer(scratch, length, inputs, outputs, left, x, pitch, grad_weight);
 }
 
@@ -65,7 +65,7 @@ void layer_forward(const Shape& s, const Segment& segment, uint32_t index, const
     apply(scratch, layer.in, length, s.width, 3 * s.width, tape.x, s.pitch, tape.joint, s.joint_pitch);
     attend(s, segment, index, tape, scratch);
     apply(scratch, layer.out, length, s.width, s.width,
-          scratch.operands.by_rows(tape.attended, s.width, length, tokens_pitch(length), scratch.pairs.left),
+          scratch.operands.by_rows(tape.attended, s.width, length, tokens_pitch(length), scratch.buffers.left),
           scratch.branch, s.pitch);
     add_norm(s, segment, layer.norm1, tape.x, scratch.branch, draws1, tape.middle, tape.hat1, tape.inverse1);
 
@@ -97,7 +97,7 @@ void layer_backward(const Shape& s, const Segment& segment, uint32_t index, cons
     if (segment.drops.threshold) drop_rows(segment, s.width, s.pitch, grad, tape.draws1, branch);
     add_rows(length, s.pitch, s.pitch, branch, to.out_bias);
     add_outer(scratch, length, s.width, s.width,
-              scratch.operands.by_columns(tape.attended, s.width, length, tokens_pitch(length), scratch.pairs.left),
+              scratch.operands.by_columns(tape.attended, s.width, length, tokens_pitch(length), scratch.buffers.left),
               branch, s.pitch, to.out);
     apply_back(scratch, layer.out, length, s.width, s.width, branch, s.pitch, scratch.grad_attended, s.pitch, false);
     attend_backward(s, segment, index, tape, scratch);

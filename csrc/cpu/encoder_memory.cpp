@@ -207,7 +207,7 @@ Tape::Tape(Arena& arena, const Shape& s, int64_t longest, bool backward) {
     inverse2 = backward ? arena.take(longest) : nullptr;
 }
 
-Scratch::Scratch(Arena& arena, const Shape& s, int64_t longest, bool backward, bool bf16) : operands{bf16}, pairs{} {
+Scratch::Scratch(Arena& arena, const Shape& s, int64_t longest, bool backward, bool bf16) : operands{bf16}, buffers{} {
     const int64_t tokens = tokens_pitch(longest);
     inputs = arena.take(longest * s.inputs_pitch);
     branch = arena.take(longest * s.pitch);
@@ -216,10 +216,10 @@ Scratch::Scratch(Arena& arena, const Shape& s, int64_t longest, bool backward, b
     draws = arena.take<uint16_t>(longest * draws_row(s.feed));
     if (bf16) {
         const int64_t rows = pairs_size(longest, max(3 * s.width, s.feed)), columns = pairs_size(s.width, tokens);
-        for (float** buffer : {&pairs.left, &pairs.right, &pairs.keys, &pairs.queries, &pairs.values, &pairs.grad,
-                               &pairs.query_rows, &pairs.key_rows})
+        for (float** buffer : {&buffers.left, &buffers.right, &buffers.keys, &buffers.queries, &buffers.values,
+                               &buffers.grad, &buffers.query_rows, &buffers.key_rows})
             *buffer = arena.take(max(rows, columns));
-        for (float*& tile : pairs.tile) tile = arena.take(pairs_size(kKeys, kPanel));
+        for (float*& tile : buffers.tile) tile = arena.take(pairs_size(kKeys, kPanel));
     }
     if (!backward) return;
     grad = arena.take(longest * s.pitch);
