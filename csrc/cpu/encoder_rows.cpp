@@ -10,13 +10,11 @@ Float dropped(Float x, const uint16_t* draws, const Drops& drops) {
     return keep(x * drops.scale, load_draws(draws), drops.threshold);
 }
 
-}  // namespace
-
 // One row: z = residual + dropout(branch), then out, hat and inverse from it. Of `Vectors` vectors that stay in
 // registers, or of any number (0) that wait in `branch`.
 template <int Vectors>
-static inline void add_norm_row(const Shape& s, const Drops& drops, const Norm& norm, const float* x, float* branch,
-                                const uint16_t* draws, float* out, float* hat, float* inverse) {
+void add_norm_row(const Shape& s, const Drops& drops, const Norm& norm, const float* x, float* branch,
+                  const uint16_t* draws, float* out, float* hat, float* inverse) {
     const int64_t vectors = Vectors ? Vectors : s.pitch / kLanes;
     const float weight = 1.0f / float(s.width);
     Float kept[Vectors ? Vectors : 1], total{}, squares{};
@@ -48,6 +46,8 @@ static inline void add_norm_row(const Shape& s, const Drops& drops, const Norm& 
     }
     if (inverse) *inverse = scale;
 }
+
+}  // namespace
 
 // out = norm(residual + dropout(branch)); `branch` is overwritten.
 void add_norm(const Shape& s, const Segment& segment, const Norm& norm, const float* residual, float* branch,

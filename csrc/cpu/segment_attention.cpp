@@ -144,13 +144,13 @@ void attend_backward(const SegmentAttentionBackward& b, const Head& h, const Bac
         h.copy_rows(b.grad_out, query, real, 1.0f, m.grad_rows);
         transpose(m.query_rows, h.pitch, real, h.dim, m.queries, kPanel, true);
         transpose(m.grad_rows, h.pitch, real, h.dim, m.grad_out, kPanel, true);
-        float tops[kPanel] = {}, inverses[kPanel] = {},
-              mean[kPanel] = {};  // the mean of the weights' gradients, by weight
+        float tops[kPanel] = {}, inverses[kPanel] = {};
+        float means[kPanel] = {};  // of the weights' gradients, by weight
         for (int64_t i = 0; i < real; ++i) {
             Float total{};
             for (int64_t c = i * h.pitch; c < (i + 1) * h.pitch; c += kLanes)
                 total += load(m.grad_rows + c) * load(m.out_rows + c);
-            mean[i] = sum(total);
+            means[i] = sum(total);
             tops[i] = p.statistics[h.statistics_at(query + i)];
             inverses[i] = p.statistics[h.statistics_at(query + i) + 1];
         }
@@ -160,11 +160,11 @@ void attend_backward(const SegmentAttentionBackward& b, const Head& h, const Bac
             h.scores(p.v, key, keys, width, m.grad_out, m.grad_scores);
             for (int64_t lane = 0; lane < width; lane += kLanes) {
                 float *scores = m.scores + lane, *grads = m.grad_scores + lane;
-                const Float top = load(tops + lane), inverse = load(inverses + lane), middle = load(mean + lane);
+                const Float top = load(tops + lane), inverse = load(inverses + lane), mean = load(means + lane);
                 if (h.drops.threshold)
-                    softmax_backward<true>(scores, grads, keys, top, inverse, middle, h.drops, query + lane, key);
+                    softmax_backward<true>(scores, grads, keys, top, inverse, mean, h.drops, query + lane, key);
                 else
-                    softmax_backward<true>(scores, grads, keys, top, inverse, middle);
+                    softmax_backward<true>(scores, grads, keys, top, inverse, mean);
             }
             h.spread(m.scores, keys, real, m.grad_rows, block, m.grad_values + key * h.pitch);
             h.spread(m.grad_scores, keys, real, m.query_rows, block, m.grad_keys + key * h.pitch);
