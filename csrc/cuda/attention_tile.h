@@ -2,11 +2,12 @@
 // streams kTile others past them, one a lane. Wide heads pass through shared memory kColumns columns at a time.
 #pragma once
 
+#include "cuda/launch.h"
 #include "cuda/segments.h"
 
 namespace sopr::cuda {
 
-constexpr int kLanes = 32, kWarps = 8, kRows = 4;
+constexpr int kWarps = 8, kRows = 4;
 constexpr int kThreads = kWarps * kLanes;
 constexpr int kTile = kWarps * kRows;
 constexpr int kColumns = 64;

@@ -9,16 +9,16 @@
 
 namespace sopr::cuda {
 
-constexpr int kProblemThreads = 512, kProblemWarps = kProblemThreads / 32;
+constexpr int kProblemThreads = 512, kProblemWarps = kProblemThreads / kLanes;
 constexpr int kGroup = 16;  // centres that a point is compared with at a time
 
 // combine over the values of all threads, in an order that does not change; a barrier.
 template <class T, class Combine>
 __device__ T block_reduce(T value, const Combine& combine) {
     __shared__ T parts[kProblemWarps];
-    for (int step = 16; step > 0; step /= 2) value = combine(value, __shfl_xor_sync(kWholeWarp, value, step));
+    for (int step = kLanes / 2; step > 0; step /= 2) value = combine(value, __shfl_xor_sync(kWholeWarp, value, step));
     __syncthreads();
-    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+    if (threadIdx.x % kLanes == 0) parts[threadIdx.x / kLanes] = value;
     __syncthreads();
     value = parts[0];
     for (int warp = 1; warp < kProblemWarps; ++warp) value = combine(value, parts[warp]);

@@ -12,11 +12,11 @@ constexpr int64_t kBin = kKMeansBin;
 // it. A whole warp calls it.
 template <class Value>
 __device__ int64_t passing(int64_t begin, int64_t end, uint64_t& target, const Value& value) {
-    const int lane = threadIdx.x % 32;
-    for (int64_t base = begin; base < end; base += 32) {
+    const int lane = threadIdx.x % kLanes;
+    for (int64_t base = begin; base < end; base += kLanes) {
         const unsigned long long mine = base + lane < end ? value(base + lane) : 0;
         unsigned long long sum = mine;
-        for (int step = 1; step < 32; step *= 2) {
+        for (int step = 1; step < kLanes; step *= 2) {
             const unsigned long long before = __shfl_up_sync(kWholeWarp, sum, step);
             if (lane >= step) sum += before;
         }
@@ -26,7 +26,7 @@ __device__ int64_t passing(int64_t begin, int64_t end, uint64_t& target, const V
             target -= __shfl_sync(kWholeWarp, sum - mine, at);
             return base + at;
         }
-        target -= __shfl_sync(kWholeWarp, sum, 31);
+        target -= __shfl_sync(kWholeWarp, sum, kLanes - 1);
     }
     return end - 1;
 }
@@ -65,13 +65,13 @@ struct PlusPlus {
 
     // The weights of bins, and the sum of all.
     __device__ uint64_t weigh() {
-        const int lane = threadIdx.x % 32;
+        const int lane = threadIdx.x % kLanes;
         unsigned long long total = 0;
-        for (int64_t bin = threadIdx.x / 32; bin < bins; bin += kProblemWarps) {
+        for (int64_t bin = threadIdx.x / kLanes; bin < bins; bin += kProblemWarps) {
             unsigned long long sum = 0;
-            for (int64_t row = bin * kBin + lane; row < (bin + 1) * kBin && row < count; row += 32)
+            for (int64_t row = bin * kBin + lane; row < (bin + 1) * kBin && row < count; row += kLanes)
                 sum += weight_of(squared[row]);
-            for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
+            for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
             if (lane == 0) {
                 weights[bin] = int64_t(sum);
                 total += sum;
@@ -143,9 +143,9 @@ __global__ void __launch_bounds__(kProblemThreads)
             for (int64_t k = round + threadIdx.x; k < p.clusters; k += kProblemThreads) rows[k] = int32_t(start);
             return;
         }
-        for (int c = threadIdx.x / 32; c < candidates; c += kProblemWarps) {
+        for (int c = threadIdx.x / kLanes; c < candidates; c += kProblemWarps) {
             const int32_t row = problem.sample(draw(total, round, c));
-            if (threadIdx.x % 32 == 0) drawn[c] = row;
+            if (threadIdx.x % kLanes == 0) drawn[c] = row;
         }
         __syncthreads();
         const int best = problem.best_of<kChunk>(drawn, candidates, tile);

@@ -9,6 +9,7 @@
 
 namespace sopr::cuda {
 
+constexpr int kLanes = 32;  // threads of a warp
 constexpr unsigned kWholeWarp = 0xFFFFFFFFu;
 
 // Runs kernel(arguments...) on blocks (blocks_x, blocks_y).

@@ -1,3 +1,4 @@
+// A linear layer of the encoder: linear.cu.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -13,7 +13,7 @@
 namespace sopr::cuda {
 namespace {
 
-constexpr int kLanes = 32, kWarps = 8, kThreads = kWarps * kLanes;
+constexpr int kWarps = 8, kThreads = kWarps * kLanes;
 constexpr int64_t kTokensAtOnce = SOPR_TOKENS_AT_ONCE;
 
 int64_t inputs_of(const SegmentEncoder& p) { return p.state_width + p.column_width; }

@@ -10,7 +10,7 @@ constexpr int kMaxThreads = 256;
 constexpr int64_t kRun = 128;
 
 int block_threads(int64_t width) {
-    const int64_t rounded = (width + 31) / 32 * 32;
+    const int64_t rounded = (width + kLanes - 1) / kLanes * kLanes;
     return int(rounded < kMaxThreads ? rounded : kMaxThreads);
 }
 

@@ -7,6 +7,7 @@
 
 namespace sopr::cuda {
 
+constexpr int kLanes = 32;
 constexpr unsigned kWholeWarp = 0xFFFFFFFFu;
 
 template <class... Parameters>
