@@ -47,7 +47,7 @@ def log():
 def fqe_step(log, policies: int, batch_size: int):
     found, layout, prepared = read(candidates(policies), log, discount=DISCOUNT, action_count=None, device="cpu")
     actions = PolicyActions(found, layout, prepared, progress=False)
-    batches = Batches(prepared.pools(actions.usable, 1, 0), batch_size, 0, "cpu")
+    batches = Batches([np.arange(prepared.count)], batch_size, 0, "cpu")
     return CriticLearner(
         prepared,
         batches,

@@ -534,17 +534,29 @@ def test_a_constant_column_is_not_left(log, recwarn):
     assert found.diagnostics["guarded"] < 0.1 and not recwarn.list
 
 
-def test_arrays_of_actions_are_the_policies_on_logged_states(log):
-    """Next states at the ends of episodes are left out for both; what they are worth: test_baselines_exact.py."""
-    policy = gains()["gain-2"]
-    array = policy(log.states)
-    method = FQE(**SMALL)
-    found = method.estimate({"array": array}, log, **quiet)
-    assert found.diagnostics["dropped_rows"] == 12
-    both = method.estimate({"array": array, "policy": policy}, log, **quiet)
-    assert both.values[0] == pytest.approx(found.values[0], rel=1e-4) == both.values[1]
+@pytest.mark.parametrize("name", ["fqe", "fqe-ensemble", "dual-dice"])
+def test_arrays_of_actions_leave_out_the_ends_of_episodes_for_themselves_alone(name, log):
+    """What they are worth: test_baselines_exact.py."""
+    policies = {"array": gains()["gain-2"](log.states), "policy": gains()["gain-2"]}
+    alone = [METHODS[name].estimate([policy], log, **quiet).values[0] for policy in policies.values()]
+    both = METHODS[name].estimate(policies, log, **quiet)
+    np.testing.assert_allclose(both.values, alone, rtol=1e-4)
+    assert both.diagnostics["dropped_rows"].tolist() == [12, 0]
+
+
+def test_arrays_of_actions_cannot_be_rolled_out(log):
     with pytest.raises(ValueError, match="'array' is an array of actions"):
-        ModelBased(**SMALL).estimate({"array": array}, log, **quiet)
+        ModelBased(**SMALL).estimate({"array": gains()["gain-2"](log.states)}, log, **quiet)
+
+
+def test_an_array_beside_a_policy_does_not_cut_its_value():
+    def policy(states):
+        return 0 * states[:, :1]
+
+    data = two_states(terminal=False)
+    method = FQE(updates=1000, hidden=(), learning_rate=1e-2, target_rate=0.1)
+    found = method.estimate({"policy": policy, "array": policy(data.states)}, data, discount=0.8, progress=False)
+    assert found.values[0] == pytest.approx(1 + 0.8 * 3 / 0.2, rel=0.02)
 
 
 @pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "importance-weighting", "nearest"])

@@ -119,13 +119,12 @@ class BehaviourQ(Options):
         progress: bool,
         watched: PolicyActions | None = None,
     ) -> tuple[Critic, dict[str, list]]:
-        usable = log.transitions.terminals | (log.next < log.count).cpu().numpy()
-        if not usable.any():
+        if not log.followed.any():
             raise ValueError("transitions: no row is followed by the next one, so no next action is known")
         last = log.count - 1
         learner = CriticLearner(
             log,
-            Batches(log.pools(usable, self.ensemble, seed), self.batch_size, seed, log.device),
+            Batches(log.pools(log.followed, self.ensemble, seed), self.batch_size, seed, log.device),
             lambda rows, update: log.actions[log.next[rows].clamp(max=last)][:, None],
             copies=1,
             discount=discount,

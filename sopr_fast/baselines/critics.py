@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..progress import progress_bar
-from .learning import Batches, Learner
+from .learning import Batches, Learner, mean_of_known
 from .log import Log, PolicyActions
 from .networks import ActionValue
 
@@ -71,6 +71,7 @@ class CriticLearner(Learner):
 
     Args:
         next_actions: (M, B) rows of transitions and the update → a' (M, P, B, dim_a).
+        known: (M, B) rows → (M, P, B) those that each policy's critic learns from, or None for all.
         copies: P.
         target_rate: share of the way that the target network goes toward the critics at each update.
     """
@@ -80,6 +81,7 @@ class CriticLearner(Learner):
         log: Log,
         batches: Batches,
         next_actions: Callable[[Tensor, int], Tensor],
+        known: Callable[[Tensor], Tensor | None] = lambda rows: None,
         *,
         copies: int,
         discount: float,
@@ -88,7 +90,7 @@ class CriticLearner(Learner):
         target_rate: float,
         seed: int,
     ):
-        self.log, self.batches, self.next_actions = log, batches, next_actions
+        self.log, self.batches, self.next_actions, self.known = log, batches, next_actions, known
         self.copies, self.members = copies, len(batches.pools)
         self.discount, self.target_rate = discount, target_rate
         self.scale = ValueScale.of(log, discount)
@@ -121,7 +123,8 @@ class CriticLearner(Learner):
             )
             wanted.clamp_(scale.shrink(scale.low), scale.shrink(scale.high))
         values = self.critic(self._for_all(log.states(rows)), self._for_all(log.actions[rows]))
-        loss = (values - wanted).square().mean(1)
+        known = self.known(rows)
+        loss = mean_of_known((values - wanted).square(), None if known is None else known.flatten(0, 1))
         self.optimizers["adam"].zero_grad()
         loss.sum().backward()
         self.optimizers["adam"].step()

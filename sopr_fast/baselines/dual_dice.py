@@ -13,7 +13,7 @@ from torch import Tensor
 from ..progress import progress_bar
 from ..timing import Timings
 from .estimates import Estimates, warn_of
-from .learning import Batches, Learner, learn
+from .learning import Batches, Learner, learn, mean_of_known
 from .log import Log, PolicyActions, read
 from .networks import ActionValue
 from .options import Options, check_option
@@ -72,7 +72,7 @@ class DualDICE(Options):
         Returns:
             Diagnostics: "effective_sample_size" (P,) (Σ ζ)² / Σ ζ² in rows, of positive ratios, "mass" (P,) what the
             denominator is before normalising, 1 if the ratios are right; "curve" (updates, seconds, loss, values);
-            "ratios", a callable of rows of the log → (P, B) normalised ratios.
+            "ratios", a callable of rows of the log → (P, B) normalised ratios; "dropped_rows" (P,), see `FQE.estimate`.
 
         Warns:
             UncertainEstimateWarning: the ratios of a policy rest on a handful of rows, or their mass is far from 1.
@@ -118,6 +118,7 @@ class DualDICE(Options):
                 "effective_sample_size": effective,
                 "mass": mass,
                 "curve": curve,
+                "dropped_rows": actions.dropped_rows,
                 "ratios": lambda rows: (
                     learner.ratios(torch.as_tensor(rows)).cpu() / torch.from_numpy(mass)[:, None]
                 ).numpy(),
@@ -129,7 +130,7 @@ class DualDICE(Options):
 class DualDICELearner(Learner):
     def __init__(self, options: DualDICE, log: Log, actions: PolicyActions, discount: float, seed: int):
         self.options, self.log, self.actions, self.discount = options, log, actions, discount
-        self.batches = Batches(log.pools(actions.usable, 1, seed), options.batch_size, seed, log.device)
+        self.batches = Batches([np.arange(log.count)], options.batch_size, seed, log.device)
         starts = log.initial.cpu().numpy()
         self.initial = Batches([starts], options.batch_size, seed + 1, log.device)
         copies = len(actions.policies)
@@ -167,7 +168,8 @@ class DualDICELearner(Learner):
         residual = self.nu(states, actions) - alive * nu_next
         zeta = self.zeta(states, actions)
         penalty = zeta.square() / 2 if conjugate == 2 else zeta.abs().pow(conjugate) / conjugate
-        loss = (residual * zeta - penalty).mean(1) - (1 - self.discount) * nu_start.mean(1)
+        inner = mean_of_known(residual * zeta - penalty, self.actions.known(rows))
+        loss = inner - (1 - self.discount) * nu_start.mean(1)
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
         loss.sum().backward()

@@ -80,7 +80,8 @@ class FQE(Options):
         Returns:
             Diagnostics: "initial" and "data" (P,) the two means, "uncovered" (P,) share of logged states in which the
             policy acts unlike what is logged in similar states, "curve" (updates, seconds, loss and values (P,) on
-            initial states at each record), "dropped_rows" of the log, "critic", a `Critic` of ensemble * P networks.
+            initial states at each record), "dropped_rows" (P,) of the log, after which it is not known what an array
+            does, "critic", a `Critic` of ensemble * P networks.
 
         Warns:
             UncertainEstimateWarning: over 0.9 of a policy is uncovered.
@@ -107,11 +108,12 @@ class FQE(Options):
         with timings.stage("coverage"):
             outside = uncovered(actions, log, progress=progress)
         with timings.stage("training"):
-            pools = log.pools(actions.usable, self.ensemble, seed)
+            pools = log.pools(np.ones(log.count, bool), self.ensemble, seed)
             learner = CriticLearner(
                 log,
                 Batches(pools, self.batch_size, seed, log.device),
                 lambda rows, update: actions(log.next[rows], update),
+                actions.known,
                 copies=len(found),
                 discount=discount,
                 hidden=self.hidden,
@@ -146,7 +148,7 @@ class FQE(Options):
                 "uncovered": outside,
                 "curve": curve,
                 "critic": critic,
-                "dropped_rows": int(np.count_nonzero(~actions.usable)),
+                "dropped_rows": actions.dropped_rows,
             },
             timings=dict(timings),
         )

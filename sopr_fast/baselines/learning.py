@@ -146,6 +146,13 @@ def _read(path: str | os.PathLike, run: str) -> tuple[dict[str, Tensor], dict[st
     return tensors, description["history"]
 
 
+def mean_of_known(values: Tensor, known: Tensor | None) -> Tensor:
+    """(C, B) → (C,): the mean over rows that are known (C, B), all if None; 0 of none."""
+    if known is None:
+        return values.mean(1)
+    return (values * known).sum(1) / known.sum(1).clamp(min=1)
+
+
 def _watch_on(history: dict[str, list], watch: Callable[[], list[float]] | None) -> None:
     """Leaves in a curve what `watch` saw, told by the last record, which is of the networks as they are."""
     if watch is None:

@@ -36,6 +36,7 @@ class Log:
             1 where that is 0.
         rewards, terminals: (N,) float32, the latter 1 where the environment ended.
         next: (N,) int64 rows of the table.
+        followed: (N,) bool on the CPU, where what comes next is a logged row, or nothing.
         initial: (E,) int64 rows of the table.
     """
 
@@ -69,6 +70,7 @@ class Log:
         self.rewards = torch.from_numpy(transitions.rewards).to(self.device)
         self.terminals = torch.from_numpy(transitions.terminals).float().to(self.device)
         self.next = torch.from_numpy(next_rows).to(self.device)
+        self.followed = transitions.terminals | (next_rows < self.count)
         self.initial = torch.from_numpy(transitions.episodes[:-1]).to(self.device)
 
     def identity(self) -> tuple[Any, ...]:
@@ -163,11 +165,14 @@ def read(
 class PolicyActions:
     """What every policy does in rows of a log's table: actions, draws of stochastic ones, probabilities of discrete.
 
-    Asked for once where they fit `memory` bytes, else anew for every batch. Arrays of actions say nothing of next
-    states that no row follows: `usable` rows of the log do without those.
+    Asked for once where they fit `memory` bytes, else anew for every batch. Of arrays of actions, what they do where
+    no row follows is not `known`.
 
     Args:
         draws: actions drawn in every state of a stochastic policy.
+
+    Raises:
+        ValueError: an array of actions would be known in no row.
     """
 
     def __init__(
@@ -183,11 +188,10 @@ class PolicyActions:
     ):
         self.policies, self.layout, self.log, self.seed = list(policies), layout, log, seed
         self.draws = draws if layout.kind == "gaussian" else 1
-        self.usable = np.ones(log.count, bool)
-        if any(isinstance(policy, ArrayPolicy) for policy in policies):
-            self.usable = log.transitions.terminals | (log.next < log.count).cpu().numpy()
-        if not self.usable.any():
+        self.arrays = np.array([isinstance(policy, ArrayPolicy) for policy in policies])
+        if self.arrays.any() and not log.followed.any():
             raise ValueError("arrays of actions say nothing of the next states of these transitions")
+        self._arrays, self._cut = (torch.from_numpy(x).to(log.device) for x in (self.arrays, ~log.followed))
         self._scale = torch.from_numpy(log.action_scale)
         self._table = None
         shape = (self.draws, len(log.raw_states), len(self.policies), layout.action_dim)
@@ -198,7 +202,16 @@ class PolicyActions:
     def identity(self) -> tuple[Any, ...]:
         """What tells these policies on this log from others, for `learning.learn`."""
         acted = self(self.log.evaluated_rows()) if self._table is None else self._table
-        return [policy.name for policy in self.policies], acted, *self.log.identity()
+        return [policy.name for policy in self.policies], self.arrays, acted, *self.log.identity()
+
+    def known(self, rows: Tensor) -> Tensor | None:
+        """(..., B) rows of the log → (..., P, B) bool, whether what the policies do next is known; None if all is."""
+        return ~(self._arrays[:, None] & self._cut[rows][..., None, :]) if self.arrays.any() else None
+
+    @property
+    def dropped_rows(self) -> np.ndarray:
+        """(P,) of the log, after which it is not known."""
+        return self.arrays * np.count_nonzero(~self.log.followed)
 
     def __call__(self, rows: Tensor, draw: int = 0) -> Tensor:
         """(..., B) rows → (..., P, B, dim_a)."""
