@@ -11,7 +11,7 @@ import torch
 from mdps import Linear, LinearGain, TablePolicy, Tabular
 from torch.distributions import Normal, TanhTransform
 
-from sopr_fast import progress
+from sopr_fast import checkpoints, progress
 from sopr_fast.baselines import (
     FQE,
     BehaviourQ,
@@ -93,7 +93,7 @@ def test_cuda_estimates_as_the_cpu_does(method, log, cuda):
 @each_method
 def test_resumed_run_ends_the_same(method, log, tmp_path, monkeypatch):
     whole = method.estimate(gains(), log, **quiet)
-    monkeypatch.setattr(learning, "_SECONDS_BETWEEN_CHECKPOINTS", -1.0)
+    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", -1.0)
     steps = itertools.count()
     batches = learning.Batches.__call__
 
@@ -203,7 +203,7 @@ def test_checkpoint_is_refused_for_policies_that_act_otherwise_in_one_state(meth
 
 
 def test_diverged_run_names_itself_after_a_checkpoint(log, tmp_path, monkeypatch):
-    monkeypatch.setattr(learning, "_SECONDS_BETWEEN_CHECKPOINTS", -1.0)
+    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", -1.0)
     path = tmp_path / "run.safetensors"
     with pytest.raises(FloatingPointError, match="^FQE: the loss is not finite after"):
         replace(METHODS["fqe"], learning_rate=1e30).estimate(gains(), log, checkpoint=path, **quiet)
@@ -797,10 +797,6 @@ def test_options_of_numpy_are_as_those_of_python(method, log, tmp_path):
     run = {"seed": np.int64(3), "discount": np.float64(0.9), "progress": False}
     np.testing.assert_array_equal(other.estimate(gains(std=0.3), log, **run).values, expected)
     np.testing.assert_array_equal(other.estimate(gains(std=0.3), log, checkpoint=path, **run).values, expected)
-
-
-def test_runs_whose_numbers_read_the_same_in_a_row_are_told_apart():
-    assert learning.fingerprint(0.9, 95) != learning.fingerprint(0.99, 5)
 
 
 @pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "importance-weighting", "model-based", "nearest"])

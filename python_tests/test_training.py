@@ -9,7 +9,7 @@ import torch
 from problems import TINY, ladder, log, training_gains
 
 import sopr_fast
-from sopr_fast import training
+from sopr_fast import checkpoints, training
 from sopr_fast.training import CollapsedTrainingWarning
 
 
@@ -202,7 +202,7 @@ class Killed(Exception):
 def test_a_killed_run_resumes_to_the_same_model(validation, tmp_path, monkeypatch):
     path = tmp_path / "checkpoint.safetensors"
     whole = fit(validation=validation)
-    monkeypatch.setattr(training, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
     step = training._Trainer.step
 
     def dies_at_17(self):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import tempfile
 import warnings
@@ -15,6 +13,7 @@ import torch
 from torch import Tensor
 
 from . import losses
+from .checkpoints import check_same_run, fingerprint
 from .checks import check_integer
 from .config import Config
 from .data.states import as_states
@@ -29,7 +28,7 @@ from .returns import check_returns
 from .scoring import score_grid
 from .subsets import Drawing, Subsets
 from .timing import Timings
-from .training import CHECKPOINT, Objective, Validation, check_same_run, train
+from .training import CHECKPOINT, DATA, Objective, Validation, train
 from .training_policies import TrainingPolicies
 
 _MEMORY_BYTES = 1 << 30
@@ -112,8 +111,8 @@ def fit(
     names = [policy.name for policy in trained]
     objective, labels, mean, scale = _objective(config, returns, preferences, names)
     validated = None if validation is None else _check_validation(validation, len(log), config)
-    fingerprint = _label_fingerprint(config, seed, names, labels, validated)
-    check_same_run(checkpoint, begun, [fingerprint])
+    run = _label_fingerprint(config, seed, names, labels, validated)
+    check_same_run(checkpoint, begun, [run], DATA)
     training_features, validation_features = _read_all_features(features, trained, validated)
     with timings.stage("drawing"):
         remedy = ": choose fewer with Config(subset_size=..., clusters=...)"
@@ -156,7 +155,7 @@ def fit(
             config=config,
             seed=seed,
             checkpoint=checkpoint,
-            fingerprint=[fingerprint, data],
+            fingerprints=[run, data],
             progress=progress,
         )
     scores = _mean_scores(model, subsets, columns[: len(trained)], training_features)
@@ -305,19 +304,11 @@ def _label_fingerprint(
     config: Config, seed: int, names: list[str], labels: np.ndarray, validated: tuple[list[Policy], np.ndarray] | None
 ) -> str:
     """Tells one training run from another by all that is known before any policy acts."""
-    digest = hashlib.sha256(json.dumps([config.to_dict(), seed, names], sort_keys=True).encode())
-    digest.update(labels.tobytes())
-    if validated:
-        digest.update(json.dumps([policy.name for policy in validated[0]]).encode())
-        digest.update(validated[1].tobytes())
-    return digest.hexdigest()
+    validation = ([policy.name for policy in validated[0]], validated[1]) if validated else ()
+    return fingerprint(config.to_dict(), seed, names, labels, *validation)
 
 
 def _data_fingerprint(drawing: Drawing, columns: Tensor, *features: Tensor | None) -> str:
     """The same by the rest; of the columns, a sample."""
-    digest = hashlib.sha256()
-    for tensor in (drawing.rows, drawing.states, *(known for known in features if known is not None)):
-        digest.update(tensor.numpy().tobytes())
     every = max(1, columns.shape[1] // _SAMPLED_STATES)
-    digest.update(columns[:, ::every].contiguous().numpy().tobytes())
-    return digest.hexdigest()
+    return fingerprint(drawing.rows, drawing.states, *features, columns[:, ::every])

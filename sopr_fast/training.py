@@ -17,6 +17,7 @@ from torch import Tensor
 
 from . import losses
 from ._native import torch_on_one_thread
+from .checkpoints import check_same_run, is_due, optimizer_tensors, restore_optimizer
 from .config import Config
 from .files import by_prefix, load_tensors, save_tensors
 from .metrics import spearman
@@ -26,7 +27,7 @@ from .scoring import score_grid
 from .subsets import Subsets
 
 CHECKPOINT = "training checkpoint"  # the kind of its files
-_SECONDS_BETWEEN_CHECKPOINTS = 10.0
+DATA = "returns, states, features"  # that tell its runs apart
 _RESTARTS = 2
 _RESTART_RATE = 0.3
 _COLLAPSE_WINDOW = 10
@@ -95,7 +96,7 @@ def train(
     config: Config,
     seed: int,
     checkpoint: str | os.PathLike | None = None,
-    fingerprint: Sequence[str] = (),
+    fingerprints: Sequence[str] = (),
     progress: bool = False,
 ) -> tuple[ScoringModel, dict[str, Any]]:
     """A model in eval mode with the weights to use, and the history of its training.
@@ -105,7 +106,7 @@ def train(
     """
     trainer = _Trainer(subsets, columns, features, objective, validation, config, seed)
     if checkpoint is not None and Path(checkpoint).exists():
-        trainer.restore(checkpoint, fingerprint)
+        trainer.restore(checkpoint, fingerprints)
     saved = time.monotonic()
     first_check = max(_FEWEST_STEPS_TO_JUDGE, config.steps // 4)
     checks = (first_check, max(first_check, config.steps))  # none in a short run, which is not started afresh
@@ -121,25 +122,12 @@ def train(
             if at.step in checks and at.attempt < _RESTARTS and trainer.collapsed():
                 trainer.restart()
                 bar.reset()
-            if checkpoint is not None and time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
-                trainer.save(checkpoint, fingerprint)
+            if checkpoint is not None and is_due(saved):
+                trainer.save(checkpoint, fingerprints)
                 saved = time.monotonic()
     if checkpoint is not None:
-        trainer.save(checkpoint, fingerprint)
+        trainer.save(checkpoint, fingerprints)
     return trainer.finish()
-
-
-def check_same_run(path: str | os.PathLike, description: dict[str, Any] | None, fingerprint: Sequence[str]) -> None:
-    """Raises where the checkpoint so described, if any, is of another run as far as `fingerprint` tells.
-
-    Args:
-        fingerprint: all parts that `train` is given, or the first ones.
-    """
-    if description is not None and description["fingerprint"][: len(fingerprint)] != [*fingerprint]:
-        raise ValueError(
-            f"checkpoint {path} is of a run with other policies, returns, states, features, options or seed; "
-            "delete it or name another file"
-        )
 
 
 class _Trainer:
@@ -272,21 +260,16 @@ class _Trainer:
         }
         return self.model.eval(), history
 
-    def save(self, path: str | os.PathLike, fingerprint: Sequence[str]) -> None:
+    def save(self, path: str | os.PathLike, fingerprints: Sequence[str]) -> None:
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         tensors |= {f"best.{name}": value for name, value in self.best_weights.items()}
-        for i, state in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"adam.{i}.{name}": value for name, value in state.items()}
-        save_tensors(path, tensors, CHECKPOINT, {"fingerprint": [*fingerprint], "progress": vars(self.at)})
+        tensors |= optimizer_tensors(self.optimizer, "adam")
+        save_tensors(path, tensors, CHECKPOINT, {"fingerprint": [*fingerprints], "progress": vars(self.at)})
 
-    def restore(self, path: str | os.PathLike, fingerprint: Sequence[str]) -> None:
+    def restore(self, path: str | os.PathLike, fingerprints: Sequence[str]) -> None:
         tensors, description = load_tensors(path, CHECKPOINT)
-        check_same_run(path, description, fingerprint)
-        weights, self.best_weights, moments = by_prefix(tensors, "model", "best", "adam")
+        check_same_run(path, description, fingerprints, DATA)
+        weights, self.best_weights = by_prefix(tensors, "model", "best")
         self.at = Progress(**description["progress"])
         self.model.load_state_dict(weights)
-        optimizer = self.optimizer.state_dict()
-        for name, value in moments.items():
-            i, _, key = name.partition(".")
-            optimizer["state"].setdefault(int(i), {})[key] = value
-        self.optimizer.load_state_dict(optimizer)
+        restore_optimizer(self.optimizer, tensors, "adam")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import time
@@ -15,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..checkpoints import check_same_run, fingerprint, is_due, optimizer_tensors, restore_optimizer
 from ..files import check_place, load_tensors, save_tensors
 from ..progress import progress_bar
 
 CHECKPOINT = "baseline checkpoint"  # the kind of such files
-_SECONDS_BETWEEN_CHECKPOINTS = 10.0
 _BLOCK = 64
 
 
@@ -61,8 +60,7 @@ class Learner(ABC):
     def tensors(self) -> dict[str, Tensor]:
         found = {f"trained.{name}": value.detach() for name, value in self.trained.items()}
         for name, optimizer in self.optimizers.items():
-            for i, state in optimizer.state_dict()["state"].items():
-                found |= {f"{name}.{i}.{key}": value for key, value in state.items()}
+            found |= optimizer_tensors(optimizer, name)
         return found
 
     @torch.no_grad()
@@ -70,12 +68,7 @@ class Learner(ABC):
         for name, value in self.trained.items():
             value.copy_(tensors[f"trained.{name}"])
         for name, optimizer in self.optimizers.items():
-            state: dict[int, dict[str, Tensor]] = {}
-            for key, value in tensors.items():
-                if key.startswith(f"{name}."):
-                    i, key = key[len(name) + 1 :].split(".")
-                    state.setdefault(int(i), {})[key] = value
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+            restore_optimizer(optimizer, tensors, name)
 
 
 def learn(
@@ -102,9 +95,11 @@ def learn(
     """
     check_place(checkpoint)
     history: dict[str, list] = {"updates": [], "seconds": [], "loss": [], **({"values": []} if watch else {})}
-    run = "" if checkpoint is None else fingerprint(*identity())
+    run = [] if checkpoint is None else [fingerprint(*identity())]
     if checkpoint is not None and Path(checkpoint).exists():
-        tensors, history = _read(checkpoint, run)
+        tensors, description = load_tensors(checkpoint, CHECKPOINT)
+        check_same_run(checkpoint, description, run, "transitions")
+        history = description["history"]
         learner.restore(tensors)
         _watch_on(history, watch)
     done = history["updates"][-1] if history["updates"] else 0
@@ -127,23 +122,11 @@ def learn(
             if watch is not None:
                 history["values"].append(watch())
             bar.set_postfix(loss=f"{float(loss.mean()):.3g}", refresh=False)
-            if checkpoint is not None and (
-                update + 1 == updates or time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS
-            ):
+            if checkpoint is not None and (update + 1 == updates or is_due(saved)):
                 state = {"fingerprint": run, "history": history}
                 save_tensors(checkpoint, learner.tensors(), CHECKPOINT, state)
                 saved = time.monotonic()
     return history
-
-
-def _read(path: str | os.PathLike, run: str) -> tuple[dict[str, Tensor], dict[str, list]]:
-    tensors, description = load_tensors(path, CHECKPOINT)
-    if description["fingerprint"] != run:
-        raise ValueError(
-            f"checkpoint {path} is of a run with other policies, transitions, options or seed; "
-            "delete it or name another file"
-        )
-    return tensors, description["history"]
 
 
 def mean_of_known(values: Tensor, known: Tensor | None) -> Tensor:
@@ -162,16 +145,3 @@ def _watch_on(history: dict[str, list], watch: Callable[[], list[float]] | None)
     now = watch()
     if len(last) != len(now) or not np.allclose(last, now):
         history["values"] = [[math.nan] * len(now) for _ in before] + [now]
-
-
-def fingerprint(*parts: Any) -> str:
-    """Tells one run from another by its numbers, arrays and tensors."""
-    digest = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, np.ndarray | Tensor):
-            array = part.cpu().numpy() if isinstance(part, Tensor) else part
-            digest.update(f"{array.shape} {array.dtype}\n".encode())
-            digest.update(np.ascontiguousarray(array))
-        else:
-            digest.update(f"{part}\n".encode())
-    return digest.hexdigest()
