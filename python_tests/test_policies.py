@@ -172,7 +172,8 @@ def test_discrete_indices_become_one_hot(shape, states, source):
     got = columns(lambda s: s.argmax(1).reshape(shape), states, source, action_count=DS)
     assert torch.equal(got, torch.eye(DS)[states.argmax(1)])
     index_array = np.arange(100, dtype=np.uint8) % 4
-    for policy in (index_array, ArrayPolicy("x", index_array)):
+    index_tensor = torch.from_numpy(index_array).to(torch.uint16)
+    for policy in (index_array, ArrayPolicy("x", index_array), index_tensor):
         got = columns(policy, states, source, action_count=DS)
         assert torch.equal(got, torch.eye(DS)[source % 4])
 

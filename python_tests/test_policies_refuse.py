@@ -37,6 +37,7 @@ RETURNS = {
     "complex": (lambda s: good(s) * 1j, "'x' returned dtype complex64"),
     "bool": (lambda s: good(s) > 0, "'x' returned dtype bool"),
     "bool tensor": (lambda s: torch.from_numpy(good(s)) > 0, "'x' returned dtype torch.bool"),
+    "sparse": (lambda s: torch.from_numpy(good(s)).to_sparse(), "'x' returned a tensor of layout torch.sparse_coo"),
     "text": (lambda s: "left", "'x' returned a str, expected an array or tensor"),
     "nothing": (lambda s: None, "'x' returned a NoneType"),
     "tuple": (lambda s: (good(s), None), "'x' returned a tuple"),
@@ -187,6 +188,8 @@ def test_arrays_that_are_not_indexed_like_the_states():
         as_policies([ArrayPolicy("x", np.zeros((99, 3)))], states_count=100)
     with pytest.raises(ValueError, match=re.escape("'x' has shape (2, 9, 3)")):
         as_policies({"x": np.zeros((2, 9, 3))})
+    with pytest.raises(ValueError, match="'x' is a tensor of layout torch.sparse_coo, expected torch.strided"):
+        as_policies({"x": torch.zeros(60, 3).to_sparse()})
     (policy,) = as_policies({"x": np.zeros((60, 3))})
     with pytest.raises(ValueError, match="'x' is an array of actions: source"):
         policy.act(STATES)

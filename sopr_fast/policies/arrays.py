@@ -25,6 +25,8 @@ class ArrayPolicy(Policy):
         self.values, self.action_count = values, action_count
         parts = values if isinstance(values, tuple) else (values,)
         for part in parts:
+            if isinstance(part, Tensor) and part.layout != torch.strided:
+                raise ValueError(f"policy {name!r} is a tensor of layout {part.layout}, expected torch.strided")
             if part.ndim not in (1, 2):
                 raise ValueError(f"policy {name!r} has shape {tuple(part.shape)}, expected (states, action width)")
         self._rows = min(len(part) for part in parts)

@@ -190,7 +190,7 @@ class _Reader:
         return value.float().contiguous()
 
     def tensor(self, value: Any) -> Tensor:
-        """A float or integer tensor on the CPU."""
+        """A float or int64 tensor on the CPU."""
         if not isinstance(value, Tensor):
             if value is None or isinstance(value, str | bytes | dict | set | tuple | type):
                 raise self.error(f"a {type(value).__name__}, expected {_EXPECTED}")
@@ -203,7 +203,10 @@ class _Reader:
             raise self.error(f"dtype {value.dtype}, expected {_EXPECTED}")
         if value.is_meta:
             raise self.error("a tensor on the meta device, which holds no values")
-        return value.detach().cpu()
+        if value.layout != torch.strided:
+            raise self.error(f"a tensor of layout {value.layout}, expected {_EXPECTED}")
+        value = value.detach().cpu()
+        return value if value.is_floating_point() else value.long()
 
 
 _EXPECTED = "an array or tensor of actions, or a distribution"
