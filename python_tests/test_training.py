@@ -12,6 +12,8 @@ import sopr_fast
 from sopr_fast import checkpoints, training
 from sopr_fast.training import CollapsedTrainingWarning
 
+ENCODERS = [{}, {"class_token": True}, {"score": "sort"}, {"encoder": "mlp"}]
+
 
 def fit(config=TINY, gains=None, **options):
     gains = training_gains() if gains is None else gains
@@ -48,7 +50,7 @@ def test_fit_orders_policies_it_has_not_seen(options):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("options", [{}, {"class_token": True}, {"score": "sort"}, {"encoder": "mlp"}], ids=str)
+@pytest.mark.parametrize("options", ENCODERS, ids=str)
 def test_torch_s_default_dtype_changes_no_bit(options, dtype, set_default_dtype):
     def scores():
         ranker = fit(dataclasses.replace(TINY, steps=3, **options))
@@ -57,6 +59,30 @@ def test_torch_s_default_dtype_changes_no_bit(options, dtype, set_default_dtype)
     expected = scores()
     set_default_dtype(dtype)
     assert np.array_equal(scores(), expected)
+
+
+def scores_of_everything(path, options):
+    """Of a model that was trained with all there is, saved, and loaded again."""
+    known, held_out, asked = training_gains(), [0.33, 0.88], [0.3, 1.2]
+    features = {
+        name: gain**2 for gains in (known, held_out, asked) for name, gain in zip(ladder(gains), gains, strict=True)
+    }
+
+    def critic(states, actions):
+        return (states[:, :2] * actions).sum(1).numpy()
+
+    config = dataclasses.replace(TINY, steps=3, action_noise=0.01, **options)
+    given = {"features": features, "critic": critic}
+    fit(config, validation=(ladder(held_out), held_out), **given).save(path)
+    return sopr_fast.load(path).rank(ladder(asked), log(seed=3), **given).subset_scores
+
+
+@pytest.mark.parametrize("options", ENCODERS, ids=str)
+def test_autocast_changes_no_bit(options, tmp_path):
+    expected = scores_of_everything(tmp_path / "model", options)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = scores_of_everything(tmp_path / "model", options)
+    assert np.array_equal(found, expected)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

@@ -24,6 +24,11 @@ def check_device(device: Any) -> torch.device:
     return probe.device
 
 
+def without_autocast(device: torch.device) -> torch.autocast:
+    """A context whose operators take what they are given; of the devices that have none, the CPU's."""
+    return torch.autocast("cuda" if device.type == "cuda" else "cpu", enabled=False)
+
+
 def put(tensor: Tensor, device: torch.device) -> Tensor:
     """The tensor on the device; a copy from the CPU to a GPU neither holds up the CPU nor waits for the GPU's work."""
     if tensor.device.type != "cpu" or device.type != "cuda":

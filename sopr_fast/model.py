@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from . import ops
 from .config import Config
+from .devices import without_autocast
 from .ops import composed
 
 LOW, HIGH = 0, 1
@@ -74,13 +75,14 @@ class ScoringModel(nn.Module):
     ) -> Tensor:  # (P, S) float32
         """Scores of P policies on S subsets; in training mode with dropout and the batch norm of this batch."""
         precision = precision or (self.config.training_precision if self.training else self.config.precision)
-        projection = self._folded_projection(states, columns, rows)
-        low = Tokens(states, columns, rows, offsets)
-        clusters = self._encode(LOW, low, rng, precision, projection=projection)  # (P, S, K, E)
-        if features is not None:
-            standardised = (features - self.feature_mean) / self.feature_scale
-            clusters = clusters + self.features(standardised)[:, None, None]
-        return self._score(clusters, offsets, rng, precision)
+        with without_autocast(states.device):
+            projection = self._folded_projection(states, columns, rows)
+            low = Tokens(states, columns, rows, offsets)
+            clusters = self._encode(LOW, low, rng, precision, projection=projection)  # (P, S, K, E)
+            if features is not None:
+                standardised = (features - self.feature_mean) / self.feature_scale
+                clusters = clusters + self.features(standardised)[:, None, None]
+            return self._score(clusters, offsets, rng, precision)
 
     def _score(self, clusters: Tensor, offsets: Tensor, rng: Tensor | None, precision: str) -> Tensor:
         config = self.config

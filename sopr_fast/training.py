@@ -19,6 +19,7 @@ from . import losses
 from ._native import torch_on_one_thread
 from .checkpoints import check_same_run, is_due, optimizer_tensors, restore_optimizer
 from .config import Config
+from .devices import without_autocast
 from .files import by_prefix, load_tensors, save_tensors
 from .metrics import spearman
 from .model import ScoringModel
@@ -112,6 +113,7 @@ def train(
     checks = (first_check, max(first_check, config.steps))  # none in a short run, which is not started afresh
     with (
         torch_on_one_thread(),
+        without_autocast(columns.device),
         progress_bar(config.steps, "training", "step", show=progress, initial=trainer.at.step) as bar,
     ):
         while trainer.at.step < config.steps:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from ..devices import without_autocast
 from .reference import AFTER_ATTENTION, AFTER_FEED_FORWARD, INSIDE_FEED_FORWARD, encoder_tensors
 from .segment_attention import segment_attention
 from .segment_dropout import segment_dropout
@@ -132,7 +133,7 @@ def _by_policies(
     encoded = []
     for start in range(0, max(1, len(columns)), at_once):
         seen, base = columns[start : start + at_once], segment_base + start * subsets * clusters
-        with torch.autocast("cuda" if seen.is_cuda else "cpu", enabled=False):  # segment operators take float32 alone
+        with without_autocast(seen.device):  # segment operators take float32 alone
             if torch.is_grad_enabled():
                 encoded.append(checkpoint(chunk, seen, base, use_reentrant=False, preserve_rng_state=False))
             else:
