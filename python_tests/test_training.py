@@ -78,6 +78,14 @@ def scores_of_everything(path, options):
 
 
 @pytest.mark.parametrize("options", ENCODERS, ids=str)
+def test_torch_s_default_device_changes_no_bit(options, tmp_path):
+    expected = scores_of_everything(tmp_path / "model", options)
+    with torch.device("meta"):  # in whose place any other device may stand
+        found = scores_of_everything(tmp_path / "model", options)
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("options", ENCODERS, ids=str)
 def test_autocast_changes_no_bit(options, tmp_path):
     expected = scores_of_everything(tmp_path / "model", options)
     with torch.autocast("cpu", torch.bfloat16):

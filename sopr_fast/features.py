@@ -64,7 +64,8 @@ class CriticColumns:
         """
         if not callable(critic):
             raise TypeError(f"critic must be callable on (states, actions), got {type(critic).__name__}")
-        unscaled = cls(critic, torch.zeros(1, dtype=torch.float32), torch.ones(1, dtype=torch.float32))
+        zero, one = torch.tensor([[0.0], [1.0]], dtype=torch.float32, device="cpu")
+        unscaled = cls(critic, zero, one)
         values = unscaled.values(states, columns, layout).double()
         scale = values.std((0, 1), correction=0)
         return replace(unscaled, mean=values.mean((0, 1)).float(), scale=torch.where(scale > 0, scale, 1.0).float())
@@ -81,7 +82,7 @@ class CriticColumns:
             for first in range(0, len(states), _ROWS):
                 rows = slice(first, first + _ROWS)
                 values = self.critic(states[rows], policy[rows, : layout.action_dim])
-                values = torch.as_tensor(values, dtype=torch.float32).detach().cpu()
+                values = torch.as_tensor(values, dtype=torch.float32, device="cpu").detach()
                 if values.dim() not in (1, 2) or values.shape[-1] != len(states[rows]):
                     count = len(states[rows])
                     raise ValueError(

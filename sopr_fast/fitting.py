@@ -291,12 +291,12 @@ def _on_disk(shape: tuple[int, ...]) -> Tensor:
 
 def _spread(count: int, most: int) -> Tensor:
     """Indices of at most `most` of `count` rows, evenly spread."""
-    return torch.linspace(0, count - 1, min(most, count), dtype=torch.float64).long()
+    return torch.linspace(0, count - 1, min(most, count), dtype=torch.float64, device="cpu").long()
 
 
 def _mean_scores(model: ScoringModel, subsets: Subsets, columns: Tensor, features: Tensor | None) -> Tensor:
     """(M,) float64, over the first subsets."""
-    first = torch.arange(min(_SCORED_SUBSETS, len(subsets)))
+    first = torch.arange(min(_SCORED_SUBSETS, len(subsets)), device="cpu")
     return score_grid(model, subsets, columns, first, features=features).cpu().double().mean(1)
 
 

@@ -74,7 +74,7 @@ def pairwise(scores: Tensor, targets: Tensor) -> Tensor:
     Args:
         scores: (M,). targets: (M, M), nan for unknown pairs.
     """
-    i, j = torch.triu_indices(len(scores), len(scores), 1)
+    i, j = torch.triu_indices(len(scores), len(scores), 1, device="cpu")
     y = targets[i, j]
     known = ~y.isnan()
     difference = (scores[i] - scores[j])[known]
@@ -83,7 +83,7 @@ def pairwise(scores: Tensor, targets: Tensor) -> Tensor:
 
 def pairwise_floor(targets: Tensor) -> float:
     """The pairwise loss of scores that are all equal is ln 2; ties hold even a perfect model above this."""
-    i, j = torch.triu_indices(len(targets), len(targets), 1)
+    i, j = torch.triu_indices(len(targets), len(targets), 1, device="cpu")
     y = targets[i, j]
     return math.log(2) * float((y[~y.isnan()] == 0.5).double().mean())
 

@@ -15,6 +15,7 @@ from .devices import without_autocast
 from .ops import composed
 
 LOW, HIGH = 0, 1
+_PLAIN = {"dtype": torch.float32, "device": "cpu"}  # whatever torch's defaults are
 
 
 class Tokens(NamedTuple):
@@ -45,7 +46,7 @@ class ScoringModel(nn.Module):
         # The global generator is of the whole process: other threads draw from it, and the caller's draws must stay.
         generator = torch.Generator().manual_seed(seed)
         self.projection = _drawn_linear(input_dim, width, generator)
-        self.norm = nn.BatchNorm1d(width, dtype=torch.float32) if config.input_norm == "batch" else None
+        self.norm = nn.BatchNorm1d(width, **_PLAIN) if config.input_norm == "batch" else None
         if config.encoder == "transformer":
             self.low = _stack(width, config.low_heads, config.low_feedforward, config.low_layers, generator)
             self.high = _stack(width, config.high_heads, config.high_feedforward, config.high_layers, generator)
@@ -54,10 +55,10 @@ class ScoringModel(nn.Module):
             self.high = _mlp(width, config.high_feedforward, config.high_layers, generator)
         if feature_count:
             self.features = _drawn_linear(feature_count, width, generator, bias=False)
-            self.register_buffer("feature_mean", torch.zeros(feature_count, dtype=torch.float32))
-            self.register_buffer("feature_scale", torch.ones(feature_count, dtype=torch.float32))
+            self.register_buffer("feature_mean", torch.zeros(feature_count, **_PLAIN))
+            self.register_buffer("feature_scale", torch.ones(feature_count, **_PLAIN))
         if config.class_token:
-            self.class_token = nn.Parameter(torch.randn(width, generator=generator, dtype=torch.float32) * 0.02)
+            self.class_token = nn.Parameter(torch.randn(width, generator=generator, **_PLAIN) * 0.02)
         else:
             self.score = _drawn_linear(width, 1, generator)
         if config.score == "sort":

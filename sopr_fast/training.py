@@ -190,7 +190,8 @@ class _Trainer:
         loss.backward()
         if config.gradient_clip > 0:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.gradient_clip)
-        self.optimizer.step()
+        with torch.device("cpu"):  # where Adam begins to count its steps
+            self.optimizer.step()
         at.record(loss=loss.item())
         if self.validation is not None:
             self._validate(self.validation)
@@ -227,7 +228,7 @@ class _Trainer:
 
     def _first_scores(self) -> Tensor:
         """(M,) of the training policies on the first subset."""
-        first = torch.zeros(1, dtype=torch.int64)
+        first = torch.zeros(1, dtype=torch.int64, device="cpu")
         grid = score_grid(self.model, self.subsets, self.columns, first, precision="fp32", features=self.features)
         return grid[:, 0].cpu()
 

@@ -185,7 +185,7 @@ class Actor(Policy):
         `Policy.log_prob`.
         """
         if self.squash:
-            unit = torch.tensor(LARGEST, dtype=torch.float32)
+            unit = torch.tensor(LARGEST, dtype=torch.float32, device="cpu")
             low, high = (-unit, unit) if self.scale is None else map(self.scale.from_unit, (-unit, unit))
             actions = actions.clamp(low, high)
         return super().log_prob(states, actions, source)

@@ -112,7 +112,7 @@ def collect(
             or width than the layout's.
     """
     batch_size = check_integer("batch_size", batch_size, 1)
-    columns = torch.empty(len(policies), len(states), layout.width, dtype=torch.float32)
+    columns = torch.empty(len(policies), len(states), layout.width, dtype=torch.float32, device="cpu")
 
     def fill(i: int) -> None:
         for first in range(0, len(states), batch_size):

@@ -61,7 +61,7 @@ class Policy(ABC):
         output = self.output(states, source)
         if output.density() is None:
             return output.mean
-        return output.sample(int(torch.randint(2**62, (), generator=generator)))
+        return output.sample(int(torch.randint(2**62, (), generator=generator, device="cpu")))
 
     def log_prob(self, states: Tensor, actions: Tensor, source: Tensor | None = None) -> Tensor:
         """(N,): log density of actions (N, dim_a), or log probability of one-hot ones.

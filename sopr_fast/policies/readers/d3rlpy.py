@@ -144,6 +144,6 @@ def _scale(params: dict[str, Any]) -> Bounds | None:
 
 def _column(values: dict[str, Any], key: str) -> torch.Tensor:
     try:
-        return torch.tensor(values[key], dtype=torch.float64)
+        return torch.tensor(values[key], dtype=torch.float64, device="cpu")
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"a scaler without its {key}: the policy was saved before it was fitted") from error
