@@ -1,0 +1,43 @@
+"""Small estimators, and logs and policies for them, that tests of the baselines share."""
+
+import numpy as np
+import pytest
+from mdps import Linear, LinearGain
+
+from sopr_fast.baselines import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased
+from sopr_fast.data import Transitions
+
+SMALL = {"updates": 30, "batch_size": 32, "hidden": (8,)}
+METHODS = {
+    "fqe": FQE(**SMALL),
+    "fqe-ensemble": FQE(**SMALL, ensemble=3),
+    "behaviour-q": BehaviourQ(**SMALL, ensemble=2),
+    "dual-dice": DualDICE(**SMALL),
+    "importance-weighting": ImportanceWeighting(**SMALL, bootstraps=10),
+    "model-based": ModelBased(**SMALL, ensemble=2, rollouts=3, horizon=5),
+}
+each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+quiet = {"discount": 0.9, "progress": False}
+unwarned = pytest.mark.filterwarnings("ignore::sopr_fast.baselines.UncertainEstimateWarning")
+loud = pytest.mark.filterwarnings("default::sopr_fast.baselines.UncertainEstimateWarning")
+
+
+def small_log() -> Transitions:
+    """Twelve episodes of ten steps."""
+    return Linear.small().log(np.array([0.0, -0.3]), 0.5, 12, 10, seed=0)
+
+
+def gains(count=3, std=None):
+    return {f"gain-{i}": LinearGain(np.array([0.1 * i, -0.2 * i]), std) for i in range(count)}
+
+
+def with_other(log, **parts):
+    return Transitions(**{**vars(log), **parts})
+
+
+def two_states(terminal: bool, episodes: int = 40) -> Transitions:
+    """Reward 1 in one state, then 3 in the other and the end, or more of it."""
+    ends = np.tile([False, True], episodes)
+    states, following = np.tile(np.eye(2), (episodes, 1)), np.tile([0.0, 1.0], (2 * episodes, 1))
+    parts = states, np.zeros((len(ends), 1)), np.tile([1.0, 3.0], episodes), following
+    return Transitions.from_arrays(*parts, ends & terminal, ends & (not terminal))
