@@ -3,40 +3,40 @@
 import re
 from pathlib import Path
 
+import h5py
 import numpy as np
-import pytest
-from problems import TINY, ladder, log, training_gains
+import torch
+from problems import TINY
 
 import sopr_fast
-from sopr_fast import baselines, fitting
+from sopr_fast import baselines, cli, example
 from sopr_fast.baselines import FQE
 
-h5py = pytest.importorskip("h5py")
-README = Path(__file__).parents[1] / "README.md"
+README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
 def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for module in (sopr_fast, fitting):
-        monkeypatch.setattr(module, "Config", lambda **_: TINY)
+    monkeypatch.setattr(sopr_fast, "Config", lambda **_: TINY)
     monkeypatch.setattr(baselines, "FQE", lambda updates: FQE(hidden=(8,), updates=3))
-    gains, others = training_gains(), np.array([0.15, 0.75])
-    states = log()
-    with h5py.File("replay.hdf5", "w") as file:
+    states = example.states()[:600]
+    with h5py.File("log.hdf5", "w") as file:
         file["observations"] = states
-        file["actions"] = ladder([1.0])["gain-1.000"](states)
-        file["rewards"] = states[:, 0]
+        file["actions"] = example.policies()["halfcheetah-020"].output(torch.from_numpy(states)).action()
+        file["rewards"] = states[:, 8]
         file["terminals"] = file["timeouts"] = np.arange(len(states)) % 50 == 49
-    known = {
-        "policies": ladder(gains),
-        "returns": gains,
-        "states": states,
-        "other_policies": ladder(others),
-        "other_returns": others,
-        "candidates": ladder([0.3, 1.2, 0.7]),
-    }
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) >= 3
+    names = {}
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(blocks) == 2
     for block in blocks:
-        exec(block, known)
-    assert known["ranking"].best == "gain-1.200" and "gain-1.500" in capsys.readouterr().out
+        exec(block, names)
+    asked = list(example.policies())[2::3]
+    assert sorted(names["ranking"].names) == sorted(names["estimates"].names) == asked
+    assert all(name in capsys.readouterr().out for name in asked[:1])
+
+
+def test_the_commands_of_the_readme_are_understood():
+    commands = re.findall(r"^sopr-fast (.*)$", README, re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["fit", "rank"]
+    for command in commands:
+        assert cli._parser().parse_args(command.split()).policies
