@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from estimators import SMALL, gains, quiet, small_log, unwarned
+from estimators import SMALL, gains, loud, quiet, small_log, two_states, unwarned
 
-from sopr_fast.baselines import FQE, BehaviourQ, critics
+from sopr_fast.baselines import FQE, BehaviourQ, UncertainEstimateWarning, critics
 
 pytestmark = unwarned
 
@@ -72,3 +72,34 @@ def test_critic_names_what_has_the_wrong_shape(states, actions, message, log):
     critic = BehaviourQ(**SMALL).fit(log, discount=0.9, progress=False)
     with pytest.raises(ValueError, match=message):
         critic(states, actions)
+
+
+def test_fqe_arrives_at_its_values_at_its_default_rate():
+    """1 + 3 γ / (1 - γ), within 3 %; targets that go 0.005 of the way would leave 78 % of it."""
+    method = FQE(hidden=(16,), updates=5000, batch_size=32, learning_rate=1e-3)
+    still = {"still": lambda states: np.zeros((len(states), 1))}
+    found = method.estimate(still, two_states(False), discount=0.99, progress=False)
+    np.testing.assert_allclose(found.values, 1 + 3 * 0.99 / 0.01, rtol=0.03)
+    assert found.diagnostics["lag"] == pytest.approx(np.exp(-5))
+
+
+@pytest.mark.parametrize(
+    ("options", "discount", "rate"),
+    [
+        ({"updates": 20000}, 0.99, 0.025),
+        ({"updates": 100}, 0.99, 0.1),
+        ({"updates": 20000}, 0.5, 0.005),
+        ({"updates": 100, "target_rate": 0.3}, 0.99, 0.3),
+    ],
+)
+def test_target_rate(options, discount, rate):
+    method = FQE(**options)
+    assert critics.target_rate(method.target_rate, method.updates, discount) == pytest.approx(rate)
+
+
+@loud
+def test_fqe_says_what_is_left_of_the_way(log):
+    """exp(-20 * 0.1 * 0.01) = 0.98 of it."""
+    with pytest.warns(UncertainEstimateWarning, match="98% of the way to the values is left after 20 up") as caught:
+        FQE(hidden=(8,), updates=20).estimate(gains(), log, discount=0.99, progress=False)
+    assert caught[0].filename == __file__

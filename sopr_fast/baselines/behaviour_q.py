@@ -11,7 +11,7 @@ import torch
 from ..data import load
 from ..timing import Timings
 from .coverage import uncovered
-from .critics import Critic, CriticLearner
+from .critics import Critic, CriticLearner, target_rate
 from .estimates import Estimates
 from .learning import Batches, learn
 from .log import Log, PolicyActions, read
@@ -32,7 +32,7 @@ class BehaviourQ(Options):
     batch_size: int = 256
     hidden: tuple[int, ...] = (256, 256)
     learning_rate: float = 3e-4
-    target_rate: float = 0.005
+    target_rate: float | None = None
     ensemble: int = 1
     draws: int = 4
 
@@ -130,7 +130,7 @@ class BehaviourQ(Options):
             discount=discount,
             hidden=self.hidden,
             learning_rate=self.learning_rate,
-            target_rate=self.target_rate,
+            target_rate=target_rate(self.target_rate, self.updates, discount),
             seed=seed,
         )
         critic = Critic(learner.target, learner.scale, log)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..progress import progress_bar
+from .estimates import UncertainEstimateWarning
 from .learning import Batches, Learner, mean_of_known
 from .log import Log, PolicyActions
 from .networks import ActionValue
@@ -64,6 +67,27 @@ def returns_to_go(
         following[alive] = rewards[rows] + discount * following[alive]
         result[rows] = following[alive]
     return result
+
+
+def target_rate(chosen: float | None, updates: int, discount: float) -> float:
+    """What is chosen, or what leaves e^-5 of the way to the fixed point, but from 0.005 to 0.1: faster targets swing.
+
+    Where values follow their target at once, each update takes them `rate` (1 - γ) of what is left of the way.
+    """
+    return chosen or min(max(5 / (updates * (1 - discount)), 0.005), 0.1)
+
+
+def lag(updates: int, rate: float, discount: float) -> float:
+    """The share of the way to their fixed point that critics have left at the end, at least where no episode ends.
+
+    Warns:
+        UncertainEstimateWarning: it is over 0.1.
+    """
+    left = math.exp(-updates * rate * (1 - discount))
+    if left > 0.1:
+        text = f"{left:.0%} of the way to the values is left after {updates} updates, unless episodes are short"
+        warnings.warn(f"{text}: take more, or a larger target_rate", UncertainEstimateWarning, stacklevel=3)
+    return left
 
 
 class CriticLearner(Learner):

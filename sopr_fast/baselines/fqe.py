@@ -11,7 +11,7 @@ import torch
 
 from ..timing import Timings
 from .coverage import uncovered
-from .critics import Critic, CriticLearner
+from .critics import Critic, CriticLearner, lag, target_rate
 from .estimates import Estimates
 from .learning import Batches, learn
 from .log import PolicyActions, read
@@ -30,7 +30,9 @@ class FQE(Options):
         batch_size: transitions a step.
         hidden: widths of hidden layers; () is a linear function.
         learning_rate: Adam's.
-        target_rate: share of the way that target networks go toward the critics at each step.
+        target_rate: share of the way that target networks go toward the critics at each step; by default
+            5 / (updates (1 - γ)), but 0.005 to 0.1: values lag behind by about exp(-updates target_rate (1 - γ)) of the
+            way to where they lead.
         ensemble: members; more than one learn from bootstrap draws of episodes, and their spread is the standard error.
         draws: actions drawn in every state of a stochastic policy.
         start: "initial" for the mean value of initial states, "data" of logged states, 65,536 of them at most.
@@ -44,7 +46,7 @@ class FQE(Options):
     batch_size: int = 256
     hidden: tuple[int, ...] = (256, 256)
     learning_rate: float = 3e-4
-    target_rate: float = 0.005
+    target_rate: float | None = None
     ensemble: int = 1
     draws: int = 4
     start: str = "initial"
@@ -81,10 +83,10 @@ class FQE(Options):
             Diagnostics: "initial" and "data" (P,) the two means, "uncovered" (P,) share of logged states in which the
             policy acts unlike what is logged in similar states, "curve" (updates, seconds, loss and values (P,) on
             initial states at each record), "dropped_rows" (P,) of the log, after which it is not known what an array
-            does, "critic", a `Critic` of ensemble * P networks.
+            does, "lag", see `target_rate`, "critic", a `Critic` of ensemble * P networks.
 
         Warns:
-            UncertainEstimateWarning: over 0.9 of a policy is uncovered.
+            UncertainEstimateWarning: over 0.9 of a policy is uncovered, or the lag is over 0.1.
 
         Raises:
             FloatingPointError: training diverged.
@@ -92,6 +94,8 @@ class FQE(Options):
             TypeError, ValueError, OSError: names the policy, row, option or file at fault, before long work.
         """
         seed = check_option("seed", seed)
+        rate = target_rate(self.target_rate, self.updates, check_option("discount", discount))
+        left = lag(self.updates, rate, discount)
         timings = Timings()
         with timings.stage("policies"):
             found, layout, log = read(
@@ -118,7 +122,7 @@ class FQE(Options):
                 discount=discount,
                 hidden=self.hidden,
                 learning_rate=self.learning_rate,
-                target_rate=self.target_rate,
+                target_rate=rate,
                 seed=seed,
             )
             critic = Critic(learner.target, learner.scale, log)
@@ -147,6 +151,7 @@ class FQE(Options):
                 **{name: value.mean(1) for name, value in means.items()},
                 "uncovered": outside,
                 "curve": curve,
+                "lag": left,
                 "critic": critic,
                 "dropped_rows": actions.dropped_rows,
             },

@@ -51,8 +51,8 @@ def _hidden(name: str, value: Any) -> tuple[int, ...]:
     return tuple(check_integer(f"{name}[{i}]", width, 1) for i, width in enumerate(value))
 
 
-def _horizon(name: str, value: Any) -> int | None:
-    return None if value is None else check_integer(name, value, 1)
+def _or_none(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    return lambda name, value: None if value is None else check(name, value)
 
 
 def _clip(name: str, value: Any) -> tuple[float, float] | None:
@@ -71,13 +71,13 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("updates", "batch_size", "ensemble", "draws", "rollouts", "components", "rows"), _integer(1)),
     **dict.fromkeys(("bootstraps", "seed"), _integer(0)),
     **dict.fromkeys(("learning_rate", "nu_rate", "zeta_rate", "noise"), _number("above 0", lambda value: value > 0)),
-    "target_rate": _number("above 0 and at most 1", lambda value: 0 < value <= 1),
+    "target_rate": _or_none(_number("above 0 and at most 1", lambda value: 0 < value <= 1)),
     "average": _number("at most 1", lambda value: value <= 1),
     "exponent": _number("more than 1", lambda value: value > 1),
     "memory": check_number,
     "discount": _number("less than 1", lambda value: value < 1),
     "hidden": _hidden,
-    "horizon": _horizon,
+    "horizon": _or_none(_integer(1)),
     "clip": _clip,
     "start": _start,
 }
