@@ -10,6 +10,9 @@ from mdps import Linear, LinearGain, TablePolicy, Tabular
 from sopr_fast.baselines import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased, UncertainEstimateWarning
 from sopr_fast.data import Transitions
 
+ARRIVING = {**SMALL, "target_rate": 1.0}  # or their lag would be warned of too
+critic = pytest.mark.parametrize("method", [FQE(**ARRIVING), BehaviourQ(**ARRIVING)], ids=["fqe", "behaviour-q"])
+
 pytestmark = unwarned
 
 
@@ -63,7 +66,7 @@ def test_support_lost_after_the_first_step_is_no_confident_weighting():
 
 
 @loud
-@pytest.mark.parametrize("method", [FQE(**SMALL), BehaviourQ(**SMALL)], ids=["fqe", "behaviour-q"])
+@critic
 def test_critics_warn_of_disjoint_support(method, disjoint, log):
     with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'never' \(100%\): in that share") as warned:
         found = method.estimate(*disjoint, **quiet)
@@ -75,7 +78,7 @@ def test_critics_warn_of_disjoint_support(method, disjoint, log):
 
 
 @loud
-@pytest.mark.parametrize("method", [FQE(**SMALL), BehaviourQ(**SMALL)], ids=["fqe", "behaviour-q"])
+@critic
 @pytest.mark.parametrize("std", [None, 0.5], ids=["deterministic", "stochastic"])
 def test_critics_do_not_warn_of_covered_policies(method, std, recwarn):
     """A policy that acts as the log does is uncovered in as many states as the log itself, 1 %."""
