@@ -60,7 +60,9 @@ def run(arguments: list[str], timeout: float, threads: int | None = None) -> tup
     if timeout <= 0:
         return OUT_OF_TIME, None
     environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
-    with subprocess.Popen([PYTHON, *arguments], cwd=ROOT, env=environment, start_new_session=True) as process:
+    with subprocess.Popen(
+        [PYTHON, *arguments], cwd=ROOT, env=environment, start_new_session=True, preexec_fn=_hear_interrupts
+    ) as process:
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -69,6 +71,10 @@ def run(arguments: list[str], timeout: float, threads: int | None = None) -> tup
             if process.returncode is None:
                 _stop(process)
     return STATUS.get(code, "failed"), code
+
+
+def _hear_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell runs in the background ignores them, with its children
 
 
 def _stop(process: subprocess.Popen) -> None:
