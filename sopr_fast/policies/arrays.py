@@ -58,4 +58,9 @@ def is_array(value: Any) -> bool:
 
 
 def _take(values: np.ndarray | Tensor, source: Tensor) -> np.ndarray | Tensor:
+    if isinstance(values, Tensor) and values.dtype in _NOT_INDEXED and values.is_cpu:
+        values = values.numpy()
     return values[source.to(values.device)] if isinstance(values, Tensor) else values[source.numpy()]
+
+
+_NOT_INDEXED = (torch.uint16, torch.uint32, torch.uint64)  # by the oldest torch
