@@ -102,7 +102,7 @@ def main() -> None:
                     judged[name]["converged"] = _converged(more["curve"], scores, part)
                 run = {"data": folder.name, "run": i, "method": row, "seconds": seconds, "judged": judged}
                 results["runs"].append(run | more)
-                agreement = ", ".join(f"{name} {found['spearman']:.3f}" for name, found in judged.items())
+                agreement = ", ".join(f"{name} {measured['spearman']:.3f}" for name, measured in judged.items())
                 print(f"{folder.name}, run {i}, {row}: Spearman {agreement}; {seconds:.0f} s", flush=True)
             _write(options.out, results)
     print(table(results["runs"]))
