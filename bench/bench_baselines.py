@@ -45,7 +45,7 @@ def log():
 
 
 def fqe_step(log, policies: int, batch_size: int):
-    found, layout, prepared = read(candidates(policies), log, discount=DISCOUNT, action_count=None, device="cpu")
+    found, layout, prepared = read(candidates(policies), log)
     actions = PolicyActions(found, layout, prepared, progress=False)
     batches = Batches([np.arange(prepared.count)], batch_size, 0, "cpu")
     return CriticLearner(
@@ -91,7 +91,7 @@ def test_fqe_of_ten_policies(log, contend, batch_size):
 def test_dual_dice_of_ten_policies_and_of_one(log, contend):
     steps = []
     for policies in (POLICIES, 1):
-        found, layout, prepared = read(candidates(policies), log, discount=DISCOUNT, action_count=None, device="cpu")
+        found, layout, prepared = read(candidates(policies), log)
         actions = PolicyActions(found, layout, prepared, progress=False)
         steps.append(dual_dice.DualDICELearner(dual_dice.DualDICE(), prepared, actions, DISCOUNT, 0).step)
 

@@ -135,9 +135,6 @@ def test_draws_of_actions_are_the_policies_own(memory):
     found, layout, log = read(
         gains(std=0.3),
         Linear.small().log(np.array([0.0, -0.3]), 0.5, 40, 50, seed=0),
-        discount=0.9,
-        action_count=None,
-        device="cpu",
     )
     actions = PolicyActions(found, layout, log, draws=3, memory=memory, progress=False)
     drawn = np.stack([actions(torch.arange(2000), draw) for draw in range(3)])[..., 0] * log.action_scale
@@ -160,9 +157,6 @@ def test_acting_everywhere_holds_few_actions_beside_the_table(monkeypatch):
     prepared = read(
         gains(),
         Linear.small().log(np.array([0.0, -0.3]), 0.5, 400, 100, seed=0),
-        discount=0.9,
-        action_count=None,
-        device="cpu",
     )
     actions = PolicyActions(*prepared, progress=False)(torch.arange(40400))
     assert max(part.numel() for part in held) < actions.numel() / 2

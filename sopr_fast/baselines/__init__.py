@@ -4,6 +4,7 @@ from .behaviour_q import BehaviourQ
 from .critics import Critic
 from .dual_dice import DualDICE
 from .estimates import Estimates, UncertainEstimateWarning
+from .estimator import Estimator
 from .fqe import FQE
 from .importance_weighting import ImportanceWeighting
 from .model_based import ModelBased
@@ -15,6 +16,7 @@ __all__ = [
     "Critic",
     "DualDICE",
     "Estimates",
+    "Estimator",
     "ImportanceWeighting",
     "ModelBased",
     "NearestPolicy",

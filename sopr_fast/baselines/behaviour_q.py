@@ -6,26 +6,35 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..data import load
-from ..timing import Timings
 from .coverage import uncovered
 from .critics import Critic, CriticLearner, target_rate
-from .estimates import Estimates
+from .estimator import Estimator, Problem
 from .learning import Batches, learn
-from .log import Log, PolicyActions, read
-from .options import Options, check_option
+from .log import Log, PolicyActions
+from .options import check_option
 
 
 @dataclass(frozen=True)
-class BehaviourQ(Options):
+class BehaviourQ(Estimator):
     """Mean over logged states of a SARSA critic at the policy's action: one critic for all policies.
 
     It is the value of taking the policy's action once and behaving as logged from then on, so not a return of the
-    policy; but a cheap, strong ranking.
+    policy; but a cheap, strong ranking. Of the logged states 65,536 at most are asked, evenly spaced. A checkpoint of
+    `fit`, or of other policies, serves as well.
 
     Attributes: see `FQE`; `ensemble` critics learn from bootstrap draws of episodes.
+
+    Diagnostics:
+        uncovered: (P,), see `FQE`.
+        curve: updates, seconds, loss and values (P,) on 1,024 rows; nan where the checkpoint is not of these policies.
+        critic: a `Critic` of `ensemble` networks.
+
+    Warns:
+        UncertainEstimateWarning: over 0.9 of a policy is uncovered.
     """
 
     updates: int = 10000
@@ -60,55 +69,19 @@ class BehaviourQ(Options):
         log = Log(load(transitions), action_count=action_count, device=device)
         return self._fit(log, discount, seed, checkpoint, progress)[0]
 
-    def estimate(
-        self,
-        policies: Any,
-        transitions: Any,
-        *,
-        discount: float,
-        seed: int = 0,
-        action_count: int | None = None,
-        checkpoint: str | os.PathLike | None = None,
-        device: torch.device | str = "cpu",
-        progress: bool = True,
-    ) -> Estimates:
-        """Mean value of every policy's action over the logged states (65,536 of them at most).
-
-        Args, Raises: see `FQE.estimate`; a `checkpoint` of `fit`, or of other policies, serves as well.
-
-        Returns:
-            Diagnostics: "uncovered" (P,), see `FQE.estimate`, "curve" (updates, seconds, loss and values (P,) on
-            1,024 rows; nan where the checkpoint is not of these policies), "critic", a `Critic` of `ensemble` networks.
-
-        Warns:
-            UncertainEstimateWarning: over 0.9 of a policy is uncovered.
-        """
-        seed = check_option("seed", seed)
-        timings = Timings()
-        with timings.stage("policies"):
-            found, layout, log = read(
-                policies,
-                transitions,
-                discount=discount,
-                action_count=action_count,
-                device=device,
-                checkpoint=checkpoint,
+    def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
+        log = problem.log
+        actions = problem.actions(draws=self.draws, memory=0)
+        with problem.timings.stage("coverage"):
+            outside = uncovered(actions, log, progress=problem.progress)
+        with problem.timings.stage("training"):
+            critic, curve = self._fit(
+                log, problem.discount, problem.seed, problem.checkpoint, problem.progress, watched=actions
             )
-            actions = PolicyActions(found, layout, log, draws=self.draws, seed=seed, memory=0, progress=progress)
-        with timings.stage("coverage"):
-            outside = uncovered(actions, log, progress=progress)
-        with timings.stage("training"):
-            critic, curve = self._fit(log, discount, seed, checkpoint, progress, watched=actions)
-        with timings.stage("evaluation"):
-            replicates = critic.shared_mean_values(actions, log.evaluated_rows(), progress=progress)
-        return Estimates(
-            [policy.name for policy in found],
-            replicates.mean(1),
-            replicates if self.ensemble > 1 else None,
-            method="BehaviourQ",
-            diagnostics={"uncovered": outside, "curve": curve, "critic": critic},
-            timings=dict(timings),
-        )
+        with problem.timings.stage("evaluation"):
+            replicates = critic.shared_mean_values(actions, log.evaluated_rows(), progress=problem.progress)
+        diagnostics = {"uncovered": outside, "curve": curve, "critic": critic}
+        return replicates.mean(1), replicates if self.ensemble > 1 else None, diagnostics
 
     def _fit(
         self,

@@ -86,7 +86,7 @@ def lag(updates: int, rate: float, discount: float) -> float:
     left = math.exp(-updates * rate * (1 - discount))
     if left > 0.1:
         text = f"{left:.0%} of the way to the values is left after {updates} updates, unless episodes are short"
-        warnings.warn(f"{text}: take more, or a larger target_rate", UncertainEstimateWarning, stacklevel=3)
+        warnings.warn(f"{text}: take more, or a larger target_rate", UncertainEstimateWarning, stacklevel=4)
     return left
 
 

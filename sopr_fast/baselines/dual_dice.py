@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,19 +10,18 @@ import torch
 from torch import Tensor
 
 from ..progress import progress_bar
-from ..timing import Timings
-from .estimates import Estimates, warn_of
+from .estimates import warn_of
+from .estimator import Estimator, Problem
 from .learning import Batches, Learner, learn, mean_of_known
-from .log import Log, PolicyActions, read
+from .log import Log, PolicyActions
 from .networks import ActionValue
-from .options import Options, check_option
 
 _CHUNK = 1 << 16
 _FEWEST_EFFECTIVE_ROWS = 100
 
 
 @dataclass(frozen=True)
-class DualDICE(Options):
+class DualDICE(Estimator):
     """Discounted stationary distribution corrections (Nachum 2019).
 
     Networks ν and ζ of all policies are trained together on
@@ -33,11 +31,24 @@ class DualDICE(Options):
     over logged (s, a, s') and a' of the policy, whose ζ is the ratio of the policy's state-action distribution to the
     log's. With f(x) = |x|^p / p, the convex conjugate f*(y) is |y|^q / q, 1/p + 1/q = 1.
 
+    The value is the discounted return Σ ζ r / Σ ζ (1 - γ (1 - terminal)) over the log. The denominator is what the
+    ratios' weight must be, and normalises them; without terminals that is the average reward by ratios over 1 - γ.
+
     Attributes:
         exponent: p, more than 1; 2 by default, the paper also uses 1.5.
         nu_rate, zeta_rate: Adam's learning rates.
         average: share of the updates, the last ones, whose weights of ζ are averaged.
         others: see `FQE`.
+
+    Diagnostics:
+        effective_sample_size: (P,) (Σ ζ)² / Σ ζ² in rows, of positive ratios.
+        mass: (P,) what the denominator is before normalising, 1 if the ratios are right.
+        ratios: a callable of rows of the log → (P, B) normalised ratios.
+        dropped_rows: (P,), see `FQE`.
+        curve: updates, seconds, loss and values (P,).
+
+    Warns:
+        UncertainEstimateWarning: the ratios of a policy rest on a handful of rows, or their mass is far from 1.
     """
 
     updates: int = 20000
@@ -50,81 +61,38 @@ class DualDICE(Options):
     draws: int = 4
     memory: int = 1 << 30
 
-    def estimate(
-        self,
-        policies: Any,
-        transitions: Any,
-        *,
-        discount: float,
-        seed: int = 0,
-        action_count: int | None = None,
-        checkpoint: str | os.PathLike | None = None,
-        device: torch.device | str = "cpu",
-        progress: bool = True,
-    ) -> Estimates:
-        """Discounted return of every policy: Σ ζ r / Σ ζ (1 - γ (1 - terminal)) over the log.
-
-        The denominator is what the ratios' weight must be, and normalises them; without terminals that is the
-        average reward by ratios over 1 - γ.
-
-        Args, Raises: see `FQE.estimate`.
-
-        Returns:
-            Diagnostics: "effective_sample_size" (P,) (Σ ζ)² / Σ ζ² in rows, of positive ratios, "mass" (P,) what the
-            denominator is before normalising, 1 if the ratios are right; "curve" (updates, seconds, loss, values);
-            "ratios", a callable of rows of the log → (P, B) normalised ratios; "dropped_rows" (P,), see `FQE.estimate`.
-
-        Warns:
-            UncertainEstimateWarning: the ratios of a policy rest on a handful of rows, or their mass is far from 1.
-        """
-        seed = check_option("seed", seed)
-        timings = Timings()
-        with timings.stage("policies"):
-            found, layout, log = read(
-                policies,
-                transitions,
-                discount=discount,
-                action_count=action_count,
-                device=device,
-                checkpoint=checkpoint,
-            )
-            actions = PolicyActions(
-                found, layout, log, draws=self.draws, seed=seed, memory=self.memory, progress=progress
-            )
-        with timings.stage("training"):
+    def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
+        log, discount, seed = problem.log, problem.discount, problem.seed
+        actions = problem.actions(draws=self.draws, memory=self.memory)
+        with problem.timings.stage("training"):
             learner = DualDICELearner(self, log, actions, discount, seed)
             curve = learn(
                 learner,
                 self.updates,
                 description="DualDICE",
                 watch=lambda: learner.values(log.evaluated_rows(4096))[0].tolist(),
-                checkpoint=checkpoint,
+                checkpoint=problem.checkpoint,
                 identity=lambda: (self, discount, seed, *actions.identity()),
-                progress=progress,
+                progress=problem.progress,
             )
-        with timings.stage("evaluation"):
-            values, mass, effective = learner.values(log.evaluated_rows(log.count), progress=progress)
-        names = [policy.name for policy in found]
+        with problem.timings.stage("evaluation"):
+            values, mass, effective = learner.values(log.evaluated_rows(log.count), progress=problem.progress)
+        names = problem.names
         doubtful = np.flatnonzero((effective < _FEWEST_EFFECTIVE_ROWS) | (np.abs(mass - 1) > 0.5))
         warn_of(
             {names[i]: f"{effective[i]:.0f} effective rows, mass {mass[i]:.2f}" for i in doubtful},
             "DualDICE cannot be trusted for {}: too few effective rows, or ratios whose mass is far from 1",
         )
-        return Estimates(
-            names,
-            values,
-            method="DualDICE",
-            diagnostics={
-                "effective_sample_size": effective,
-                "mass": mass,
-                "curve": curve,
-                "dropped_rows": actions.dropped_rows,
-                "ratios": lambda rows: (
-                    learner.ratios(torch.as_tensor(rows)).cpu() / torch.from_numpy(mass)[:, None]
-                ).numpy(),
-            },
-            timings=dict(timings),
-        )
+        diagnostics = {
+            "effective_sample_size": effective,
+            "mass": mass,
+            "curve": curve,
+            "dropped_rows": actions.dropped_rows,
+            "ratios": lambda rows: (
+                learner.ratios(torch.as_tensor(rows)).cpu() / torch.from_numpy(mass)[:, None]
+            ).numpy(),
+        }
+        return values, None, diagnostics
 
 
 class DualDICELearner(Learner):

@@ -15,7 +15,7 @@ class UncertainEstimateWarning(UserWarning):
     """The log says too little about a policy: its estimate is hardly more than a guess."""
 
 
-def warn_of(said: dict[str, str], text: str, *, stacklevel: int = 3) -> None:
+def warn_of(said: dict[str, str], text: str, *, stacklevel: int = 4) -> None:
     """Warns in `text` of the policies, {} in it, with what is said of each; of none, not at all."""
     if said:
         listed = ", ".join(f"{name!r} ({what})" for name, what in list(said.items())[:5])

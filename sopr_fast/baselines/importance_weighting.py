@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +13,11 @@ from torch import Tensor
 from ..policies import Layout, Policy
 from ..policies.actor import LARGEST
 from ..progress import progress_bar
-from ..timing import Timings
 from .behaviour import EDGE, BehaviourPolicy
-from .estimates import Estimates, warn_of
+from .estimates import warn_of
+from .estimator import Estimator, Problem
 from .learning import learn
-from .log import Log, read
-from .options import Options, check_option
+from .log import Log
 
 _ROWS = 16384
 _FEWEST_EFFECTIVE_EPISODES = 5
@@ -27,7 +25,7 @@ _NEGLIGIBLE = 0.1  # of the discounted weight of steps
 
 
 @dataclass(frozen=True)
-class ImportanceWeighting(Options):
+class ImportanceWeighting(Estimator):
     """Per-decision importance weighting (Precup 2000), self-normalised over episodes at every step, in log space.
 
     The behaviour's log-probabilities are the log's own where it has them, else a tanh-normal mixture (probabilities
@@ -35,12 +33,25 @@ class ImportanceWeighting(Options):
     standard deviation `noise`, before tanh (as in policy_eval) if all its and the log's actions lie within ±1, else
     around its action. Actions at ±1 are taken just inside: at 1 - 1e-4 for noise and where the behaviour is fitted.
 
+    The value is the discounted return over the length of the longest episode. Episodes that a terminal ended go on with
+    reward 0 and their last weight; those that were cut drop out where they end, since what followed is not known.
+
     Attributes:
         clip: bounds of every step's log-ratio, or None; policy_eval's are (-6, 2).
         noise: standard deviation around deterministic actions, before tanh or in action units.
         bootstraps: draws of episodes whose spread is the standard error.
         fitted: fit the behaviour even where the log has its log-probabilities.
         updates, batch_size, hidden, components, learning_rate: of the behaviour's fit.
+
+    Diagnostics:
+        effective_by_step: (P, T) in episodes, the smaller of (Σ w)² / Σ w² and Σ w (weights of a policy that the log
+            covers average 1).
+        effective_sample_size: (P,) the smallest of them but for steps with a tenth of the discounted weight.
+        curve, held_out_log_prob: of the behaviour's fit, where it was fitted.
+
+    Warns:
+        UncertainEstimateWarning: fewer than five effective episodes at steps with over a tenth of the discounted
+            weight; the policy's standard error is nan.
     """
 
     clip: tuple[float, float] | None = None
@@ -53,87 +64,42 @@ class ImportanceWeighting(Options):
     components: int = 5
     learning_rate: float = 1e-3
 
-    def estimate(
-        self,
-        policies: Any,
-        transitions: Any,
-        *,
-        discount: float,
-        seed: int = 0,
-        action_count: int | None = None,
-        checkpoint: str | os.PathLike | None = None,
-        device: torch.device | str = "cpu",
-        progress: bool = True,
-    ) -> Estimates:
-        """Discounted return of every policy over the length of the longest episode.
-
-        Episodes that a terminal ended go on with reward 0 and their last weight; those that were cut drop out where
-        they end, since what followed is not known.
-
-        Args, Raises: see `FQE.estimate`.
-
-        Returns:
-            Diagnostics: "effective_by_step" (P, T) in episodes, the smaller of (Σ w)² / Σ w² and Σ w (weights of a
-            policy that the log covers average 1), "effective_sample_size" (P,) the smallest of them but for steps
-            with a tenth of the discounted weight; "curve" of the behaviour's fit and "held_out_log_prob" of it, where
-            it was fitted.
-
-        Warns:
-            UncertainEstimateWarning: fewer than five effective episodes at steps with over a tenth of the discounted
-                weight; the policy's standard error is nan.
-        """
-        seed = check_option("seed", seed)
-        timings, diagnostics = Timings(), {}
-        with timings.stage("policies"):
-            found, layout, log = read(
-                policies,
-                transitions,
-                discount=discount,
-                action_count=action_count,
-                device=device,
-                checkpoint=checkpoint,
-            )
-        with timings.stage("behaviour"):
+    def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
+        log, found = problem.log, problem.policies
+        diagnostics: dict[str, Any] = {}
+        with problem.timings.stage("behaviour"):
             if log.transitions.log_probs is not None and not self.fitted:
                 behaviour, edge = log.transitions.log_probs.astype(np.float64), LARGEST
             else:
-                behaviour, edge = self._fit(log, seed, checkpoint, progress, diagnostics), EDGE
-        with timings.stage("weighting"):
-            bootstrap = np.random.default_rng([seed, 4])
+                behaviour, edge = self._fit(problem, diagnostics), EDGE
+        with problem.timings.stage("weighting"):
+            bootstrap = np.random.default_rng([problem.seed, 4])
             episodes = len(log.transitions.episodes) - 1
             resamples = bootstrap.multinomial(episodes, np.full(episodes, 1 / episodes), self.bootstraps)
             parts = []
-            with progress_bar(len(found), "weighting", "policy", show=progress) as bar:
+            with progress_bar(len(found), "weighting", "policy", show=problem.progress) as bar:
                 for policy in found:
-                    ratios = self._log_probs(policy, log, layout, edge) - behaviour
+                    ratios = self._log_probs(policy, log, problem.layout, edge) - behaviour
                     if self.clip is not None:
                         ratios = ratios.clip(*self.clip)
-                    parts.append(_weigh(ratios, log, discount, resamples))
+                    parts.append(_weigh(ratios, log, problem.discount, resamples))
                     bar.update()
         values, replicates, by_step = (np.stack(part) for part in zip(*parts, strict=True))
-        discounts = discount ** np.arange(by_step.shape[1])
+        discounts = problem.discount ** np.arange(by_step.shape[1])
         effective = np.array([_lower_quantile(sizes, discounts) for sizes in by_step])
-        names = [policy.name for policy in found]
         low = effective < _FEWEST_EFFECTIVE_EPISODES
         replicates[low] = np.nan
+        names = problem.names
         warn_of(
             {names[i]: f"{effective[i]:.2g}" for i in np.flatnonzero(low)},
             f"the log hardly covers {{}}: fewer than {_FEWEST_EFFECTIVE_EPISODES} effective episodes at steps that "
             "matter, so importance weighting says next to nothing of them",
         )
         diagnostics |= {"effective_sample_size": effective, "effective_by_step": by_step}
-        return Estimates(
-            names,
-            values,
-            replicates if self.bootstraps > 1 else None,
-            method="ImportanceWeighting",
-            diagnostics=diagnostics,
-            timings=dict(timings),
-        )
+        return values, replicates if self.bootstraps > 1 else None, diagnostics
 
-    def _fit(
-        self, log: Log, seed: int, checkpoint: str | os.PathLike | None, progress: bool, diagnostics: dict[str, Any]
-    ) -> np.ndarray:
+    def _fit(self, problem: Problem, diagnostics: dict[str, Any]) -> np.ndarray:
+        log, seed = problem.log, problem.seed
         behaviour = BehaviourPolicy(
             log,
             hidden=self.hidden,
@@ -146,13 +112,13 @@ class ImportanceWeighting(Options):
             behaviour,
             self.updates,
             description="behaviour",
-            checkpoint=checkpoint,
+            checkpoint=problem.checkpoint,
             identity=lambda: (
                 [self.updates, self.batch_size, self.hidden, self.components, self.learning_rate],
                 seed,
                 *log.identity(),
             ),
-            progress=progress,
+            progress=problem.progress,
         )
         log_probs = behaviour.log_probs().numpy()
         diagnostics["held_out_log_prob"] = float(log_probs[behaviour.held_out].mean())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,12 +10,9 @@ import torch
 from torch import Tensor
 
 from ..data import Transitions, load
-from ..files import check_checkpoint
 from ..policies import ArrayPolicy, Layout, Policy, as_policies, collect, probe
 from ..policies.output import one_hot
 from ..progress import progress_bar
-from .learning import CHECKPOINT
-from .options import check_option
 
 _ROWS = 16384
 _EVALUATED_ROWS = 65536
@@ -135,21 +131,13 @@ def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
 
 
 def read(
-    policies: Any,
-    transitions: Any,
-    *,
-    discount: float,
-    action_count: int | None,
-    device: torch.device | str,
-    checkpoint: str | os.PathLike | None = None,
+    policies: Any, transitions: Any, *, action_count: int | None = None, device: torch.device | str = "cpu"
 ) -> tuple[list[Policy], Layout, Log]:
-    """Checks what every estimator is given, before long work.
+    """Policies, what they do, and the log they are to be evaluated on, checked before long work.
 
     Raises:
-        TypeError, ValueError, OSError: names the policy, row, option or file at fault.
+        TypeError, ValueError, OSError: names the policy, row or file at fault.
     """
-    check_option("discount", discount)
-    check_checkpoint(checkpoint, CHECKPOINT)
     transitions = load(transitions)
     found = as_policies(policies, states_count=transitions.source_count, action_count=action_count)
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,24 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..policies import ArrayPolicy, Layout, Policy
+from ..policies import ArrayPolicy
 from ..progress import progress_bar
-from ..timing import Timings
 from .dynamics import Dynamics
-from .estimates import Estimates, warn_of
+from .estimates import warn_of
+from .estimator import Estimator, Problem
 from .learning import learn
-from .log import Log, read
-from .options import Options, check_option
 
 _MOST_GUARDED = 0.5
 
 
 @dataclass(frozen=True)
-class ModelBased(Options):
+class ModelBased(Estimator):
     """Returns of policies rolled out in an ensemble of probabilistic models (dynamics, reward, termination).
 
     Models are trained once; all policies roll out together from the same initial states with the same noise. States
-    that leave the range of the log are put back to its edge, rewards stay within the log's.
+    that leave the range of the log are put back to its edge, rewards stay within the log's. The value is the discounted
+    return over `horizon` steps from initial states of the log. Arrays of actions cannot act on new states.
 
     Attributes:
         updates, batch_size, hidden, learning_rate: of the models' training.
@@ -36,6 +34,17 @@ class ModelBased(Options):
             values is the standard error.
         rollouts: of each policy in each model.
         horizon: steps; None for as many as leave 1 % of the weight of discounted rewards to come.
+
+    Diagnostics:
+        state_error, reward_error: (M,) each model's squared error on held-out rows, as a share of the mean squared
+            change of a state and of its rewards' variance.
+        negative_log_likelihood: (M,) on them.
+        guarded: (P,) share of steps put back into the log's range.
+        curve: of the models' training.
+        horizon: in steps.
+
+    Warns:
+        UncertainEstimateWarning: over half of a policy's steps left the log's range.
     """
 
     updates: int = 20000
@@ -46,45 +55,12 @@ class ModelBased(Options):
     rollouts: int = 20
     horizon: int | None = None
 
-    def estimate(
-        self,
-        policies: Any,
-        transitions: Any,
-        *,
-        discount: float,
-        seed: int = 0,
-        action_count: int | None = None,
-        checkpoint: str | os.PathLike | None = None,
-        device: torch.device | str = "cpu",
-        progress: bool = True,
-    ) -> Estimates:
-        """Discounted return of every policy over `horizon` steps from initial states of the log.
-
-        Args, Raises: see `FQE.estimate`; arrays of actions cannot act on new states.
-
-        Returns:
-            Diagnostics: "state_error", "reward_error" (M,) each model's squared error on held-out rows, as a share of
-            the log's mean squared change of a state and of its rewards' variance, "negative_log_likelihood" (M,),
-            "guarded" (P,) share of steps put back into the log's range, "curve" of the models' training, "horizon".
-
-        Warns:
-            UncertainEstimateWarning: over half of a policy's steps left the log's range.
-        """
-        seed = check_option("seed", seed)
-        timings = Timings()
-        with timings.stage("policies"):
-            found, layout, log = read(
-                policies,
-                transitions,
-                discount=discount,
-                action_count=action_count,
-                device=device,
-                checkpoint=checkpoint,
-            )
-            for policy in found:
-                if isinstance(policy, ArrayPolicy):
-                    raise ValueError(f"policy {policy.name!r} is an array of actions: roll-outs reach other states")
-        with timings.stage("training"):
+    def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
+        log, discount, seed = problem.log, problem.discount, problem.seed
+        for policy in problem.policies:
+            if isinstance(policy, ArrayPolicy):
+                raise ValueError(f"policy {policy.name!r} is an array of actions: roll-outs reach other states")
+        with problem.timings.stage("training"):
             model = Dynamics(
                 log,
                 members=self.ensemble,
@@ -97,48 +73,32 @@ class ModelBased(Options):
                 model,
                 self.updates,
                 description="dynamics",
-                checkpoint=checkpoint,
+                checkpoint=problem.checkpoint,
                 identity=lambda: (
                     [self.updates, self.batch_size, self.hidden, self.learning_rate, self.ensemble],
                     seed,
                     *log.identity(),
                 ),
-                progress=progress,
+                progress=problem.progress,
             )
             errors = model.held_out_errors()
         horizon = self.horizon or max(1, math.ceil(math.log(0.01) / math.log(max(discount, 1e-9))))
-        with timings.stage("rollouts"):
-            replicates, guarded = _roll_out(model, found, layout, log, discount, seed, self.rollouts, horizon, progress)
-        names = [policy.name for policy in found]
+        with problem.timings.stage("rollouts"):
+            replicates, guarded = _roll_out(model, problem, self.rollouts, horizon)
+        names = problem.names
         warn_of(
             {names[i]: f"{guarded[i]:.0%} of steps" for i in np.flatnonzero(guarded > _MOST_GUARDED)},
             "roll-outs of {} leave the range of the log: what the models say of them is extrapolated",
         )
-        return Estimates(
-            names,
-            replicates.mean(1),
-            replicates if self.ensemble > 1 else None,
-            method="ModelBased",
-            diagnostics={**errors, "guarded": guarded, "curve": curve, "horizon": horizon},
-            timings=dict(timings),
-        )
+        diagnostics = {**errors, "guarded": guarded, "curve": curve, "horizon": horizon}
+        return replicates.mean(1), replicates if self.ensemble > 1 else None, diagnostics
 
 
 @torch.no_grad()
-def _roll_out(
-    model: Dynamics,
-    policies: list[Policy],
-    layout: Layout,
-    log: Log,
-    discount: float,
-    seed: int,
-    rollouts: int,
-    horizon: int,
-    progress: bool,
-) -> tuple[np.ndarray, np.ndarray]:
+def _roll_out(model: Dynamics, problem: Problem, rollouts: int, horizon: int) -> tuple[np.ndarray, np.ndarray]:
     """(P, M) values and (P,) shares of steps that were put back into the log's range."""
-    members, count = model.members, len(policies)
-    generator = torch.Generator().manual_seed(seed)
+    log, members, count = problem.log, model.members, len(problem.policies)
+    generator = torch.Generator().manual_seed(problem.seed)
     order = torch.randperm(len(log.initial), generator=generator)
     starts = order.repeat(-(-members * rollouts // len(order)))[: members * rollouts].view(members, 1, rollouts)
     states = log.states(log.initial[starts.expand(-1, count, -1).flatten(1).to(log.device)])  # (M, P * R, dim_s)
@@ -146,13 +106,13 @@ def _roll_out(
     alive = torch.ones_like(values)
     guarded = torch.zeros_like(values)
     lived = torch.zeros_like(values)
-    with progress_bar(horizon, "rolling out", "step", show=progress) as bar:
+    with progress_bar(horizon, "rolling out", "step", show=problem.progress) as bar:
         for t in range(horizon):
-            actions = _act(policies, layout, log, states, generator)
+            actions = _act(problem, states, generator)
             noise = torch.randn(members, 1, rollouts, model.width, generator=generator, dtype=torch.float32)
             noise = noise.to(log.device).expand(-1, count, -1, -1).flatten(1, 2)
             states, rewards, ends, left = model.step_forward(states, actions, noise)
-            values += discount**t * alive * rewards
+            values += problem.discount**t * alive * rewards
             guarded += alive * left
             lived += alive
             alive *= 1 - ends
@@ -162,15 +122,13 @@ def _roll_out(
     return values.view(shape).mean(2).T.cpu().numpy(), (guarded / lived).cpu().numpy()
 
 
-def _act(
-    policies: list[Policy], layout: Layout, log: Log, states: Tensor, generator: torch.Generator
-) -> Tensor:  # (M, P * R, dim_a)
-    members = len(states)
-    raw = log.denormalise(states).cpu().unflatten(1, (len(policies), -1)).transpose(0, 1).flatten(1, 2)
+def _act(problem: Problem, states: Tensor, generator: torch.Generator) -> Tensor:  # (M, P * R, dim_a)
+    log, members = problem.log, len(states)
+    raw = log.denormalise(states).cpu().unflatten(1, (len(problem.policies), -1)).transpose(0, 1).flatten(1, 2)
     key = int(torch.randint(2**62, (), generator=generator))
     acted = []
-    for policy, mine in zip(policies, raw, strict=True):
-        if layout.kind == "action":
+    for policy, mine in zip(problem.policies, raw, strict=True):
+        if problem.layout.kind == "action":
             acted.append(policy.act(mine))
         else:
             acted.append(policy.sample(mine, torch.Generator().manual_seed(key)))

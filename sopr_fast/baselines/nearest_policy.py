@@ -30,6 +30,10 @@ class NearestPolicy(Options):
         policies: training policies, see `sopr_fast.policies.as_policies`.
         returns: theirs, (M,) or a mapping from name.
         rows: logged states compared, evenly spaced.
+
+    Diagnostics:
+        nearest: (P,) names.
+        distances: (P,).
     """
 
     policies: Any
@@ -48,12 +52,10 @@ class NearestPolicy(Options):
         device: torch.device | str = "cpu",
         progress: bool = True,
     ) -> Estimates:
-        """Returns in the unit of the training returns; discount, seed, checkpoint, device and progress do not matter.
+        """See `Estimator.estimate`; discount, seed, checkpoint, device and progress do not matter.
 
-        Args, Raises: see `FQE.estimate`; ValueError also where the only training policy is asked for.
-
-        Returns:
-            Diagnostics: "nearest" names and "distances" (P,).
+        Raises:
+            ValueError: also where the only training policy is asked for.
         """
         timings = Timings()
         with timings.stage("policies"):
