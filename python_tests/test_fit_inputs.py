@@ -84,6 +84,14 @@ def with_nan(actions):
         ({"validation": ladder([0.3])}, TypeError, "validation must be a pair"),
         ({"validation": (ladder([0.3]), [0.3])}, ValueError, "at least two validation policies"),
         ({"validation": (ladder([0.3, 0.4]), [1, 1])}, ValueError, "validation policies are equal"),
+        *(
+            (
+                {"validation": (ladder([0.3, 0.4]), [1, 1e300]), "config": dataclasses.replace(QUICK, loss=loss)},
+                ValueError,
+                rf"validation returns from 1 to 1e\+300 are too far .* loss='{loss}'",
+            )
+            for loss in ("mse", "listwise")
+        ),
         ({"seed": -1}, ValueError, "seed must be an integer, 0 or more, got -1"),
         ({"keep_subsets": -1}, ValueError, "keep_subsets must be an integer, 0 or more, got -1"),
         ({"keep_subsets": 1.5}, ValueError, "keep_subsets must be an integer"),
@@ -239,7 +247,7 @@ def test_numpy_seeds_are_as_good(tmp_path):
 
 def test_columns_on_disk_train_the_same_model(monkeypatch):
     expected = fit().model.state_dict()
-    monkeypatch.setattr("sopr_fast.fitting._MEMORY_BYTES", 0)
+    monkeypatch.setattr("sopr_fast.columns._MEMORY_BYTES", 0)
     found = fit().model.state_dict()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
@@ -252,7 +260,7 @@ def test_columns_on_disk_have_their_space_before_any_is_written(monkeypatch, tmp
         reserved.extend(file.stat().st_blocks * 512 >= file.stat().st_size for file in tmp_path.iterdir())
         return LinearPolicy(0.3)(states)
 
-    monkeypatch.setattr("sopr_fast.fitting._MEMORY_BYTES", 0)
+    monkeypatch.setattr("sopr_fast.columns._MEMORY_BYTES", 0)
     monkeypatch.setattr(
         tempfile, "NamedTemporaryFile", partial(tempfile.NamedTemporaryFile, dir=tmp_path, delete=False)
     )

@@ -74,9 +74,9 @@ def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypat
     finally:
         torch.set_num_threads(before)
     monkeypatch.setattr("sopr_fast.scoring._TILE_BYTES", 1)
-    monkeypatch.setattr("sopr_fast.ranker._TILE_BYTES", 1)
+    monkeypatch.setattr("sopr_fast.columns._TILE_BYTES", 1)
     for memory in (1 << 30, 0):
-        monkeypatch.setattr("sopr_fast.ranker._MEMORY_BYTES", memory)
+        monkeypatch.setattr("sopr_fast.columns._MEMORY_BYTES", memory)
         assert np.array_equal(ranker.rank(candidates, log(), subsets=6).subset_scores, expected)
 
 
@@ -188,7 +188,7 @@ def test_a_score_is_the_models_own_where_its_distance_is_unknown(ranker, candida
     assert np.array_equal(ranking.scores[:-1], ranker.rank(candidates, states).scores)
     own = ranker.rank(candidates, states, shrinkage=0).subset_scores[ranking.names.index("gain-0.700")]
     np.testing.assert_allclose(ranking.subset_scores[-1], own, rtol=1e-6)
-    monkeypatch.setattr("sopr_fast.ranker.collect", None)
+    monkeypatch.setattr("sopr_fast.ranker.Tiles", None)
     with pytest.raises(ValueError, match="shrinkage needs the distance of 'array'"):
         ranker.rank(given, states, shrinkage=1)
 
@@ -243,7 +243,7 @@ def test_equal_training_policies_leave_nothing_to_measure_shrinkage_by():
     twins = dict.fromkeys("abcd", LinearPolicy(0.2))
     with pytest.warns(UserWarning, match="all training policies act alike") as caught:
         ranker = sopr_fast.fit(twins, range(4), log(), config=TINY, progress=False)
-    assert "act alike" in str(caught[0].message)
+    assert "act alike" in str(caught[0].message) and caught[0].filename == __file__
     with pytest.warns(ForeignPolicyWarning):
         assert ranker.rank(ladder([0.2, 1.0])).shrinkage.tolist() == [0, 0]
 
@@ -287,7 +287,7 @@ def test_only_a_model_that_sorts_clusters_needs_as_many(ranker, candidates, monk
     sorting = sopr_fast.fit(ladder(gains), gains, log(), config=config, progress=False)
     fewer = Subsets.draw(log(), 2, size=TINY.subset_size, clusters=TINY.clusters - 1)
     assert np.isfinite(ranker.rank(candidates, subsets=fewer).scores).all()
-    monkeypatch.setattr("sopr_fast.ranker.collect", None)
+    monkeypatch.setattr("sopr_fast.ranker.Tiles", None)
     with pytest.raises(ValueError, match="subsets have 7 clusters, but a model with score='sort' needs the 8 it was"):
         sorting.rank(candidates, subsets=fewer)
 

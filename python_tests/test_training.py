@@ -10,6 +10,7 @@ from problems import TINY, ladder, log, training_gains
 
 import sopr_fast
 from sopr_fast import checkpoints, training
+from sopr_fast.objective import Objective
 from sopr_fast.training import CollapsedTrainingWarning
 
 ENCODERS = [{}, {"class_token": True}, {"score": "sort"}, {"encoder": "mlp"}]
@@ -278,7 +279,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch):
 def test_a_file_that_is_no_checkpoint_is_refused_before_any_policy_acts(tmp_path, monkeypatch):
     path, model = tmp_path / "checkpoint.safetensors", tmp_path / "model.safetensors"
     fit(dataclasses.replace(TINY, steps=1, subsets=1), checkpoint=path).save(model)
-    monkeypatch.setattr("sopr_fast.fitting.as_policies", None)
+    monkeypatch.setattr("sopr_fast.known.as_policies", None)
     with pytest.raises(ValueError, match=r"model\.safetensors is not a training checkpoint of sopr_fast"):
         fit(checkpoint=model)
     for damaged in (path.read_bytes()[:-1], b"no checkpoint"):
@@ -382,7 +383,7 @@ def test_objective_marks():
     returns = np.array([1.0, 2.0, 4.0, 4.0])
     for loss in ("pairwise", "listwise", "mse"):
         config = dataclasses.replace(TINY, loss=loss)
-        objective = training.Objective.from_returns(config, returns, returns.mean(), returns.std())
+        objective = Objective.from_returns(config, returns, returns.mean(), returns.std())
         assert objective.loss(torch.zeros(4)).item() == pytest.approx(objective.flat, rel=1e-6)
         best = torch.from_numpy((returns - returns.mean()) / returns.std()).float()
         best = best * 1e4 if loss == "pairwise" else best

@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from ._version import __version__
 from .checks import check_integer, check_number
+from .columns import Tiles
 from .config import Config
 from .data.states import as_states, has_rows
 from .data.stored import StoredStates
@@ -23,7 +23,7 @@ from .devices import check_device
 from .features import CriticColumns, read_features
 from .files import by_prefix, load_tensors, save_tensors
 from .model import ScoringModel
-from .policies import ArrayPolicy, Layout, as_policies, check_fit, collect
+from .policies import ArrayPolicy, Layout, Policy, as_policies
 from .progress import progress_bar
 from .ranking import Ranking
 from .scoring import score_grid
@@ -32,8 +32,6 @@ from .timing import Timings
 from .training_policies import TrainingPolicies
 
 _FORMAT = 2
-_TILE_BYTES = 256 << 20
-_MEMORY_BYTES = 1 << 30  # of columns kept from before clustering; more come tile by tile
 _COMPARABLE = "arrays of actions have one on the log of the training and on the subsets kept with the model alone"
 
 
@@ -136,7 +134,6 @@ class Ranker:
         if shrinkage is not None and check_number("shrinkage", shrinkage) > 1:
             raise ValueError(f"shrinkage must be from 0 to 1, got {shrinkage}")
         device = self.device if device is None else check_device(device)
-        model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
         timings = Timings()
         with timings.stage("drawing"):
             log = None if states is None else as_states(states)
@@ -144,59 +141,26 @@ class Ranker:
         drawn = given.to("cpu")
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
         policies = as_policies(candidates, states_count=drawn.states_count, action_count=action_count)
-        features = self._check_features(features, [policy.name for policy in policies])
+        names = [policy.name for policy in policies]
+        features = self._check_features(features, names)
         critic_columns = self._check_critic(critic)
-        arrays = [policy.name for policy in policies if isinstance(policy, ArrayPolicy)]
-        same_log = not arrays or self._is_training_log(log, subsets)
-        if shrinkage and not same_log:
-            raise ValueError(
-                f"shrinkage needs the distance of {arrays[0]!r} to the training policies, which is unknown: "
-                f"{_COMPARABLE}. Give the policy itself, or shrinkage=0"
-            )
-        if shrinkage is None:
-            shrinkage = 1.0
-        options = {"layout": self.layout, "batch_size": batch_size}
-        act = partial(collect, states=drawn.states, source=drawn.source, **options)
-        measure = partial(self.training_policies.nearest, same_log=same_log, **options)
-        policy_bytes = 4 * len(drawn.states) * self.layout.width
-        at_once = max(1, _TILE_BYTES // policy_bytes)
-        tiles = [slice(first, first + at_once) for first in range(0, len(policies), at_once)]
-        acted = None
+        same_log = self._is_comparable(policies, log, subsets, shrinkage)
         with timings.stage("policies"):
-            check_fit(policies, drawn.states, drawn.source, **options)
-            if len(policies) * policy_bytes <= _MEMORY_BYTES:
-                with progress_bar(len(policies), "acting", "policy", show=progress) as bar:
-                    acted = act(policies, progress=bar.update)
-            measured = [measure(policies[tile]) for tile in tiles]
-            distances, nearest = (np.concatenate(parts) for parts in zip(*measured, strict=True))
+            tiles = Tiles(policies, drawn, self.layout, batch_size=batch_size, progress=progress)
+            distances, nearest = self._nearest(tiles, same_log)
         with timings.stage("clustering"):
             if isinstance(given, Drawing):
                 clustered = given.cluster_as(self.config, device, progress=progress)
             else:
                 clustered = given.to(device)
-        scores = []
-        with progress_bar(len(policies), "ranking", "policy", show=progress) as bar:
-            for tile in tiles:
-                with timings.stage("policies"):
-                    columns = act(policies[tile]) if acted is None else acted[tile]
-                    if critic_columns is not None:
-                        columns = critic_columns.append(drawn.states, columns, self.layout)
-                with timings.stage("encoding"):
-                    of_tile = None if features is None else features[tile]
-                    scores.append(score_grid(model, clustered, columns, precision=precision, features=of_tile))
-                bar.update(len(columns))
-        with timings.stage("encoding"):
-            subset_scores = torch.cat(scores).cpu().double().numpy()
-        subset_scores = subset_scores * self.return_scale + self.return_mean
-        if not np.isfinite(subset_scores).all():
-            raise ValueError("the model gives scores that are not finite: its training failed")
+        scores = self._score(tiles, clustered, features, critic_columns, precision, timings, progress)
         shares = None
-        if shrinkage:
-            shares = shrinkage * self.training_policies.shrinkage(distances)
-            subset_scores = self.training_policies.draw(subset_scores, nearest, shares)
+        if shrinkage is None or shrinkage > 0:
+            shares = (1.0 if shrinkage is None else shrinkage) * self.training_policies.shrinkage(distances)
+            scores = self.training_policies.draw(scores, nearest, shares)
         ranking = Ranking(
-            [policy.name for policy in policies],
-            subset_scores,
+            names,
+            scores,
             shrinkage=shares,
             distances=distances,
             distance_limit=self.training_policies.distance_limit,
@@ -205,6 +169,43 @@ class Ranker:
         _warn_of_foreign(ranking)
         _warn_of_unknown(ranking)
         return ranking
+
+    def _score(
+        self,
+        tiles: Tiles,
+        subsets: Subsets,
+        features: Tensor | None,
+        critic_columns: CriticColumns | None,
+        precision: str | None,
+        timings: Timings,
+        progress: bool,
+    ) -> np.ndarray:
+        """(P, S) float64, in units of return if the model has them, computed where the subsets are."""
+        device = subsets.rows.device
+        model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
+        scores = []
+        with progress_bar(len(tiles.policies), "ranking", "policy", show=progress) as bar:
+            for tile in tiles:
+                with timings.stage("policies"):
+                    columns = tiles.columns(tile)
+                    if critic_columns is not None:
+                        columns = critic_columns.append(tiles.drawn.states, columns, self.layout)
+                with timings.stage("encoding"):
+                    of_tile = None if features is None else features[tile]
+                    scores.append(score_grid(model, subsets, columns, precision=precision, features=of_tile))
+                bar.update(len(columns))
+        with timings.stage("encoding"):
+            found = torch.cat(scores).cpu().double().numpy() * self.return_scale + self.return_mean
+        if not np.isfinite(found).all():
+            raise ValueError("the model gives scores that are not finite: its training failed")
+        return found
+
+    def _nearest(self, tiles: Tiles, same_log: bool) -> tuple[np.ndarray, np.ndarray]:
+        """(P,) each, see `TrainingPolicies.nearest`."""
+        options = {"batch_size": tiles.batch_size, "same_log": same_log}
+        parts = [self.training_policies.nearest(tiles.policies[tile], self.layout, **options) for tile in tiles]
+        distances, nearest = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return distances, nearest
 
     def save(self, path: str | os.PathLike, *, subsets: bool = True) -> None:
         """Writes one safetensors file, whole or not at all; with the clustered subsets unless told otherwise.
@@ -259,11 +260,28 @@ class Ranker:
         remedy = ": the model was trained on subsets of that size and needs at least as many states"
         return Drawing.draw(log, count, size=self.config.subset_size, seed=seed, remedy=remedy)
 
-    def _is_training_log(self, log: np.ndarray | StoredStates | None, subsets: int | Subsets | None) -> bool:
+    def _is_comparable(
+        self,
+        policies: list[Policy],
+        log: np.ndarray | StoredStates | None,
+        subsets: int | Subsets | None,
+        shrinkage: float | None,
+    ) -> bool:
+        """Whether arrays of actions, if there are any, are of the training's log, so that their distance is known."""
+        arrays = [policy.name for policy in policies if isinstance(policy, ArrayPolicy)]
+        if not arrays:
+            return True
         if log is None:
-            return subsets is self.subsets or not isinstance(subsets, Subsets)
-        training = self.training_policies
-        return has_rows(log, training.source.numpy(), training.states.numpy())
+            same = subsets is self.subsets or not isinstance(subsets, Subsets)
+        else:
+            training = self.training_policies
+            same = has_rows(log, training.source.numpy(), training.states.numpy())
+        if shrinkage and not same:
+            raise ValueError(
+                f"shrinkage needs the distance of {arrays[0]!r} to the training policies, which is unknown: "
+                f"{_COMPARABLE}. Give the policy itself, or shrinkage=0"
+            )
+        return same
 
     def _check_features(self, features: Mapping[str, Any] | None, names: list[str]) -> Tensor | None:
         """(P, F), or None for a model without features."""

@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import losses
 from ._native import torch_on_one_thread
 from .checkpoints import check_same_run, is_due, optimizer_tensors, restore_optimizer
 from .config import Config
@@ -23,6 +22,7 @@ from .devices import without_autocast
 from .files import by_prefix, load_tensors, save_tensors
 from .metrics import spearman
 from .model import ScoringModel
+from .objective import Objective
 from .progress import progress_bar
 from .scoring import score_grid
 from .subsets import Subsets
@@ -41,35 +41,20 @@ class CollapsedTrainingWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Objective:
-    """A loss of scores (M,), with the values it takes for equal scores and for the best possible ones."""
+class Examples:
+    """M policies as the model reads them, on the device that computes.
 
-    loss: Callable[[Tensor], Tensor]
-    flat: float
-    floor: float
+    Attributes:
+        columns: (M, U, dim_c).
+        features: (M, F), or None.
+        labels: (M,) returns; of training policies also (M, M) preferences.
+        objective: of their scores.
+    """
 
-    @classmethod
-    def from_pairs(cls, targets: Tensor) -> Objective:
-        return cls(lambda scores: losses.pairwise(scores, targets), math.log(2), losses.pairwise_floor(targets))
-
-    @classmethod
-    def from_returns(cls, config: Config, returns: np.ndarray, mean: float, scale: float) -> Objective:
-        if config.loss == "pairwise":
-            return cls.from_pairs(losses.pair_targets(returns, config.tie_margin))
-        standard = torch.from_numpy((returns - mean) / scale).float()
-        if config.loss == "listwise":
-            entropy = losses.listwise(standard, standard)
-            return cls(lambda s: losses.listwise(s, standard), math.log(len(returns)), float(entropy))
-        flat = losses.mean_squared_error(torch.zeros_like(standard), standard)
-        return cls(lambda s: losses.mean_squared_error(s, standard), float(flat), 0.0)
-
-
-@dataclass(frozen=True)
-class Validation:
-    columns: Tensor  # (V, U, dim_c)
-    returns: np.ndarray  # (V,)
+    columns: Tensor
+    features: Tensor | None
+    labels: np.ndarray
     objective: Objective
-    features: Tensor | None = None  # (V, F)
 
 
 @dataclass
@@ -89,11 +74,9 @@ class Progress:
 
 def train(
     subsets: Subsets,
-    columns: Tensor,  # (M, U, dim_c), on the device of the subsets, which computes
-    objective: Objective,
+    examples: Examples,
     *,
-    features: Tensor | None = None,  # (M, F)
-    validation: Validation | None,
+    validation: Examples | None,
     config: Config,
     seed: int,
     checkpoint: str | os.PathLike | None = None,
@@ -105,7 +88,7 @@ def train(
     Everything random depends on (seed, attempt, step) alone, so a run resumed from its checkpoint ends as an
     uninterrupted one. A collapsed run starts afresh, with a lower learning rate, at most twice.
     """
-    trainer = _Trainer(subsets, columns, features, objective, validation, config, seed)
+    trainer = _Trainer(subsets, examples, validation, config, seed)
     if checkpoint is not None and Path(checkpoint).exists():
         trainer.restore(checkpoint, fingerprints)
     saved = time.monotonic()
@@ -113,7 +96,7 @@ def train(
     checks = (first_check, max(first_check, config.steps))  # none in a short run, which is not started afresh
     with (
         torch_on_one_thread(),
-        without_autocast(columns.device),
+        without_autocast(examples.columns.device),
         progress_bar(config.steps, "training", "step", show=progress, initial=trainer.at.step) as bar,
     ):
         while trainer.at.step < config.steps:
@@ -134,16 +117,10 @@ def train(
 
 class _Trainer:
     def __init__(
-        self,
-        subsets: Subsets,
-        columns: Tensor,
-        features: Tensor | None,
-        objective: Objective,
-        validation: Validation | None,
-        config: Config,
-        seed: int,
+        self, subsets: Subsets, examples: Examples, validation: Examples | None, config: Config, seed: int
     ) -> None:
-        self.subsets, self.columns, self.features, self.objective = subsets, columns, features, objective
+        self.subsets, self.objective = subsets, examples.objective
+        self.columns, self.features = examples.columns, examples.features
         self.validation, self.config, self.seed = validation, config, seed
         self.at = Progress()
         self._initialise()
@@ -197,7 +174,7 @@ class _Trainer:
             self._validate(self.validation)
         at.step += 1
 
-    def _validate(self, validation: Validation) -> None:
+    def _validate(self, validation: Examples) -> None:
         count = min(self.config.validation_subsets, len(self.subsets))
         chosen = self._random("validation").choice(len(self.subsets), count, replace=False)
         scores = score_grid(
@@ -205,7 +182,7 @@ class _Trainer:
         )
         scores = scores.cpu().mean(1)
         loss = validation.objective.loss(scores).item()
-        correlation = spearman(validation.returns, scores.numpy()) if scores.isfinite().all() else math.nan
+        correlation = spearman(validation.labels, scores.numpy()) if scores.isfinite().all() else math.nan
         self.at.record(validation_loss=loss, validation_rank_correlation=correlation)
         quality = -loss if self.config.validation_metric == "loss" else correlation
         if quality >= self.at.best:
