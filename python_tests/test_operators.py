@@ -31,6 +31,21 @@ def test_operator_repeats_bit_for_bit(name, device):
 
 
 @pytest.mark.parametrize("name", operators.CALLS)
+def test_operator_takes_strided_tensors(name, device, monkeypatch):
+    one = operators.CALLS[name]
+
+    def strided(**arguments):
+        every_second = {
+            key: torch.stack([x, torch.zeros_like(x)], -1)[..., 0] if isinstance(x, torch.Tensor) else x
+            for key, x in arguments.items()
+        }
+        return one.operator(**every_second)
+
+    monkeypatch.setitem(operators.CALLS, name, one._replace(operator=strided))
+    operators.check(name, device)
+
+
+@pytest.mark.parametrize("name", operators.CALLS)
 def test_operator_does_not_depend_on_torch_s_defaults(name, set_default_dtype):
     one = operators.CALLS[name]
     expected = one.operator(**one.arguments)

@@ -166,6 +166,11 @@ def check_tensor(name: str, value: Tensor, dtype: torch.dtype, *shape: int | str
     return value.contiguous()
 
 
+def contiguous(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The tensors as kernels read them."""
+    return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
+
+
 def check_offsets(offsets: Tensor, total: int) -> None:
     """An error unless the segments, one after the other, cover rows 0 to total; a GPU is not waited for."""
     if offsets.device.type != "cpu":

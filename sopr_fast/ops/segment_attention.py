@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import reference
-from .library import call, check_offsets, check_tensor, define, once
+from .library import call, check_offsets, check_tensor, contiguous, define, once
 from .segment_dropout import drops
 
 
@@ -68,7 +68,7 @@ def _forward(
     layer: int,
     segment_base: int,
 ) -> tuple[Tensor, Tensor]:
-    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    q, k, v, offsets, rng = contiguous(q, k, v, offsets, rng)
     out, statistics = torch.empty_like(q), q.new_empty(*q.shape[:2], 2)
     sizes = (len(offsets) - 1, q.shape[1], q.shape[2])
     place = (rng, dropout, level, layer, segment_base)
@@ -91,12 +91,11 @@ def _backward_kernel(
     layer: int,
     segment_base: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    grad_out, q, k, v = grad_out.contiguous(), q.contiguous(), k.contiguous(), v.contiguous()
-    grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    *tensors, rng = contiguous(q, k, v, offsets, out, statistics, grad_out, rng)
+    grads = tuple(map(torch.empty_like, tensors[:3]))
     sizes = (len(offsets) - 1, q.shape[1], q.shape[2])
     place = (rng, dropout, level, layer, segment_base)
-    tensors = (q, k, v, offsets, out, statistics, grad_out, *grads)
-    call("segment_attention_backward", q.device, *tensors, *sizes, scale, *place)
+    call("segment_attention_backward", q.device, *tensors, *grads, *sizes, scale, *place)
     return grads
 
 

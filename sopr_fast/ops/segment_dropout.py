@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import reference
-from .library import call, check_offsets, check_tensor, define
+from .library import call, check_offsets, check_tensor, contiguous, define
 
 
 def segment_dropout(
@@ -67,7 +67,8 @@ def _kernel(
     site: int,
     segment_base: int,
 ) -> Tensor:
-    x, out = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
+    x, offsets, rng = contiguous(x, offsets, rng)
+    out = torch.empty_like(x)
     place = (level, layer, site, segment_base)
     call("segment_dropout", x.device, x, offsets, out, len(offsets) - 1, x.shape[1], rng, probability, *place)
     return out

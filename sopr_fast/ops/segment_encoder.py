@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import _native
 from . import composed, reference
-from .library import call, call_cpu, check_tensor, define, has_kernel, once, one_device
+from .library import call, call_cpu, check_tensor, contiguous, define, has_kernel, once, one_device
 from .reference import encoder_shapes
 
 _log = logging.getLogger(__name__)
@@ -174,13 +174,8 @@ def _cpu_arguments(tensors, options: Options, *, out: Tensor | None, backward: b
     return arguments, tensors[1].new_empty(floats), order
 
 
-def _contiguous(states, columns, rows, offsets, parameters, rng):
-    tensors = (t.contiguous() for t in (states, columns, rows, offsets, parameters))
-    return *tensors, None if rng is None else rng.contiguous()
-
-
 def _forward(states, columns, rows, offsets, parameters, rng, *options) -> Tensor:
-    tensors = _contiguous(states, columns, rows, offsets, parameters, rng)
+    tensors = contiguous(states, columns, rows, offsets, parameters, rng)
     out = _fake(*tensors, *options)
     arguments, workspace, _order = _cpu_arguments(tensors, Options(*options), out=out, backward=False)
     call_cpu("segment_encoder", arguments, workspace)
@@ -188,7 +183,7 @@ def _forward(states, columns, rows, offsets, parameters, rng, *options) -> Tenso
 
 
 def _forward_cuda(states, columns, rows, offsets, parameters, rng, *options) -> Tensor:
-    tensors = _contiguous(states, columns, rows, offsets, parameters, rng)
+    tensors = contiguous(states, columns, rows, offsets, parameters, rng)
     out = _fake(*tensors, *options)
     arguments = _parameter_struct(_native._cuda, tensors, Options(*options), out=out)
     workspace = columns.new_empty(_native._cuda.segment_encoder_workspace(arguments))
@@ -203,7 +198,7 @@ def _fake(states, columns, rows, offsets, parameters, rng, *options) -> Tensor:
 
 
 def _backward_kernel(grad_out, columns_grad, states, columns, rows, offsets, parameters, rng, *options):
-    tensors = _contiguous(states, columns, rows, offsets, parameters, rng)
+    tensors = contiguous(states, columns, rows, offsets, parameters, rng)
     grad_out = grad_out.contiguous()
     grad_parameters, grad_columns = _fake_backward(grad_out, columns_grad, *tensors)
     arguments, workspace, _order = _cpu_arguments(tensors, Options(*options), out=None, backward=True)
