@@ -315,6 +315,25 @@ def test_user_distribution_keeps_its_own_density(states, generator):
     torch.testing.assert_close(policy.log_prob(states, drawn), expected)
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda mean: dist.Normal(mean, 0.5),
+        lambda mean: dist.Independent(dist.Normal(mean, 0.5), 0),
+        lambda mean: dist.Uniform(mean - 5, mean + 5),
+    ],
+    ids=["normal", "independent", "uniform"],
+)
+def test_a_distribution_of_n_numbers_is_of_actions_of_width_one(made, states):
+    flat, wide = as_policies([lambda s: made(torch.from_numpy(s[:, 0])), lambda s: made(torch.from_numpy(s[:, :1]))])
+    drawn = flat.sample(states, torch.Generator().manual_seed(1))
+    assert drawn.shape == (U, 1)
+    assert torch.equal(drawn, wide.sample(states, torch.Generator().manual_seed(1)))
+    log_prob = flat.log_prob(states, drawn)
+    torch.testing.assert_close(log_prob, made(states[:, 0]).log_prob(drawn[:, 0]))
+    assert torch.equal(log_prob, wide.log_prob(states, drawn))
+
+
 def test_policies_on_cuda_act_on_states_of_the_cpu(cuda, states, source):
     for policy in (Net().to(cuda), lambda s: linear(torch.from_numpy(s).to(cuda))):
         torch.testing.assert_close(columns(policy, states, source), linear(states), atol=1e-6, rtol=0)

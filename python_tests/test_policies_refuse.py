@@ -52,6 +52,10 @@ RETURNS = {
         lambda s: dist.TransformedDistribution(dist.Normal(torch.tensor(good(s)), 1.0), dist.TanhTransform()),
         "'x' returned a TransformedDistribution, whose mean is not known",
     ),
+    "joint": (
+        lambda s: dist.Independent(dist.Normal(torch.tensor(good(s)), 1.0), 2),
+        "'x' returned one Independent of all states together, of event shape (13, 3)",
+    ),
     "improbable": (lambda s: Probabilities(np.abs(s)), "values at state row 1 that are no probabilities"),
     "discrete": (lambda s: Probabilities(s * 0 + 0.2), "'x' has discrete actions, policy 'good' con"),
     "integers": (lambda s: np.ones(len(s), int), "integer actions; set action_count"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,7 @@ class Output:
     mean: Tensor  # (N, dim_a) float32: actions, means or probabilities
     std: Tensor | None = None  # (N, dim_a) float32, of a gaussian
     distribution: dist.Distribution | None = None  # where it is not the normal or categorical one of mean and std
+    is_flat: bool = False  # whether that is of N numbers, and not of (N, 1)
 
     def action(self) -> Tensor:
         """(N, dim_a): the action, mean, or likeliest discrete action, one-hot, ties to the first."""
@@ -60,13 +61,20 @@ class Output:
             return dist.OneHotCategorical(self.mean, validate_args=False)
         return None
 
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """(N,): log density of actions (N, dim_a), or log probability of one-hot ones, by the density."""
+        density = self.density()
+        # A user's distribution of N numbers has no dimension of width 1.
+        log_prob = density.log_prob(actions[:, 0] if self.is_flat else actions)
+        return log_prob.sum(1) if log_prob.dim() == 2 else log_prob
+
     def sample(self, seed: int) -> Tensor:
         """(N, dim_a) float32: actions drawn from the density, which a deterministic policy lacks."""
         if self.distribution is not None:
             # Torch's distributions draw from the global generator alone.
             with _global_generator, torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seed)
-                return self.distribution.sample().float()
+                return self.distribution.sample().float().reshape(self.mean.shape)
         generator = torch.Generator().manual_seed(seed)
         if self.kind == "gaussian":
             return torch.normal(self.mean, self.std, generator=generator)
@@ -154,7 +162,7 @@ class _Reader:
             raise self.error(f"values at state row {self.row(at)} that are no probabilities: {_short(p[at])}")
         return Output("discrete", p)
 
-    def gaussian(self, mean: Any, std: Any, distribution: dist.Distribution | None = None) -> Output:
+    def gaussian(self, mean: Any, std: Any) -> Output:
         if self.action_count is not None:
             raise self.error("a continuous distribution, expected probabilities or indices (action_count is set)")
         mean, std = self.matrix(self.tensor(mean)), self.tensor(std).float()
@@ -169,7 +177,7 @@ class _Reader:
         if (std < 0).any():
             at = int((std < 0).any(1).nonzero()[0])
             raise self.error(f"a negative standard deviation at state row {self.row(at)}")
-        return Output("gaussian", mean, std, distribution)
+        return Output("gaussian", mean, std)
 
     def distribution(self, value: dist.Distribution) -> Output:
         try:
@@ -178,7 +186,13 @@ class _Reader:
             raise self.error(
                 f"a {type(value).__name__}, whose mean is not known; return Gaussian(mean, std) instead"
             ) from None
-        return self.gaussian(mean, std, on_cpu(value))
+        if value.event_shape and value.event_shape == mean.shape:
+            raise self.error(
+                f"one {type(value).__name__} of all states together, of event shape {tuple(mean.shape)}, expected "
+                f"batch shape ({self.states},) or ({self.states}, action width)"
+            )
+        output = self.gaussian(mean, std)
+        return replace(output, distribution=on_cpu(value), is_flat=mean.dim() == 1)
 
     def matrix(self, value: Tensor, width: int | None = None) -> Tensor:
         """(N, width) float32; N numbers are N actions of width 1."""

@@ -69,11 +69,10 @@ class Policy(ABC):
         Raises:
             ValueError: the policy is deterministic and so has no density.
         """
-        density = self.output(states, source).density()
-        if density is None:
+        output = self.output(states, source)
+        if output.density() is None:
             raise ValueError(f"policy {self.name!r} is deterministic: its actions have no density")
-        log_prob = density.log_prob(actions)
-        return log_prob.sum(1) if log_prob.dim() == 2 else log_prob
+        return output.log_prob(actions)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
