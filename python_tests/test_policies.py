@@ -1,5 +1,6 @@
 """Every kind of policy gives the same columns as the numbers it was made from."""
 
+import math
 import threading
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
@@ -332,6 +333,31 @@ def test_a_distribution_of_n_numbers_is_of_actions_of_width_one(made, states):
     log_prob = flat.log_prob(states, drawn)
     torch.testing.assert_close(log_prob, made(states[:, 0]).log_prob(drawn[:, 0]))
     assert torch.equal(log_prob, wide.log_prob(states, drawn))
+
+
+BOUNDED = {
+    "uniform": (lambda s: dist.Uniform(s - 5, s + 5), lambda a, s: abs(a - s) <= 5),
+    "beta": (lambda s: dist.Beta(2 + 0 * s, 3 + 0 * s), lambda a, s: 0 <= a <= 1),
+    "log-normal": (lambda s: dist.LogNormal(s, 1 + 0 * s), lambda a, s: a > 0),
+    "exponential": (lambda s: dist.Exponential(1 + 0 * s), lambda a, s: a >= 0),
+}
+
+
+@pytest.mark.parametrize("independent", [False, True])
+@pytest.mark.parametrize("made, holds", BOUNDED.values(), ids=BOUNDED.keys())
+def test_actions_outside_the_support_have_log_probability_of_minus_infinity(made, holds, independent, states):
+    def policy(s):
+        distribution = made(torch.from_numpy(s[:, :2]))
+        return dist.Independent(distribution, 1) if independent else distribution
+
+    (policy,) = as_policies([policy])
+    actions = torch.tensor([[0.5, 0.25], [0.5, -9], [9, 0.5], [-9, 9]]).repeat(U // 4, 1)
+    expected = []
+    for action, state in zip(actions, states[: len(actions)], strict=True):
+        inside = all(holds(float(a), float(s)) for a, s in zip(action, state, strict=False))
+        expected.append(float(made(state[:2]).log_prob(action).sum()) if inside else -math.inf)
+    assert 0 < np.isinf(expected).sum() < len(expected)
+    torch.testing.assert_close(policy.log_prob(states[: len(actions)], actions), torch.tensor(expected))
 
 
 def test_policies_on_cuda_act_on_states_of_the_cpu(cuda, states, source):

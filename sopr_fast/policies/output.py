@@ -64,8 +64,12 @@ class Output:
     def log_prob(self, actions: Tensor) -> Tensor:
         """(N,): log density of actions (N, dim_a), or log probability of one-hot ones, by the density."""
         density = self.density()
-        # A user's distribution of N numbers has no dimension of width 1.
-        log_prob = density.log_prob(actions[:, 0] if self.is_flat else actions)
+        if self.is_flat:
+            actions = actions[:, 0]
+        log_prob = density.log_prob(actions)
+        if self.distribution is not None:
+            # Outside its support a formula may give any number.
+            log_prob = log_prob.masked_fill(~_is_supported(density, actions), -math.inf)
         return log_prob.sum(1) if log_prob.dim() == 2 else log_prob
 
     def sample(self, seed: int) -> Tensor:
@@ -85,9 +89,18 @@ def one_hot(indices: Tensor, width: int) -> Tensor:
     return torch.nn.functional.one_hot(indices.long(), width).float()
 
 
+def _is_supported(distribution: dist.Distribution, actions: Tensor) -> Tensor:
+    """Of the shape of the log-probability: whether actions may be drawn, True where the support is not known."""
+    try:
+        return distribution.support.check(actions)
+    except NotImplementedError:
+        return torch.ones((), dtype=torch.bool, device="cpu")
+
+
 def on_cpu(distribution: dist.Distribution) -> dist.Distribution:
-    """The same distribution, its parameters and those of its parts on the CPU."""
+    """The same distribution, its parameters and those of its parts on the CPU, that checks no values."""
     moved = copy.copy(distribution)
+    moved._validate_args = False
     for name, part in vars(moved).items():
         if isinstance(part, Tensor):
             vars(moved)[name] = part.cpu()

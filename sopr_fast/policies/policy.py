@@ -64,7 +64,7 @@ class Policy(ABC):
         return output.sample(int(torch.randint(2**62, (), generator=generator, device="cpu")))
 
     def log_prob(self, states: Tensor, actions: Tensor, source: Tensor | None = None) -> Tensor:
-        """(N,): log density of actions (N, dim_a), or log probability of one-hot ones.
+        """(N,): log density of actions (N, dim_a), or log probability of one-hot ones; -inf outside the support.
 
         Raises:
             ValueError: the policy is deterministic and so has no density.
