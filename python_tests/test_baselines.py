@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -44,6 +45,57 @@ def test_torch_s_default_dtype_changes_no_bit(method, std, log, set_default_dtyp
     expected = method.estimate(gains(std=std), log, **quiet).values
     set_default_dtype(torch.bfloat16)
     assert np.array_equal(method.estimate(gains(std=std), log, **quiet).values, expected)
+
+
+TORCH_MODES = {
+    "device": lambda: torch.device("meta"),  # in whose place any other default device may stand
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+}
+
+
+@each_method
+@pytest.mark.parametrize("mode", TORCH_MODES.values(), ids=TORCH_MODES)
+def test_torch_s_modes_change_no_bit(method, mode, log):
+    expected = method.estimate(gains(std=0.3), log, **quiet).values
+    with mode():
+        assert np.array_equal(method.estimate(gains(std=0.3), log, **quiet).values, expected)
+
+
+@pytest.mark.parametrize("mode", TORCH_MODES.values(), ids=TORCH_MODES)
+def test_torch_s_modes_change_no_bit_of_a_critic_or_the_nearest_policy(mode, log):
+    def measure():
+        critic = BehaviourQ(**SMALL).fit(log, **quiet)
+        nearest = NearestPolicy(gains(4), range(4)).estimate(gains(3), log)
+        return critic(log.states, log.actions), nearest.diagnostics["distances"]
+
+    expected = measure()
+    with mode():
+        for found, wanted in zip(measure(), expected, strict=True):
+            assert np.array_equal(found, wanted)
+
+
+@each_method
+@pytest.mark.parametrize("wrong", ["nonsense", "cuda:77"])
+def test_a_device_that_torch_has_not_is_refused_before_the_log_is_read(method, wrong):
+    with pytest.raises(ValueError, match=f"device is '{wrong}'"):
+        method.estimate(gains(), None, device=wrong, **quiet)
+
+
+@each_method
+def test_estimates_can_be_pickled_without_what_training_alone_needs(method, log):
+    found = method.estimate(gains(), log, **quiet)
+    again = pickle.loads(pickle.dumps(found))
+    np.testing.assert_array_equal(again.values, found.values)
+    if "ratios" in found.diagnostics:
+        rows = [0, 5]
+        np.testing.assert_array_equal(again.diagnostics["ratios"](rows), found.diagnostics["ratios"](rows))
+    if "critic" in found.diagnostics:
+        longer = Linear.small().log(np.array([0.0, -0.3]), 0.5, 500, 10, seed=0)
+        critics = (estimates.diagnostics["critic"] for estimates in (found, method.estimate(gains(), longer, **quiet)))
+        sizes = [len(pickle.dumps(critic)) for critic in critics]
+        assert abs(sizes[1] - sizes[0]) < 100
 
 
 @each_method
@@ -137,7 +189,7 @@ def test_draws_of_actions_are_the_policies_own(memory):
         Linear.small().log(np.array([0.0, -0.3]), 0.5, 40, 50, seed=0),
     )
     actions = PolicyActions(found, layout, log, draws=3, memory=memory, progress=False)
-    drawn = np.stack([actions(torch.arange(2000), draw) for draw in range(3)])[..., 0] * log.action_scale
+    drawn = np.stack([actions(torch.arange(2000), draw) for draw in range(3)])[..., 0] * log.units.action_scale
     means = np.stack([policy(log.transitions.states)[:, 0] for policy in gains().values()])
     noise = (drawn - means) / 0.3  # (draws, P, B)
     np.testing.assert_allclose(noise.mean(2), 0, atol=4 / math.sqrt(2000))
@@ -161,7 +213,7 @@ def test_acting_everywhere_holds_few_actions_beside_the_table(monkeypatch):
     actions = PolicyActions(*prepared, progress=False)(torch.arange(40400))
     assert max(part.numel() for part in held) < actions.numel() / 2
     log = prepared[2]
-    expected = np.stack([policy(log.raw_states.numpy()) for policy in gains().values()]) / log.action_scale
+    expected = np.stack([policy(log.raw_states.numpy()) for policy in gains().values()]) / log.units.action_scale
     np.testing.assert_allclose(actions, expected, atol=1e-6)
 
 

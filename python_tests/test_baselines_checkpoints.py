@@ -45,6 +45,14 @@ def test_resumed_run_ends_the_same(method, log, tmp_path, monkeypatch):
         method.estimate(gains(), log, seed=1, checkpoint=path, **quiet)
 
 
+def test_a_checkpoint_serves_for_the_other_start(log, tmp_path, monkeypatch):
+    path = tmp_path / "run.safetensors"
+    initial = FQE(**SMALL).estimate(gains(), log, checkpoint=path, **quiet)
+    monkeypatch.setattr(learning.Batches, "__call__", None)
+    data = FQE(**SMALL, start="data").estimate(gains(), log, checkpoint=path, **quiet)
+    np.testing.assert_array_equal(data.values, initial.diagnostics["data"])
+
+
 @each_method
 def test_a_checkpoint_that_cannot_be_used_fails_before_long_work(method, log, tmp_path, monkeypatch):
     def acts_on_a_few(states):

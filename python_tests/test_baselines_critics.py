@@ -6,6 +6,7 @@ import torch
 from estimators import SMALL, gains, loud, quiet, small_log, two_states, unwarned
 
 from sopr_fast.baselines import FQE, BehaviourQ, UncertainEstimateWarning, critics
+from sopr_fast.baselines.log import Log
 
 pytestmark = unwarned
 
@@ -34,7 +35,7 @@ def test_critics_evaluate_as_many_rows_at_once_as_their_chunk(log, monkeypatch):
         asked = []
 
         class Actions:
-            policies, draws = [None] * 3, 1
+            policies, draws, log = [None] * 3, 1, Log(small_log())
 
             def __call__(self, rows, draw, asked=asked):
                 asked.append(len(rows))

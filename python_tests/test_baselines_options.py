@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def test_errors_come_before_long_work(log):
         *((DualDICE, {"exponent": value}) for value in (1.0, math.inf)),
         *((ImportanceWeighting, {name: 0}) for name in ("updates", "components", "noise", "learning_rate")),
         (ImportanceWeighting, {"bootstraps": -1}),
-        *((ImportanceWeighting, {"clip": clip}) for clip in ((1, 0), 2.0, (1, 2, 3))),
+        *((ImportanceWeighting, {"clip": clip}) for clip in ((1, 0), 2.0, (1, 2, 3), ("a", "b"), (None, 2))),
         *((ModelBased, {name: 0}) for name in ("updates", "ensemble", "rollouts", "learning_rate", "horizon")),
         (ModelBased, {"horizon": -3}),
         (lambda **options: NearestPolicy(gains(), [0, 1, 2], **options), {"rows": 0}),
@@ -67,6 +68,6 @@ def test_options_of_numpy_are_as_those_of_python(method, log, tmp_path):
     numbers = {key: np.array(value)[()] for key, value in vars(method).items() if type(value) in (int, float)}
     other = replace(method, **numbers, hidden=[np.int64(width) for width in method.hidden])
     expected = method.estimate(gains(std=0.3), log, seed=3, checkpoint=path, **quiet).values
-    run = {"seed": np.int64(3), "discount": np.float64(0.9), "progress": False}
+    run = {"seed": np.int64(3), "discount": Fraction(9, 10), "progress": False}
     np.testing.assert_array_equal(other.estimate(gains(std=0.3), log, **run).values, expected)
     np.testing.assert_array_equal(other.estimate(gains(std=0.3), log, checkpoint=path, **run).values, expected)

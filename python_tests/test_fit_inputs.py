@@ -84,6 +84,16 @@ def with_nan(actions):
         ({"validation": ladder([0.3])}, TypeError, "validation must be a pair"),
         ({"validation": (ladder([0.3]), [0.3])}, ValueError, "at least two validation policies"),
         ({"validation": (ladder([0.3, 0.4]), [1, 1])}, ValueError, "validation policies are equal"),
+        (
+            {
+                "validation": (ladder([0.3, 0.4]), [1, 1.1]),
+                "config": dataclasses.replace(QUICK, tie_margin=0.2, validation_metric="loss"),
+            },
+            ValueError,
+            "validation policies are equal, or within tie_margin",
+        ),
+        ({"features": dict.fromkeys(ladder(GAINS), 1e39)}, ValueError, "features of policy 'gain-.*' .* too large"),
+        ({"critic": 3}, TypeError, "critic must be callable"),
         *(
             (
                 {"validation": (ladder([0.3, 0.4]), [1, 1e300]), "config": dataclasses.replace(QUICK, loss=loss)},
@@ -245,10 +255,11 @@ def test_numpy_seeds_are_as_good(tmp_path):
     assert (tmp_path / "expected").read_bytes() == (tmp_path / "found").read_bytes()
 
 
-def test_columns_on_disk_train_the_same_model(monkeypatch):
-    expected = fit().model.state_dict()
+@pytest.mark.parametrize("critic", [None, lambda states, actions: actions[:, 0] * states[:, 1]], ids=["", "critic"])
+def test_columns_on_disk_train_the_same_model(monkeypatch, critic):
+    expected = fit(critic=critic).model.state_dict()
     monkeypatch.setattr("sopr_fast.columns._MEMORY_BYTES", 0)
-    found = fit().model.state_dict()
+    found = fit(critic=critic).model.state_dict()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 

@@ -132,7 +132,9 @@ def test_foreign_candidates_are_named(ranker, candidates):
     odd = {"odd": lambda states: -np.sign(states[:, :2])}
     with pytest.warns(ForeignPolicyWarning, match=r"'odd' \(.*exceeds") as caught:
         ranking = ranker.rank(candidates | odd, log())
+        sopr_fast.rank(candidates | odd, log(), model=ranker)
     assert "gain" not in str(caught[0].message)
+    assert [warning.filename for warning in caught] == [__file__] * 2
     limit, distance = ranking.distance_limit, ranking.distances[3]
     assert distance > limit and "foreign" in ranking.table()
     known = ranker.training_policies

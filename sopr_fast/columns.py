@@ -19,27 +19,28 @@ _TILE_BYTES = 256 << 20
 
 
 def collect_all(
-    policies: list[Policy], drawn: Drawing | Subsets, layout: Layout, *, batch_size: int, progress: bool
+    policies: list[Policy],
+    drawn: Drawing | Subsets,
+    layout: Layout,
+    *,
+    more: int = 0,
+    batch_size: int,
+    progress: bool,
 ) -> Tensor:
-    """Columns (P, U, dim_c) of every policy, on disk where they are more than 1 GiB.
+    """Columns (P, U, dim_c + `more`) of every policy, the last ones left to fill; on disk if they take over 1 GiB.
 
     Raises:
         OSError: the disk has no room for them.
         ValueError, RuntimeError: as `collect`.
     """
-    shape = (len(policies), len(drawn.states), layout.width)
-    at_once = len(policies)
-    columns = None
+    shape = (len(policies), len(drawn.states), layout.width + more)
     if 4 * np.prod(shape) > _MEMORY_BYTES:
         columns = _on_disk(shape)
-        at_once = max(1, _MEMORY_BYTES // (4 * shape[1] * shape[2]))
+    else:
+        columns = torch.empty(shape, dtype=torch.float32, device="cpu")
+    out = columns[..., : layout.width]
     with progress_bar(len(policies), "acting", "policy", show=progress) as bar:
-        for first in range(0, len(policies), at_once):
-            tile = policies[first : first + at_once]
-            found = collect(tile, drawn.states, drawn.source, layout, batch_size=batch_size, progress=bar.update)
-            if columns is None:
-                return found
-            columns[first : first + at_once] = found
+        collect(policies, drawn.states, drawn.source, layout, batch_size=batch_size, progress=bar.update, out=out)
     return columns
 
 

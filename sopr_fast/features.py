@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .checks import TOO_LARGE
 from .policies import Layout
 
 _ROWS = 1 << 16  # (state, action) rows shown to a critic at once
@@ -19,7 +20,8 @@ def read_features(features: Mapping[str, Any], names: Sequence[str]) -> Tensor:
     """(P, F) float32 of the named policies, from a mapping of policy name to a number or F numbers.
 
     Raises:
-        TypeError, ValueError: no mapping, a policy without features, another number of them, or not finite (whose).
+        TypeError, ValueError: no mapping; names the policy without features, or whose are of another number, not finite
+            or too large.
     """
     if not isinstance(features, Mapping):
         raise TypeError(f"features must map policy names to numbers, got {type(features).__name__}")
@@ -34,10 +36,39 @@ def read_features(features: Mapping[str, Any], names: Sequence[str]) -> Tensor:
         if row.ndim != 1 or (rows and len(row) != len(rows[0])):
             expected = f"({len(rows[0])},) as policy {names[0]!r}" if rows else "(F,)"
             raise ValueError(f"features of policy {name!r} have shape {row.shape}, expected {expected}")
-        if not np.isfinite(row).all():
-            raise ValueError(f"features of policy {name!r} are not finite: {row.tolist()}")
+        if not (np.abs(row) < TOO_LARGE).all():
+            raise ValueError(
+                f"features of policy {name!r} are not finite, or too large to reckon with (limit {TOO_LARGE:g}): "
+                f"{row.tolist()}"
+            )
         rows.append(row)
     return torch.from_numpy(np.stack(rows)).float()
+
+
+def check_critic(critic: Callable[[Tensor, Tensor], Any] | None) -> None:
+    """Raises TypeError for what cannot be called."""
+    if critic is not None and not callable(critic):
+        raise TypeError(f"critic must be callable on (states, actions), got {type(critic).__name__}")
+
+
+def critic_values(critic: Callable[[Tensor, Tensor], Any], states: Tensor, actions: Tensor) -> Tensor:
+    """(N, C) float32 of actions (N, dim_a).
+
+    Raises:
+        ValueError: the critic returns another shape, or values that are not finite.
+    """
+    parts = []
+    for first in range(0, len(states), _ROWS):
+        rows = slice(first, first + _ROWS)
+        values = torch.as_tensor(critic(states[rows], actions[rows]), dtype=torch.float32, device="cpu").detach()
+        count = len(states[rows])
+        if values.dim() not in (1, 2) or values.shape[-1] != count:
+            raise ValueError(f"the critic returned shape {tuple(values.shape)}, expected ({count},) or (C, {count})")
+        values = values.reshape(-1, count)
+        if not values.isfinite().all():
+            raise ValueError("the critic returned values that are not finite")
+        parts.append(values.T)
+    return torch.cat(parts)
 
 
 @dataclass(frozen=True)
@@ -55,46 +86,36 @@ class CriticColumns:
     scale: Tensor
 
     @classmethod
-    def fitted(cls, critic: Callable[[Tensor, Tensor], Any], states: Tensor, columns: Tensor, layout: Layout):
-        """With mean and scale of the values at columns (M, U, dim_c).
+    def fill(
+        cls, critic: Callable[[Tensor, Tensor], Any], states: Tensor, columns: Tensor, layout: Layout, training: int
+    ) -> CriticColumns:
+        """Writes standardised values of all policies to the last C of the columns (P, U, dim_c + C).
+
+        Args:
+            training: how many policies, the first ones, give mean and scale.
 
         Raises:
-            TypeError: critic is not callable.
-            ValueError: see `values`.
+            ValueError: see `critic_values`.
         """
-        if not callable(critic):
-            raise TypeError(f"critic must be callable on (states, actions), got {type(critic).__name__}")
-        zero, one = torch.tensor([[0.0], [1.0]], dtype=torch.float32, device="cpu")
-        unscaled = cls(critic, zero, one)
-        values = unscaled.values(states, columns, layout).double()
-        scale = values.std((0, 1), correction=0)
-        return replace(unscaled, mean=values.mean((0, 1)).float(), scale=torch.where(scale > 0, scale, 1.0).float())
-
-    def values(self, states: Tensor, columns: Tensor, layout: Layout) -> Tensor:
-        """(P, U, C) standardised values of the actions in columns (P, U, dim_c).
-
-        Raises:
-            ValueError: the critic returns another shape, or values that are not finite.
-        """
-        found = []
-        for policy in columns:
-            parts = []
-            for first in range(0, len(states), _ROWS):
-                rows = slice(first, first + _ROWS)
-                values = self.critic(states[rows], policy[rows, : layout.action_dim])
-                values = torch.as_tensor(values, dtype=torch.float32, device="cpu").detach()
-                if values.dim() not in (1, 2) or values.shape[-1] != len(states[rows]):
-                    count = len(states[rows])
-                    raise ValueError(
-                        f"the critic returned shape {tuple(values.shape)}, expected ({count},) or (C, {count})"
-                    )
-                values = values.reshape(-1, values.shape[-1])
-                if not values.isfinite().all():
-                    raise ValueError("the critic returned values that are not finite")
-                parts.append(values.T)
-            found.append(torch.cat(parts))
-        return (torch.stack(found) - self.mean) / self.scale
+        values = columns[..., layout.width :]
+        for into, policy in zip(values, columns, strict=True):
+            into.copy_(critic_values(critic, states, policy[:, : layout.action_dim]))
+        mean = torch.stack([each.double().mean(0) for each in values[:training]]).mean(0)
+        variance = torch.stack([(each.double() - mean).square().mean(0) for each in values[:training]]).mean(0)
+        scale = torch.where(variance > 0, variance.sqrt(), 1.0).float()
+        filled = cls(critic, mean.float(), scale)
+        values.sub_(filled.mean).div_(filled.scale)
+        return filled
 
     def append(self, states: Tensor, columns: Tensor, layout: Layout) -> Tensor:
-        """(P, U, dim_c + C): the columns with the standardised values behind."""
-        return torch.cat([columns, self.values(states, columns, layout)], 2)
+        """(P, U, dim_c + C): the columns with the standardised values behind.
+
+        Raises:
+            ValueError: see `critic_values`, or another C.
+        """
+        values = [critic_values(self.critic, states, policy[:, : layout.action_dim]) for policy in columns]
+        if values[0].shape[1] != len(self.mean):
+            raise ValueError(
+                f"the critic returned {values[0].shape[1]} values a row, the model was trained with {len(self.mean)}"
+            )
+        return torch.cat([columns, (torch.stack(values) - self.mean) / self.scale], 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -16,20 +15,22 @@ from .columns import collect_all
 from .config import Config
 from .data.states import as_states
 from .devices import check_device
-from .features import CriticColumns
+from .features import CriticColumns, check_critic, critic_values
 from .files import check_checkpoint
 from .known import Group, Known, read_known
 from .model import ScoringModel
-from .policies import Layout, check_fit, probe
+from .policies import Layout, Policy, check_fit, collect, probe
 from .ranker import Ranker
 from .scoring import score_grid
 from .subsets import Drawing, Subsets
 from .timing import Timings
 from .training import CHECKPOINT, DATA, Examples, train
 from .training_policies import TrainingPolicies
+from .warn import warn
 
 _SAMPLED_STATES = 1024
 _SCORED_SUBSETS = 5
+_ASKED_OF_CRITIC = 13
 
 
 @torch.inference_mode(False)  # with gradients as well, whatever the caller's mode
@@ -94,6 +95,7 @@ def fit(
     config = config or Config()
     seed = check_integer("seed", seed, 0)
     keep_subsets = check_integer("keep_subsets", keep_subsets, 0)
+    check_critic(critic)
     device = check_device(device)
     begun = check_checkpoint(checkpoint, CHECKPOINT)
     if states is None:
@@ -108,13 +110,14 @@ def fit(
         remedy = ": choose fewer with Config(subset_size=..., clusters=...)"
         drawing = Drawing.draw(log, config.subsets, size=config.subset_size, seed=seed, remedy=remedy)
     with timings.stage("policies"):
-        acted = _act(known, drawing, critic, batch_size, progress)
+        acted, columns = _act(known, drawing, critic, batch_size, progress)
     with timings.stage("clustering"):
         subsets = drawing.cluster_as(config, device, progress=progress)
     with timings.stage("training"):
-        count = len(known.training)
-        trained = _examples(known.training, acted.columns[:count], device)
-        validated = known.validation and _examples(known.validation, acted.columns[count:], device)
+        data = _data_fingerprint(known, drawing, columns)
+        columns, count = columns.to(device), len(known.training)
+        trained = _examples(known.training, columns[:count])
+        validated = known.validation and _examples(known.validation, columns[count:])
         model, history = train(
             subsets,
             trained,
@@ -122,7 +125,7 @@ def fit(
             config=config,
             seed=seed,
             checkpoint=checkpoint,
-            fingerprints=[run, _data_fingerprint(known, drawing, acted.columns)],
+            fingerprints=[run, data],
             progress=progress,
         )
     scores = _mean_scores(model, subsets, trained)
@@ -151,16 +154,14 @@ def fit(
 
 
 class _Acted(NamedTuple):
-    """What the policies do in the drawn states.
+    """What the policies do in the drawn states, but for the columns.
 
     Attributes:
-        columns: (M + V, U, dim_c + C) of the training policies, then of those for validation, C by the critic.
         sample: (R,) indices of states that the ranker remembers.
         remembered: (M, R, dim_c) what the training policies do in them.
     """
 
     layout: Layout
-    columns: Tensor
     critic_columns: CriticColumns | None
     sample: Tensor
     remembered: Tensor
@@ -172,30 +173,40 @@ def _act(
     critic: Callable[[Tensor, Tensor], Any] | None,
     batch_size: int,
     progress: bool,
-) -> _Acted:
-    states, source, count = drawing.states, drawing.source, len(known.training)
-    layout = probe(known.training.policies, states, source, batch_size=batch_size)
+) -> tuple[_Acted, Tensor]:
+    """Also the columns (M + V, U, dim_c + C) of training, then of validation policies, the last C by the critic."""
+    states, source, training = drawing.states, drawing.source, known.training.policies
+    layout = probe(training, states, source, batch_size=batch_size)
     if known.validation:
         check_fit(known.validation.policies, states, source, layout, batch_size=batch_size)
-    columns = collect_all(known.policies, drawing, layout, batch_size=batch_size, progress=progress)
+    values = 0 if critic is None else _count_values(critic, training[0], drawing, layout, batch_size)
+    columns = collect_all(known.policies, drawing, layout, more=values, batch_size=batch_size, progress=progress)
     sample = _spread(len(states), _SAMPLED_STATES)
-    remembered = columns[:count, sample].contiguous()
+    remembered = columns[: len(training), sample, : layout.width].contiguous()
     if (remembered == remembered[0]).all():
-        warnings.warn(
+        warn(
             "all training policies act alike: nothing in their actions orders them, and there is no measure of how "
-            "unlike them a candidate acts",
-            stacklevel=4,
+            "unlike them a candidate acts"
         )
     critic_columns = None
     if critic is not None:
-        critic_columns = CriticColumns.fitted(critic, states, columns[:count], layout)
-        columns = critic_columns.append(states, columns, layout)
-    return _Acted(layout, columns, critic_columns, sample, remembered)
+        critic_columns = CriticColumns.fill(critic, states, columns, layout, len(training))
+    return _Acted(layout, critic_columns, sample, remembered), columns
 
 
-def _examples(group: Group, columns: Tensor, device: torch.device) -> Examples:
-    features = None if group.features is None else group.features.to(device)
-    return Examples(columns.to(device), features, group.labels, group.objective)
+def _count_values(
+    critic: Callable[[Tensor, Tensor], Any], policy: Policy, drawing: Drawing, layout: Layout, batch_size: int
+) -> int:
+    """C, by asking a critic about a few states before long work."""
+    few = slice(min(_ASKED_OF_CRITIC, batch_size))
+    states, source = drawing.states[few], drawing.source[few]
+    actions = collect([policy], states, source, layout, batch_size=batch_size)[0, :, : layout.action_dim]
+    return critic_values(critic, states, actions).shape[1]
+
+
+def _examples(group: Group, columns: Tensor) -> Examples:
+    features = None if group.features is None else group.features.to(columns.device)
+    return Examples(columns, features, group.labels, group.objective)
 
 
 def _spread(count: int, most: int) -> Tensor:

@@ -83,7 +83,7 @@ def read_known(
     if preferences is None:
         labels = _read_returns(returns, names, config)
         if config.loss != "pairwise":
-            mean, scale = _spread(labels, config)
+            mean, scale = _mean_and_deviation(labels, config)
         objective = Objective.from_returns(config, labels, mean, scale)
     elif returns is not None:
         raise ValueError("give returns or preferences, not both")
@@ -106,8 +106,7 @@ def _read_returns(returns: Any, names: list[str], config: Config) -> np.ndarray:
     return found
 
 
-def _spread(returns: np.ndarray, config: Config) -> tuple[float, float]:
-    """Mean and standard deviation."""
+def _mean_and_deviation(returns: np.ndarray, config: Config) -> tuple[float, float]:
     with np.errstate(over="ignore", invalid="ignore"):
         mean, scale = float(returns.mean()), float(returns.std())
     if not 0 < scale < np.inf:
@@ -129,9 +128,13 @@ def _read_validation(
     if len(policies) < 2:
         raise ValueError(f"at least two validation policies are needed, got {len(policies)}")
     returns = check_returns(returns, [policy.name for policy in policies])
-    if returns.max() == returns.min():
-        raise ValueError("the returns of all validation policies are equal: they cannot choose between weights")
-    with np.errstate(over="ignore"):
+    margin = config.tie_margin if config.validation_metric == "loss" else 0.0
+    if returns.max() - returns.min() <= margin:
+        within = ", or within tie_margin" if margin else ""
+        raise ValueError(
+            f"the returns of all validation policies are equal{within}: they cannot choose between weights"
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
         objective = Objective.from_returns(config, returns, mean, scale)
     if not np.isfinite([objective.flat, objective.floor]).all():
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What training minimises."""
+"""A loss as training watches it: beside the marks of equal and of perfect scores."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,7 @@ from .config import Config
 from .data.states import as_states, has_rows
 from .data.stored import StoredStates
 from .devices import check_device
-from .features import CriticColumns, read_features
+from .features import CriticColumns, check_critic, read_features
 from .files import by_prefix, load_tensors, save_tensors
 from .model import ScoringModel
 from .policies import ArrayPolicy, Layout, Policy, as_policies
@@ -30,6 +29,7 @@ from .scoring import score_grid
 from .subsets import Drawing, Subsets
 from .timing import Timings
 from .training_policies import TrainingPolicies
+from .warn import warn
 
 _FORMAT = 2
 _COMPARABLE = "arrays of actions have one on the log of the training and on the subsets kept with the model alone"
@@ -300,6 +300,7 @@ class Ranker:
         return found
 
     def _check_critic(self, critic: Callable[[Tensor, Tensor], Any] | None) -> CriticColumns | None:
+        check_critic(critic)
         columns = self.critic_columns
         if columns is None:
             if critic is not None:
@@ -327,23 +328,21 @@ def _warn_of_foreign(ranking: Ranking) -> None:
     foreign = np.flatnonzero(ranking.distances > ranking.distance_limit)
     if len(foreign):
         listed = _listed([f"{ranking.names[i]!r} ({ranking.distances[i]:.3g})" for i in foreign])
-        warnings.warn(
+        warn(
             f"unlike any training policy: {listed}; their mean squared action distance to the nearest one "
             f"exceeds {ranking.distance_limit:.3g}, twice the upper quartile of those among the "
             "training policies. Their scores are extrapolations",
             ForeignPolicyWarning,
-            stacklevel=3,
         )
 
 
 def _warn_of_unknown(ranking: Ranking) -> None:
     unknown = np.flatnonzero(np.isnan(ranking.distances))
     if len(unknown):
-        warnings.warn(
+        warn(
             f"unknown distance to the training policies: {_listed([repr(ranking.names[i]) for i in unknown])}; "
             f"{_COMPARABLE}. Their scores may be extrapolations, and are not drawn to known ones",
             ForeignPolicyWarning,
-            stacklevel=3,
         )
 
 

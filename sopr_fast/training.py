@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from .objective import Objective
 from .progress import progress_bar
 from .scoring import score_grid
 from .subsets import Subsets
+from .warn import warn
 
 CHECKPOINT = "training checkpoint"  # the kind of its files
 DATA = "returns, states, features"  # that tell its runs apart
@@ -210,12 +210,11 @@ class _Trainer:
         return grid[:, 0].cpu()
 
     def restart(self) -> None:
-        warnings.warn(
+        warn(
             f"training collapsed: after {self.at.step} steps it does no better than equal scores for all (loss "
             f"{self.at.history['loss'][-1]:.3f}, theirs {self.objective.flat:.3f}); starting afresh with "
             f"{_RESTART_RATE} times the learning rate",
             CollapsedTrainingWarning,
-            stacklevel=5,
         )
         self.at = Progress(attempt=self.at.attempt + 1)
         self._initialise()
@@ -226,11 +225,10 @@ class _Trainer:
         # A run that collapsed late may have kept weights from before.
         collapsed = self.collapsed() and self._is_flat(self.objective.loss(self._first_scores()).item())
         if collapsed:
-            warnings.warn(
+            warn(
                 "training collapsed: all policies score alike, and a ranking by this model means nothing; a lower "
                 "learning_rate, more warmup_steps or another seed may help",
                 CollapsedTrainingWarning,
-                stacklevel=5,
             )
         history = {
             **self.at.history,

@@ -4,7 +4,6 @@ from .behaviour_q import BehaviourQ
 from .critics import Critic
 from .dual_dice import DualDICE
 from .estimates import Estimates, UncertainEstimateWarning
-from .estimator import Estimator
 from .fqe import FQE
 from .importance_weighting import ImportanceWeighting
 from .model_based import ModelBased
@@ -16,7 +15,6 @@ __all__ = [
     "Critic",
     "DualDICE",
     "Estimates",
-    "Estimator",
     "ImportanceWeighting",
     "ModelBased",
     "NearestPolicy",

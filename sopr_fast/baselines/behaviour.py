@@ -55,7 +55,7 @@ class BehaviourPolicy(Learner):
             units = -torch.log1p(-actions.square()).sum(1)
             actions = actions.atanh()
         else:
-            units = -float(np.log(log.action_scale).sum())
+            units = -float(np.log(log.units.action_scale).sum())
         weight, mean, log_std = out.split(
             [self.components, self.components * log.action_dim, self.components * log.action_dim], 1
         )

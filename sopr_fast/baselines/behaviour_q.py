@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..data import load
+from ..devices import check_device, without_autocast
 from .coverage import uncovered
 from .critics import Critic, CriticLearner, target_rate
 from .estimator import Estimator, Problem
@@ -64,13 +65,14 @@ class BehaviourQ(Estimator):
             TypeError, ValueError, OSError: names the row, option or file at fault, or the checkpoint is another run's.
             FloatingPointError: training diverged.
         """
-        check_option("discount", discount)
-        seed = check_option("seed", seed)
-        log = Log(load(transitions), action_count=action_count, device=device)
-        return self._fit(log, discount, seed, checkpoint, progress)[0]
+        discount, seed = check_option("discount", discount), check_option("seed", seed)
+        log = Log(load(transitions), action_count=action_count, device=check_device(device))
+        with torch.inference_mode(False), without_autocast(log.device):
+            return self._fit(log, discount, seed, checkpoint, progress)[0]
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
         log = problem.log
+        _check_followed(log)
         actions = problem.actions(draws=self.draws, memory=0)
         with problem.timings.stage("coverage"):
             outside = uncovered(actions, log, progress=problem.progress)
@@ -92,8 +94,7 @@ class BehaviourQ(Estimator):
         progress: bool,
         watched: PolicyActions | None = None,
     ) -> tuple[Critic, dict[str, list]]:
-        if not log.followed.any():
-            raise ValueError("transitions: no row is followed by the next one, so no next action is known")
+        _check_followed(log)
         last = log.count - 1
         learner = CriticLearner(
             log,
@@ -106,7 +107,7 @@ class BehaviourQ(Estimator):
             target_rate=target_rate(self.target_rate, self.updates, discount),
             seed=seed,
         )
-        critic = Critic(learner.target, learner.scale, log)
+        critic = Critic(learner.target, learner.scale, log.units)
         few = log.evaluated_rows(1024)
         curve = learn(
             learner,
@@ -118,3 +119,8 @@ class BehaviourQ(Estimator):
             progress=progress,
         )
         return critic, curve
+
+
+def _check_followed(log: Log) -> None:
+    if not log.followed.any():
+        raise ValueError("transitions: no row is followed by the next one, so no next action is known")

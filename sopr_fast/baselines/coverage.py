@@ -33,7 +33,6 @@ def uncovered(actions: PolicyActions, log: Log, *, progress: bool) -> np.ndarray
         {actions.policies[i].name: f"{shares[i]:.0%}" for i in np.flatnonzero(shares > _MOST_UNCOVERED)},
         "the log hardly covers {}: in that share of its states they act unlike anything logged nearby, so a critic's "
         "values of them are extrapolated",
-        stacklevel=5,
     )
     return shares
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,9 +11,10 @@ import torch
 from torch import Tensor
 
 from ..progress import progress_bar
+from ..warn import warn
 from .estimates import UncertainEstimateWarning
 from .learning import Batches, Learner, mean_of_known
-from .log import Log, PolicyActions
+from .log import Log, PolicyActions, Units
 from .networks import ActionValue
 
 _CHUNK = 1 << 16  # (state, action) rows evaluated at a time
@@ -86,7 +86,7 @@ def lag(updates: int, rate: float, discount: float) -> float:
     left = math.exp(-updates * rate * (1 - discount))
     if left > 0.1:
         text = f"{left:.0%} of the way to the values is left after {updates} updates, unless episodes are short"
-        warnings.warn(f"{text}: take more, or a larger target_rate", UncertainEstimateWarning, stacklevel=4)
+        warn(f"{text}: take more, or a larger target_rate", UncertainEstimateWarning)
     return left
 
 
@@ -163,8 +163,8 @@ class CriticLearner(Learner):
 class Critic:
     """Learned action values (of the target networks, which average the last updates), in units of return."""
 
-    def __init__(self, value: ActionValue, scale: ValueScale, log: Log):
-        self.value, self.scale, self.log = value, scale, log
+    def __init__(self, value: ActionValue, scale: ValueScale, units: Units):
+        self.value, self.scale, self.units = value, scale, units
 
     @torch.no_grad()
     def __call__(self, states, actions) -> np.ndarray:
@@ -174,15 +174,16 @@ class Critic:
         Raises:
             ValueError: states or actions are not of these shapes.
         """
-        states, actions = (torch.as_tensor(x, dtype=torch.float32) for x in (states, actions))
-        for name, given, width in (("states", states, self.log.state_dim), ("actions", actions, self.log.action_dim)):
+        units, device = self.units, self.units.mean.device
+        states, actions = (torch.as_tensor(x, dtype=torch.float32, device=device) for x in (states, actions))
+        for name, given, width in (("states", states, units.state_dim), ("actions", actions, units.action_dim)):
             if given.shape != (len(states), width):
                 raise ValueError(f"{name} have shape {tuple(given.shape)}, expected ({len(states)}, {width})")
-        if not self.log.discrete:
-            actions = actions / torch.from_numpy(self.log.action_scale).to(actions.device)
-        size, device, found = max(64, _CHUNK // self.value.network.count), self.log.device, []
+        if not units.discrete:
+            actions = actions / torch.from_numpy(units.action_scale).to(device)
+        size, found = max(64, _CHUNK // self.value.network.count), []
         for s, a in zip(states.split(size), actions.split(size), strict=True):
-            found.append(self.value(self.log.normalise(s.to(device)), a.to(device)).double().cpu())
+            found.append(self.value(units.normalise(s), a).double().cpu())
         return self.scale.restore(torch.cat(found, 1)).numpy()
 
     def mean_values(self, actions: PolicyActions, rows: Tensor, *, progress: bool = False) -> np.ndarray:
@@ -213,7 +214,7 @@ class Critic:
         total: Tensor | float = 0.0
         with progress_bar(len(rows), "evaluating", "state", show=progress) as bar:
             for chunk in rows.split(max(64, _CHUNK // width)):
-                states = self.log.states(chunk)
+                states = actions.log.states(chunk)
                 for draw in range(actions.draws):
                     total = total + ask(states, actions(chunk, draw)).double().sum(1).cpu()
                 bar.update(len(chunk))

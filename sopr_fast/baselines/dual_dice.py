@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,11 +89,20 @@ class DualDICE(Estimator):
             "mass": mass,
             "curve": curve,
             "dropped_rows": actions.dropped_rows,
-            "ratios": lambda rows: (
-                learner.ratios(torch.as_tensor(rows)).cpu() / torch.from_numpy(mass)[:, None]
-            ).numpy(),
+            "ratios": partial(_normalised_ratios, learner.averaged, log, mass),
         }
         return values, None, diagnostics
+
+
+def _normalised_ratios(zeta: ActionValue, log: Log, mass: np.ndarray, rows: Any) -> np.ndarray:
+    """(P, B) of rows of the log."""
+    return _ratios(zeta, log, torch.as_tensor(rows, device=log.device)).cpu().numpy() / mass[:, None]
+
+
+@torch.no_grad()
+def _ratios(zeta: ActionValue, log: Log, rows: Tensor) -> Tensor:
+    """(P, B) float64, not normalised."""
+    return zeta(log.states(rows), log.actions[rows]).double()
 
 
 class DualDICELearner(Learner):
@@ -147,17 +157,12 @@ class DualDICELearner(Learner):
         self.averaged.network.move_toward(self.zeta.network, 1 / max(1, update - first + 1))
         return loss.detach()
 
-    @torch.no_grad()
-    def ratios(self, rows: Tensor) -> Tensor:
-        """(P, B) float64, not normalised."""
-        return self.averaged(self.log.states(rows), self.log.actions[rows]).double()
-
     def values(self, rows: Tensor, *, progress: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(P,) each: discounted return, mass, effective sample size."""
-        sums = torch.zeros(4, len(self.actions.policies), dtype=torch.float64)
+        sums = torch.zeros(4, len(self.actions.policies), dtype=torch.float64, device="cpu")
         with progress_bar(len(rows), "evaluating", "row", show=progress) as bar:
             for chunk in rows.split(max(64, _CHUNK // len(self.actions.policies))):
-                ratios = self.ratios(chunk).cpu()
+                ratios = _ratios(self.averaged, self.log, chunk).cpu()
                 rewards, terminals = (x[chunk].double().cpu() for x in (self.log.rewards, self.log.terminals))
                 positive = ratios.clamp(min=0)
                 sums[0] += ratios @ rewards

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..ranking import Ranking
+from ..warn import warn
 
 
 class UncertainEstimateWarning(UserWarning):
     """The log says too little about a policy: its estimate is hardly more than a guess."""
 
 
-def warn_of(said: dict[str, str], text: str, *, stacklevel: int = 4) -> None:
+def warn_of(said: dict[str, str], text: str) -> None:
     """Warns in `text` of the policies, {} in it, with what is said of each; of none, not at all."""
     if said:
         listed = ", ".join(f"{name!r} ({what})" for name, what in list(said.items())[:5])
         more = f" and {len(said) - 5} more" if len(said) > 5 else ""
-        warnings.warn(text.format(listed + more), UncertainEstimateWarning, stacklevel=stacklevel)
+        warn(text.format(listed + more), UncertainEstimateWarning)
 
 
 @dataclass(frozen=True, eq=False)

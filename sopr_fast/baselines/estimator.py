@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..devices import check_device, without_autocast
 from ..files import check_checkpoint
 from ..policies import Layout, Policy
 from ..timing import Timings
@@ -84,20 +85,23 @@ class Estimator(Options, ABC):
 
         Raises:
             FloatingPointError: training diverged.
-            ImportError: the extra that reads such files is not installed.
-            TypeError, ValueError, OSError: names the policy, row, option or file at fault, before long work.
+            ImportError, MemoryError: a file needs an extra, or more memory than is free.
+            TypeError, ValueError, RuntimeError, OSError: names the policy, row, option or file at fault, before long
+                work.
 
         Warns:
             UncertainEstimateWarning: the log says too little of a policy.
+            UserWarning: see `sopr_fast.data.load`.
         """
-        check_option("discount", discount)
-        seed = check_option("seed", seed)
+        discount, seed = check_option("discount", discount), check_option("seed", seed)
+        device = check_device(device)
         check_checkpoint(checkpoint, CHECKPOINT)
         timings = Timings()
-        with timings.stage("policies"):
-            found = read(policies, transitions, action_count=action_count, device=device)
-        problem = Problem(*found, discount, seed, checkpoint, progress, timings)
-        values, replicates, diagnostics = self._evaluate(problem)
+        with torch.inference_mode(False), without_autocast(device):  # with gradients, whatever the mode outside
+            with timings.stage("policies"):
+                found = read(policies, transitions, action_count=action_count, device=device)
+            problem = Problem(*found, discount, seed, checkpoint, progress, timings)
+            values, replicates, diagnostics = self._evaluate(problem)
         return Estimates(
             problem.names,
             values,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,7 @@ class FQE(Estimator):
                 target_rate=rate,
                 seed=seed,
             )
-            critic = Critic(learner.target, learner.scale, log)
+            critic = Critic(learner.target, learner.scale, log.units)
             initial = log.initial[:: len(log.initial) // 1024 + 1]
             curve = learn(
                 learner,
@@ -88,7 +88,7 @@ class FQE(Estimator):
                 description="FQE",
                 watch=lambda: critic.mean_values(actions, initial).mean(1).tolist(),
                 checkpoint=problem.checkpoint,
-                identity=lambda: (self, discount, seed, *actions.identity()),
+                identity=lambda: (replace(self, start="data"), discount, seed, *actions.identity()),
                 progress=problem.progress,
             )
         with problem.timings.stage("evaluation"):

@@ -20,6 +20,7 @@ from ..progress import progress_bar
 
 CHECKPOINT = "baseline checkpoint"  # the kind of such files
 _BLOCK = 64
+_RECORDS = 50
 
 
 class Batches:
@@ -77,7 +78,6 @@ def learn(
     *,
     description: str,
     watch: Callable[[], list[float]] | None = None,
-    records: int = 50,
     checkpoint: str | os.PathLike | None = None,
     identity: Callable[[], Iterable[Any]] = tuple,
     progress: bool = True,
@@ -104,7 +104,7 @@ def learn(
         _watch_on(history, watch)
     done = history["updates"][-1] if history["updates"] else 0
     spent = history["seconds"][-1] if history["seconds"] else 0.0
-    every, total = max(1, updates // records), 0.0
+    every, total = max(1, updates // _RECORDS), 0.0
     begun = saved = time.monotonic()
     with progress_bar(updates, description, "update", show=progress, initial=done) as bar:
         for update in range(done, updates):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,33 @@ _ROWS = 16384
 _EVALUATED_ROWS = 65536
 
 
+@dataclass(frozen=True)
+class Units:
+    """How states and actions of a log are brought to what networks read.
+
+    Attributes:
+        mean, scale: (dim_s,) float32 of the logged states, on the device of the networks.
+        action_scale: (dim_a,), the largest magnitude of each column of continuous actions, 1 where that is 0.
+        action_dim: of what networks read: of discrete actions their number.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    action_scale: np.ndarray
+    action_dim: int
+    discrete: bool
+
+    @property
+    def state_dim(self) -> int:
+        return len(self.mean)
+
+    def normalise(self, states: Tensor) -> Tensor:
+        return (states - self.mean) / self.scale
+
+    def denormalise(self, states: Tensor) -> Tensor:
+        return states * self.scale + self.mean
+
+
 class Log:
     """Transitions as tensors.
 
@@ -28,8 +56,7 @@ class Log:
         raw_states: (U, dim_s) float32 on the CPU.
         source: (U,) int64 on the CPU: the states' rows in the user's data; of a next state that no row follows, the row
             it comes after.
-        actions: (N, dim_a), continuous ones divided by `action_scale` (dim_a,), the largest magnitude of each column,
-            1 where that is 0.
+        actions: (N, dim_a), continuous ones divided by `units.action_scale`.
         rewards, terminals: (N,) float32, the latter 1 where the environment ended.
         next: (N,) int64 rows of the table.
         followed: (N,) bool on the CPU, where what comes next is a logged row, or nothing.
@@ -53,16 +80,16 @@ class Log:
         mean, scale = states.mean(0, dtype=np.float64), states.std(0, dtype=np.float64)
         self.state_scale = scale = np.where(scale > 1e-6, scale, 1.0)
         self._table = self.raw_states.to(self.device)
-        self._mean, self._scale = (torch.from_numpy(x).float().to(self.device) for x in (mean, scale))
-        self.action_scale = np.ones(transitions.actions.shape[1], np.float32)
-        self.discrete = action_count is not None
-        if self.discrete:
+        action_scale = np.ones(transitions.actions.shape[1], np.float32)
+        if action_count is not None:
             actions = _one_hot_actions(transitions.actions, action_count)
         else:
             largest = np.abs(transitions.actions).max(0)
-            self.action_scale = np.where(largest > 0, largest, 1).astype(np.float32)
-            actions = torch.from_numpy(transitions.actions / self.action_scale)
+            action_scale = np.where(largest > 0, largest, 1).astype(np.float32)
+            actions = torch.from_numpy(transitions.actions / action_scale)
         self.actions = actions.to(self.device)
+        mean, scale = (torch.from_numpy(x).float().to(self.device) for x in (mean, scale))
+        self.units = Units(mean, scale, action_scale, actions.shape[1], discrete=action_count is not None)
         self.rewards = torch.from_numpy(transitions.rewards).to(self.device)
         self.terminals = torch.from_numpy(transitions.terminals).float().to(self.device)
         self.next = torch.from_numpy(next_rows).to(self.device)
@@ -77,27 +104,25 @@ class Log:
 
     @property
     def state_dim(self) -> int:
-        return self._table.shape[1]
+        return self.units.state_dim
 
     @property
     def action_dim(self) -> int:
-        return self.actions.shape[1]
+        return self.units.action_dim
+
+    @property
+    def discrete(self) -> bool:
+        return self.units.discrete
 
     def states(self, rows: Tensor) -> Tensor:
         """Rows of the table, each column with mean 0 and standard deviation 1 over the logged states."""
-        return self.normalise(self._table[rows])
-
-    def normalise(self, states: Tensor) -> Tensor:
-        return (states - self._mean) / self._scale
-
-    def denormalise(self, states: Tensor) -> Tensor:
-        return states * self._scale + self._mean
+        return self.units.normalise(self._table[rows])
 
     def evaluated_rows(self, limit: int = _EVALUATED_ROWS) -> Tensor:
         """All logged rows, or `limit` evenly spaced ones."""
         if self.count <= limit:
             return torch.arange(self.count, device=self.device)
-        return torch.linspace(0, self.count - 1, limit, dtype=torch.float64).long().to(self.device)
+        return torch.linspace(0, self.count - 1, limit, dtype=torch.float64, device="cpu").long().to(self.device)
 
     def pools(self, usable: np.ndarray, members: int, seed: int) -> list[np.ndarray]:
         """For each of `members` the usable rows it learns from: all for one, else a bootstrap draw of episodes."""
@@ -180,12 +205,13 @@ class PolicyActions:
         if self.arrays.any() and not log.followed.any():
             raise ValueError("arrays of actions say nothing of the next states of these transitions")
         self._arrays, self._cut = (torch.from_numpy(x).to(log.device) for x in (self.arrays, ~log.followed))
-        self._scale = torch.from_numpy(log.action_scale)
+        self._scale = torch.from_numpy(log.units.action_scale)
         self._table = None
         shape = (self.draws, len(log.raw_states), len(self.policies), layout.action_dim)
         if 4 * np.prod(shape, dtype=np.float64) <= memory:
             with progress_bar(shape[1], "acting", "state", show=progress) as bar:
-                self._table = self._everywhere(torch.empty(shape, dtype=torch.float32), bar.update).to(log.device)
+                table = torch.empty(shape, dtype=torch.float32, device="cpu")
+                self._table = self._everywhere(table, bar.update).to(log.device)
 
     def identity(self) -> tuple[Any, ...]:
         """What tells these policies on this log from others, for `learning.learn`."""
@@ -215,7 +241,7 @@ class PolicyActions:
         if self.layout.kind == "gaussian":
             together = []
         policies = [self.policies[p] for p in together]
-        for rows in torch.arange(table.shape[1]).split(_ROWS):
+        for rows in torch.arange(table.shape[1], device="cpu").split(_ROWS):
             if together:
                 acted = collect(policies, self.log.raw_states[rows], self.log.source[rows], self.layout)
                 table[0, rows[:, None], together] = acted.transpose(0, 1) / self._scale

@@ -99,7 +99,7 @@ def _roll_out(model: Dynamics, problem: Problem, rollouts: int, horizon: int) ->
     """(P, M) values and (P,) shares of steps that were put back into the log's range."""
     log, members, count = problem.log, model.members, len(problem.policies)
     generator = torch.Generator().manual_seed(problem.seed)
-    order = torch.randperm(len(log.initial), generator=generator)
+    order = torch.randperm(len(log.initial), generator=generator, device="cpu")
     starts = order.repeat(-(-members * rollouts // len(order)))[: members * rollouts].view(members, 1, rollouts)
     states = log.states(log.initial[starts.expand(-1, count, -1).flatten(1).to(log.device)])  # (M, P * R, dim_s)
     values = torch.zeros(members, count * rollouts, dtype=torch.float64, device=log.device)
@@ -109,7 +109,8 @@ def _roll_out(model: Dynamics, problem: Problem, rollouts: int, horizon: int) ->
     with progress_bar(horizon, "rolling out", "step", show=problem.progress) as bar:
         for t in range(horizon):
             actions = _act(problem, states, generator)
-            noise = torch.randn(members, 1, rollouts, model.width, generator=generator, dtype=torch.float32)
+            noise_shape = members, 1, rollouts, model.width
+            noise = torch.randn(noise_shape, generator=generator, dtype=torch.float32, device="cpu")
             noise = noise.to(log.device).expand(-1, count, -1, -1).flatten(1, 2)
             states, rewards, ends, left = model.step_forward(states, actions, noise)
             values += problem.discount**t * alive * rewards
@@ -124,8 +125,8 @@ def _roll_out(model: Dynamics, problem: Problem, rollouts: int, horizon: int) ->
 
 def _act(problem: Problem, states: Tensor, generator: torch.Generator) -> Tensor:  # (M, P * R, dim_a)
     log, members = problem.log, len(states)
-    raw = log.denormalise(states).cpu().unflatten(1, (len(problem.policies), -1)).transpose(0, 1).flatten(1, 2)
-    key = int(torch.randint(2**62, (), generator=generator))
+    raw = log.units.denormalise(states).cpu().unflatten(1, (len(problem.policies), -1)).transpose(0, 1).flatten(1, 2)
+    key = int(torch.randint(2**62, (), generator=generator, device="cpu"))
     acted = []
     for policy, mine in zip(problem.policies, raw, strict=True):
         if problem.layout.kind == "action":
@@ -134,5 +135,5 @@ def _act(problem: Problem, states: Tensor, generator: torch.Generator) -> Tensor
             acted.append(policy.sample(mine, torch.Generator().manual_seed(key)))
     actions = torch.stack(acted).unflatten(1, (members, -1)).transpose(0, 1).flatten(1, 2)
     if not log.discrete:
-        actions = actions / torch.from_numpy(log.action_scale)
+        actions = actions / torch.from_numpy(log.units.action_scale)
     return actions.to(log.device)

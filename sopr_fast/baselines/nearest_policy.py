@@ -67,7 +67,7 @@ class NearestPolicy(Options):
             names = [policy.name for policy in known]
             returns = check_returns(self.returns, names)
             last = len(transitions) - 1
-            rows = torch.linspace(0, last, min(self.rows, last + 1), dtype=torch.float64).long()
+            rows = torch.linspace(0, last, min(self.rows, last + 1), dtype=torch.float64, device="cpu").long()
             states, source = (torch.from_numpy(x)[rows] for x in (transitions.states, transitions.source))
             layout = probe([*known, *asked], states, source)
             columns = [collect(group, states, source, layout).numpy() for group in (asked, known)]

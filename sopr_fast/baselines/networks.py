@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..devices import without_autocast
+
 
 class StackedMLP:
     """C perceptrons of one architecture, ReLU between layers.
@@ -34,7 +36,8 @@ class StackedMLP:
         self.parameters: list[Tensor] = []  # weight (C, in, out) and bias (C, 1, out) of every layer
         for read, written in itertools.pairwise(sizes):
             for shape in ((draws, read, written), (draws, 1, written)):
-                start = (2 * torch.rand(shape, generator=generator, dtype=torch.float32) - 1) / math.sqrt(read)
+                start = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu")
+                start = (2 * start - 1) / math.sqrt(read)
                 start = start.repeat_interleave(copies, 0).to(device)
                 self.parameters.append(start.requires_grad_())
 
@@ -42,11 +45,12 @@ class StackedMLP:
         """(C, B, in) or, the same for all, (B, in) → (C, B, out)."""
         x = x.expand(self.count, -1, -1)
         last = len(self.parameters) - 2
-        for i in range(0, last + 2, 2):
-            weight, bias = self.parameters[i : i + 2]
-            x = torch.baddbmm(bias, x, weight)
-            if i < last:
-                x = x.relu_()
+        with without_autocast(x.device):
+            for i in range(0, last + 2, 2):
+                weight, bias = self.parameters[i : i + 2]
+                x = torch.baddbmm(bias, x, weight)
+                if i < last:
+                    x = x.relu_()
         return x
 
     def frozen_copy(self) -> StackedMLP:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from numbers import Real
 from typing import Any
 
 from ..checks import check_integer, check_number
@@ -56,9 +57,12 @@ def _or_none(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
 
 
 def _clip(name: str, value: Any) -> tuple[float, float] | None:
-    if value is not None and not (isinstance(value, Sequence) and len(value) == 2 and value[0] < value[1]):
+    if value is None:
+        return None
+    numbers = isinstance(value, Sequence) and all(isinstance(bound, Real) for bound in value)
+    if not numbers or len(value) != 2 or not value[0] < value[1]:
         raise ValueError(f"{name} must be (low, high) or None, got {value!r}")
-    return value
+    return float(value[0]), float(value[1])
 
 
 def _start(name: str, value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from ..checks import check_integer
+from ..warn import warn
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +98,9 @@ class Transitions:
             log_probs = checks.column("log_probs", log_probs, count)
         terminals = checks.flags("terminals", terminals, count)
         if next_states is None and timeouts is None and max_episode_steps is None:
-            warnings.warn(
+            warn(
                 f"{where}: neither next states nor timeouts: episodes that a time limit cut seem to go on in the next "
                 "one's initial state; give sopr_fast.data.load(…, max_episode_steps=…)",
-                stacklevel=3,
             )
         timeouts = checks.flags("timeouts", timeouts, count) & ~terminals
         if next_states is None:

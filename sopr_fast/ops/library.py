@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
-import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from .. import _native
+from ..warn import warn
 
 library = torch.library.Library("sopr_fast", "DEF")
 _log = logging.getLogger(__name__)
@@ -92,10 +92,9 @@ def _runs_on_gpu(index: int | None) -> bool:
     built = _native._cuda.architectures.split()
     if any(_has_code(architecture, 10 * major + minor) for architecture in built):
         return True
-    warnings.warn(
+    warn(
         f"{torch.cuda.get_device_name(index)} has compute capability {major}.{minor}, but sopr_fast's CUDA kernels "
         f"were built for {', '.join(built)}: its operators run in plain torch there",
-        stacklevel=4,
     )
     return False
 

@@ -92,6 +92,7 @@ def collect(
     *,
     batch_size: int = 16384,
     progress: Callable[[int], Any] | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Shows every state to every policy once, in batches, and returns the model's columns.
 
@@ -103,16 +104,19 @@ def collect(
         source: (U,) int64, the states' rows in the user's data.
         batch_size: most states given to a policy at a time.
         progress: called with 1 after every policy.
+        out: to write to, instead of a new tensor.
 
     Returns:
-        (P, U, layout.width) float32.
+        (P, U, layout.width) float32 on the CPU.
 
     Raises:
         ValueError, RuntimeError: as `Policy.output`, with the row in the user's data; actions of another kind
             or width than the layout's.
     """
     batch_size = check_integer("batch_size", batch_size, 1)
-    columns = torch.empty(len(policies), len(states), layout.width, dtype=torch.float32, device="cpu")
+    columns = out
+    if columns is None:
+        columns = torch.empty(len(policies), len(states), layout.width, dtype=torch.float32, device="cpu")
 
     def fill(i: int) -> None:
         for first in range(0, len(states), batch_size):
