@@ -139,6 +139,21 @@ def test_returns_may_have_an_index_of_names():
         np.testing.assert_allclose(check_returns(series, names), GAINS, rtol=1e-2)
 
 
+def test_returns_of_pandas_that_would_be_taken_wrong_are_refused():
+    pandas = pytest.importorskip("pandas")
+    names = list("abc")
+    by_position = pandas.Series([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(check_returns(by_position.sort_values(ascending=False).to_numpy(), names), [3, 2, 1])
+    for series in (by_position.sort_values(ascending=False), pandas.Series(by_position.to_numpy(), [1, 2, 3])):
+        with pytest.raises(ValueError, match=r"index that is neither names of policies nor 0 to 2.*\.to_numpy\(\)"):
+            check_returns(series, names)
+    with pytest.raises(ValueError, match="returns hold several numbers for policy 'b'"):
+        check_returns(pandas.Series([1, 2, 3, 4], list("abcb")), names)
+    for frame in (pandas.DataFrame({"return": by_position}), pandas.DataFrame({"return": [1, 2, 3]}, names)):
+        with pytest.raises(TypeError, match="returns are a DataFrame; pass one of its columns"):
+            check_returns(frame, names)
+
+
 def test_returns_may_be_any_iterable_in_order():
     by_name = dict(zip("abcde", GAINS, strict=True))
     for returns in (by_name.values(), iter(GAINS), (gain for gain in GAINS), tuple(GAINS)):

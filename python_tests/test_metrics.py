@@ -41,6 +41,16 @@ def test_rank_correlation_refuses(metric):
     assert math.isnan(metric([1], [1]))
 
 
+def test_two_indexes_must_agree():
+    pandas = pytest.importorskip("pandas")
+    a, b = pandas.Series([1, 2, 3], list("abc")), pandas.Series([3, 2, 1], list("cba"))
+    for name in ("spearman", "kendall", "regret_at_k"):
+        metric, k = getattr(metrics, name), [1] if name == "regret_at_k" else []
+        with pytest.raises(ValueError, match=f"{name} goes by position, but the two indexes differ"):
+            metric(a, b, *k)
+        assert metric(a, b[a.index], *k) == metric(a, [1, 2, 3], *k) == metric([1, 2, 3], b[a.index], *k)
+
+
 @given(pairs, st.randoms())
 @settings(deadline=None)
 def test_regret_does_not_depend_on_order(pair, random):

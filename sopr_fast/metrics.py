@@ -1,6 +1,7 @@
 """How well a ranking agrees with true returns, and how far policies are from each other.
 
-Sequences are compared by position, whatever index they have: `[returns[name] for name in ranking.names]`.
+Sequences are compared by position: `[returns[name] for name in ranking.names]`. Two pandas series must have the
+same index.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ def spearman(a: Any, b: Any) -> float:
     nan where it is not defined: n < 2, or all of `a` or of `b` equal.
 
     Raises:
-        ValueError: sequences of different lengths, nan or infinite numbers.
+        ValueError: sequences of different lengths or indexes, nan or infinite numbers.
     """
-    a, b = _pair(a, b)
+    a, b = _pair("spearman", a, b)
     if len(a) < 2:
         return float("nan")
     a, b = (_average_ranks(x) - (len(x) - 1) / 2 for x in (a, b))
@@ -35,9 +36,9 @@ def kendall(a: Any, b: Any) -> float:
     nan where it is not defined: n < 2, or all of `a` or of `b` equal. Time grows as n², memory as n.
 
     Raises:
-        ValueError: sequences of different lengths, nan or infinite numbers.
+        ValueError: sequences of different lengths or indexes, nan or infinite numbers.
     """
-    a, b = _pair(a, b)
+    a, b = _pair("kendall", a, b)
     agreement = untied_a = untied_b = 0
     for i in range(1, len(a)):
         sign_a, sign_b = np.sign(a[i] - a[:i]), np.sign(b[i] - b[:i])
@@ -60,9 +61,9 @@ def regret_at_k(returns: Any, scores: Any, k: int) -> float:
         k: 1 to n.
 
     Raises:
-        ValueError: k outside 1 to n, different lengths, nan or infinite numbers.
+        ValueError: k outside 1 to n, different lengths or indexes, nan or infinite numbers.
     """
-    returns, scores = _pair(returns, scores)
+    returns, scores = _pair("regret_at_k", returns, scores)
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= len(returns):
         raise ValueError(f"k must be an integer from 1 to the number of policies, {len(returns)}, got {k!r}")
     chosen = np.argsort(-scores, kind="stable")[:k]
@@ -117,10 +118,16 @@ def _average_ranks(x: np.ndarray) -> np.ndarray:
     return (last - (counts + 1) / 2)[inverse]
 
 
-def _pair(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
+def _pair(function: str, a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
+    indexes = [x.index for x in (a, b) if hasattr(x, "index") and not callable(x.index)]
     a, b = (_numbers(x).astype(np.float64) for x in (a, b))
     if a.ndim != 1 or a.shape != b.shape:
         raise ValueError(f"expected two sequences of one length, got shapes {a.shape} and {b.shape}")
+    if len(indexes) == 2 and not indexes[0].equals(indexes[1]):
+        raise ValueError(
+            f"{function} goes by position, but the two indexes differ; "
+            "put one in the other's order, or pass .to_numpy() of each"
+        )
     for x in (a, b):
         if not np.isfinite(x).all():
             at = int(np.flatnonzero(~np.isfinite(x))[0])

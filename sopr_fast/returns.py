@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,27 @@ _COLUMNS = (("name", "policy"), ("return", "return_mean"))
 def check_returns(returns: Any, names: list[str]) -> np.ndarray:
     """Returns (M,) float64 in the order of the names, from a mapping, an array or any iterable that has an order.
 
+    A pandas series is by name if its index holds strings, and in order if its index is 0, 1, ….
+
     Raises:
-        TypeError, ValueError: missing, of another number, or not finite (whose).
+        TypeError, ValueError: missing, twice, of another number, or not finite (whose); a table; another index.
     """
     if returns is None:
         raise ValueError("returns are needed (or preferences)")
-    if _is_by_name(returns):
-        if missing := [name for name in names if name not in returns]:
-            raise ValueError(f"returns hold nothing for policy {missing[0]!r}")
+    if hasattr(returns, "columns"):
+        raise TypeError(f"returns are a {type(returns).__name__}; pass one of its columns")
+    keys = list(returns.keys()) if hasattr(returns, "keys") else None
+    if isinstance(returns, Mapping) or any(isinstance(key, str) for key in keys or ()):
+        count = Counter(keys)
+        for name in names:
+            if count[name] != 1:
+                raise ValueError(f"returns hold {'several numbers' if count[name] else 'nothing'} for policy {name!r}")
         returns = [returns[name] for name in names]
+    elif keys is not None and keys != list(range(len(keys))):
+        raise ValueError(
+            f"returns have an index that is neither names of policies nor 0 to {len(keys) - 1}; "
+            "index them by name, or pass .to_numpy() if they are in the order of the policies"
+        )
     elif isinstance(returns, Iterable) and not isinstance(returns, Set) and not hasattr(returns, "__array__"):
         returns = list(returns)
     if isinstance(returns, Tensor):
@@ -42,13 +55,6 @@ def check_returns(returns: Any, names: list[str]) -> np.ndarray:
         i = int(np.argmin(np.isfinite(values)))
         raise ValueError(f"the return of policy {names[i]!r} is {values[i]}")
     return values
-
-
-def _is_by_name(returns: Any) -> bool:
-    """A mapping, or what has an index of names, such as a pandas series."""
-    return isinstance(returns, Mapping) or (
-        hasattr(returns, "keys") and any(isinstance(key, str) for key in returns.keys())  # noqa: SIM118
-    )
 
 
 def read_returns(path: Path, names: list[str]) -> dict[str, float]:
