@@ -15,6 +15,9 @@ NAMES = ["a", "b", "12"]
         ("Policy,RETURN\na,1\n", {"a": 1}),
         ("policy,steps,return_mean\n0,6000,3\n1,12000,4\n", {"a": 3, "b": 4}),
         ("a,1\n2,5\n", {"a": 1, "12": 5}),
+        (",return,steps\na,1,7\n", {"a": 1}),
+        (",policy,return\n1,a,5\n", {"a": 5}),
+        (",0\nb,1\na,2.5\n", {"b": 1, "a": 2.5}),
     ],
 )
 def test_returns(tmp_path, text, expected):
@@ -29,6 +32,9 @@ def test_returns(tmp_path, text, expected):
         ("", "r.csv: no returns in it"),
         ("policy,score\na,1\n", "r.csv: expected columns name and return, found policy, score"),
         ("name;return\na;1\n", "r.csv: expected columns name and return, found name;return, separated by ';' instead"),
+        ("name\treturn\na\t1\n", "r.csv: expected columns name and return, found name\treturn, separated by tabs"),
+        ("\t0\na\t1\n", "r.csv: expected columns name and return, found \t0, separated by tabs instead"),
+        (",score\na,1\n", "r.csv: expected columns name and return, found , score"),
         ("name,return\na,1\nb,high\n", "r.csv, line 3: expected a name and a number, found b,high"),
         ("name,return\na\n", "r.csv, line 2: expected a name and a number, found a"),
         ("a,1\nc,1\n", "r.csv, line 2: no policy is named 'c'"),

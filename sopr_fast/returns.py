@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 _COLUMNS = (("name", "policy"), ("return", "return_mean"))
+_UNNAMED_SERIES = ["", "0"]  # its header, as pandas writes it
 
 
 def check_returns(returns: Any, names: list[str]) -> np.ndarray:
@@ -60,7 +61,8 @@ def check_returns(returns: Any, names: list[str]) -> np.ndarray:
 def read_returns(path: Path, names: list[str]) -> dict[str, float]:
     """Name and return of policies, from a CSV file with columns name or policy and return or return_mean, in any case.
 
-    Without a header the first two columns are meant. Integers that name no policy are positions in `names`.
+    Without a header the first two columns are meant; a first column without one, as pandas writes an index, is of names.
+    Integers that name no policy are positions in `names`.
 
     Raises:
         FileNotFoundError, ValueError: no such file, or the line at fault.
@@ -69,18 +71,26 @@ def read_returns(path: Path, names: list[str]) -> dict[str, float]:
         raise FileNotFoundError(f"{path}: no such file")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [(line, [cell.strip() for cell in row]) for line, row in enumerate(csv.reader(file), 1) if row]
+            read = [(line, row) for line, row in enumerate(csv.reader(file), 1) if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: not a CSV file in UTF-8: {error}") from error
-    if not rows:
+    if not read:
         raise ValueError(f"{path}: no returns in it")
+    expected = f"{path}: expected columns name and return, found"
+    for separator, called in ((";", "';'"), ("\t", "tabs")):
+        if len(read[0][1]) == 1 and separator in read[0][1][0]:
+            raise ValueError(f"{expected} {read[0][1][0]}, separated by {called} instead of ','")
+    rows = [(line, [cell.strip() for cell in row]) for line, row in read]
     at = [0, 1]
     header = rows[0][1]
+    if header == _UNNAMED_SERIES:
+        header = ["name", "return"]
     if not any(map(_is_number, header)):
         at = [next((i for i, cell in enumerate(header) if cell.lower() in known), -1) for known in _COLUMNS]
+        if at[0] == -1 and not header[0]:
+            at[0] = 0
         if -1 in at:
-            separated = ", separated by ';' instead of ','" if ";" in header[0] else ""
-            raise ValueError(f"{path}: expected columns name and return, found {', '.join(header)}{separated}")
+            raise ValueError(f"{expected} {', '.join(header)}")
         rows = rows[1:]
     returns: dict[str, float] = {}
     for line, row in rows:
