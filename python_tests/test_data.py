@@ -74,9 +74,7 @@ def test_without_next_states_and_timeouts_the_limit_tells_where_episodes_end():
     arrays = d4rl_arrays([(4, "timeout"), (3, "terminal"), (4, "timeout"), (4, "terminal"), (4, "timeout"), (2, None)])
     expected = sopr_fast.data.load({key: values for key, values in arrays.items() if key != "next_observations"})
     del arrays["next_observations"], arrays["timeouts"]
-    with pytest.warns(
-        UserWarning, match="dataset: neither next states nor timeouts: .*max_episode_steps"
-    ) as caught:
+    with pytest.warns(UserWarning, match="dataset: neither next states nor timeouts: .*max_episode_steps") as caught:
         assert len(sopr_fast.data.load(arrays).episodes) == 4
     assert caught[0].filename == __file__
     for limited in (arrays, arrays | {"timeouts": np.zeros(21)}):

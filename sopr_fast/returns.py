@@ -61,7 +61,7 @@ def check_returns(returns: Any, names: list[str]) -> np.ndarray:
 def read_returns(path: Path, names: list[str]) -> dict[str, float]:
     """Name and return of policies, from a CSV file with columns name or policy and return or return_mean, in any case.
 
-    Without a header the first two columns are meant; a first column without one, as pandas writes an index, is of names.
+    Without a header the first two columns are meant; a first column without one, as of a pandas index, is of names.
     Integers that name no policy are positions in `names`.
 
     Raises:

@@ -19,7 +19,8 @@ def as_policies(policies: Any, *, states_count: int | None = None, action_count:
     """Policies under one interface, in the order given.
 
     `policies` is a dict from name to policy, a sequence, or the path of a file or folder. In a sequence a
-    policy is named by its own `name` attribute, its file, or its position ("policy-000"). Each may be
+    policy is named by its own `name` attribute, its file, or its position ("policy-000"). A policy must answer each
+    row on its own, without memory of earlier calls: it is asked for batches of any size, in any order. Each may be
 
     - a callable on a batch of states. It receives a float32 numpy array (N, dim_s) of its own and returns
       actions (N, dim_a), as an array or tensor of any float type and device; or integer indices (N,) of

@@ -172,7 +172,10 @@ class _Reader:
         wrong = (p < 0).any(1) | ((p.sum(1) - 1).abs() > 1e-3)
         if wrong.any():
             at = int(wrong.nonzero()[0])
-            raise self.error(f"values at state row {self.row(at)} that are no probabilities: {_short(p[at])}")
+            raise self.error(
+                f"values at state row {self.row(at)} that are no probabilities: {_short(p[at])}; "
+                "if they are logits, return torch.distributions.Categorical(logits=…)"
+            )
         return Output("discrete", p)
 
     def gaussian(self, mean: Any, std: Any) -> Output:
