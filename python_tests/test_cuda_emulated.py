@@ -195,11 +195,3 @@ def test_cuda_segment_encoder_huge_and_tiny_values(scale, emulated):
     tensors, options = problem([5, 40], scale=scale, **SMALL)
     assert_as_good_as_torch(ops, tensors, options)
     assert_as_good_as_torch(ops, (*tensors[:4], tensors[4] * 30), options)
-
-
-def test_tensors_of_several_devices_are_refused():
-    tensors, options = problem([5], **SMALL)
-    with pytest.raises(ValueError, match="segment_encoder: tensors lie on cpu, meta"):
-        ops.segment_encoder(*tensors[:4], tensors[4].to("meta"), **options)
-    with pytest.raises(ValueError, match="segment_mean: tensors lie on cpu, meta; all must be on one device"):
-        library.call_cuda("segment_mean", torch.zeros(1), torch.zeros(1, device="meta"))

@@ -81,6 +81,16 @@ def test_operator_refuses_what_an_argument_holds(name, argument, said, compiled)
         operator(**one.arguments | {argument: wrong})
 
 
+@pytest.mark.parametrize("name", sorted(operators.CALLS.keys() - {"kmeans_plusplus", "sort_by_cluster"}))  # one tensor
+def test_operator_refuses_tensors_of_several_devices(name):
+    one = operators.CALLS[name]
+    for argument, value in one.arguments.items():
+        if isinstance(value, torch.Tensor):
+            said = f"{name.split()[0]}: tensors lie on cpu, meta; all must be on one device"
+            with pytest.raises(ValueError, match=said):
+                one.operator(**one.arguments | {argument: value.to("meta")})
+
+
 @pytest.mark.parametrize("name", [name for name, call in operators.CALLS.items() if call.gradients])
 def test_second_derivatives_are_right_or_refused(name):
     one = operators.CALLS[name]

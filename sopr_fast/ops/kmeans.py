@@ -179,8 +179,6 @@ def _check_centroids(name: str, centroids: Tensor, points: Tensor, k: int | str)
     centroids = centroids.detach()
     if centroids.shape[1] < 1:
         raise ValueError(f"{name} must hold at least one centroid, got shape {tuple(centroids.shape)}")
-    if centroids.device != points.device:
-        raise ValueError(f"{name} is on {centroids.device}, points are on {points.device}")
     return centroids
 
 

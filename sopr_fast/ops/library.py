@@ -31,23 +31,25 @@ def define(
 
     Where the device of the first argument has no kernel, `reference` runs, on arguments named as in the schema.
     `check` raises on what the arguments hold: inside the operator, since code that torch compiles sees no values.
+    Tensors of several devices are refused.
     """
 
-    def checked(kernel: Callable) -> Callable:
+    def checked(kernel: Callable, check: Callable | None) -> Callable:
         def run(*arguments: Tensor | float | None):
+            one_device(name, *arguments)
             # A stream that is being captured cannot be waited for.
-            if not (arguments[0].is_cuda and torch.cuda.is_current_stream_capturing()):
+            if check is not None and not (arguments[0].is_cuda and torch.cuda.is_current_stream_capturing()):
                 check(*arguments)
             return kernel(*arguments)
 
-        return kernel if check is None else run
+        return run
 
     library.define(schema)
     name = schema.partition("(")[0]
-    library.impl(name, checked(cpu), "CPU")
+    library.impl(name, checked(cpu, check), "CPU")
     if cuda is not None and _native._cuda is not None:
-        library.impl(name, checked(cuda), "CUDA")
-    torch.library.register_fake(f"sopr_fast::{name}", fake, lib=library)
+        library.impl(name, checked(cuda, check), "CUDA")
+    torch.library.register_fake(f"sopr_fast::{name}", checked(fake, None), lib=library)
     if backward is not None:
         torch.library.register_autograd(f"sopr_fast::{name}", backward, setup_context=setup_context, lib=library)
     operator = getattr(torch.ops.sopr_fast, name).default
@@ -118,30 +120,28 @@ def call_cpu(kernel: str, *arguments: Tensor | float | None) -> None:
     getattr(_native._cpu, kernel)(*map(_argument, arguments), _native.threads())
 
 
-def call_cuda(kernel: str, *arguments: Tensor | float | None) -> None:
-    """Runs a CUDA kernel on the current stream of the tensors' device.
-
-    Raises:
-        ValueError: the tensors lie on several devices, whose addresses mean nothing to each other.
-    """
-    device = one_device(kernel, *arguments)
+def call_cuda(kernel: str, device: torch.device, *arguments: Tensor | float | None) -> None:
+    """Runs a CUDA kernel on the current stream of a device."""
     with torch.cuda.device(device):
         stream = torch.cuda.current_stream(device).cuda_stream
         getattr(_native._cuda, kernel)(*map(_argument, arguments), stream)
 
 
-def one_device(kernel: str, *arguments: Tensor | float | None) -> torch.device:
+def one_device(name: str, *arguments: Tensor | float | None) -> torch.device:
     """The device of the tensors among the arguments, or a ValueError that names all of theirs."""
     devices = {a.device for a in arguments if isinstance(a, Tensor)}
     if len(devices) > 1:
-        raise ValueError(f"{kernel}: tensors lie on {', '.join(sorted(map(str, devices)))}; all must be on one device")
+        raise ValueError(f"{name}: tensors lie on {', '.join(sorted(map(str, devices)))}; all must be on one device")
     (device,) = devices
     return device
 
 
 def call(kernel: str, device: torch.device, *arguments: Tensor | float | None) -> None:
     """Runs a kernel that the CPU and CUDA modules both have, under one name and argument list."""
-    (call_cuda if device.type == "cuda" else call_cpu)(kernel, *arguments)
+    if device.type == "cuda":
+        call_cuda(kernel, device, *arguments)
+    else:
+        call_cpu(kernel, *arguments)
 
 
 def _argument(value: Tensor | float | None) -> float:
