@@ -187,6 +187,26 @@ def test_batch_norm_statistics_match_torch(generator):
     torch.testing.assert_close(ours.norm.running_var.double(), oracle.fc[1].running_var, atol=1e-6, rtol=1e-5)
 
 
+def test_evaluation_normalises_by_all_rows_seen_under_the_weights_as_they_are(generator):
+    ours = from_released(released(generator).state_dict()).train()
+    batches = [problem(generator, subsets=1) for _ in range(2)]
+    for states, *rest in batches:
+        states += 100.0
+        ours(states, *rest, torch.tensor([1, 2]))
+    with torch.no_grad():
+        ours.projection.weight += 0.1 * torch.randn(ours.projection.weight.shape, generator=generator)
+    means, variances = [], []
+    for states, columns, rows, _ in batches:
+        index = rows.flatten().long()
+        x = torch.cat([states[index].expand(3, -1, -1), columns[:, index]], -1).flatten(0, 1).double()
+        projected = x @ ours.projection.weight.double().T + ours.projection.bias.double()
+        means.append(projected.mean(0))
+        variances.append(projected.var(0))
+    ours.eval()
+    torch.testing.assert_close(ours.norm.running_mean.double(), sum(means) / 2, atol=1e-5, rtol=1e-6)
+    torch.testing.assert_close(ours.norm.running_var.double(), sum(variances) / 2, atol=1e-5, rtol=1e-6)
+
+
 def test_row_moments_match_the_rows_themselves(generator):
     states, columns, rows, _ = problem(generator)
     states = states + 1e4

@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from problems import TINY, ladder, log, training_gains
+from problems import TINY, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
 from sopr_fast import checkpoints, training
+from sopr_fast.metrics import spearman
 from sopr_fast.objective import Objective
 from sopr_fast.training import CollapsedTrainingWarning
 
@@ -101,6 +102,23 @@ def test_the_callers_gradient_mode_changes_no_bit(mode):
     with mode():
         found = fit(config)
     assert torch.equal(weights(found), expected)
+
+
+@pytest.mark.parametrize("offset", [300.0, 1e4])
+def test_where_a_column_lies_does_not_matter(offset):
+    """Without it, as with it, all are ordered right."""
+    gains, asked = training_gains(), np.linspace(0.15, 1.45, 9)
+    states = log()
+    states[:, 3] += offset
+
+    def blind(gain):  # to that column
+        return lambda s: LinearPolicy(gain)(s * [1, 1, 1, 0])
+
+    config = dataclasses.replace(TINY, learning_rate=3e-3)
+    ranker = sopr_fast.fit({f"{gain}": blind(gain) for gain in gains}, gains, states, config=config, progress=False)
+    candidates = {f"{gain}": blind(gain) for gain in asked}
+    assert spearman(gains, ranker.training_policies.scores) > 0.98
+    assert spearman(asked, ranker.rank(candidates, shrinkage=0, progress=False).scores) == 1.0
 
 
 def test_preferences_replace_returns():

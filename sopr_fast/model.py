@@ -46,7 +46,10 @@ class ScoringModel(nn.Module):
         # The global generator is of the whole process: other threads draw from it, and the caller's draws must stay.
         generator = torch.Generator().manual_seed(seed)
         self.projection = _drawn_linear(input_dim, width, generator)
-        self.norm = nn.BatchNorm1d(width, **_PLAIN) if config.input_norm == "batch" else None
+        self.norm = None
+        if config.input_norm == "batch":
+            self.norm = nn.BatchNorm1d(width, **_PLAIN)
+            self.rows = _RowMoments(input_dim)
         if config.encoder == "transformer":
             self.low = _stack(width, config.low_heads, config.low_feedforward, config.low_layers, generator)
             self.high = _stack(width, config.high_heads, config.high_feedforward, config.high_layers, generator)
@@ -63,6 +66,15 @@ class ScoringModel(nn.Module):
             self.score = _drawn_linear(width, 1, generator)
         if config.score == "sort":
             self.sorted_score = _drawn_linear(config.clusters, 1, generator)
+
+    def train(self, mode: bool = True) -> ScoringModel:
+        """For evaluation, batch norm takes the moments of all rows seen in training under the weights as they are now.
+
+        Its own running ones are of weights of before, which matters where the mean of a column is large.
+        """
+        if self.norm is not None and self.training and not mode:
+            self.rows.settle(self.projection, self.norm)
+        return super().train(mode)
 
     def forward(
         self,
@@ -151,6 +163,7 @@ class ScoringModel(nn.Module):
                 self.norm.running_mean.lerp_((norm_mean + bias.double()).to(bias.dtype), momentum)
                 self.norm.running_var.lerp_(unbiased.to(bias.dtype), momentum)
                 self.norm.num_batches_tracked += 1
+                self.rows.add(mean, covariance * (count / max(count - 1, 1)))
             shift = -norm_mean
         else:
             norm_variance = self.norm.running_var.double()
@@ -158,6 +171,31 @@ class ScoringModel(nn.Module):
         scale = self.norm.weight.double() * torch.rsqrt(norm_variance + self.norm.eps)
         folded_bias = self.norm.bias.double() + scale * shift
         return (scale[:, None] * wide).to(weight.dtype), folded_bias.to(bias.dtype)
+
+
+class _RowMoments(nn.Module):
+    """Mean and covariance of the rows [state, columns], averaged over all batches."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        exact = {"dtype": torch.float64, "device": "cpu"}
+        self.register_buffer("count", torch.zeros((), **exact))
+        self.register_buffer("mean", torch.zeros(dim, **exact))
+        self.register_buffer("covariance", torch.zeros(dim, dim, **exact))
+
+    def add(self, mean: Tensor, covariance: Tensor) -> None:
+        self.count += 1
+        self.mean += (mean - self.mean) / self.count
+        self.covariance += (covariance - self.covariance) / self.count
+
+    @torch.no_grad()
+    def settle(self, projection: nn.Linear, norm: nn.BatchNorm1d) -> None:
+        """Writes the moments of what the projection makes of the rows to the norm; if there were none, leaves it."""
+        weight, seen = projection.weight.double(), self.count > 0
+        mean = weight @ self.mean + projection.bias.double()
+        variance = ((weight @ self.covariance) * weight).sum(1)
+        norm.running_mean.copy_(torch.where(seen, mean, norm.running_mean.double()))
+        norm.running_var.copy_(torch.where(seen, variance, norm.running_var.double()))
 
 
 def row_moments(states: Tensor, columns: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, int]:

@@ -31,7 +31,7 @@ from .timing import Timings
 from .training_policies import TrainingPolicies
 from .warn import warn
 
-_FORMAT = 2
+_FORMAT = 3
 _COMPARABLE = "arrays of actions have one on the log of the training and on the subsets kept with the model alone"
 
 

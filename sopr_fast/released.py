@@ -46,6 +46,7 @@ def from_released(
     except KeyError as missing:
         raise ValueError(f"not a released checkpoint: it has no {missing}") from None
     model = ScoringModel(input_dim, config)
+    renamed |= {name: value for name, value in model.named_buffers() if name.startswith("rows.")}
     for old, value in state_dict.items():
         new = _renamed(old, encoder)
         if new is not None and new.partition(".")[0] in dict(model.named_children()):
