@@ -138,6 +138,15 @@ def test_segment_attention_keeps_not_a_number(ops):
     assert out[10:, 1].isnan().all()
 
 
+@pytest.mark.parametrize("function", [ops.segment_attention, reference.segment_attention], ids=["kernel", "reference"])
+def test_segment_attention_of_no_columns(function):
+    *inputs, offsets = batch([5, 0, 2], 2, 0)
+    leaves = [x.requires_grad_() for x in inputs]
+    out = function(*leaves, offsets)
+    assert out.shape == (7, 2, 0)
+    assert [x.shape for x in torch.autograd.grad(out.sum(), leaves)] == 3 * [(7, 2, 0)]
+
+
 def test_segment_attention_opcheck(device):
     *inputs, offsets = (x.to(device) for x in batch([5, 0, 2], 2, 4))
     inputs = [x.requires_grad_() for x in inputs]

@@ -103,7 +103,7 @@ def segment_attention(
     segment_base: int = 0,
 ) -> Tensor:
     """See `ops.segment_attention`."""
-    scale = q.shape[2] ** -0.5 if scale is None else scale
+    scale = max(1, q.shape[2]) ** -0.5 if scale is None else scale
     drop = functools.partial(
         _drop, rng=rng, probability=dropout, level=level, layer=layer, site=ATTENTION_WEIGHTS, heads=q.shape[1]
     )

@@ -50,7 +50,7 @@ def segment_attention(
     k = check_tensor("k", k, torch.float32, *q.shape)
     v = check_tensor("v", v, torch.float32, *q.shape)
     offsets = check_tensor("offsets", offsets, torch.int32, "G + 1")
-    scale = q.shape[2] ** -0.5 if scale is None else float(scale)
+    scale = max(1, q.shape[2]) ** -0.5 if scale is None else float(scale)
     if not drops(dropout, rng):
         dropout, rng = 0.0, None
     return _segment_attention(q, k, v, offsets, scale, dropout, rng, level, layer, segment_base)[0]
