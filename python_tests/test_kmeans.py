@@ -285,6 +285,7 @@ def test_kmeans_seeds(generator, ops):
     same = ops.kmeans(points, 20, seeds=torch.tensor([7, 7]))
     assert torch.equal(same.centroids[0], same.centroids[1])
     other = ops.kmeans(points, 20, seeds=7)
+    assert all(map(torch.equal, other, ops.kmeans(points, 20, seeds=np.int64(7))))
     assert torch.equal(other.centroids[0], same.centroids[0])
     assert not torch.equal(other.centroids[1], same.centroids[1])
 

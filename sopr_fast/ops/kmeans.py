@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Literal, NamedTuple
 
 import torch
@@ -210,7 +211,8 @@ def _check_clusters(k: int, count: int) -> None:
 
 
 def _check_seeds(seeds: Tensor | int, points: Tensor) -> Tensor:
-    if isinstance(seeds, int):
+    if isinstance(seeds, numbers.Integral):
+        seeds = int(seeds)
         return torch.arange(seeds, seeds + len(points), dtype=torch.int64, device=points.device)
     return check_tensor("seeds", seeds, torch.int64, len(points)).to(points.device)
 
