@@ -15,7 +15,7 @@ settings.load_profile("repeatable")
 
 def _why_no_cuda() -> str | None:
     if _native._cuda is None:
-        return "the CUDA module was not built"
+        return f"CUDA module {_native.why_no_cuda}"
     if not torch.cuda.is_available():
         return "no CUDA device"
     return None

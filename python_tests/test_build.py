@@ -2,11 +2,13 @@
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 from pathlib import Path
 
@@ -59,7 +61,7 @@ def test_build_info():
     assert info["instruction_set"] in info["instruction_sets_available"]
     assert info["instruction_sets_available"][0] == "portable"
     built = info["modules"]["_cuda"] is not None
-    assert built == bool(info["cuda_architectures"]) == bool(info["cuda_compiler"])
+    assert built == (info["why_no_cuda"] is None) == bool(info["cuda_architectures"]) == bool(info["cuda_compiler"])
 
 
 def test_the_package_as_a_command_says_what_is_installed():
@@ -70,7 +72,7 @@ def test_the_package_as_a_command_says_what_is_installed():
     assert facts["version"] == info["version"]
     assert facts["instruction_set"] == info["instruction_set"]
     assert facts["modules._cpu"] == info["modules"]["_cpu"]
-    assert facts["modules._cuda"] == (info["modules"]["_cuda"] or "not built")
+    assert facts["modules._cuda"] == (info["modules"]["_cuda"] or info["why_no_cuda"])
 
 
 def test_import_in_the_repository_root_finds_the_installed_modules():
@@ -87,6 +89,21 @@ def test_modules_of_another_version_than_the_sources_are_refused(monkeypatch):
     message = f"_cpu.* is of version 99.0, the Python sources are {sopr_fast.__version__}; build again"
     with pytest.raises(ImportError, match=message):
         importlib.reload(_native)
+
+
+def test_a_missing_module_is_to_be_built(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda *_: None)
+    with pytest.raises(ImportError, match="compiled module is missing; build it with `pip install .`"):
+        importlib.reload(_native)
+
+
+def test_a_cuda_module_that_cannot_be_loaded_is_shown_with_the_reason(tmp_path):
+    package = shutil.copytree(Path(sopr_fast.__file__).parent, tmp_path / "sopr_fast")
+    shutil.copy(_native._cpu.__file__, package)
+    (package / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}").write_text("no library")
+    result = python("-m", "sopr_fast", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"^modules._cuda +cannot be loaded: .*_cuda.*\.so", result.stdout, re.MULTILINE)
 
 
 def test_import_brings_no_package_beyond_the_dependencies():

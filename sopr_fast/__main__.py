@@ -4,10 +4,12 @@ from ._native import build_info
 
 
 def main() -> None:
-    for name, value in build_info().items():
+    info = build_info()
+    why_no_cuda = info.pop("why_no_cuda")
+    for name, value in info.items():
         if isinstance(value, dict):
             for key, inner in value.items():
-                print(f"{name + '.' + key:<28} {inner or 'not built'}")
+                print(f"{name + '.' + key:<28} {inner or why_no_cuda}")
         else:
             text = ", ".join(value) if isinstance(value, list) else value
             print(f"{name:<28} {text or 'none'}")

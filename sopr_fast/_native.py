@@ -6,22 +6,28 @@ import contextlib
 import platform
 import threading
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from ._version import __version__
 
+if find_spec("._cpu", __package__) is None:
+    raise ImportError("sopr_fast's compiled module is missing; build it with `pip install .` in the sources")
 try:
     from . import _cpu
 except ImportError as error:
-    raise ImportError(
-        f"sopr_fast's compiled module is missing ({error}); build it with `pip install .` in the sources"
-    ) from error
-try:
-    from . import _cuda
-except ImportError:
-    _cuda = None
+    raise ImportError(f"sopr_fast's compiled module cannot be loaded: {error}") from error
+
+_cuda, why_no_cuda = None, "not built"
+if find_spec("._cuda", __package__):
+    try:
+        from . import _cuda
+
+        why_no_cuda = None
+    except ImportError as error:
+        why_no_cuda = f"cannot be loaded: {error}"
 
 for _module in filter(None, (_cpu, _cuda)):
     if _module.version != __version__:
@@ -82,6 +88,7 @@ def build_info() -> dict[str, Any]:
         },
         "instruction_set": _cpu.isa,
         "instruction_sets_available": list(_cpu.supported_isas),
+        "why_no_cuda": why_no_cuda,
         "cuda_architectures": _cuda.architectures.split() if _cuda else [],
         "cuda_compiler": _cuda.compiler if _cuda else None,
     }
