@@ -370,6 +370,14 @@ def test_a_run_that_cannot_be_helped_says_so():
     assert ranker.history["collapsed"] and ranker.history["restarts"] == 2
 
 
+def test_a_collapsed_run_names_a_column_that_drowns_others():
+    same = dict.fromkeys("abcdef", ladder([0.5]).popitem()[1])
+    states = log() * [1, 1, 1, 1e4]
+    expected = r"deviation of state column 3 \((1.0\de\+04|9.\de\+03)\) .* of (state|action) column \d \("
+    with pytest.warns(CollapsedTrainingWarning, match=expected):
+        sopr_fast.fit(same, np.arange(6.0), states, config=TINY, progress=False)
+
+
 def test_a_short_run_that_collapsed_says_so():
     deep = sopr_fast.Config(subset_size=128, clusters=8, subsets=3, steps=3)
     wild = dataclasses.replace(deep, learning_rate=1.0, warmup_steps=0, gradient_clip=0)

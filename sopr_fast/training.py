@@ -20,7 +20,7 @@ from .config import Config
 from .devices import without_autocast
 from .files import by_prefix, load_tensors, save_tensors
 from .metrics import spearman
-from .model import ScoringModel
+from .model import ScoringModel, row_moments
 from .objective import Objective
 from .progress import progress_bar
 from .scoring import score_grid
@@ -33,6 +33,7 @@ _RESTARTS = 2
 _RESTART_RATE = 0.3
 _COLLAPSE_WINDOW = 10
 _FEWEST_STEPS_TO_JUDGE = 30
+_UNEVEN = 300.0  # times: the model still learns at about this ratio, and collapses at three times of it
 _EQUAL = 1e-5  # relative; collapsed scores differ by float noise of 1e-7 or so, fresh ones by 1e-2
 
 
@@ -209,11 +210,27 @@ class _Trainer:
         grid = score_grid(self.model, self.subsets, self.columns, first, precision="fp32", features=self.features)
         return grid[:, 0].cpu()
 
+    def _said_of_spreads(self) -> str:
+        """That one column the model reads drowns another, if so."""
+        covariance = row_moments(self.subsets.states, self.columns, self.subsets.rows[:1])[1]
+        spread = covariance.diagonal().sqrt().cpu()
+        least, most = torch.where(spread > 0, spread, torch.inf).argmin(), spread.argmax()
+        if not spread[most] > _UNEVEN * spread[least]:
+            return ""
+        dim = self.subsets.state_dim
+        wide, narrow = (
+            f"{'state' if i < dim else 'action'} column {i - dim * (i >= dim)} ({spread[i]:.3g})"
+            for i in (int(most), int(least))
+        )
+        return (
+            f"; the standard deviation of {wide} may be too large beside that of {narrow}: give columns of like scale"
+        )
+
     def restart(self) -> None:
         warn(
             f"training collapsed: after {self.at.step} steps it does no better than equal scores for all (loss "
             f"{self.at.history['loss'][-1]:.3f}, theirs {self.objective.flat:.3f}); starting afresh with "
-            f"{_RESTART_RATE} times the learning rate",
+            f"{_RESTART_RATE} times the learning rate{self._said_of_spreads()}",
             CollapsedTrainingWarning,
         )
         self.at = Progress(attempt=self.at.attempt + 1)
@@ -227,7 +244,7 @@ class _Trainer:
         if collapsed:
             warn(
                 "training collapsed: all policies score alike, and a ranking by this model means nothing; a lower "
-                "learning_rate, more warmup_steps or another seed may help",
+                f"learning_rate, more warmup_steps or another seed may help{self._said_of_spreads()}",
                 CollapsedTrainingWarning,
             )
         history = {
