@@ -48,7 +48,7 @@ def columns(states, subsets) -> torch.Tensor:
 def cuda() -> torch.device:
     """A GPU and kernels for it."""
     if _native._cuda is None or not torch.cuda.is_available():
-        pytest.skip("the CUDA module was not built" if _native._cuda is None else "no CUDA device")
+        pytest.skip(f"CUDA module {_native.why_no_cuda}" if _native._cuda is None else "no CUDA device")
     return torch.device("cuda")
 
 
