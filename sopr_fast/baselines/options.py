@@ -11,7 +11,7 @@ from ..checks import check_integer, check_number
 
 
 class Options:
-    """Base of the estimators: checks their options by name and keeps numpy's numbers as Python's.
+    """Checks the options of a dataclass by name and keeps numpy's numbers as Python's.
 
     Raises:
         ValueError: names the option at fault.
