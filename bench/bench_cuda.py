@@ -19,8 +19,8 @@ from peers.packed import PackedModel
 from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 
 from sopr_fast import Subsets, ops
-from sopr_fast.released import from_released
-from sopr_fast.subsets import Drawing
+from sopr_fast.sopr.released import from_released
+from sopr_fast.sopr.subsets import Drawing
 
 try:
     from flash_kmeans import batch_kmeans_Euclid

@@ -13,7 +13,7 @@ from peers.loop import ReleasedModel
 from peers.packed import PackedModel
 from workload import forward_gflop
 
-from sopr_fast.released import from_released
+from sopr_fast.sopr.released import from_released
 
 TORCH = f"torch {torch.__version__.partition('+')[0]}"
 

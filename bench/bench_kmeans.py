@@ -11,7 +11,7 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from workload import CLUSTERS, SIZE
 
 from sopr_fast import ops
-from sopr_fast.subsets import Drawing, Subsets
+from sopr_fast.sopr.subsets import Drawing, Subsets
 
 PROBLEMS, ITERATIONS = 8, 25
 SKLEARN, FAISS = f"scikit-learn {sklearn.__version__}", f"faiss-cpu {faiss.__version__}"

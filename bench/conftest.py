@@ -20,7 +20,8 @@ import torch
 from workload import CLUSTERS, SIZE, actions_on
 
 import sopr_fast
-from sopr_fast import Subsets, _native, example
+from sopr_fast import Subsets, example
+from sopr_fast.runtime import native
 
 HOPELESS = 20  # times slower than sopr_fast
 _rows = pytest.StashKey[list]()
@@ -47,8 +48,8 @@ def columns(states, subsets) -> torch.Tensor:
 @pytest.fixture(scope="session")
 def cuda() -> torch.device:
     """A GPU and kernels for it."""
-    if _native._cuda is None or not torch.cuda.is_available():
-        pytest.skip(f"CUDA module {_native.why_no_cuda}" if _native._cuda is None else "no CUDA device")
+    if native._cuda is None or not torch.cuda.is_available():
+        pytest.skip(f"CUDA module {native.why_no_cuda}" if native._cuda is None else "no CUDA device")
     return torch.device("cuda")
 
 

@@ -29,7 +29,7 @@ LAYOUTS = {
 CHILD = """
 import json, sys, time
 from sopr_fast.data import load_states
-from sopr_fast.subsets import Drawing
+from sopr_fast.sopr.subsets import Drawing
 import h5py
 
 def taken():

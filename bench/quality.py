@@ -22,11 +22,11 @@ import torch
 from workload import peak_megabytes, read_set
 
 import sopr_fast
-from sopr_fast.config import Config
-from sopr_fast.files import atomic_path
 from sopr_fast.metrics import policy_distance, regret_at_k, spearman
 from sopr_fast.policies import as_policies, collect, probe
-from sopr_fast.ranker import ForeignPolicyWarning
+from sopr_fast.runtime.files import atomic_path
+from sopr_fast.sopr.config import Config
+from sopr_fast.sopr.ranker import ForeignPolicyWarning
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from sopr_fast import _native
+from sopr_fast.runtime import native
 
 # The same examples in every run: a change that breaks none of them cannot fail by chance.
 settings.register_profile("repeatable", derandomize=True, database=None)
@@ -14,8 +14,8 @@ settings.load_profile("repeatable")
 
 
 def _why_no_cuda() -> str | None:
-    if _native._cuda is None:
-        return f"CUDA module {_native.why_no_cuda}"
+    if native._cuda is None:
+        return f"CUDA module {native.why_no_cuda}"
     if not torch.cuda.is_available():
         return "no CUDA device"
     return None

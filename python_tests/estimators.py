@@ -1,11 +1,11 @@
-"""Small estimators, and logs and policies for them, that tests of the baselines share."""
+"""Small estimators, and logs and policies for them, that tests of the estimators share."""
 
 import numpy as np
 import pytest
 from mdps import Linear, LinearGain
 
-from sopr_fast.baselines import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased
 from sopr_fast.data import Transitions
+from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased
 
 SMALL = {"updates": 30, "batch_size": 32, "hidden": (8,)}
 METHODS = {
@@ -18,8 +18,8 @@ METHODS = {
 }
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 quiet = {"discount": 0.9, "progress": False}
-unwarned = pytest.mark.filterwarnings("ignore::sopr_fast.baselines.UncertainEstimateWarning")
-loud = pytest.mark.filterwarnings("default::sopr_fast.baselines.UncertainEstimateWarning")
+unwarned = pytest.mark.filterwarnings("ignore::sopr_fast.estimators.UncertainEstimateWarning")
+loud = pytest.mark.filterwarnings("default::sopr_fast.estimators.UncertainEstimateWarning")
 
 
 def small_log() -> Transitions:

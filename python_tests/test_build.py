@@ -16,10 +16,10 @@ import pytest
 import torch
 
 import sopr_fast
-from sopr_fast import _native
+from sopr_fast.runtime import native
 
 ROOT = Path(__file__).parent.parent
-MODULES = [module for module in (_native._cpu, _native._cuda) if module]
+MODULES = [module for module in (native._cpu, native._cuda) if module]
 EMPTY_PLACE = Path(__file__).parent  # holds no folder sopr_fast
 
 
@@ -48,7 +48,7 @@ def test_the_source_distribution_leaves_the_benchmarks_out(tmp_path):
 
 
 def test_one_import_gives_the_modules_of_the_interface():
-    made = python("-c", "import sopr_fast as s; print(s.baselines.FQE, s.data, s.metrics, s.ops, s.policies)")
+    made = python("-c", "import sopr_fast as s; print(s.estimators.FQE, s.data, s.metrics, s.ops, s.policies)")
     assert made.returncode == 0, made.stderr
 
 
@@ -81,25 +81,25 @@ def test_import_in_the_repository_root_finds_the_installed_modules():
     assert result.returncode == 0, result.stderr
     package, module = result.stdout.split()
     assert Path(package).parent == ROOT / "sopr_fast"
-    assert Path(module).samefile(_native._cpu.__file__)
+    assert Path(module).samefile(native._cpu.__file__)
 
 
 def test_modules_of_another_version_than_the_sources_are_refused(monkeypatch):
-    monkeypatch.setattr(_native._cpu, "version", "99.0")
+    monkeypatch.setattr(native._cpu, "version", "99.0")
     message = f"_cpu.* is of version 99.0, the Python sources are {sopr_fast.__version__}; build again"
     with pytest.raises(ImportError, match=message):
-        importlib.reload(_native)
+        importlib.reload(native)
 
 
 def test_a_missing_module_is_to_be_built(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda *_: None)
     with pytest.raises(ImportError, match="compiled module is missing; build it with `pip install .`"):
-        importlib.reload(_native)
+        importlib.reload(native)
 
 
 def test_a_cuda_module_that_cannot_be_loaded_is_shown_with_the_reason(tmp_path):
     package = shutil.copytree(Path(sopr_fast.__file__).parent, tmp_path / "sopr_fast")
-    shutil.copy(_native._cpu.__file__, package)
+    shutil.copy(native._cpu.__file__, package)
     (package / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}").write_text("no library")
     result = python("-m", "sopr_fast", cwd=tmp_path)
     assert result.returncode == 0, result.stderr

@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from sopr_fast.checkpoints import fingerprint
+from sopr_fast.runtime.checkpoints import fingerprint
 
 
 def test_runs_whose_numbers_read_the_same_in_a_row_are_told_apart():

@@ -7,7 +7,7 @@ from problems import TINY
 from torch import Tensor
 
 from sopr_fast import Config, ops
-from sopr_fast.model import ScoringModel
+from sopr_fast.sopr.model import ScoringModel
 
 CAPTURED = ["segment_mean", "segment_dropout", "segment_attention", "segment_encoder"]
 

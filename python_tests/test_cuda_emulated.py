@@ -13,8 +13,9 @@ import torch
 from test_segment_attention import RNG, batch, check_gradients_of_large_scores, check_scores_of_minus_infinity
 from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, problem
 
-from sopr_fast import _native, ops
+from sopr_fast import ops
 from sopr_fast.ops import library, reference
+from sopr_fast.runtime import native
 
 # ops.kmeans and ops.segment_encoder are the functions
 kmeans, segment_encoder = (importlib.import_module(f"sopr_fast.ops.{name}") for name in ("kmeans", "segment_encoder"))
@@ -59,7 +60,7 @@ def emulated(module, monkeypatch):
         getattr(module, kernel)(*map(library._argument, arguments), 0)
 
     monkeypatch.setattr(library, "call_cpu", call)
-    monkeypatch.setattr(_native, "_cuda", module)
+    monkeypatch.setattr(native, "_cuda", module)
     monkeypatch.setattr(kmeans, "_takes_memory", lambda points: True)
     monkeypatch.setattr(segment_encoder, "_segment_encoder", segment_encoder._forward_cuda)
     return ran
@@ -141,7 +142,7 @@ def test_cuda_kmeans_is_that_of_the_cpu(kind, width, emulated, monkeypatch):
     assert set(emulated) == {"kmeans_init", "kmeans_assign", "kmeans"}
     monkeypatch.undo()
     expected = results()
-    if _native._cpu.isa == "portable":  # without fused multiply-adds
+    if native._cpu.isa == "portable":  # without fused multiply-adds
         assert torch.equal(mine[1], expected[1])
         return
     for a, b in zip(mine, expected, strict=True):

@@ -6,7 +6,8 @@ import torch
 from problems import TINY, ladder, log, training_gains
 
 import sopr_fast
-from sopr_fast import Config, devices
+from sopr_fast import Config
+from sopr_fast.runtime import devices
 
 ASKED = ladder([0.3, 0.7, 1.2])
 OPTIONS = [{}, {"action_noise": 0.1, "encoder": "mlp"}, {"loss": "mse", "score": "sort"}]

@@ -7,8 +7,8 @@ from problems import TINY, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
 from sopr_fast.metrics import spearman
-from sopr_fast.model import ScoringModel
 from sopr_fast.policies import as_policies
+from sopr_fast.sopr.model import ScoringModel
 
 GAINS = training_gains()
 UNSEEN = np.array([0.3, 0.5, 0.8, 1.1, 1.3])
@@ -71,7 +71,7 @@ def test_a_critic_is_asked_before_long_work_and_once(monkeypatch):
     fit(ladder(GAINS), GAINS, critic=critic)
     drawn = sopr_fast.Subsets.draw(log(), TINY.subsets, size=TINY.subset_size, clusters=TINY.clusters)
     assert asked == [13] + [len(drawn.states)] * len(GAINS)
-    monkeypatch.setattr("sopr_fast.fitting.collect_all", None)
+    monkeypatch.setattr("sopr_fast.sopr.fitting.collect_all", None)
     with pytest.raises(ValueError, match="the critic returned shape"):
         fit(ladder(GAINS), GAINS, critic=lambda states, actions: actions[:2])
 

@@ -173,7 +173,7 @@ def test_returns_may_be_any_iterable_in_order():
     ],
 )
 def test_what_needs_no_states_is_refused_before_any_is_read(changes, message, monkeypatch):
-    monkeypatch.setattr("sopr_fast.subsets.read_rows", None)
+    monkeypatch.setattr("sopr_fast.sopr.subsets.read_rows", None)
     with pytest.raises(ValueError, match=message):
         fit(**changes)
 
@@ -273,7 +273,7 @@ def test_numpy_seeds_are_as_good(tmp_path):
 @pytest.mark.parametrize("critic", [None, lambda states, actions: actions[:, 0] * states[:, 1]], ids=["", "critic"])
 def test_columns_on_disk_train_the_same_model(monkeypatch, critic):
     expected = fit(critic=critic).model.state_dict()
-    monkeypatch.setattr("sopr_fast.columns._MEMORY_BYTES", 0)
+    monkeypatch.setattr("sopr_fast.sopr.columns._MEMORY_BYTES", 0)
     found = fit(critic=critic).model.state_dict()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
@@ -286,7 +286,7 @@ def test_columns_on_disk_have_their_space_before_any_is_written(monkeypatch, tmp
         reserved.extend(file.stat().st_blocks * 512 >= file.stat().st_size for file in tmp_path.iterdir())
         return LinearPolicy(0.3)(states)
 
-    monkeypatch.setattr("sopr_fast.columns._MEMORY_BYTES", 0)
+    monkeypatch.setattr("sopr_fast.sopr.columns._MEMORY_BYTES", 0)
     monkeypatch.setattr(
         tempfile, "NamedTemporaryFile", partial(tempfile.NamedTemporaryFile, dir=tmp_path, delete=False)
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sopr_fast import _native
+from sopr_fast.runtime import native
 
 
 def python(level: str, *arguments: str) -> subprocess.CompletedProcess:
@@ -16,7 +16,7 @@ def python(level: str, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, *arguments], env=environment, cwd=folder, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("level", _native._cpu.supported_isas)
+@pytest.mark.parametrize("level", native._cpu.supported_isas)
 def test_every_operator_on_each_level(level):
     result = python(level, "operators.py")
     assert result.returncode == 0, result.stderr
@@ -26,6 +26,6 @@ def test_every_operator_on_each_level(level):
 def test_an_unknown_level_is_refused():
     result = python("avx1024", "-c", "import sopr_fast")
     assert result.returncode != 0
-    names = ", ".join(_native._cpu.supported_isas)
+    names = ", ".join(native._cpu.supported_isas)
     assert f"cannot be loaded: SOPR_FAST_ISA is 'avx1024'; this processor has: {names}" in result.stderr
     assert "build it" not in result.stderr

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from sopr_fast import losses
+from sopr_fast.sopr import losses
 
 
 def test_pairwise_is_the_mean_over_pairs(generator):

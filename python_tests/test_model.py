@@ -5,10 +5,10 @@ import torch
 from peers.loop import ReleasedModel
 
 from sopr_fast import Config, Subsets, ops
-from sopr_fast.model import ScoringModel, row_moments
 from sopr_fast.ops import composed
-from sopr_fast.released import from_released
-from sopr_fast.scoring import score_grid
+from sopr_fast.sopr.model import ScoringModel, row_moments
+from sopr_fast.sopr.released import from_released
+from sopr_fast.sopr.scoring import score_grid
 
 STATE_DIM, ACTION_DIM, CLUSTERS = 5, 3, 12
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from sopr_fast import _native
 from sopr_fast.ops import library
+from sopr_fast.runtime import native
 
 
 @pytest.mark.parametrize("name", operators.CALLS)
@@ -121,7 +121,7 @@ def test_operator_is_traced_without_values():
 
 @pytest.mark.parametrize("name", operators.CALLS)
 def test_operator_without_a_kernel_is_the_reference_and_says_so_once(name, device, monkeypatch, caplog):
-    monkeypatch.setattr(_native, "_cuda", None)
+    monkeypatch.setattr(native, "_cuda", None)
     monkeypatch.setattr(library, "has_kernel", lambda device: False)
     library._say_that_the_reference_runs.cache_clear()
     caplog.set_level("INFO")
@@ -136,9 +136,9 @@ def test_devices_with_kernels(monkeypatch):
     def have():
         return [device for device in ("cpu", "cuda", "mps", "meta") if library.has_kernel(torch.device(device))]
 
-    monkeypatch.setattr(_native, "_cuda", None)
+    monkeypatch.setattr(native, "_cuda", None)
     assert have() == ["cpu", "meta"]
-    monkeypatch.setattr(_native, "_cuda", SimpleNamespace(architectures="native"))
+    monkeypatch.setattr(native, "_cuda", SimpleNamespace(architectures="native"))
     assert have() == ["cpu", "cuda", "meta"]
 
 
@@ -154,7 +154,7 @@ def test_devices_with_kernels(monkeypatch):
 )
 def test_gpu_that_no_kernel_was_built_for_has_none_and_warns_once(architectures, runs, fails, monkeypatch, recwarn):
     gpus = runs + fails
-    monkeypatch.setattr(_native, "_cuda", SimpleNamespace(architectures=architectures))
+    monkeypatch.setattr(native, "_cuda", SimpleNamespace(architectures=architectures))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: gpus[index])
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")

@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 import sopr_fast
-from sopr_fast.files import atomic_path, check_place, save_tensors
+from sopr_fast.runtime.files import atomic_path, check_place, save_tensors
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_a_failed_write_leaves_the_old_file(path, monkeypatch):
     def fails(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("sopr_fast.files.save_file", fails)
+    monkeypatch.setattr("sopr_fast.runtime.files.save_file", fails)
     with pytest.raises(OSError, match="disk full"):
         save_tensors(path, {"x": torch.zeros(1)}, "model", {})
     assert path.read_bytes() == before and os.listdir(path.parent) == [path.name]
@@ -156,7 +156,7 @@ def forbidden(monkeypatch):
     def mkstemp(dir, **_):
         raise PermissionError(13, "Permission denied", f"{dir}/temporary")
 
-    monkeypatch.setattr("sopr_fast.files.tempfile.mkstemp", mkstemp)
+    monkeypatch.setattr("sopr_fast.runtime.files.tempfile.mkstemp", mkstemp)
 
 
 @pytest.mark.usefixtures("forbidden")
@@ -185,6 +185,6 @@ def test_a_write_that_fails_names_the_path_asked_for(tmp_path, monkeypatch):
     def fails(*_):
         raise SafetensorError("disk full")
 
-    monkeypatch.setattr("sopr_fast.files.save_file", fails)
+    monkeypatch.setattr("sopr_fast.runtime.files.save_file", fails)
     with pytest.raises(OSError, match=rf"^cannot write {path}: disk full"):
         save_tensors(path, {}, "model", {})

@@ -12,8 +12,8 @@ from scipy.stats import norm
 
 import sopr_fast
 from sopr_fast import Ranking, Subsets
-from sopr_fast.ranker import ForeignPolicyWarning
-from sopr_fast.training_policies import TrainingPolicies
+from sopr_fast.sopr.ranker import ForeignPolicyWarning
+from sopr_fast.sopr.training_policies import TrainingPolicies
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +47,14 @@ def test_a_score_does_not_depend_on_the_other_candidates(ranker, candidates):
 @pytest.mark.parametrize("spoil", [lambda a: a * np.nan, lambda a: a[:-1], lambda a: 1 / 0])
 def test_a_candidate_that_fails_late_fails_before_clustering(ranker, candidates, spoil, monkeypatch):
     monkeypatch.setattr(sopr_fast.ops, "kmeans", None)
-    monkeypatch.setattr("sopr_fast.ranker.score_grid", None)
+    monkeypatch.setattr("sopr_fast.sopr.ranker.score_grid", None)
     late = {"late": lambda states: spoil(states[:, :2]) if len(states) > 16 else states[:, :2]}
     with pytest.raises((ValueError, RuntimeError), match="policy 'late'"):
         ranker.rank(candidates | late, log())
 
 
 def test_a_model_that_gives_no_numbers_says_so(ranker, candidates, monkeypatch):
-    monkeypatch.setattr("sopr_fast.ranker.score_grid", lambda *_, **__: torch.full((3, 5), torch.nan))
+    monkeypatch.setattr("sopr_fast.sopr.ranker.score_grid", lambda *_, **__: torch.full((3, 5), torch.nan))
     with pytest.raises(ValueError, match="scores that are not finite"):
         ranker.rank(candidates, log())
 
@@ -73,10 +73,10 @@ def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypat
             assert np.array_equal(ranker.rank(candidates, log(), subsets=6).subset_scores, expected)
     finally:
         torch.set_num_threads(before)
-    monkeypatch.setattr("sopr_fast.scoring._TILE_BYTES", 1)
-    monkeypatch.setattr("sopr_fast.columns._TILE_BYTES", 1)
+    monkeypatch.setattr("sopr_fast.sopr.scoring._TILE_BYTES", 1)
+    monkeypatch.setattr("sopr_fast.sopr.columns._TILE_BYTES", 1)
     for memory in (1 << 30, 0):
-        monkeypatch.setattr("sopr_fast.columns._MEMORY_BYTES", memory)
+        monkeypatch.setattr("sopr_fast.sopr.columns._MEMORY_BYTES", memory)
         assert np.array_equal(ranker.rank(candidates, log(), subsets=6).subset_scores, expected)
 
 
@@ -190,7 +190,7 @@ def test_a_score_is_the_models_own_where_its_distance_is_unknown(ranker, candida
     assert np.array_equal(ranking.scores[:-1], ranker.rank(candidates, states).scores)
     own = ranker.rank(candidates, states, shrinkage=0).subset_scores[ranking.names.index("gain-0.700")]
     np.testing.assert_allclose(ranking.subset_scores[-1], own, rtol=1e-6)
-    monkeypatch.setattr("sopr_fast.ranker.Tiles", None)
+    monkeypatch.setattr("sopr_fast.sopr.ranker.Tiles", None)
     with pytest.raises(ValueError, match="shrinkage needs the distance of 'array'"):
         ranker.rank(given, states, shrinkage=1)
 
@@ -289,7 +289,7 @@ def test_only_a_model_that_sorts_clusters_needs_as_many(ranker, candidates, monk
     sorting = sopr_fast.fit(ladder(gains), gains, log(), config=config, progress=False)
     fewer = Subsets.draw(log(), 2, size=TINY.subset_size, clusters=TINY.clusters - 1)
     assert np.isfinite(ranker.rank(candidates, subsets=fewer).scores).all()
-    monkeypatch.setattr("sopr_fast.ranker.Tiles", None)
+    monkeypatch.setattr("sopr_fast.sopr.ranker.Tiles", None)
     with pytest.raises(ValueError, match="subsets have 7 clusters, but a model with score='sort' needs the 8 it was"):
         sorting.rank(candidates, subsets=fewer)
 

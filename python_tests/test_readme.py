@@ -9,8 +9,8 @@ import torch
 from problems import TINY
 
 import sopr_fast
-from sopr_fast import baselines, cli, example
-from sopr_fast.baselines import FQE
+from sopr_fast import cli, estimators, example
+from sopr_fast.estimators import FQE
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
@@ -18,7 +18,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sopr_fast, "Config", lambda **_: TINY)
-    monkeypatch.setattr(baselines, "FQE", lambda updates: FQE(hidden=(8,), updates=3))
+    monkeypatch.setattr(estimators, "FQE", lambda updates: FQE(hidden=(8,), updates=3))
     states = example.states()[:600]
     with h5py.File("log.hdf5", "w") as file:
         file["observations"] = states

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from operators import OnDevice
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sopr_fast import _native, ops
+from sopr_fast import ops
 from sopr_fast.ops import composed, reference
+from sopr_fast.runtime import native
 
 LOW = {"width": 64, "layers": 2, "heads": 2, "feedforward": 128}
 HIGH = {"width": 64, "layers": 2, "heads": 8, "feedforward": 512, "project": False, "pool": False, "ds": 0}
@@ -266,7 +267,7 @@ def test_segment_encoder_bf16(options):
     narrow = run(ops.segment_encoder, tensors, options | {"precision": "bf16"})
     assert (narrow.double() - oracle).norm() <= 2 * torch_error
     same = torch.equal(narrow, run(ops.segment_encoder, tensors, options))
-    assert same == (_native._cpu.isa != "avx512_bf16")
+    assert same == (native._cpu.isa != "avx512_bf16")
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -288,7 +289,7 @@ def test_segment_encoder_bf16_of_odd_heads_is_fp32(ops):
 
 
 def test_segment_encoder_says_that_a_gpu_computes_bf16_in_fp32(caplog, monkeypatch):
-    monkeypatch.setattr(_native, "_cuda", _native._cuda or _native._cpu)
+    monkeypatch.setattr(native, "_cuda", native._cuda or native._cpu)
     caplog.set_level("INFO")
     tensors, options = problem([5, 9], **SMALL)
     with FakeTensorMode():
@@ -317,9 +318,10 @@ def test_segment_encoder_opcheck(pool):
 
 ISA_SCRIPT = """
 import sys, torch
-from sopr_fast import _native, ops
+from sopr_fast.runtime import native
+from sopr_fast import ops
 from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, assert_gradients, problem
-assert _native._cpu.isa == sys.argv[1]
+assert native._cpu.isa == sys.argv[1]
 for options in (LOW, HIGH, SMALL | {"width": 21, "heads": 3, "feedforward": 5}):
     tensors, options = problem([0, 1, 17, 70], **options)
     assert_as_good_as_torch(ops, tensors, options)
@@ -327,7 +329,7 @@ for options in (LOW, HIGH, SMALL | {"width": 21, "heads": 3, "feedforward": 5}):
 """
 
 
-@pytest.mark.parametrize("isa", [isa for isa in _native._cpu.supported_isas if isa != _native._cpu.isa])
+@pytest.mark.parametrize("isa", [isa for isa in native._cpu.supported_isas if isa != native._cpu.isa])
 def test_segment_encoder_instruction_sets(isa):
     environment = os.environ | {"SOPR_FAST_ISA": isa}
     environment["PYTHONPATH"] = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])

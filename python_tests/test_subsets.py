@@ -4,7 +4,7 @@ import pytest
 import torch
 from problems import KINDS_OF_ARRAYS, log, mapped
 
-from sopr_fast.subsets import Drawing, Subsets
+from sopr_fast.sopr.subsets import Drawing, Subsets
 
 
 def draw(states, count=3, **options):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from operators import CALLS, run
 
-from sopr_fast import _native
+from sopr_fast.runtime import native
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_threads_that_leave_one_another_s_blocks_lose_none(set_threads):
     first_in, second_in, first_out = (threading.Event() for _ in range(3))
 
     def first() -> list[int]:
-        with _native.torch_on_one_thread():
+        with native.torch_on_one_thread():
             first_in.set()
             assert second_in.wait(60)
         counts = [torch.get_num_threads()]
@@ -69,14 +69,14 @@ def test_threads_that_leave_one_another_s_blocks_lose_none(set_threads):
 
     def second() -> list[int]:
         assert first_in.wait(60)
-        with _native.torch_on_one_thread():
-            with _native.torch_on_one_thread():
-                counts = [torch.get_num_threads(), _native.threads()]
+        with native.torch_on_one_thread():
+            with native.torch_on_one_thread():
+                counts = [torch.get_num_threads(), native.threads()]
             second_in.set()
             assert first_out.wait(60)
             with ThreadPoolExecutor(1) as new:
-                counts += [torch.get_num_threads(), new.submit(torch.get_num_threads).result(), _native.threads()]
-                counts += [new.submit(_native.threads).result()]
+                counts += [torch.get_num_threads(), new.submit(torch.get_num_threads).result(), native.threads()]
+                counts += [new.submit(native.threads).result()]
         return [*counts, torch.get_num_threads()]
 
     with ThreadPoolExecutor(2) as pool:
@@ -97,7 +97,7 @@ def _kernel_call() -> tuple:
 
 def _child(expected: torch.Tensor) -> None:
     rows, _alive, arguments = _kernel_call()
-    _native._cpu.kmeans_init(*arguments)
+    native._cpu.kmeans_init(*arguments)
     assert torch.equal(rows, expected)
 
 
@@ -113,22 +113,22 @@ def _fork(expected: torch.Tensor) -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_fork_after_use():
     rows, _alive, arguments = _kernel_call()
-    _native._cpu.kmeans_init(*arguments)
+    native._cpu.kmeans_init(*arguments)
     _fork(rows)
     before = rows.clone()
-    _native._cpu.kmeans_init(*arguments)  # the parent's pool still works
+    native._cpu.kmeans_init(*arguments)  # the parent's pool still works
     assert torch.equal(rows, before)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_fork_while_another_thread_is_inside_a_kernel():
     rows, _alive, arguments = _kernel_call()
-    _native._cpu.kmeans_init(*arguments)
+    native._cpu.kmeans_init(*arguments)
     expected, done = rows.clone(), threading.Event()
 
     def keep_busy() -> None:
         while not done.is_set():
-            _native._cpu.kmeans_init(*arguments)
+            native._cpu.kmeans_init(*arguments)
 
     busy = threading.Thread(target=keep_busy)
     busy.start()

@@ -9,10 +9,11 @@ import torch
 from problems import TINY, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
-from sopr_fast import checkpoints, training
 from sopr_fast.metrics import spearman
-from sopr_fast.objective import Objective
-from sopr_fast.training import CollapsedTrainingWarning
+from sopr_fast.runtime import checkpoints
+from sopr_fast.sopr import training
+from sopr_fast.sopr.objective import Objective
+from sopr_fast.sopr.training import CollapsedTrainingWarning
 
 ENCODERS = [{}, {"class_token": True}, {"score": "sort"}, {"encoder": "mlp"}]
 
@@ -288,7 +289,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch):
                 checkpoint=path,
                 progress=False,
             )
-    monkeypatch.setattr("sopr_fast.fitting.probe", None)
+    monkeypatch.setattr("sopr_fast.sopr.fitting.probe", None)
     for change in ({"config": dataclasses.replace(TINY, steps=3)}, {"seed": 1}, {"returns": -training_gains()}):
         with pytest.raises(ValueError, match="other policies, returns, states, features, options or seed"):
             fit(**{"config": dataclasses.replace(TINY, steps=2), "checkpoint": path, **change})
@@ -297,7 +298,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch):
 def test_a_file_that_is_no_checkpoint_is_refused_before_any_policy_acts(tmp_path, monkeypatch):
     path, model = tmp_path / "checkpoint.safetensors", tmp_path / "model.safetensors"
     fit(dataclasses.replace(TINY, steps=1, subsets=1), checkpoint=path).save(model)
-    monkeypatch.setattr("sopr_fast.known.as_policies", None)
+    monkeypatch.setattr("sopr_fast.sopr.known.as_policies", None)
     with pytest.raises(ValueError, match=r"model\.safetensors is not a training checkpoint of sopr_fast"):
         fit(checkpoint=model)
     for damaged in (path.read_bytes()[:-1], b"no checkpoint"):

@@ -5,15 +5,15 @@ from pkgutil import extend_path
 # In a source folder, the compiled modules are those of the installed package.
 __path__ = extend_path(__path__, __name__)
 
-from . import baselines, data, metrics, ops, policies
-from ._native import build_info
+from . import data, estimators, metrics, ops, policies
 from ._version import __version__
-from .config import Config
-from .fitting import fit
-from .ranker import ForeignPolicyWarning, Ranker, load, rank
 from .ranking import Ranking
-from .subsets import Subsets
-from .training import CollapsedTrainingWarning
+from .runtime.native import build_info
+from .sopr.config import Config
+from .sopr.fitting import fit
+from .sopr.ranker import ForeignPolicyWarning, Ranker, load, rank
+from .sopr.subsets import Subsets
+from .sopr.training import CollapsedTrainingWarning
 
 __all__ = [
     "CollapsedTrainingWarning",
@@ -23,9 +23,9 @@ __all__ = [
     "Ranking",
     "Subsets",
     "__version__",
-    "baselines",
     "build_info",
     "data",
+    "estimators",
     "fit",
     "load",
     "metrics",

@@ -1,6 +1,6 @@
 """`python -m sopr_fast`: what is installed, one fact a line."""
 
-from ._native import build_info
+from .runtime.native import build_info
 
 
 def main() -> None:

@@ -18,14 +18,14 @@ from typing import Any
 
 from . import __main__ as installation
 from ._version import __version__
-from .config import Config
-from .files import check_place
 from .policies import Policy
 from .policies import load as load_policies
 from .policies.actor import ACTIVATIONS
-from .ranker import load, rank
 from .ranking import Ranking, figure_class
 from .returns import read_returns
+from .runtime.files import check_place
+from .sopr.config import Config
+from .sopr.ranker import load, rank
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -184,7 +184,7 @@ def _demo(options: argparse.Namespace) -> None:
 
 
 def _fit(options: argparse.Namespace) -> None:
-    from .fitting import fit
+    from .sopr.fitting import fit
 
     config = Config(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Config)})
     check_place(options.out)

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from . import example
-from .config import Config
-from .files import check_place
-from .fitting import fit
 from .metrics import regret_at_k, spearman
 from .ranking import Ranking
+from .runtime.files import check_place
+from .sopr.config import Config
+from .sopr.fitting import fit
 
 
 def demo(folder: Path, *, quick: bool = False) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sopr_fast.files import atomic_path
+from sopr_fast.runtime.files import atomic_path
 
 _BLOCK = 32
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from sopr_fast.data.states import as_states, read_rows
-from sopr_fast.files import atomic_path
 from sopr_fast.metrics import policy_distance
 from sopr_fast.policies import Policy, collect, load, probe
+from sopr_fast.runtime.files import atomic_path
 
 from .manifest import Task, is_made, write_manifest
 from .offline import chosen_logs

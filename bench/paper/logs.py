@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sopr_fast.files import atomic_path
-from sopr_fast.progress import progress_bar
+from sopr_fast.runtime.files import atomic_path
+from sopr_fast.runtime.progress import progress_bar
 
 from .actors import Layers, read_stack
 from .games import LOGS

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from sopr_fast.files import atomic_path
+from sopr_fast.runtime.files import atomic_path
 
 from .games import Game
 from .scales import Scale

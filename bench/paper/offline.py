@@ -11,8 +11,8 @@ import torch
 
 import sopr_fast.data
 from sopr_fast.data import Transitions
-from sopr_fast.files import atomic_path
-from sopr_fast.progress import progress_bar
+from sopr_fast.runtime.files import atomic_path
+from sopr_fast.runtime.progress import progress_bar
 
 from .actors import Layers, read_stack, save_stack
 from .games import LOGS

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sopr_fast.progress import progress_bar
+from sopr_fast.runtime.progress import progress_bar
 
 from .actors import Layers, read_stack, save_stack
 from .games import make_environment

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 import sopr_fast
-from sopr_fast.baselines import NearestPolicy
-from sopr_fast.config import Config
 from sopr_fast.data import Transitions
-from sopr_fast.files import atomic_path
+from sopr_fast.estimators import NearestPolicy
 from sopr_fast.metrics import kendall, regret_at_k, spearman
 from sopr_fast.policies import Policy, load
-from sopr_fast.ranker import ForeignPolicyWarning, Ranker
+from sopr_fast.runtime.files import atomic_path
+from sopr_fast.sopr.config import Config
+from sopr_fast.sopr.ranker import ForeignPolicyWarning, Ranker
 
 from .manifest import Task, is_made, write_manifest
 from .offline import chosen_logs

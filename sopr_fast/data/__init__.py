@@ -1,4 +1,4 @@
-"""Logged data: transitions for the baselines, states for drawing subsets."""
+"""Logged data: transitions for the estimators, states for drawing subsets."""
 
 from .loading import load
 from .states import load_states

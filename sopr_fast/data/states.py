@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import TOO_LARGE
+from ..runtime.checks import TOO_LARGE
 from .files import READERS, read_npy
 from .keys import KEYS, find_key
 from .minari import find_minari, read_minari_states

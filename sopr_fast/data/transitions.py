@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..checks import check_integer
-from ..warn import warn
+from ..runtime.checks import check_integer
+from ..runtime.warn import warn
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ..devices import without_autocast
+from ..runtime.devices import without_autocast
 from .reference import AFTER_ATTENTION, AFTER_FEED_FORWARD, INSIDE_FEED_FORWARD, encoder_tensors
 from .segment_attention import segment_attention
 from .segment_dropout import segment_dropout

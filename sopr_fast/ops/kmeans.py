@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .. import _native
+from ..runtime import native
 from . import reference
 from .library import call, check_tensor, define
 
@@ -297,7 +297,7 @@ def _takes_memory(points: Tensor) -> bool:
 
 def _init_memory(points: Tensor) -> tuple[Tensor, ...]:
     problems, count = points.shape[:2]
-    bins = -(-count // _native._cuda.kmeans_bin)
+    bins = -(-count // native._cuda.kmeans_bin)
     return points.new_empty(problems, count), points.new_empty(problems, bins, dtype=torch.int64)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .. import _native
-from ..warn import warn
+from ..runtime import native
+from ..runtime.warn import warn
 
 library = torch.library.Library("sopr_fast", "DEF")
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def define(
     library.define(schema)
     name = schema.partition("(")[0]
     library.impl(name, checked(cpu, check), "CPU")
-    if cuda is not None and _native._cuda is not None:
+    if cuda is not None and native._cuda is not None:
         library.impl(name, checked(cuda, check), "CUDA")
     torch.library.register_fake(f"sopr_fast::{name}", checked(fake, None), lib=library)
     if backward is not None:
@@ -80,7 +80,7 @@ def once(operator: str) -> Callable:
 
 def has_kernel(device: torch.device) -> bool:
     """Whether the operators have kernels for a device; "meta", which needs none, counts."""
-    if device.type == "cuda" and _native._cuda is not None:
+    if device.type == "cuda" and native._cuda is not None:
         return torch.compiler.is_compiling() or _runs_on_gpu(device.index)  # torch.compile traces no caches
     return device.type in ("cpu", "meta")
 
@@ -91,7 +91,7 @@ def _runs_on_gpu(index: int | None) -> bool:
     if not torch.cuda.is_available():  # fake tensors
         return True
     major, minor = torch.cuda.get_device_capability(index)
-    built = _native._cuda.architectures.split()
+    built = native._cuda.architectures.split()
     if any(_has_code(architecture, 10 * major + minor) for architecture in built):
         return True
     warn(
@@ -117,14 +117,14 @@ def _say_that_the_reference_runs(name: str, device: str) -> None:
 
 def call_cpu(kernel: str, *arguments: Tensor | float | None) -> None:
     """Runs a CPU kernel; tensors pass as addresses, None as a null one."""
-    getattr(_native._cpu, kernel)(*map(_argument, arguments), _native.threads())
+    getattr(native._cpu, kernel)(*map(_argument, arguments), native.threads())
 
 
 def call_cuda(kernel: str, device: torch.device, *arguments: Tensor | float | None) -> None:
     """Runs a CUDA kernel on the current stream of a device."""
     with torch.cuda.device(device):
         stream = torch.cuda.current_stream(device).cuda_stream
-        getattr(_native._cuda, kernel)(*map(_argument, arguments), stream)
+        getattr(native._cuda, kernel)(*map(_argument, arguments), stream)
 
 
 def one_device(name: str, *arguments: Tensor | float | None) -> torch.device:

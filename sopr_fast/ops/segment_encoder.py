@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import _native
+from ..runtime import native
 from . import composed, reference
 from .library import call, call_cpu, check_tensor, contiguous, define, has_kernel, once, one_device
 from .reference import encoder_shapes
@@ -169,8 +169,8 @@ def _cpu_arguments(tensors, options: Options, *, out: Tensor | None, backward: b
     sizes = np.diff(tensors[3].numpy(), axis=1).ravel()
     order = torch.from_numpy(np.argsort(-sizes, kind="stable").astype(np.int32))
     of_the_cpu = {"order": order.data_ptr(), "longest": int(sizes.max(initial=0))}
-    arguments = _parameter_struct(_native._cpu, tensors, options, out=out, **of_the_cpu)
-    floats = _native._cpu.segment_encoder_workspace(arguments, backward, _native.threads())
+    arguments = _parameter_struct(native._cpu, tensors, options, out=out, **of_the_cpu)
+    floats = native._cpu.segment_encoder_workspace(arguments, backward, native.threads())
     return arguments, tensors[1].new_empty(floats), order
 
 
@@ -185,8 +185,8 @@ def _forward(states, columns, rows, offsets, parameters, rng, *options) -> Tenso
 def _forward_cuda(states, columns, rows, offsets, parameters, rng, *options) -> Tensor:
     tensors = contiguous(states, columns, rows, offsets, parameters, rng)
     out = _fake(*tensors, *options)
-    arguments = _parameter_struct(_native._cuda, tensors, Options(*options), out=out)
-    workspace = columns.new_empty(_native._cuda.segment_encoder_workspace(arguments))
+    arguments = _parameter_struct(native._cuda, tensors, Options(*options), out=out)
+    workspace = columns.new_empty(native._cuda.segment_encoder_workspace(arguments))
     call("segment_encoder", columns.device, arguments, workspace)
     return out
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._native import threads, torch_on_one_thread
-from ..checks import check_integer
+from ..runtime.checks import check_integer
+from ..runtime.native import threads, torch_on_one_thread
 from .actor import Actor
 from .output import Output
 from .policy import Policy

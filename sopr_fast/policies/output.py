@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch import distributions as dist
 
-from ..checks import TOO_LARGE
+from ..runtime.checks import TOO_LARGE
 
 _global_generator = threading.Lock()
 

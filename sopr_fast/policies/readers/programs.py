@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..._native import threads
+from ...runtime.native import threads
 from ..called import Called
 from .options import Options, library, untrusted
 

@@ -1,0 +1,120 @@
+"""FQE of ten policies beside ten runs of d3rlpy's, DualDICE of ten policies beside ten of one, memory for fifty.
+
+A log of 300,000 HalfCheetah-like rows: real states, actions of a real policy with noise, rewards made up. Contenders do
+equal updates per policy, with equal networks and batches; a whole run is that many times longer.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sopr_fast import example
+from sopr_fast.data import Transitions
+from sopr_fast.estimators import dual_dice
+from sopr_fast.estimators.critics import CriticLearner
+from sopr_fast.estimators.learning import Batches
+from sopr_fast.estimators.log import PolicyActions, read
+
+ROWS, POLICIES, UPDATES, DISCOUNT = 300_000, 10, 10, 0.99
+
+
+def make_log() -> Transitions:
+    random = np.random.default_rng(0)
+    states = np.tile(example.states(), (5, 1))[:ROWS]
+    states = states + 0.01 * random.standard_normal(states.shape, np.float32)
+    actions = next(iter(example.policies().values())).act(torch.from_numpy(states)).numpy()
+    actions = np.clip(actions + 0.3 * random.standard_normal(actions.shape, np.float32), -1, 1)
+    rewards = states[:, 8] - 0.1 * np.square(actions).sum(1)
+    timeouts = np.arange(1, ROWS + 1) % 1000 == 0
+    return Transitions.from_arrays(states, actions, rewards, np.roll(states, -1, 0), None, timeouts)
+
+
+def candidates(count: int) -> dict:
+    return dict(list(example.policies().items())[:count])
+
+
+@pytest.fixture(scope="module")
+def log():
+    return make_log()
+
+
+def fqe_step(log, policies: int, batch_size: int):
+    found, layout, prepared = read(candidates(policies), log)
+    actions = PolicyActions(found, layout, prepared, progress=False)
+    batches = Batches([np.arange(prepared.count)], batch_size, 0, "cpu")
+    return CriticLearner(
+        prepared,
+        batches,
+        lambda rows, update: actions(prepared.next[rows], update),
+        copies=policies,
+        discount=DISCOUNT,
+        hidden=(256, 256),
+        learning_rate=1e-4,
+        target_rate=0.005,
+        seed=0,
+    ).step
+
+
+@pytest.mark.parametrize("batch_size", [100, 256], ids=["d3rlpy's batch of 100", "batch of 256"])
+def test_fqe_of_ten_policies(log, contend, batch_size):
+    d3rlpy = pytest.importorskip("d3rlpy", exc_type=ImportError)
+    step = fqe_step(log, POLICIES, batch_size)
+    flags = [part.astype(np.float32) for part in (log.terminals, log.timeouts)]
+    dataset = d3rlpy.dataset.MDPDataset(log.states, log.actions, log.rewards, *flags)
+    # An actor of two layers of 256 acts for it, as the candidates do.
+    actor = d3rlpy.algos.SACConfig().create(device="cpu:0")
+    actor.build_with_dataset(dataset)
+    peers = []
+    for _ in range(POLICIES):
+        peer = d3rlpy.ope.FQE(algo=actor, config=d3rlpy.ope.FQEConfig(batch_size=batch_size))
+        peer.build_with_dataset(dataset)
+        peers.append(peer)
+
+    def ours() -> None:
+        for update in range(UPDATES):
+            step(update)
+
+    def theirs() -> None:
+        for peer in peers:
+            for _ in range(UPDATES):
+                peer.update(dataset.sample_transition_batch(batch_size))
+
+    contend(ours, {f"ten of d3rlpy {d3rlpy.__version__}": theirs})
+
+
+def test_dual_dice_of_ten_policies_and_of_one(log, contend):
+    steps = []
+    for policies in (POLICIES, 1):
+        found, layout, prepared = read(candidates(policies), log)
+        actions = PolicyActions(found, layout, prepared, progress=False)
+        steps.append(dual_dice.DualDICELearner(dual_dice.DualDICE(), prepared, actions, DISCOUNT, 0).step)
+
+    def run(step, times: int) -> None:
+        for update in range(times):
+            step(update)
+
+    contend(lambda: run(steps[0], UPDATES), {"ten single runs": lambda: run(steps[1], UPDATES * POLICIES)})
+
+
+@pytest.mark.parametrize("method", ["FQE", "DualDICE"])
+def test_memory_for_fifty_policies(method):
+    """Peak resident memory, data included."""
+    code = (
+        "import bench_estimators as b, workload\n"
+        f"from sopr_fast.estimators import {method} as method\n"
+        "method(updates=5).estimate(b.candidates(50), b.make_log(), discount=b.DISCOUNT, progress=False)\n"
+        "print(workload.peak_megabytes())"
+    )
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+    gigabytes = float(found.stdout.split()[-1]) / 1024
+    print(f"\n{method} of 50 policies, {ROWS} rows: {gigabytes:.2f} GB peak")
+    assert gigabytes < 4

@@ -1,0 +1,329 @@
+"""SOPR-T and SOPR-MLP beside the other estimators: how well each orders policies it has not seen, and what it costs.
+
+Run i gives every method seed i and the same training, validation and test policies. Which those are, `--test` says:
+"random" splits the 50 snapshots into 30, 10 and 10 as bench/quality.py does; "first" and "last" ask for the run's first
+or last ten snapshots, which act unlike, or score beyond, all that training sees; "paper" asks for both of the paper's
+test sets at once, in every run, beside its own training and validation policies (bench.paper's split.json) and the log
+that `--log` says. SOPR and NearestPolicy learn from the training policies' returns, the others from logged rewards, and
+SOPR with a critic or estimates from both.
+
+    python bench/compare_estimators.py --data FOLDER --out out/estimators.json
+    python bench/compare_estimators.py --data FOLDER --out out/first.json --test first \\
+        --methods SOPR-T SOPR-T+critic BehaviourQ
+    python bench/compare_estimators.py --data out/paper/small/* --out out/paper.json --test paper --log full-replay
+
+Writes the file after every method and goes on from it; beside it a markdown table (.md) and a plot (.png).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from paper.games import LOGS
+from paper.scores import MEASURES, offline_policies, snapshots
+from workload import log_of, peak_megabytes, read_set
+
+import sopr_fast
+from sopr_fast.data import load, load_states
+from sopr_fast.estimators import (
+    FQE,
+    BehaviourQ,
+    DualDICE,
+    ImportanceWeighting,
+    ModelBased,
+    NearestPolicy,
+    UncertainEstimateWarning,
+)
+from sopr_fast.metrics import spearman
+from sopr_fast.runtime.files import atomic_path
+from sopr_fast.sopr.config import Config
+from sopr_fast.sopr.ranker import ForeignPolicyWarning
+
+LABELS = {
+    "SOPR-T": "SOPR-T",
+    "SOPR-T, shrinkage 0": "SOPR-T, shrinkage 0",
+    "SOPR-T+critic": "SOPR-T with a SARSA critic's values in each row",
+    "SOPR-T+estimates": "SOPR-T with estimates of each policy",
+    "SOPR-MLP": "SOPR-MLP",
+    "NearestPolicy": "return of the nearest policy",
+    "BehaviourQ": "mean of a SARSA critic",
+    "FQE": "FQE",
+    "ModelBased": "model-based",
+    "ImportanceWeighting": "importance weighting",
+    "DualDICE": "DualDICE",
+}
+
+
+def main() -> None:
+    options = _options()
+    torch.set_num_threads(options.threads)
+    for expected in (UncertainEstimateWarning, ForeignPolicyWarning):
+        warnings.simplefilter("ignore", expected)
+    settings = {key: getattr(options, key) for key in ("test", "discount", "subset_size", "clusters", "steps")}
+    if options.test == "paper":
+        settings["log"] = options.log
+    results = json.loads(options.out.read_text()) if options.out.exists() else {"settings": settings, "runs": []}
+    if results["settings"] != settings:
+        raise SystemExit(f"{options.out} holds runs with other options")
+    for run in results["runs"]:
+        if run["method"] in options.methods and run.get("updates", options.updates) != options.updates:
+            raise SystemExit(f"{options.out} holds runs of {run['method']} with --updates {run['updates']}")
+    done = {(run["data"], run["run"], run["method"]) for run in results["runs"]}
+    for folder in options.data:
+        missing = [
+            (i, method)
+            for i in range(options.runs)
+            for method in options.methods
+            if (folder.name, i, method) not in done
+        ]
+        if not missing:
+            continue
+        split_of = read_splits(folder, options.test, options.log)
+        log = folder / "logs" / f"{options.log}.hdf5" if options.test == "paper" else log_of(folder)
+        states, transitions = np.asarray(load_states(log)), load(log)
+        for i, method in missing:
+            split = split_of(i)
+            start = time.perf_counter()
+            measure = _sopr if method.startswith("SOPR") else _baseline
+            found, more = measure(method, split, states, transitions, options, i)
+            seconds = time.perf_counter() - start
+            for row, scores in found.items():
+                judged = {name: _judge(split.test_returns[part], scores[part]) for name, part in split.sets.items()}
+                for name, part in split.sets.items() if "curve" in more else ():
+                    judged[name]["converged"] = _converged(more["curve"], scores, part)
+                run = {"data": folder.name, "run": i, "method": row, "seconds": seconds, "judged": judged}
+                results["runs"].append(run | more)
+                agreement = ", ".join(f"{name} {measured['spearman']:.3f}" for name, measured in judged.items())
+                print(f"{folder.name}, run {i}, {row}: Spearman {agreement}; {seconds:.0f} s", flush=True)
+            _write(options.out, results)
+    print(table(results["runs"]))
+    options.out.with_suffix(".md").write_text(table(results["runs"]) + "\n")
+    _plot(results["runs"], options.out.with_suffix(".png"))
+
+
+class Split(NamedTuple):
+    train: dict
+    validation: dict
+    test: dict
+    train_returns: np.ndarray
+    validation_returns: np.ndarray
+    test_returns: np.ndarray
+    sets: dict[str, slice]
+
+
+def read_splits(folder: Path, test: str, log: str) -> Callable[[int], Split]:
+    """What run i trains with, validates with and asks for."""
+    if test != "paper":
+        policies, returns, _ = read_set(folder)
+        return lambda run: _chosen(policies, returns, divide(len(policies), test, run), test)
+    online, (first, first_returns) = snapshots(folder), offline_policies(folder, log)
+    (train, train_returns), (validation, validation_returns), (second, second_returns) = online.values()
+    split = Split(
+        train,
+        validation,
+        first | second,
+        train_returns,
+        validation_returns,
+        np.append(first_returns, second_returns),
+        {"I": slice(len(first)), "II": slice(len(first), None)},
+    )
+    return lambda run: split
+
+
+def _chosen(policies: dict, returns: np.ndarray, parts: Sequence[Sequence[int]], test: str) -> Split:
+    names = list(policies)
+    chosen = ({names[i]: policies[names[i]] for i in part} for part in parts)
+    return Split(*chosen, *(returns[part] for part in parts), sets={test: slice(None)})
+
+
+def divide(count: int, test: str, run: int) -> list[np.ndarray]:
+    """Indices of 30 training, 10 validation and 10 test policies."""
+    random = np.random.default_rng(run)
+    if test == "random":
+        return np.split(random.permutation(count), [30, 40])
+    asked = np.arange(10) if test == "first" else np.arange(count - 10, count)
+    return [*np.split(random.permutation(np.setdiff1d(np.arange(count), asked)), [30]), asked]
+
+
+def _judge(returns: np.ndarray, scores: np.ndarray) -> dict:
+    measured = {name: measure(returns, scores) for name, measure in MEASURES.items()}
+    return measured | {"scores": scores.tolist(), "returns": returns.tolist()}
+
+
+def _sopr(method, split, states, transitions, options, seed) -> tuple[dict[str, np.ndarray], dict]:
+    config = Config(
+        encoder="mlp" if method == "SOPR-MLP" else "transformer",
+        subset_size=options.subset_size,
+        clusters=options.clusters,
+        subsets=options.steps,
+        steps=options.steps,
+    )
+    known, known_of_candidates = {}, {}
+    if method == "SOPR-T+critic":
+        critic = BehaviourQ(updates=options.updates)
+        known["critic"] = critic.fit(transitions, discount=options.discount, seed=seed, progress=options.progress)
+    if method == "SOPR-T+estimates":
+        known["features"] = known_of_candidates["features"] = _estimates(split, transitions, options, seed)
+    ranker = sopr_fast.fit(
+        split.train,
+        split.train_returns,
+        states,
+        validation=(split.validation, split.validation_returns),
+        config=config,
+        seed=seed,
+        progress=options.progress,
+        **known,
+    )
+    judge = partial(ranker.rank, split.test, states, seed=seed + 1000, progress=options.progress, **known_of_candidates)
+    ranking = judge()
+    found = {method: ranking.scores}
+    if method == "SOPR-T":
+        found["SOPR-T, shrinkage 0"] = judge(shrinkage=0).scores
+    more = {"updates": options.updates} if known else {}
+    return found, more | {"distances": ranking.distances.tolist(), "distance_limit": ranking.distance_limit}
+
+
+def _estimates(split, transitions, options, seed) -> dict[str, list[float]]:
+    """Of every policy the values that BehaviourQ and NearestPolicy give it."""
+    everyone = split.train | split.validation | split.test
+    by_critic = BehaviourQ(updates=options.updates).estimate(
+        everyone, transitions, discount=options.discount, seed=seed, progress=options.progress
+    )
+    by_nearest = NearestPolicy(split.train, split.train_returns).estimate(everyone, transitions)
+    return dict(zip(everyone, np.stack([by_critic.values, by_nearest.values], 1).tolist(), strict=True))
+
+
+def _baseline(method, split, states, transitions, options, seed) -> tuple[dict[str, np.ndarray], dict]:
+    if method == "NearestPolicy":
+        estimator = NearestPolicy(split.train, split.train_returns)
+    else:
+        estimator = {
+            "FQE": FQE(),
+            "BehaviourQ": BehaviourQ(),
+            "ModelBased": ModelBased(),
+            "DualDICE": DualDICE(),
+            "ImportanceWeighting": ImportanceWeighting(clip=(-6.0, 2.0)),
+        }[method]
+        estimator = replace(estimator, updates=options.updates)
+    found = estimator.estimate(split.test, transitions, discount=options.discount, seed=seed, progress=options.progress)
+    kept = ("effective_sample_size", "mass", "state_error", "reward_error", "guarded", "horizon", "held_out_log_prob")
+    more = {"updates": options.updates} if method != "NearestPolicy" else {}
+    more |= {key: value for key, value in found.to_dict()["diagnostics"].items() if key in kept}
+    curve = found.diagnostics.get("curve", {})
+    if "values" in curve:
+        more["curve"] = {key: np.asarray(curve[key]).tolist() for key in ("seconds", "updates", "values")}
+    more["timings"] = found.timings
+    more["peak_megabytes"] = peak_megabytes()
+    return {method: found.values}, more
+
+
+def _converged(curve: dict, final: np.ndarray, part: slice, enough: float = 0.95) -> float:
+    """Seconds from which on the order of the part stays within a Spearman of `enough` of the final one."""
+    late = [i for i, values in enumerate(curve["values"]) if not spearman(values[part], final[part]) >= enough]
+    return curve["seconds"][min(late[-1] + 1, len(curve["seconds"]) - 1) if late else 0]
+
+
+def table(runs: list[dict]) -> str:
+    """Of every set that was asked for; the Spearman of each folder where there are several."""
+    folders = sorted({run["data"] for run in runs})
+    folders = folders if len(folders) > 1 else []
+    blocks = []
+    for name in runs[0]["judged"]:
+        measures = ["Spearman", *folders, "worst", "Kendall", "regret@1", "regret@3"]
+        lines = [[name, "runs", "updates", *measures, "seconds", "to a settled order"]]
+        lines.append(["---"] * len(lines[0]))
+        for method, label in LABELS.items():
+            mine = [run for run in runs if run["method"] == method]
+            if not mine:
+                continue
+            judged = [run["judged"][name] for run in mine]
+            values = {key: np.array([found[key] for found in judged]) for key in MEASURES}
+            orders = values["spearman"]
+            by_folder = [orders[[run["data"] == folder for run in mine]] for folder in folders]
+            means = [orders, *by_folder, orders.min(keepdims=True), *list(values.values())[1:]]
+            lines.append(
+                [
+                    label,
+                    f"{len(mine)}",
+                    f"{mine[0]['updates']:,}" if "updates" in mine[0] else "",
+                    *(f"{each.mean():.3f}" if len(each) else "" for each in means),
+                    _median_seconds([run["seconds"] for run in mine]),
+                    _median_seconds([found["converged"] for found in judged if "converged" in found]),
+                ]
+            )
+        blocks.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
+    return "\n\n".join(blocks)
+
+
+def _median_seconds(seconds: list[float]) -> str:
+    return f"{np.median(seconds):.0f}" if seconds else ""
+
+
+def _plot(runs: list[dict], path: Path) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return
+    names = list(runs[0]["judged"])
+    figure = Figure(figsize=(5.2 + 3.4 * len(names), 3.6), layout="constrained")
+    *panels, right = figure.subplots(1, len(names) + 1, sharey=True)
+    methods = [method for method in LABELS if any(run["method"] == method for run in runs)][::-1]
+    folders = sorted({run["data"] for run in runs})
+    for place, method in enumerate(methods):
+        for run in (run for run in runs if run["method"] == method):
+            color = f"C{folders.index(run['data'])}"
+            for ax, name in zip(panels, names, strict=True):
+                ax.plot(run["judged"][name]["spearman"], place, "o", color=color, alpha=0.6)
+            right.plot(run["seconds"], place, "o", color=color, alpha=0.6)
+    panels[0].set_yticks(range(len(methods)), [LABELS[method] for method in methods])
+    for ax, name in zip(panels, names, strict=True):
+        ax.set_xlabel(f"Spearman, Test Set {name}" if len(names) > 1 else "Spearman, unseen policies")
+        ax.set_xlim(None, 1.02)
+    right.set(xlabel="seconds", xscale="log")
+    if len(folders) > 1:
+        for i, folder in enumerate(folders):
+            right.plot([], [], "o", color=f"C{i}", label=folder)
+        figure.legend(loc="outside upper center", ncols=len(folders))
+    for ax in (*panels, right):
+        ax.grid(alpha=0.3)
+    figure.savefig(path, dpi=130)
+
+
+def _write(path: Path, results: dict) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(results, indent=1))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, nargs="+", required=True, help="folders of bench.paper, or alike")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--runs", type=int, default=3)
+    tests = ("random", "first", "last", "paper")
+    parser.add_argument("--test", choices=tests, default="random", help="which policies are unseen")
+    parser.add_argument("--log", choices=LOGS, default="full-replay", help="of --test paper")
+    methods = [method for method in LABELS if method != "SOPR-T, shrinkage 0"]
+    parser.add_argument("--methods", nargs="*", choices=methods, default=methods)
+    parser.add_argument("--discount", type=float, default=0.99)
+    parser.add_argument("--updates", type=int, default=20000, help="of every baseline's networks")
+    parser.add_argument("--subset-size", type=int, default=4096)
+    parser.add_argument("--clusters", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--progress", action="store_true", help="show bars")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Print a digest of every score, loss and estimate on the embedded example, to compare two states of the code.
+
+python bench/digests.py > before.txt        # change the code, install it
+python bench/digests.py | diff before.txt -
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+
+import numpy as np
+import torch
+
+import sopr_fast
+from sopr_fast import estimators, example
+
+SMALL = {"subset_size": 1024, "clusters": 16, "subsets": 12, "steps": 12}
+CONFIGS = {
+    "pairwise": {},
+    "listwise": {"loss": "listwise"},
+    "mse": {"loss": "mse"},
+    "mlp": {"encoder": "mlp"},
+    "sort": {"score": "sort"},
+    "class_token": {"class_token": True},
+}
+ESTIMATORS = {
+    "FQE": {"updates": 60},
+    "BehaviourQ": {"updates": 60, "ensemble": 2},
+    "ModelBased": {"updates": 60, "horizon": 10},
+    "ImportanceWeighting": {"updates": 60},
+    "DualDICE": {"updates": 60},
+}
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    policies, returns, states = example.policies(), example.returns(), example.states()
+    names = list(policies)
+    known, held_out, candidates = ({name: policies[name] for name in names[i::3]} for i in range(3))
+    by_name = dict(zip(names, returns, strict=True))
+    for label, options in CONFIGS.items():
+        config = sopr_fast.Config(**SMALL, **options)
+        ranker = sopr_fast.fit(known, by_name, states, validation=(held_out, by_name), config=config, progress=False)
+        report(f"{label} losses", ranker.history["loss"])
+        report(f"{label} scores", ranker.rank(candidates, states, shrinkage=0, progress=False).scores)
+        report(f"{label} shrunk scores", ranker.rank(candidates, states, shrinkage=1, progress=False).scores)
+    transitions = log(policies[names[20]], states)
+    few = {name: policies[name] for name in names[::10]}
+    nearest = estimators.NearestPolicy(known, {name: by_name[name] for name in known})
+    report("NearestPolicy", nearest.estimate(few, transitions, progress=False).values)
+    for name, options in ESTIMATORS.items():
+        estimator = getattr(estimators, name)(**options)
+        report(name, estimator.estimate(few, transitions, discount=0.99, progress=False).values)
+
+
+def log(policy, states: np.ndarray) -> dict[str, np.ndarray]:
+    """Transitions between consecutive rows, as if each began where the last one ended; the reward is the speed."""
+    states = states[:4001].astype(np.float32)
+    actions = policy.act(torch.from_numpy(states[:-1])).numpy()
+    noise = np.random.default_rng(0).normal(0, 0.1, actions.shape)
+    ends = np.zeros(4000, bool)
+    ends[99::100] = True
+    return {
+        "observations": states[:-1],
+        "actions": np.clip(actions + noise, -1, 1).astype(np.float32),
+        "rewards": states[1:, 8],
+        "next_observations": states[1:],
+        "terminals": np.zeros(4000, bool),
+        "timeouts": ends,
+    }
+
+
+def report(label: str, values) -> None:
+    array = np.ascontiguousarray(np.asarray(values, np.float64))
+    print(f"{label:<28} {hashlib.sha256(array).hexdigest()[:16]}  {array.ravel()[0]:.6g}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""`bench/compare_estimators.py` on a small folder as `bench.paper` makes."""
+
+import csv
+import json
+import shutil
+import sys
+
+import compare_estimators
+import h5py
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from sopr_fast.estimators import NearestPolicy
+from sopr_fast.policies import load
+
+SPLIT = {"train": [0, 2, 3, 5], "validation": [1], "test_set_2": [6, 4, 7]}
+RNG = np.random.default_rng(0)
+RETURNS, OFFLINE_RETURNS = RNG.normal(size=8), RNG.normal(size=5)
+
+
+def write_set(folder, gains, returns):
+    """Linear actors whose gains differ, and their returns."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weight = np.random.default_rng(7).standard_normal((2, 3))
+    np.savez(
+        folder / "policies.npz",
+        **{"mean.weight": np.reshape(gains, (-1, 1, 1)) * weight, "mean.bias": np.zeros((len(gains), 2))},
+    )
+    with (folder / "returns.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["policy", "return_mean"], *enumerate(returns)])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "hopper"
+    write_set(folder, np.linspace(0.1, 1.5, 8), RETURNS)
+    write_set(folder / "test_set_1/medium", np.linspace(1.4, 0.3, 5), OFFLINE_RETURNS)
+    (folder / "split.json").write_text(json.dumps(SPLIT))
+    (folder / "logs").mkdir()
+    with h5py.File(folder / "logs/medium.hdf5", "w") as file:
+        file["observations"], file["next_observations"] = RNG.normal(size=(2, 300, 3)).astype(np.float32)
+        file["actions"] = RNG.normal(size=(300, 2)).astype(np.float32)
+        file["rewards"] = RNG.normal(size=300).astype(np.float32)
+        file["timeouts"] = np.arange(300) % 20 == 19
+    return folder
+
+
+@pytest.fixture
+def run(folder, tmp_path, monkeypatch):
+    """Runs the script on folders, and reads what it wrote."""
+    out = tmp_path / "out.json"
+
+    def run(more, *folders):
+        data = " ".join(map(str, folders or [folder]))
+        command = f"compare_estimators.py --data {data} --out {out} --test paper --log medium --threads 1 {more}"
+        monkeypatch.setattr(sys, "argv", command.split())
+        compare_estimators.main()
+        return json.loads(out.read_text())["runs"], out.with_suffix(".md").read_text()
+
+    return run
+
+
+def test_the_papers_test_sets(folder, run):
+    runs, _ = run("--methods NearestPolicy ImportanceWeighting FQE --updates 5 --runs 2")
+    assert [(run["run"], run["method"]) for run in runs] == [
+        (i, method) for i in (0, 1) for method in ("NearestPolicy", "ImportanceWeighting", "FQE")
+    ]
+    online = dict(enumerate(load(folder / "policies.npz")))
+    offline = {str(i): policy for i, policy in enumerate(load(folder / "test_set_1/medium/policies.npz"))}
+    train, second = ({str(i): online[i] for i in SPLIT[part]} for part in ("train", "test_set_2"))
+    known = NearestPolicy(train, RETURNS[SPLIT["train"]])
+    states = folder / "logs/medium.hdf5"
+    asked = {"I": (offline, OFFLINE_RETURNS), "II": (second, RETURNS[SPLIT["test_set_2"]])}
+    for name, (policies, returns) in asked.items():
+        nearest = known.estimate({f"x{i}": policy for i, policy in policies.items()}, states).values
+        for found in runs:
+            judged = found["judged"][name]
+            assert judged["returns"] == returns.tolist()
+            assert judged["spearman"] == pytest.approx(spearmanr(judged["scores"], returns).statistic, nan_ok=True)
+            assert ("converged" in judged) == (found["method"] == "FQE")
+            if found["method"] == "NearestPolicy":
+                assert judged["scores"] == nearest.tolist()
+
+
+def cells(block):
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in block.splitlines()]
+
+
+def test_table_of_two_sets_and_folders(folder, run):
+    other = folder.parent / "walker"
+    shutil.copytree(folder, other)
+    run("--methods NearestPolicy --runs 2")
+    runs, text = run("--methods NearestPolicy ImportanceWeighting --updates 5 --runs 2", folder, other)
+    assert sorted((run["data"], run["method"], run["run"]) for run in runs) == sorted(
+        (data, method, i)
+        for data in ("hopper", "walker")
+        for method in ("NearestPolicy", "ImportanceWeighting")
+        for i in (0, 1)
+    )
+    for name, block in zip(("I", "II"), text.split("\n\n"), strict=True):
+        heads, _, *rows = cells(block)
+        assert heads[:7] == [name, "runs", "updates", "Spearman", "hopper", "walker", "worst"]
+        assert [row[:3] for row in rows] == [
+            ["return of the nearest policy", "4", ""],
+            ["importance weighting", "4", "5"],
+        ]
+        nearest, weighted = ([float(cell) for cell in row[3:7]] for row in rows)
+        once = next(run["judged"][name]["spearman"] for run in runs if run["method"] == "NearestPolicy")
+        assert nearest == pytest.approx([once] * 4, abs=1e-3, nan_ok=True)
+        each = [run["judged"][name]["spearman"] for run in runs if run["method"] == "ImportanceWeighting"]
+        mean = np.mean(each)
+        assert weighted == pytest.approx([mean, mean, mean, min(each)], abs=1e-3)
+
+
+def test_runs_with_other_updates_are_not_mixed(run):
+    def done(methods, updates):
+        runs, _ = run(f"--methods {methods} --updates {updates} --runs 1")
+        return [(run["method"], run.get("updates")) for run in runs]
+
+    both = [("NearestPolicy", None), ("ImportanceWeighting", 5)]
+    assert done("NearestPolicy ImportanceWeighting", 5) == both
+    with pytest.raises(SystemExit, match="holds runs of ImportanceWeighting with --updates 5"):
+        done("NearestPolicy ImportanceWeighting", 6)
+    assert done("NearestPolicy FQE", 6) == [*both, ("FQE", 6)]

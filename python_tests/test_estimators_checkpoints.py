@@ -1,0 +1,144 @@
+"""Runs of estimators that go on from a file, and files that they refuse."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from estimators import METHODS, SMALL, each_method, gains, quiet, small_log, unwarned, with_other
+from mdps import LinearGain
+
+from sopr_fast.estimators import FQE, BehaviourQ, learning
+from sopr_fast.runtime import checkpoints
+from sopr_fast.runtime.files import save_tensors
+
+pytestmark = unwarned
+
+
+@pytest.fixture(scope="module")
+def log():
+    return small_log()
+
+
+@each_method
+def test_resumed_run_ends_the_same(method, log, tmp_path, monkeypatch):
+    whole = method.estimate(gains(), log, **quiet)
+    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", -1.0)
+    steps = itertools.count()
+    batches = learning.Batches.__call__
+
+    def interrupted(self, update):
+        if next(steps) == 25:
+            raise KeyboardInterrupt
+        return batches(self, update)
+
+    path = tmp_path / "run.safetensors"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(learning.Batches, "__call__", interrupted)
+        method.estimate(gains(), log, checkpoint=path, **quiet)
+    resumed = method.estimate(gains(), log, checkpoint=path, **quiet)
+    np.testing.assert_array_equal(whole.values, resumed.values)
+    if "curve" in whole.diagnostics:
+        curves = [{**x.diagnostics["curve"], "seconds": None} for x in (whole, resumed)]
+        assert curves[0] == curves[1]
+    with pytest.raises(ValueError, match="is of a run with other policies"):
+        method.estimate(gains(), log, seed=1, checkpoint=path, **quiet)
+
+
+def test_a_checkpoint_serves_for_the_other_start(log, tmp_path, monkeypatch):
+    path = tmp_path / "run.safetensors"
+    initial = FQE(**SMALL).estimate(gains(), log, checkpoint=path, **quiet)
+    monkeypatch.setattr(learning.Batches, "__call__", None)
+    data = FQE(**SMALL, start="data").estimate(gains(), log, checkpoint=path, **quiet)
+    np.testing.assert_array_equal(data.values, initial.diagnostics["data"])
+
+
+@each_method
+def test_a_checkpoint_that_cannot_be_used_fails_before_long_work(method, log, tmp_path, monkeypatch):
+    def acts_on_a_few(states):
+        assert len(states) < 20
+        return np.zeros((len(states), log.actions.shape[1]))
+
+    monkeypatch.setattr(learning.Batches, "__call__", None)
+    foreign, truncated = tmp_path / "foreign", tmp_path / "truncated"
+    save_tensors(foreign, {}, "model", {})
+    truncated.write_bytes(foreign.read_bytes()[:20])
+    for path, error, message in (
+        (tmp_path / "none" / "run", FileNotFoundError, "cannot write"),
+        (tmp_path, IsADirectoryError, "cannot write"),
+        (foreign, ValueError, "foreign"),
+        (truncated, ValueError, "truncated"),
+    ):
+        with pytest.raises(error, match=message):
+            method.estimate([acts_on_a_few], log, checkpoint=path, **quiet)
+
+
+@each_method
+def test_checkpoint_is_refused_for_another_log(method, log, tmp_path):
+    path = tmp_path / "run.safetensors"
+    method.estimate(gains(), log, checkpoint=path, **quiet)
+    last = np.arange(len(log)) == len(log) - 1
+    others = [
+        with_other(log, terminals=log.timeouts, timeouts=log.terminals),
+        with_other(log, episodes=log.episodes[[0, *range(2, len(log.episodes))]]),
+        *(
+            with_other(log, **{part: getattr(log, part) + last.reshape(-1, *[1] * (getattr(log, part).ndim - 1))})
+            for part in ("states", "actions", "rewards", "next_states")
+        ),
+    ]
+    for other in others:
+        with pytest.raises(ValueError, match="is of a run with other policies, transitions"):
+            method.estimate(gains(), other, checkpoint=path, **quiet)
+
+
+@pytest.mark.parametrize("first", ["fit", "estimate"])
+def test_a_shared_critic_s_checkpoint_serves_other_policies(first, log, tmp_path, monkeypatch):
+    path, method = tmp_path / "run.safetensors", BehaviourQ(**SMALL)
+    whole = method.estimate(gains(), log, **quiet)
+    if first == "fit":
+        method.fit(log, discount=0.9, checkpoint=path, progress=False)
+    else:
+        others = {"other": LinearGain(np.array([0.3, 0.1]), 0.3)}
+        replace(method, draws=2).estimate(others, log, checkpoint=path, **quiet)
+    monkeypatch.setattr(learning.Batches, "__call__", None)
+    found = method.estimate(gains(), log, checkpoint=path, **quiet)
+    np.testing.assert_array_equal(found.values, whole.values)
+    curves = [np.array(x.diagnostics["curve"]["values"]) for x in (found, whole)]
+    np.testing.assert_array_equal(curves[0][-1], curves[1][-1])
+    assert np.isnan(curves[0][:-1]).all() and curves[0].shape == curves[1].shape
+    critic = method.fit(log, discount=0.9, checkpoint=path, progress=False)
+    np.testing.assert_array_equal(*(c(log.states, log.actions) for c in (critic, whole.diagnostics["critic"])))
+
+
+def test_a_fitted_behaviour_s_checkpoint_serves_other_weightings(log, tmp_path, monkeypatch):
+    path, method = tmp_path / "run.safetensors", METHODS["importance-weighting"]
+    method.estimate(gains(), log, checkpoint=path, **quiet)
+    other = replace(method, clip=(-6, 2), noise=0.3, bootstraps=3)
+    whole = other.estimate(gains(), log, **quiet)
+    monkeypatch.setattr(learning.Batches, "__call__", None)
+    found = other.estimate(gains(), log, checkpoint=path, **quiet)
+    np.testing.assert_array_equal(found.values, whole.values)
+    with pytest.raises(ValueError, match="is of a run with other"):
+        replace(method, components=2).estimate(gains(), log, checkpoint=path, **quiet)
+
+
+@pytest.mark.parametrize("method", [FQE(**SMALL), FQE(**SMALL, memory=0)])
+@pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
+def test_checkpoint_is_refused_for_policies_that_act_otherwise_in_one_state(method, std, log, tmp_path):
+    path, policy = tmp_path / "run.safetensors", gains(std=std)["gain-1"]
+    method.estimate({"policy": policy}, log, checkpoint=path, **quiet)
+    for row in (2, 59):
+
+        def other(states, there=log.states[row]):
+            return policy(np.where((states == there).all(1, keepdims=True), states + 1, states))
+
+        with pytest.raises(ValueError, match="is of a run with other policies"):
+            method.estimate({"policy": other}, log, checkpoint=path, **quiet)
+
+
+def test_diverged_run_names_itself_after_a_checkpoint(log, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", -1.0)
+    path = tmp_path / "run.safetensors"
+    with pytest.raises(FloatingPointError, match="^FQE: the loss is not finite after"):
+        replace(METHODS["fqe"], learning_rate=1e30).estimate(gains(), log, checkpoint=path, **quiet)
+    assert path.exists()

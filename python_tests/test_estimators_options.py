@@ -1,0 +1,73 @@
+"""Options, seeds and discounts that estimators take, and those they refuse."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from estimators import each_method, gains, quiet, small_log, unwarned
+
+from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased, NearestPolicy
+
+pytestmark = unwarned
+
+
+@pytest.fixture(scope="module")
+def log():
+    return small_log()
+
+
+def test_errors_come_before_long_work(log):
+    with pytest.raises(ValueError, match="'wide' has 2 action columns, the transitions have 1"):
+        FQE().estimate({"wide": lambda states: states}, log, discount=0.9)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        *(
+            (method, {name: 0})
+            for method in (FQE, BehaviourQ)
+            for name in ("updates", "batch_size", "ensemble", "draws")
+        ),
+        *((FQE, {"hidden": hidden}) for hidden in (8, "8", (8, 0), (8.0,), None)),
+        *((FQE, {name: value}) for name in ("learning_rate", "target_rate") for value in (0, -1e-3, math.nan, "1")),
+        (FQE, {"updates": 10.0}),
+        (FQE, {"ensemble": True}),
+        (FQE, {"target_rate": 1.5}),
+        (FQE, {"memory": -1}),
+        (FQE, {"start": "end"}),
+        (BehaviourQ, {"learning_rate": math.inf}),
+        *((DualDICE, {name: 0}) for name in ("updates", "batch_size", "draws", "nu_rate", "zeta_rate")),
+        *((DualDICE, {"average": value}) for value in (5, -0.1)),
+        *((DualDICE, {"exponent": value}) for value in (1.0, math.inf)),
+        *((ImportanceWeighting, {name: 0}) for name in ("updates", "components", "noise", "learning_rate")),
+        (ImportanceWeighting, {"bootstraps": -1}),
+        *((ImportanceWeighting, {"clip": clip}) for clip in ((1, 0), 2.0, (1, 2, 3), ("a", "b"), (None, 2))),
+        *((ModelBased, {name: 0}) for name in ("updates", "ensemble", "rollouts", "learning_rate", "horizon")),
+        (ModelBased, {"horizon": -3}),
+        (lambda **options: NearestPolicy(gains(), [0, 1, 2], **options), {"rows": 0}),
+    ],
+)
+def test_option_that_cannot_be_is_named(method, options):
+    with pytest.raises(ValueError, match=rf"^{next(iter(options))}\b"):
+        method(**options)
+
+
+@each_method
+@pytest.mark.parametrize("run", [{"seed": -1}, {"seed": 1.5}, {"discount": 1.0}, {"discount": -0.1}])
+def test_seed_and_discount_that_cannot_be_are_named(method, run, log):
+    with pytest.raises(ValueError, match=rf"^{next(iter(run))} must be"):
+        method.estimate({"never asked": None}, log, **{"discount": 0.9, **run})
+
+
+@each_method
+def test_options_of_numpy_are_as_those_of_python(method, log, tmp_path):
+    path = tmp_path / "run.safetensors"
+    numbers = {key: np.array(value)[()] for key, value in vars(method).items() if type(value) in (int, float)}
+    other = replace(method, **numbers, hidden=[np.int64(width) for width in method.hidden])
+    expected = method.estimate(gains(std=0.3), log, seed=3, checkpoint=path, **quiet).values
+    run = {"seed": np.int64(3), "discount": Fraction(9, 10), "progress": False}
+    np.testing.assert_array_equal(other.estimate(gains(std=0.3), log, **run).values, expected)
+    np.testing.assert_array_equal(other.estimate(gains(std=0.3), log, checkpoint=path, **run).values, expected)

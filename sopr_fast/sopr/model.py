@@ -1,0 +1,298 @@
+"""The scoring model: a hierarchical transformer encoder over clustered (state, action) rows (paper section 3.1)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .. import ops
+from ..ops import composed
+from ..runtime.devices import without_autocast
+from .config import Config
+
+LOW, HIGH = 0, 1
+_PLAIN = {"dtype": torch.float32, "device": "cpu"}  # whatever torch's defaults are
+
+
+class Tokens(NamedTuple):
+    """What an encoder reads: token t of policy p and subset s is [states[rows[s, t]], columns[p, rows[s, t]]]."""
+
+    states: Tensor  # (U, dim_s)
+    columns: Tensor  # (P, U, dim_c)
+    rows: Tensor  # (S, N) int32
+    offsets: Tensor  # (S, K + 1) int32
+
+
+class ScoringModel(nn.Module):
+    """Maps a policy's columns on clustered states to a score, one for each (policy, subset).
+
+    Args:
+        input_dim: columns of a state and of what the model sees of a policy there, together.
+        config: shapes and options.
+        feature_count: numbers known of each policy, added to its cluster vectors by a linear map.
+        seed: of the initial weights, those that torch's own modules draw from its global generator so seeded.
+
+    All layers of an encoder start as identical copies of one, as in the released code.
+    """
+
+    def __init__(self, input_dim: int, config: Config, feature_count: int = 0, *, seed: int = 0) -> None:
+        super().__init__()
+        self.config, self.feature_count = config, feature_count
+        width = config.width
+        # The global generator is of the whole process: other threads draw from it, and the caller's draws must stay.
+        generator = torch.Generator().manual_seed(seed)
+        self.projection = _drawn_linear(input_dim, width, generator)
+        self.norm = None
+        if config.input_norm == "batch":
+            self.norm = nn.BatchNorm1d(width, **_PLAIN)
+            self.rows = _RowMoments(input_dim)
+        if config.encoder == "transformer":
+            self.low = _stack(width, config.low_heads, config.low_feedforward, config.low_layers, generator)
+            self.high = _stack(width, config.high_heads, config.high_feedforward, config.high_layers, generator)
+        else:
+            self.low = _mlp(width, config.low_feedforward, config.low_layers, generator)
+            self.high = _mlp(width, config.high_feedforward, config.high_layers, generator)
+        if feature_count:
+            self.features = _drawn_linear(feature_count, width, generator, bias=False)
+            self.register_buffer("feature_mean", torch.zeros(feature_count, **_PLAIN))
+            self.register_buffer("feature_scale", torch.ones(feature_count, **_PLAIN))
+        if config.class_token:
+            self.class_token = nn.Parameter(torch.randn(width, generator=generator, **_PLAIN) * 0.02)
+        else:
+            self.score = _drawn_linear(width, 1, generator)
+        if config.score == "sort":
+            self.sorted_score = _drawn_linear(config.clusters, 1, generator)
+
+    def train(self, mode: bool = True) -> ScoringModel:
+        """For evaluation, batch norm takes the moments of all rows seen in training under the weights as they are now.
+
+        Its own running ones are of weights of before, which matters where the mean of a column is large.
+        """
+        if self.norm is not None and self.training and not mode:
+            self.rows.settle(self.projection, self.norm)
+        return super().train(mode)
+
+    def forward(
+        self,
+        states: Tensor,  # (U, dim_s) float32
+        columns: Tensor,  # (P, U, dim_c) float32
+        rows: Tensor,  # (S, N) int32
+        offsets: Tensor,  # (S, K + 1) int32
+        rng: Tensor | None = None,  # (2,) int64: seed and step of dropout, in training mode
+        precision: str | None = None,  # of matrix products; by default the config's
+        features: Tensor | None = None,  # (P, F) float32, where the model has such
+    ) -> Tensor:  # (P, S) float32
+        """Scores of P policies on S subsets; in training mode with dropout and the batch norm of this batch."""
+        precision = precision or (self.config.training_precision if self.training else self.config.precision)
+        with without_autocast(states.device):
+            projection = self._folded_projection(states, columns, rows)
+            low = Tokens(states, columns, rows, offsets)
+            clusters = self._encode(LOW, low, rng, precision, projection=projection)  # (P, S, K, E)
+            if features is not None:
+                standardised = (features - self.feature_mean) / self.feature_scale
+                clusters = clusters + self.features(standardised)[:, None, None]
+            return self._score(clusters, offsets, rng, precision)
+
+    def _score(self, clusters: Tensor, offsets: Tensor, rng: Tensor | None, precision: str) -> Tensor:
+        config = self.config
+        policies, subsets, count, width = clusters.shape
+        filled = offsets[:, 1:] > offsets[:, :-1]  # (S, K)
+        index = torch.arange(subsets * count, dtype=torch.int32, device=filled.device).view(subsets, count)
+        vectors = clusters.reshape(policies, subsets * count, width)
+        sizes = filled.sum(1, dtype=torch.int32)
+        if config.class_token:
+            vectors = torch.cat([vectors, self.class_token.expand(policies, 1, width)], 1)
+            index = functional.pad(index, (1, 0), value=subsets * count)
+            filled = functional.pad(filled, (1, 0), value=True)
+            sizes = sizes + 1
+        bounds = functional.pad(sizes.cumsum(0, dtype=torch.int32), (1, 0))
+        high = Tokens(vectors.new_empty(vectors.shape[1], 0), vectors, _rows_at(index, filled)[None], bounds[None])
+        pool = config.score == "mean" and not config.class_token
+        encoded = self._encode(HIGH, high, rng, precision, pool=pool)[:, 0]  # (P, S, E), or (P, R, E) not pooled
+        if pool:
+            return _linear(encoded, self.score)
+        if config.class_token:
+            return encoded[:, bounds[:-1].long()].mean(-1)
+        scores = _linear(encoded, self.score)  # (P, R)
+        return _linear(_sort_and_spread(scores, filled), self.sorted_score)
+
+    def _encode(
+        self,
+        level: int,
+        tokens: Tokens,
+        rng: Tensor | None,
+        precision: str,
+        *,
+        projection: tuple[Tensor, ...] = (),
+        pool: bool = True,
+    ) -> Tensor:
+        config = self.config
+        stack = self.low if level == LOW else self.high
+        options = {"pool": pool, "dropout": config.dropout if self.training else 0.0, "rng": rng, "level": level}
+        if config.encoder == "mlp":
+            return composed.mlp_encoder(*tokens, stack, projection=projection, **options)
+        return ops.segment_encoder(
+            *tokens,
+            torch.cat([p.reshape(-1) for p in (*projection, *_layer_parameters(stack))]),
+            width=config.width,
+            layers=len(stack.layers),
+            heads=config.low_heads if level == LOW else config.high_heads,
+            feedforward=config.low_feedforward if level == LOW else config.high_feedforward,
+            project=bool(projection),
+            precision=precision,
+            **options,
+        )
+
+    def _folded_projection(self, states: Tensor, columns: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Projection and batch norm as one affine map, exactly, from the moments of the rows."""
+        weight, bias = self.projection.weight, self.projection.bias
+        if self.norm is None:
+            return weight, bias
+        wide = weight.double()
+        if self.training:
+            mean, covariance, count = row_moments(states, columns, rows)
+            norm_mean = wide @ mean
+            norm_variance = ((wide @ covariance) * wide).sum(1)
+            with torch.no_grad():
+                momentum = self.norm.momentum
+                unbiased = norm_variance * (count / max(count - 1, 1))
+                self.norm.running_mean.lerp_((norm_mean + bias.double()).to(bias.dtype), momentum)
+                self.norm.running_var.lerp_(unbiased.to(bias.dtype), momentum)
+                self.norm.num_batches_tracked += 1
+                self.rows.add(mean, covariance * (count / max(count - 1, 1)))
+            shift = -norm_mean
+        else:
+            norm_variance = self.norm.running_var.double()
+            shift = bias.double() - self.norm.running_mean.double()
+        scale = self.norm.weight.double() * torch.rsqrt(norm_variance + self.norm.eps)
+        folded_bias = self.norm.bias.double() + scale * shift
+        return (scale[:, None] * wide).to(weight.dtype), folded_bias.to(bias.dtype)
+
+
+class _RowMoments(nn.Module):
+    """Mean and covariance of the rows [state, columns], averaged over all batches."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        exact = {"dtype": torch.float64, "device": "cpu"}
+        self.register_buffer("count", torch.zeros((), **exact))
+        self.register_buffer("mean", torch.zeros(dim, **exact))
+        self.register_buffer("covariance", torch.zeros(dim, dim, **exact))
+
+    def add(self, mean: Tensor, covariance: Tensor) -> None:
+        self.count += 1
+        self.mean += (mean - self.mean) / self.count
+        self.covariance += (covariance - self.covariance) / self.count
+
+    @torch.no_grad()
+    def settle(self, projection: nn.Linear, norm: nn.BatchNorm1d) -> None:
+        """Writes the moments of what the projection makes of the rows to the norm; if there were none, leaves it."""
+        weight, seen = projection.weight.double(), self.count > 0
+        mean = weight @ self.mean + projection.bias.double()
+        variance = ((weight @ self.covariance) * weight).sum(1)
+        norm.running_mean.copy_(torch.where(seen, mean, norm.running_mean.double()))
+        norm.running_var.copy_(torch.where(seen, variance, norm.running_var.double()))
+
+
+def row_moments(states: Tensor, columns: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Mean (D,) and biased covariance (D, D), in float64, of the rows [state, columns] of all policies and subsets.
+
+    Returns the number of rows as well.
+    """
+    index = rows.reshape(-1).long()
+    drawn = states[index].double()
+    seen = columns[:, index]  # (P, T, dim_c)
+    policies, total = seen.shape[:2]
+    state_mean, column_mean = drawn.mean(0), seen.double().mean((0, 1))
+    drawn = drawn - state_mean
+    across = drawn.new_zeros(total, columns.shape[2])
+    own = drawn.new_zeros(columns.shape[2], columns.shape[2])
+    for policy in seen:
+        centred = policy.double() - column_mean
+        across += centred
+        own += centred.T @ centred
+    count = policies * total
+    cross = drawn.T @ across / count
+    top = torch.cat([drawn.T @ drawn / total, cross], 1)
+    bottom = torch.cat([cross.T, own / count], 1)
+    return torch.cat([state_mean, column_mean]), torch.cat([top, bottom]), count
+
+
+def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
+    return (x * layer.weight[0]).sum(-1) + layer.bias
+
+
+def _rows_at(index: Tensor, filled: Tensor) -> Tensor:
+    """index[filled]; on a GPU, which counting these would wait for, the others follow them."""
+    if filled.device.type == "cpu":
+        return index[filled]
+    return index.flatten()[filled.flatten().byte().argsort(descending=True, stable=True)]
+
+
+def _sort_and_spread(scores: Tensor, filled: Tensor) -> Tensor:
+    """Scores (P, R) of the filled ones of (S, K) clusters, sorted and spread evenly over K places: (P, S, K)."""
+    count = filled.shape[1]
+    column = (filled.flatten().cumsum(0) - 1).clamp(min=0)
+    ordered = scores[:, column].view(-1, *filled.shape).masked_fill(~filled, torch.inf).sort(2).values
+    last = filled.sum(1, keepdim=True, dtype=torch.float32) - 1
+    place = torch.arange(count, device=filled.device)
+    step = last / max(count - 1, 1)
+    place = torch.where(place < count // 2, step * place, last - step * (count - 1 - place))  # torch.linspace(0, last)
+    return ordered.gather(2, place.round().long().expand(len(scores), -1, -1))
+
+
+def _drawn_linear(read: int, written: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
+    return _draw(nn.utils.skip_init(nn.Linear, read, written, bias=bias, dtype=torch.float32), generator)
+
+
+def _draw(layer: nn.Linear, generator: torch.Generator) -> nn.Linear:
+    """The draws of `nn.Linear.reset_parameters`, in its order."""
+    nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)
+    if layer.bias is not None:
+        bound = 1 / math.sqrt(layer.in_features)
+        nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+    return layer
+
+
+def _stack(width: int, heads: int, feedforward: int, layers: int, generator: torch.Generator) -> nn.TransformerEncoder:
+    """The draws of `nn.TransformerEncoderLayer`, in its order."""
+    layer = nn.utils.skip_init(
+        nn.TransformerEncoderLayer, width, heads, feedforward, batch_first=True, dtype=torch.float32
+    )
+    attention = layer.self_attn
+    _draw(attention.out_proj, generator)
+    nn.init.xavier_uniform_(attention.in_proj_weight, generator=generator)
+    nn.init.zeros_(attention.in_proj_bias)
+    nn.init.zeros_(attention.out_proj.bias)
+    _draw(layer.linear1, generator)
+    _draw(layer.linear2, generator)
+    layer.norm1.reset_parameters()
+    layer.norm2.reset_parameters()
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+
+def _mlp(width: int, feedforward: int, layers: int, generator: torch.Generator) -> nn.ModuleList:
+    return nn.ModuleList(
+        nn.ModuleList([_drawn_linear(width, feedforward, generator), _drawn_linear(feedforward, width, generator)])
+        for _ in range(layers)
+    )
+
+
+def _layer_parameters(stack: nn.TransformerEncoder) -> list[Tensor]:
+    """The parameters of all layers in the order that `ops.segment_encoder` reads."""
+    parameters = []
+    for layer in stack.layers:
+        attention = layer.self_attn
+        parameters += [
+            attention.in_proj_weight, attention.in_proj_bias,
+            attention.out_proj.weight, attention.out_proj.bias,
+            layer.norm1.weight, layer.norm1.bias,
+            layer.linear1.weight, layer.linear1.bias,
+            layer.linear2.weight, layer.linear2.bias,
+            layer.norm2.weight, layer.norm2.bias,
+        ]  # fmt: skip
+    return parameters

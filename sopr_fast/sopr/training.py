@@ -1,0 +1,270 @@
+"""Algorithm 1 of the paper: one subset a step, all training policies, one Adam update."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..metrics import spearman
+from ..runtime.checkpoints import check_same_run, is_due, optimizer_tensors, restore_optimizer
+from ..runtime.devices import without_autocast
+from ..runtime.files import by_prefix, load_tensors, save_tensors
+from ..runtime.native import torch_on_one_thread
+from ..runtime.progress import progress_bar
+from ..runtime.warn import warn
+from .config import Config
+from .model import ScoringModel, row_moments
+from .objective import Objective
+from .scoring import score_grid
+from .subsets import Subsets
+
+CHECKPOINT = "training checkpoint"  # the kind of its files
+DATA = "returns, states, features"  # that tell its runs apart
+_RESTARTS = 2
+_RESTART_RATE = 0.3
+_COLLAPSE_WINDOW = 10
+_FEWEST_STEPS_TO_JUDGE = 30
+_UNEVEN = 300.0  # times: the model still learns at about this ratio, and collapses at three times of it
+_EQUAL = 1e-5  # relative; collapsed scores differ by float noise of 1e-7 or so, fresh ones by 1e-2
+
+
+class CollapsedTrainingWarning(UserWarning):
+    """Training left all policies with the same score, so a ranking by this model means nothing."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """M policies as the model reads them, on the device that computes.
+
+    Attributes:
+        columns: (M, U, dim_c).
+        features: (M, F), or None.
+        labels: (M,) returns; of training policies also (M, M) preferences.
+        objective: of their scores.
+    """
+
+    columns: Tensor
+    features: Tensor | None
+    labels: np.ndarray
+    objective: Objective
+
+
+@dataclass
+class Progress:
+    """How far training is: all that a resumed run needs besides the weights."""
+
+    attempt: int = 0
+    step: int = 0
+    best: float = -math.inf
+    best_step: int | None = None
+    history: dict[str, list[float]] = field(default_factory=dict)
+
+    def record(self, **values: float) -> None:
+        for name, value in values.items():
+            self.history.setdefault(name, []).append(value)
+
+
+def train(
+    subsets: Subsets,
+    examples: Examples,
+    *,
+    validation: Examples | None,
+    config: Config,
+    seed: int,
+    checkpoint: str | os.PathLike | None = None,
+    fingerprints: Sequence[str] = (),
+    progress: bool = False,
+) -> tuple[ScoringModel, dict[str, Any]]:
+    """A model in eval mode with the weights to use, and the history of its training.
+
+    Everything random depends on (seed, attempt, step) alone, so a run resumed from its checkpoint ends as an
+    uninterrupted one. A collapsed run starts afresh, with a lower learning rate, at most twice.
+    """
+    trainer = _Trainer(subsets, examples, validation, config, seed)
+    if checkpoint is not None and Path(checkpoint).exists():
+        trainer.restore(checkpoint, fingerprints)
+    saved = time.monotonic()
+    first_check = max(_FEWEST_STEPS_TO_JUDGE, config.steps // 4)
+    checks = (first_check, max(first_check, config.steps))  # none in a short run, which is not started afresh
+    with (
+        torch_on_one_thread(),
+        without_autocast(examples.columns.device),
+        progress_bar(config.steps, "training", "step", show=progress, initial=trainer.at.step) as bar,
+    ):
+        while trainer.at.step < config.steps:
+            trainer.step()
+            at = trainer.at
+            bar.set_postfix({name: f"{values[-1]:.3f}" for name, values in at.history.items()}, refresh=False)
+            bar.update()
+            if at.step in checks and at.attempt < _RESTARTS and trainer.collapsed():
+                trainer.restart()
+                bar.reset()
+            if checkpoint is not None and is_due(saved):
+                trainer.save(checkpoint, fingerprints)
+                saved = time.monotonic()
+    if checkpoint is not None:
+        trainer.save(checkpoint, fingerprints)
+    return trainer.finish()
+
+
+class _Trainer:
+    def __init__(
+        self, subsets: Subsets, examples: Examples, validation: Examples | None, config: Config, seed: int
+    ) -> None:
+        self.subsets, self.objective = subsets, examples.objective
+        self.columns, self.features = examples.columns, examples.features
+        self.validation, self.config, self.seed = validation, config, seed
+        self.at = Progress()
+        self._initialise()
+
+    def _initialise(self) -> None:
+        input_dim = self.subsets.state_dim + self.columns.shape[2]
+        feature_count = 0 if self.features is None else self.features.shape[1]
+        seed = int(self._random("weights").integers(2**62))
+        self.model = ScoringModel(input_dim, self.config, feature_count, seed=seed)
+        if self.features is not None:
+            self.model.feature_mean.copy_(self.features.mean(0))
+            spread = self.features.std(0, correction=0)
+            self.model.feature_scale.copy_(torch.where(spread > 0, spread, 1.0))
+        self.model.to(self.subsets.rows.device)
+        self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.config.learning_rate)
+
+    def _random(self, purpose: str) -> np.random.Generator:
+        place = ("weights", "validation", "noise", "dropout").index(purpose)
+        return np.random.default_rng([self.seed, self.at.attempt, self.at.step, place])
+
+    def step(self) -> None:
+        config, at = self.config, self.at
+        rate = config.learning_rate * _RESTART_RATE**at.attempt
+        if at.step < config.warmup_steps:
+            rate *= (at.step + 1) / config.warmup_steps
+        self.optimizer.param_groups[0]["lr"] = rate
+
+        subset = at.step % len(self.subsets)
+        rows, offsets = self.subsets.rows[subset, None], self.subsets.offsets[subset, None]
+        states, columns = self.subsets.states, self.columns
+        if config.action_noise > 0:
+            index = rows[0].long()
+            states, columns = states[index], columns[:, index]
+            noise = self._random("noise").standard_normal(columns.shape, np.float32)
+            columns = columns + config.action_noise * torch.from_numpy(noise).to(columns.device)
+            rows = torch.arange(len(index), dtype=torch.int32, device=rows.device)[None]
+        key = int(self._random("dropout").integers(2**32))
+        self.model.train()
+        rng = torch.tensor([key, at.step], device=rows.device)
+        scores = self.model(states, columns, rows, offsets, rng, features=self.features)[:, 0].cpu()
+        loss = self.objective.loss(scores)
+        self.optimizer.zero_grad()
+        loss.backward()
+        if config.gradient_clip > 0:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.gradient_clip)
+        with torch.device("cpu"):  # where Adam begins to count its steps
+            self.optimizer.step()
+        at.record(loss=loss.item())
+        if self.validation is not None:
+            self._validate(self.validation)
+        at.step += 1
+
+    def _validate(self, validation: Examples) -> None:
+        count = min(self.config.validation_subsets, len(self.subsets))
+        chosen = self._random("validation").choice(len(self.subsets), count, replace=False)
+        scores = score_grid(
+            self.model, self.subsets, validation.columns, torch.from_numpy(chosen), features=validation.features
+        )
+        scores = scores.cpu().mean(1)
+        loss = validation.objective.loss(scores).item()
+        correlation = spearman(validation.labels, scores.numpy()) if scores.isfinite().all() else math.nan
+        self.at.record(validation_loss=loss, validation_rank_correlation=correlation)
+        quality = -loss if self.config.validation_metric == "loss" else correlation
+        if quality >= self.at.best:
+            self.at.best, self.at.best_step = quality, self.at.step
+            self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    def collapsed(self) -> bool:
+        if self.at.step < _FEWEST_STEPS_TO_JUDGE:
+            return self._scores_are_equal()
+        return self._is_flat(np.mean(self.at.history["loss"][-_COLLAPSE_WINDOW:]))
+
+    def _is_flat(self, loss: float) -> bool:
+        gained = self.objective.flat - loss
+        return not gained > 0.02 * (self.objective.flat - self.objective.floor)
+
+    def _scores_are_equal(self) -> bool:
+        """But for rounding; the loss of a short run, too noisy, does not tell."""
+        scores = self._first_scores()
+        return not scores.max() - scores.min() > _EQUAL * scores.abs().max()
+
+    def _first_scores(self) -> Tensor:
+        """(M,) of the training policies on the first subset."""
+        first = torch.zeros(1, dtype=torch.int64, device="cpu")
+        grid = score_grid(self.model, self.subsets, self.columns, first, precision="fp32", features=self.features)
+        return grid[:, 0].cpu()
+
+    def _said_of_spreads(self) -> str:
+        """That one column the model reads drowns another, if so."""
+        covariance = row_moments(self.subsets.states, self.columns, self.subsets.rows[:1])[1]
+        spread = covariance.diagonal().sqrt().cpu()
+        least, most = torch.where(spread > 0, spread, torch.inf).argmin(), spread.argmax()
+        if not spread[most] > _UNEVEN * spread[least]:
+            return ""
+        dim = self.subsets.state_dim
+        wide, narrow = (
+            f"{'state' if i < dim else 'action'} column {i - dim * (i >= dim)} ({spread[i]:.3g})"
+            for i in (int(most), int(least))
+        )
+        return (
+            f"; the standard deviation of {wide} may be too large beside that of {narrow}: give columns of like scale"
+        )
+
+    def restart(self) -> None:
+        warn(
+            f"training collapsed: after {self.at.step} steps it does no better than equal scores for all (loss "
+            f"{self.at.history['loss'][-1]:.3f}, theirs {self.objective.flat:.3f}); starting afresh with "
+            f"{_RESTART_RATE} times the learning rate{self._said_of_spreads()}",
+            CollapsedTrainingWarning,
+        )
+        self.at = Progress(attempt=self.at.attempt + 1)
+        self._initialise()
+
+    def finish(self) -> tuple[ScoringModel, dict[str, Any]]:
+        if self.at.best_step is not None:
+            self.model.load_state_dict(self.best_weights)
+        # A run that collapsed late may have kept weights from before.
+        collapsed = self.collapsed() and self._is_flat(self.objective.loss(self._first_scores()).item())
+        if collapsed:
+            warn(
+                "training collapsed: all policies score alike, and a ranking by this model means nothing; a lower "
+                f"learning_rate, more warmup_steps or another seed may help{self._said_of_spreads()}",
+                CollapsedTrainingWarning,
+            )
+        history = {
+            **self.at.history,
+            "best_step": self.at.best_step,
+            "restarts": self.at.attempt,
+            "collapsed": collapsed,
+        }
+        return self.model.eval(), history
+
+    def save(self, path: str | os.PathLike, fingerprints: Sequence[str]) -> None:
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"best.{name}": value for name, value in self.best_weights.items()}
+        tensors |= optimizer_tensors(self.optimizer, "adam")
+        save_tensors(path, tensors, CHECKPOINT, {"fingerprint": [*fingerprints], "progress": vars(self.at)})
+
+    def restore(self, path: str | os.PathLike, fingerprints: Sequence[str]) -> None:
+        tensors, description = load_tensors(path, CHECKPOINT)
+        check_same_run(path, description, fingerprints, DATA)
+        weights, self.best_weights = by_prefix(tensors, "model", "best")
+        self.at = Progress(**description["progress"])
+        self.model.load_state_dict(weights)
+        restore_optimizer(self.optimizer, tensors, "adam")
