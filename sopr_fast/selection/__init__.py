@@ -1,0 +1,1 @@
+"""Evaluation of methods, selection of candidates, and the evidence for both."""
