@@ -15,16 +15,23 @@ CPP := $(shell find csrc bench python_tests -name "*.cpp" -o -name "*.h" -o -nam
 INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
 OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py) python_tests/test_threads.py
 
-.PHONY: demo test test-all test-paper bench lint format sanitize matrix gpu-check gpu-sanitize clean
+.PHONY: demo test extras test-all test-paper test-quality bench lint format sanitize matrix gpu-check gpu-sanitize clean
 
 demo: $(INSTALLED)
 	.venv/bin/sopr-fast demo $(DEMO_ARGS)
 
 test: .venv/test
-	.venv/bin/pytest -q -m "not slow"
+	.venv/bin/pytest -q -m "not slow and not quality"
 
-test-all: .venv/test .venv/peers
+# The libraries whose files are read; with them, `make test` also runs the tests of their readers.
+extras: .venv/extras
+
+test-all: .venv/test .venv/extras .venv/peers
 	.venv/bin/pytest -q
+
+# Trains on three splits of the embedded policies: minutes.
+test-quality: .venv/test
+	.venv/bin/pytest -q -s -m quality
 
 # Makes the smallest of the paper's sets, kills and resumes its stages: minutes.
 test-paper: .venv/test .venv/paper
@@ -38,6 +45,7 @@ lint: .venv/lint
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/clang-format --dry-run --Werror $(CPP)
+	.venv/bin/mypy
 
 format: .venv/lint
 	.venv/bin/ruff check --fix .
@@ -54,7 +62,7 @@ sanitize: build/sanitize/installed
 # The tests with the oldest torch that pyproject.toml admits and with the newest there is.
 matrix: build/matrix/oldest/installed build/matrix/newest/installed
 	for torch in oldest newest; do \
-	    build/matrix/$$torch/bin/python -m sopr_fast && build/matrix/$$torch/bin/pytest -q -m "not slow" || exit 1; \
+	    build/matrix/$$torch/bin/python -m sopr_fast && build/matrix/$$torch/bin/pytest -q -m "not slow and not quality" || exit 1; \
 	done
 
 # On a machine with a GPU, with the torch and the build tools of $(PYTHON): no network. GPU_STAGES="test bench".
@@ -80,8 +88,8 @@ clean:
 	$(PYTHON) -m venv .venv
 	touch $@
 
-.venv/lint: .venv/made pyproject.toml constraints.txt
-	$(PIP_INSTALL) ruff clang-format
+.venv/lint: $(INSTALLED)
+	$(PIP_INSTALL) ruff clang-format mypy
 	touch $@
 
 .venv/tools: .venv/made constraints.txt
@@ -93,11 +101,12 @@ $(INSTALLED): .venv/tools constraints.txt $(PACKAGE)
 	rm -f .venv/installed-*
 	touch $@
 
-.venv/test: EXTRAS := test,test-formats
+.venv/test: EXTRAS := test
+.venv/extras: EXTRAS := test-formats
 .venv/peers: EXTRAS := test-peers
 .venv/paper: EXTRAS := paper
 .venv/bench: EXTRAS := bench
-.venv/test .venv/peers .venv/paper .venv/bench: pyproject.toml constraints.txt | $(INSTALLED)
+.venv/test .venv/extras .venv/peers .venv/paper .venv/bench: pyproject.toml constraints.txt | $(INSTALLED)
 	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[$(EXTRAS)]'
 	touch $@
 

@@ -1,0 +1,33 @@
+"""How well trained models rank policies they have not seen; random and collapsed models fail these bounds."""
+
+import json
+
+import numpy as np
+import pytest
+
+import sopr_fast
+from sopr_fast import cli, example, metrics
+
+pytestmark = pytest.mark.quality
+
+LEAST_SPEARMAN = 0.75  # random order of ten policies exceeds it once in 120 times; collapsed models have about 0
+
+
+def test_the_demo_ranks_unseen_policies(tmp_path):
+    assert cli.main(["demo", "--out", str(tmp_path)]) == 0
+    ranking = json.loads((tmp_path / "demo.json").read_text())
+    returns = dict(zip(example.policies(), example.returns(), strict=True))
+    assert metrics.spearman([returns[name] for name in ranking["names"]], ranking["scores"]) > LEAST_SPEARMAN
+
+
+@pytest.mark.parametrize("split", [1, 2])
+def test_a_model_ranks_unseen_policies_of_other_splits(split):
+    policies, returns, states = example.policies(), example.returns(), example.states()
+    returns = dict(zip(policies, returns, strict=True))
+    names = np.array(list(policies))[np.random.default_rng(split).permutation(50)]
+    training, validation, unseen = ({name: policies[name] for name in part} for part in np.split(names, [30, 40]))
+    config = sopr_fast.Config(subset_size=2048, clusters=32, subsets=80, steps=80)
+    ranker = sopr_fast.fit(training, returns, states, validation=(validation, returns), config=config)
+    ranking = ranker.rank(unseen, states)
+    assert not ranker.history["collapsed"]
+    assert metrics.spearman([returns[name] for name in ranking.names], ranking.scores) > LEAST_SPEARMAN
