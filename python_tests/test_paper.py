@@ -66,14 +66,40 @@ def test_names_of_no_game(name):
         find_game(name)
 
 
-def test_an_action_does_not_depend_on_the_batch():
-    actor, rng = Actor(actor_layers()), np.random.default_rng(1)
-    states, noise = rng.standard_normal((100, 11)), rng.standard_normal((100, 3))
-    whole, log_probs = actor.act(states, noise)
-    for rows in (slice(0, 1), slice(57, 58), slice(3, 50), slice(99, 100)):
-        part, part_log_probs = actor.act(states[rows], noise[rows])
-        np.testing.assert_array_equal(part, whole[rows])
-        np.testing.assert_array_equal(part_log_probs, log_probs[rows])
+def test_action_is_independent_of_the_batch():
+    rng, actor = np.random.default_rng(1), Actor(actor_layers(dims=(11, 96, 70), actions=3))
+    states, noise = rng.standard_normal((70, 11)), rng.standard_normal((70, 3))
+    means = np.stack([actor.act(state[None])[0][0] for state in states])
+    alone = [actor.act(state[None], row[None]) for state, row in zip(states, noise, strict=True)]
+    drawn, log_probs = np.concatenate([one for one, _ in alone]), np.concatenate([one for _, one in alone])
+    for size in range(1, 71):
+        rows = rng.choice(70, size, replace=False)
+        aligned = np.empty(size * 11 + size % 8, np.float32)[size % 8 :].reshape(size, 11)  # at any address
+        aligned[:] = states[rows]
+        np.testing.assert_array_equal(actor.act(states[rows])[0], means[rows])
+        np.testing.assert_array_equal(actor.act(aligned)[0], means[rows])
+        actions, densities = actor.act(np.asfortranarray(states[rows]), noise[rows])
+        np.testing.assert_array_equal(actions, drawn[rows])
+        np.testing.assert_array_equal(densities, log_probs[rows])
+
+
+ACT = """
+import sys
+import numpy as np
+from paper.actors import Actor, read_stack
+actions, _ = Actor(read_stack("a.npz")[0]).act(np.load("states.npy"))
+np.save("actions.npy", actions)
+"""
+
+
+def test_action_is_independent_of_blas(tmp_path):
+    save_stack(tmp_path / "a.npz", [actor_layers(dims=(11, 256, 256))])
+    np.save(tmp_path / "states.npy", np.random.default_rng(0).standard_normal((100, 11)))
+    environment = os.environ | {"OPENBLAS_CORETYPE": "Prescott", "OPENBLAS_NUM_THREADS": "2"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "bench"), *sys.path])
+    subprocess.run([sys.executable, "-c", ACT], cwd=tmp_path, env=environment, check=True)
+    expected, _ = Actor(read_stack(tmp_path / "a.npz")[0]).act(np.load(tmp_path / "states.npy"))
+    np.testing.assert_array_equal(np.load(tmp_path / "actions.npy"), expected)
 
 
 def test_actor_agrees_with_the_package_reading_its_file(tmp_path):

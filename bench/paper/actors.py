@@ -9,15 +9,17 @@ import numpy as np
 
 from sopr_fast.runtime.files import atomic_path
 
-_BLOCK = 32
-
 Layers = dict[str, np.ndarray]  # hidden_0.weight (out, in), hidden_0.bias (out,), …, mean, log_std
 
 
 class Actor:
-    """tanh(mean) of a ReLU network, or a draw of tanh(normal) with standard deviation exp(clip(log_std, -20, 2)).
+    """ReLU network that acts by tanh(mean), or samples tanh(normal) with standard deviation exp(clip(log_std, -20, 2)).
 
-    States pass in blocks of a fixed size, so that an action does not depend on what else is in the batch.
+    Each state is evaluated alone, by the same calls on arrays of the same shapes, and without BLAS, so that an action
+    depends neither on the rest of the batch nor on its row in it.
+
+    Attributes:
+        action_dim: Number of action components.
     """
 
     def __init__(self, layers: Layers) -> None:
@@ -32,30 +34,37 @@ class Actor:
         self.action_dim = self._layers[depth][0].shape[1]
 
     def act(self, states: np.ndarray, noise: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray | None]:
-        """Actions (N, dim_a) float32 for states (N, dim_s); with standard normal noise (N, dim_a), drawn ones and
-        their log-densities (N,)."""
-        mean = np.empty((len(states), self.action_dim), np.float32)
-        log_std = None if noise is None else np.empty_like(mean)
-        for first in range(0, len(states), _BLOCK):
-            rows = slice(first, min(first + _BLOCK, len(states)))
-            hidden = np.zeros((_BLOCK, states.shape[1]), np.float32)
-            hidden[: rows.stop - first] = states[rows]
-            for weight, bias in self._layers[: self._depth]:
-                hidden = np.maximum(hidden @ weight + bias, 0)
-            for out, (weight, bias) in zip((mean, log_std), self._layers[self._depth :], strict=False):
-                if out is not None:
-                    out[rows] = (hidden @ weight + bias)[: rows.stop - first]
+        """Compute the actions of a batch of states.
+
+        Args:
+            states: (N, dim_s).
+            noise: Standard normals (N, dim_a) that actions are drawn with; the mean acts if None.
+
+        Returns:
+            Actions (N, dim_a) float32, and the log-densities (N,) of drawn actions or None.
+        """
         if noise is None:
-            return np.tanh(mean), None
-        log_std = np.clip(log_std, -20, 2)
-        drawn = mean + np.exp(log_std) * noise.astype(np.float32)
-        return np.tanh(drawn), _log_density(drawn, log_std, noise)
+            return np.stack([np.tanh(self._heads(state, 1)[0]) for state in states]), None
+        actions, log_probs = zip(*map(self._draw, states, noise), strict=True)
+        return np.stack(actions), np.stack(log_probs)
+
+    def _heads(self, state: np.ndarray, count: int) -> list[np.ndarray]:
+        hidden = state.astype(np.float32)
+        for weight, bias in self._layers[: self._depth]:
+            hidden = np.maximum(_product(hidden, weight) + bias, 0)
+        return [_product(hidden, weight) + bias for weight, bias in self._layers[self._depth :][:count]]
+
+    def _draw(self, state: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        mean, log_std = self._heads(state, 2)
+        log_std = np.minimum(np.maximum(log_std, -20), 2)
+        raw = mean + np.exp(log_std) * noise.astype(np.float32)
+        normal = -0.5 * noise**2 - log_std - 0.5 * np.log(2 * np.pi)
+        squash = 2 * (np.log(2) - raw - np.logaddexp(0, -2 * raw))  # log(1 - tanh²) without cancellation
+        return np.tanh(raw), (normal - squash).sum()
 
 
-def _log_density(drawn: np.ndarray, log_std: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    normal = -0.5 * noise**2 - log_std - 0.5 * np.log(2 * np.pi)
-    squash = 2 * (np.log(2) - drawn - np.logaddexp(0, -2 * drawn))  # log(1 - tanh²) without cancellation
-    return (normal - squash).sum(1)
+def _product(vector: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return np.einsum("i,ij->j", vector, weight, optimize=False)  # optimize=True may call BLAS
 
 
 def save_stack(path: Path, actors: Sequence[Layers]) -> None:
