@@ -26,7 +26,7 @@ from sopr_fast.metrics import policy_distance, regret_at_k, spearman
 from sopr_fast.policies import as_policies, collect, probe
 from sopr_fast.runtime.files import atomic_path
 from sopr_fast.sopr.config import Config
-from sopr_fast.sopr.ranker import ForeignPolicyWarning
+from sopr_fast.ranking import ForeignPolicyWarning
 
 
 def main() -> None:
@@ -106,13 +106,13 @@ def measure(policies, returns, states, config, split, seed, options) -> dict:
         "scores": ranking.scores.tolist(),
         "shrinkage": ranking.shrinkage.tolist(),
         "spearman": spearman(true, ranking.scores),
-        "regret@3": regret_at_k(true, ranking.scores, 3),
+        "regret@3": regret_at_k(returns=true, scores=ranking.scores, k=3),
         "plain_spearman": spearman(true, plain.scores),
-        "plain_regret@3": regret_at_k(true, plain.scores, 3),
+        "plain_regret@3": regret_at_k(returns=true, scores=plain.scores, k=3),
         "index_spearman": spearman(true, index),
-        "index_regret@3": regret_at_k(true, index, 3),
+        "index_regret@3": regret_at_k(returns=true, scores=index, k=3),
         "nearest_spearman": spearman(true, nearest),
-        "nearest_regret@3": regret_at_k(true, nearest, 3),
+        "nearest_regret@3": regret_at_k(returns=true, scores=nearest, k=3),
         "best_step": ranker.history["best_step"],
         "validation_spearman": max(ranker.history.get("validation_rank_correlation", [float("nan")])),
         "restarts": ranker.history["restarts"],

@@ -44,11 +44,11 @@ def test_rank_correlation_refuses(metric):
 def test_two_indexes_must_agree():
     pandas = pytest.importorskip("pandas")
     a, b = pandas.Series([1, 2, 3], list("abc")), pandas.Series([3, 2, 1], list("cba"))
-    for name in ("spearman", "kendall", "regret_at_k"):
-        metric, k = getattr(metrics, name), [1] if name == "regret_at_k" else []
+    regret = lambda returns, scores: metrics.regret_at_k(returns=returns, scores=scores, k=1)  # noqa: E731
+    for name, metric in (("spearman", metrics.spearman), ("kendall", metrics.kendall), ("regret_at_k", regret)):
         with pytest.raises(ValueError, match=f"{name} goes by position, but the two indexes differ"):
-            metric(a, b, *k)
-        assert metric(a, b[a.index], *k) == metric(a, [1, 2, 3], *k) == metric([1, 2, 3], b[a.index], *k)
+            metric(a, b)
+        assert metric(a, b[a.index]) == metric(a, [1, 2, 3]) == metric([1, 2, 3], b[a.index])
 
 
 @given(pairs, st.randoms())
@@ -61,20 +61,20 @@ def test_regret_does_not_depend_on_order(pair, random):
     spread = max(returns) - min(returns)
     expected = (max(returns) - max(top)) / spread if spread else 0.0
     order = random.sample(range(len(returns)), len(returns))
-    assert metrics.regret_at_k(returns, scores, k) == pytest.approx(expected)
-    shuffled = metrics.regret_at_k([returns[i] for i in order], [scores[i] for i in order], k)
+    assert metrics.regret_at_k(returns=returns, scores=scores, k=k) == pytest.approx(expected)
+    shuffled = metrics.regret_at_k(returns=[returns[i] for i in order], scores=[scores[i] for i in order], k=k)
     assert shuffled == pytest.approx(expected)
 
 
 def test_regret_takes_ties_in_input_order():
-    assert metrics.regret_at_k([3, 1, 2], [0, 0, 0], 1) == 0
-    assert metrics.regret_at_k([1, 3, 2], [0, 0, 0], 1) == 1
+    assert metrics.regret_at_k(returns=[3, 1, 2], scores=[0, 0, 0], k=1) == 0
+    assert metrics.regret_at_k(returns=[1, 3, 2], scores=[0, 0, 0], k=1) == 1
 
 
 @pytest.mark.parametrize("k", [0, 4, True, 1.0])
 def test_regret_refuses_k(k):
     with pytest.raises(ValueError, match="k must be an integer from 1 to the number of policies, 3"):
-        metrics.regret_at_k([1, 2, 3], [1, 2, 3], k)
+        metrics.regret_at_k(returns=[1, 2, 3], scores=[1, 2, 3], k=k)
 
 
 @pytest.mark.parametrize("offset", [0, 1000])

@@ -11,8 +11,7 @@ from problems import TINY, LinearPolicy, ladder, log, training_gains
 from scipy.stats import norm
 
 import sopr_fast
-from sopr_fast import Ranking, Subsets
-from sopr_fast.sopr.ranker import ForeignPolicyWarning
+from sopr_fast import CollapsedTrainingWarning, ForeignPolicyWarning, Ranking, Subsets, TrainingPolicyWarning
 from sopr_fast.sopr.training_policies import TrainingPolicies
 
 
@@ -152,56 +151,105 @@ def test_an_odd_training_policy_does_not_excuse_foreign_candidates():
     assert known.distance_limit == 2  # of squared distances 1, 1, 1, 1 and 97 ** 2
 
 
-@pytest.mark.filterwarnings("ignore::sopr_fast.ForeignPolicyWarning")
-def test_scores_are_drawn_to_that_of_the_nearest_training_policy(ranker, candidates, tmp_path):
+@pytest.mark.filterwarnings("ignore::sopr_fast.ForeignPolicyWarning", "ignore::sopr_fast.TrainingPolicyWarning")
+def test_shrinkage_moves_scores_toward_the_nearest_training_policy(ranker, candidates, tmp_path):
     candidates |= {"odd": lambda states: -np.sign(states[:, :2])}
-    plain, half, whole = (ranker.rank(candidates, log(), shrinkage=x) for x in (0, 0.5, None))
+    plain, half, whole = (ranker.rank(candidates, log(), shrinkage=x) for x in (0, 0.5, 1))
     assert plain.shrinkage is None
+    assert np.array_equal(plain.scores, ranker.rank(candidates, log()).scores)
 
     known = ladder(training_gains())
     states = ranker.training_policies.states.numpy()
-    actions, asked = (np.stack([policy(states) for policy in group.values()]) for group in (known, candidates))
-    away, own = (((x[:, None] - actions[None].astype(float)) ** 2).sum(-1).mean(-1) for x in (asked, actions))
+    actions, acted = (np.stack([policy(states) for policy in group.values()]) for group in (known, candidates))
+    away, own = (((x[:, None] - actions[None].astype(float)) ** 2).sum(-1).mean(-1) for x in (acted, actions))
     np.fill_diagonal(own, np.inf)
-    share = plain.distances / (plain.distances + np.median(own.min(1)))
-    nearest = ranker.rank(known, shrinkage=0).scores[away.argmin(1)]
-    for found, amount in ((half, 0.5), (whole, 1)):
-        np.testing.assert_allclose(found.shrinkage, amount * share, rtol=1e-5)
-        expected = plain.subset_scores + found.shrinkage[:, None] * (nearest[:, None] - plain.subset_scores)
-        np.testing.assert_allclose(found.subset_scores, expected, rtol=1e-5)
+    weight = plain.distances / (plain.distances + np.median(own.min(1)))
+    nearest = ranker.rank(known).scores[away.argmin(1)]
+    for ranking, amount in ((half, 0.5), (whole, 1)):
+        np.testing.assert_allclose(ranking.shrinkage, amount * weight, rtol=1e-5)
+        expected = plain.scores + ranking.shrinkage * (nearest - plain.scores)
+        np.testing.assert_allclose(ranking.scores, expected, rtol=1e-5)
     assert whole.shrinkage.argmax() == 3 and "shrinkage" in whole.table() and "shrinkage" not in plain.table()
 
     ranker.save(tmp_path / "model.safetensors")
-    loaded = sopr_fast.load(tmp_path / "model.safetensors").rank(candidates, log())
+    loaded = sopr_fast.load(tmp_path / "model.safetensors").rank(candidates, log(), shrinkage=1)
     assert np.array_equal(loaded.scores, whole.scores)
 
 
-def test_training_policies_keep_their_scores(ranker):
-    known = ladder(training_gains())
-    assert np.array_equal(ranker.rank(known).scores, ranker.rank(known, shrinkage=0).scores)
+@pytest.mark.filterwarnings("ignore::sopr_fast.ForeignPolicyWarning")
+def test_shrinkage_leaves_standard_errors_and_win_probabilities(ranker, candidates):
+    candidates |= {"odd": lambda states: -np.sign(states[:, :2])}
+    plain, shrunk = (ranker.rank(candidates, log(), shrinkage=x) for x in (0, 1))
+    assert not np.array_equal(shrunk.scores, plain.scores)
+    for name in ("subset_scores", "standard_errors", "win_probability"):
+        np.testing.assert_array_equal(getattr(shrunk, name), getattr(plain, name))
 
 
-def test_a_score_is_the_models_own_where_its_distance_is_unknown(ranker, candidates, monkeypatch):
+@pytest.mark.parametrize("shrinkage", [0, 1])
+def test_the_first_subsets_of_a_ranking_are_a_ranking_on_fewer(ranker, candidates, shrinkage):
+    few, many = (ranker.rank(candidates, log(), subsets=count, shrinkage=shrinkage) for count in (3, 7))
+    taken = many.take(3)
+    for name in ("scores", "standard_errors", "subset_scores", "ranks", "win_probability"):
+        np.testing.assert_array_equal(getattr(taken, name), getattr(few, name))
+    assert np.isnan(many.take(1).standard_errors).all()
+    for count in (0, 8):
+        with pytest.raises(ValueError, match=f"cannot take {count} subsets: the ranking has 7"):
+            many.take(count)
+    with pytest.raises(ValueError, match="no scores by subset"):
+        Ranking(["a"], np.zeros(1), np.zeros(1)).take(1)
+
+
+def test_candidates_of_the_training_are_marked(ranker, candidates):
+    known = ladder(training_gains()[:2])
+    copies = {f"copy of {name}": policy for name, policy in known.items()}
+    with pytest.warns(TrainingPolicyWarning, match=r"exactly like them: 'copy of gain-.*no test") as caught:
+        ranking = ranker.rank(candidates | copies, log())
+    assert caught[0].filename == __file__
+    assert ranking.in_training == ranking.to_dict()["in_training"] == [False] * 3 + [True] * 2
+    marked = [line.split("  ")[2] for line in ranking.table().splitlines() if line.endswith("in training")]
+    assert sorted(name.strip() for name in marked) == sorted(copies)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ranker.rank(candidates, log()).in_training == [False] * 3
+
+
+def test_training_policies_are_recognised_up_to_rounding():
+    columns = torch.tensor([[100.0], [1.0]]).reshape(2, 1, 1)
+    known = TrainingPolicies(list("ab"), torch.zeros(1, 1), torch.zeros(1), columns, torch.zeros(2))
+    distances, nearest = np.array([1e-7, 1e-7, 0.0, np.nan]), np.array([0, 1, 1, -1])
+    assert known.are_same(distances, nearest) == [True, False, True, False]
+
+
+def test_a_collapsed_model_warns_when_loaded_and_when_it_ranks(candidates, tmp_path):
+    gains = training_gains()
+    collapsed = sopr_fast.fit(ladder(gains), gains, log(), config=TINY, progress=False)
+    collapsed.history["collapsed"] = True
+    collapsed.save(tmp_path / "model.safetensors")
+    with pytest.warns(CollapsedTrainingWarning, match="scores all policies alike") as caught:
+        loaded = sopr_fast.load(tmp_path / "model.safetensors")
+    with pytest.warns(CollapsedTrainingWarning) as again:
+        loaded.rank(candidates, log())
+    assert {warning.filename for warning in [*caught, *again]} == {__file__}
+
+
+def test_arrays_on_an_unknown_log_are_scored_but_not_shrunk(ranker, candidates, monkeypatch):
     states = log(seed=8)
     given = candidates | {"array": candidates["gain-0.700"](states)}
     with pytest.warns(ForeignPolicyWarning, match="unknown distance to the training policies: 'array';"):
         ranking = ranker.rank(given, states)
-    assert ranking.shrinkage[-1] == 0 and (ranking.shrinkage[:-1] > 0).all()
-    assert np.array_equal(ranking.scores[:-1], ranker.rank(candidates, states).scores)
-    own = ranker.rank(candidates, states, shrinkage=0).subset_scores[ranking.names.index("gain-0.700")]
-    np.testing.assert_allclose(ranking.subset_scores[-1], own, rtol=1e-6)
+    assert np.isnan(ranking.distances[-1])
+    np.testing.assert_allclose(ranking.scores[-1], ranking.scores[ranking.names.index("gain-0.700")], rtol=1e-6)
     monkeypatch.setattr("sopr_fast.sopr.ranker.Tiles", None)
     with pytest.raises(ValueError, match="shrinkage needs the distance of 'array'"):
         ranker.rank(given, states, shrinkage=1)
 
 
 def test_arrays_on_the_kept_subsets_have_a_distance(ranker, candidates):
-    given = {name: policy(log()) for name, policy in candidates.items()}
-    expected = ranker.rank(candidates)
-    found = ranker.rank(given)
-    np.testing.assert_allclose(found.distances, expected.distances, rtol=1e-5)
-    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
-    assert (expected.shrinkage > 0).all()
+    arrays = {name: policy(log()) for name, policy in candidates.items()}
+    by_call, by_array = ranker.rank(candidates, shrinkage=1), ranker.rank(arrays, shrinkage=1)
+    np.testing.assert_allclose(by_array.distances, by_call.distances, rtol=1e-5)
+    np.testing.assert_allclose(by_array.scores, by_call.scores, rtol=1e-5)
+    assert (by_call.shrinkage > 0).all()
 
 
 def test_arrays_on_the_training_log_have_a_distance(ranker, candidates, tmp_path):
@@ -210,12 +258,11 @@ def test_arrays_on_the_training_log_have_a_distance(ranker, candidates, tmp_path
     expected = ranker.rank(candidates)
     for states in (log(), torch.from_numpy(log()).double(), grown, tmp_path / "log.npy"):
         actions = grown if isinstance(states, str | os.PathLike) else np.asarray(states, np.float32)
-        given = {name: policy(actions) for name, policy in candidates.items()}
+        arrays = {name: policy(actions) for name, policy in candidates.items()}
         with warnings.catch_warnings():
             warnings.simplefilter("error", ForeignPolicyWarning)
-            ranking = ranker.rank(given, states)
+            ranking = ranker.rank(arrays, states)
         np.testing.assert_allclose(ranking.distances, expected.distances, rtol=1e-5)
-        np.testing.assert_allclose(ranking.shrinkage, expected.shrinkage, rtol=1e-5)
 
 
 @pytest.mark.parametrize("change", ["shorter", "other", "moved"])
@@ -247,7 +294,7 @@ def test_equal_training_policies_leave_nothing_to_measure_shrinkage_by():
         ranker = sopr_fast.fit(twins, range(4), log(), config=TINY, progress=False)
     assert "act alike" in str(caught[0].message) and caught[0].filename == __file__
     with pytest.warns(ForeignPolicyWarning):
-        assert ranker.rank(ladder([0.2, 1.0])).shrinkage.tolist() == [0, 0]
+        assert ranker.rank(ladder([0.2, 1.0]), shrinkage=1).shrinkage.tolist() == [0, 0]
 
 
 def test_repeated_training_policies_count_once():
@@ -310,22 +357,57 @@ def test_discrete_candidates_may_return_indices():
         trained.rank([lambda states: torch.distributions.Normal(torch.from_numpy(states), 1.0)], log())
 
 
+def ranking_of(names, scores, **fields):
+    """A ranking of scores with standard errors 1."""
+    return Ranking(list(names), np.array(scores, float), np.ones(len(scores)), **fields)
+
+
 def test_win_probability_is_that_of_paired_differences():
     rng = np.random.default_rng(0)
     scores = rng.standard_normal((3, 9)) + rng.standard_normal(9)
     scores[2] = scores[1]
-    found = Ranking(["a", "b", "c"], scores).win_probability
+    wins = Ranking.from_subsets(["a", "b", "c"], scores).win_probability
     d = scores[0] - scores[1]
-    assert found[0, 1] == pytest.approx(norm.cdf(d.mean() / (d.std(ddof=1) / 3)))
-    np.testing.assert_allclose(found + found.T, 1)
-    assert found[1, 2] == 0.5
-    single = Ranking(["a", "b"], rng.standard_normal((2, 1)))
+    assert wins[0, 1] == pytest.approx(norm.cdf(d.mean() / (d.std(ddof=1) / 3)))
+    np.testing.assert_allclose(wins + wins.T, 1)
+    assert wins[1, 2] == 0.5
+    single = Ranking.from_subsets(["a", "b"], rng.standard_normal((2, 1)))
     assert np.isnan(single.win_probability).all() and np.isnan(single.standard_errors).all()
+    assert np.isnan(ranking_of("ab", [1, 2]).win_probability).all()
+
+
+def test_win_probability_of_replicates():
+    replicates = np.array([[0.0, 2.0, 4.0], [1.0, 1.0, 4.0]])
+    wins = ranking_of("ab", [3.0, 1.0], replicates=replicates).win_probability
+    assert wins[0, 1] == pytest.approx(norm.cdf(2 / np.std([-1, 1, 0], ddof=1)))
+
+
+def test_a_foreign_candidate_has_no_win_probability():
+    scores = np.random.default_rng(0).standard_normal((3, 9))
+    wins = Ranking.from_subsets(
+        ["a", "b", "c"], scores, distances=np.array([1.0, 9.0, np.nan]), distance_limit=8.0
+    ).win_probability
+    assert np.isnan(wins[1]).all() and np.isnan(wins[:, 1]).all()
+    assert np.isfinite(wins[np.ix_([0, 2], [0, 2])]).all()
 
 
 def test_ties_stand_in_input_order():
-    ranking = Ranking(["z", "a", "m"], np.array([[1.0], [2.0], [1.0]]))
-    assert ranking.order == ["a", "z", "m"]
+    assert ranking_of("zam", [1, 2, 1]).order == ["a", "z", "m"]
+
+
+def test_rank_correlations_and_regret_go_by_name(tmp_path):
+    ranking = ranking_of("abcd", [4, 3, 2, 1])
+    returns = {"d": 10.0, "c": 40.0, "b": 20.0, "a": 30.0, "unused": 50.0}
+    path = tmp_path / "returns.json"
+    path.write_text(json.dumps(returns))
+    for source in (returns, [30, 20, 40, 10]):
+        assert ranking.spearman(source) == pytest.approx(0.4)
+        assert ranking.kendall(source) == pytest.approx(1 / 3)
+        assert ranking.regret(source) == pytest.approx(1 / 3) and ranking.regret(source, 3) == 0
+    with pytest.raises(ValueError, match="returns hold nothing for policy 'b'"):
+        ranking.spearman({"a": 1.0})
+    with pytest.raises(ValueError, match="k must be an integer from 1 to the number of policies, 4"):
+        ranking.regret(returns, 5)
 
 
 def test_ranking_as_text_dict_and_frame(ranker, candidates):
@@ -334,46 +416,85 @@ def test_ranking_as_text_dict_and_frame(ranker, candidates):
     assert len(lines) == 4 and "gain-1.200" in lines[1]
     assert str(ranking) == repr(ranking) == ranking.table()
     plain = json.loads(json.dumps(ranking.to_dict()))
-    assert plain["order"] == ranking.order and plain["win_probability"] == ranking.win_probability.tolist()
+    assert plain["order"] == ranking.order and "win_probability" not in plain
+    assert ranking.to_dict(win_probability=True)["win_probability"] == ranking.win_probability.tolist()
     frame = ranking.to_pandas()
     assert frame["policy"].tolist() == ranking.order and frame.index.tolist() == [1, 2, 3]
-    assert list(frame) == ["policy", "score", "standard_error", "shrinkage", "distance", "foreign"]
+    assert list(frame) == ["policy", "score", "standard_error", "distance", "foreign", "in_training"]
 
 
-def test_shrinkage_stands_beside_the_scores_that_hold_it():
-    ranking = Ranking(["a", "b"], np.array([[3.0, 5.0], [1.0, 3.0]]), np.array([0.25, 0.5]), np.array([7.0, 9.0]), 8.0)
+def test_a_table_shows_no_standard_error_of_a_foreign_candidate():
+    ranking = Ranking.from_subsets(
+        ["a", "b", "c"],
+        np.array([[3.0, 5.0], [1.0, 3.0], [0.0, 2.0]]),
+        shrinkage=np.array([0.25, 0.5, 0.0]),
+        nearest_scores=np.array([0.0, 4.0, 9.0]),
+        distances=np.array([7.0, 9.0, 0.0]),
+        distance_limit=8.0,
+        in_training=[False, False, True],
+    )
     assert ranking.table().splitlines() == [
         "rank  policy      score    ± error  shrinkage   distance",
-        "   1  a          4.0000     1.0000     0.2500     7.0000",
-        "   2  b          2.0000     1.0000     0.5000     9.0000  foreign",
+        "   1  a          3.0000     1.0000     0.2500     7.0000",
+        "   2  b          3.0000    foreign     0.5000     9.0000",
+        "   3  c          1.0000     1.0000     0.0000     0.0000  in training",
     ]
+    assert ranking.standard_errors.tolist() == [1, 1, 1]
     frame = ranking.to_pandas()
-    assert frame["shrinkage"].tolist() == [0.25, 0.5] and frame["foreign"].tolist() == [False, True]
-    without = Ranking(["a", "b"], ranking.subset_scores)
+    assert frame["shrinkage"].tolist() == [0.25, 0.5, 0] and frame["foreign"].tolist() == [False, True, False]
+    without = ranking_of("ab", [2, 1])
     assert "shrinkage" not in without.table() and "shrinkage" not in without.to_pandas()
     assert "foreign" not in without.to_pandas() and without.to_dict()["foreign"] is None
 
 
+def test_a_foreign_best_candidate_warns():
+    ranking = ranking_of("ab", [2, 1], distances=np.array([9.0, 1.0]), distance_limit=8.0)
+    with pytest.warns(ForeignPolicyWarning, match="best candidate 'a' is foreign") as caught:
+        assert ranking.best == "a"
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for limit in (9.0, None):
+            assert dataclasses.replace(ranking, distance_limit=limit).best == "a"
+
+
+def test_hostile_names_are_escaped_and_cut():
+    names = ["a\x1b[2J\n", "b\u202egnp", "c" * 60, "plain"]
+    ranking = ranking_of(names, [4, 3, 2, 1])
+    shown = [line.split()[1] for line in ranking.table().splitlines()[1:]]
+    assert shown == [r"a\x1b[2J\n", r"b\u202egnp", "c" * 47 + "…", "plain"]
+    assert ranking.order == ranking.to_dict()["order"] == names
+    labels = [label.get_text() for label in ranking.plot().get_yticklabels()]
+    assert labels == shown[::-1]
+
+
 def test_an_unknown_distance_is_neither_foreign_nor_not():
-    scores = np.array([[3.0], [2.0], [1.0]])
-    ranking = Ranking(["a", "b", "c"], scores, distances=np.array([9.0, np.nan, 7.0]), distance_limit=8.0)
+    ranking = ranking_of("abc", [3, 2, 1], distances=np.array([9.0, np.nan, 7.0]), distance_limit=8.0)
     assert ranking.foreign == ranking.to_dict()["foreign"] == [True, None, False]
     text = ranking.to_pandas().to_csv()
     assert [line.rsplit(",", 1)[1] for line in text.splitlines()] == ["foreign", "True", "", "False"]
 
 
-def test_plot_shows_every_policy(ranker, candidates, tmp_path):
+def test_plot_shows_every_policy(ranker, candidates):
     ranking = ranker.rank(candidates, log())
     axes = ranking.plot()
     assert [label.get_text() for label in axes.get_yticklabels()] == ranking.order[::-1]
-    axes = ranking.plot(returns=[0.3, 1.2, 0.7])
-    axes.figure.savefig(tmp_path / "plot.png")
-    assert (tmp_path / "plot.png").stat().st_size > 1000
+    bars = axes.containers[0].get_children()[-1].get_segments()
+    best = ranking.names.index(ranking.best)
+    score, error = ranking.scores[best], ranking.standard_errors[best]
+    np.testing.assert_allclose(bars[-1], [[score - error, 2], [score + error, 2]])
+
+
+def test_plot_shows_no_error_bar_of_a_foreign_candidate():
+    axes = ranking_of("ab", [2, 1], distances=np.array([9.0, 1.0]), distance_limit=8.0).plot()
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a (foreign)"]
+    bars = axes.containers[0].get_children()[-1].get_segments()
+    assert [bar[:, 0].tolist() for bar in bars] == [[0, 2], [2, 2]]
 
 
 def test_plot_writes_each_return_beside_its_policy():
     pandas = pytest.importorskip("pandas")
-    ranking = Ranking(["a", "b", "c"], np.array([[2.0], [3.0], [1.0]]))
+    ranking = ranking_of("abc", [2, 3, 1])
     by_name = {"c": 30.0, "b": 20.0, "a": 10.0, "unused": 40.0}
     for returns in ([10, 20, 30], by_name, pandas.Series(by_name)):
         right = ranking.plot(returns).figure.axes[1]

@@ -7,11 +7,11 @@ __path__ = extend_path(__path__, __name__)
 
 from . import data, estimators, metrics, ops, policies
 from ._version import __version__
-from .ranking import Ranking
+from .ranking import ForeignPolicyWarning, Ranking, TrainingPolicyWarning
 from .runtime.native import build_info
 from .sopr.config import Config
 from .sopr.fitting import fit
-from .sopr.ranker import ForeignPolicyWarning, Ranker, load, rank
+from .sopr.ranker import Ranker, load, rank
 from .sopr.subsets import Subsets
 from .sopr.training import CollapsedTrainingWarning
 
@@ -22,6 +22,7 @@ __all__ = [
     "Ranker",
     "Ranking",
     "Subsets",
+    "TrainingPolicyWarning",
     "__version__",
     "build_info",
     "data",

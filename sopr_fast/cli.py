@@ -99,8 +99,10 @@ def _parser() -> argparse.ArgumentParser:
     ranking.add_argument(
         "--shrinkage",
         type=float,
+        default=0.0,
         metavar="X",
-        help="0 to 1 (the default): draw scores of candidates unlike the training policies to the nearest one's",
+        help="share, 0 to 1, by which scores of unfamiliar candidates move toward the nearest training policy's "
+        "(default: 0)",
     )
     ranking.add_argument("--seed", type=int, default=0, help="of drawing subsets from --states")
     ranking.add_argument("--precision", choices=("fp32", "bf16"), help="default: that of the model")
@@ -108,6 +110,9 @@ def _parser() -> argparse.ArgumentParser:
     form = ranking.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
     form.add_argument("--csv", action="store_true", help="print CSV")
+    ranking.add_argument(
+        "--win-probability", action="store_true", help="with --json: add the probability of each pair's order"
+    )
     ranking.add_argument("--plot", type=Path, metavar="FILE", help="draw the scores to an image")
     ranking.set_defaults(run=_rank)
 
@@ -233,7 +238,7 @@ def _rank(options: argparse.Namespace) -> None:
         device=options.device,
     )
     if options.json:
-        print(json.dumps(_without_nan(ranking.to_dict()), indent=1))
+        print(json.dumps(_without_nan(ranking.to_dict(win_probability=options.win_probability)), indent=1))
     elif options.csv:
         _write_csv(ranking)
     else:

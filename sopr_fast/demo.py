@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from . import example
-from .metrics import regret_at_k, spearman
 from .ranking import Ranking
 from .runtime.files import check_place
 from .sopr.config import Config
@@ -43,7 +42,7 @@ def demo(folder: Path, *, quick: bool = False) -> None:
 
     print(_beside(ranking, true))
     found = np.array([true[name] for name in ranking.names])
-    correlation, regret = spearman(found, ranking.scores), regret_at_k(found, ranking.scores, 3)
+    correlation, regret = ranking.spearman(true), ranking.regret(true, 3)
     print(f"\nSpearman {correlation:.3f}   regret@3 {regret:.3f}")
     ranker.save(folder / "demo.safetensors")
     (folder / "demo.json").write_text(json.dumps(ranking.to_dict(), indent=1))

@@ -49,7 +49,7 @@ def kendall(a: Any, b: Any) -> float:
     return agreement / norm if norm > 0 else float("nan")
 
 
-def regret_at_k(returns: Any, scores: Any, k: int) -> float:
+def regret_at_k(*, returns: Any, scores: Any, k: int) -> float:
     """Normalised regret@k: what the best of the k highest-scored policies lacks to the best of all (paper,
     section 4.1).
 

@@ -1,56 +1,104 @@
-"""The result of ranking: scores over subsets, the order, and how sure it is."""
+"""The result of ranking: scores, their order and their standard errors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from . import metrics
 from .returns import check_returns
+from .runtime.text import printable
+from .runtime.warn import warn
 
 if TYPE_CHECKING:
     import matplotlib.axes
     import matplotlib.figure
     import pandas
 
+_NAME_WIDTH = 48
+
+
+class ForeignPolicyWarning(UserWarning):
+    """A candidate acts unlike every training policy, or its distance is unknown: its score is an extrapolation."""
+
+
+class TrainingPolicyWarning(UserWarning):
+    """A candidate was a training policy, so its score is no test of the model."""
+
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Candidates ranked by their mean score over subsets of the logged states (paper section 3.2).
+    """Candidates ordered by score.
 
     Attributes:
-        names: (P,) in the order they were given.
-        subset_scores: (P, S) float64; larger is better.
-        shrinkage: (P,) shares of the nearest training policy's score in them; None without.
-        distances: (P,) to the nearest training policy (Eq. 3), nan where unknown, or None.
-        distance_limit: beyond it a candidate counts as foreign to the training policies, or None.
-        timings: seconds by stage.
+        names: (P,) names of the candidates, in input order.
+        scores: (P,) float64; larger is better.
+        standard_errors: (P,) float64 standard errors of the scores before any shrinkage; NaN where unknown. Those of a
+            trained model measure the noise of drawing subsets alone: for a foreign candidate they say nothing of how
+            wrong its score is, and tables and plots leave them out.
+        subset_scores: (P, S) float64 scores on each subset before any shrinkage, whose mean is the score (paper section
+            3.2), or None.
+        replicates: (P, R) float64 joint replicates of the scores (bootstrap, ensemble), whose standard deviation is the
+            standard error, or None.
+        shrinkage: (P,) weight of the nearest training policy's score in each score, or None without shrinkage.
+        nearest_scores: (P,) scores of the nearest training policies, toward which `shrinkage` moves, or None.
+        distances: (P,) action distance to the nearest training policy (Eq. 3), NaN where unknown, or None.
+        distance_limit: Distance beyond which a candidate is foreign, or None.
+        in_training: (P,) whether each candidate acts exactly as a training policy does, or None where unknown.
+        timings: Seconds by stage.
     """
 
     names: list[str]
-    subset_scores: np.ndarray
+    scores: np.ndarray
+    standard_errors: np.ndarray
+    _: KW_ONLY
+    subset_scores: np.ndarray | None = None
+    replicates: np.ndarray | None = None
     shrinkage: np.ndarray | None = None
+    nearest_scores: np.ndarray | None = None
     distances: np.ndarray | None = None
     distance_limit: float | None = None
+    in_training: list[bool] | None = None
     timings: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def from_subsets(
+        cls,
+        names: list[str],
+        subset_scores: np.ndarray,
+        *,
+        shrinkage: np.ndarray | None = None,
+        nearest_scores: np.ndarray | None = None,
+        **fields: Any,
+    ) -> Ranking:
+        """Return the ranking by the mean score over subsets.
+
+        Args:
+            names: (P,) names of the candidates.
+            subset_scores: (P, S) scores before any shrinkage.
+            shrinkage: (P,) weight of the nearest training policy's score, or None.
+            nearest_scores: (P,) scores of the nearest training policies; needed with `shrinkage`.
+            fields: Other attributes of the ranking.
+        """
+        count = subset_scores.shape[1]
+        shrunk = subset_scores
+        if shrinkage is not None and nearest_scores is not None:
+            shrunk = subset_scores + shrinkage[:, None] * (nearest_scores[:, None] - subset_scores)
+        return cls(
+            names,
+            shrunk.mean(1),
+            _mean_errors(subset_scores) if count > 1 else np.full(len(names), np.nan),
+            subset_scores=subset_scores,
+            shrinkage=shrinkage,
+            nearest_scores=nearest_scores,
+            **fields,
+        )
 
     def __len__(self) -> int:
         return len(self.names)
-
-    @property
-    def scores(self) -> np.ndarray:
-        """(P,) mean over subsets."""
-        return self.subset_scores.mean(1)
-
-    @property
-    def standard_errors(self) -> np.ndarray:
-        """(P,) of the mean over subsets; nan for a single subset."""
-        count = self.subset_scores.shape[1]
-        if count == 1:
-            return np.full(len(self), np.nan)
-        return self.subset_scores.std(1, ddof=1) / np.sqrt(count)
 
     @property
     def order(self) -> list[str]:
@@ -59,44 +107,114 @@ class Ranking:
 
     @property
     def best(self) -> str:
-        return self.order[0]
+        """Name of the candidate with the highest score.
+
+        Warns:
+            ForeignPolicyWarning: The candidate is foreign.
+        """
+        first = int(self._order()[0])
+        name = self.names[first]
+        if self.foreign is not None and self.foreign[first]:
+            warn(
+                f"the best candidate {name!r} is foreign: its score is an extrapolation. Measure its return before you "
+                "rely on it, or choose the next candidate in `order` that is not foreign",
+                ForeignPolicyWarning,
+            )
+        return name
 
     @property
     def ranks(self) -> np.ndarray:
-        """(P,) int64, 1 for the best."""
+        """(P,) int64 ranks, 1 for the best."""
         ranks = np.empty(len(self), np.int64)
         ranks[self._order()] = np.arange(1, len(self) + 1)
         return ranks
 
     @property
     def win_probability(self) -> np.ndarray:
-        """(P, P): probability that i truly scores above j, given the noise of drawing subsets, and that noise alone.
+        """(P, P) probability that candidate i scores above candidate j, before any shrinkage.
 
-        Whether the scores order policies as their returns do is another question, which this does not answer.
-        It is the normal distribution function of mean / standard error of the paired differences over subsets;
-        0.5 for equal scores, nan for a single subset.
+        It is Φ(mean / standard error) of the paired differences of subset scores or replicates, 0.5 for equal scores.
+        Of a trained model it covers the noise of drawing subsets alone, not whether scores order policies as their
+        returns do. NaN where either candidate is foreign, and where there are fewer than two subsets or replicates.
         """
-        count = self.subset_scores.shape[1]
-        if count == 1:
+        samples = self.replicates if self.subset_scores is None else self.subset_scores
+        if samples is None or samples.shape[1] < 2:
             return np.full((len(self), len(self)), np.nan)
         mean, error = np.empty((2, len(self), len(self)))
-        for i, own in enumerate(self.subset_scores):  # all differences at once would take P² S numbers
-            difference = own - self.subset_scores
-            mean[i], error[i] = difference.mean(1), difference.std(1, ddof=1) / np.sqrt(count)
+        for i, own in enumerate(samples):  # all differences at once would take P² S numbers
+            difference = own - samples
+            mean[i] = self.scores[i] - self.scores if self.subset_scores is None else difference.mean(1)
+            error[i] = difference.std(1, ddof=1) if self.subset_scores is None else _mean_errors(difference)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(mean == 0, 0.0, mean / error)
+            ratio = np.where((mean == 0) & ~np.isnan(error), 0.0, mean / error)
+        foreign = self._is_foreign()
+        ratio[foreign] = ratio[:, foreign] = np.nan
         return torch.special.ndtr(torch.from_numpy(ratio)).numpy()
 
     @property
     def foreign(self) -> list[bool | None] | None:
-        """(P,) whether each is further than the limit from the training policies, None where its distance is unknown;
-        or None where no distances are."""
+        """(P,) whether each candidate is foreign, None for one whose distance is unknown; None without distances."""
         if self.distances is None or self.distance_limit is None:
             return None
         return [None if np.isnan(distance) else bool(distance > self.distance_limit) for distance in self.distances]
 
+    def take(self, count: int) -> Ranking:
+        """Return the ranking on the first `count` subsets.
+
+        Raises:
+            ValueError: The ranking has no subset scores, or `count` is not between 1 and their number.
+        """
+        if self.subset_scores is None:
+            raise ValueError("this ranking has no scores by subset")
+        available = self.subset_scores.shape[1]
+        if not 1 <= count <= available:
+            raise ValueError(f"cannot take {count} subsets: the ranking has {available}")
+        first = Ranking.from_subsets(
+            self.names,
+            np.ascontiguousarray(self.subset_scores[:, :count]),
+            shrinkage=self.shrinkage,
+            nearest_scores=self.nearest_scores,
+        )
+        return replace(
+            self, scores=first.scores, standard_errors=first.standard_errors, subset_scores=first.subset_scores
+        )
+
+    def spearman(self, returns: Any) -> float:
+        """Return Spearman's rank correlation of scores and returns, see `sopr_fast.metrics.spearman`.
+
+        Args:
+            returns: Mapping from name to return, path of a file, or (P,) numbers in the order of `names`.
+
+        Raises:
+            TypeError, ValueError: A candidate has no return, or returns are not finite numbers.
+        """
+        return metrics.spearman(check_returns(returns, self.names), self.scores)
+
+    def kendall(self, returns: Any) -> float:
+        """Return Kendall's rank correlation τ-b of scores and returns, see `sopr_fast.metrics.kendall`.
+
+        Args:
+            returns: See `spearman`.
+
+        Raises:
+            TypeError, ValueError: See `spearman`.
+        """
+        return metrics.kendall(check_returns(returns, self.names), self.scores)
+
+    def regret(self, returns: Any, k: int = 1) -> float:
+        """Return the normalised regret@k of the scores, see `sopr_fast.metrics.regret_at_k`.
+
+        Args:
+            returns: See `spearman`.
+            k: Number of best-scored candidates among which the best return counts; 1 to P.
+
+        Raises:
+            TypeError, ValueError: See `spearman`; or `k` is out of range.
+        """
+        return metrics.regret_at_k(returns=check_returns(returns, self.names), scores=self.scores, k=k)
+
     def columns(self) -> dict[str, np.ndarray]:
-        """(P,) each: score, standard_error, and where there are such shrinkage and distance."""
+        """Return the numbers of each candidate: score and standard_error; shrinkage and distance where known."""
         columns = {"score": self.scores, "standard_error": self.standard_errors}
         if self.shrinkage is not None:
             columns["shrinkage"] = self.shrinkage
@@ -105,37 +223,54 @@ class Ranking:
         return columns
 
     def table(self) -> str:
-        """The ranking as text, best first."""
-        width = max(6, *(len(name) for name in self.names))
-        columns, foreign = self.columns(), self.foreign
-        heads = (name.replace("standard_", "± ") for name in columns)
+        """Return the ranking as text, best first.
+
+        For a foreign candidate "foreign" replaces the standard error. Names are escaped and cut to 48 characters.
+        """
+        names = [printable(name, _NAME_WIDTH) for name in self.names]
+        cells = {head: [f"{value:.4f}" for value in column] for head, column in self.columns().items()}
+        cells["standard_error"] = [
+            "foreign" if foreign else error
+            for foreign, error in zip(self._is_foreign(), cells["standard_error"], strict=True)
+        ]
+        width = max(6, *map(len, names))
+        heads = (head.replace("standard_", "± ") for head in cells)
         lines = ["  ".join([f"{'rank':>4}", f"{'policy':<{width}}", *(f"{head:>9}" for head in heads)])]
         for rank, i in enumerate(self._order(), 1):
-            line = "  ".join([f"{rank:>4}", f"{self.names[i]:<{width}}", *(f"{x[i]:>9.4f}" for x in columns.values())])
-            lines.append(line + ("  foreign" if foreign and foreign[i] else ""))
+            line = "  ".join([f"{rank:>4}", f"{names[i]:<{width}}", *(f"{column[i]:>9}" for column in cells.values())])
+            lines.append(line + ("  in training" if self.in_training is not None and self.in_training[i] else ""))
         return "\n".join(lines)
 
     __repr__ = table
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain lists and numbers, ready for JSON (nan where a value is undefined); policies as in `names`."""
-        return {
+    def to_dict(self, *, win_probability: bool = False) -> dict[str, Any]:
+        """Return lists and numbers ready for JSON; candidates in the order of `names`, NaN where a value is undefined.
+
+        Args:
+            win_probability: Include the (P, P) win probabilities.
+        """
+        values = {
             "order": self.order,
             "names": list(self.names),
             "ranks": self.ranks.tolist(),
             "scores": self.scores.tolist(),
             "standard_errors": self.standard_errors.tolist(),
-            "win_probability": self.win_probability.tolist(),
-            "subset_scores": self.subset_scores.tolist(),
-            "shrinkage": None if self.shrinkage is None else self.shrinkage.tolist(),
-            "distances": None if self.distances is None else self.distances.tolist(),
+            "subset_scores": _to_list(self.subset_scores),
+            "shrinkage": _to_list(self.shrinkage),
+            "distances": _to_list(self.distances),
             "distance_limit": self.distance_limit,
             "foreign": self.foreign,
+            "in_training": self.in_training,
             "timings": dict(self.timings),
         }
+        if win_probability:
+            values["win_probability"] = self.win_probability.tolist()
+        return values
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A data frame, best first, indexed by rank: policy, `columns` and `foreign`, where there are distances.
+        """Return a data frame, best first, indexed by rank.
+
+        Its columns are policy, those of `columns()`, and foreign and in_training where known.
 
         Raises:
             ImportError: pandas is not installed.
@@ -144,31 +279,35 @@ class Ranking:
             import pandas
         except ImportError as error:
             raise ImportError("to_pandas needs pandas: pip install 'sopr_fast[pandas]'") from error
-        columns = {"policy": self.names, **self.columns()}
+        columns: dict[str, Any] = {"policy": self.names, **self.columns()}
         if self.foreign is not None:
             columns["foreign"] = pandas.array(self.foreign, dtype="boolean")
+        if self.in_training is not None:
+            columns["in_training"] = self.in_training
         frame = pandas.DataFrame(columns, index=pandas.Index(self.ranks, name="rank"))
         return frame.sort_index()
 
     def plot(self, returns: Any = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
-        """Scores with their standard errors, best on top; true returns, where given, on the right.
+        """Plot scores with their standard errors, best on top; foreign candidates have no error bar.
 
         Args:
-            returns: (P,) numbers or a mapping from name to number.
-            ax: axes to draw on, by default those of a new figure.
+            returns: True returns to write on the right, see `spearman`; None for none.
+            ax: Axes to plot on; by default those of a new figure.
 
         Raises:
             ImportError: matplotlib is not installed.
-            TypeError, ValueError: returns that are missing, of another number, or not finite (whose).
+            TypeError, ValueError: See `spearman`.
         """
         true = None if returns is None else check_returns(returns, self.names)
         if ax is None:
             ax = figure_class()(figsize=(6.4, 1.2 + 0.3 * len(self)), layout="constrained").add_subplot()
         places, order = np.arange(len(self)), self._order()[::-1]
-        errors = np.nan_to_num(self.standard_errors)
+        foreign = self._is_foreign()
+        errors = np.where(foreign, 0, np.nan_to_num(self.standard_errors))
         ax.errorbar(self.scores[order], places, xerr=errors[order], fmt="o", capsize=2)
-        ax.set_yticks(places, [self.names[i] for i in order])
-        ax.set(xlabel="score (± standard error over subsets)")
+        labels = [printable(name, _NAME_WIDTH).replace("$", r"\$") for name in self.names]  # $ begins a formula
+        ax.set_yticks(places, [labels[i] + (" (foreign)" if foreign[i] else "") for i in order])
+        ax.set(xlabel="score (± standard error)")
         ax.grid(axis="y", alpha=0.3)
         if true is not None:
             right = ax.twinx()
@@ -180,9 +319,22 @@ class Ranking:
     def _order(self) -> np.ndarray:
         return np.argsort(-self.scores, kind="stable")
 
+    def _is_foreign(self) -> np.ndarray:
+        """(P,) bool; False where the distance is unknown."""
+        return np.array([bool(foreign) for foreign in self.foreign or [False] * len(self)], bool)
+
+
+def _mean_errors(samples: np.ndarray) -> np.ndarray:
+    """(P,) standard errors of the means of (P, S) samples."""
+    return samples.std(1, ddof=1) / np.sqrt(samples.shape[1])
+
+
+def _to_list(values: np.ndarray | None) -> list | None:
+    return None if values is None else values.tolist()
+
 
 def figure_class() -> type[matplotlib.figure.Figure]:
-    """matplotlib's, without a window.
+    """Return matplotlib's figure, which opens no window.
 
     Raises:
         ImportError: matplotlib is not installed.

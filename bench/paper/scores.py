@@ -6,20 +6,20 @@ import csv
 import json
 import time
 import warnings
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import sopr_fast
+from sopr_fast import ForeignPolicyWarning
 from sopr_fast.data import Transitions
 from sopr_fast.estimators import NearestPolicy
 from sopr_fast.metrics import kendall, regret_at_k, spearman
 from sopr_fast.policies import Policy, load
 from sopr_fast.runtime.files import atomic_path
 from sopr_fast.sopr.config import Config
-from sopr_fast.sopr.ranker import ForeignPolicyWarning, Ranker
+from sopr_fast.sopr.ranker import Ranker
 
 from .manifest import Task, is_made, write_manifest
 from .offline import chosen_logs
@@ -29,8 +29,8 @@ METHODS = ("SOPR-T", "SOPR-T, shrinkage 0", "nearest policy")
 MEASURES = {
     "spearman": spearman,
     "kendall": kendall,
-    "regret@1": partial(regret_at_k, k=1),
-    "regret@3": partial(regret_at_k, k=3),
+    "regret@1": lambda returns, scores: regret_at_k(returns=returns, scores=scores, k=1),
+    "regret@3": lambda returns, scores: regret_at_k(returns=returns, scores=scores, k=3),
 }
 
 Known = tuple[dict[str, Policy], np.ndarray]  # policies by name and their returns

@@ -55,16 +55,10 @@ class Estimates:
         return self.replicates.std(1, ddof=1)
 
     def ranking(self) -> Ranking:
-        """The same as a `Ranking`, for its tables and plots: equal scores, standard errors and order.
-
-        Of a policy whose standard error is nan, win probabilities are nan too.
-        """
-        scores = self.values[:, None]
-        if self.replicates is not None:
-            # Ranking takes errors of a mean over columns; here the spread of the columns is itself the error.
-            spread = self.replicates - self.replicates.mean(1, keepdims=True)
-            scores = scores + np.sqrt(spread.shape[1]) * spread
-        return _RankingByValues(list(self.names), scores, timings=dict(self.timings), values=self.values)
+        """Return the same as a `Ranking`: equal scores, standard errors and order."""
+        return Ranking(
+            list(self.names), self.values, self.standard_errors, replicates=self.replicates, timings=dict(self.timings)
+        )
 
     def table(self) -> str:
         """The estimates as text, best first: value as the score, standard error beside it."""
@@ -85,17 +79,6 @@ class Estimates:
             "diagnostics": _plain(self.diagnostics),
             "timings": dict(self.timings),
         }
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class _RankingByValues(Ranking):
-    """With scores that are known where their spread, and so a mean over columns, is not."""
-
-    values: np.ndarray = field(kw_only=True)
-
-    @property
-    def scores(self) -> np.ndarray:
-        return self.values
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ from .._version import __version__
 from ..data.states import as_states, has_rows
 from ..data.stored import StoredStates
 from ..policies import ArrayPolicy, Layout, Policy, as_policies
-from ..ranking import Ranking
+from ..ranking import ForeignPolicyWarning, Ranking, TrainingPolicyWarning
 from ..runtime.checks import check_integer, check_number
 from ..runtime.devices import check_device
 from ..runtime.files import by_prefix, load_tensors, save_tensors
@@ -29,14 +29,11 @@ from .features import CriticColumns, check_critic, read_features
 from .model import ScoringModel
 from .scoring import score_grid
 from .subsets import Drawing, Subsets
+from .training import warn_of_collapse
 from .training_policies import TrainingPolicies
 
 _FORMAT = 3
 _COMPARABLE = "arrays of actions have one on the log of the training and on the subsets kept with the model alone"
-
-
-class ForeignPolicyWarning(UserWarning):
-    """A candidate acts unlike every training policy, so that its score is an extrapolation; or that is not known."""
 
 
 class Ranker:
@@ -81,6 +78,11 @@ class Ranker:
         return self.model.config
 
     @property
+    def collapsed(self) -> bool:
+        """Whether training ended with equal scores for all policies, so that a ranking means nothing."""
+        return bool(self.history.get("collapsed"))
+
+    @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
@@ -92,7 +94,7 @@ class Ranker:
         subsets: int | Subsets | None = None,
         features: Mapping[str, Any] | None = None,
         critic: Callable[[Tensor, Tensor], Any] | None = None,
-        shrinkage: float | None = None,
+        shrinkage: float = 0.0,
         seed: int = 0,
         precision: str | None = None,
         batch_size: int = 16384,
@@ -109,9 +111,8 @@ class Ranker:
             subsets: how many (5, or all that are kept), or clustered `Subsets` to use again.
             features: the candidates', by name, if the model was trained with features.
             critic: the critic, if the model was trained with one and loaded from a file.
-            shrinkage: draws the scores of candidates that act unlike every training policy to the score of the
-                nearest one, by this many times `TrainingPolicies.shrinkage` of its distance, from 0, which is the
-                paper's way, to 1. By default 1, where the distance is known.
+            shrinkage: Share, from 0 (none, as in the paper) to 1, of `TrainingPolicies.shrinkage` by which scores of
+                candidates move toward the score of the nearest training policy.
             seed: of drawing subsets from `states`.
             precision: "fp32" or "bf16", by default that of the model's `Config`.
             batch_size: most states shown to a policy at once. Each drawn state is shown once; up to 13 of them as a
@@ -126,12 +127,14 @@ class Ranker:
                 clustering, where all actions fit into 1 GiB, but for what a critic answers.
 
         Warns:
+            CollapsedTrainingWarning: Training of the model collapsed.
             ForeignPolicyWarning: a candidate is further from every training policy (Eq. 3) than twice the
                 upper quartile of those distances among the training policies, or its distance is not known.
+            TrainingPolicyWarning: A candidate acts exactly as a training policy does.
         """
         if precision not in (None, "fp32", "bf16"):
             raise ValueError(f"precision is {precision!r}; choose 'fp32' or 'bf16'")
-        if shrinkage is not None and check_number("shrinkage", shrinkage) > 1:
+        if check_number("shrinkage", shrinkage) > 1:
             raise ValueError(f"shrinkage must be from 0 to 1, got {shrinkage}")
         device = self.device if device is None else check_device(device)
         timings = Timings()
@@ -154,20 +157,25 @@ class Ranker:
             else:
                 clustered = given.to(device)
         scores = self._score(tiles, clustered, features, critic_columns, precision, timings, progress)
-        shares = None
-        if shrinkage is None or shrinkage > 0:
-            shares = (1.0 if shrinkage is None else shrinkage) * self.training_policies.shrinkage(distances)
-            scores = self.training_policies.draw(scores, nearest, shares)
-        ranking = Ranking(
+        training = self.training_policies
+        weights, nearest_scores = None, None
+        if shrinkage > 0:
+            weights, nearest_scores = shrinkage * training.shrinkage(distances), training.scores.numpy()[nearest]
+        ranking = Ranking.from_subsets(
             names,
             scores,
-            shrinkage=shares,
+            shrinkage=weights,
+            nearest_scores=nearest_scores,
             distances=distances,
-            distance_limit=self.training_policies.distance_limit,
+            distance_limit=training.distance_limit,
+            in_training=training.are_same(distances, nearest),
             timings=dict(timings),
         )
+        if self.collapsed:
+            warn_of_collapse()
         _warn_of_foreign(ranking)
         _warn_of_unknown(ranking)
+        _warn_of_training(ranking)
         return ranking
 
     def _score(
@@ -265,7 +273,7 @@ class Ranker:
         policies: list[Policy],
         log: np.ndarray | StoredStates | None,
         subsets: int | Subsets | None,
-        shrinkage: float | None,
+        shrinkage: float,
     ) -> bool:
         """Whether arrays of actions, if there are any, are of the training's log, so that their distance is known."""
         arrays = [policy.name for policy in policies if isinstance(policy, ArrayPolicy)]
@@ -336,12 +344,22 @@ def _warn_of_foreign(ranking: Ranking) -> None:
         )
 
 
+def _warn_of_training(ranking: Ranking) -> None:
+    same = [repr(name) for name, known in zip(ranking.names, ranking.in_training or (), strict=True) if known]
+    if same:
+        warn(
+            f"the model was trained on candidates, or on policies that act exactly like them: {_listed(same)}. Their "
+            "scores are no test of the model",
+            TrainingPolicyWarning,
+        )
+
+
 def _warn_of_unknown(ranking: Ranking) -> None:
     unknown = np.flatnonzero(np.isnan(ranking.distances))
     if len(unknown):
         warn(
             f"unknown distance to the training policies: {_listed([repr(ranking.names[i]) for i in unknown])}; "
-            f"{_COMPARABLE}. Their scores may be extrapolations, and are not drawn to known ones",
+            f"{_COMPARABLE}. Their scores may be extrapolations, and are not shrunk",
             ForeignPolicyWarning,
         )
 
@@ -370,6 +388,8 @@ def load(path: str | os.PathLike, *, device: torch.device | str = "cpu") -> Rank
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     ranker.model.to(device)
+    if ranker.collapsed:
+        warn_of_collapse()
     return ranker
 
 

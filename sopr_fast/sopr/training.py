@@ -41,6 +41,19 @@ class CollapsedTrainingWarning(UserWarning):
     """Training left all policies with the same score, so a ranking by this model means nothing."""
 
 
+def warn_of_collapse(cause: str = "") -> None:
+    """Warn that all scores of a model are equal.
+
+    Args:
+        cause: Further text of the message.
+    """
+    warn(
+        "training collapsed: the model scores all policies alike, so its ranking means nothing. Train with a lower "
+        f"learning_rate, more warmup_steps or another seed{cause}",
+        CollapsedTrainingWarning,
+    )
+
+
 @dataclass(frozen=True)
 class Examples:
     """M policies as the model reads them, on the device that computes.
@@ -242,11 +255,7 @@ class _Trainer:
         # A run that collapsed late may have kept weights from before.
         collapsed = self.collapsed() and self._is_flat(self.objective.loss(self._first_scores()).item())
         if collapsed:
-            warn(
-                "training collapsed: all policies score alike, and a ranking by this model means nothing; a lower "
-                f"learning_rate, more warmup_steps or another seed may help{self._said_of_spreads()}",
-                CollapsedTrainingWarning,
-            )
+            warn_of_collapse(self._said_of_spreads())
         history = {
             **self.at.history,
             "best_step": self.at.best_step,

@@ -12,6 +12,7 @@ from ..metrics import policy_distance, policy_distances
 from ..policies import ArrayPolicy, Layout, Policy, collect
 
 _FOREIGN = 2.0
+_SAME = 1e-10  # of the mean squared action: equal actions up to float32 rounding in batches of other sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,19 +51,20 @@ class TrainingPolicies:
         return _FOREIGN * float(np.quantile(self._apart, 0.75))
 
     def shrinkage(self, distances: np.ndarray) -> np.ndarray:
-        """The share distance / (distance + d) by which scores at these distances are drawn to that of the nearest.
+        """Return the weight of the nearest training policy's score: distance / (distance + median distance).
 
-        d is the median distance from one of them to its nearest other, repeats left out; where all act alike it is 0,
-        which leaves nothing to measure by, so all is 0, as is that of a distance not known.
+        The median is over the distances from each training policy to its nearest other, repeats left out. The weight
+        is 0 where the distance is NaN, and everywhere if all training policies act alike.
         """
         typical = float(np.median(self._apart))
         if not typical > 0:
             return np.zeros(len(distances))
         return np.where(np.isnan(distances), 0.0, distances / (distances + typical))
 
-    def draw(self, scores: np.ndarray, nearest: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        """Scores (P, S), drawn by `shares` (P,) to those of the `nearest` (P,)."""
-        return scores + shares[:, None] * (self.scores.numpy()[nearest, None] - scores)
+    def are_same(self, distances: np.ndarray, nearest: np.ndarray) -> list[bool]:
+        """(P,) whether policies at these distances act as the nearest training policy does, up to rounding."""
+        magnitude = self.columns.double().square().sum(2).mean(1).numpy()[nearest]
+        return (distances <= _SAME * magnitude).tolist()
 
     @cached_property
     def _apart(self) -> np.ndarray:
