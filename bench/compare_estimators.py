@@ -45,9 +45,9 @@ from sopr_fast.estimators import (
     UncertainEstimateWarning,
 )
 from sopr_fast.metrics import spearman
+from sopr_fast.ranking import ForeignPolicyWarning
 from sopr_fast.runtime.files import atomic_path
 from sopr_fast.sopr.config import Config
-from sopr_fast.ranking import ForeignPolicyWarning
 
 LABELS = {
     "SOPR-T": "SOPR-T",

@@ -24,9 +24,9 @@ from workload import peak_megabytes, read_set
 import sopr_fast
 from sopr_fast.metrics import policy_distance, regret_at_k, spearman
 from sopr_fast.policies import as_policies, collect, probe
+from sopr_fast.ranking import ForeignPolicyWarning
 from sopr_fast.runtime.files import atomic_path
 from sopr_fast.sopr.config import Config
-from sopr_fast.ranking import ForeignPolicyWarning
 
 
 def main() -> None:
