@@ -1,4 +1,4 @@
-"""The stages that make the paper's sets: rollouts against a plain loop, a killed run against one that was not."""
+"""Stages of `bench.paper`: rollouts beside a plain loop, killed and resumed runs beside uninterrupted ones."""
 
 import csv
 import itertools
@@ -55,14 +55,14 @@ def actor_layers(seed=0, dims=HOPPER, actions=3):
         ("walker2d-medium-expert-v5", ("walker2d", "Walker2d-v4", "medium-expert")),
     ],
 )
-def test_names_of_games(name, expected):
+def test_find_game(name, expected):
     game = find_game(name)
     assert (game.name, game.environment, game.log) == expected
 
 
 @pytest.mark.parametrize("name", ["ant", "hopper-", "hopper-better-v2", "Hopper-v6", ""])
-def test_names_of_no_game(name):
-    with pytest.raises(ValueError, match="Hopper-v6|no game"):
+def test_find_game_rejects_unknown_names(name):
+    with pytest.raises(ValueError, match="unknown (game|version) '"):
         find_game(name)
 
 
@@ -119,12 +119,12 @@ def test_actor_agrees_with_the_package_reading_its_file(tmp_path):
         np.testing.assert_allclose(log_probs, expected, atol=1e-2)
 
 
-def test_expert_and_medium():
+def test_choose_behaviour():
     assert choose_behaviour(np.array([0.0, 50, 35, 90, 30, 80])) == (3, 2)
     assert choose_behaviour(np.array([9.0, 3, 1])) == (0, 0)
 
 
-def test_evenly_spaced_policies():
+def test_evenly_spaced():
     returns = np.array([5.0, 0, 10, 9.9, 0.1, 2.4, 7.6])
     assert evenly_spaced(returns, 5) == [1, 5, 0, 6, 2]
     assert evenly_spaced(returns, 20) == [1, 4, 5, 0, 6, 3, 2]
@@ -138,7 +138,7 @@ def gymnasium():
 
 
 def plain_loop(environment, layers, seed, stochastic):
-    """One episode as Gymnasium's documentation has it."""
+    """Run one episode as in Gymnasium's documentation."""
     actor = Actor(layers)
     noise = np.random.default_rng([seed, 1]).standard_normal((1000, actor.action_dim))
     state, _ = environment.reset(seed=seed)
@@ -176,7 +176,7 @@ def test_rollouts_equal_a_plain_loop(gymnasium, name, layers, seeds, stochastic)
 
 
 class KilledPool:
-    """`rollouts.workers` in this process, which ends after some tasks."""
+    """Stand-in for `rollouts.workers` that is interrupted after some tasks."""
 
     def __init__(self, tasks):
         self.left = tasks
@@ -190,7 +190,7 @@ class KilledPool:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_killed_returns_go_on(gymnasium, tmp_path, monkeypatch):
+def test_killed_returns_resume(gymnasium, tmp_path, monkeypatch):
     whole, killed = (Task(find_game("hopper"), SCALES["smoke"], tmp_path / name) for name in ("whole", "killed"))
     for task in (whole, killed):
         task.folder.mkdir()
@@ -207,10 +207,10 @@ def test_killed_returns_go_on(gymnasium, tmp_path, monkeypatch):
     manifests = [json.loads((task.folder / "returns.csv.json").read_text()) for task in (whole, killed)]
     seconds = [manifest.pop("seconds") for manifest in manifests]
     assert manifests[0] == manifests[1] and seconds[0] is not None
-    assert seconds[1] is None  # those of the killed attempts are not known
+    assert seconds[1] is None  # the killed attempts were not timed
 
 
-def test_killed_models_go_on(tmp_path, monkeypatch):
+def test_killed_models_resume(tmp_path, monkeypatch):
     task = Task(find_game("hopper-medium-v2"), SCALES["smoke"], tmp_path)
     save_stack(tmp_path / "policies.npz", [actor_layers(seed) for seed in range(15)])
     rollouts.write_returns(tmp_path / "returns.csv", np.arange(45.0).reshape(15, 3))
@@ -223,11 +223,11 @@ def test_killed_models_go_on(tmp_path, monkeypatch):
     assert json.loads(manifest.read_text())["seconds"] is not None
     manifest.unlink()
 
-    def no_room(*arguments, **options):
+    def fail(*arguments, **options):
         raise OSError("no space left")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="no space left"):
-        patch.setattr(sopr_fast.Ranker, "save", no_room)
+        patch.setattr(sopr_fast.Ranker, "save", fail)
         scores.train_models(task)
     assert whole.with_suffix(".partial").exists()
     scores.train_models(task)
@@ -237,13 +237,13 @@ def test_killed_models_go_on(tmp_path, monkeypatch):
 
 @pytest.fixture
 def online(gymnasium, tmp_path):
-    """SBX's SAC before its first step, and its environment."""
+    """SAC of SBX before its first step, and its environment."""
     pytest.importorskip("sbx", reason="needs the extra [paper]")
     return sac._new(Task(find_game("hopper"), SCALES["smoke"], tmp_path))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_snapshot_acts_as_the_policy_of_sbx(online):
+def test_snapshot_acts_as_the_policy_of_sbx(online):
     model, _ = online
     states = np.random.default_rng(0).standard_normal((50, 11)).astype(np.float32)
     expected, _ = model.predict(states, deterministic=True)
@@ -251,7 +251,7 @@ def test_a_snapshot_acts_as_the_policy_of_sbx(online):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_checkpoint_is_kept_where_it_is_saved_again(online, tmp_path):
+def test_checkpoint_survives_a_second_save(online, tmp_path):
     for _ in range(2):
         sac._save(*online, tmp_path, seconds=1.0)
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-000000000"]
@@ -259,14 +259,14 @@ def test_a_checkpoint_is_kept_where_it_is_saved_again(online, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("algorithm", offline.ALGORITHMS)
-def test_a_snapshot_acts_as_the_policy_of_d3rlpy(tmp_path, algorithm):
+def test_snapshot_acts_as_the_policy_of_d3rlpy(tmp_path, algorithm):
     pytest.importorskip("d3rlpy", reason="needs the extra [paper]")
     states = np.random.default_rng(0).standard_normal((50, 11)).astype(np.float32)
     log = SimpleNamespace(states=states, actions=np.zeros((50, 3), np.float32))
     learner, _ = offline._new(Task(find_game("hopper"), SCALES["smoke"], tmp_path), algorithm, log)
     with torch.no_grad():
         expected = torch.tanh(learner.impl.policy(torch.from_numpy(states)).mu).numpy()
-    if algorithm == "cql":  # the others' predict draws
+    if algorithm == "cql":  # predict of the others draws
         np.testing.assert_allclose(learner.predict(states), expected, atol=1e-6)
     np.testing.assert_allclose(Actor(offline._layers(learner)).act(states)[0], expected, atol=1e-6)
 
@@ -274,16 +274,19 @@ def test_a_snapshot_acts_as_the_policy_of_d3rlpy(tmp_path, algorithm):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["logs"], "split.json is not there: run the stage that makes it first"),
+        (["logs"], "split.json does not exist: run the stage that makes it first"),
         (["offline"], "expert.hdf5: no such file: run the stage that makes it first"),
-        (["distances"], "split.json is not there: run the stage that makes it first"),
-        (["models"], "split.json is not there: run the stage that makes it first"),
-        (["scores"], "split.json is not there: run the stage that makes it first"),
-        (["split", "--seed", "1"], "hopper-v4 was begun with seed 0, not 1: choose another --out"),
-        (["sac", "--game", "ant"], "no game 'ant': expected hopper, halfcheetah, walker2d, or a gym or d4rl name"),
+        (["distances"], "split.json does not exist: run the stage that makes it first"),
+        (["models"], "split.json does not exist: run the stage that makes it first"),
+        (["scores"], "split.json does not exist: run the stage that makes it first"),
+        (["split", "--seed", "1"], "hopper-v4 was started with seed 0, not 1: choose another --out"),
+        (
+            ["sac", "--game", "ant"],
+            "unknown game 'ant': expected hopper, halfcheetah, walker2d, or the gym or",
+        ),
     ],
 )
-def test_stages_say_what_they_lack(tmp_path, capsys, arguments, message):
+def test_stages_name_the_missing_file(tmp_path, capsys, arguments, message):
     claim(Task(find_game("hopper"), SCALES["smoke"], tmp_path / "smoke" / "hopper-v4"))
     assert main([*arguments, "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
@@ -292,41 +295,41 @@ def test_stages_say_what_they_lack(tmp_path, capsys, arguments, message):
 
 @pytest.mark.parametrize("log", ["random", "medium-expert"])
 @pytest.mark.parametrize("stage", ["all", "offline", "test-sets", "distances", "models", "scores"])
-def test_a_log_that_the_paper_has_not_is_refused_before_any_work(tmp_path, capsys, monkeypatch, stage, log):
+def test_unknown_log_is_rejected_before_any_work(tmp_path, capsys, monkeypatch, stage, log):
     monkeypatch.setattr(command_line, "_run", lambda stage, task: [])
     assert main([stage, "--game", f"hopper-{log}-v2", "--out", str(tmp_path)]) == 2
-    assert f"error: no log {log!r}: the paper's are expert, medium, medium-replay" in capsys.readouterr().err
+    assert f"error: unknown log {log!r}: the paper uses expert, medium, medium-replay" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("stage", ["table", "summary", "speed"])
-def test_stages_that_only_read_make_nothing(tmp_path, capsys, stage):
+def test_reading_stages_write_nothing(tmp_path, capsys, stage):
     assert main([stage, "--out", str(tmp_path)]) == 2
-    assert "is not there: run the stage that makes it first" in capsys.readouterr().err
+    assert "does not exist: run the stage that makes it first" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_offline_training_takes_the_gpu_if_there_is_one(tmp_path, monkeypatch, there):
-    asked = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    monkeypatch.setattr(command_line, "_run", lambda stage, task: asked.append(task.device) or [])
+@pytest.mark.parametrize("available", [False, True])
+def test_offline_training_uses_an_available_gpu(tmp_path, monkeypatch, available):
+    devices = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    monkeypatch.setattr(command_line, "_run", lambda stage, task: devices.append(task.device) or [])
     main(["offline", "--out", str(tmp_path)])
     main(["offline", "--out", str(tmp_path), "--device", "cuda:1"])
-    assert asked == ["cuda" if there else "cpu", "cuda:1"]
+    assert devices == ["cuda" if available else "cpu", "cuda:1"]
 
 
-def test_manifests_say_what_a_product_was_made_with(tmp_path):
+def test_manifest_holds_what_a_product_was_made_with(tmp_path):
     task = Task(find_game("hopper"), SCALES["smoke"], tmp_path, processes=3, threads=4, device="cuda")
     write_manifest(task, tmp_path / "a.npz", 1.26)
-    found = json.loads((tmp_path / "a.npz.json").read_text())
+    manifest = json.loads((tmp_path / "a.npz.json").read_text())
     expected = {"processes": 3, "threads": 4, "device": "cuda", "seconds": 1.3, "settings": task.settings()}
-    assert {key: found[key] for key in expected} == expected
+    assert {key: manifest[key] for key in expected} == expected
 
 
 @pytest.fixture
-def begun(tmp_path):
-    """Folders of a game with some products of one log, and of one with none."""
+def started(tmp_path):
+    """Folders of one game with some products of one log, and of another game with none."""
     hopper, walker = (
         Task(find_game(name), SCALES["smoke"], tmp_path / f"smoke/{name}-v4") for name in ("hopper", "walker2d")
     )
@@ -350,8 +353,8 @@ def begun(tmp_path):
     return tmp_path
 
 
-def test_summary_of_what_is_made(begun, capsys):
-    assert main(["summary", "--out", str(begun)]) == 0
+def test_summary_of_finished_products(started, capsys):
+    assert main(["summary", "--out", str(started)]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "-v4" in line]
     assert lines == [
         "| hopper-v4 | 1,200 | 107 | -4 | 50 | 90 | 12,345 |",
@@ -363,8 +366,8 @@ def test_summary_of_what_is_made(begun, capsys):
     ]
 
 
-def test_table_where_distances_are_not_made(begun, capsys):
-    assert main(["table", "--out", str(begun)]) == 0
+def test_table_without_distances(started, capsys):
+    assert main(["table", "--out", str(started)]) == 0
     *_, last = capsys.readouterr().out.splitlines()
     assert last == "| hopper-v4 medium | I |  |" + " 0.30 | 0.50 | 0.00 |" * 3
 
@@ -381,10 +384,10 @@ def finish(process):
     return out
 
 
-def kill_after(process, line):
-    """Ends a process as a power cut would once it has said `line`."""
-    for said in process.stdout:
-        if said.startswith(line):
+def kill_after(process, start):
+    """Kill a process once it has printed a line that starts with `start`."""
+    for line in process.stdout:
+        if line.startswith(start):
             process.send_signal(signal.SIGKILL)
             break
     process.communicate()
@@ -398,7 +401,7 @@ def assert_same_stacks(a, b):
 
 
 @pytest.mark.slow
-def test_all_stages_and_runs_that_were_killed(gymnasium, tmp_path):
+def test_all_stages_and_killed_runs(gymnasium, tmp_path):
     for needed in ("sbx", "d3rlpy"):
         pytest.importorskip(needed, reason="needs the extra [paper]")
     whole, killed = (tmp_path / part / "smoke" / "hopper-v4" for part in ("whole", "killed"))
@@ -410,7 +413,7 @@ def test_all_stages_and_runs_that_were_killed(gymnasium, tmp_path):
     assert_same_stacks(whole / "policies.npz", killed / "policies.npz")
 
     shutil.copy(whole / "split.json", killed)
-    finish(make("logs", tmp_path / "killed"))  # from policies and split alone
+    finish(make("logs", tmp_path / "killed"))  # needs the policies and the split alone
     with h5py.File(whole / "logs/medium.hdf5") as a, h5py.File(killed / "logs/medium.hdf5") as b:
         np.testing.assert_array_equal(a["observations"], b["observations"])
     kill_after(
@@ -421,14 +424,16 @@ def test_all_stages_and_runs_that_were_killed(gymnasium, tmp_path):
     for algorithm in ("bear", "cql", "crr"):
         assert_same_stacks(whole / f"offline/medium/{algorithm}.npz", killed / f"offline/medium/{algorithm}.npz")
 
-    assert finish(make("all", tmp_path / "whole", "--game", "hopper-medium-v2")).count("hopper-v4") == 14  # at once
+    assert (
+        finish(make("all", tmp_path / "whole", "--game", "hopper-medium-v2")).count("hopper-v4") == 14
+    )  # nothing left to do
     assert "| hopper-v4 medium | II |" in finish(make("table", tmp_path / "whole"))
     assert "| hopper-v4 medium | 400 | 20 |" in finish(make("summary", tmp_path / "whole"))
     check_products(whole)
 
 
 def check_products(folder):
-    """Every product is of the kind that the rest of the package reads."""
+    """Check every product with the readers of the package."""
     split = json.loads((folder / "split.json").read_text())
     assert sorted(split["train"] + split["validation"] + split["test_set_2"]) == list(range(15))
     online = load(folder / "policies.npz", stochastic=True)
@@ -454,4 +459,5 @@ def check_products(folder):
     assert all(-1 <= float(row["spearman"]) <= 1 and 0 <= float(row["regret@1"]) <= 1 for row in rows)
     for product in ("policies.npz", "returns.csv", "logs/expert.hdf5", "offline/medium/cql.npz"):
         manifest = json.loads((folder / f"{product}.json").read_text())
-        assert manifest["settings"]["seed"] == 0 and manifest["versions"]["gymnasium"] and manifest["seconds"] >= 0
+        assert manifest["settings"]["seed"] == 0 and manifest["versions"]["gymnasium"]
+        assert manifest["seconds"] is not None  # no attempt was killed

@@ -1,1 +1,1 @@
-"""Makes the paper's training, validation and test sets: `python -m bench.paper STAGE`, see README.md."""
+"""Training, validation and test sets as in the paper: run `python -m bench.paper STAGE`, see README.md."""

@@ -1,4 +1,4 @@
-"""`python -m bench.paper STAGE --game hopper --scale smoke`: one command per stage, see README.md."""
+"""Command line of the stages: `python -m bench.paper STAGE --game hopper --scale smoke`, see README.md."""
 
 from __future__ import annotations
 
@@ -16,27 +16,34 @@ from .offline import chosen_logs
 from .scales import SCALES
 
 STAGES = {
-    "sac": "train online SAC and keep snapshots",
+    "sac": "train online SAC and save snapshots",
     "returns": "measure the returns of the snapshots",
-    "split": "choose training, validation and Test Set II, expert and medium",
-    "logs": "record expert, medium, medium-replay and full-replay",
+    "split": "choose the training, validation and Test Set II policies, the expert and the medium policy",
+    "logs": "record the logs expert, medium, medium-replay and full-replay",
     "offline": "train BEAR, CQL and CRR on every log",
     "test-sets": "measure the returns of offline snapshots and choose Test Set I",
     "distances": "compare test policies with training policies (Eq. 3)",
     "models": "train SOPR-T on the game's snapshots",
-    "scores": "rank both test sets with it",
-    "all": "all of these",
-    "table": "print scores and distances of all games at this scale",
-    "summary": "print steps, seconds and returns of all games at this scale",
-    "speed": "print environment steps a second of rollouts with the last snapshot",
+    "scores": "rank both test sets with the trained models",
+    "all": "run all stages above",
+    "table": "print the scores and distances of all games at this scale",
+    "summary": "print the steps, seconds and returns of all games at this scale",
+    "speed": "print the environment steps per second of rollouts with the last snapshot",
 }
 
-_READERS = ("table", "summary", "speed")  # these make nothing
-_ON_LOGS = ("offline", "test-sets", "distances", "models", "scores", "all")
+_READ_ONLY = ("table", "summary", "speed")
+_USE_LOGS = ("offline", "test-sets", "distances", "models", "scores", "all")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one stage, or all; what is made already is left alone, what was begun goes on."""
+    """Run one stage or all of them. Finished products are kept; interrupted stages resume.
+
+    Args:
+        arguments: Command line without the program; `sys.argv[1:]` if None.
+
+    Returns:
+        Exit status: 0, or 2 after an error message.
+    """
     options = _options(arguments)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     try:
@@ -51,19 +58,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             checkpoint_seconds=options.checkpoint_seconds,
             device=options.device,
         )
-        if options.stage in _ON_LOGS:
-            chosen_logs(task)  # refuses others before hours of work
-        if options.stage not in _READERS:
+        if options.stage in _USE_LOGS:
+            chosen_logs(task)  # fail before hours of work
+        if options.stage not in _READ_ONLY:
             claim(task)
         for stage in [options.stage] if options.stage != "all" else list(STAGES)[: list(STAGES).index("all")]:
             for product in _run(stage, task):
                 print(f"{stage}: {product}" if isinstance(product, Path) else product, flush=True)
     except FileNotFoundError as error:
-        lacking = f"{error.filename} is not there" if error.filename else error  # our loaders say it all themselves
-        print(f"error: {lacking}: run the stage that makes it first", file=sys.stderr)
+        # Errors of our own loaders have no filename but a full message.
+        problem = f"{error.filename} does not exist" if error.filename else error
+        print(f"error: {problem}: run the stage that makes it first", file=sys.stderr)
         return 2
     except ImportError as error:
-        print(f"error: {error}: the stages need pip install '.[paper]'", file=sys.stderr)
+        print(f"error: {error}: install the stages' packages with pip install '.[paper]'", file=sys.stderr)
         return 2
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -72,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(stage: str, task: Task) -> list[Path | str]:
-    # Each imports what it alone needs, jax or d3rlpy, when it runs.
+    # Imported here because the stages need jax and d3rlpy, the options do not.
     from . import distances, logs, offline, sac, scores, tables
 
     stages = {
@@ -95,19 +103,19 @@ def _run(stage: str, task: Task) -> list[Path | str]:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.paper",
-        description="Make the paper's sets.",
+        description="Make training, validation and test sets as in the paper.",
         epilog="stages: " + "; ".join(f"{stage}: {text}" for stage, text in STAGES.items()),
     )
     parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("--game", default="hopper", help="hopper, halfcheetah, walker2d, or a gym or d4rl name of one")
+    parser.add_argument("--game", default="hopper", help="hopper, halfcheetah or walker2d, by any name of gym or d4rl")
     parser.add_argument("--scale", choices=SCALES, default="smoke")
     parser.add_argument("--out", type=Path, default=Path("out/paper"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=2, help="for rollouts")
-    parser.add_argument("--threads", type=int, default=1, help="for training")
-    parser.add_argument("--checkpoint-seconds", type=float, default=600, help="between savings of a training")
+    parser.add_argument("--processes", type=int, default=2, help="processes for rollouts")
+    parser.add_argument("--threads", type=int, default=1, help="threads for training")
+    parser.add_argument("--checkpoint-seconds", type=float, default=600, help="seconds between checkpoints of training")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", default=device, help="for offline training; cuda if torch sees one, else cpu")
+    parser.add_argument("--device", default=device, help="for offline training (default: cuda if torch sees a GPU)")
     return parser.parse_args(arguments)
 
 

@@ -1,4 +1,4 @@
-"""Actors as arrays: stacks of them in files of half precision, one of them acting by numpy."""
+"""Actors as arrays: evaluation with NumPy, and files of stacked actors in half precision."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def _product(vector: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def save_stack(path: Path, actors: Sequence[Layers]) -> None:
-    """Actors of one shape as an `.npz` of stacks (S, …) in half precision, which `sopr_fast.policies` reads."""
+    """Save actors of one shape as an `.npz` of float16 arrays (S, …), which `sopr_fast.policies.load` reads."""
     stacked = {key: np.stack([layers[key] for layers in actors]).astype(np.float16) for key in actors[0]}
     with atomic_path(path) as temporary:
         np.savez_compressed(temporary, **stacked)
 
 
 def read_stack(path: Path) -> list[Layers]:
-    """Actors of a stack, as what they were rounded to."""
+    """Load the actors of a stack, rounded to half precision as they were saved."""
     with np.load(path, allow_pickle=False) as archive:
         arrays = {key: archive[key] for key in archive.files}
     count = len(next(iter(arrays.values())))

@@ -1,4 +1,4 @@
-"""Stage 4: how far both test sets are from the training policies (paper, Eq. 3)."""
+"""Stage 4: action distance of both test sets to the training policies (Eq. 3 of the paper)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,16 @@ from .offline import chosen_logs
 
 
 def write_distances(task: Task) -> list[Path]:
-    """Mean, least and largest distance to the nearest training policy of each test set, on a log's states, to
-    `distances/LOG.csv`."""
+    """Write the mean, minimum and maximum distance of each test set to its nearest training policies.
+
+    Distances are measured on states of each log.
+
+    Args:
+        task: Game, scale and folder.
+
+    Returns:
+        Paths `distances/LOG.csv`.
+    """
     split = json.loads((task.folder / "split.json").read_text())
     online = load(task.folder / "policies.npz")
     training = [online[i] for i in split["train"]]
@@ -41,8 +49,8 @@ def write_distances(task: Task) -> list[Path]:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["test_set", "policies", "mean", "min", "max"])
             for name, policies in tests.items():
-                found = _distances(training, policies, states, source)
-                numbers = (f"{value:.6g}" for value in (found.mean(), found.min(), found.max()))
+                distances = _distances(training, policies, states, source)
+                numbers = (f"{value:.6g}" for value in (distances.mean(), distances.min(), distances.max()))
                 writer.writerow([name, len(policies), *numbers])
         write_manifest(task, product, time.monotonic() - begin)
     return products

@@ -1,4 +1,4 @@
-"""The paper's games under the names that gym, Gymnasium and d4rl give them."""
+"""Games of the paper, found by the names that gym, Gymnasium and d4rl use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ _PATTERN = re.compile(
 
 @dataclass(frozen=True)
 class Game:
-    """A game, its Gymnasium environment, and the log a d4rl name asks for."""
+    """A game of the paper.
+
+    Attributes:
+        name: "hopper", "halfcheetah" or "walker2d".
+        environment: Gymnasium's name of the environment.
+        log: Log that a d4rl name contains, or None.
+    """
 
     name: str
     environment: str
@@ -24,29 +30,35 @@ class Game:
 
 
 def find_game(name: str) -> Game:
-    """`hopper`, `Hopper-v2`, `Hopper-v5`, `hopper-medium-v2` and the like.
+    """Find a game by name.
 
-    Gym's versions below 4, which need the old mujoco-py, and the versions of d4rl's logs all mean Gymnasium's v4,
-    the same physics by the maintained bindings.
+    Gym's versions below 4 and all versions of d4rl's logs map to Gymnasium's v4, which simulates the same physics
+    through the maintained bindings.
+
+    Args:
+        name: `hopper`, `Hopper-v2`, `Hopper-v5`, `hopper-medium-v2` and the like, in any case.
+
+    Returns:
+        The game.
 
     Raises:
-        ValueError: another name.
+        ValueError: If no game or version has this name.
     """
     match = _PATTERN.fullmatch(name.lower())
     if match is None:
-        raise ValueError(f"no game {name!r}: expected {', '.join(_NAMES)}, or a gym or d4rl name of one")
+        raise ValueError(f"unknown game {name!r}: expected {', '.join(_NAMES)}, or the gym or d4rl name of one")
     game, log, version = match[1], match[2], int(match[3] or 4)
     if log is None and version > 5:
-        raise ValueError(f"{name!r}: Gymnasium has versions 4 and 5 of this game")
+        raise ValueError(f"unknown version {name!r}: choose version 4 or 5")
     return Game(game, f"{_NAMES[game]}-v{5 if log is None and version == 5 else 4}", log)
 
 
 def make_environment(name: str):
-    """A plain Gymnasium environment, time limit included."""
+    """Make a plain Gymnasium environment with its time limit."""
     import warnings
 
     import gymnasium
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # v4 is the paper's, whatever is newer
+        warnings.simplefilter("ignore")  # Gymnasium calls v4 out of date
         return gymnasium.make(name, disable_env_checker=True)

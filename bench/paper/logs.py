@@ -1,4 +1,4 @@
-"""Stage 2: which policies train, validate and test, and the four logs of a game."""
+"""Stage 2: the split of the snapshots, and the four logs of a game."""
 
 from __future__ import annotations
 
@@ -21,8 +21,14 @@ _EPISODES_AT_ONCE = 20
 
 
 def split(task: Task) -> Path:
-    """Positions of the policies for training, validation and Test Set II, drawn by the seed, to `split.json`; with
-    those of the expert and medium policies."""
+    """Draw the training, validation and Test Set II policies, and choose the expert and medium policies.
+
+    Args:
+        task: Game, scale, folder and seed.
+
+    Returns:
+        Path of `split.json`, which holds positions in `policies.npz`.
+    """
     product = task.folder / "split.json"
     if not is_made(product):
         returns = read_return_means(task.folder / "returns.csv")
@@ -39,15 +45,31 @@ def split(task: Task) -> Path:
 
 
 def choose_behaviour(returns: np.ndarray) -> tuple[int, int]:
-    """The best snapshot, and of those before it the one whose return is nearest to a third of its."""
+    """Choose the expert and the medium policy.
+
+    Args:
+        returns: (S,) in the order of training.
+
+    Returns:
+        Positions of the snapshot with the largest return, and of the earlier one whose return is closest to a third
+        of it.
+    """
     expert = int(returns.argmax())
     before = returns[: max(expert, 1)]
     return expert, int(np.abs(before - returns[expert] / 3).argmin())
 
 
 def write_logs(task: Task) -> list[Path]:
-    """The logs, to `logs/NAME.hdf5` in D4RL's layout: rollouts of the stochastic snapshots; those of a replay in the
-    order of training, up to the medium policy or to the last."""
+    """Record logs of stochastic snapshots in D4RL's layout.
+
+    A replay holds equal shares of the snapshots in the order of training, up to the medium or to the last one.
+
+    Args:
+        task: Game, scale and folder.
+
+    Returns:
+        Paths `logs/NAME.hdf5`.
+    """
     chosen = json.loads((task.folder / "split.json").read_text())
     actors = read_stack(task.folder / "policies.npz")
     behaviours = {
@@ -78,14 +100,14 @@ def _record(task: Task, name: str, parts: list[tuple[Layers, int, int]]) -> dict
     columns: list[dict[str, np.ndarray]] = []
     run = partial(_record_part, environment=task.game.environment, seed=task.seed)
     with progress_bar(task.scale.log_steps, f"log {name}", "step", show=True) as bar:
-        for found in workers(task.processes).imap(run, parts):
-            columns.append(found)
-            bar.update(len(found["rewards"]))
+        for part in workers(task.processes).imap(run, parts):
+            columns.append(part)
+            bar.update(len(part["rewards"]))
     return {key: np.concatenate([part[key] for part in columns]) for key in columns[0]}
 
 
 def _record_part(part: tuple[Layers, int, int], environment: str, seed: int) -> dict[str, np.ndarray]:
-    """Exactly `count` rows of one policy; the last episode is cut there."""
+    """Record `count` rows of one policy; the last episode may be cut off."""
     layers, count, stream = part
     episodes: list[Episode] = []
     while sum(len(episode.rewards) for episode in episodes) < count:

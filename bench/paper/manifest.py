@@ -1,4 +1,4 @@
-"""Beside every product, what made it: so that a stage is not run twice, nor mixed with another's settings."""
+"""Manifests: what each product was made with, so that no stage repeats work or mixes settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,18 @@ _PACKAGES = ("sopr_fast", "numpy", "torch", "gymnasium", "mujoco", "sbx-rl", "st
 
 @dataclass(frozen=True)
 class Task:
-    """One game at one scale, and where its products go."""
+    """One game at one scale.
+
+    Attributes:
+        game: The game.
+        scale: Sizes of all stages.
+        folder: Where the products are written.
+        seed: Seed of all stages.
+        processes: Number of processes for rollouts.
+        threads: Number of threads for training.
+        checkpoint_seconds: Seconds between checkpoints of training.
+        device: Torch device for offline training.
+    """
 
     game: Game
     scale: Scale
@@ -31,34 +42,45 @@ class Task:
     device: str = "cpu"
 
     def settings(self) -> dict[str, Any]:
+        """Return the settings that decide what the products contain."""
         return {"environment": self.game.environment, "seed": self.seed, **asdict(self.scale)}
 
 
 def claim(task: Task) -> None:
-    """Makes the folder this task's, so that nothing of other settings is mixed in or gone on with.
+    """Reserve the folder for a task.
+
+    Args:
+        task: The task.
 
     Raises:
-        ValueError: it holds products of other settings.
+        ValueError: If the folder holds products of other settings.
     """
     task.folder.mkdir(parents=True, exist_ok=True)
-    path, wanted = task.folder / "settings.json", task.settings()
-    made = json.loads(path.read_text()) if path.exists() else wanted
-    if changed := [key for key in wanted if made.get(key) != wanted[key]]:
-        key = changed[0]
-        raise ValueError(
-            f"{task.folder} was begun with {key} {made.get(key)!r}, not {wanted[key]!r}: choose another --out"
-        )
-    write_json(path, wanted)
+    path, settings = task.folder / "settings.json", task.settings()
+    before = json.loads(path.read_text()) if path.exists() else settings
+    for key, value in settings.items():
+        if before.get(key) != value:
+            raise ValueError(
+                f"{task.folder} was started with {key} {before.get(key)!r}, not {value!r}: choose another --out"
+            )
+    write_json(path, settings)
 
 
 def is_made(product: Path) -> bool:
-    """Whether a product is there whole: its manifest comes last."""
-    return product.exists() and _beside(product).exists()
+    """Return whether a product is complete. Its manifest is written last."""
+    return product.exists() and _manifest_path(product).exists()
 
 
-def write_manifest(task: Task, product: Path, seconds: float | None, **more: Any) -> None:
-    """Settings, versions, machine and seconds, as `PRODUCT.json`; None if seconds of killed attempts are not known."""
-    found = {
+def write_manifest(task: Task, product: Path, seconds: float | None, **fields: Any) -> None:
+    """Write `PRODUCT.json` with settings, versions, machine and seconds.
+
+    Args:
+        task: The task that made the product.
+        product: Path of the product.
+        seconds: Time it took; None if it includes a killed attempt of unknown duration.
+        **fields: Further entries.
+    """
+    manifest = {
         "settings": task.settings(),
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
         "machine": f"{platform.system()} {platform.machine()}",
@@ -66,21 +88,23 @@ def write_manifest(task: Task, product: Path, seconds: float | None, **more: Any
         "threads": task.threads,
         "device": task.device,
         "seconds": None if seconds is None else round(seconds, 1),
-        **more,
+        **fields,
     }
-    write_json(_beside(product), found)
+    write_json(_manifest_path(product), manifest)
 
 
 def read_manifest(product: Path) -> dict[str, Any]:
-    return json.loads(_beside(product).read_text())
+    """Load the manifest of a product."""
+    return json.loads(_manifest_path(product).read_text())
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write indented JSON, replacing the file at once."""
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(value, indent=1) + "\n")
 
 
-def _beside(product: Path) -> Path:
+def _manifest_path(product: Path) -> Path:
     return product.with_name(product.name + ".json")
 
 

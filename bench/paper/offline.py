@@ -1,4 +1,4 @@
-"""Stage 3: BEAR, CQL and CRR by d3rlpy on every log; of their snapshots, Test Set I."""
+"""Stage 3: BEAR, CQL and CRR of d3rlpy on every log, and Test Set I from their snapshots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ ALGORITHMS = ("bear", "cql", "crr")
 
 
 def train_all(task: Task) -> list[Path]:
-    """Trains every algorithm on every log; the snapshots of each go to `offline/LOG/ALGORITHM.npz`."""
+    """Train every algorithm on every log.
+
+    Args:
+        task: Game, scale, folder and device.
+
+    Returns:
+        Paths `offline/LOG/ALGORITHM.npz` of the snapshots.
+    """
     products = []
     for log in chosen_logs(task):
         transitions = None
@@ -38,21 +45,33 @@ def train_all(task: Task) -> list[Path]:
 
 
 def chosen_logs(task: Task) -> list[str]:
-    """The log that a d4rl name asked for, or all.
+    """Return the log that a d4rl name contains, or all four.
+
+    Args:
+        task: The task whose game was found by name.
+
+    Returns:
+        Names of logs.
 
     Raises:
-        ValueError: the paper has no such log.
+        ValueError: If the paper does not use the log.
     """
     if task.game.log is None:
         return list(LOGS)
     if task.game.log not in LOGS:
-        raise ValueError(f"no log {task.game.log!r}: the paper's are {', '.join(LOGS)}")
+        raise ValueError(f"unknown log {task.game.log!r}: the paper uses {', '.join(LOGS)}")
     return [task.game.log]
 
 
 def collect_test_sets(task: Task) -> list[Path]:
-    """Returns of all offline snapshots, and those `chosen` evenly spaced in return: `test_set_1/LOG/policies.npz` and
-    `returns.csv`."""
+    """Measure the returns of all offline snapshots and choose Test Set I, evenly spaced in return.
+
+    Args:
+        task: Game, scale and folder.
+
+    Returns:
+        Paths `test_set_1/LOG/policies.npz`; `returns.csv` and `all.csv` lie beside them.
+    """
     products = []
     for log in chosen_logs(task):
         folder, begin = task.folder / "test_set_1" / log, time.monotonic()
@@ -69,7 +88,7 @@ def collect_test_sets(task: Task) -> list[Path]:
             steps = read_manifest(source)["snapshot_updates"]
             names += [algorithm] * len(steps)
             updates += steps
-        found = measure_returns(
+        measured = measure_returns(
             actors,
             task.game.environment,
             task.scale.rollouts,
@@ -77,10 +96,10 @@ def collect_test_sets(task: Task) -> list[Path]:
             partial,
             task.processes,
         )
-        write_returns(folder / "all.csv", found, algorithm=names, updates=updates)
+        write_returns(folder / "all.csv", measured, algorithm=names, updates=updates)
         chosen = evenly_spaced(read_return_means(folder / "all.csv"), task.scale.chosen)
         columns = {"algorithm": [names[i] for i in chosen], "updates": [updates[i] for i in chosen]}
-        write_returns(folder / "returns.csv", found[chosen], **columns)
+        write_returns(folder / "returns.csv", measured[chosen], **columns)
         save_stack(products[-1], [actors[i] for i in chosen])
         write_manifest(task, products[-1], None if resumed else time.monotonic() - begin, of=len(actors))
         partial.unlink()
@@ -88,8 +107,17 @@ def collect_test_sets(task: Task) -> list[Path]:
 
 
 def evenly_spaced(returns: np.ndarray, count: int) -> list[int]:
-    """Positions of `count` policies, worst first: for each of as many evenly spaced returns from the least to the
-    largest, the nearest that is not taken yet."""
+    """Choose policies whose returns are evenly spaced.
+
+    Each of `count` evenly spaced returns from the smallest to the largest takes the closest policy still free.
+
+    Args:
+        returns: (S,).
+        count: Number of policies; all if there are fewer.
+
+    Returns:
+        Positions, worst policy first.
+    """
     free, chosen = list(range(len(returns))), []
     for target in np.linspace(returns.min(), returns.max(), min(count, len(returns))):
         nearest = min(free, key=lambda i: abs(returns[i] - target))
@@ -125,7 +153,7 @@ def _train(task: Task, product: Path, algorithm: str, log: Transitions, name: st
 def _new(task: Task, algorithm: str, log: Transitions) -> tuple[Any, dict[str, Any]]:
     import d3rlpy
 
-    # BEAR imitates first, for 40,000 updates by default: longer than a short run.
+    # BEAR first imitates the log for 40,000 updates by default, which exceeds a short run.
     options = {"warmup_steps": min(40_000, task.scale.offline_updates // 10)} if algorithm == "bear" else {}
     if task.scale.offline_batch is not None:
         options["batch_size"] = task.scale.offline_batch
@@ -158,7 +186,7 @@ def _batch(log: Transitions, generator: np.random.Generator, size: int) -> Any:
 
 
 def _layers(learner: Any) -> Layers:
-    """The policy's network; its deterministic action is tanh(mean) for all three."""
+    """Return the policy's network. Its deterministic action is tanh(mean) for all three algorithms."""
     policy = learner.impl.policy
     hidden = [module for module in policy._encoder.modules() if isinstance(module, torch.nn.Linear)]
     named = {**{f"hidden_{i}": layer for i, layer in enumerate(hidden)}, "mean": policy._mu}
@@ -192,11 +220,11 @@ def _load(path: Path, learner: Any, device: str) -> tuple[int, list[Layers], flo
     learner.set_grad_step(state["step"])
     torch.set_rng_state(state["random"].cpu())
     if state["cuda"]:
-        torch.cuda.set_rng_state_all([found.cpu() for found in state["cuda"]])
+        torch.cuda.set_rng_state_all([generator.cpu() for generator in state["cuda"]])
     kept = [{key: value.cpu().numpy() for key, value in layers.items()} for layers in state["kept"]]
     return state["step"], kept, state["seconds"]
 
 
 def _parts(learner: Any, device: str) -> dict[str, Any]:
-    """Networks and optimizers by name."""
+    """Return networks and optimizers by name."""
     return learner.impl.modules.create_checkpointer(device).modules

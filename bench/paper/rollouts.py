@@ -1,4 +1,4 @@
-"""Rollouts side by side: many environments in step share one evaluation of the policy, over several processes."""
+"""Rollouts of many environments at once, over several processes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,21 @@ from sopr_fast.runtime.progress import progress_bar
 from .actors import Actor, Layers
 from .games import make_environment
 
-_TOGETHER = 100  # environments in step
+_AT_ONCE = 100  # environments
 _environments: dict[str, list] = {}
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One rollout of T steps: states (T + 1, dim_s), actions (T, dim_a), rewards (T,), log-densities (T,) or None."""
+    """One rollout of T steps, float32.
+
+    Attributes:
+        states: (T + 1, dim_s).
+        actions: (T, dim_a).
+        rewards: (T,).
+        log_probs: Log-densities (T,) of drawn actions, or None.
+        terminal: Whether the last state is terminal.
+    """
 
     states: np.ndarray
     actions: np.ndarray
@@ -38,18 +46,28 @@ class Episode:
 def roll_out(
     layers: Layers, environment: str, seeds: Sequence[int], *, stochastic: bool = False, record: bool = False
 ) -> list[Episode | tuple[float, int]]:
-    """An episode for every seed: whole if `record`, else its undiscounted return and length.
+    """Roll out one episode per seed.
 
-    Equals a plain loop over `gymnasium.make(environment)`, reset with the seed, of the same actor. Drawn actions take
-    their noise from `numpy.random.default_rng([seed, 1])`, (steps, dim_a) standard normals.
+    Each episode equals a plain loop over `gymnasium.make(environment)`, reset with the seed, whatever runs beside it.
+    Drawn actions use noise (steps, dim_a) from `numpy.random.default_rng([seed, 1])`.
+
+    Args:
+        layers: The actor.
+        environment: Gymnasium's name.
+        seeds: Seeds of the episodes.
+        stochastic: Draw actions instead of acting by the mean.
+        record: Return whole episodes.
+
+    Returns:
+        Per seed an `Episode` if `record`, else its undiscounted return and length.
     """
-    found = []
-    for first in range(0, len(seeds), _TOGETHER):
-        found += _in_step(Actor(layers), environment, seeds[first : first + _TOGETHER], stochastic, record)
-    return found
+    episodes = []
+    for first in range(0, len(seeds), _AT_ONCE):
+        episodes += _roll_out(Actor(layers), environment, seeds[first : first + _AT_ONCE], stochastic, record)
+    return episodes
 
 
-def _in_step(actor: Actor, environment: str, seeds: Sequence[int], stochastic: bool, record: bool) -> list:
+def _roll_out(actor: Actor, environment: str, seeds: Sequence[int], stochastic: bool, record: bool) -> list:
     pool = _environments.setdefault(environment, [])
     pool += [make_environment(environment) for _ in range(len(seeds) - len(pool))]
     states = np.stack([pool[i].reset(seed=int(seed))[0] for i, seed in enumerate(seeds)])
@@ -88,7 +106,14 @@ def _episode(track: tuple[list, ...], terminal: bool) -> Episode:
 
 @cache
 def workers(processes: int):
-    """A pool of processes, each on one thread, kept for all stages; `imap` of it keeps the order of its tasks."""
+    """Return a pool of processes with one thread each, which all stages share.
+
+    Args:
+        processes: Number of processes.
+
+    Returns:
+        A `multiprocessing` pool. Use `imap` to keep tasks in order.
+    """
     threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
     before = {name: os.environ.get(name) for name in threads}
     os.environ.update(threads)
@@ -102,14 +127,25 @@ def workers(processes: int):
 def measure_returns(
     actors: Sequence[Layers], environment: str, rollouts: int, seed: int, partial_path: Path, processes: int
 ) -> np.ndarray:
-    """Return mean, standard deviation and mean length (S, 3) of actors acting by their mean; every actor from the same
-    seeds. Each is written to `partial_path` when done, and read from there when there."""
+    """Measure the returns of actors that act by their mean, all from the same seeds.
+
+    Args:
+        actors: S actors.
+        environment: Gymnasium's name.
+        rollouts: Episodes per actor.
+        seed: Seed of the episodes' seeds.
+        partial_path: File that keeps finished actors, so that a killed measurement resumes.
+        processes: Number of processes.
+
+    Returns:
+        (S, 3) mean and standard deviation of the returns, and mean length.
+    """
     done = _read_partial(partial_path, len(actors))
     seeds = [seed * 1_000_003 + i for i in range(rollouts)]
     run = partial(roll_out, environment=environment, seeds=seeds)
     with progress_bar(len(actors), "rollouts", "policy", show=True, initial=len(done)) as bar:
-        for found in workers(processes).imap(run, actors[len(done) :]):
-            returns, lengths = np.array(found).T
+        for episodes in workers(processes).imap(run, actors[len(done) :]):
+            returns, lengths = np.array(episodes).T
             done.append([returns.mean(), returns.std(), lengths.mean()])
             with atomic_path(partial_path) as temporary:
                 np.savetxt(temporary, done, fmt="%.17g")
@@ -117,28 +153,45 @@ def measure_returns(
     return np.array(done)
 
 
-def _read_partial(path: Path, most: int) -> list[list[float]]:
-    return np.loadtxt(path, ndmin=2).tolist()[:most] if path.exists() else []
+def _read_partial(path: Path, count: int) -> list[list[float]]:
+    return np.loadtxt(path, ndmin=2).tolist()[:count] if path.exists() else []
 
 
 def speed(layers: Layers, environment: str, processes: int, rollouts: int = 100) -> float:
-    """Environment steps a second of `rollouts` episodes per process, once its environments are there."""
+    """Measure environment steps per second, without the creation of environments.
+
+    Args:
+        layers: The actor.
+        environment: Gymnasium's name.
+        processes: Number of processes.
+        rollouts: Episodes at once in each process.
+
+    Returns:
+        Steps per second of all processes together.
+    """
     run = partial(roll_out, layers, environment)
     workers(processes).map(run, [range(rollouts)] * processes, chunksize=1)
     begin = time.perf_counter()
-    found = workers(processes).map(run, [range(rollouts)] * 2 * processes, chunksize=1)
-    return sum(length for episodes in found for _, length in episodes) / (time.perf_counter() - begin)
+    results = workers(processes).map(run, [range(rollouts)] * 2 * processes, chunksize=1)
+    return sum(length for episodes in results for _, length in episodes) / (time.perf_counter() - begin)
 
 
-def write_returns(path: Path, found: np.ndarray, **columns: Sequence) -> None:
-    """A table that `sopr-fast fit --returns` reads: policy (its position), further columns, return and length."""
+def write_returns(path: Path, measured: np.ndarray, **columns: Sequence) -> None:
+    """Write a table that `sopr-fast fit --returns` reads.
+
+    Args:
+        path: CSV file.
+        measured: (S, 3) as `measure_returns` returns it.
+        **columns: Further columns (S,), between the policy's position and its return.
+    """
     with atomic_path(path) as temporary, temporary.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["policy", *columns, "return_mean", "return_std", "length_mean"])
-        for i, row in enumerate(found.tolist()):
+        for i, row in enumerate(measured.tolist()):
             writer.writerow([i, *(values[i] for values in columns.values()), *row])
 
 
 def read_return_means(path: Path) -> np.ndarray:
+    """Load the mean returns (S,) of a table."""
     with path.open(newline="") as file:
         return np.array([float(row["return_mean"]) for row in csv.DictReader(file)])

@@ -1,7 +1,7 @@
-"""Stage 1: online SAC by SBX, its snapshots, and their returns.
+"""Stage 1: online SAC of SBX, its snapshots, and their returns.
 
-A run saves itself, replay buffer and environment included, and a killed one goes on to the same snapshots as one that
-was never stopped.
+Checkpoints hold the replay buffer and the simulator's state, so that a killed run ends with the same snapshots as one
+that was never stopped.
 """
 
 from __future__ import annotations
@@ -22,11 +22,21 @@ from .games import make_environment
 from .manifest import Task, is_made, write_json, write_manifest
 from .rollouts import measure_returns, speed, write_returns
 
-_STEPS_AT_ONCE = 8  # environment steps, then as many updates in one compiled call: 1.25 times as fast as one by one
+_STEPS_AT_ONCE = 8  # environment steps, then as many updates in one compiled call: 1.25 times as fast as single ones
 
 
 def train(task: Task) -> Path:
-    """Trains, and collects the snapshots into `policies.npz`."""
+    """Train and save the snapshots.
+
+    Args:
+        task: Game, scale and folder.
+
+    Returns:
+        Path of `policies.npz`.
+
+    Raises:
+        ValueError: If the scale spaces its snapshots so that training cannot stop there.
+    """
     product, folder = task.folder / "policies.npz", task.folder / "sac"
     if is_made(product):
         return product
@@ -46,29 +56,40 @@ def train(task: Task) -> Path:
 
 
 def measure(task: Task) -> Path:
-    """The returns of the snapshots, to `returns.csv`."""
+    """Measure the returns of the snapshots.
+
+    Args:
+        task: Game, scale and folder.
+
+    Returns:
+        Path of `returns.csv`.
+    """
     product, begin = task.folder / "returns.csv", time.monotonic()
     if not is_made(product):
-        actors, partial = read_stack(task.folder / "policies.npz"), task.folder / "returns.partial"
+        partial = task.folder / "returns.partial"
+        actors = read_stack(task.folder / "policies.npz")
         resumed = partial.exists()
-        found = measure_returns(actors, task.game.environment, task.scale.rollouts, task.seed, partial, task.processes)
+        measured = measure_returns(
+            actors, task.game.environment, task.scale.rollouts, task.seed, partial, task.processes
+        )
         every = task.scale.sac_steps // task.scale.snapshots
-        write_returns(product, found, steps=[every * (i + 1) for i in range(len(actors))])
-        env_steps = round(found[:, 2].sum() * task.scale.rollouts)
+        write_returns(product, measured, steps=[every * (i + 1) for i in range(len(actors))])
+        env_steps = round(measured[:, 2].sum() * task.scale.rollouts)
         write_manifest(task, product, None if resumed else time.monotonic() - begin, env_steps=env_steps)
         partial.unlink()
     return product
 
 
 def speed_of_last(task: Task) -> str:
+    """Measure rollouts of the last snapshot and describe their speed."""
     last = read_stack(task.folder / "policies.npz")[-1]
     rate = speed(last, task.game.environment, task.processes)
-    return f"{rate:,.0f} environment steps a second, {task.processes} processes"
+    return f"{rate:,.0f} environment steps per second, {task.processes} processes"
 
 
 def _train(task: Task, folder: Path, snapshot_steps: list[int]) -> float:
-    """Runs or goes on until all snapshots are there; seconds over all attempts."""
-    # XLA reads them once, when jax is first imported.
+    """Start or resume training until all snapshots exist; return the seconds of all attempts."""
+    # XLA reads its flags once, when jax is first imported.
     one = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     os.environ.setdefault("XLA_FLAGS", one if task.threads == 1 else "")
     from stable_baselines3.common.callbacks import BaseCallback
@@ -76,7 +97,7 @@ def _train(task: Task, folder: Path, snapshot_steps: list[int]) -> float:
     total, begin = task.scale.sac_steps, time.monotonic()
     model, environment, before = _load(folder) or (*_new(task), 0.0)
 
-    class Keep(BaseCallback):
+    class Snapshots(BaseCallback):
         saved = time.monotonic()
 
         def _on_rollout_start(self) -> None:
@@ -93,7 +114,7 @@ def _train(task: Task, folder: Path, snapshot_steps: list[int]) -> float:
 
     with progress_bar(total, f"SAC {task.game.environment}", "step", show=True, initial=model.num_timesteps) as bar:
         if model.num_timesteps < total:
-            model.learn(total - model.num_timesteps, callback=Keep(), reset_num_timesteps=False)
+            model.learn(total - model.num_timesteps, callback=Snapshots(), reset_num_timesteps=False)
         save_stack(_snapshot(folder, total), [_layers(model)])
     return before + time.monotonic() - begin
 
@@ -140,7 +161,7 @@ def _save(model: Any, environment: Any, folder: Path, seconds: float) -> None:
     part.mkdir()
     model.save(part / "model.zip")
     model.save_replay_buffer(part / "replay.pkl")
-    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 what the replay buffer draws from
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 the replay buffer draws from it
     np.savez(
         part / "state.npz",
         key=np.asarray(model.key),
@@ -165,19 +186,20 @@ def _save(model: Any, environment: Any, folder: Path, seconds: float) -> None:
 
 
 def _load(folder: Path) -> tuple[Any, Any, float] | None:
-    """Model, environment and seconds of the latest checkpoint of ours, if there is one."""
-    found = sorted(folder.glob("checkpoint-*"))
-    if not found:
+    """Return the model, environment and seconds of the latest checkpoint, or None without one."""
+    checkpoints = sorted(folder.glob("checkpoint-*"))
+    if not checkpoints:
         return None
+    latest = checkpoints[-1]
     import jax.numpy as jnp
     from sbx import SAC
 
-    state = json.loads((found[-1] / "state.json").read_text())
+    state = json.loads((latest / "state.json").read_text())
     environment = make_environment(json.loads((folder.parent / "settings.json").read_text())["environment"])
-    model = SAC.load(found[-1] / "model.zip", env=environment, force_reset=False)
-    model.load_replay_buffer(found[-1] / "replay.pkl")
-    model.env.reset()  # wrappers refuse to step before
-    with np.load(found[-1] / "state.npz", allow_pickle=False) as arrays:
+    model = SAC.load(latest / "model.zip", env=environment, force_reset=False)
+    model.load_replay_buffer(latest / "replay.pkl")
+    model.env.reset()  # wrappers must be reset before they step
+    with np.load(latest / "state.npz", allow_pickle=False) as arrays:
         model.key = jnp.asarray(arrays["key"])
         kind, *rest = state["numpy"]
         np.random.set_state((kind, arrays["numpy_keys"], *rest))  # noqa: NPY002
@@ -209,5 +231,5 @@ def _set_simulator_state(environment: Any, state: np.ndarray) -> None:
     model, data = environment.unwrapped.model, environment.unwrapped.data
     mujoco.mj_setState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
     mujoco.mj_forward(model, data)
-    # The forward pass moves what the solver starts from.
+    # The forward pass changes the state that the solver starts from.
     mujoco.mj_setState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)

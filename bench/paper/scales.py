@@ -1,4 +1,4 @@
-"""How large the sets are made."""
+"""Scales: sizes of all stages."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Scale:
-    """Settings of all stages.
+    """Sizes of all stages.
 
     Attributes:
-        sac_steps, learning_starts: environment steps of online training, and those before its first update.
-        sac_batch: rows of an online update.
-        snapshots: policies kept of it, evenly spaced.
-        rollouts: per policy, for its return.
-        log_steps: rows of every log.
-        offline_updates, offline_snapshots: per offline algorithm and log.
-        offline_batch: rows of an offline update; None for the algorithm's own default.
-        chosen: policies of Test Set I per log.
-        distance_states: states on which policies are compared.
-        score_seeds: runs of SOPR-T per log.
-        subset_size, clusters, steps, rank_subsets: of a run; training draws a subset for every step.
+        sac_steps: Environment steps of online training.
+        learning_starts: Environment steps before the first update.
+        sac_batch: Rows of an online update.
+        snapshots: Policies saved during online training, evenly spaced.
+        rollouts: Episodes per policy that measure its return.
+        log_steps: Rows of every log.
+        offline_updates: Updates per offline algorithm and log.
+        offline_snapshots: Policies saved per offline algorithm and log.
+        offline_batch: Rows of an offline update; None for the algorithm's default.
+        chosen: Policies of Test Set I per log.
+        distance_states: States on which policies are compared.
+        score_seeds: Runs of SOPR-T per log.
+        subset_size: States of a subset of SOPR-T.
+        clusters: Clusters of a subset.
+        steps: Training steps of SOPR-T, with one subset each.
+        rank_subsets: Subsets that a policy is scored on.
     """
 
     sac_steps: int
@@ -41,7 +46,7 @@ class Scale:
     rank_subsets: int
 
     def split_sizes(self) -> tuple[int, int, int]:
-        """Policies for training, validation and Test Set II: 30, 10 and 10 of 50."""
+        """Return the numbers of policies for training, validation and Test Set II: 30, 10 and 10 of 50."""
         tenth = max(1, self.snapshots // 5)
         return self.snapshots - 2 * tenth, tenth, tenth
 

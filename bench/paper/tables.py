@@ -1,4 +1,4 @@
-"""What a scale's stages have made so far, as Markdown; what is not made yet is left blank."""
+"""Markdown tables of the finished products of a scale. Cells of missing products are empty."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ _SHOWN = ("spearman", "regret@1", "regret@3")
 
 
 def table(scale_folder: Path) -> str:
-    """Means over seeds, and the distances to the training policies, of all games and logs that a folder has."""
+    """Format scores, averaged over seeds, and distances to the training policies.
+
+    Args:
+        scale_folder: Folder of the games.
+
+    Returns:
+        One table with a row per game, log and test set.
+    """
     lines = [["log", "test set", "distance", *(f"{name}: {measure}" for name in METHODS for measure in _SHOWN)]]
     for game in sorted(path for path in scale_folder.iterdir() if (path / "scores").is_dir()):
         for log in LOGS:
@@ -28,29 +35,36 @@ def table(scale_folder: Path) -> str:
             for test_set in sorted({row["test_set"] for row in rows}):
                 cells = [f"{game.name} {log}", test_set, _number(distances.get(test_set), ".2f")]
                 for method in METHODS:
-                    found = [row for row in rows if (row["test_set"], row["method"]) == (test_set, method)]
-                    cells += [f"{np.mean([float(r[m]) for r in found]):.2f}" for m in _SHOWN]
+                    runs = [row for row in rows if (row["test_set"], row["method"]) == (test_set, method)]
+                    cells += [f"{np.mean([float(run[measure]) for run in runs]):.2f}" for measure in _SHOWN]
                 lines.append(cells)
     return _markdown(lines)
 
 
 def summary(scale_folder: Path) -> str:
-    """Two tables: of every game's snapshots, steps, seconds and returns; of every log, what was trained on it."""
+    """Format steps, seconds and returns.
+
+    Args:
+        scale_folder: Folder of the games.
+
+    Returns:
+        A table of the games' snapshots, and one of the offline training on every log.
+    """
     games = [["game", "SAC steps", "seconds", "worst", "medium", "expert", "rollout steps"]]
     trained = [f"{algorithm} {what}" for algorithm in ALGORITHMS for what in ("updates", "seconds")]
-    logs = [["log", "rows", *trained, "least return", "largest return", "least chosen", "largest chosen"]]
+    logs = [["log", "rows", *trained, "smallest return", "largest return", "smallest chosen", "largest chosen"]]
     for game in sorted(path for path in scale_folder.iterdir() if (path / "settings.json").exists()):
         sac, split = _manifest(game / "policies.npz"), _json(game / "split.json")
         returns = _returns(game / "returns.csv")
-        kept = [returns[split[name]] if split and returns else None for name in ("medium", "expert")]
-        numbers = [sac.get("snapshot_steps", [None])[-1], sac.get("seconds"), min(returns, default=None), *kept]
+        behaviour = [returns[split[name]] if split and returns else None for name in ("medium", "expert")]
+        numbers = [sac.get("snapshot_steps", [None])[-1], sac.get("seconds"), min(returns, default=None), *behaviour]
         numbers.append(_manifest(game / "returns.csv").get("env_steps"))
         games.append([game.name, *map(_number, numbers)])
         for log in LOGS:
             numbers = [_manifest(game / "logs" / f"{log}.hdf5").get("settings", {}).get("log_steps")]
             for algorithm in ALGORITHMS:
-                found = _manifest(game / "offline" / log / f"{algorithm}.npz")
-                numbers += [found.get("snapshot_updates", [None])[-1], found.get("seconds")]
+                manifest = _manifest(game / "offline" / log / f"{algorithm}.npz")
+                numbers += [manifest.get("snapshot_updates", [None])[-1], manifest.get("seconds")]
             for name in ("all.csv", "returns.csv"):
                 returns = _returns(game / "test_set_1" / log / name)
                 numbers += [min(returns, default=None), max(returns, default=None)]
