@@ -1,6 +1,6 @@
-"""Makes the embedded example from the folder of the whole run: `python bench/build_example.py FOLDER`.
+"""Build the embedded example from the folder of the whole run: `python bench/build_example.py FOLDER`.
 
-What is in them: sopr_fast/example/README.md.
+sopr_fast/example/README.md describes its files.
 """
 
 import shutil

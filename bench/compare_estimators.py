@@ -1,18 +1,22 @@
-"""SOPR-T and SOPR-MLP beside the other estimators: how well each orders policies it has not seen, and what it costs.
+"""Rank correlation and cost of SOPR-T, SOPR-MLP and the other estimators on unseen policies.
 
-Run i gives every method seed i and the same training, validation and test policies. Which those are, `--test` says:
-"random" splits the 50 snapshots into 30, 10 and 10 as bench/quality.py does; "first" and "last" ask for the run's first
-or last ten snapshots, which act unlike, or score beyond, all that training sees; "paper" asks for both of the paper's
-test sets at once, in every run, beside its own training and validation policies (bench.paper's split.json) and the log
-that `--log` says. SOPR and NearestPolicy learn from the training policies' returns, the others from logged rewards, and
-SOPR with a critic or estimates from both.
+Run i gives every method seed i and the same training, validation and test policies. `--test` chooses the test policies:
+
+- "random" splits the 50 snapshots into 30, 10 and 10 as bench/quality.py does.
+- "first" and "last" test the first or last ten snapshots of the run, unlike or better than all training policies.
+- "paper" tests both of the paper's test sets at once, with the training and validation policies of split.json
+  (bench.paper) and the log of `--log`.
+
+SOPR and NearestPolicy learn from the returns of the training policies, the others from logged rewards, and SOPR with a
+critic or estimates from both. Scores of SOPR are the paper's (`shrinkage=0`); those of SOPR-T with `shrinkage=1` have
+their own row.
 
     python bench/compare_estimators.py --data FOLDER --out out/estimators.json
     python bench/compare_estimators.py --data FOLDER --out out/first.json --test first \\
         --methods SOPR-T SOPR-T+critic BehaviourQ
     python bench/compare_estimators.py --data out/paper/small/* --out out/paper.json --test paper --log full-replay
 
-Writes the file after every method and goes on from it; beside it a markdown table (.md) and a plot (.png).
+Writes the file after every method and resumes from it, with a Markdown table (.md) and a plot (.png) beside it.
 """
 
 from __future__ import annotations
@@ -51,7 +55,7 @@ from sopr_fast.sopr.config import Config
 
 LABELS = {
     "SOPR-T": "SOPR-T",
-    "SOPR-T, shrinkage 0": "SOPR-T, shrinkage 0",
+    "SOPR-T, shrinkage 1": "SOPR-T, shrinkage 1",
     "SOPR-T+critic": "SOPR-T with a SARSA critic's values in each row",
     "SOPR-T+estimates": "SOPR-T with estimates of each policy",
     "SOPR-MLP": "SOPR-MLP",
@@ -74,10 +78,12 @@ def main() -> None:
         settings["log"] = options.log
     results = json.loads(options.out.read_text()) if options.out.exists() else {"settings": settings, "runs": []}
     if results["settings"] != settings:
-        raise SystemExit(f"{options.out} holds runs with other options")
+        raise SystemExit(f"{options.out} holds runs with other options: choose another --out")
     for run in results["runs"]:
         if run["method"] in options.methods and run.get("updates", options.updates) != options.updates:
-            raise SystemExit(f"{options.out} holds runs of {run['method']} with --updates {run['updates']}")
+            raise SystemExit(
+                f"{options.out} holds runs of {run['method']} with --updates {run['updates']}: choose another --out"
+            )
     done = {(run["data"], run["run"], run["method"]) for run in results["runs"]}
     for folder in options.data:
         missing = [
@@ -95,14 +101,14 @@ def main() -> None:
             split = split_of(i)
             start = time.perf_counter()
             measure = _sopr if method.startswith("SOPR") else _baseline
-            found, more = measure(method, split, states, transitions, options, i)
+            scores_of, details = measure(method, split, states, transitions, options, i)
             seconds = time.perf_counter() - start
-            for row, scores in found.items():
+            for row, scores in scores_of.items():
                 judged = {name: _judge(split.test_returns[part], scores[part]) for name, part in split.sets.items()}
-                for name, part in split.sets.items() if "curve" in more else ():
-                    judged[name]["converged"] = _converged(more["curve"], scores, part)
+                for name, part in split.sets.items() if "curve" in details else ():
+                    judged[name]["converged"] = _converged(details["curve"], scores, part)
                 run = {"data": folder.name, "run": i, "method": row, "seconds": seconds, "judged": judged}
-                results["runs"].append(run | more)
+                results["runs"].append(run | details)
                 agreement = ", ".join(f"{name} {measured['spearman']:.3f}" for name, measured in judged.items())
                 print(f"{folder.name}, run {i}, {row}: Spearman {agreement}; {seconds:.0f} s", flush=True)
             _write(options.out, results)
@@ -112,6 +118,8 @@ def main() -> None:
 
 
 class Split(NamedTuple):
+    """Policies of a run, their returns, and the slices of the test policies by test set."""
+
     train: dict
     validation: dict
     test: dict
@@ -122,7 +130,16 @@ class Split(NamedTuple):
 
 
 def read_splits(folder: Path, test: str, log: str) -> Callable[[int], Split]:
-    """What run i trains with, validates with and asks for."""
+    """Return a function from the number of a run to its policies.
+
+    Args:
+        folder: Folder of the game.
+        test: Value of `--test`.
+        log: Name of the log that Test Set I belongs to.
+
+    Returns:
+        The function.
+    """
     if test != "paper":
         policies, returns, _ = read_set(folder)
         return lambda run: _chosen(policies, returns, divide(len(policies), test, run), test)
@@ -147,12 +164,21 @@ def _chosen(policies: dict, returns: np.ndarray, parts: Sequence[Sequence[int]],
 
 
 def divide(count: int, test: str, run: int) -> list[np.ndarray]:
-    """Indices of 30 training, 10 validation and 10 test policies."""
+    """Return the positions of 30 training, 10 validation and 10 test policies.
+
+    Args:
+        count: Number of policies.
+        test: "random", "first" or "last".
+        run: Number of the run, the seed of the split.
+
+    Returns:
+        Three arrays.
+    """
     random = np.random.default_rng(run)
     if test == "random":
         return np.split(random.permutation(count), [30, 40])
-    asked = np.arange(10) if test == "first" else np.arange(count - 10, count)
-    return [*np.split(random.permutation(np.setdiff1d(np.arange(count), asked)), [30]), asked]
+    tested = np.arange(10) if test == "first" else np.arange(count - 10, count)
+    return [*np.split(random.permutation(np.setdiff1d(np.arange(count), tested)), [30]), tested]
 
 
 def _judge(returns: np.ndarray, scores: np.ndarray) -> dict:
@@ -184,17 +210,17 @@ def _sopr(method, split, states, transitions, options, seed) -> tuple[dict[str, 
         progress=options.progress,
         **known,
     )
-    judge = partial(ranker.rank, split.test, states, seed=seed + 1000, progress=options.progress, **known_of_candidates)
-    ranking = judge()
-    found = {method: ranking.scores}
+    rank = partial(ranker.rank, split.test, states, seed=seed + 1000, progress=options.progress, **known_of_candidates)
+    ranking = rank(shrinkage=0)
+    scores = {method: ranking.scores}
     if method == "SOPR-T":
-        found["SOPR-T, shrinkage 0"] = judge(shrinkage=0).scores
-    more = {"updates": options.updates} if known else {}
-    return found, more | {"distances": ranking.distances.tolist(), "distance_limit": ranking.distance_limit}
+        scores["SOPR-T, shrinkage 1"] = rank(shrinkage=1).scores
+    details = {"updates": options.updates} if known else {}
+    return scores, details | {"distances": ranking.distances.tolist(), "distance_limit": ranking.distance_limit}
 
 
 def _estimates(split, transitions, options, seed) -> dict[str, list[float]]:
-    """Of every policy the values that BehaviourQ and NearestPolicy give it."""
+    """Return the values of every policy by BehaviourQ and NearestPolicy."""
     everyone = split.train | split.validation | split.test
     by_critic = BehaviourQ(updates=options.updates).estimate(
         everyone, transitions, discount=options.discount, seed=seed, progress=options.progress
@@ -215,26 +241,28 @@ def _baseline(method, split, states, transitions, options, seed) -> tuple[dict[s
             "ImportanceWeighting": ImportanceWeighting(clip=(-6.0, 2.0)),
         }[method]
         estimator = replace(estimator, updates=options.updates)
-    found = estimator.estimate(split.test, transitions, discount=options.discount, seed=seed, progress=options.progress)
+    estimates = estimator.estimate(
+        split.test, transitions, discount=options.discount, seed=seed, progress=options.progress
+    )
     kept = ("effective_sample_size", "mass", "state_error", "reward_error", "guarded", "horizon", "held_out_log_prob")
-    more = {"updates": options.updates} if method != "NearestPolicy" else {}
-    more |= {key: value for key, value in found.to_dict()["diagnostics"].items() if key in kept}
-    curve = found.diagnostics.get("curve", {})
+    details = {"updates": options.updates} if method != "NearestPolicy" else {}
+    details |= {key: value for key, value in estimates.to_dict()["diagnostics"].items() if key in kept}
+    curve = estimates.diagnostics.get("curve", {})
     if "values" in curve:
-        more["curve"] = {key: np.asarray(curve[key]).tolist() for key in ("seconds", "updates", "values")}
-    more["timings"] = found.timings
-    more["peak_megabytes"] = peak_megabytes()
-    return {method: found.values}, more
+        details["curve"] = {key: np.asarray(curve[key]).tolist() for key in ("seconds", "updates", "values")}
+    details["timings"] = estimates.timings
+    details["peak_megabytes"] = peak_megabytes()
+    return {method: estimates.values}, details
 
 
-def _converged(curve: dict, final: np.ndarray, part: slice, enough: float = 0.95) -> float:
-    """Seconds from which on the order of the part stays within a Spearman of `enough` of the final one."""
-    late = [i for i, values in enumerate(curve["values"]) if not spearman(values[part], final[part]) >= enough]
+def _converged(curve: dict, final: np.ndarray, part: slice, agreement: float = 0.95) -> float:
+    """Return the seconds after which the order keeps a Spearman of at least `agreement` with the final one."""
+    late = [i for i, values in enumerate(curve["values"]) if not spearman(values[part], final[part]) >= agreement]
     return curve["seconds"][min(late[-1] + 1, len(curve["seconds"]) - 1) if late else 0]
 
 
 def table(runs: list[dict]) -> str:
-    """Of every set that was asked for; the Spearman of each folder where there are several."""
+    """Format a table per test set, with the Spearman of each folder where there are several."""
     folders = sorted({run["data"] for run in runs})
     folders = folders if len(folders) > 1 else []
     blocks = []
@@ -243,22 +271,22 @@ def table(runs: list[dict]) -> str:
         lines = [[name, "runs", "updates", *measures, "seconds", "to a settled order"]]
         lines.append(["---"] * len(lines[0]))
         for method, label in LABELS.items():
-            mine = [run for run in runs if run["method"] == method]
-            if not mine:
+            own = [run for run in runs if run["method"] == method]
+            if not own:
                 continue
-            judged = [run["judged"][name] for run in mine]
-            values = {key: np.array([found[key] for found in judged]) for key in MEASURES}
+            judged = [run["judged"][name] for run in own]
+            values = {key: np.array([measured[key] for measured in judged]) for key in MEASURES}
             orders = values["spearman"]
-            by_folder = [orders[[run["data"] == folder for run in mine]] for folder in folders]
+            by_folder = [orders[[run["data"] == folder for run in own]] for folder in folders]
             means = [orders, *by_folder, orders.min(keepdims=True), *list(values.values())[1:]]
             lines.append(
                 [
                     label,
-                    f"{len(mine)}",
-                    f"{mine[0]['updates']:,}" if "updates" in mine[0] else "",
+                    f"{len(own)}",
+                    f"{own[0]['updates']:,}" if "updates" in own[0] else "",
                     *(f"{each.mean():.3f}" if len(each) else "" for each in means),
-                    _median_seconds([run["seconds"] for run in mine]),
-                    _median_seconds([found["converged"] for found in judged if "converged" in found]),
+                    _median_seconds([run["seconds"] for run in own]),
+                    _median_seconds([measured["converged"] for measured in judged if "converged" in measured]),
                 ]
             )
         blocks.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
@@ -307,21 +335,21 @@ def _write(path: Path, results: dict) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, nargs="+", required=True, help="folders of bench.paper, or alike")
+    parser.add_argument("--data", type=Path, nargs="+", required=True, help="folders made by bench.paper")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=3)
     tests = ("random", "first", "last", "paper")
     parser.add_argument("--test", choices=tests, default="random", help="which policies are unseen")
-    parser.add_argument("--log", choices=LOGS, default="full-replay", help="of --test paper")
-    methods = [method for method in LABELS if method != "SOPR-T, shrinkage 0"]
+    parser.add_argument("--log", choices=LOGS, default="full-replay", help="log of --test paper")
+    methods = [method for method in LABELS if method != "SOPR-T, shrinkage 1"]
     parser.add_argument("--methods", nargs="*", choices=methods, default=methods)
     parser.add_argument("--discount", type=float, default=0.99)
-    parser.add_argument("--updates", type=int, default=20000, help="of every baseline's networks")
+    parser.add_argument("--updates", type=int, default=20000, help="updates of every other estimator's networks")
     parser.add_argument("--subset-size", type=int, default=4096)
     parser.add_argument("--clusters", type=int, default=64)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--progress", action="store_true", help="show bars")
+    parser.add_argument("--progress", action="store_true", help="show progress bars")
     return parser.parse_args()
 
 

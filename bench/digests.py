@@ -1,6 +1,6 @@
-"""Print a digest of every score, loss and estimate on the embedded example, to compare two states of the code.
+"""Digests of all scores, losses and estimates on the embedded example, to compare two versions of the code.
 
-python bench/digests.py > before.txt        # change the code, install it
+python bench/digests.py > before.txt        # then change the code and install it
 python bench/digests.py | diff before.txt -
 """
 
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def log(policy, states: np.ndarray) -> dict[str, np.ndarray]:
-    """Transitions between consecutive rows, as if each began where the last one ended; the reward is the speed."""
+    """Return transitions between consecutive rows, whose rewards are the speed."""
     states = states[:4001].astype(np.float32)
     actions = policy.act(torch.from_numpy(states[:-1])).numpy()
     noise = np.random.default_rng(0).normal(0, 0.1, actions.shape)

@@ -1,10 +1,10 @@
-"""Memory and bytes that drawing subsets takes from a log larger than it should ever hold.
+"""Memory and bytes read by drawing subsets from a log larger than memory.
 
     python bench/large_log.py                          # 20 million rows of 17 columns, every layout, 5 and 200 subsets
     python bench/large_log.py --layout compressed --subsets 5 --rows 1000000
 
-Writes random states to an HDF5 file, drops it from the page cache, and draws in a child process. Bytes are those
-asked of the file (`rchar` of /proc/self/io, less what importing took) beside the size of the file.
+Writes random states to an HDF5 file, drops it from the page cache, and draws in a child process. Bytes read are `rchar`
+of /proc/self/io without the imports.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from sopr_fast.data import load_states
 from sopr_fast.sopr.subsets import Drawing
 import h5py
 
-def taken():
+def bytes_read():
     return int(dict(line.split(": ") for line in open("/proc/self/io"))["rchar"])
 
-def peak():  # not getrusage: its peak may be the parent's
+def peak():  # getrusage may give the peak of the parent
     return int(dict(line.split(":") for line in open("/proc/self/status"))["VmHWM"].split()[0]) * 1024
 
-before, begin = taken(), time.perf_counter()
+before, begin = bytes_read(), time.perf_counter()
 drawing = Drawing.draw(load_states(sys.argv[1]), int(sys.argv[2]), size=16384, seed=0)
-seconds, read = time.perf_counter() - begin, taken() - before
+seconds, read = time.perf_counter() - begin, bytes_read() - before
 print(json.dumps({"peak": peak(), "read": read, "seconds": seconds, "states": len(drawing.states)}))
 """
 
 
 def write(path: Path, rows: int, layout: str) -> None:
-    """States (rows, 17) float32: random, rounded so that they compress."""
+    """Write random states (rows, 17) float32, rounded so that they compress."""
     import h5py
 
     generator = np.random.default_rng(0)
@@ -60,7 +60,7 @@ def write(path: Path, rows: int, layout: str) -> None:
 
 
 def measure(path: Path, subsets: int) -> dict:
-    """Peak resident bytes, bytes read, seconds and distinct states of drawing in a process of its own."""
+    """Draw subsets in a child process; return its peak resident bytes, bytes read, seconds and distinct states."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -78,11 +78,11 @@ def main() -> None:
             path = Path(folder) / "log.hdf5"
             write(path, options.rows, layout)
             for subsets in options.subsets:
-                found = measure(path, subsets)
-                peak, read, size = (found[key] / 1e6 for key in ("peak", "read", "file"))
+                drawing = measure(path, subsets)
+                peak, read, size = (drawing[key] / 1e6 for key in ("peak", "read", "file"))
                 print(
-                    f"{layout:<12} {subsets:>7} {found['states']:>11,} {peak:>9,.0f} {read:>9,.0f} {size:>9,.0f} "
-                    f"{found['seconds']:>9.1f}",
+                    f"{layout:<12} {subsets:>7} {drawing['states']:>11,} {peak:>9,.0f} {read:>9,.0f} {size:>9,.0f} "
+                    f"{drawing['seconds']:>9.1f}",
                     flush=True,
                 )
 
@@ -92,7 +92,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--layout", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
     parser.add_argument("--subsets", type=int, nargs="+", default=[5, 200])
-    parser.add_argument("--folder", help="where to write the log (default: the system's)")
+    parser.add_argument("--folder", help="folder for the log (default: the system's temporary folder)")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""How well SOPR-T orders real policies it has not seen, with shrinkage and without, beside two trivial rankings.
+"""Rank correlation of SOPR-T on unseen real policies, without and with shrinkage, beside two trivial rankings.
 
 For each split of the 50 HalfCheetah snapshots into 30 training, 10 validation and 10 test policies
 (numpy.random.default_rng(split).permutation(50)) and each seed: train, rank the 10, compare with their returns.
@@ -6,7 +6,8 @@ For each split of the 50 HalfCheetah snapshots into 30 training, 10 validation a
     python bench/quality.py --splits 6 --seeds 3 --out out/quality.json
     python bench/quality.py --splits 1 --seeds 3 --subset-size 16384 --clusters 256 --out out/quality-full.json
 
-Writes the file after every run and goes on from it.
+Writes the file after every run and resumes from it. There, "spearman" and "regret@3" belong to the paper's scores
+(`shrinkage=0`), "shrunk_spearman" and "shrunk_regret@3" to `shrinkage=1`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def main() -> None:
     settings = {"config": config.to_dict(), "no_validation": options.no_validation}
     results = json.loads(options.out.read_text()) if options.out.exists() else {**settings, "runs": []}
     if any(results[name] != value for name, value in settings.items()):
-        raise SystemExit(f"{options.out} holds runs with other options")
+        raise SystemExit(f"{options.out} holds runs with other options: choose another --out")
     done = {(run["split"], run["seed"]) for run in results["runs"]}
     for split in range(options.first_split, options.first_split + options.splits):
         for seed in range(options.first_seed, options.first_seed + options.seeds):
@@ -86,7 +87,7 @@ def measure(policies, returns, states, config, split, seed, options) -> dict:
         ranker.save(options.models / f"split-{split}-seed-{seed}.safetensors", subsets=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ForeignPolicyWarning)
-        ranking, plain = (
+        ranking, shrunk = (
             ranker.rank(
                 chosen(test),
                 states,
@@ -95,7 +96,7 @@ def measure(policies, returns, states, config, split, seed, options) -> dict:
                 seed=seed + 1000,
                 progress=False,
             )
-            for shrinkage in (1, 0)
+            for shrinkage in (0, 1)
         )
     true = returns[test]
     nearest = nearest_returns(chosen(train), chosen(test), returns[train], states)
@@ -104,11 +105,11 @@ def measure(policies, returns, states, config, split, seed, options) -> dict:
         "split": split,
         "seed": seed,
         "scores": ranking.scores.tolist(),
-        "shrinkage": ranking.shrinkage.tolist(),
+        "shrinkage": shrunk.shrinkage.tolist(),
         "spearman": spearman(true, ranking.scores),
         "regret@3": regret_at_k(returns=true, scores=ranking.scores, k=3),
-        "plain_spearman": spearman(true, plain.scores),
-        "plain_regret@3": regret_at_k(returns=true, scores=plain.scores, k=3),
+        "shrunk_spearman": spearman(true, shrunk.scores),
+        "shrunk_regret@3": regret_at_k(returns=true, scores=shrunk.scores, k=3),
         "index_spearman": spearman(true, index),
         "index_regret@3": regret_at_k(returns=true, scores=index, k=3),
         "nearest_spearman": spearman(true, nearest),
@@ -125,12 +126,12 @@ def measure(policies, returns, states, config, split, seed, options) -> dict:
 
 
 def nearest_returns(train, test, returns, states) -> np.ndarray:
-    """The return of the nearest training policy by action distance (Eq. 3), on 4,096 states."""
+    """Return the return of each policy's nearest training policy by action distance (Eq. 3) on 4,096 states."""
     sample = torch.from_numpy(np.ascontiguousarray(states[:: max(1, len(states) // 4096)], np.float32))
     source = torch.arange(len(sample))
-    known, asked = as_policies(train), as_policies(test)
+    known, candidates = as_policies(train), as_policies(test)
     layout = probe(known, sample, source)
-    columns = [collect(group, sample, source, layout).numpy() for group in (known, asked)]
+    columns = [collect(group, sample, source, layout).numpy() for group in (known, candidates)]
     return returns[policy_distance(*columns)[1]]
 
 
@@ -138,7 +139,7 @@ def summary(runs: list[dict]) -> str:
     lines = [f"{'':<24}{'Spearman':>10}{'min':>8}{'regret@3':>10}{'max':>8}"]
     for label, prefix in (
         ("SOPR-T", ""),
-        ("SOPR-T, shrinkage 0", "plain_"),
+        ("SOPR-T, shrinkage 1", "shrunk_"),
         ("snapshot index", "index_"),
         ("nearest policy's return", "nearest_"),
     ):
@@ -151,14 +152,14 @@ def summary(runs: list[dict]) -> str:
 
 
 def _line(run: dict) -> str:
-    shown = ("spearman", "regret@3", "plain_spearman", "index_spearman", "nearest_spearman")
+    shown = ("spearman", "regret@3", "shrunk_spearman", "index_spearman", "nearest_spearman")
     values = (f"{name} {run[name]:.3f}" for name in shown)
     return f"split {run['split']} seed {run['seed']}  " + "  ".join(values) + f"  {run['fit_seconds']:.0f} s"
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="a folder of bench.paper, by default the embedded example")
+    parser.add_argument("--data", type=Path, help="folder made by bench.paper (default: the embedded example)")
     parser.add_argument("--splits", type=int, default=6)
     parser.add_argument("--first-split", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=3)
@@ -168,11 +169,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rank-subsets", type=int, default=5)
     parser.add_argument(
-        "--no-validation", action="store_true", help="train on the 10 validation policies too and keep the last weights"
+        "--no-validation",
+        action="store_true",
+        help="train on the 10 validation policies too; keep the last weights",
     )
     parser.add_argument("--set", nargs="*", default=[], metavar="OPTION=VALUE", help="other options of Config")
-    parser.add_argument("--models", type=Path, help="folder to save the trained models in")
-    parser.add_argument("--threads", type=int, default=0, help="0: torch's own number")
+    parser.add_argument("--models", type=Path, help="folder for the trained models")
+    parser.add_argument("--threads", type=int, default=0, help="0: torch's default")
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 

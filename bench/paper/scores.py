@@ -1,4 +1,4 @@
-"""Stage 5: SOPR-T trained on the SAC snapshots of a game, once per log and seed, and asked for both test sets."""
+"""Stage 5: SOPR-T trained on the SAC snapshots of a game, once per log and seed, and its scores of both test sets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .manifest import Task, is_made, write_manifest
 from .offline import chosen_logs
 from .rollouts import read_return_means
 
-METHODS = ("SOPR-T", "SOPR-T, shrinkage 0", "nearest policy")
+METHODS = ("SOPR-T", "SOPR-T, shrinkage 1", "nearest policy")
 MEASURES = {
     "spearman": spearman,
     "kendall": kendall,
@@ -37,7 +37,14 @@ Known = tuple[dict[str, Policy], np.ndarray]  # policies by name and their retur
 
 
 def train_models(task: Task) -> list[Path]:
-    """SOPR-T trained with every seed on every log's states, to `models/LOG-SEED.safetensors`."""
+    """Train SOPR-T with every seed on every log's states.
+
+    Args:
+        task: Game, scale, folder and threads.
+
+    Returns:
+        Paths `models/LOG-SEED.safetensors`.
+    """
     torch.set_num_threads(task.threads)
     (task.folder / "models").mkdir(exist_ok=True)
     scale, online = task.scale, snapshots(task.folder)
@@ -66,7 +73,14 @@ def train_models(task: Task) -> list[Path]:
 
 
 def write_scores(task: Task) -> list[Path]:
-    """Rank correlation and regret of every seed, test set and method, to `scores/LOG.csv`."""
+    """Write the rank correlations and regrets of every seed, test set and method.
+
+    Args:
+        task: Game, scale, folder and threads.
+
+    Returns:
+        Paths `scores/LOG.csv`.
+    """
     torch.set_num_threads(task.threads)
     (task.folder / "scores").mkdir(exist_ok=True)
     products, online = [], snapshots(task.folder)
@@ -82,8 +96,8 @@ def write_scores(task: Task) -> list[Path]:
             ranker = sopr_fast.load(_model(task, log, seed))
             for test_set, (policies, returns) in tests.items():
                 for method, scores in _score(task, ranker, online["train"], policies, transitions, seed).items():
-                    judged = [measure(returns, scores) for measure in MEASURES.values()]
-                    rows.append((seed, test_set, method, *judged))
+                    measured = [measure(returns, scores) for measure in MEASURES.values()]
+                    rows.append((seed, test_set, method, *measured))
         with atomic_path(product) as temporary, temporary.open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["seed", "test_set", "method", *MEASURES])
@@ -93,7 +107,14 @@ def write_scores(task: Task) -> list[Path]:
 
 
 def snapshots(game: Path) -> dict[str, Known]:
-    """A game's online policies: "train", "validation" and "test_set_2"."""
+    """Load the online policies of a game.
+
+    Args:
+        game: Folder of the game.
+
+    Returns:
+        Policies and returns of "train", "validation" and "test_set_2".
+    """
     split = json.loads((game / "split.json").read_text())
     policies, returns = load(game / "policies.npz"), read_return_means(game / "returns.csv")
     parts = ("train", "validation", "test_set_2")
@@ -101,7 +122,15 @@ def snapshots(game: Path) -> dict[str, Known]:
 
 
 def offline_policies(game: Path, log: str) -> Known:
-    """Test Set I of a game's log."""
+    """Load Test Set I of a log.
+
+    Args:
+        game: Folder of the game.
+        log: Name of the log.
+
+    Returns:
+        Policies and their returns.
+    """
     folder = game / "test_set_1" / log
     policies = {f"offline-{i}": policy for i, policy in enumerate(load(folder / "policies.npz"))}
     return policies, read_return_means(folder / "returns.csv")
@@ -116,7 +145,7 @@ def _score(
 ) -> dict[str, np.ndarray]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ForeignPolicyWarning)
-        drawn, plain = (
+        plain, shrunk = (
             ranker.rank(
                 policies,
                 transitions.states,
@@ -124,7 +153,7 @@ def _score(
                 shrinkage=shrinkage,
                 seed=seed + 1000,
             ).scores
-            for shrinkage in (1, 0)
+            for shrinkage in (0, 1)
         )
     nearest = NearestPolicy(*train).estimate(policies, transitions, seed=seed)
-    return dict(zip(METHODS, (drawn, plain, nearest.values), strict=True))
+    return dict(zip(METHODS, (plain, shrunk, nearest.values), strict=True))
