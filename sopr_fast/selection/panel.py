@@ -46,7 +46,7 @@ class Panel:
         if len(set(self.names)) != count:
             repeated = next(name for name in self.names if self.names.count(name) > 1)
             raise ValueError(f"policy name {repeated!r} occurs twice in the panel; give every policy its own name")
-        expected: list[tuple[str, object, tuple[int, ...]]] = [
+        expected: list[tuple[str, np.ndarray, tuple[int, ...]]] = [
             ("returns", self.returns, (count,)),
             ("return_errors", self.return_errors, (count,)),
             ("groups", np.asarray(self.groups, dtype=object), (count,)),
@@ -56,8 +56,8 @@ class Panel:
         for kind, table in tables.items():
             expected += [(f"{kind}[{name!r}]", values, (count,)) for name, values in table.items()]
         for name, values, shape in expected:
-            if np.shape(values) != shape:
-                raise ValueError(f"{name} of the panel has shape {np.shape(values)}, expected {shape}")
+            if values.shape != shape:
+                raise ValueError(f"{name} of the panel has shape {values.shape}, expected {shape}")
         if np.any(~self.known[:-1] & self.known[1:]):
             raise ValueError("the panel lists a candidate before a known policy; put known policies first")
         for name in self.columns.keys() ^ self.grouped_columns.keys():

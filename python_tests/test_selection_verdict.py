@@ -1,0 +1,129 @@
+"""Probabilities, what to measure next, and verdicts."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+from selection_panels import synthetic
+
+from sopr_fast.selection.measure import (
+    leaders,
+    measure_next,
+    probability_beats,
+    probability_best,
+    regret_draws,
+)
+from sopr_fast.selection.panel import Panel
+from sopr_fast.selection.posterior import Posterior
+from sopr_fast.selection.predict import predict
+from sopr_fast.selection.verdict import judge
+
+
+def with_posterior(mean, covariance):
+    """Return a prediction with a given posterior of candidates b, c, …; known policies a and z have return 0."""
+    count = len(mean)
+    names = ["a", "z", *(chr(98 + i) for i in range(count))]
+    prediction = predict(Panel.build(names, [0.0, 0.0, *[np.nan] * count], {"fqe": np.arange(count + 2)}))
+    full = np.zeros((count + 2, count + 2))
+    full[2:, 2:] = covariance
+    return replace(prediction, posterior=Posterior(np.array([0.0, 0.0, *mean]), full, {}))
+
+
+def test_probabilities_follow_the_joint_gaussian():
+    prediction = with_posterior([2.0, 3.0], [[4.0, 2.0], [2.0, 9.0]])
+    best = probability_best(prediction)
+    assert best[:2].tolist() == [0, 0]
+    assert best.sum() == pytest.approx(1)
+    assert best[3] == pytest.approx(stats.norm.cdf(1 / np.sqrt(4 + 9 - 2 * 2)), abs=0.03)
+    beats = probability_beats(prediction, "a")
+    assert beats[2] == pytest.approx(stats.norm.cdf(2 / 2))
+    assert beats[3] == pytest.approx(stats.norm.cdf(3 / 3))
+    assert beats[:2].tolist() == [0.5, 0.5]
+
+
+def test_leaders_are_those_that_cannot_be_told_apart():
+    assert leaders(with_posterior([5.0, 4.9, 0.0], np.eye(3))) == ["b", "c"]
+
+
+def test_regret_draws_of_a_sure_best_are_zero():
+    prediction = with_posterior([5.0, 3.0, 1.0], 1e-12 * np.eye(3))
+    np.testing.assert_allclose(regret_draws(prediction, "b"), 0, atol=1e-5)
+    np.testing.assert_allclose(regret_draws(prediction, "c"), 0.5, atol=1e-4)
+
+
+def test_batch_avoids_candidates_of_one_hope():
+    # b and c are equal but for noise; d is a little worse and independent.
+    covariance = np.array([[1.0, 1.0, 0.0], [1.0, 1.0 + 1e-6, 0.0], [0.0, 0.0, 1.0]])
+    assert measure_next(with_posterior([1.0, 0.999, 0.9], covariance), 2) == ["b", "d"]
+
+
+def test_measure_next_prefers_uncertain_candidates_above_a_floor():
+    prediction = with_posterior([1.0, 0.5], np.diag([0.01, 4.0]))
+    assert measure_next(prediction, 1) == ["b"]
+    assert measure_next(prediction, 1, floor=1.2) == ["c"]
+    assert measure_next(prediction, 9) == ["b", "c"]
+
+
+def test_measuring_what_is_suggested_finds_the_best_sooner_than_random_picks():
+    ours, random = [], []
+    for seed in range(8):
+        panel, truth = synthetic(seed, noise=0.6)
+        values = truth[~panel.known]
+        prediction = predict(panel)
+        measured = []
+        for _ in range(3):
+            name = measure_next(prediction)[0]
+            measured.append(truth[panel.names.index(name)])
+            prediction = prediction.update({name: measured[-1]})
+        ours.append((values.max() - max(measured)) / np.ptp(values))
+        picks = np.random.default_rng(seed).permuted(np.tile(values, (200, 1)), axis=1)[:, :3]
+        random.append(((values.max() - picks.max(1)) / np.ptp(values)).mean())
+    assert np.mean(ours) < 0.6 * np.mean(random)
+
+
+def test_verdict_deploys_a_clear_winner():
+    panel, _ = synthetic(noise=0.05, offset=0.1, groups=5)
+    columns = {name: values for name, values in panel.columns.items() if name in ("good", "fair")}
+    winner = int(np.flatnonzero(~panel.known)[3])
+    for values in columns.values():
+        values[winner] = values.max() + 1
+    verdict = judge(predict(replace(panel, columns=columns, grouped_columns=columns)))
+    assert verdict.trust > 0.9
+    assert verdict.kind == "deploy"
+    assert verdict.policies == (panel.names[winner],)
+    assert str(verdict).startswith(f"deploy {panel.names[winner]}. Its expected regret is 0.0")
+
+
+def test_verdict_refuses_to_rank_with_useless_columns():
+    panel, _ = synthetic(quality=0.0, noise=1.0)
+    verdict = judge(predict(panel))
+    assert verdict.kind in ("cannot rank these", "measure first")
+    assert verdict.trust < 0.7
+
+
+def test_verdict_asks_to_measure_when_known_policies_form_one_group():
+    panel, _ = synthetic(groups=2, noise=0.1)
+    verdict = judge(predict(panel))
+    assert verdict.kind == "measure first"
+    assert "one group" in verdict.reason
+    assert len(verdict.policies) == 3
+
+
+def test_verdict_without_columns_cannot_rank():
+    panel, _ = synthetic()
+    verdict = judge(predict(replace(panel, columns={}, grouped_columns={}, errors={})))
+    assert verdict.kind == "cannot rank these"
+    assert str(verdict) == "cannot rank these. No estimator left a usable column."
+
+
+def test_verdict_without_candidates_says_so():
+    panel, _ = synthetic(held=0)
+    assert "no candidates" in judge(predict(panel)).reason
+
+
+def test_one_candidate_gets_a_verdict():
+    panel, _ = synthetic(noise=0.1)
+    verdict = judge(predict(panel.take(np.arange(37))))
+    assert np.isnan(verdict.agreement)
+    assert verdict.probability_best == 1

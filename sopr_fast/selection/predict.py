@@ -1,0 +1,229 @@
+"""From a panel to predicted returns, intervals and evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from ..metrics import regret_at_k, spearman
+from .blend import Recipe, Weights, blend
+from .groups import Placement, place
+from .intervals import Calibration
+from .metrics import gap_accuracy
+from .panel import Panel
+from .posterior import Posterior, fit_posterior
+
+_LEVEL = 0.8  # at which standard deviations are calibrated
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Success of the whole procedure on a group that was left out.
+
+    Attributes:
+        group: Label of the group.
+        policies: Number of its policies.
+        spearman: Rank correlation of predictions and returns within the group.
+        gap: Gap-weighted pair accuracy, from -1 to 1.
+        regret: Normalised regret of the best prediction.
+    """
+
+    group: str
+    policies: int
+    spearman: float
+    gap: float
+    regret: float
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Predicted returns of known policies and candidates.
+
+    Attributes:
+        placement: The panel with groups and gate.
+        weights: Outside weights of the columns.
+        posterior: Joint Gaussian of the returns, standard deviations calibrated.
+        calibration: Scores of policies that were left out.
+        trials: Success on each group that was left out; empty with fewer than two groups.
+        inside: Spearman correlation of the returns with predictions by random folds; NaN with fewer than five policies.
+        seed: Seed of folds and draws.
+        recipe: Settings of the outside weights.
+        measured: Names of former candidates that `update` made known.
+    """
+
+    placement: Placement
+    weights: Weights
+    posterior: Posterior
+    calibration: Calibration
+    trials: list[Trial]
+    inside: float
+    seed: int
+    recipe: Recipe
+    measured: tuple[str, ...] = ()
+
+    @property
+    def panel(self) -> Panel:
+        """The panel, its groups filled in."""
+        return self.placement.panel
+
+    @property
+    def success(self) -> float:
+        """Mean gap-weighted pair accuracy on groups that were left out; NaN if there are none."""
+        gaps = [trial.gap for trial in self.trials if np.isfinite(trial.gap)]
+        return float(np.mean(gaps)) if gaps else float("nan")
+
+    def intervals(self, level: float = 0.8) -> np.ndarray:
+        """Compute intervals of the returns.
+
+        Args:
+            level: Nominal coverage.
+
+        Returns:
+            (P, 2) lower and upper ends. Those of known policies come from their return's standard error alone.
+        """
+        gate = self.placement.gate
+        raw = self.posterior.deviation / _scale(self.calibration, gate)
+        half = self.calibration.factors(level, gate) * raw
+        known = self.panel.known
+        half[known] = NormalDist().inv_cdf((1 + level) / 2) * self.panel.return_errors[known]
+        center = np.where(known, self.panel.returns, self.posterior.mean)
+        return np.stack([center - half, center + half], axis=1)
+
+    def update(self, returns: dict[str, float], errors: dict[str, float] | None = None) -> Prediction:
+        """Return the prediction after candidates were measured. Nothing is trained again.
+
+        Args:
+            returns: Name -> measured return; known policies may be measured again.
+            errors: Name -> standard error of the return; 0 for those missing.
+
+        Raises:
+            ValueError: A name is not in the panel, or a return is not finite.
+        """
+        values, spread = self.panel.returns.copy(), self.panel.return_errors.copy()
+        for name, value in returns.items():
+            if name not in self.panel.names:
+                raise ValueError(f"policy {name!r} is not in the panel; pass one of its names")
+            if not np.isfinite(value):
+                raise ValueError(f"the return of policy {name!r} is {value}; pass a finite number")
+            i = self.panel.names.index(name)
+            values[i], spread[i] = value, (errors or {}).get(name, 0.0)
+        measured = [name for name in returns if not self.panel.known[self.panel.names.index(name)]]
+        updated = predict(self.panel.with_returns(values, spread), recipe=self.recipe, seed=self.seed)
+        return replace(updated, measured=(*self.measured, *measured))
+
+
+def predict(panel: Panel, *, recipe: Recipe | None = None, folds: int = 5, seed: int = 0) -> Prediction:
+    """Predict the returns of the candidates of a panel.
+
+    Args:
+        panel: At least two known policies.
+        recipe: Settings of the outside weights; the defaults of `Recipe` if None.
+        folds: Random folds that calibrate intervals inside the known region.
+        seed: Seed of the folds.
+
+    Raises:
+        ValueError: Fewer than two known policies.
+    """
+    if panel.known.sum() < 2:
+        raise ValueError(f"the panel has {panel.known.sum()} known policies; at least 2 are needed")
+    recipe = recipe or Recipe()
+    placement = place(panel)
+    design, weights = blend(placement, recipe)
+    posterior = fit_posterior(design, panel.returns, panel.return_errors)
+    inside, correlation = _random_folds(placement, recipe, posterior.variances, folds, seed)
+    outside, trials = _leave_groups_out(placement, recipe, posterior.variances)
+    calibration = Calibration(inside, outside)
+    scaled = posterior.scaled(_scale(calibration, placement.gate))
+    return Prediction(placement, weights, scaled, calibration, trials, correlation, seed, recipe)
+
+
+def _scale(calibration: Calibration, gate: np.ndarray) -> np.ndarray:
+    """Compute by how much the posterior's standard deviations are multiplied."""
+    factors = calibration.factors(_LEVEL, gate) / NormalDist().inv_cdf((1 + _LEVEL) / 2)
+    return np.clip(factors, 0.25, 10)
+
+
+def hold_out(placement: Placement, held: np.ndarray, *, foreign: bool) -> Placement:
+    """Return the placement of the known policies alone, with some of them as candidates.
+
+    Args:
+        placement: The panel with groups and gate.
+        held: Indices of known policies that become candidates.
+        foreign: Whether they are foreign (their supervised values come from models that have not seen their group)
+            or like the other known policies.
+    """
+    panel = placement.panel
+    source = panel.grouped_columns if foreign else panel.columns
+    columns, grouped = {}, {}
+    for method in panel.columns:
+        columns[method], grouped[method] = panel.columns[method].copy(), panel.grouped_columns[method].copy()
+        columns[method][held] = grouped[method][held] = source[method][held]
+    returns = panel.returns.copy()
+    returns[held] = np.nan
+    rest = np.setdiff1d(np.flatnonzero(panel.known), held)
+    hidden = replace(panel, columns=columns, grouped_columns=grouped)
+    hidden = hidden.take(np.concatenate([rest, held])).with_returns(returns[np.concatenate([rest, held])])
+    gate = np.where(hidden.known, 0.0, 1.0 if foreign else 0.0)
+    labels = np.array(hidden.groups, dtype=object)
+    membership = (labels[:, None] == np.unique(labels.astype(str))[None]).astype(float)
+    return Placement(hidden, gate, np.full(len(hidden), np.nan), membership, placement.source)
+
+
+def _fit_held_out(
+    placement: Placement, held: np.ndarray, recipe: Recipe, start: dict[str, float], foreign: bool
+) -> Posterior:
+    part = hold_out(placement, held, foreign=foreign)
+    design, _ = blend(part, recipe)
+    scale = float(placement.panel.returns[placement.panel.known].std())
+    posterior = fit_posterior(design, part.panel.returns, part.panel.return_errors, sweeps=1, start=start, scale=scale)
+    rows = np.arange(len(part.panel) - len(held), len(part.panel))
+    return replace(posterior, mean=posterior.mean[rows], covariance=posterior.covariance[np.ix_(rows, rows)])
+
+
+def _random_folds(
+    placement: Placement, recipe: Recipe, start: dict[str, float], folds: int, seed: int
+) -> tuple[np.ndarray, float]:
+    known = np.flatnonzero(placement.panel.known)
+    if len(known) < max(folds, 5):
+        return np.zeros(0), float("nan")
+    predictions, scores = np.zeros(len(known)), np.zeros(len(known))
+    for rows in np.array_split(np.random.default_rng(seed).permutation(len(known)), folds):
+        held = known[rows]
+        posterior = _fit_held_out(placement, held, recipe, start, foreign=False)
+        predictions[rows] = posterior.mean
+        scores[rows] = _conformity(posterior, placement.panel, held)
+    return scores, spearman(predictions, placement.panel.returns[known])
+
+
+def _leave_groups_out(
+    placement: Placement, recipe: Recipe, start: dict[str, float]
+) -> tuple[dict[str, np.ndarray], list[Trial]]:
+    panel = placement.panel
+    known = np.flatnonzero(panel.known)
+    labels = np.array([panel.groups[i] for i in known], dtype=object)
+    scores: dict[str, np.ndarray] = {}
+    trials: list[Trial] = []
+    for group in dict.fromkeys(labels):
+        held = known[labels == group]
+        if len(known) - len(held) < 2 or len(held) < recipe.least:
+            continue
+        posterior = _fit_held_out(placement, held, recipe, start, foreign=True)
+        scores[group] = _conformity(posterior, panel, held)
+        returns, errors = panel.returns[held], panel.return_errors[held]
+        trials.append(
+            Trial(
+                group,
+                len(held),
+                spearman(posterior.mean, returns),
+                gap_accuracy(returns, posterior.mean, errors),
+                regret_at_k(returns, posterior.mean, 1),
+            )
+        )
+    return scores, trials
+
+
+def _conformity(posterior: Posterior, panel: Panel, held: np.ndarray) -> np.ndarray:
+    deviation = np.sqrt(posterior.deviation**2 + panel.return_errors[held] ** 2)
+    return np.abs(panel.returns[held] - posterior.mean) / np.maximum(deviation, np.finfo(float).tiny)

@@ -1,0 +1,145 @@
+"""The verdict: what the evidence allows to say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .measure import leaders, measure_next, probability_best, regret_draws
+from .predict import Prediction
+
+DEPLOY, UNDECIDED, MEASURE, CANNOT = "deploy", "undecided", "measure first", "cannot rank these"
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Limits between the verdicts.
+
+    Attributes:
+        regret: Largest expected normalised regret of a choice to deploy.
+        trust: Least trust of a choice to deploy.
+        hopeless: Trust below which candidates cannot be ranked.
+        several: Candidates among which a verdict may leave the choice.
+    """
+
+    regret: float = 0.05
+    trust: float = 0.7
+    hopeless: float = 0.25
+    several: int = 3
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to do, why, and the evidence.
+
+    Attributes:
+        kind: "deploy", "undecided", "measure first" or "cannot rank these".
+        policies: The candidate to deploy, those that are undecided, or those to measure.
+        reason: One sentence.
+        expected_regret: Expected normalised regret of the leading candidate; NaN without candidates.
+        trust: Mean of success on policies that were left out and agreement of the columns, from 0 to 1.
+        success: Success on policies that were left out: mean gap-weighted accuracy within left-out groups as far as
+            the leading candidates are foreign, rank correlation over random folds as far as they are not; NaN if
+            neither could be tried.
+        agreement: Median correlation of a column with the weighted mean of the others on the candidates; NaN for fewer
+            than five candidates.
+        probability_best: The leading candidate's probability of being the best.
+    """
+
+    kind: str
+    policies: tuple[str, ...]
+    reason: str
+    expected_regret: float
+    trust: float
+    success: float
+    agreement: float
+    probability_best: float
+
+    def __str__(self) -> str:
+        names = self.policies
+        if self.kind == DEPLOY:
+            head = f"deploy {names[0]}"
+        elif self.kind == UNDECIDED:
+            head = f"{', '.join(names[:-1])} or {names[-1]}, undecided"
+        elif self.kind == MEASURE and names:
+            head = f"measure first: {', '.join(names)}"
+        else:
+            head = self.kind
+        return f"{head}. {self.reason}"
+
+
+def judge(prediction: Prediction, thresholds: Thresholds | None = None) -> Verdict:
+    """Judge what the evidence allows to say of the candidates.
+
+    Args:
+        prediction: The prediction.
+        thresholds: Limits between the verdicts; the defaults of `Thresholds` if None.
+    """
+    limits = thresholds or Thresholds()
+    names, weights = prediction.panel.names, prediction.weights
+    leading = leaders(prediction)
+    if not leading:
+        return _verdict(CANNOT, (), "There are no candidates.", {})
+    rows = [names.index(name) for name in leading]
+    gate = float(prediction.placement.gate[rows].mean())
+    success = _success(prediction, gate)
+    agreement = float(np.nanmedian(weights.agreement)) if np.isfinite(weights.agreement).any() else float("nan")
+    parts = [0.0 if np.isnan(success) else success] + ([] if np.isnan(agreement) else [agreement])
+    trust = float(np.clip(np.mean(np.clip(parts, 0, 1)), 0, 1))
+    draws = {name: regret_draws(prediction, name) for name in leading[: limits.several]}
+    evidence = {
+        "expected_regret": float(draws[leading[0]].mean()),
+        "trust": trust,
+        "success": success,
+        "agreement": agreement,
+        "probability_best": float(probability_best(prediction)[rows[0]]),
+    }
+    if not weights.methods:
+        return _verdict(CANNOT, (), "No estimator left a usable column.", evidence)
+    if np.isnan(success):
+        next_ones = tuple(measure_next(prediction, 3))
+        reason = (
+            "The candidates act unlike the known policies, which form one group, so nothing shows how far to trust "
+            "the estimates there."
+            if gate > 0.5
+            else "There are too few known policies to test the estimates."
+        )
+        return _verdict(MEASURE, next_ones, reason, evidence)
+    tried = _tried(prediction, gate, success)
+    if trust < limits.hopeless or weights.outside.sum() == 0:
+        return _verdict(CANNOT, (), f"The estimates do not order policies with known returns: {tried}.", evidence)
+    if trust >= limits.trust and evidence["expected_regret"] <= limits.regret:
+        reason = f"Its expected regret is {evidence['expected_regret']:.2f} of the candidates' range, and {tried}."
+        return _verdict(DEPLOY, (leading[0],), reason, evidence)
+    best_of = np.min([draw for draw in draws.values()], axis=0).mean()
+    if trust >= limits.trust and 1 < len(leading) <= limits.several and best_of <= limits.regret:
+        reason = f"Their predicted returns cannot be told apart, but the best of them is likely the best, and {tried}."
+        return _verdict(UNDECIDED, tuple(leading), reason, evidence)
+    if trust < limits.trust:
+        reason = f"The evidence is weak: {tried}" + ("." if np.isnan(agreement) else f", agreement {agreement:.2f}.")
+    else:
+        reason = f"{len(leading)} candidates may be the best; the leader's expected regret is "
+        reason += f"{evidence['expected_regret']:.2f} of their range."
+    return _verdict(MEASURE, tuple(measure_next(prediction, 3)), reason, evidence)
+
+
+def _success(prediction: Prediction, gate: float) -> float:
+    """Mix success on left-out groups and on random folds by the gate; what is fully closed or open counts alone."""
+    parts = [(gate, prediction.success), (1 - gate, prediction.inside)]
+    if any(share > 0.5 and np.isnan(value) for share, value in parts):
+        return float("nan")
+    total = sum(share for share, value in parts if not np.isnan(value))
+    return sum(share * value for share, value in parts if not np.isnan(value)) / total
+
+
+def _tried(prediction: Prediction, gate: float, success: float) -> str:
+    if gate > 0.5:
+        count = len(prediction.trials)
+        return f"predictions for {count} known groups that were left out have a gap-weighted accuracy of {success:.2f}"
+    return f"predictions for known policies that were left out at random have a rank correlation of {success:.2f}"
+
+
+def _verdict(kind: str, policies: tuple[str, ...], reason: str, evidence: dict[str, float]) -> Verdict:
+    numbers = ("expected_regret", "trust", "success", "agreement", "probability_best")
+    return Verdict(kind, policies, reason, **{name: evidence.get(name, float("nan")) for name in numbers})
