@@ -218,7 +218,7 @@ def _leave_groups_out(
                 len(held),
                 spearman(posterior.mean, returns),
                 gap_accuracy(returns, posterior.mean, errors),
-                regret_at_k(returns, posterior.mean, 1),
+                regret_at_k(returns=returns, scores=posterior.mean, k=1),
             )
         )
     return scores, trials
