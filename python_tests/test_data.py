@@ -152,9 +152,9 @@ def test_missing_keys(tmp_path, key):
     arrays = d4rl_arrays()
     del arrays[key]
     path = write_hdf5(tmp_path / "log.hdf5", arrays)
-    with pytest.raises(ValueError, match=rf"log\.hdf5: no array '{key}'.*, found .*next_observations"):
+    with pytest.raises(ValueError, match=rf"log\.hdf5: no array '{key}'.* there are .*next_observations"):
         sopr_fast.data.load(path)
-    with pytest.raises(ValueError, match="no array 'observations' or 'states', found nothing"):
+    with pytest.raises(ValueError, match="no array 'observations' .*; the arrays there are none"):
         sopr_fast.data.load({})
 
 

@@ -10,7 +10,7 @@ import pytest
 from test_data import d4rl_arrays
 
 import sopr_fast.data
-from sopr_fast.data.states import as_states, read_rows
+from sopr_fast.data.states import as_states
 
 PARTS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "episodes")
 
@@ -44,16 +44,19 @@ def test_folder_of_npy(tmp_path, arrays):
     with pytest.raises(ValueError, match=r"rewards\.npy: damaged"):
         sopr_fast.data.load(tmp_path)
     (tmp_path / "rewards.npy").unlink()
-    with pytest.raises(ValueError, match=r"no array 'rewards', found actions, infos, next_observations, states"):
+    with pytest.raises(
+        ValueError,
+        match=r"no array 'rewards' \(or reward\); the arrays there are actions, infos, next_observations, states",
+    ):
         sopr_fast.data.load(tmp_path)
-    with pytest.raises(TypeError, match="dictionary of arrays, states, actions and rewards at least, got ndarray"):
+    with pytest.raises(TypeError, match="dictionary of arrays with states, actions .*, got ndarray"):
         sopr_fast.data.load(renamed["states"])
 
 
 def test_npz_of_objects_cut_or_of_one_array(tmp_path, arrays):
     path = tmp_path / "log.npz"
     np.savez(path, **arrays | {"rewards": np.array([None] * 14)})
-    with pytest.raises(ValueError, match=r"log\.npz: damaged at 'rewards', or not an \.npz file of plain arrays"):
+    with pytest.raises(ValueError, match=r"log\.npz: 'rewards': damaged, cut short, or not a plain array: Obj"):
         sopr_fast.data.load(path)
     np.savez(path, **arrays)
     path.write_bytes(path.read_bytes()[:500])
@@ -90,7 +93,7 @@ def test_parquet(tmp_path, pyarrow, arrays, form):
     path = tmp_path / "log.parquet"
     pyarrow.parquet.write_table(table(pyarrow, arrays, form), path, row_group_size=5)
     assert_same(sopr_fast.data.load(path), sopr_fast.data.load(arrays))
-    np.testing.assert_array_equal(as_states(path), arrays["observations"])
+    np.testing.assert_array_equal(np.asarray(as_states(path)), arrays["observations"])
 
 
 def test_wrong_parquet(tmp_path, pyarrow, arrays):
@@ -115,7 +118,7 @@ def test_wrong_parquet(tmp_path, pyarrow, arrays):
     refused(ValueError, r"'actions' has no value at row 2", actions=pyarrow.array([[1.0]] * 2 + [None] * 12))
     refused(TypeError, r"log\.parquet: 'rewards' must be numbers or lists", rewards=pyarrow.array(["a"] * 14))
     pyarrow.parquet.write_table(table(pyarrow, arrays, "lists").drop(["rewards"]), path)
-    with pytest.raises(ValueError, match=r"log\.parquet: no array 'rewards', found .*observations"):
+    with pytest.raises(ValueError, match=r"log\.parquet: no array 'rewards' .* there are .*observations"):
         sopr_fast.data.load(path)
     pyarrow.parquet.write_table(table(pyarrow, arrays, "lists").slice(0, 0), path)
     with pytest.raises(ValueError, match=r"log\.parquet: 'observations' is empty"):
@@ -127,7 +130,7 @@ def test_wrong_parquet(tmp_path, pyarrow, arrays):
 
 def read_states(path):
     states = as_states(path)
-    return read_rows(states, np.arange(len(states))) if len(states) < 100 else None  # a damaged header may say 10**15
+    return states.read(np.arange(len(states))) if len(states) < 100 else None  # a damaged header may say 10**15
 
 
 @pytest.mark.parametrize("name", ["log.npz", "log.hdf5"])
@@ -142,7 +145,7 @@ def test_a_log_larger_than_memory_says_so(tmp_path, name):
     else:
         with h5py.File(path, "w") as file:
             file.create_dataset("observations", (rows, 3), np.float32, chunks=(100, 3))
-    with pytest.raises(MemoryError, match=rf"{name}: damaged.*, or larger than the memory that is free"):
+    with pytest.raises(MemoryError, match=rf"{name}: .*larger than the free memory"):
         sopr_fast.data.load(path)
 
 
@@ -211,7 +214,7 @@ def test_minari(tmp_path, minari, arrays):
     folder = tmp_path / "mujoco/hopper/made-v0"
     for source in (dataset, "mujoco/hopper/made-v0", folder, folder / "data", folder / "data/main_data.hdf5"):
         assert_same(sopr_fast.data.load(source), expected)
-        np.testing.assert_array_equal(as_states(source), expected.states)
+        np.testing.assert_array_equal(np.asarray(as_states(source)), expected.states)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:minari")
@@ -254,3 +257,33 @@ def test_minari_of_other_spaces_or_lengths():
         sopr_fast.data.load(Episodes(observations=np.zeros((3, 3))))
     with pytest.raises(ValueError, match="episode 7 has 2 'actions' for 3 'rewards'"):
         sopr_fast.data.load(Episodes(actions=np.zeros((2, 2))))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")
+def test_minari_files_that_refer_to_others_are_refused(tmp_path, minari, arrays):
+    write_minari(minari, arrays)
+    data = tmp_path / "mujoco/hopper/made-v0/data"
+    (data / "main_data.hdf5").rename(data / "other.hdf5")
+    with h5py.File(data / "main_data.hdf5", "w") as file, h5py.File(data / "other.hdf5") as other:
+        for name in other:
+            file[name] = h5py.ExternalLink("other.hdf5", name)
+    for source in ("mujoco/hopper/made-v0", data):
+        with pytest.raises(ValueError, match=r"main_data\.hdf5: 'episode_0' is a link to another file"):
+            sopr_fast.data.load(source)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_whatever_is_damaged_in_minari_files_the_dataset_is_named(tmp_path, minari, arrays):
+    write_minari(minari, arrays)
+    path, rng = tmp_path / "mujoco/hopper/made-v0/data/main_data.hdf5", np.random.default_rng(1)
+    whole, refused = np.fromfile(path, np.uint8), 0
+    for flips in [1, 4, 16, 64] * 10:
+        damaged = whole.copy()
+        damaged[rng.integers(len(whole), size=flips)] ^= rng.integers(1, 256, size=flips, dtype=np.uint8)
+        path.write_bytes(damaged.tobytes())
+        try:
+            sopr_fast.data.load("mujoco/hopper/made-v0")
+        except (MemoryError, TypeError, ValueError) as error:
+            assert "made-v0" in str(error), repr(error)
+            refused += 1
+    assert refused

@@ -173,7 +173,7 @@ def test_returns_may_be_any_iterable_in_order():
     ],
 )
 def test_what_needs_no_states_is_refused_before_any_is_read(changes, message, monkeypatch):
-    monkeypatch.setattr("sopr_fast.sopr.subsets.read_rows", None)
+    monkeypatch.setattr("sopr_fast.data.StoredStates.read", None)
     with pytest.raises(ValueError, match=message):
         fit(**changes)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from problems import KINDS_OF_ARRAYS, log, mapped
 
+from sopr_fast.data.states import as_states
 from sopr_fast.sopr.subsets import Drawing, Subsets
 
 
@@ -41,7 +42,7 @@ def test_drawing_is_uniform(size):
     log_states = np.arange(600, dtype=np.float32)[:, None]
     counts = np.zeros(600)
     for seed in range(200):
-        drawing = Drawing.draw(log_states, 1, size=size, seed=seed)
+        drawing = Drawing.draw(as_states(log_states), 1, size=size, seed=seed)
         assert drawing.rows.unique().numel() == size
         counts[drawing.source.numpy()] += 1
     expected = 200 * size / 600
@@ -73,7 +74,7 @@ def test_every_kind_of_array_gives_the_same_subsets(change, tmp_path):
         (np.zeros((200, 2), object), {}, TypeError, "numbers"),
         ("states", {}, ValueError, "expected states in a file"),
         (["states"], {}, TypeError, "numbers"),
-        (3, {}, TypeError, "array, tensor or path"),
+        (3, {}, TypeError, "array, tensor, data frame or path"),
         (log(50), {}, ValueError, "subset_size is 100, but there are 50 states"),
         (log(), {"clusters": 101}, ValueError, "clusters is 101, but a subset has 100"),
         (log(), {"seed": -1}, ValueError, "seed"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sopr_fast.data.states import as_states, read_rows
+from sopr_fast.data.states import as_states
 from sopr_fast.metrics import policy_distance
 from sopr_fast.policies import Policy, collect, load, probe
 from sopr_fast.runtime.files import atomic_path
@@ -60,7 +60,7 @@ def _sample(task: Task, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     log = as_states(path)
     count = min(task.scale.distance_states, len(log))
     source = np.sort(np.random.default_rng([task.seed, 5]).choice(len(log), count, replace=False))
-    return torch.from_numpy(read_rows(log, source)), torch.from_numpy(source)
+    return torch.from_numpy(log.read(source)), torch.from_numpy(source)
 
 
 def _distances(train: list[Policy], test: list[Policy], states: torch.Tensor, source: torch.Tensor) -> np.ndarray:

@@ -1,8 +1,9 @@
-"""Logged data: transitions for the estimators, states for drawing subsets."""
+"""Logged data: transitions for the estimators, states to draw subsets from."""
 
+from .describe import LogDescription, describe
 from .loading import load
 from .states import load_states
 from .stored import StoredStates
 from .transitions import Transitions
 
-__all__ = ["StoredStates", "Transitions", "load", "load_states"]
+__all__ = ["LogDescription", "StoredStates", "Transitions", "describe", "load", "load_states"]

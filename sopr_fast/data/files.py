@@ -1,128 +1,127 @@
-"""Named arrays of `.npz`, parquet and HDF5 files and of folders of `.npy` files."""
+"""Arrays of `.npy` and `.npz` files, and the errors that all readers of logs raise."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from .errors import unreadable
-from .hdf5 import read_hdf5
+_MEMINFO, _CGROUP_LIMIT = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
 
-_NUMBERED = re.compile(r"(.+?)[._]?\[?(\d+)\]?")  # observations_0, observations.0, observations[0]
+
+@contextmanager
+def reading(where: str | Path, kind: str) -> Iterator[None]:
+    """Make every error inside the block name what is being read.
+
+    Libraries raise errors of nearly any type for damaged files. Errors that already begin with `where` pass unchanged.
+
+    Args:
+        where: Beginning of the message, such as the file's path.
+        kind: Expected content, such as "an HDF5 file".
+
+    Raises:
+        MemoryError: The content is larger than the free memory.
+        ValueError: Any other error.
+    """
+    try:
+        yield
+    except Exception as error:
+        if str(error).startswith(f"{where}: "):
+            raise
+        verdict = f"{where}: damaged, cut short, or not {kind}"
+        if isinstance(error, MemoryError):
+            raise MemoryError(f"{verdict}, or larger than the free memory: {error}") from error
+        raise ValueError(f"{verdict}: {error}") from error
+
+
+def check_regular(path: Path) -> None:
+    """Raise unless `path` is a regular file, or a link to one.
+
+    Raises:
+        FileNotFoundError: No such file.
+        ValueError: A folder, pipe, socket or device.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file")
+    if not path.is_file():
+        raise ValueError(f"{path}: not a regular file")
+
+
+def check_memory(where: str | Path, size: int) -> None:
+    """Raise unless `size` bytes fit into the free memory.
+
+    Raises:
+        MemoryError: They do not fit; begins with `where`.
+    """
+    free = _free_memory()
+    if size > free:
+        raise MemoryError(f"{where}: {size:,} bytes when read, larger than the free memory ({free:,.0f} bytes)")
+
+
+def _free_memory() -> float:
+    """Return how many bytes this process can allocate, infinity where the system does not tell."""
+    free = float("inf")
+    if _MEMINFO.exists() and (match := re.search(r"MemAvailable:\s+(\d+) kB", _MEMINFO.read_text())):
+        free = float(match[1]) * 1024
+    if _CGROUP_LIMIT.exists() and (limit := _CGROUP_LIMIT.read_text().strip()).isdecimal():
+        free = min(free, float(limit))
+    return free
 
 
 def read_npy(path: Path) -> np.ndarray:
-    """The array of a file, memory-mapped; what is written to it stays in memory.
+    """Map the array of a file into memory; writing to the array does not change the file.
 
     Raises:
-        ValueError: damaged, or an array of Python objects.
+        ValueError: Not a regular file, damaged, or an array of Python objects.
     """
-    try:
+    check_regular(path)
+    with reading(path, "an .npy file of a plain array"):
         return np.load(path, mmap_mode="c", allow_pickle=False)
-    except Exception as error:  # what a damaged header raises can be of nearly any type
-        raise ValueError(f"{path}: damaged, or not an .npy file of a plain array: {error}") from error
 
 
-def read_folder(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
-    """The arrays of its `.npy` files by their stems, as `read_npy`; of those not wanted, empty ones in their place.
+def read_folder(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
+    """Map the `.npy` files of a folder into memory, see `read_npy`.
+
+    Args:
+        path: Folder.
+        wanted: Stems of the files to read; the others give empty arrays.
+
+    Returns:
+        Arrays by the stem of their file.
 
     Raises:
-        ValueError: one of them is damaged.
+        ValueError: A file is damaged.
     """
     files = {file.stem: file for file in sorted(path.glob("*.npy"))}
     return {stem: read_npy(file) if stem in wanted else np.empty(0) for stem, file in files.items()}
 
 
-def read_npz(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
-    """The arrays of an archive; of those not wanted, empty ones in their place.
+def read_npz(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
+    """Read the arrays of an archive.
+
+    Args:
+        path: Archive.
+        wanted: Names of the arrays to decompress; the others give empty arrays.
+
+    Returns:
+        Arrays by name.
 
     Raises:
-        MemoryError: an array is larger than what is free.
-        ValueError: damaged, or an array of Python objects.
+        MemoryError: The wanted arrays are larger than the free memory.
+        ValueError: The file is damaged, or an array holds Python objects.
     """
-    arrays, key = {}, None
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            for key in archive.files:
-                arrays[key] = archive[key] if key in wanted else np.empty(0)
-    except Exception as error:  # likewise
-        at = f" at {key!r}" if key else ""
-        raise unreadable(f"{path}: damaged{at}, or not an .npz file of plain arrays", error) from error
+    arrays = {}
+    with reading(path, "an .npz file"), zipfile.ZipFile(path) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        # zipfile never inflates a member beyond its declared size.
+        check_memory(path, sum(info.file_size for key, info in members.items() if key in wanted))
+        for key, info in members.items():
+            arrays[key] = np.empty(0)
+            if key in wanted:
+                with reading(f"{path}: {key!r}", "a plain array"), archive.open(info) as member:
+                    arrays[key] = np.lib.format.read_array(member, allow_pickle=False)
     return arrays
-
-
-def read_parquet(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
-    """The columns of a table, likewise; an array of several columns is one of lists, or several numbered ones.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-        MemoryError: the columns are larger than what is free.
-        TypeError, ValueError: damaged, missing values, lists of different lengths, not numbers.
-    """
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(f"{path}: reading it needs pyarrow: pip install 'sopr_fast[parquet]'") from error
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            numbered = _numbered(names, wanted)
-            parts = {name for columns in numbered.values() for name in columns}
-            needed = [name for name in names if name in wanted or name in parts]
-            table = file.read(needed)
-            chunks = {name: table.column(name).combine_chunks() for name in needed}
-    except Exception as error:  # likewise
-        raise unreadable(f"{path}: damaged, or not a parquet file", error) from error
-    columns = {name: _column(path, name, column) for name, column in chunks.items()}
-    arrays = {name: columns.get(name, np.empty(0)) for name in names if name not in parts}
-    return arrays | {key: np.stack([columns[name] for name in group], 1) for key, group in numbered.items()}
-
-
-def _numbered(names: list[str], wanted: Iterable[str]) -> dict[str, list[str]]:
-    groups: dict[str, dict[int, str]] = {}
-    for name in names:
-        match = _NUMBERED.fullmatch(name)
-        if match and match[1] in wanted and match[1] not in names:
-            groups.setdefault(match[1], {})[int(match[2])] = name
-    return {key: [group[i] for i in sorted(group)] for key, group in groups.items()}
-
-
-def _column(path: Path, name: str, column: Any) -> np.ndarray:
-    import pyarrow.types as types
-
-    width = None
-    if types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
-        _refuse_nulls(path, name, column)
-        rows, width = len(column), _width(path, name, column)
-        column = column.flatten()
-    _refuse_nulls(path, name, column)
-    if not (types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type)):
-        raise TypeError(f"{path}: {name!r} must be numbers or lists of numbers, got {column.type}")
-    values = column.to_numpy(zero_copy_only=False)
-    return values if width is None else values.reshape(rows, width)
-
-
-def _width(path: Path, name: str, lists: Any) -> int:
-    import pyarrow.compute
-
-    lengths = pyarrow.compute.list_value_length(lists).to_numpy()
-    differs = lengths != lengths[:1]
-    if differs.any():
-        row = int(np.argmax(differs))
-        raise ValueError(
-            f"{path}: {name!r} has lists of different lengths, {lengths[0]} at row 0 and {lengths[row]} at row {row}"
-        )
-    return int(lengths[0]) if len(lengths) else 0
-
-
-def _refuse_nulls(path: Path, name: str, column: Any) -> None:
-    if column.null_count:
-        row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-        raise ValueError(f"{path}: {name!r} has no value at row {row}")
-
-
-READERS = {".npz": read_npz, ".parquet": read_parquet, ".hdf5": read_hdf5, ".h5": read_hdf5}

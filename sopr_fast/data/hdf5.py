@@ -2,63 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .errors import unreadable
+from .files import check_memory, reading
 
 
-def read_hdf5(path: Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
-    """The arrays of a file by their path inside it; of those not wanted, empty ones in their place.
+def read_hdf5(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
+    """Read the arrays of a file.
+
+    Args:
+        path: File.
+        wanted: Names of the arrays to read; the others give empty arrays.
+
+    Returns:
+        Arrays by their path inside the file.
 
     Raises:
         ImportError: h5py is not installed.
-        MemoryError: an array is larger than what is free.
-        TypeError, ValueError: the file is damaged or cut short, an array is not of numbers.
+        MemoryError: The wanted arrays are larger than the free memory.
+        TypeError: An array does not hold numbers.
+        ValueError: The file is damaged, cut short, or keeps a wanted array in another file.
     """
-    wanted, arrays = set(wanted), {}
     with open_hdf5(path) as file:
-        for key in datasets(file):
-            arrays[key] = _read(path, key, file[key]) if key in wanted else np.empty(0)
-    return arrays
+        names = list_datasets(file)
+        datasets = {name: get_dataset(file, name, path) for name in names if name in wanted}
+        check_memory(path, sum(dataset.nbytes for dataset in datasets.values()))
+        return {name: _read(path, name, datasets[name]) if name in datasets else np.empty(0) for name in names}
 
 
 @contextmanager
-def open_hdf5(path: Path, **options: Any):
-    """An `h5py.File` to read from.
+def open_hdf5(path: Path, **options: Any) -> Iterator[Any]:
+    """Open an HDF5 file for reading; errors of h5py inside the block name the file.
+
+    Args:
+        path: File.
+        options: Further arguments of `h5py.File`.
+
+    Yields:
+        The open `h5py.File`.
 
     Raises:
         ImportError: h5py is not installed.
-        ValueError: no HDF5 file, damaged or cut short, wherever in the block that shows.
+        ValueError: Not an HDF5 file, damaged or cut short.
     """
     try:
         import h5py
     except ImportError as error:
         raise ImportError(f"{path}: reading it needs h5py: pip install 'sopr_fast[hdf5]'") from error
-    try:
-        with h5py.File(path, "r", **options) as file:
-            yield file
-    except Exception as error:  # what damage raises can be of nearly any type
-        if str(error).startswith(f"{path}: "):
-            raise
-        raise unreadable(f"{path}: damaged, cut short, or not an HDF5 file", error) from error
+    with reading(path, "an HDF5 file"), h5py.File(path, "r", **options) as file:
+        yield file
 
 
-def datasets(file: Any) -> list[str]:
-    """The paths of the arrays inside an open file."""
-    found: list[str] = []
-    file.visititems(lambda name, item: found.append(name) if hasattr(item, "dtype") else None)
-    return found
+def list_datasets(file: Any) -> list[str]:
+    """Return the paths of the arrays inside an open file; soft and external links are not followed."""
+    names: list[str] = []
+    file.visititems(lambda name, item: names.append(name) if hasattr(item, "dtype") else None)
+    return names
 
 
-def _read(path: Path, key: str, dataset: Any) -> np.ndarray:
+def get_dataset(file: Any, name: str, path: Path) -> Any:
+    """Return an open file's dataset after checking that its values lie in the file itself.
+
+    Raises:
+        ValueError: The values lie in another file.
+    """
+    dataset = file[name]
+    if dataset.external is not None or dataset.is_virtual:
+        raise ValueError(f"{path}: {name!r} refers to other files; copy its values into this file")
+    return dataset
+
+
+def check_links(path: Path) -> None:
+    """Raise if an HDF5 file refers to other files, by a link or a dataset.
+
+    Raises:
+        ImportError: h5py is not installed.
+        ValueError: It does, or is damaged.
+    """
+    with open_hdf5(path) as file:
+        import h5py
+
+        inside = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
+        name = file.id.links.visit(lambda name, info: None if info.type in inside else name, info=True)
+        if name is not None:
+            raise ValueError(f"{path}: {name.decode(errors='replace')!r} is a link to another file; copy its values")
+        for name in list_datasets(file):
+            get_dataset(file, name, path)
+
+
+def _read(path: Path, name: str, dataset: Any) -> np.ndarray:
     if dataset.dtype.kind not in "fiub":
-        raise TypeError(f"{path}: {key!r} must be numbers, got dtype {dataset.dtype}")
-    try:
+        raise TypeError(f"{path}: {name!r} must be numbers, got dtype {dataset.dtype}")
+    with reading(f"{path}: {name!r}", "an array"):
         return dataset[()]
-    except (OSError, RuntimeError) as error:
-        raise ValueError(f"{path}: {key!r} is damaged: {error}") from error

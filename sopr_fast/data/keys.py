@@ -1,31 +1,45 @@
-"""What each array of a log is called."""
+"""Names of the arrays of a log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
-# By us, d4rl, Minari and Gymnasium; the first that is there is taken.
+# Names used by d4rl, Minari, Gymnasium, Stable-Baselines3 and data frames; the first one present is read.
 KEYS = {
-    "states": ("observations", "states"),
-    "actions": ("actions",),
-    "rewards": ("rewards",),
-    "next_states": ("next_observations", "next_states"),
-    "terminals": ("terminals", "terminations", "terminated"),
-    "timeouts": ("timeouts", "truncations", "truncated"),
+    "states": ("observations", "states", "obs", "observation", "state"),
+    "actions": ("actions", "action"),
+    "rewards": ("rewards", "reward"),
+    "next_states": ("next_observations", "next_states", "next_obs", "next_observation", "next_state"),
+    "terminals": ("terminals", "terminations", "terminated", "terminal", "dones", "done"),
+    "timeouts": ("timeouts", "truncations", "truncated", "timeout"),
     "log_probs": ("infos/action_log_probs", "log_probs"),
 }
+ALL_KEYS = frozenset(key for keys in KEYS.values() for key in keys)
+MIXED_ENDS = ("dones", "done")  # may also mark the steps at which a time limit cut an episode
 
 
-def find_key(part: str, found: Iterable[str], where: str | Path) -> str:
-    """What `part` is called among the names found.
+def find_key(part: str, names: Iterable[str], where: str | Path) -> str:
+    """Return the name that a log gives to one of its arrays.
+
+    Args:
+        part: Key of `KEYS`.
+        names: Names of all arrays of the log.
+        where: Beginning of the error message, such as the file's path.
 
     Raises:
-        ValueError: beginning with `where`, it is not among them.
+        ValueError: None of the names is one of `part`.
     """
-    names = [str(name) for name in found]
+    present = [str(name) for name in names]
     for key in KEYS[part]:
-        if key in names:
+        if key in present:
             return key
-    listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-    raise ValueError(f"{where}: no array {' or '.join(map(repr, KEYS[part]))}, found {listed or 'nothing'}")
+    first, *others = KEYS[part]
+    raise ValueError(
+        f"{where}: no array {first!r} (or {', '.join(others)}); the arrays there are {list_names(present)}"
+    )
+
+
+def list_names(names: list[str]) -> str:
+    """Return the first ten names, and how many follow, for messages."""
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "") or "none"

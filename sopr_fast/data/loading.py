@@ -3,85 +3,117 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from .files import READERS, read_folder
-from .keys import KEYS, find_key
+import numpy as np
+
+from .files import check_regular, read_folder, read_npz
+from .hdf5 import read_hdf5
+from .keys import ALL_KEYS, KEYS, find_key
 from .minari import find_minari, read_minari
+from .tables import is_frame, read_frame, read_parquet
 from .transitions import Transitions
 
-_NEEDED = ("states", "actions", "rewards")
+READERS: dict[str, Callable[[Path, Collection[str]], dict[str, np.ndarray]]] = {
+    ".npz": read_npz,
+    ".parquet": read_parquet,
+    ".hdf5": read_hdf5,
+    ".h5": read_hdf5,
+}
+NEEDED = ("states", "actions", "rewards")
 
 
 def load(source: Any, *, max_episode_steps: int | None = None) -> Transitions:
-    """Reads logged transitions whole into memory.
+    """Load logged transitions into memory.
 
-    A D4RL file without `next_observations` loses the last step of each timed-out episode, see
-    `Transitions.from_arrays`.
+    Arrays are recognised by name; the first name present is read:
+
+    - states: `observations`, `states`, `obs`, `observation`, `state`
+    - actions: `actions`, `action`
+    - rewards: `rewards`, `reward`
+    - next states: `next_observations`, `next_states`, `next_obs`, `next_observation`, `next_state`
+    - terminals: `terminals`, `terminations`, `terminated`, `terminal`, `dones`, `done`
+    - timeouts: `timeouts`, `truncations`, `truncated`, `timeout`
+    - log-probabilities of the actions: `infos/action_log_probs`, `log_probs`
+
+    Columns of parquet files and data frames may be numbered: `obs_0`, `obs_1`, … (also `obs.0`, `obs[0]`). Arrays of
+    shape (rows, 1, columns), as replay buffers of one environment have them, count as (rows, columns).
+
+    Without next states, the last step of each timed-out episode is dropped, see `Transitions.from_arrays`.
 
     Args:
-        source: the path of an HDF5 file in D4RL's layout (.hdf5, .h5), of an .npz or parquet file with the same
-            names, or of a folder of .npy files of those names, which are memory-mapped; the id, folder or object of a
-            local Minari dataset; a dictionary of arrays or tensors as d4rl's `env.get_dataset()` and
-            `qlearning_dataset(env)` return; or `Transitions`.
-        max_episode_steps: the environment's time limit, where neither next states nor timeouts tell of it.
+        source: One of
+
+            - path of an HDF5 file in D4RL's layout (.hdf5, .h5), or of an .npz or parquet file;
+            - path of a folder of .npy files, which are memory-mapped;
+            - id, folder or object of a local Minari dataset;
+            - dictionary of arrays or tensors, such as d4rl's `qlearning_dataset(env)` returns;
+            - data frame;
+            - `Transitions`, returned unchanged.
+        max_episode_steps: Time limit of the environment, if the log has neither next states nor timeouts.
 
     Raises:
-        FileNotFoundError: no such file.
-        MemoryError: larger than the memory that is free.
-        TypeError, ValueError: damaged, or the key and row at fault.
-        ImportError: the extra that reads such files is not installed.
+        FileNotFoundError: No such file.
+        ImportError: The extra that reads such files is not installed.
+        MemoryError: The log is larger than the free memory.
+        TypeError: Not a source of the list above, or an array that does not hold numbers.
+        ValueError: The file is damaged, or an array is missing or wrong; names the array and row.
 
     Warns:
-        UserWarning: neither next states nor timeouts nor `max_episode_steps`.
+        UserWarning: Nothing shows where a time limit cut episodes, or most states are equal.
     """
     if isinstance(source, Transitions):
         if max_episode_steps is not None:
-            raise ValueError("max_episode_steps: Transitions are cut into episodes already")
+            raise ValueError("max_episode_steps: Transitions are cut into episodes already; leave it out")
         return source
-    arrays, where = _read(source)
+    arrays, where = read_arrays(source)
     return from_mapping(arrays, where, max_episode_steps)
 
 
-def _read(source: Any) -> tuple[Mapping[str, Any], str]:
-    """Named arrays, and what errors call them all."""
+def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
+    """Return the named arrays of a source, see `load`, and its name for error messages."""
     if isinstance(source, Mapping):
         return source, "dataset"
+    if is_frame(source):
+        return read_frame(source, ALL_KEYS, "data frame"), "data frame"
     dataset = find_minari(source)
     if dataset is not None:
         return read_minari(dataset), f"Minari dataset {dataset.id}"
     if not isinstance(source, str | os.PathLike):
         raise TypeError(
-            "transitions must be a path, a Minari dataset or a dictionary of arrays, "
-            f"states, actions and rewards at least, got {type(source).__name__}"
+            "transitions must be a path, a Minari dataset, a data frame or a dictionary of arrays with states, actions "
+            f"and rewards at least, got {type(source).__name__}"
         )
     path = Path(source)
     if path.suffix == ".npy":
         raise ValueError(
-            f"{path}: an .npy file is one array; transitions are states, actions and rewards at least, in an .npz "
-            "file, a dictionary or a folder of .npy files of these names"
+            f"{path}: an .npy file is one array; transitions need states, actions and rewards at least: put them into "
+            "an .npz file, a dictionary or a folder of .npy files of these names"
         )
-    wanted = {key for keys in KEYS.values() for key in keys}
     if path.is_dir():
-        return read_folder(path, wanted), str(path)
+        return read_folder(path, ALL_KEYS), str(path)
     if path.suffix not in READERS:
         raise ValueError(f"{path}: expected transitions in a file of {', '.join(READERS)}, or a Minari dataset")
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    return READERS[path.suffix](path, wanted), str(path)
+    check_regular(path)
+    return READERS[path.suffix](path, ALL_KEYS), str(path)
 
 
 def from_mapping(arrays: Mapping[str, Any], where: str, max_episode_steps: int | None = None) -> Transitions:
-    """Transitions of named arrays, see `KEYS`.
+    """Return transitions of named arrays, see `load`.
 
     Raises:
-        TypeError, ValueError: beginning with `where`, as `Transitions.from_arrays`, or what is missing.
+        TypeError, ValueError: See `Transitions.from_arrays`; begins with `where`.
     """
-    for part in _NEEDED:
+    for part in NEEDED:
         find_key(part, arrays, where)
-    found = {part: [key for key in keys if key in arrays] for part, keys in KEYS.items()}
-    names = {part: keys[0] for part, keys in found.items() if keys}
-    given = {part: arrays[key] for part, key in names.items()}
-    return Transitions.from_arrays(**given, max_episode_steps=max_episode_steps, where=where, names=names)
+    names = find_names(arrays)
+    parts = {part: arrays[name] for part, name in names.items()}
+    return Transitions.from_arrays(**parts, max_episode_steps=max_episode_steps, where=where, names=names)
+
+
+def find_names(arrays: Mapping[str, Any]) -> dict[str, str]:
+    """Return part of the log → its name among the arrays, for the parts that are there."""
+    names = {part: next((key for key in keys if key in arrays), None) for part, keys in KEYS.items()}
+    return {part: name for part, name in names.items() if name is not None}

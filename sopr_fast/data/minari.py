@@ -4,97 +4,113 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .files import reading
+from .hdf5 import check_links
+
 _ID = re.compile(r"(?:[\w.-]+/)*[\w.-]+-v\d+")  # mujoco/hopper/medium-v0
+_DATA = "main_data.hdf5"
 
 
 def find_minari(source: Any) -> Any | None:
-    """The Minari dataset that `source` is, names or holds; None if it is something else. Nothing is downloaded.
+    """Return the Minari dataset that `source` is or names, None if it is something else.
+
+    Nothing is downloaded.
 
     Raises:
-        ImportError: the path or id of one, and minari is not installed.
-        FileNotFoundError: the id of none that is here.
-        ValueError: a damaged one.
+        ImportError: Path or id of a dataset, but minari is not installed.
+        FileNotFoundError: Id of a dataset that is not on this machine.
+        ValueError: The dataset is damaged or refers to other files.
     """
     if hasattr(source, "iterate_episodes"):
         return source
     if not isinstance(source, str | os.PathLike):
         return None
     path = Path(source)
-    folder = next((at for at in (path.parent, path, path / "data") if _is_folder(at, path)), None)
+    folder = next((place for place in (path.parent, path, path / "data") if _is_dataset(place, path)), None)
     if folder is None and (path.exists() or not _ID.fullmatch(str(source))):
         return None
     try:
         import minari
     except ImportError as error:
         raise ImportError(f"{source}: reading it needs minari: pip install 'sopr_fast[minari]'") from error
-    if folder is None:
-        return minari.load_dataset(str(source))
-    try:
-        return minari.MinariDataset(folder)
-    except (OSError, KeyError, ValueError, AssertionError) as error:
-        raise ValueError(f"{path}: damaged, or not a Minari dataset: {error}") from error
+    with reading(path, "a Minari dataset"):
+        if folder is None:
+            try:
+                dataset = minari.load_dataset(str(source))
+            except FileNotFoundError as error:
+                raise FileNotFoundError(f"{path}: {error}") from error
+        else:
+            dataset = minari.MinariDataset(folder)
+        data = Path(dataset.storage.data_path) / _DATA
+    if data.exists():
+        check_links(data)
+    return dataset
 
 
-def _is_folder(folder: Path, path: Path) -> bool:
-    return (folder / "metadata.json").is_file() and (folder != path.parent or path.name == "main_data.hdf5")
+def _is_dataset(folder: Path, path: Path) -> bool:
+    return (folder / "metadata.json").is_file() and (folder != path.parent or path.name == _DATA)
 
 
 def read_minari(dataset: Any) -> dict[str, np.ndarray]:
-    """Every episode's steps one after the other, under d4rl's names.
+    """Return the steps of all episodes, one after the other, under d4rl's names.
 
     Raises:
-        TypeError: observations or actions are not plain arrays.
-        ValueError: no steps, an episode of mismatched lengths, or damaged files.
+        TypeError: Observations or actions are not plain arrays.
+        ValueError: No episodes, an episode of mismatched lengths, or damaged files.
     """
     parts: dict[str, list[np.ndarray]] = {}
     for episode in _episodes(dataset):
-        steps, seen = len(episode.rewards), _array(dataset, episode, "observations")
-        if len(seen) != steps + 1:
+        rewards, observations = _array(dataset, episode, "rewards"), _array(dataset, episode, "observations")
+        steps = len(rewards)
+        if len(observations) != steps + 1:
             raise ValueError(
-                f"{_name(dataset)}: episode {episode.id} has {len(seen)} 'observations' for {steps} 'rewards', "
+                f"{_name(dataset)}: episode {episode.id} has {len(observations)} 'observations' for {steps} 'rewards', "
                 f"expected {steps + 1}"
             )
-        found = {
-            "observations": seen[:-1],
-            "next_observations": seen[1:],
+        arrays = {
+            "observations": observations[:-1],
+            "next_observations": observations[1:],
             "actions": _array(dataset, episode, "actions"),
-            "rewards": episode.rewards,
-            "terminals": episode.terminations,
-            "timeouts": _cut(episode),
+            "rewards": rewards,
+            "terminals": _array(dataset, episode, "terminations"),
+            "timeouts": _timeouts(dataset, episode),
         }
-        for key, values in found.items():
+        for key, values in arrays.items():
             if len(values) != steps:
                 raise ValueError(
                     f"{_name(dataset)}: episode {episode.id} has {len(values)} {key!r} for {steps} 'rewards'"
                 )
-            parts.setdefault(key, []).append(np.asarray(values))
+            parts.setdefault(key, []).append(values)
     if not parts:
-        raise ValueError(f"{_name(dataset)}: no episodes in it")
-    return {key: np.concatenate(values) for key, values in parts.items()}
+        raise ValueError(f"{_name(dataset)}: no episodes")
+    return {key: _join(dataset, key, values) for key, values in parts.items()}
 
 
 def read_minari_states(dataset: Any) -> np.ndarray:
-    """(rows, dim_s): the state of every step, as in `read_minari`.
+    """Return the state of every step, (rows, dim_s), in the order of `read_minari`.
 
     Raises:
-        TypeError, ValueError: observations are not plain arrays, there are none, or damaged files.
+        TypeError: Observations are not plain arrays.
+        ValueError: No episodes, or damaged files.
     """
-    states = [_array(dataset, episode, "observations")[: len(episode.rewards)] for episode in _episodes(dataset)]
+    states = [
+        _array(dataset, episode, "observations")[: len(_array(dataset, episode, "rewards"))]
+        for episode in _episodes(dataset)
+    ]
     if not states:
-        raise ValueError(f"{_name(dataset)}: no episodes in it")
-    return np.concatenate(states)
+        raise ValueError(f"{_name(dataset)}: no episodes")
+    return _join(dataset, "observations", states)
 
 
-def _episodes(dataset: Any):
-    try:
+def _episodes(dataset: Any) -> Iterator[Any]:
+    with reading(_name(dataset), "a Minari dataset"):
         yield from dataset.iterate_episodes()
-    except (OSError, KeyError) as error:
-        raise ValueError(f"{_name(dataset)}: damaged: {error}") from error
 
 
 def _name(dataset: Any) -> str:
@@ -102,15 +118,22 @@ def _name(dataset: Any) -> str:
 
 
 def _array(dataset: Any, episode: Any, key: str) -> np.ndarray:
+    """Return one array of an episode, with a value per step."""
     values = getattr(episode, key)
-    if not isinstance(values, np.ndarray):
+    if not isinstance(values, np.ndarray) or values.ndim == 0:
         kind = f"a dictionary of {', '.join(values)}" if isinstance(values, dict) else f"a {type(values).__name__}"
-        raise TypeError(f"{_name(dataset)}: {key!r} of an episode are {kind}; flatten them to one array a step")
+        raise TypeError(f"{_name(dataset)}: {key!r} of an episode are {kind}; flatten them to one array per step")
     return values
 
 
-def _cut(episode: Any) -> np.ndarray:
-    """An episode that just stops counts as timed out: the next one does not go on from it."""
-    timeouts = np.array(episode.truncations, bool)
-    timeouts[-1:] |= ~np.asarray(episode.terminations, bool)[-1:]
+def _timeouts(dataset: Any, episode: Any) -> np.ndarray:
+    """Return the timeouts of an episode; one that just stops is timed out, since the next does not continue it."""
+    timeouts = _array(dataset, episode, "truncations").astype(bool)
+    timeouts[-1:] |= ~_array(dataset, episode, "terminations")[-1:].astype(bool)
     return timeouts
+
+
+def _join(dataset: Any, key: str, values: list[np.ndarray]) -> np.ndarray:
+    if len({array.shape[1:] for array in values}) > 1:
+        raise ValueError(f"{_name(dataset)}: {key!r} of the episodes differ in width")
+    return np.concatenate(values)

@@ -1,50 +1,134 @@
-"""Logged states that stay on disk: of a log larger than memory, just the rows asked for are read."""
+"""Logged states of which rows are read as they are drawn, from memory or from a file."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .hdf5 import datasets, open_hdf5
+from ..runtime.checks import TOO_LARGE
+from .arrays import table_shape, warn_of_equal_rows
+from .hdf5 import get_dataset, list_datasets, open_hdf5
 from .keys import find_key
 
 _PIECE_BYTES = 8 << 20
-_NEAR_BYTES = 4096  # reading over a smaller gap costs less than another read
+_NEAR_BYTES = 4096  # reading through a smaller gap costs less than another read
+
+Read = Callable[[int, int], np.ndarray]  # start and stop → (stop - start, dim_s)
 
 
 class StoredStates(ABC):
-    """(rows, dim_s) numbers outside memory; `read` takes rows, `numpy.asarray` the whole.
+    """(rows, dim_s) logged states; `read` returns some rows, `numpy.asarray` all.
 
     Attributes:
-        shape, dtype: as those of an array.
-        name: of the file, for errors.
+        shape: (rows, dim_s).
+        dtype: Type of the numbers in the store.
+        name: Name of the file or object in errors; empty for arrays in memory.
     """
 
     shape: tuple[int, int]
     dtype: np.dtype
     name: str
-    _unit = 1  # rows that the store reads together
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, name: str) -> None:
+        self.dtype, self.name = np.dtype(dtype), name
+        if self.dtype.kind not in "fiub":
+            raise TypeError(f"{self._where}states must be numbers, got dtype {self.dtype}")
+        self.shape = table_shape(shape, f"{self._where}states must have shape (rows, dim_s)")
+        if 0 in self.shape:
+            raise ValueError(f"{self._where}states are empty: shape {tuple(shape)}")
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    @abstractmethod
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray: ...
+
+    @abstractmethod
+    def _gather(self, rows: np.ndarray) -> np.ndarray:
+        """Return `rows` (n,) int64, ascending, as (n, dim_s) float32, unchecked."""
+
+    @property
+    def _where(self) -> str:
+        return f"{self.name}: " if self.name else ""
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows of the states.
+
+        Args:
+            rows: (n,) int64, ascending.
+
+        Returns:
+            (n, dim_s) float32.
+
+        Raises:
+            ValueError: A row cannot be read, is not finite or too large.
+
+        Warns:
+            UserWarning: More than half of the rows are equal.
+        """
+        states = self._gather(rows)
+        self._check_values(states, rows)
+        warn_of_equal_rows(states, self._where)
+        return states
+
+    def has_rows(self, rows: np.ndarray, states: np.ndarray) -> bool:
+        """Whether `rows` (n,) int64, ascending, are the states (n, dim_s) float32; no other rows are read."""
+        return bool(rows[-1] < len(self)) and np.array_equal(self._gather(rows), states)
+
+    def _check_values(self, states: np.ndarray, rows: np.ndarray | None) -> None:
+        """Raise if a value is not finite or too large; `rows` are the rows of the states, None for all."""
+        with np.errstate(over="ignore"):
+            values = states.astype(np.float32, copy=False)
+        accepted = (values > -TOO_LARGE) & (values < TOO_LARGE)
+        if accepted.all():
+            return
+        place = int(np.argmin(accepted.all(1)))
+        row = place if rows is None else rows[place]
+        if not np.isfinite(values[place]).all():
+            raise ValueError(f"{self._where}states are not finite (as float32) at row {row}")
+        value = values[place][~accepted[place]][0]
+        raise ValueError(
+            f"{self._where}states hold {value:g} at row {row}, beyond the supported magnitude {TOO_LARGE:g}"
+        )
+
+
+class ArrayStates(StoredStates):
+    """States in memory, all checked at once; memory-mapped ones are checked as they are read."""
+
+    def __init__(self, values: np.ndarray, name: str = "") -> None:
+        super().__init__(values.shape, values.dtype, name)
+        self._values = values.reshape(self.shape)
+        if not isinstance(values, np.memmap):
+            self._check_values(self._values, None)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self._values, dtype)
+
+    def _gather(self, rows: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(self._values[rows], np.float32)
+
+
+class _PiecewiseStates(StoredStates):
+    """States outside memory, read in contiguous pieces."""
+
+    _unit = 1  # rows that the store reads together
+
+    @abstractmethod
+    def _reader(self) -> AbstractContextManager[Read]: ...
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         with self._reader() as read:
             return np.asarray(read(0, len(self)), dtype)
 
-    def read(self, rows: np.ndarray) -> np.ndarray:
-        """(n, dim_s) float32: `rows` (n,) int64, ascending.
-
-        Raises:
-            ValueError: the file cannot be read there, or has changed.
-        """
+    def _gather(self, rows: np.ndarray) -> np.ndarray:
         states = np.empty((len(rows), self.shape[1]), np.float32)
         with self._reader() as read, np.errstate(over="ignore"):
             for first, last in self._pieces(rows):
@@ -53,113 +137,95 @@ class StoredStates(ABC):
         return states
 
     def _pieces(self, rows: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Bounds in `rows` of what is read at once: whole units, at most a few megabytes, no wide gaps."""
+        """Return bounds in `rows` of the pieces: whole units, a few megabytes at most, without wide gaps."""
         row_bytes = self.shape[1] * self.dtype.itemsize
         reach = 1 if self._unit > 1 else max(1, _NEAR_BYTES // row_bytes)
-        at_once = max(1, _PIECE_BYTES // (self._unit * row_bytes))
+        units_per_piece = max(1, _PIECE_BYTES // (self._unit * row_bytes))
         units = rows // self._unit
-        cuts = np.flatnonzero((np.diff(units) > reach) | (np.diff(units // at_once) > 0)) + 1
-        bounds = [0, *cuts.tolist(), len(rows)]
-        return pairwise(bounds)
-
-    @abstractmethod
-    @contextmanager
-    def _reader(self): ...
+        cuts = np.flatnonzero((np.diff(units) > reach) | (np.diff(units // units_per_piece) > 0)) + 1
+        return pairwise([0, *cuts.tolist(), len(rows)])
 
 
-class FlatStates(StoredStates):
-    """Rows one after the other from some offset of a file: an `.npy`, or a contiguous HDF5 dataset."""
+class FlatStates(_PiecewiseStates):
+    """Consecutive rows at an offset of a file: an `.npy` file or a contiguous HDF5 dataset."""
 
-    def __init__(self, path: Path, offset: int, shape: tuple[int, ...], dtype: np.dtype, name: str) -> None:
-        self.path, self.offset, self.shape, self.dtype, self.name = path, offset, tuple(shape), np.dtype(dtype), name
-        check_table(self, f"{self.name}: ")
-        if os.path.getsize(path) < offset + np.prod(shape) * self.dtype.itemsize:
-            raise ValueError(f"{name}: cut short, {shape[0]} rows are missing some")
+    def __init__(self, path: Path, offset: int, shape: tuple[int, ...], dtype: Any, name: str) -> None:
+        super().__init__(shape, dtype, name)
+        self._path, self._offset = path, offset
+        if os.path.getsize(path) < offset + self.shape[0] * self.shape[1] * self.dtype.itemsize:
+            raise ValueError(f"{name}: cut short, fewer than the {shape[0]} rows of its header")
 
     @contextmanager
-    def _reader(self):
-        width = self.shape[1] * self.dtype.itemsize
+    def _reader(self) -> Iterator[Read]:
+        row_bytes = self.shape[1] * self.dtype.itemsize
         # Not memory-mapped: every page touched would count as resident.
-        with open(self.path, "rb", buffering=0) as file:
+        with open(self._path, "rb", buffering=0) as file:
 
             def read(start: int, stop: int) -> np.ndarray:
-                values = np.empty((stop - start, self.shape[1]), self.dtype)
-                buffer, done = memoryview(values).cast("B"), 0
-                file.seek(self.offset + start * width)
+                buffer = memoryview(bytearray((stop - start) * row_bytes))
+                file.seek(self._offset + start * row_bytes)
+                done = 0
                 while done < len(buffer):
-                    found = file.readinto(buffer[done:])
-                    if not found:
+                    count = file.readinto(buffer[done:])
+                    if not count:
                         raise ValueError(f"{self.name}: cut short before row {stop - 1}")
-                    done += found
-                return values
+                    done += count
+                return np.frombuffer(buffer, self.dtype).reshape(-1, self.shape[1])
 
             yield read
 
 
-class SlicedStates(StoredStates):
-    """An object with `shape`, `dtype` and slices: an open `h5py.Dataset`, a zarr array; chunks are read whole."""
+class SlicedStates(_PiecewiseStates):
+    """States of an object with `shape`, `dtype` and slices: an open `h5py.Dataset`, a zarr array; chunks are read
+    whole."""
 
     def __init__(self, values: Any, name: str | None = None) -> None:
-        self.values, self.name = values, name or f"{type(values).__name__} {getattr(values, 'name', '')}".strip()
-        self.shape, self.dtype = tuple(values.shape), np.dtype(values.dtype)
-        check_table(self, f"{self.name}: ")
-        self._unit = rows_at_once(values)
+        name = name or f"{type(values).__name__} {getattr(values, 'name', '')}".strip()
+        super().__init__(tuple(values.shape), values.dtype, name)
+        self._values, self._unit = values, _rows_per_read(values)
 
     @contextmanager
-    def _reader(self):
-        yield lambda start, stop: read_slice(self.values, start, stop, self.name)
+    def _reader(self) -> Iterator[Read]:
+        yield lambda start, stop: _read_slice(self._values, start, stop, self)
 
 
-class Hdf5States(StoredStates):
+class Hdf5States(_PiecewiseStates):
     """A chunked dataset of an HDF5 file, opened when rows are read."""
 
     def __init__(self, path: Path, key: str) -> None:
-        self.path, self.key, self.name = path, key, f"{path}: {key!r}"
+        self._path, self._key = path, key
         with open_hdf5(path) as file:
-            dataset = file[key]
-            self.shape, self.dtype = dataset.shape, dataset.dtype
-            check_table(self, f"{self.name}: ")
-            self._unit = rows_at_once(dataset)
+            dataset = get_dataset(file, key, path)
+            super().__init__(dataset.shape, dataset.dtype, f"{path}: {key!r}")
+            self._unit = _rows_per_read(dataset)
 
     @contextmanager
-    def _reader(self):
-        # Without a cache of chunks, HDF5 reads just the rows of those that are not compressed.
-        with open_hdf5(self.path, rdcc_nbytes=0) as file:
-            dataset = file[self.key]
-            yield lambda start, stop: read_slice(dataset, start, stop, self.name)
+    def _reader(self) -> Iterator[Read]:
+        # Without a chunk cache, HDF5 reads only the needed rows of uncompressed chunks.
+        with open_hdf5(self._path, rdcc_nbytes=0) as file:
+            dataset = get_dataset(file, self._key, self._path)
+            yield lambda start, stop: _read_slice(dataset, start, stop, self)
 
 
-def stored_in_hdf5(path: Path) -> StoredStates:
-    """The states of a file, read as its layout allows.
+def states_of_hdf5(path: Path) -> StoredStates:
+    """Return the states of a file, to be read as its layout allows.
 
     Raises:
-        TypeError, ValueError: damaged, without states, not (rows, columns) of numbers.
+        ImportError: h5py is not installed.
+        TypeError: The states are not numbers.
+        ValueError: The file is damaged, has no states, or keeps them in another file; or the states are not a table.
     """
     with open_hdf5(path) as file:
-        key = find_key("states", datasets(file), path)
-        dataset, name = file[key], f"{path}: {key!r}"
+        key = find_key("states", list_datasets(file), path)
+        dataset = get_dataset(file, key, path)
         offset = dataset.id.get_offset()
-        if offset is not None and file.userblock_size == 0 and dataset.external is None:
-            return FlatStates(path, offset, dataset.shape, dataset.dtype, name)
+        if offset is not None and file.userblock_size == 0:
+            return FlatStates(path, offset, dataset.shape, dataset.dtype, f"{path}: {key!r}")
     return Hdf5States(path, key)
 
 
-def check_table(states: Any, where: str) -> None:
-    """Refuses what is not (rows, columns) of numbers.
-
-    Raises:
-        TypeError, ValueError: beginning with `where`.
-    """
-    if states.dtype.kind not in "fiub":
-        raise TypeError(f"{where}states must be numbers, got dtype {states.dtype}")
-    if len(states.shape) != 2:
-        raise ValueError(f"{where}states must have shape (rows, dim_s), got {states.shape}")
-    if 0 in states.shape:
-        raise ValueError(f"{where}states are empty: shape {states.shape}")
-
-
-def rows_at_once(values: Any) -> int:
-    """Rows of one chunk where chunks are compressed, and so read whole; else 1."""
+def _rows_per_read(values: Any) -> int:
+    """Return the rows of one chunk if chunks are compressed, which are read whole, otherwise 1."""
     chunks = getattr(values, "chunks", None)
     if not chunks:
         return 1
@@ -169,8 +235,8 @@ def rows_at_once(values: Any) -> int:
     return int(first if isinstance(first, int) else first[0])
 
 
-def read_slice(values: Any, start: int, stop: int, name: str) -> np.ndarray:
+def _read_slice(values: Any, start: int, stop: int, states: StoredStates) -> np.ndarray:
     try:
-        return np.asarray(values[start:stop])
-    except (OSError, RuntimeError) as error:
-        raise ValueError(f"{name}: damaged between rows {start} and {stop - 1}: {error}") from error
+        return np.asarray(values[start:stop]).reshape(stop - start, states.shape[1])
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{states.name}: damaged between rows {start} and {stop - 1}: {error}") from error

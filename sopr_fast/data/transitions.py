@@ -1,4 +1,4 @@
-"""Logged transitions in memory: what a policy saw, did, got and saw next."""
+"""Logged transitions in memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch import Tensor
 
 from ..runtime.checks import check_integer
 from ..runtime.warn import warn
+from .arrays import table_shape, to_array, warn_of_equal_rows
+from .keys import MIXED_ENDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,12 +23,12 @@ class Transitions:
         actions: (N, dim_a) float32.
         rewards: (N,) float32.
         next_states: (N, dim_s) float32.
-        terminals: (N,) bool: the environment ended here, nothing follows.
-        timeouts: (N,) bool: the episode was cut here, its state had a future.
-        episodes: (E + 1,) int64: episode e is rows `episodes[e]:episodes[e + 1]`.
-        source: (N,) int64: the steps' rows in the data they were read from, where some were dropped.
-        source_count: rows of that data; an array of actions has as many.
-        log_probs: (N,) float32, log-probabilities of the actions under the policy that logged them, or None.
+        terminals: (N,) bool; the environment ended after this step.
+        timeouts: (N,) bool; the episode was cut after this step, whose next state had a future.
+        episodes: (E + 1,) int64; episode e is rows `episodes[e]:episodes[e + 1]`.
+        source: (N,) int64; rows of the steps in the user's data, of which some may have been dropped.
+        source_count: Number of rows of the user's data, which an array of actions must have.
+        log_probs: (N,) float32 log-probabilities of the actions under the policy that logged them, or None.
     """
 
     states: np.ndarray
@@ -45,7 +47,7 @@ class Transitions:
 
     @property
     def initial_states(self) -> np.ndarray:
-        """(E, dim_s): the first state of every episode."""
+        """First state of every episode, (E, dim_s)."""
         return self.states[self.episodes[:-1]]
 
     @classmethod
@@ -63,46 +65,63 @@ class Transitions:
         where: str = "transitions",
         names: dict[str, str] | None = None,
     ) -> Transitions:
-        """Checks and converts arrays or tensors, and finds where episodes end.
+        """Check and convert arrays or tensors, and find where episodes end.
 
-        An episode ends after a terminal or a timeout and at the end of the data; where no timeout is marked, also
-        wherever the next state is not the state of the next row (such rows become timeouts).
+        An episode ends after a terminal step, after a timeout and at the end of the data. If no timeouts are marked,
+        it also ends wherever the next state differs from the state of the next row; such rows become timeouts.
 
-        Without `next_states` they are the states of the next rows. Then, as in d4rl's `qlearning_dataset`, the last
-        step of a timed-out episode, and of the data unless terminal, is dropped, since nothing tells what came next;
-        the step before it becomes the timeout. The next state of a terminal step is its own state. Without `timeouts`
-        too, only `max_episode_steps` tells where a time limit cut an episode.
+        Without `next_states`, the next state of a step is the state of the next row, and that of a terminal step its
+        own state. As in d4rl's `qlearning_dataset`, the last step of a timed-out episode is then dropped, since its
+        next state is unknown, and so is the last step of the data unless it is terminal; the step before becomes the
+        timeout. If timeouts are missing too, `max_episode_steps` is needed to find where a time limit cut episodes.
+
+        Tables of shape (N, 1, columns), as replay buffers of one environment have them, count as (N, columns).
 
         Args:
-            states, actions: (N, dim_s) and (N, dim_a); (N,) actions count as one column.
-            rewards, log_probs: (N,) or (N, 1).
+            states: (N, dim_s).
+            actions: (N, dim_a); (N,) counts as one column.
+            rewards: (N,) or (N, 1).
             next_states: (N, dim_s).
-            terminals, timeouts: (N,) or (N, 1) of bools or of 0 and 1; none by default.
-            max_episode_steps: the limit at which episodes were cut, where `next_states` do not tell.
-            where: begins every error: the file.
-            names: what errors call the arrays, where not by these names.
+            terminals: (N,) or (N, 1) of bools or of 0 and 1; none by default.
+            timeouts: As `terminals`.
+            log_probs: (N,) or (N, 1) log-probabilities of the actions under the policy that logged them.
+            max_episode_steps: Time limit that cut the episodes, if `next_states` are missing.
+            where: Beginning of error messages, such as the file's path.
+            names: Names of the arrays in error messages, if they differ from those of the arguments. Terminals named
+                `done` or `dones` may include timeouts: steps that `timeouts` marks are not terminal.
 
         Raises:
-            TypeError: not numbers, dtype object.
-            ValueError: empty, of wrong dimensions or lengths, nan or infinite (the first row).
+            TypeError: An array does not hold numbers.
+            ValueError: An array is empty, of wrong shape or length, or not finite; names the first row.
 
         Warns:
-            UserWarning: nothing tells where a time limit cut episodes.
+            UserWarning: Nothing shows where a time limit cut episodes; `done` may include timeouts; or more than half
+                of the states are equal.
         """
         checks = _Checks(where, names or {})
         states = checks.table("states", states)
         count = len(states)
+        warn_of_equal_rows(states, f"{where}: ")
         actions = checks.table("actions", actions, count)
         rewards = checks.column("rewards", rewards, count)
         if log_probs is not None:
             log_probs = checks.column("log_probs", log_probs, count)
-        terminals = checks.flags("terminals", terminals, count)
-        if next_states is None and timeouts is None and max_episode_steps is None:
+        mixed = terminals is not None and (names or {}).get("terminals") in MIXED_ENDS
+        if mixed and timeouts is None:
             warn(
-                f"{where}: neither next states nor timeouts: episodes that a time limit cut seem to go on in the next "
-                "one's initial state; give sopr_fast.data.load(…, max_episode_steps=…)",
+                f"{where}: {checks.name('terminals')} are taken as terminals; if a time limit cut episodes, name the "
+                "steps it cut 'timeouts'"
             )
-        timeouts = checks.flags("timeouts", timeouts, count) & ~terminals
+        elif next_states is None and timeouts is None and max_episode_steps is None:
+            warn(
+                f"{where}: neither next states nor timeouts: the last state of an episode that a time limit cut seems "
+                "to lead to the first of the next episode; pass sopr_fast.data.load(…, max_episode_steps=…)"
+            )
+        terminals = checks.flags("terminals", terminals, count)
+        timeouts = checks.flags("timeouts", timeouts, count)
+        if mixed:
+            terminals &= ~timeouts
+        timeouts &= ~terminals
         if next_states is None:
             if max_episode_steps is not None:
                 timeouts |= _at_limit(terminals | timeouts, check_integer("max_episode_steps", max_episode_steps, 1))
@@ -117,7 +136,7 @@ class Transitions:
             timeouts = ~terminals
             timeouts[:-1] &= (next_states[:-1] != states[1:]).any(1)
         source = np.arange(count)
-        return cls._ended(states, actions, rewards, next_states, terminals, timeouts, source, count, log_probs)
+        return cls._split(states, actions, rewards, next_states, terminals, timeouts, source, count, log_probs)
 
     @classmethod
     def _shifted(
@@ -130,14 +149,15 @@ class Transitions:
         log_probs: np.ndarray | None,
         where: str,
     ) -> Transitions:
+        """Return transitions whose next states are the states of the next rows."""
         dropped = timeouts.copy()
         dropped[-1] |= not terminals[-1]
         timeouts = np.append(dropped[1:], False) & ~terminals
         kept = np.flatnonzero(~dropped)
         if not len(kept):
-            raise ValueError(f"{where}: without next states, no step is left whose next state is known")
+            raise ValueError(f"{where}: without next states, the next state of no step is known; add next states")
         next_states = states[np.where(terminals[kept], kept, np.minimum(kept + 1, len(states) - 1))]
-        return cls._ended(
+        return cls._split(
             states[kept],
             actions[kept],
             rewards[kept],
@@ -150,7 +170,7 @@ class Transitions:
         )
 
     @classmethod
-    def _ended(
+    def _split(
         cls,
         states: np.ndarray,
         actions: np.ndarray,
@@ -162,6 +182,7 @@ class Transitions:
         source_count: int,
         log_probs: np.ndarray | None,
     ) -> Transitions:
+        """Return transitions split into episodes after terminals and timeouts."""
         ends = terminals | timeouts
         ends[-1] = True
         episodes = np.concatenate([[0], np.flatnonzero(ends) + 1]).astype(np.int64)
@@ -171,7 +192,7 @@ class Transitions:
 
 
 def _at_limit(ends: np.ndarray, limit: int) -> np.ndarray:
-    """(N,) bool: every `limit`-th row since the last end, unless it is one."""
+    """Return (N,) bool that marks every `limit`-th row since the last end, unless it is an end itself."""
     starts = np.concatenate([[0], np.flatnonzero(ends[:-1]) + 1])
     steps = np.arange(len(ends)) - np.repeat(starts, np.diff(starts, append=len(ends)))
     return (steps % limit == limit - 1) & ~ends
@@ -179,7 +200,12 @@ def _at_limit(ends: np.ndarray, limit: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Checks:
-    """Arrays of one source, checked: errors begin with the source and call arrays by its names."""
+    """Checks of the arrays of one source.
+
+    Attributes:
+        where: Beginning of error messages.
+        names: Argument of `Transitions.from_arrays` → name of the array in error messages.
+    """
 
     where: str
     names: dict[str, str]
@@ -191,9 +217,11 @@ class _Checks:
         values = self._numbers(key, values, count)
         if values.ndim == 1 and key == "actions":
             values = values[:, None]
-        if values.ndim != 2 or 0 in values.shape:
-            raise ValueError(f"{self.where}: {self.name(key)} must have shape (rows, columns), got {values.shape}")
-        return self._finite(key, values)
+        what = f"{self.where}: {self.name(key)} must have shape (rows, columns)"
+        shape = table_shape(values.shape, what)
+        if 0 in shape:
+            raise ValueError(f"{what}, got {values.shape}")
+        return self._finite(key, values.reshape(shape))
 
     def column(self, key: str, values: Any, count: int) -> np.ndarray:
         return self._finite(key, self._one_column(key, self._numbers(key, values, count)))
@@ -210,11 +238,10 @@ class _Checks:
 
     def _numbers(self, key: str, values: Any, count: int | None) -> np.ndarray:
         if isinstance(values, Tensor):
-            values = values.detach().cpu()
-            values = (values if values.dtype.itemsize > 2 else values.float()).numpy()
+            values = to_array(values, f"{self.where}: {self.name(key)}: ")
         try:
             values = np.asarray(values)
-        except ValueError as error:
+        except (OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"{self.where}: {self.name(key)} is no array: {error}") from error
         if values.dtype.kind not in "fiub":
             raise TypeError(f"{self.where}: {self.name(key)} must be numbers, got dtype {values.dtype}")

@@ -1,4 +1,4 @@
-"""What numbers given by users may be."""
+"""Checks of numbers that users pass."""
 
 from __future__ import annotations
 
@@ -10,22 +10,37 @@ TOO_LARGE = 1e15  # sums of squares must be float32 numbers
 
 
 def check_integer(name: str, value: Any, least: int) -> int:
-    """The integer, Python's or numpy's, as Python's.
+    """Return an integer, Python's or NumPy's, as a Python int.
 
     Raises:
-        ValueError: it is none, or less than `least`.
+        ValueError: Not an integer, or less than `least`.
     """
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be an integer, {least} or more, got {value!r}")
     return int(value)
 
 
-def check_number(name: str, value: Any) -> float:
-    """The number, Python's or numpy's, as Python's.
+def check_number(
+    name: str, value: Any, *, above: float | None = None, below: float = math.inf, most: float = math.inf
+) -> float:
+    """Return a finite number of at least 0, Python's or NumPy's, as a Python float.
+
+    Args:
+        name: Name of the option in the error message.
+        value: Number to check.
+        above: Largest number that is too small.
+        below: Smallest number that is too large.
+        most: Largest accepted number.
 
     Raises:
-        ValueError: it is none, not finite, or below 0.
+        ValueError: Not a number, not finite, or outside these limits.
     """
-    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be a finite number, 0 or more, got {value!r}")
-    return float(value)
+    try:
+        number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not 0 <= number < below or number > most or number == math.inf or (above is not None and number <= above):
+        least = "0 or more" if above is None else f"above {above:g}"
+        limits = f", less than {below:g}" if below < math.inf else f", at most {most:g}" if most < math.inf else ""
+        raise ValueError(f"{name} must be a finite number, {least}{limits}, got {value!r}")
+    return number

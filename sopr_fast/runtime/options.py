@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .checks import check_integer, check_number
+
 
 @dataclass(frozen=True)
 class Check:
@@ -53,34 +55,13 @@ class Options:
 
 
 def integer(least: int) -> Check:
-    """Return a check for integers of at least `least`, Python's or NumPy's."""
-
-    def convert(name: str, value: Any) -> int:
-        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be an integer, {least} or more, got {value!r}")
-        return int(value)
-
-    return Check(convert, int)
+    """Return a check for integers, see `check_integer`."""
+    return Check(lambda name, value: check_integer(name, value, least), int)
 
 
 def number(*, above: float | None = None, below: float = math.inf, most: float = math.inf) -> Check:
-    """Return a check for finite numbers, Python's or NumPy's.
-
-    Args:
-        above: Largest number that is too small; without it, 0 is the smallest accepted number.
-        below: Smallest number that is too large.
-        most: Largest accepted number.
-    """
-    least = "0 or more" if above is None else f"above {above:g}"
-    limits = f", less than {below:g}" if below < math.inf else f", at most {most:g}" if most < math.inf else ""
-
-    def convert(name: str, value: Any) -> float:
-        fits = isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 <= value < math.inf
-        if not fits or (above is not None and value <= above) or value >= below or value > most:
-            raise ValueError(f"{name} must be a finite number, {least}{limits}, got {value!r}")
-        return float(value)
-
-    return Check(convert, float)
+    """Return a check for finite numbers, see `check_number`."""
+    return Check(lambda name, value: check_number(name, value, above=above, below=below, most=most), float)
 
 
 def choice(*choices: str) -> Check:

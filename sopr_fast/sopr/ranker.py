@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .._version import __version__
-from ..data.states import as_states, has_rows
+from ..data.states import as_states
 from ..data.stored import StoredStates
 from ..policies import ArrayPolicy, Layout, Policy, as_policies
 from ..ranking import ForeignPolicyWarning, Ranking, TrainingPolicyWarning
@@ -250,9 +250,7 @@ class Ranker:
         }
         save_tensors(path, tensors, "model", description)
 
-    def _subsets(
-        self, log: np.ndarray | StoredStates | None, subsets: int | Subsets | None, seed: int
-    ) -> Drawing | Subsets:
+    def _subsets(self, log: StoredStates | None, subsets: int | Subsets | None, seed: int) -> Drawing | Subsets:
         if isinstance(subsets, Subsets):
             if log is not None:
                 raise ValueError("give states or clustered subsets, not both")
@@ -271,7 +269,7 @@ class Ranker:
     def _is_comparable(
         self,
         policies: list[Policy],
-        log: np.ndarray | StoredStates | None,
+        log: StoredStates | None,
         subsets: int | Subsets | None,
         shrinkage: float,
     ) -> bool:
@@ -283,7 +281,7 @@ class Ranker:
             same = subsets is self.subsets or not isinstance(subsets, Subsets)
         else:
             training = self.training_policies
-            same = has_rows(log, training.source.numpy(), training.states.numpy())
+            same = log.has_rows(training.source.numpy(), training.states.numpy())
         if shrinkage and not same:
             raise ValueError(
                 f"shrinkage needs the distance of {arrays[0]!r} to the training policies, which is unknown: "

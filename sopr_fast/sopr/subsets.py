@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from ..data.states import as_states, read_rows
+from ..data.states import as_states
 from ..data.stored import StoredStates
 from ..runtime.checks import check_integer
 from ..runtime.files import load_tensors, save_tensors
@@ -145,7 +145,7 @@ class Drawing(_Tensors):
     cluster_seeds: Tensor
 
     @classmethod
-    def draw(cls, log: np.ndarray | StoredStates, count: int, *, size: int, seed: int, remedy: str = "") -> Drawing:
+    def draw(cls, log: StoredStates, count: int, *, size: int, seed: int, remedy: str = "") -> Drawing:
         """See `Subsets.draw`; of a log smaller than a subset, `remedy` says what to do."""
         seed, count = check_integer("seed", seed, 0), check_integer("subsets", count, 1)
         if check_integer("subset_size", size, 1) > len(log):
@@ -161,7 +161,7 @@ class Drawing(_Tensors):
         source = np.flatnonzero(taken)
         rows = np.searchsorted(source, drawn).astype(np.int32)
         return cls(
-            torch.from_numpy(read_rows(log, source)),
+            torch.from_numpy(log.read(source)),
             torch.from_numpy(source),
             torch.from_numpy(rows),
             len(log),

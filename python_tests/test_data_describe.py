@@ -1,0 +1,74 @@
+"""Descriptions of logs."""
+
+import json
+
+import numpy as np
+import pytest
+from test_data import write_hdf5
+
+import sopr_fast.data
+from sopr_fast.data import describe
+
+
+def arrays():
+    """Two episodes, of 2 and 3 steps, with returns 3 and 12; state column 1 is constant."""
+    states = np.array([[0, 5], [1, 5], [2, 5], [3, 5], [4, 5]], np.float32)
+    return {
+        "observations": states,
+        "actions": np.array([[0, 1, 2], [1, 1, 2], [1, 1, 2], [0, 1, 2], [1, 1, 2]], np.float32),
+        "rewards": np.array([1, 2, 3, 4, 5], np.float32),
+        "next_observations": states + 1,
+        "terminals": np.array([0, 1, 0, 0, 0]),
+        "timeouts": np.array([0, 0, 0, 0, 1]),
+    }
+
+
+def test_transitions_are_described_from_any_source(tmp_path):
+    path = write_hdf5(tmp_path / "log.hdf5", arrays())
+    for source in (path, str(path), arrays(), sopr_fast.data.load(path)):
+        description = describe(source)
+        assert (description.rows, description.episodes) == (5, 2)
+        assert (description.state_dim, description.action_dim) == (2, 3)
+        assert description.constant_states == (1,) and description.constant_actions == (1, 2)
+        assert description.returns == (3, 7.5, 12)
+        assert description.missing == ("log_probs",)
+    assert str(description).splitlines() == [
+        "rows: 5",
+        "state columns: 2 (constant: 1)",
+        "action columns: 3 (constant: 1, 2)",
+        "episodes: 2",
+        "returns of episodes: 3 to 12, mean 7.5",
+        "missing: log probs",
+    ]
+    assert json.loads(json.dumps(description.to_dict()))["returns"] == [3, 7.5, 12]
+
+
+def test_missing_parts_are_listed():
+    short = {key: values for key, values in arrays().items() if key in ("observations", "actions", "rewards")}
+    with pytest.warns(UserWarning, match="neither next states nor timeouts"):
+        description = describe(short)
+    assert description.missing == ("next_states", "terminals", "timeouts", "log_probs")
+
+
+@pytest.mark.parametrize("name", [None, "states.npy", "log.npz", "log.hdf5"])
+def test_states_alone_are_described(tmp_path, name):
+    states = arrays()["observations"]
+    source = states if name is None else tmp_path / name
+    if name == "states.npy":
+        np.save(source, states)
+    elif name == "log.npz":
+        np.savez(source, obs=states)
+    elif name == "log.hdf5":
+        write_hdf5(source, {"observations": states})
+    description = describe(source)
+    assert (description.rows, description.state_dim, description.constant_states) == (5, 2, (1,))
+    assert description.episodes is description.action_dim is description.returns is None
+    assert description.missing == ("actions", "rewards", "next_states", "terminals", "timeouts", "log_probs")
+    assert str(description).splitlines()[-1].startswith("missing: actions, rewards, next states")
+
+
+def test_a_log_without_states_is_refused():
+    with pytest.raises(ValueError, match="dataset: no array 'observations'"):
+        describe({"actions": np.zeros((3, 1))})
+    with pytest.raises(ValueError, match="states are empty"):
+        describe(np.zeros((0, 2)))

@@ -1,0 +1,240 @@
+"""Names of arrays, data frames, replay buffers, and sources that are refused by name."""
+
+import os
+import re
+import warnings
+
+import h5py
+import numpy as np
+import pandas
+import pytest
+import torch
+from test_data import d4rl_arrays, write_hdf5
+
+import sopr_fast.data
+from sopr_fast import Subsets
+from sopr_fast.data import files
+from sopr_fast.data.states import as_states
+
+STEPS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts")
+SHORT = {"observations": "obs", "next_observations": "next_obs"}
+
+
+@pytest.fixture
+def arrays():
+    return d4rl_arrays()
+
+
+def assert_same(log, expected):
+    for part in (*STEPS, "episodes"):
+        np.testing.assert_array_equal(getattr(log, part), getattr(expected, part), err_msg=part)
+
+
+def renamed(arrays, names):
+    return {names.get(key, key): values for key, values in arrays.items()}
+
+
+def frame_of(arrays, names, form="{}_{}"):
+    """Data frame with one column per dimension."""
+    columns = {}
+    for key, values in renamed(arrays, names).items():
+        if values.ndim == 1:
+            columns[key] = values
+        else:
+            columns |= {form.format(key, i): values[:, i] for i in reversed(range(values.shape[1]))}
+    return pandas.DataFrame(columns)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        SHORT,
+        {"observations": "state", "next_observations": "next_state", "terminals": "terminal", "timeouts": "timeout"},
+        {"observations": "observation", "actions": "action", "rewards": "reward", "terminals": "terminated"},
+    ],
+)
+def test_common_names_of_arrays(tmp_path, arrays, names):
+    expected = sopr_fast.data.load(arrays)
+    np.savez(tmp_path / "log.npz", **renamed(arrays, names))
+    for source in (renamed(arrays, names), frame_of(arrays, names), tmp_path / "log.npz"):
+        assert_same(sopr_fast.data.load(source), expected)
+    np.testing.assert_array_equal(np.asarray(as_states(tmp_path / "log.npz")), arrays["observations"])
+
+
+@pytest.mark.parametrize("form", ["{}_{}", "{}.{}", "{}[{}]"])
+def test_observation_columns_of_a_data_frame_are_the_states(arrays, form):
+    frame = frame_of(arrays, SHORT, form).assign(time=range(14), done=0)
+    np.testing.assert_array_equal(np.asarray(as_states(frame)), arrays["observations"])
+
+
+def test_a_data_frame_column_of_lists_is_one_array(arrays):
+    frame = pandas.DataFrame({key: list(values) for key, values in arrays.items()})
+    assert_same(sopr_fast.data.load(frame), sopr_fast.data.load(arrays))
+    frame.at[3, "observations"] = [1.0]
+    with pytest.raises(ValueError, match="data frame: 'observations': .*lists of equal length"):
+        sopr_fast.data.load(frame)
+
+
+@pytest.mark.parametrize("column", ["reward", "Done", "time", "actions", "truncated", "timestep"])
+def test_a_data_frame_with_more_than_states_is_refused(column):
+    frame = pandas.DataFrame({"x": [0.0, 1.0], "v": [2.0, 3.0]})
+    np.testing.assert_array_equal(np.asarray(as_states(frame)), [[0, 2], [1, 3]])
+    message = rf"which columns of the data frame are states\? It has x, v, {column}; name the states obs_0"
+    with pytest.raises(ValueError, match=message):
+        as_states(frame.assign(**{column: 0.0}))
+
+
+def test_a_buffer_of_one_environment_counts_as_a_table(tmp_path, arrays):
+    buffers = {key: values[:, None] if values.ndim == 2 else values for key, values in arrays.items()}
+    columns = {key: values[:, None] if values.ndim == 1 else values for key, values in buffers.items()}
+    for source in (buffers, columns, write_hdf5(tmp_path / "log.hdf5", buffers)):
+        assert_same(sopr_fast.data.load(source), sopr_fast.data.load(arrays))
+    observations = buffers["observations"]
+    np.save(tmp_path / "log.npy", observations)
+    with h5py.File(tmp_path / "chunked.hdf5", "w") as file:
+        file.create_dataset("observations", data=observations, chunks=(5, 1, 3), compression="gzip")
+        file.create_dataset("rewards", data=arrays["rewards"])
+    for source in (observations, *(tmp_path / name for name in ("log.npy", "log.hdf5", "chunked.hdf5"))):
+        states = as_states(source)
+        assert states.shape == (14, 3)
+        np.testing.assert_array_equal(states.read(np.array([0, 3, 13])), arrays["observations"][[0, 3, 13]])
+
+
+def test_a_buffer_of_several_environments_is_refused(arrays):
+    observations = np.zeros((7, 2, 3), np.float32)
+    with pytest.raises(ValueError, match=r"\(rows, dim_s\), got \(7, 2, 3\); pass the rows of one environment at a"):
+        as_states(observations)
+    with pytest.raises(ValueError, match=r"'obs' must have shape .*; pass the rows of one environment at a time"):
+        sopr_fast.data.load(renamed(arrays, SHORT) | {"obs": observations.repeat(2, 0)})
+
+
+def test_dones_that_timeouts_explain_are_not_terminal(arrays):
+    done = {"dones": arrays["terminals"] | arrays["timeouts"]}
+    del arrays["terminals"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        log = sopr_fast.data.load(arrays | done)
+    assert_same(log, sopr_fast.data.load(arrays | {"terminals": done["dones"] & ~arrays["timeouts"]}))
+    del arrays["timeouts"]
+    with pytest.warns(UserWarning, match="dataset: 'dones' are taken as terminals; if a time limit cut episodes"):
+        log = sopr_fast.data.load(arrays | done)
+    np.testing.assert_array_equal(log.terminals, done["dones"])
+
+
+def unfilled(filled, rows=500):
+    states = np.zeros((rows, 3), np.float32)
+    states[:filled] = np.random.default_rng(0).normal(size=(filled, 3))
+    return states
+
+
+@pytest.mark.parametrize(("filled", "share"), [(10, 98), (240, 52)])
+def test_mostly_equal_states_warn(filled, share):
+    states = unfilled(filled)
+    with pytest.warns(UserWarning, match=f"{share}% of the states are the same row, as in a replay buffer") as caught:
+        Subsets.draw(states, 1, size=500, clusters=2)
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match=f"transitions: {share}% of the states are the same row"):
+        sopr_fast.data.Transitions.from_arrays(states, states, states[:, 0], states)
+
+
+def test_a_mostly_filled_buffer_does_not_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Subsets.draw(unfilled(260), 1, size=500, clusters=2)
+        Subsets.draw(unfilled(10), 1, size=20, clusters=1)
+
+
+@pytest.mark.parametrize(
+    ("states", "error", "message"),
+    [
+        (torch.zeros(4, 3, device="meta"), ValueError, "states: a tensor on the meta device holds no values"),
+        (torch.eye(4).to_sparse(), TypeError, "states: not a plain tensor"),
+        (torch.zeros(4, 3, dtype=torch.complex64), TypeError, "states must be numbers, got dtype complex64"),
+        (np.zeros((4, 3), complex), TypeError, "states must be numbers, got dtype complex128"),
+        ([[10**400]], TypeError, "states must be numbers: "),
+        ([[1.0], [1.0, 2.0]], TypeError, "states must be numbers: "),
+    ],
+)
+def test_states_without_float32_values_are_refused(states, error, message):
+    with pytest.raises(error, match=message):
+        as_states(states)
+
+
+@pytest.mark.parametrize("value", [torch.zeros(14, device="meta"), [10**400] * 14, np.zeros(14, complex)], ids=type)
+def test_rewards_without_float32_values_are_refused(arrays, value):
+    with pytest.raises((TypeError, ValueError), match="^dataset: 'rewards'"):
+        sopr_fast.data.load(arrays | {"rewards": value})
+
+
+@pytest.mark.parametrize("name", ["log.npz", "log.npy", "log.hdf5", "log.parquet"])
+def test_a_pipe_is_refused(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match=rf"{name}: not a regular file"):
+        as_states(tmp_path / name)
+    if name != "log.npy":
+        with pytest.raises(ValueError, match=rf"{name}: not a regular file"):
+            sopr_fast.data.load(tmp_path / name)
+
+
+def test_hdf5_values_in_other_files_are_not_read(tmp_path, arrays):
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(14 * 3 * 4))
+    write_hdf5(tmp_path / "other.hdf5", arrays)
+    path = tmp_path / "log.hdf5"
+
+    def external(file):
+        file.create_dataset("observations", (14, 3), np.float32, external=[(str(secret), 0, 14 * 3 * 4)])
+
+    def virtual(file):
+        layout = h5py.VirtualLayout((14, 3), np.float32)
+        layout[:] = h5py.VirtualSource(str(tmp_path / "other.hdf5"), "observations", (14, 3))
+        file.create_virtual_dataset("observations", layout)
+
+    def external_link(file):
+        file["observations"] = h5py.ExternalLink("other.hdf5", "observations")
+
+    def soft_link(file):
+        file["elsewhere"] = h5py.ExternalLink("other.hdf5", "/")
+        file["observations"] = h5py.SoftLink("/elsewhere/observations")
+
+    for refer, message in (
+        (external, "'observations' refers to other files"),
+        (virtual, "'observations' refers to other files"),
+        (external_link, "no array 'observations'"),
+        (soft_link, "no array 'observations'"),
+    ):
+        with h5py.File(path, "w") as file:
+            refer(file)
+            file["actions"], file["rewards"] = arrays["actions"], arrays["rewards"]
+        for read in (sopr_fast.data.load, as_states):
+            with pytest.raises(ValueError, match=rf"log\.hdf5: {message}"):
+                read(path)
+
+
+@pytest.mark.parametrize("name", ["log.npz", "log.hdf5", "log.parquet"])
+def test_wanted_arrays_larger_than_the_free_memory_are_not_read(tmp_path, arrays, name, monkeypatch):
+    path = tmp_path / name
+    unwanted = {"pixels": np.zeros((14, 100_000), np.uint8)}
+    if name == "log.npz":
+        np.savez_compressed(path, **arrays, **unwanted)
+    elif name == "log.hdf5":
+        write_hdf5(path, arrays | unwanted)
+    else:
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        frame_of(arrays, {}).assign(pixels=0).to_parquet(path)
+    monkeypatch.setattr(files, "_free_memory", lambda: 10_000)
+    assert_same(sopr_fast.data.load(path), sopr_fast.data.load(arrays))
+    monkeypatch.setattr(files, "_free_memory", lambda: 100)
+    with pytest.raises(MemoryError, match=rf"{re.escape(name)}: [\d,]+ bytes when read, larger than the free memory"):
+        sopr_fast.data.load(path)
+
+
+def test_free_memory_respects_the_limit_of_the_control_group(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(files, "_CGROUP_LIMIT", tmp_path / "memory.max")
+    assert files._free_memory() == float("inf")
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    4 kB\n")
+    assert files._free_memory() == 4096
+    for text, free in (("max\n", 4096), ("1000\n", 1000), ("9000\n", 4096)):
+        (tmp_path / "memory.max").write_text(text)
+        assert files._free_memory() == free

@@ -1,0 +1,139 @@
+"""Arrays of parquet files and data frames, one column or one per dimension."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .files import check_memory, reading
+
+_NUMBERED = re.compile(r"(.+?)[._]?\[?(\d+)\]?")  # obs_0, obs.0, obs[0]
+
+
+def read_parquet(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
+    """Read arrays from the columns of a file.
+
+    A column of lists is one array, and so are the columns `obs_0`, `obs_1`, …, also written `obs.0` or `obs[0]`.
+
+    Args:
+        path: File.
+        wanted: Names of the arrays to read; the others give empty arrays.
+
+    Returns:
+        Arrays by name.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        MemoryError: The wanted columns are larger than the free memory.
+        TypeError: A column does not hold numbers.
+        ValueError: The file is damaged, values are missing, or lists differ in length.
+    """
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError(f"{path}: reading it needs pyarrow: pip install 'sopr_fast[parquet]'") from error
+    with reading(path, "a parquet file"):
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            groups = _group_numbered(names, wanted)
+            numbered = {name for group in groups.values() for name in group}
+            needed = [name for name in names if name in wanted or name in numbered]
+            check_memory(path, _decoded_size(file.metadata, needed))
+            table = file.read(needed)
+            chunks = {name: table.column(name).combine_chunks() for name in needed}
+        columns = {name: _column(path, name, column) for name, column in chunks.items()}
+        return _stack_numbered(names, columns, groups)
+
+
+def is_frame(source: Any) -> bool:
+    """Whether `source` is a data frame, of pandas or alike."""
+    return all(hasattr(source, part) for part in ("columns", "to_numpy", "__getitem__"))
+
+
+def read_frame(frame: Any, wanted: Collection[str], where: str) -> dict[str, np.ndarray]:
+    """Return arrays from the columns of a data frame, which are named as in `read_parquet`.
+
+    Args:
+        frame: Data frame of pandas or alike.
+        wanted: Names of the arrays to return; the others give empty arrays.
+        where: Beginning of error messages.
+
+    Raises:
+        ValueError: Numbered columns are not numbers, or lists of a column differ in length.
+    """
+    columns = {str(name): name for name in frame.columns}
+    groups = _group_numbered(columns, wanted)
+    numbered = {name for group in groups.values() for name in group}
+    arrays = {}
+    for name, key in columns.items():
+        if name in wanted or name in numbered:
+            values = frame[key].to_numpy()
+            with reading(f"{where}: {name!r}", "numbers or lists of equal length"):
+                arrays[name] = np.stack(list(values)) if values.dtype == object and len(values) else values
+    return _stack_numbered(columns, arrays, groups)
+
+
+def _group_numbered(names: Iterable[str], wanted: Collection[str]) -> dict[str, list[str]]:
+    """Return wanted name → its numbered columns in ascending order, where no column has the name itself."""
+    groups: dict[str, dict[int, str]] = {}
+    for name in names:
+        match = _NUMBERED.fullmatch(name)
+        if match and match[1] in wanted and match[1] not in names:
+            groups.setdefault(match[1], {})[int(match[2])] = name
+    return {key: [group[i] for i in sorted(group)] for key, group in groups.items()}
+
+
+def _stack_numbered(
+    names: Iterable[str], columns: dict[str, np.ndarray], groups: dict[str, list[str]]
+) -> dict[str, np.ndarray]:
+    numbered = {name for group in groups.values() for name in group}
+    arrays = {name: columns.get(name, np.empty(0)) for name in names if name not in numbered}
+    return arrays | {key: np.stack([columns[name] for name in group], 1) for key, group in groups.items()}
+
+
+def _decoded_size(metadata: Any, names: list[str]) -> int:
+    """Return a lower bound on the decoded bytes of columns: one byte per value."""
+    size = 0
+    for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
+        for column in (group.column(i) for i in range(group.num_columns)):
+            if column.path_in_schema.partition(".")[0] in names or column.path_in_schema in names:
+                size += column.num_values
+    return size
+
+
+def _column(path: Path, name: str, column: Any) -> np.ndarray:
+    import pyarrow.types as types
+
+    rows, width = len(column), None
+    if types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
+        _check_nulls(path, name, column)
+        width = _list_length(path, name, column)
+        column = column.flatten()
+    _check_nulls(path, name, column)
+    if not (types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type)):
+        raise TypeError(f"{path}: {name!r} must be numbers or lists of numbers, got {column.type}")
+    values = column.to_numpy(zero_copy_only=False)
+    return values if width is None else values.reshape(rows, width)
+
+
+def _list_length(path: Path, name: str, lists: Any) -> int:
+    import pyarrow.compute
+
+    lengths = pyarrow.compute.list_value_length(lists).to_numpy()
+    differs = lengths != lengths[:1]
+    if differs.any():
+        row = int(np.argmax(differs))
+        raise ValueError(
+            f"{path}: {name!r} has lists of different lengths, {lengths[0]} at row 0 and {lengths[row]} at row {row}"
+        )
+    return int(lengths[0]) if len(lengths) else 0
+
+
+def _check_nulls(path: Path, name: str, column: Any) -> None:
+    if column.null_count:
+        row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+        raise ValueError(f"{path}: {name!r} has no value at row {row}")
