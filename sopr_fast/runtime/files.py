@@ -1,40 +1,72 @@
-"""Files are written whole or not at all; tensors go into safetensors files of a kind, with a description."""
+"""Files written whole or not at all, and safetensors files of tensors with a description and a content hash."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import json
 import os
-import tempfile
+import re
+import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 _KEY = "sopr_fast"
+_HASH = '{"sha256": "'  # beginning of the description, which 64 hexadecimal digits follow
+_DIGITS = 64
+_HASH_IN_HEADER = f'"{_KEY}":"'.encode() + json.dumps(_HASH)[1:-1].encode()
 
 
 def check_place(path: str | os.PathLike | None) -> None:
-    """Raises where no file can be written to `path`, if one is given, as trying tells.
+    """Raise if no file can be written to `path`, by trying; None is accepted.
 
     Raises:
-        FileNotFoundError: its folder does not exist.
-        IsADirectoryError: it is a folder.
-        OSError: it is no regular file, or of the kind that writing into its folder raises.
+        FileNotFoundError: The folder does not exist.
+        IsADirectoryError: `path` is a folder.
+        OSError: `path` is not a regular file, or writing into its folder failed.
     """
     if path is not None:
-        _temporary_beside(_followed(path)).unlink()
+        with _temporary_file(_resolve(path)):
+            pass
 
 
-def _followed(path: str | os.PathLike) -> Path:
-    """The file that a link, if it is one, leads to."""
+def _resolve(path: str | os.PathLike) -> Path:
+    """Return the target of a link, or `path` itself."""
     return Path(os.path.realpath(path) if os.path.islink(path) else path)
 
 
-def _temporary_beside(path: Path) -> Path:
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
+    """Yield a temporary file beside `path` that replaces it when the block ends, and is removed if the block raises.
+
+    The target of a link is replaced, not the link. Temporary files that killed processes left there are removed.
+
+    Raises:
+        OSError: See `check_place`; errors of the temporary file name `path`.
+    """
+    path = _resolve(path)
+    with _temporary_file(path) as temporary:
+        try:
+            yield temporary
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            if str(error.filename) == str(temporary):
+                raise _unwritable(path, error) from error
+            raise
+
+
+@contextlib.contextmanager
+def _temporary_file(path: Path) -> Iterator[Path]:
+    """Yield a new empty file beside `path`, locked while the block runs, so that other writers leave it alone."""
     if path.is_dir():
         raise IsADirectoryError(f"cannot write {path}: it is a folder")
     if path.exists() and not path.is_file():
@@ -42,110 +74,156 @@ def _temporary_beside(path: Path) -> Path:
     if not path.parent.exists():
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+        _remove_abandoned(path)
+        temporary, lock = _create_locked(path)
     except OSError as error:
         raise _unwritable(path, error) from error
-    os.close(handle)
-    return Path(name)
+    try:
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _create_locked(path: Path) -> tuple[Path, int]:
+    """Return a new file beside `path` and a descriptor of it that holds its lock."""
+    while True:
+        temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp{path.suffix}"
+        lock = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        with contextlib.suppress(OSError):  # a file system without locks, where none are removed either
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock).st_nlink:
+            return temporary, lock
+        os.close(lock)  # another writer removed it before it was locked
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove temporary files beside `path` that no living writer has locked."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp{re.escape(path.suffix)}")
+    with os.scandir(path.parent) as entries:
+        files = [entry.path for entry in entries if name.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)]
+    for file in files:
+        with contextlib.suppress(OSError):  # removed meanwhile, locked by its writer, or another user's
+            lock = os.open(file, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(file)
+            finally:
+                os.close(lock)
 
 
 def _unwritable(path: Path, error: OSError) -> OSError:
     return type(error)(f"cannot write {path}: {error.strerror or error}")
 
 
-def check_checkpoint(path: str | os.PathLike | None, kind: str) -> dict[str, Any] | None:
-    """The description of the checkpoint at `path`, if there is one; raises where a run can neither begin nor go on.
+def save_tensors(path: str | os.PathLike, tensors: dict[str, Tensor], kind: str, description: dict[str, Any]) -> None:
+    """Write a safetensors file whose header holds a description and a SHA-256 hash of the whole file.
+
+    Equal contents give equal bytes.
+
+    Args:
+        path: File to write or replace.
+        tensors: Tensors by name, on any device.
+        kind: Kind of file, which `load_tensors` must be asked for.
+        description: Values that JSON can hold.
 
     Raises:
-        OSError: see `check_place`.
-        ValueError: the file there is truncated or of another kind.
+        OSError: See `check_place`.
+    """
+    text = json.dumps({"kind": kind, **description}, sort_keys=True)
+    text = f'{_HASH}{"0" * _DIGITS}", {text.removeprefix("{")}'
+    # One metadata key, since safetensors writes several in arbitrary order.
+    data = bytearray(save({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, {_KEY: text}))
+    start = data.index(_HASH_IN_HEADER) + len(_HASH_IN_HEADER)
+    data[start : start + _DIGITS] = _digest(data, start)
+    with atomic_path(path) as temporary:
+        try:
+            temporary.write_bytes(data)
+        except OSError as error:
+            raise _unwritable(Path(path), error) from error
+
+
+def load_tensors(path: str | os.PathLike, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `save_tensors` wrote; the tensors own their memory, and the file is read once.
+
+    Args:
+        path: File.
+        kind: Kind of file that it must be.
+
+    Returns:
+        Tensors by name, and the description.
+
+    Raises:
+        FileNotFoundError: No such file.
+        IsADirectoryError: `path` is a folder.
+        MemoryError: The file is larger than the free memory.
+        ValueError: Not a regular file, cut short, damaged, of another kind, or written by an older version.
+    """
+    data = _read_once(path)
+    header = data[8 : 8 + int.from_bytes(data[:8], "little")]
+    has_hash = _HASH_IN_HEADER in header
+    start = 8 + header.find(_HASH_IN_HEADER) + len(_HASH_IN_HEADER)
+    if has_hash and data[start : start + _DIGITS] != _digest(data, start):
+        raise ValueError(f"{path} is damaged: content hash differs")
+    try:
+        tensors = load(data)
+    except (AssertionError, KeyError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+    try:
+        description = json.loads(json.loads(header)["__metadata__"][_KEY])
+        is_kind = description.pop("kind") == kind
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        is_kind = False
+    if not is_kind:
+        raise ValueError(f"{path} is not a {kind} of sopr_fast")
+    if not has_hash:
+        raise ValueError(f"{path} has no content hash: an older version of sopr_fast wrote it; write it again")
+    del description["sha256"]
+    return tensors, description
+
+
+def check_checkpoint(path: str | os.PathLike | None, kind: str) -> dict[str, Any] | None:
+    """Return the description of the checkpoint at `path`, None without one, or raise if a run could not use the file.
+
+    Raises:
+        OSError: See `check_place`.
+        ValueError: See `load_tensors`.
     """
     check_place(path)
     if path is None or not Path(path).exists():
         return None
-    with _opened(path, kind) as (_, description):
-        return description
-
-
-@contextlib.contextmanager
-def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
-    """A temporary name in the same folder that becomes `path` when the block ends well, and vanishes otherwise.
-
-    Of a link, what it leads to is replaced.
-
-    Raises:
-        OSError: see `check_place`; of the temporary file's own faults, with the name asked for.
-    """
-    path = _followed(path)
-    temporary = _temporary_beside(path)
-    try:
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        if str(error.filename) == str(temporary):
-            raise _unwritable(path, error) from error
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def save_tensors(path: str | os.PathLike, tensors: dict[str, Tensor], kind: str, description: dict[str, Any]) -> None:
-    """A safetensors file of a kind, with a description that JSON can hold; equal contents are equal bytes.
-
-    Raises:
-        OSError: see `check_place`.
-    """
-    # In one key, since safetensors writes several in any order.
-    metadata = {_KEY: json.dumps({"kind": kind, **description}, sort_keys=True)}
-    with atomic_path(path) as temporary:
-        try:
-            save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, temporary, metadata)
-        except SafetensorError as error:
-            raise OSError(f"cannot write {path}: {error}") from error
-
-
-def load_tensors(path: str | os.PathLike, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the description that `save_tensors` wrote.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        IsADirectoryError: it is a folder.
-        ValueError: the file is truncated or of another kind.
-    """
-    with _opened(path, kind) as (file, description):
-        return {name: file.get_tensor(name) for name in file.keys()}, description  # noqa: SIM118
-
-
-@contextlib.contextmanager
-def _opened(path: str | os.PathLike, kind: str) -> Iterator[tuple[safe_open, dict[str, Any]]]:
-    if Path(path).is_dir():
-        raise IsADirectoryError(f"cannot read {path}: it is a folder")
-    try:
-        with safe_open(path, "pt") as file:
-            description = _description(file)
-            if description.get("kind") != kind:
-                raise ValueError(f"{path} is not a {kind} of sopr_fast")
-            yield file, description
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
-
-
-def _description(file: safe_open) -> dict[str, Any]:
-    try:
-        description = json.loads((file.metadata() or {}).get(_KEY, "{}"))
-    except json.JSONDecodeError:
-        return {}
-    return description if isinstance(description, dict) else {}
+    return load_tensors(path, kind)[1]
 
 
 def by_prefix(tensors: dict[str, Tensor], *prefixes: str) -> list[dict[str, Tensor]]:
-    """For each prefix, the tensors named "prefix.name", by name."""
+    """Return, for each prefix, the tensors named "prefix.name" by their name."""
     return [
         {name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")}
         for prefix in prefixes
     ]
+
+
+def _read_once(path: str | os.PathLike) -> bytes:
+    """Return the bytes of a file that may be a safetensors file: regular, and holding the header it announces."""
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"cannot read {path}: it is a folder")
+    # A pipe would otherwise wait for a writer.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{path} is not a regular file")
+        header_size = file.read(8)
+        if len(header_size) < 8 or int.from_bytes(header_size, "little") > status.st_size - 8:
+            raise ValueError(f"{path} is not a whole safetensors file: it is cut short, or of another format")
+        file.seek(0)
+        try:
+            return file.read()
+        except MemoryError as error:
+            raise MemoryError(f"{path} is larger than the free memory: {status.st_size:,} bytes") from error
+
+
+def _digest(data: bytes | bytearray, start: int) -> bytes:
+    """Return the hexadecimal SHA-256 of the data without the digits of the hash itself, which begin at `start`."""
+    digest = hashlib.sha256(memoryview(data)[:start])
+    digest.update(memoryview(data)[start + _DIGITS :])
+    return digest.hexdigest().encode()
