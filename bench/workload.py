@@ -38,7 +38,7 @@ def read_set(folder: Path | None) -> tuple[dict[str, Policy], np.ndarray, np.nda
     """Policies, returns (50,) and states of the embedded example, or of a folder as `bench.paper` makes."""
     if folder is None:
         return example.policies(), example.returns(), example.states()
-    policies = {policy.name: policy for policy in load(folder / "policies.npz")}
+    policies = load(folder / "policies.npz")
     return policies, read_return_means(folder / "returns.csv"), np.asarray(load_states(log_of(folder)))
 
 

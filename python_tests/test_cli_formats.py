@@ -138,7 +138,7 @@ def test_ranks_a_folder_of_many_kinds(folder, capsys, libraries):
         write(new / f"{name}{suffix}", gain)
 
     states = torch.from_numpy(observations())
-    for policy in load(new, squash="tanh"):  # every file says the same function in its own way
+    for policy in load(new, squash="tanh").values():  # every file says the same function in its own way
         expected = np.tanh(observations() @ (gains[policy.name] * WEIGHT).T)
         np.testing.assert_allclose(policy.act(states, torch.arange(ROWS)), expected, atol=1e-5)
 

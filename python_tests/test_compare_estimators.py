@@ -66,8 +66,8 @@ def test_the_papers_test_sets(folder, run):
     assert [(run["run"], run["method"]) for run in runs] == [
         (i, method) for i in (0, 1) for method in ("NearestPolicy", "ImportanceWeighting", "FQE")
     ]
-    online = dict(enumerate(load(folder / "policies.npz")))
-    offline = {str(i): policy for i, policy in enumerate(load(folder / "test_set_1/medium/policies.npz"))}
+    online = dict(enumerate(load(folder / "policies.npz").values()))
+    offline = {str(i): policy for i, policy in enumerate(load(folder / "test_set_1/medium/policies.npz").values())}
     train, second = ({str(i): online[i] for i in SPLIT[part]} for part in ("train", "test_set_2"))
     known = NearestPolicy(train, RETURNS[SPLIT["train"]])
     states = folder / "logs/medium.hdf5"

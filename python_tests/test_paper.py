@@ -107,7 +107,7 @@ def test_actor_agrees_with_the_package_reading_its_file(tmp_path):
     save_stack(tmp_path / "a.npz", stack)
     states, noise = np.random.default_rng(1).standard_normal((2, 40, 11)).astype(np.float32)
     read, policies = read_stack(tmp_path / "a.npz"), load(tmp_path / "a.npz", stochastic=True)
-    for mine, layers, theirs in zip(read, stack, policies, strict=True):
+    for mine, layers, theirs in zip(read, stack, policies.values(), strict=True):
         for key, values in layers.items():
             np.testing.assert_array_equal(mine[key], values)
         output = theirs.output(torch.from_numpy(states))
@@ -435,7 +435,7 @@ def check_products(folder):
     """Check every product with the readers of the package."""
     split = json.loads((folder / "split.json").read_text())
     assert sorted(split["train"] + split["validation"] + split["test_set_2"]) == list(range(15))
-    online = load(folder / "policies.npz", stochastic=True)
+    online = list(load(folder / "policies.npz", stochastic=True).values())
     for name in ("expert", "medium", "medium-replay", "full-replay"):
         log = sopr_fast.data.load(folder / "logs" / f"{name}.hdf5")
         assert len(log) == 400 and not (log.terminals & log.timeouts).any()

@@ -50,13 +50,13 @@ RETURNS = {
     "deviation's shape": (lambda s: Gaussian(good(s), s[:, :2]), "of shape (13, 2), expected (13, 3)"),
     "no mean": (
         lambda s: dist.TransformedDistribution(dist.Normal(torch.tensor(good(s)), 1.0), dist.TanhTransform()),
-        "'x' returned a TransformedDistribution, whose mean is not known",
+        "'x' returned a TransformedDistribution, whose mean is unknown",
     ),
     "joint": (
         lambda s: dist.Independent(dist.Normal(torch.tensor(good(s)), 1.0), 2),
-        "'x' returned one Independent of all states together, of event shape (13, 3)",
+        "'x' returned one Independent over all states together, of event shape (13, 3)",
     ),
-    "improbable": (lambda s: Probabilities(np.abs(s)), "values at state row 1 that are no probabilities"),
+    "improbable": (lambda s: Probabilities(np.abs(s)), "values at state row 1 that are not probabilities"),
     "discrete": (lambda s: Probabilities(s * 0 + 0.2), "'x' has discrete actions, policy 'good' con"),
     "integers": (lambda s: np.ones(len(s), int), "integer actions; set action_count"),
     "integer matrix": (lambda s: np.ones((len(s), 3), int), "integers of shape (13, 3), expected (13,)"),
@@ -195,7 +195,7 @@ def test_arrays_that_are_not_indexed_like_the_states():
     with pytest.raises(ValueError, match="'x' is a tensor of layout torch.sparse_coo, expected torch.strided"):
         as_policies({"x": torch.zeros(60, 3).to_sparse()})
     (policy,) = as_policies({"x": np.zeros((60, 3))})
-    with pytest.raises(ValueError, match="'x' is an array of actions: source"):
+    with pytest.raises(ValueError, match="'x' is an array of actions: pass source"):
         policy.act(STATES)
     with pytest.raises(ValueError, match="'x' has actions for 60 states, not for row 79"):
         policy.act(STATES, SOURCE)

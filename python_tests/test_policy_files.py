@@ -56,7 +56,7 @@ def test_stack_of_actors(tmp_path, states):
 def test_single_actor_with_options(tmp_path, states):
     arrays = make_layers()
     np.savez(tmp_path / "ppo.npz", activation="tanh", squash="none", **arrays)
-    (policy,) = load(tmp_path / "ppo.npz")
+    (policy,) = load(tmp_path / "ppo.npz").values()
     assert (policy.name, policy.state_dim, policy.action_dim) == ("ppo", DS, DA)
     expected = oracle(arrays, states, activation=np.tanh)
     torch.testing.assert_close(policy.act(states).double(), expected, atol=1e-5, rtol=1e-5)
@@ -66,19 +66,19 @@ def test_single_actor_with_options(tmp_path, states):
 def test_options_say_what_the_file_does_not(tmp_path, states):
     arrays = make_layers()
     np.savez(tmp_path / "ppo.npz", **arrays)
-    (policy,) = load(tmp_path / "ppo.npz", activation="tanh", squash="none")
+    (policy,) = load(tmp_path / "ppo.npz", activation="tanh", squash="none").values()
     expected = oracle(arrays, states, activation=np.tanh)
     torch.testing.assert_close(policy.act(states).double(), expected, atol=1e-5, rtol=1e-5)
 
     np.savez(tmp_path / "ppo.npz", activation="tanh", squash="none", **arrays)
-    (policy,) = load(tmp_path / "ppo.npz", activation="relu", squash="tanh")  # meant for others of a folder
+    (policy,) = load(tmp_path / "ppo.npz", activation="relu", squash="tanh").values()  # meant for others of a folder
     torch.testing.assert_close(policy.act(states).double(), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_linear_actor(tmp_path, states):
     weight, bias = np.ones((DA, DS)), np.zeros(DA)
     np.savez(tmp_path / "linear.npz", **{"mean.weight": weight, "mean.bias": bias})
-    (policy,) = load(tmp_path / "linear.npz")
+    (policy,) = load(tmp_path / "linear.npz").values()
     torch.testing.assert_close(policy.act(states), states.sum(1, keepdim=True).expand(-1, DA).tanh())
 
 
@@ -86,11 +86,14 @@ def test_linear_actor(tmp_path, states):
 def test_stochastic_actor(tmp_path, states, generator, squash):
     arrays = make_layers()
     np.savez(tmp_path / "sac.npz", squash=squash, **arrays)
-    (policy,) = load(tmp_path / "sac.npz", stochastic=True)
+    (policy,) = load(tmp_path / "sac.npz", stochastic=True).values()
     mean = oracle(arrays, states)
     std = oracle(arrays, states, head="log_std").clamp(-20, 2).exp()
     shown = mean.tanh() if squash == "tanh" else mean
-    torch.testing.assert_close(policy.columns(states).double(), torch.cat([shown, std], 1), atol=1e-4, rtol=1e-4)
+    output = policy.output(states)
+    torch.testing.assert_close(
+        torch.cat([output.mean, output.std], 1).double(), torch.cat([shown, std], 1), atol=1e-4, rtol=1e-4
+    )
 
     actions = policy.sample(states, generator)
     normal = dist.Normal(mean, std)
@@ -111,9 +114,9 @@ def test_folder(tmp_path):
     np.savez(tmp_path / "b.npz", **make_layers())
     np.save(tmp_path / "a.npy", np.zeros((7, DA)))
     (tmp_path / "notes.txt").write_text("no policy")
-    assert [p.name for p in load(tmp_path)] == ["a", "b"]
+    assert list(load(tmp_path)) == ["a", "b"]
     (tmp_path / "b.npz").rename(tmp_path / "b.NPZ")
-    assert [p.name for p in load(tmp_path)] == ["a", "b"]
+    assert list(load(tmp_path)) == ["a", "b"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"no policies \(\.npz, \.npy, .*\) in this folder"):
         load(tmp_path / "empty")
@@ -128,12 +131,12 @@ def broken(**changes):
 BROKEN = {
     "missing layer": (broken(**{"mean.weight": None}), "no array 'mean.weight', found"),
     "missing bias": (broken(**{"hidden_1.bias": None}), "no array 'hidden_1.bias'"),
-    "widths": (broken(**{"hidden_1.weight": np.zeros((HIDDEN, 4))}), "reads 4 columns, the layer before has"),
-    "bias": (broken(**{"mean.bias": np.zeros(2)}), "mean.weight (3, 8) and mean.bias (2,) are no layer"),
+    "widths": (broken(**{"hidden_1.weight": np.zeros((HIDDEN, 4))}), "reads 4 values, the layer before gives"),
+    "bias": (broken(**{"mean.bias": np.zeros(2)}), "mean.weight (3, 8) and mean.bias (2,) are not a layer"),
     "nan": (broken(**{"mean.bias": np.full(DA, np.nan)}), "mean.bias must be finite floats"),
     "integers": (broken(**{"mean.bias": np.zeros(DA, int)}), "must be finite floats, got dtype int64"),
     "activation": (broken(activation="sine"), "activation 'sine'"),
-    "not all stacked": (broken(**{"mean.weight": np.zeros((2, DA, HIDDEN))}), "are no layer"),
+    "not all stacked": (broken(**{"mean.weight": np.zeros((2, DA, HIDDEN))}), "are not a layer"),
     "pickled": (broken(**{"mean.bias": np.array([None] * DA)}), "file of plain arrays"),
 }  # fmt: skip
 
@@ -177,5 +180,5 @@ def test_actor_checks(tmp_path):
         Actor("x", layers, stochastic=True)
     with pytest.raises(ValueError, match="'x': activation 'sine'"):
         Actor("x", layers, activation="sine")
-    with pytest.raises(ValueError, match="policy 'x' reads 5 state columns, got 4"):
+    with pytest.raises(ValueError, match="policy 'x' reads states of width 5, got 4"):
         Actor("x", layers).act(torch.zeros(2, 4))

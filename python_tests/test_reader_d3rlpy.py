@@ -71,7 +71,7 @@ def states(generator):
 def test_acts_as_the_library_does(tmp_path, states, kind):
     algorithm = make(kind, CONTINUOUS[kind])
     algorithm.save(str(tmp_path / "policy.d3"))
-    (policy,) = load(tmp_path / "policy.d3")
+    (policy,) = load(tmp_path / "policy.d3").values()
     assert type(policy) is Actor
     expected = torch.from_numpy(algorithm.predict(states.numpy()))
     torch.testing.assert_close(policy.act(states), expected.float(), atol=1e-5, rtol=1e-5)
@@ -81,7 +81,7 @@ def test_acts_as_the_library_does(tmp_path, states, kind):
 def test_discrete_actions(tmp_path, states, kind):
     algorithm = make(kind, DISCRETE[kind], width=4)
     algorithm.save(str(tmp_path / "policy.d3"))
-    (policy,) = load(tmp_path / "policy.d3")
+    (policy,) = load(tmp_path / "policy.d3").values()
     expected = algorithm.predict(states.numpy())
     assert len(set(expected)) > 1
     assert (policy.act(states).argmax(1).numpy() == expected).all()
@@ -96,7 +96,7 @@ def test_checkpoint_beside_its_settings(tmp_path, states):
     settings = json.loads(np.load(tmp_path / "whole.d3", allow_pickle=True)["config"])
     (tmp_path / "whole.d3").unlink()
     (tmp_path / "params.json").write_text(json.dumps(settings))
-    (policy,) = load(tmp_path)
+    (policy,) = load(tmp_path).values()
     expected = torch.from_numpy(algorithm.predict(states.numpy())).float()
     torch.testing.assert_close(policy.act(states), expected, atol=1e-5, rtol=1e-5)
 
@@ -104,17 +104,17 @@ def test_checkpoint_beside_its_settings(tmp_path, states):
 def test_stochastic(tmp_path, states):
     make("CQL", CONTINUOUS["CQL"]).save(str(tmp_path / "cql.d3"))
     algorithm = d3rlpy.load_learnable(str(tmp_path / "cql.d3"))
-    (policy,) = load(tmp_path / "cql.d3", stochastic=True)
-    mean, std = policy.columns(states).split(DA, 1)
+    (policy,) = load(tmp_path / "cql.d3", stochastic=True).values()
+    output = policy.output(states)
     with torch.no_grad():
         theirs = algorithm.impl.policy(states)
-    torch.testing.assert_close(mean, theirs.squashed_mu, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(std, theirs.logstd.exp(), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(output.mean, theirs.squashed_mu, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output.std, theirs.logstd.exp(), atol=1e-5, rtol=1e-4)
 
 
 OTHERS = {
-    "BEAR": ({}, "predict of bear is more than one network"),
-    "CRR": ({}, "predict of crr is more than one network"),
+    "BEAR": ({}, "predict of bear uses more than one network"),
+    "CRR": ({}, "predict of crr uses more than one network"),
     "TD3": ({"actor_encoder_factory": VectorEncoderFactory([8], use_layer_norm=True)}, "vector with use_layer_norm"),
 }
 
@@ -145,7 +145,7 @@ def test_its_own_exports(tmp_path, states):
     algorithm = make("TD3", CONTINUOUS["TD3"])
     expected = torch.from_numpy(algorithm.predict(states.numpy())).float()
     algorithm.save_policy(str(tmp_path / "policy.pt"))
-    (policy,) = load(tmp_path / "policy.pt", trust=True)
+    (policy,) = load(tmp_path / "policy.pt", trust=True).values()
     torch.testing.assert_close(policy.act(states), expected, atol=1e-5, rtol=1e-5)
 
 

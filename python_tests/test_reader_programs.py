@@ -65,7 +65,7 @@ def export_onnx(module, path, rows=7, free=True, **options):
 def test_onnx(tmp_path, module, states, rows, free):
     needs_onnx()
     export_onnx(module, tmp_path / "net.onnx", rows, free)
-    (policy,) = load(tmp_path / "net.onnx")
+    (policy,) = load(tmp_path / "net.onnx").values()
     acts_alike(policy, module, states)
 
 
@@ -73,7 +73,7 @@ def test_onnx_picks_the_output_named_action(tmp_path, module, states):
     needs_onnx()
     pair = Then(module, lambda states, actions: (states.sum(1), actions))
     export_onnx(pair, tmp_path / "net.onnx", output_names=["value", "action"])
-    (policy,) = load(tmp_path / "net.onnx")
+    (policy,) = load(tmp_path / "net.onnx").values()
     acts_alike(policy, module, states)
 
 
@@ -104,7 +104,7 @@ def test_torchscript(tmp_path, module, states):
     torch.jit.script(module).save(path)
     with pytest.raises(ValueError, match=r"net\.pt: a TorchScript program is code, and so can .* trust=True"):
         load(path)
-    (policy,) = load(path, trust=True)
+    (policy,) = load(path, trust=True).values()
     acts_alike(policy, module, states)
     with pytest.raises(RefusedError, match="a TorchScript program"):
         read_weights_in(path.read_bytes())  # as the weights in another file
@@ -118,7 +118,7 @@ def test_exported_program(tmp_path, module, states, rows):
     torch.export.save(torch.export.export(module, (torch.zeros(8, DS),), dynamic_shapes=shapes), path)
     with pytest.raises(ValueError, match=r"net\.pt2: an exported torch program is code, .* trust=True"):
         load(path)
-    (policy,) = load(path, trust=True)
+    (policy,) = load(path, trust=True).values()
     for count in (1, 64, 65, len(states)):
         acts_alike(policy, module, states[:count])
 
@@ -128,7 +128,7 @@ def test_exported_program_of_several_outputs_acts_by_the_first(tmp_path, module,
     path = tmp_path / "net.pt2"
     pair = Then(module, lambda states, actions: (actions, states.sum(1)))
     torch.export.save(torch.export.export(pair, (torch.zeros(8, DS),)), path)
-    (policy,) = load(path, trust=True)
+    (policy,) = load(path, trust=True).values()
     acts_alike(policy, module, states)
 
 
@@ -137,14 +137,14 @@ def test_pickled_module(tmp_path, module, states):
     torch.save(module, path)
     with pytest.raises(ValueError, match=r"names torch\.nn\.modules\.\S+; only arrays, .*; trust=True"):
         load(path)
-    (policy,) = load(path, trust=True)
+    (policy,) = load(path, trust=True).values()
     acts_alike(policy, module, states)
     torch.save(module.to(torch.float64), path)
-    (policy,) = load(path, trust=True)
+    (policy,) = load(path, trust=True).values()
     np.testing.assert_allclose(policy.act(states), module(states.double()).detach(), atol=1e-6)
 
 
 def test_pickled_objects_that_are_no_policy(tmp_path):
     torch.save({"net": nn.Linear(2, 2)}, tmp_path / "net.pt")
-    with pytest.raises(ValueError, match=r"it holds a dict, which is no policy"):
+    with pytest.raises(ValueError, match=r"it holds a dict, which is not a policy"):
         load(tmp_path / "net.pt", trust=True)

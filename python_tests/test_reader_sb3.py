@@ -144,19 +144,19 @@ def states(generator):
 def test_acts_as_the_library_does(tmp_path, states, algorithm, options):
     model = make(algorithm, **options)
     model.save(tmp_path / "model.zip")
-    (policy,) = load(tmp_path / "model.zip")
+    (policy,) = load(tmp_path / "model.zip").values()
     assert type(policy) is Actor and policy.name == "model"
     torch.testing.assert_close(policy.act(states), predicted(model, states), atol=1e-5, rtol=1e-5)
-    (opened,) = load(tmp_path / "model.zip", trust=True)
+    (opened,) = load(tmp_path / "model.zip", trust=True).values()
     assert type(opened) is Actor  # no library where our own reader will do
 
 
 def test_discrete_probabilities(tmp_path, states):
     model = make(sb3.PPO, discrete=True)
     model.save(tmp_path / "model.zip")
-    (policy,) = load(tmp_path / "model.zip")
+    (policy,) = load(tmp_path / "model.zip").values()
     expected = model.policy.get_distribution(states).distribution.probs
-    torch.testing.assert_close(policy.columns(states), expected.detach(), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(policy.output(states).mean, expected.detach(), atol=1e-5, rtol=1e-4)
 
 
 def test_standardised_by_the_statistics_beside_it(tmp_path, states):
@@ -176,7 +176,7 @@ def test_standardised_by_the_statistics_beside_it(tmp_path, states):
         (folder / model_name).mkdir(parents=True)
         model.save(folder / f"{model_name}.zip")
         env.save(str(folder / f"{statistics}.pkl"))
-        (policy,) = load(folder)
+        (policy,) = load(folder).values()
         seen = torch.from_numpy(env.normalize_obs(states.numpy()).astype(np.float32))
         assert (seen.abs() == 1.5).any()
         torch.testing.assert_close(policy.act(states), predicted(model, seen), atol=1e-5, rtol=1e-5)
@@ -188,7 +188,9 @@ def test_statistics_of_a_class_of_ones_own_only_with_trust(tmp_path, states, alg
     model = make(algorithm, **options)
     model.save(tmp_path / "model.zip")
     env.save(str(tmp_path / "vecnormalize.pkl"))
-    with pytest.raises(ValueError, match=r"vecnormalize\.pkl beside it: its pickle names \S*Halved; .*; trust=True"):
+    with pytest.raises(
+        ValueError, match=r"statistics in vecnormalize\.pkl: its pickle names \S*Halved; .*; trust=True"
+    ):
         load(tmp_path)
     (policy,) = as_policies(load(tmp_path, trust=True), action_count=4 if "discrete" in options else None)
     seen = torch.from_numpy(env.normalize_obs(states.numpy()))
@@ -211,13 +213,13 @@ def test_folder_that_callbacks_wrote(tmp_path):
     model.learn(20, callback=[CheckpointCallback(10, str(tmp_path), **every), evaluation])
     model.save_replay_buffer(tmp_path / "replay_buffer.pkl")
     assert len(list(tmp_path.iterdir())) == 2 * 3 + 2 + 1
-    assert [policy.name for policy in load(tmp_path)] == ["best_model", "rl_model_10_steps", "rl_model_20_steps"]
+    assert list(load(tmp_path)) == ["best_model", "rl_model_10_steps", "rl_model_20_steps"]
 
 
 def test_statistics_that_do_not_fit(tmp_path):
     make(sb3.PPO).save(tmp_path / "model.zip")
     (tmp_path / "vecnormalize.pkl").write_bytes(b"\x80\x04cos\nsystem\n.")
-    with pytest.raises(ValueError, match=r"model\.zip: vecnormalize\.pkl beside it: its pickle names os\.system"):
+    with pytest.raises(ValueError, match=r"model\.zip: statistics in vecnormalize\.pkl: its pickle names os\.system"):
         load(tmp_path)
     with pytest.raises(ValueError, match=r"vecnormalize\.pkl: its pickle names os\.system"):
         load(tmp_path / "vecnormalize.pkl")
@@ -227,13 +229,13 @@ def test_stochastic(tmp_path, states, generator):
     for name, algorithm in (("ppo", sb3.PPO), ("sac", sb3.SAC)):
         model = make(algorithm)
         model.save(tmp_path / f"{name}.zip")
-        (policy,) = load(tmp_path / f"{name}.zip", stochastic=True)
+        (policy,) = load(tmp_path / f"{name}.zip", stochastic=True).values()
         torch.testing.assert_close(policy.act(states), predicted(model, states), atol=1e-5, rtol=1e-5)
         if name == "ppo":
             theirs = model.policy.get_distribution(states).distribution
             actions = policy.sample(states, generator)
             expected = theirs.log_prob(actions).sum(1).detach()
-            torch.testing.assert_close(policy.columns(states)[:, 3:], theirs.stddev.detach(), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(policy.output(states).std, theirs.stddev.detach(), atol=1e-5, rtol=1e-5)
         else:
             mean, log_std, _ = model.actor.get_action_dist_params(states)
             low, high = torch.from_numpy(LOW), torch.from_numpy(HIGH)
@@ -297,18 +299,18 @@ def test_shared_layers_of_older_versions(tmp_path, states):
     model, path = make(sb3.PPO), tmp_path / "model.zip"
     model.save(path)
     rewrite(path, "policy.pth", renamed(r"mlp_extractor\.policy_net\.0", "mlp_extractor.shared_net.0"))
-    (policy,) = load(path)
+    (policy,) = load(path).values()
     torch.testing.assert_close(policy.act(states), predicted(model, states), atol=1e-5, rtol=1e-5)
 
 
 def test_layers_that_nobody_knows(tmp_path):
     make(sb3.SAC).save(tmp_path / "model.zip")
     rewrite(tmp_path / "model.zip", "policy.pth", renamed(r"actor\.log_std", "actor.gate"))
-    with pytest.raises(ValueError, match=r"no actor that our own reader knows among .*actor"):
+    with pytest.raises(ValueError, match=r"no actor that this package reads among .*actor"):
         load(tmp_path / "model.zip")
     make(sb3.TD3).save(tmp_path / "model.zip")
     rewrite(tmp_path / "model.zip", "policy.pth", renamed(r"critic\.qf0\.0", "actor.gate"))
-    with pytest.raises(ValueError, match=r"does not know, with actor\.gate"):
+    with pytest.raises(ValueError, match=r"does not read, with actor\.gate"):
         load(tmp_path / "model.zip")
 
 

@@ -53,7 +53,7 @@ def network(activation=nn.ReLU, *last, bias=True):
 def test_sequential(tmp_path, states, activation):
     net = network(MODULES[activation], nn.Tanh())
     torch.save(net.state_dict(), tmp_path / "net.pt")
-    (policy,) = load(tmp_path / "net.pt", activation=activation, squash="tanh")
+    (policy,) = load(tmp_path / "net.pt", activation=activation, squash="tanh").values()
     assert type(policy) is Actor
     torch.testing.assert_close(policy.act(states), net(states).detach(), atol=1e-6, rtol=1e-5)
 
@@ -64,7 +64,7 @@ def test_sequential_in_other_clothes(tmp_path, states, prefix):
     weights = {prefix + key: value.half() for key, value in net.state_dict().items()}
     torch.save({"model_state_dict": OrderedDict(weights), "epoch": 3}, tmp_path / "a.pth")
     save_file(weights, tmp_path / "b.safetensors")
-    for policy in load(tmp_path, activation="tanh", squash="none"):
+    for policy in load(tmp_path, activation="tanh", squash="none").values():
         torch.testing.assert_close(policy.act(states), net(states).detach(), atol=1e-6, rtol=1e-5)
 
 
@@ -88,10 +88,10 @@ BROKEN = {
     "unknown activation": (state_dict(), {**GIVEN, "activation": "sine"}, "activation 'sine', expected one of ['relu'"),
     "two networks": ({"pi.0.weight": torch.zeros(2, 2), "q.0.weight": torch.zeros(2, 2)}, GIVEN, "several: pi., q."),
     "no sequential": ({"weight": torch.zeros(2, 2)}, GIVEN, "expected the layers '0.weight'"),
-    "more than it": (state_dict(log_std=torch.zeros(3)), GIVEN, "no plain nn.Sequential: it also has log_std"),
-    "normalisation": (state_dict(**{"1.weight": torch.ones(16), "1.bias": torch.ones(16)}), GIVEN, "1 is no linear"),
-    "widths": (state_dict(**{"2.weight": torch.zeros(8, 9)}), GIVEN, "2.weight reads 9 columns, the layer before"),
-    "bias": (state_dict(**{"4.bias": torch.zeros(4)}), GIVEN, "4.weight (3, 8) and 4.bias (4,) are no layer"),
+    "more than it": (state_dict(log_std=torch.zeros(3)), GIVEN, "not a plain nn.Sequential: it also has log_std"),
+    "normalisation": (state_dict(**{"1.weight": torch.ones(16), "1.bias": torch.ones(16)}), GIVEN, "1 is not a linear"),
+    "widths": (state_dict(**{"2.weight": torch.zeros(8, 9)}), GIVEN, "2.weight reads 9 values, the layer before"),
+    "bias": (state_dict(**{"4.bias": torch.zeros(4)}), GIVEN, "4.weight (3, 8) and 4.bias (4,) are not a layer"),
     "nan": (state_dict(**{"4.bias": torch.full((3,), math.nan)}), GIVEN, "4.bias must be finite floats"),
     "meta": (state_dict(**{"4.bias": torch.zeros(3, device="meta")}), GIVEN, "4.bias must be a dense tensor"),
     "sparse": (state_dict(**{"4.weight": torch.eye(3, 8).to_sparse()}), GIVEN, "4.weight must be a dense tensor"),
@@ -113,14 +113,14 @@ def test_state_dicts_that_are_no_actor(tmp_path, weights, options, message):
 def test_adjacent_layers(tmp_path, states):
     net = nn.Sequential(nn.Linear(DS, 8), nn.Linear(8, DA))
     torch.save(net.state_dict(), tmp_path / "net.pt")
-    (policy,) = load(tmp_path / "net.pt", activation="identity", squash="none")
+    (policy,) = load(tmp_path / "net.pt", activation="identity", squash="none").values()
     torch.testing.assert_close(policy.act(states), net(states).detach(), atol=1e-6, rtol=1e-5)
 
 
 def test_linear_state_dict_needs_no_activation(tmp_path, states):
     net = nn.Sequential(nn.Linear(DS, DA))
     torch.save(net.state_dict(), tmp_path / "net.pt")
-    (policy,) = load(tmp_path / "net.pt", squash="none")
+    (policy,) = load(tmp_path / "net.pt", squash="none").values()
     torch.testing.assert_close(policy.act(states), net(states).detach())
     with pytest.raises(ValueError, match="squash is 'clip', expected 'tanh' or 'none'"):
         load(tmp_path / "net.pt", squash="clip")
@@ -141,7 +141,7 @@ def d4rl_weights(seed=0, nonlinearity="relu", output="tanh_gaussian"):
 def test_d4rl(tmp_path, states, generator, protocol, nonlinearity, output):
     weights = d4rl_weights(0, nonlinearity, output)
     (tmp_path / "p.pkl").write_bytes(pickle.dumps(weights, protocol))
-    (policy,) = load(tmp_path / "p.pkl", stochastic=True)
+    (policy,) = load(tmp_path / "p.pkl", stochastic=True).values()
 
     x = states.double().numpy()  # as the benchmark's own reader does
     for name in ("fc0", "fc1"):
@@ -150,8 +150,10 @@ def test_d4rl(tmp_path, states, generator, protocol, nonlinearity, output):
     mean = x @ weights["last_fc/weight"].T + weights["last_fc/bias"]
     std = np.exp(x @ weights["last_fc_log_std/weight"].T + weights["last_fc_log_std/bias"])
     action = np.tanh(mean) if output == "tanh_gaussian" else mean
-    np.testing.assert_allclose(policy.columns(states), np.concatenate([action, std], 1), atol=1e-5, rtol=1e-4)
-    (deterministic,) = load(tmp_path / "p.pkl")
+    output = policy.output(states)
+    np.testing.assert_allclose(output.mean, action, atol=1e-5, rtol=1e-4)
+    np.testing.assert_allclose(output.std, std, atol=1e-5, rtol=1e-4)
+    (deterministic,) = load(tmp_path / "p.pkl").values()
     np.testing.assert_allclose(deterministic.act(states), action, atol=1e-5, rtol=1e-5)
     if output == "gaussian":
         drawn = policy.sample(states, generator)
@@ -167,16 +169,16 @@ def test_d4rl_as_older_numpy_and_python_wrote_it(tmp_path, states):
     old = pickle.dumps(weights, 2).replace(b"numpy._core", b"numpy.core")
     assert b"numpy.core" in old
     (tmp_path / "old.pkl").write_bytes(old)
-    new, old = load(tmp_path)
+    new, old = load(tmp_path).values()
     assert torch.equal(new.act(states), old.act(states))
 
 
 D4RL_BROKEN = {
-    "no policy": ({"a": 1}, "no D4RL policy: expected a dict with 'last_fc/weight', found ['a']"),
+    "no policy": ({"a": 1}, "not a D4RL policy: expected a dict with 'last_fc/weight', found ['a']"),
     "a list": ([1], "found list"),
     "nonlinearity": ({**d4rl_weights(), "nonlinearity": "sine"}, "'nonlinearity' is 'sine', expected tanh or relu"),
     "no distribution": ({**d4rl_weights(), "output_distribution": None}, "no text 'output_distribution'"),
-    "width": ({**d4rl_weights(), "fc1/weight": np.zeros((8, 4))}, "fc1/weight reads 4 columns"),
+    "width": ({**d4rl_weights(), "fc1/weight": np.zeros((8, 4))}, "fc1/weight reads 4 values"),
     "objects": ({**d4rl_weights(), "fc0/bias": np.array([None] * 16)}, "an array of dtype 'O8'; only arrays"),
     "structured": ({**d4rl_weights(), "fc0/bias": np.zeros(16, "f4,f4")}, "an array of dtype 'V8'"),
 }
@@ -248,7 +250,7 @@ def test_hostile_torch_file_is_refused_and_not_run(tmp_path):
     with pytest.raises(ValueError, match=r"net\.pt: its pickle names posix\.system; only arrays"):
         load(tmp_path / "net.pt")
     torch.save({"0.weight": torch.zeros(2, 2)}, tmp_path / "net.pt", _use_new_zipfile_serialization=False)
-    with pytest.raises(ValueError, match="no zip archive: it is damaged, or was saved in the form before torch 1.6"):
+    with pytest.raises(ValueError, match="not a zip archive: it is damaged, or was saved in the form before torch 1.6"):
         load(tmp_path / "net.pt")
     assert not target.exists()
 
@@ -262,7 +264,7 @@ def test_tar_with_a_zip_behind_it_is_refused_unopened(tmp_path):
         archive.writestr("archive/data.pkl", b"")
     path.write_bytes(path.read_bytes() + zipped.getvalue())
     assert tarfile.is_tarfile(path) and zipfile.is_zipfile(path)
-    with pytest.raises(ValueError, match=r"net\.pt: no zip archive"):
+    with pytest.raises(ValueError, match=r"net\.pt: not a zip archive"):
         load(path)
 
 
@@ -345,9 +347,7 @@ def test_changed_bytes_are_a_policy_or_an_error_that_names_the_file(tmp_path):
 
 
 def test_a_memo_beyond_the_file_reserves_nothing():
-    bomb = b"\x80\x04]r\xff\xff\xff\x7f."  # LONG_BINPUT at 2**31 - 1
-    with pytest.raises(ValueError, match="a memo larger than the file"):
-        read_pickle(io.BytesIO(bomb))
+    assert read_pickle(io.BytesIO(b"\x80\x04]r\xff\xff\xff\x7f.")) == []  # LONG_BINPUT at 2**31 - 1
     with pytest.raises(ValueError, match="damaged pickle"):
         read_pickle(io.BytesIO(b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b"."))
 
@@ -359,8 +359,8 @@ def test_content_tells_where_the_suffix_does_not(tmp_path, states):
     (tmp_path / "d.pkl").write_bytes(pickle.dumps(d4rl_weights()))
     np.savez(tmp_path / "e.npz", **{"mean.weight": np.ones((DA, DS)), "mean.bias": np.zeros(DA)})
     for path in sorted(tmp_path.iterdir()):
-        (policy,) = load(path, **GIVEN)
-        (same,) = load(path.rename(tmp_path / path.stem), **GIVEN)
+        (policy,) = load(path, **GIVEN).values()
+        (same,) = load(path.rename(tmp_path / path.stem), **GIVEN).values()
         assert type(policy) is type(same) and policy.name == same.name
 
 
@@ -370,4 +370,4 @@ def test_folder_names_equal_stems_apart(tmp_path):
     np.save(tmp_path / "b.npy", np.zeros((4, DA)))
     (tmp_path / ".hidden.npy").write_bytes(b"")
     (tmp_path / "vecnormalize.pkl").write_bytes(b"")
-    assert [p.name for p in load(tmp_path, **GIVEN)] == ["a.pt", "a.safetensors", "b"]
+    assert list(load(tmp_path, **GIVEN)) == ["a.pt", "a.safetensors", "b"]

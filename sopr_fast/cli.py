@@ -11,7 +11,6 @@ import math
 import os
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -128,8 +127,8 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="PATH",
-        help="files of policies (.npz .npy .zip .d3 .onnx .pt .pth .safetensors .pkl .pt2) or folders of them; of one "
-        "name in two folders, each is named folder/name",
+        help="files of policies (.npz .npy .zip .d3 .onnx .pt .pth .safetensors .pkl .pt2) or folders with subfolders, "
+        "named by their paths relative to the folder that contains all of them",
     )
     parser.add_argument(
         "--activation", choices=ACTIVATIONS, metavar="NAME", help="between layers of state dicts and bare .npz"
@@ -140,19 +139,9 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
 
 
 def _read_policies(options: argparse.Namespace) -> list[Policy]:
-    """Those of one name, such as two runs' `best_model`, are named by their folders as well."""
+    """Load the policies of all paths, named relative to the folder that contains them."""
     chosen = {key: getattr(options, key) for key in ("activation", "squash", "stochastic", "trust")}
-    found = [(Path(path), policy) for path in options.policies for policy in load_policies(path, **chosen)]
-    counts = Counter(policy.name for _, policy in found)
-    paths: dict[str, Path] = {}
-    for path, policy in found:
-        if counts[policy.name] > 1:
-            folder = path if path.is_dir() else path.parent
-            policy.name = f"{folder.resolve().name}/{policy.name}"
-        if policy.name in paths:
-            raise ValueError(f"{paths[policy.name]} and {path} both hold a policy named {policy.name!r}")
-        paths[policy.name] = path
-    return [policy for _, policy in found]
+    return list(load_policies(options.policies, **chosen).values())
 
 
 def _add_states(parser: argparse.ArgumentParser, *, required: bool) -> None:

@@ -31,7 +31,7 @@ def write_distances(task: Task) -> list[Path]:
         Paths `distances/LOG.csv`.
     """
     split = json.loads((task.folder / "split.json").read_text())
-    online = load(task.folder / "policies.npz")
+    online = list(load(task.folder / "policies.npz").values())
     training = [online[i] for i in split["train"]]
     (task.folder / "distances").mkdir(exist_ok=True)
     products = []
@@ -41,7 +41,7 @@ def write_distances(task: Task) -> list[Path]:
         if is_made(product):
             continue
         tests = {
-            "I": load(task.folder / "test_set_1" / log / "policies.npz"),
+            "I": list(load(task.folder / "test_set_1" / log / "policies.npz").values()),
             "II": [online[i] for i in split["test_set_2"]],
         }
         states, source = _sample(task, task.folder / "logs" / f"{log}.hdf5")

@@ -116,7 +116,7 @@ def snapshots(game: Path) -> dict[str, Known]:
         Policies and returns of "train", "validation" and "test_set_2".
     """
     split = json.loads((game / "split.json").read_text())
-    policies, returns = load(game / "policies.npz"), read_return_means(game / "returns.csv")
+    policies, returns = list(load(game / "policies.npz").values()), read_return_means(game / "returns.csv")
     parts = ("train", "validation", "test_set_2")
     return {part: ({f"sac-{i}": policies[i] for i in split[part]}, returns[split[part]]) for part in parts}
 
@@ -132,7 +132,7 @@ def offline_policies(game: Path, log: str) -> Known:
         Policies and their returns.
     """
     folder = game / "test_set_1" / log
-    policies = {f"offline-{i}": policy for i, policy in enumerate(load(folder / "policies.npz"))}
+    policies = {f"offline-{i}": policy for i, policy in enumerate(load(folder / "policies.npz").values())}
     return policies, read_return_means(folder / "returns.csv")
 
 

@@ -1,4 +1,4 @@
-"""A small real set: 50 HalfCheetah policies, their returns and 65,536 logged states (origin: README.md)."""
+"""A small real set: 50 HalfCheetah policies, their returns, and 65,536 logged states (origin: README.md)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ _FOLDER = Path(__file__).parent
 
 
 def policies() -> dict[str, Actor]:
-    """The 50 actors, "halfcheetah-000" to "halfcheetah-049", in the order in which training wrote them."""
-    return {policy.name: policy for policy in load(_FOLDER / "halfcheetah.npz")}
+    """Return the 50 actors, "halfcheetah-000" to "halfcheetah-049", in the order in which training saved them."""
+    actors = load(_FOLDER / "halfcheetah.npz")
+    return {name: actor for name, actor in actors.items() if isinstance(actor, Actor)}
 
 
 def returns() -> np.ndarray:
-    """(50,) float64: mean undiscounted return of each policy over 50 rollouts."""
+    """Return the mean undiscounted return of each policy over 50 episodes, (50,) float64."""
     table = np.genfromtxt(_FOLDER / "returns.csv", delimiter=",", names=True)
     return table["return_mean"]
 
 
 def states() -> np.ndarray:
-    """(65536, 17) float32: logged states, in the order in which they were seen."""
+    """Return the logged states, (65536, 17) float32, in the order in which they were logged."""
     with np.load(_FOLDER / "states.npz") as archive:
         return archive["observations"].astype(np.float32)

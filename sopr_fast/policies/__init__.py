@@ -1,10 +1,10 @@
-"""Anything that can act, under one interface: names, actions, distributions, columns for the model."""
+"""Policies under one interface: names, actions, distributions, and the columns that the model reads."""
 
 from .actor import Actor
 from .adapters import as_policies
 from .arrays import ArrayPolicy
-from .collect import Layout, check_fit, collect, probe
 from .files import load
+from .layout import Layout, check_fit, collect, probe
 from .output import Gaussian, Output, Probabilities
 from .policy import Policy
 

@@ -1,10 +1,11 @@
-"""Actors read from files: multilayer perceptrons, with what libraries put before and behind them."""
+"""Multilayer perceptrons read from files, with the standardisation, squashing and clipping that libraries add."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +15,8 @@ from torch.nn import functional as F
 from .output import Output, one_hot
 from .policy import Policy
 
-# Activations of this many rows stay in cache: 1.1 to 1.6 times as fast as whole batches. Actors that share an
-# architecture gain nothing from batched products over them one by one, so each is evaluated alone.
+# Activations of this many rows stay in cache: 1.1 to 1.6 times as fast as whole batches. Batched products over several
+# actors of one architecture are no faster, so each actor is evaluated alone.
 _ROWS = 1024
 LARGEST = 1 - 2**-23  # below 1 in float32, so that the inverse of tanh is finite
 
@@ -39,53 +40,68 @@ Layer = tuple[Tensor, Tensor]  # weight (out, in), bias (out,)
 
 @dataclass(frozen=True)
 class Standardisation:
-    """What a policy does to states first: (state - mean) / std, then clipped to ±clip."""
+    """Standardisation of states: (state - mean) / std, clipped to [-clip, clip].
 
-    mean: Tensor  # (dim_s,) float64
-    std: Tensor  # (dim_s,) float64
+    Attributes:
+        mean: (dim_s,) float64.
+        std: (dim_s,) float64.
+        clip: Largest absolute value.
+    """
+
+    mean: Tensor
+    std: Tensor
     clip: float = math.inf
 
     def __call__(self, states: Tensor) -> Tensor:
-        # In float64, since a mean that is large beside the deviation would leave float32 few digits.
+        # In float64: where the mean is large compared to the deviation, float32 would lose digits.
         return ((states.double() - self.mean) / self.std).clamp_(-self.clip, self.clip).float()
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The least and the greatest action of every column."""
+    """Bounds of the actions.
 
-    low: Tensor  # (dim_a,) float32
-    high: Tensor  # (dim_a,) float32
+    Attributes:
+        low: (dim_a,) float32.
+        high: (dim_a,) float32.
+    """
+
+    low: Tensor
+    high: Tensor
 
     def clip(self, actions: Tensor) -> Tensor:
+        """Clip actions to the bounds."""
         return actions.clamp(self.low, self.high)
 
     def from_unit(self, actions: Tensor) -> Tensor:
-        """Actions of [-1, 1] to [low, high]."""
+        """Scale actions from [-1, 1] to [low, high]."""
         return self.low + 0.5 * (actions + 1) * (self.high - self.low)
 
 
 class Actor(Policy):
     """A multilayer perceptron from states to actions.
 
-    Deterministic, the action is the last layer's output, through tanh if `squash`, from [-1, 1] to `scale`, clipped
-    to `clip`. With `stochastic=True` it is a normal of that output and standard deviation exp(clip(log_std)), through
-    the same tanh and scale; the columns are then the deterministic action and the standard deviation of the normal
-    (in `scale`'s units where there is no tanh between).
+    A deterministic actor returns the output of the last layer, through tanh if `squash`, scaled from [-1, 1] to `scale`
+    and clipped to `clip`. A stochastic one is a normal distribution of that mean and of standard deviation
+    exp(clamp(log_std)), through the same tanh and scale. Its output is then the deterministic action, and the standard
+    deviation before tanh (without tanh, in the units of `scale`).
 
     Args:
-        name: names it in rankings and errors.
-        layers: weight (out, in) and bias (out,) of every layer, float32, the last one's output is the mean.
-        activation: between layers, one of `ACTIVATIONS`.
-        squash: tanh on the action.
-        log_std: log standard deviations: the layer beside the last one that gives them, or themselves (dim_a,).
-        log_std_bounds: they are clipped to.
-        stochastic: act by the distribution; needs `log_std`.
-        standardisation: of states.
-        scale: where actions of [-1, 1] are stretched to.
-        clip: where actions are clipped to.
-        head: what the last layer gives: "action", or of discrete actions "logits" (the output is their
-            probabilities) or "values" (the greatest is taken).
+        name: Name in rankings and errors.
+        layers: Weight (out, in) and bias (out,) of every layer, float32; the last layer gives the mean.
+        activation: Activation between layers, one of `ACTIVATIONS`.
+        squash: Apply tanh to the action.
+        log_std: Log standard deviations (dim_a,), or the layer that gives them from the last hidden layer.
+        log_std_bounds: Range to which they are clamped.
+        stochastic: Act by the distribution; needs `log_std`.
+        standardisation: Standardisation of the states.
+        scale: Bounds to which actions in [-1, 1] are scaled.
+        clip: Bounds to which actions are clipped.
+        head: Meaning of the last layer's output: "action"; for discrete actions "logits", of which the probabilities
+            are returned, or "values", of which the largest is taken.
+
+    Raises:
+        ValueError: An option is unknown, `log_std` is missing, or widths do not fit the layers.
     """
 
     def __init__(
@@ -105,9 +121,9 @@ class Actor(Policy):
     ):
         if stochastic and log_std is None and head == "action":
             raise ValueError(f"policy {name!r} has no log_std layer, so it cannot be stochastic")
-        for what, value, known in (("activation", activation, ACTIVATIONS), ("head", head, HEADS)):
-            if value not in known:
-                raise ValueError(f"policy {name!r}: {what} {value!r}, expected one of {list(known)}")
+        for option, value, choices in (("activation", activation, ACTIVATIONS), ("head", head, HEADS)):
+            if value not in choices:
+                raise ValueError(f"policy {name!r}: {option} {value!r}, expected one of {list(choices)}")
         self.name, self.head = name, head
         self.activation, self.squash, self.stochastic = activation, squash, stochastic and head == "action"
         self.standardisation, self.scale, self.clip = standardisation, scale, clip
@@ -117,14 +133,16 @@ class Actor(Policy):
 
     @property
     def state_dim(self) -> int:
+        """Width of the states."""
         return (self._hidden or [self._mean])[0][0].shape[1]
 
     @property
     def action_dim(self) -> int:
+        """Width of the action, or number of discrete actions."""
         return self._mean[0].shape[0]
 
     def _check_widths(self) -> None:
-        for what, key, width in [
+        for part, key, width in [
             ("standardisation", "mean", self.state_dim),
             ("standardisation", "std", self.state_dim),
             ("scale", "low", self.action_dim),
@@ -132,14 +150,18 @@ class Actor(Policy):
             ("clip", "low", self.action_dim),
             ("clip", "high", self.action_dim),
         ]:
-            part = getattr(self, what)
-            if part is not None and getattr(part, key).shape != (width,):
-                shape = tuple(getattr(part, key).shape)
-                raise ValueError(f"policy {self.name!r}: {what}'s {key} has shape {shape}, expected ({width},)")
+            value = getattr(getattr(self, part), key, None)
+            if value is not None and value.shape != (width,):
+                shape = tuple(value.shape)
+                raise ValueError(f"policy {self.name!r}: {part}'s {key} has shape {shape}, expected ({width},)")
+        log_std = self._log_std[1] if isinstance(self._log_std, tuple) else self._log_std
+        if log_std is not None and log_std.shape != (self.action_dim,):
+            shape = tuple(log_std.shape)
+            raise ValueError(f"policy {self.name!r}: log_std has shape {shape}, expected ({self.action_dim},)")
 
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         if states.shape[1] != self.state_dim:
-            raise ValueError(f"policy {self.name!r} reads {self.state_dim} state columns, got {states.shape[1]}")
+            raise ValueError(f"policy {self.name!r} reads states of width {self.state_dim}, got {states.shape[1]}")
         mean, log_std = self._last_layers(states)
         if self.head == "logits":
             return Output("discrete", mean.softmax(1))
@@ -155,7 +177,7 @@ class Actor(Policy):
         return Output("gaussian", action, std, self._squashed(normal) if self.squash else normal)
 
     def _last_layers(self, states: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(N, dim_a) each: the last layer's output, and log standard deviations if stochastic."""
+        """Return (N, dim_a) each: the output of the last layer, and log standard deviations if stochastic."""
         mean = states.new_empty(len(states), self.action_dim)
         log_std = torch.empty_like(mean) if self.stochastic else None
         for first in range(0, len(states), _ROWS):
@@ -165,6 +187,7 @@ class Actor(Policy):
                 hidden = ACTIVATIONS[self.activation](_linear(hidden, layer))
             mean[rows] = _linear(hidden, self._mean)
             if log_std is not None:
+                assert self._log_std is not None
                 log_std[rows] = self._log_std if isinstance(self._log_std, Tensor) else _linear(hidden, self._log_std)
         return mean, log_std
 
@@ -180,10 +203,12 @@ class Actor(Policy):
             transforms.append(dist.AffineTransform((low + high) / 2, (high - low) / 2))
         return dist.TransformedDistribution(normal, transforms, validate_args=False)
 
-    def log_prob(self, states: Tensor, actions: Tensor, source: Tensor | None = None) -> Tensor:
-        """(N,): log density of actions (N, dim_a), those on the bounds of a squashed actor taken just inside; see
-        `Policy.log_prob`.
+    def log_prob(self, states: Any, actions: Any, source: Tensor | None = None) -> Tensor:
+        """Return the log density (N,) of actions; see `Policy.log_prob`.
+
+        Actions on the bounds of a squashed actor, whose density there is not defined, are moved just inside.
         """
+        actions = self._tensor(actions, "actions")
         if self.squash:
             unit = torch.tensor(LARGEST, dtype=torch.float32, device="cpu")
             low, high = (-unit, unit) if self.scale is None else map(self.scale.from_unit, (-unit, unit))

@@ -1,51 +1,62 @@
-"""Anything that can act, as policies: callables, modules, objects with `predict`, arrays, files."""
+"""Conversion of callables, modules, models, arrays and files to policies."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from .arrays import ArrayPolicy, is_array
-from .called import Called, acts
-from .files import load
+from .called import Called, LiveModel, acts, is_live_model
+from .files import common_folder, load
 from .policy import Policy
 
 
 def as_policies(policies: Any, *, states_count: int | None = None, action_count: int | None = None) -> list[Policy]:
-    """Policies under one interface, in the order given.
+    """Return policies under one interface, in the given order.
 
-    `policies` is a dict from name to policy, a sequence, or the path of a file or folder. In a sequence a
-    policy is named by its own `name` attribute, its file, or its position ("policy-000"). A policy must answer each
-    row on its own, without memory of earlier calls: it is asked for batches of any size, in any order. Each may be
+    `policies` is a dict from name to policy, a sequence of policies, or the path of a file or folder. In a sequence, a
+    policy is named by its `name` attribute, its file, or its position ("policy-000"). A policy must answer each row on
+    its own, without memory of earlier calls: it is asked for batches of any size, in any order. Each policy may be:
 
-    - a callable on a batch of states. It receives a float32 numpy array (N, dim_s) of its own and returns
-      actions (N, dim_a), as an array or tensor of any float type and device; or integer indices (N,) of
-      discrete actions (`action_count` says of how many); or a distribution: an object with `mean` and
-      `stddev`, `std` or `scale` (torch's distributions, `Gaussian(mean, std)`), a torch categorical one or
-      `Probabilities(p)`. With `action_count`, plain floats are probabilities;
-    - a `torch.nn.Module`. It receives a torch tensor instead, on its device and in its dtype, and is in eval
-      mode, without gradients, while it acts;
-    - an object with `predict`, called as a callable is, with `deterministic=True` if it takes that or any
-      keyword; of a tuple the first is the action, as in Stable-Baselines3;
-    - an array or tensor of actions, `Gaussian` or `Probabilities`, a row for each of the `states_count`
-      states;
-    - the path of a file of policies or a folder of them (see `load`, which has options for files that do not say
-      all); a file of several policies adds them all, under the name with "-000", "-001", …
+    - A callable on a batch of states. It receives its own float32 numpy array (N, dim_s) and returns actions (N, dim_a)
+      as an array or tensor of any float type on any device; or integer indices (N,) of discrete actions (set
+      `action_count`); or a distribution: an object with `mean` and `stddev`, `std` or `scale` (a torch distribution,
+      `Gaussian(mean, std)`), a categorical torch distribution, or `Probabilities(p)`. With `action_count`, floats are
+      probabilities.
+    - A `torch.nn.Module`. It receives a torch tensor on its device and in its dtype, and is in eval mode, without
+      gradients, while it acts.
+    - An object with `predict`, called like a callable, with `deterministic=True` if it takes that argument or any
+      keyword. If it returns a tuple, the first item is the action, as in Stable-Baselines3.
+    - A model of Stable-Baselines3. It acts as the file that it would save: states are standardised by the attached
+      `VecNormalize`, and a discrete actor gives probabilities where it has them.
+    - An array or tensor of actions, `Gaussian` or `Probabilities`, with one row for each of the `states_count` states.
+    - The path of a file or folder of policies (see `load`, which has options for files that do not describe
+      themselves). Paths in a sequence are named relative to the folder that contains all of them. A file of several
+      policies under one key adds them all, as "key-000", "key-001", …
+
+    Args:
+        policies: Dict, sequence or path.
+        states_count: Number of states in the user's data, against which arrays are checked.
+        action_count: Number of discrete actions, for policies that return indices or bare probabilities.
 
     Raises:
-        FileNotFoundError, ImportError: no such file, or the extra that reads it is not installed.
-        TypeError, ValueError: what is no policy, no policies at all, names that are not strings or not
-            distinct, a file that cannot be read, an array whose rows are not the states'.
+        FileNotFoundError: There is no such file.
+        ImportError: A library that a file needs is not installed.
+        OSError, MemoryError: A file cannot be read.
+        TypeError: An item is not a policy, or a name is not a string.
+        ValueError: There are no policies, two have one name, a file is damaged or not supported, or an array does not
+            have one row per state.
     """
     result: list[Policy] = []
     origins: dict[str, str] = {}
-    for origin, name, item in _items(policies):
+    for origin, name, item, folder in _items(policies):
         position = len(result)
-        for policy in _adapt(origin, name, item, f"policy-{position:03d}", states_count, action_count):
+        for policy in _adapt(origin, name, item, folder, f"policy-{position:03d}", states_count, action_count):
             if policy.name in origins:
                 raise ValueError(
                     f"{origins[policy.name]} and {origin} are both named {policy.name!r}; name them in a dict"
@@ -57,33 +68,42 @@ def as_policies(policies: Any, *, states_count: int | None = None, action_count:
     return result
 
 
-def _items(policies: Any) -> Iterator[tuple[str, str | None, Any]]:
-    """(where, name or None, policy) of every item."""
+def _items(policies: Any) -> Iterator[tuple[str, str | None, Any, Path | None]]:
+    """Yield origin, name or None, item, and the folder to which a path's name is relative."""
     if isinstance(policies, Mapping):
         for key, item in policies.items():
             if not isinstance(key, str):
                 raise TypeError(f"names of policies must be strings, got {key!r}")
-            yield f"policies[{key!r}]", key, item
+            yield f"policies[{key!r}]", key, item, None
         return
     if isinstance(policies, str | PathLike):
         policies = [policies]
-    single = isinstance(policies, Policy) or is_array(policies) or acts(policies)
-    if (single and not isinstance(policies, nn.ModuleList)) or not isinstance(policies, Iterable):
+    is_single = isinstance(policies, Policy) or is_array(policies) or acts(policies)
+    if (is_single and not isinstance(policies, nn.ModuleList)) or not isinstance(policies, Iterable):
         raise TypeError(f"policies must be a dict or sequence of policies, got {_kind(policies)}; put one in a list")
-    for position, item in enumerate(policies):
-        yield f"policies[{position}]", None, item
+    items = list(policies)
+    paths = [Path(item) for item in items if isinstance(item, str | PathLike)]
+    folder = common_folder(paths) if paths else None
+    for position, item in enumerate(items):
+        yield f"policies[{position}]", None, item, folder
 
 
 def _adapt(
-    origin: str, name: str | None, item: Any, default: str, states_count: int | None, action_count: int | None
+    origin: str,
+    name: str | None,
+    item: Any,
+    folder: Path | None,
+    default: str,
+    states_count: int | None,
+    action_count: int | None,
 ) -> list[Policy]:
     if isinstance(item, str | PathLike):
-        found = load(item, states_count=states_count, action_count=action_count)
+        loaded = list(load(item, states_count=states_count, action_count=action_count, relative_to=folder).values())
         if name is None:
-            return found
-        if len(found) == 1:
-            return [_renamed(found[0], name)]
-        return [_renamed(policy, f"{name}-{i:03d}") for i, policy in enumerate(found)]
+            return loaded
+        if len(loaded) == 1:
+            return [_renamed(loaded[0], name)]
+        return [_renamed(policy, f"{name}-{i:03d}") for i, policy in enumerate(loaded)]
     if isinstance(item, ArrayPolicy):
         count = action_count if item.action_count is None else item.action_count
         item = ArrayPolicy(item.name, item.values, states_count=states_count, action_count=count)
@@ -97,6 +117,8 @@ def _adapt(
         name = own if isinstance(own, str) and own else default
     if is_array(item):
         return [ArrayPolicy(name, item, states_count=states_count, action_count=action_count)]
+    if is_live_model(item):
+        return [LiveModel(name, item, action_count)]
     if acts(item):
         return [Called(name, item, action_count)]
     raise TypeError(
@@ -106,14 +128,12 @@ def _adapt(
 
 
 def _kind(item: Any) -> str:
-    return (
-        f"the class {item.__name__}, not an object of it"
-        if isinstance(item, type)
-        else f"of type {type(item).__name__}"
-    )
+    if isinstance(item, type):
+        return f"the class {item.__name__}, not an object of it"
+    return f"of type {type(item).__name__}"
 
 
 def _renamed(policy: Policy, name: str) -> Policy:
     renamed = copy.copy(policy)
-    renamed.name, renamed.given = name, policy if policy.given is None else policy.given
+    renamed.name, renamed.original = name, policy if policy.original is None else policy.original
     return renamed

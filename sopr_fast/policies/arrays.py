@@ -1,4 +1,4 @@
-"""Policies given as arrays of what they do in every state of the user's data."""
+"""Policies given as arrays of actions, one row for every state of the user's data."""
 
 from __future__ import annotations
 
@@ -11,17 +11,27 @@ from torch import Tensor
 from .output import Gaussian, Output, Probabilities, read_output
 from .policy import Policy
 
+_UNINDEXED = (torch.uint16, torch.uint32, torch.uint64)  # the oldest torch cannot index tensors of these dtypes
+
 
 class ArrayPolicy(Policy):
-    """Actions (N_all, dim_a), indices (N_all,), `Gaussian` or `Probabilities`, a row for every state of the
-    data.
+    """A policy given by its actions in every state of the user's data.
 
-    Arrays may be memory-mapped, read-only, of any order and float or integer type: only the rows asked for
+    Arrays may be memory-mapped, read-only, of any memory order and any float or integer type; only the requested rows
     are read.
+
+    Args:
+        name: Name in rankings and errors.
+        values: Actions (N_all, dim_a), indices (N_all,) of discrete actions, `Gaussian` or `Probabilities`.
+        states_count: Number of states in the data, against which the number of rows is checked.
+        action_count: Number of discrete actions, for an array of indices.
+
+    Raises:
+        ValueError: The array is not dense, not of one or two dimensions, or has another number of rows.
     """
 
     def __init__(self, name: str, values: Any, *, states_count: int | None = None, action_count: int | None = None):
-        self.name, self.given = name, values
+        self.name, self.original = name, values
         self.values, self.action_count = values, action_count
         parts = values if isinstance(values, tuple) else (values,)
         for part in parts:
@@ -38,29 +48,27 @@ class ArrayPolicy(Policy):
 
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         if source is None:
-            raise ValueError(f"policy {self.name!r} is an array of actions: source, the states' rows, is needed")
+            raise ValueError(f"policy {self.name!r} is an array of actions: pass source, the states' rows in the data")
         if len(source) and int(source.max()) >= self._rows:
             raise ValueError(
                 f"policy {self.name!r} has actions for {self._rows} states, not for row {int(source.max())}"
             )
-        values = self.values
-        if isinstance(values, Gaussian | Probabilities):
-            taken = type(values)(*(_take(part, source) for part in values))
+        rows: Any
+        if isinstance(self.values, Gaussian | Probabilities):
+            rows = type(self.values)(*(_rows(part, source) for part in self.values))
         else:
-            taken = _take(values, source)
-        return read_output(self.name, taken, len(source), source, self.action_count)
+            rows = _rows(self.values, source)
+        return read_output(self.name, rows, len(source), source, self.action_count)
 
 
 def is_array(value: Any) -> bool:
+    """Return whether the value is an array, a tensor, or `Gaussian` or `Probabilities` of those."""
     if isinstance(value, Gaussian | Probabilities):
         return all(map(is_array, value))
     return isinstance(value, np.ndarray | torch.Tensor)
 
 
-def _take(values: np.ndarray | Tensor, source: Tensor) -> np.ndarray | Tensor:
-    if isinstance(values, Tensor) and values.dtype in _NOT_INDEXED and values.is_cpu:
+def _rows(values: np.ndarray | Tensor, source: Tensor) -> np.ndarray | Tensor:
+    if isinstance(values, Tensor) and values.dtype in _UNINDEXED and values.is_cpu:
         values = values.numpy()
     return values[source.to(values.device)] if isinstance(values, Tensor) else values[source.numpy()]
-
-
-_NOT_INDEXED = (torch.uint16, torch.uint32, torch.uint64)  # by the oldest torch

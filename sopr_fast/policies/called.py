@@ -1,59 +1,127 @@
-"""Policies that run someone else's code: callables, modules, objects with `predict`, opened programs."""
+"""Policies that run the user's code: callables, modules, objects with `predict`, live Stable-Baselines3 models."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from .output import Output, read_output
 from .policy import Policy
 
-_calls: Counter[nn.Module] = Counter()  # under way, by module switched to eval mode
+_log = logging.getLogger("sopr_fast")
+_calls: Counter[nn.Module] = Counter()  # calls in progress, by module switched to eval mode
 _switching = threading.Lock()
 
 
 class Called(Policy):
-    """A user's callable, module or object with `predict`."""
+    """A user's callable, module or object with `predict`.
+
+    Args:
+        name: Name in rankings and errors.
+        item: The user's object.
+        action_count: Number of discrete actions, for an object that returns their indices.
+    """
 
     def __init__(self, name: str, item: Any, action_count: int | None = None):
-        self.name, self.given, self.action_count = name, item, action_count
+        self.name, self.original, self.action_count = name, item, action_count
         self._module = item if isinstance(item, nn.Module) else None
         predict = getattr(item, "predict", None)
-        self._predicts = callable(predict)
-        self._call: Callable = predict if self._predicts else item
-        self._arguments = {"deterministic": True} if self._predicts and _takes_deterministic(predict) else {}
+        self._has_predict = callable(predict)
+        self._call: Callable = predict if predict is not None and callable(predict) else item
+        self._arguments = {"deterministic": True} if self._has_predict and _takes_deterministic(self._call) else {}
 
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         try:
             with _evaluating(self._module):
-                value = self._call(self._input(states), **self._arguments)
+                value = self._answer(states)
         except Exception as error:
-            said = f"policy {self.name!r} raised {type(error).__name__} on {len(states)} states: {error}"
+            message = f"policy {self.name!r} raised {type(error).__name__} on {len(states)} states: {error}"
             if self._module is None and isinstance(error, TypeError) and "not numpy.ndarray" in str(error):
-                said += " (callables receive a numpy array: pass the module itself, or make a tensor of the array)"
-            raise RuntimeError(said) from error
-        if self._predicts and type(value) is tuple and value:
+                message += " (callables receive a numpy array: pass the module itself, or make a tensor of the array)"
+            raise RuntimeError(message) from error
+        if self._has_predict and type(value) is tuple and value:
             value = value[0]
         return read_output(self.name, value, len(states), source, self.action_count)
 
+    def _answer(self, states: Tensor) -> Any:
+        return self._call(self._input(states), **self._arguments)
+
     def _input(self, states: Tensor) -> Any:
-        # A copy, since a policy may normalise its input in place.
-        if self._module is None or self._predicts:
+        # A copy, since a policy may change its input in place.
+        if self._module is None or self._has_predict:
             return states.numpy().copy()
         tensors = chain(self._module.parameters(), self._module.buffers())
-        like = next((t for t in tensors if t.is_floating_point()), states)
+        like = next((tensor for tensor in tensors if tensor.is_floating_point()), states)
         return states.to(like.device, like.dtype, copy=True)
 
 
+class LiveModel(Called):
+    """A model of Stable-Baselines3 in memory; it acts as the file that it would save.
+
+    States are standardised by the model's `VecNormalize`, if one is attached. A discrete actor gives the probabilities
+    of its actions where its policy has them, else indices.
+
+    Args:
+        name: Name in rankings and errors.
+        item: The model.
+        action_count: Number of discrete actions; that of the model's action space if None.
+    """
+
+    def __init__(self, name: str, item: Any, action_count: int | None = None):
+        is_discrete = type(item.action_space).__name__ == "Discrete"
+        if action_count is None and is_discrete:
+            action_count = int(item.action_space.n)
+        super().__init__(name, item, action_count)
+        self._distribution = _distribution_of(item.policy) if is_discrete else None
+        statistics = item.get_vec_normalize_env()
+        self._normalise: Callable[[np.ndarray], Any] | None = None
+        if statistics is not None and statistics.norm_obs:
+            self._normalise = statistics.normalize_obs
+            self.normalisation = "the VecNormalize of its environment"
+            _log.info("policy %r: states are standardised by %s", name, self.normalisation)
+
+    def _answer(self, states: Tensor) -> Any:
+        observations = self._input(states)
+        if self._normalise is not None:
+            observations = self._normalise(observations)
+        if self._distribution is None:
+            return self._call(observations, **self._arguments)
+        with _evaluating(self.original.policy):
+            return self._distribution(torch.as_tensor(observations, device=self.original.policy.device)).distribution
+
+
+def is_live_model(item: Any) -> bool:
+    """Return whether the object is a Stable-Baselines3 algorithm."""
+    if isinstance(item, type) or not callable(getattr(item, "get_vec_normalize_env", None)):
+        return False
+    return isinstance(getattr(item, "policy", None), nn.Module) and hasattr(item, "action_space")
+
+
 def acts(item: Any) -> bool:
+    """Return whether the object is a callable or has a method `predict`."""
     return not isinstance(item, type) and (callable(getattr(item, "predict", None)) or callable(item))
+
+
+def _distribution_of(policy: nn.Module) -> Callable[[Tensor], Any] | None:
+    """Return the policy's function from observations to distributions, or None if it has none or needs more inputs."""
+    function = getattr(policy, "get_distribution", None)
+    if not callable(function):
+        return None
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return None
+    return function
 
 
 def _takes_deterministic(predict: Callable) -> bool:
@@ -66,10 +134,10 @@ def _takes_deterministic(predict: Callable) -> bool:
 
 @contextlib.contextmanager
 def _evaluating(module: nn.Module | None) -> Iterator[None]:
-    """Eval mode, and every submodule's own mode back when the last call under way leaves it."""
+    """Set eval mode, and restore every submodule's own mode when its last call in progress ends."""
     modules = [] if module is None else list(module.modules())
     with _switching:
-        # Not by module.eval(), which exported programs refuse; frozen ones have no mode at all.
+        # Not by module.eval(), which exported programs refuse; frozen programs have no mode at all.
         switched = [m for m in modules if m in _calls or getattr(m, "training", False)]
         for m in switched:
             m.training = False

@@ -1,18 +1,25 @@
-"""Policies from files and folders of them."""
+"""Policies from files and folders."""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 
+from ..runtime.warn import warn
 from .policy import Policy
 from .readers import BY_SUFFIX, is_companion, reader_of
 from .readers.options import Options
 
+_ERRORS = (ValueError, OSError, ImportError, MemoryError)
+_MESSAGE_LENGTH = 1000
+
 
 def load(
-    path: str | PathLike,
+    paths: str | PathLike | Iterable[str | PathLike],
     *,
     stochastic: bool = False,
     states_count: int | None = None,
@@ -20,71 +27,151 @@ def load(
     activation: str | None = None,
     squash: str | None = None,
     trust: bool = False,
-) -> list[Policy]:
-    """The policies in a file, or in all files of known suffixes of a folder in the order of their names.
+    skip: bool = False,
+    relative_to: str | PathLike | None = None,
+) -> dict[str, Policy]:
+    """Load the policies in files and folders, by name.
 
-    Weights and plain values are read into an `Actor`, and nothing in a file is executed, unless `trust`:
+    Folders are read recursively, in the order of the paths; hidden files and folders, links to folders, and files of
+    unknown suffix are passed over. Weights and plain values are read into an `Actor`; nothing in a file is executed
+    unless `trust` is set:
 
     - `.npz`: the layers of an actor, `hidden_0`, `hidden_1`, … and `mean`, each as `.weight` (out, in) and `.bias`
-      (out,), any float type; with another dimension in front, a stack of actors. Optional are `log_std` (as
-      `mean`; used if `stochastic`) and the strings `activation` and `squash` ("tanh" or "none"), else those given
-      here, else "relu" and "tanh";
-    - `.npy`: actions for every state of the data, memory-mapped;
+      (out,) of any float type; with one more dimension in front, a stack of actors. Optional are `log_std` (like
+      `mean`; used if `stochastic`) and the strings `activation` and `squash` ("tanh" or "none"); without them, the
+      arguments of these names apply, else "relu" and "tanh".
+    - `.npy`: actions in every state of the data, memory-mapped.
     - `.zip` of Stable-Baselines3 and sb3-contrib (PPO, A2C, TRPO, SAC, TQC, TD3, DDPG, ARS, DQN with MLP policies),
-      standardised by `<name>_vecnormalize.pkl` or `vecnormalize.pkl` beside it; in a folder, its replay buffers and
-      `evaluations.npz` are passed over;
-    - `.d3` of d3rlpy, or its `.pt` beside `params.json`;
-    - `.pt`, `.pth`, `.safetensors`: the state dict of an `nn.Sequential` of linear layers, with `activation` and
-      nothing else between each two and "tanh" or "none" as `squash` behind;
-    - `.pkl` of D4RL and DOPE: a dict of arrays;
-    - `.onnx`: one float input (states, width), actions as first output or by that name; needs onnxruntime;
-    - with `trust`: TorchScript (`.pt`), exported programs (`.pt2`), pickled modules (`.pt`), and what of
-      Stable-Baselines3 and d3rlpy is no plain MLP, opened by those libraries.
+      saved by version 1.0 or later, with gym or gymnasium. States are standardised by the first of
+      `<name>_vecnormalize.pkl`, `<name>/vecnormalize.pkl` and `vecnormalize.pkl` that exists beside the file, else by
+      the only `*/vecnormalize.pkl` below its folder, as RL Zoo keeps it. The policy's `normalisation` and the logger
+      "sopr_fast" say which file was used. In folders, statistics, replay buffers and `evaluations.npz` are passed over.
+    - `.d3` of d3rlpy, or its `.pt` beside `params.json`.
+    - `.pt`, `.pth`, `.safetensors`: the state dict of an `nn.Sequential` of linear layers, with one `activation`
+      between each two and "tanh" or "none" as `squash` at the end.
+    - `.pkl` of D4RL and DOPE: a dict of arrays.
+    - `.onnx`: one float input (states, width); actions are the first output or the one named so; needs onnxruntime.
+    - With `trust`: TorchScript (`.pt`), exported programs (`.pt2`), pickled modules (`.pt`), and what of
+      Stable-Baselines3 and d3rlpy is not a plain MLP; those libraries open it.
 
-    Where the suffix leaves it open, the content tells. Policies are named after the file, in a folder with its suffix
-    where two would be equal, those of a stack with "-000", "-001", … behind.
+    Where the suffix does not determine the kind, the content does.
+
+    A policy is named by its path without suffix, relative to the folder that contains everything given: "ppo_1/best"
+    for `load("runs")`, "best" for `load("runs/ppo_1/best.zip")`. Files of one folder that differ in the suffix alone
+    keep it. A stack adds "-000", "-001", … to the name.
 
     Args:
-        stochastic: act by the distribution, in `.npz`, `.zip`, `.d3`, d3rlpy's `.pt` and `.pkl`; an actor of theirs
-            without one is refused. What a library opens, with `trust`, acts as that library does by default.
-        states_count: rows of the user's data, checked against arrays of actions.
-        action_count: discrete actions, for files that return indices.
-        trust: run code that is in the file. Anyone who can write the file can then do what you can do.
+        paths: A file, a folder, or several of them.
+        stochastic: Act by the distribution, for `.npz`, `.zip`, `.d3`, d3rlpy's `.pt` and `.pkl`; an actor without one
+            is an error. Policies that a library opens, with `trust`, act as they do in that library by default.
+        states_count: Number of states in the user's data, against which arrays of actions are checked.
+        action_count: Number of discrete actions, for files that return indices.
+        activation: Activation between the layers, for files that do not state it.
+        squash: "tanh" or "none" after the last layer, for files that do not state it.
+        trust: Run code in the files. Whoever can write the file can then do what you can do.
+        skip: Skip files that cannot be read, with a warning for each, instead of raising.
+        relative_to: Folder to which names are relative, instead of the one that contains everything given.
+
+    Returns:
+        Policies by name.
 
     Raises:
-        FileNotFoundError: no such file.
-        ImportError: a library that opens it is not installed.
-        ValueError: a file that is damaged, of another kind, needs trust, or whose layers do not fit each other.
+        FileNotFoundError: There is no such file.
+        ImportError: A library that a file needs is not installed.
+        OSError: A file cannot be read.
+        MemoryError: A file does not fit in memory.
+        ValueError: A file is damaged, not a regular file, of another kind, needs `trust`, or has layers that do not
+            fit each other; two policies have one name; or there are no policies.
+
+    Warns:
+        UserWarning: A file was skipped, or normalisation statistics seem to be missing.
     """
     if squash not in (None, "tanh", "none"):
         raise ValueError(f"squash is {squash!r}, expected 'tanh' or 'none'")
-    path = Path(path)
-    names = _files(path)
-    policies: list[Policy] = []
-    for file, name in names.items():
+    given = [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
+    if not given:
+        raise ValueError("no paths given")
+    folder = common_folder(given) if relative_to is None else Path(os.path.abspath(relative_to))
+    policies: dict[str, Policy] = {}
+    for file, name in _names([file for path in given for file in _files(path)], folder).items():
         options = Options(name, stochastic, states_count, action_count, activation, squash, trust)
         try:
-            policies += reader_of(file)(file, options)
-        except ValueError as error:
-            raise ValueError(f"{file}: {error}") from error
-        except ImportError as error:
-            raise ImportError(f"{file}: {error}") from error
-        except OSError:  # not what the file holds, and the system names it
-            raise
-        except Exception as error:  # what a damaged file raises can be of nearly any type
-            raise ValueError(f"{file}: damaged, or of a form not known ({type(error).__name__}: {error})") from error
+            loaded = _read(file, options)
+        except _ERRORS as error:
+            if not skip:
+                raise
+            warn(f"skipped {error}")
+            continue
+        for policy in loaded:
+            if policy.name in policies:
+                raise ValueError(f"{file}: another file has a policy named {policy.name!r}; rename one of the files")
+            policies[policy.name] = policy
+    if not policies:
+        raise ValueError(f"{', '.join(map(str, given))}: none of the files could be read")
     return policies
 
 
-def _files(path: Path) -> dict[Path, str]:
-    """The files meant by a path, and the names of their policies."""
+def common_folder(paths: Iterable[Path]) -> Path:
+    """Return the deepest folder that contains all the files and folders."""
+    return Path(os.path.commonpath([os.path.abspath(path if path.is_dir() else path.parent) for path in paths]))
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the file itself, or the policy files below a folder."""
     if not path.is_dir():
-        if not path.exists():
+        if not os.path.lexists(path):
             raise FileNotFoundError(f"{path}: no such file")
-        return {path: path.stem}
-    known = [p for p in path.iterdir() if p.suffix.lower() in BY_SUFFIX and p.is_file() and not p.name.startswith(".")]
-    files = sorted(p for p in known if not is_companion(p))
+        return [path]
+    files = sorted(_walk(path), key=lambda file: file.parts)
     if not files:
-        raise ValueError(f"{path}: no policies ({', '.join(BY_SUFFIX)}) in this folder")
-    stems = Counter(file.stem for file in files)
-    return {file: file.stem if stems[file.stem] == 1 else file.name for file in files}
+        raise ValueError(f"{path}: no policies ({', '.join(BY_SUFFIX)}) in this folder or below it")
+    return files
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    def fail(error: OSError) -> None:
+        raise error
+
+    for parent, folders, names in os.walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            file = Path(parent, name)
+            if file.suffix.lower() in BY_SUFFIX and not name.startswith(".") and not is_companion(file):
+                yield file
+
+
+def _names(files: Iterable[Path], folder: Path) -> dict[Path, str]:
+    """Return the name of every file, relative to the folder; a file given twice counts once."""
+    relative = {Path(os.path.abspath(file)): file for file in files}
+    for path, file in relative.items():
+        if not path.is_relative_to(folder):
+            raise ValueError(f"{file} is not in the folder {folder}, to which names are relative")
+    stems = {path: path.relative_to(folder).with_suffix("").as_posix() for path in relative}
+    counts = Counter(stems.values())
+    return {
+        file: stems[path] if counts[stems[path]] == 1 else path.relative_to(folder).as_posix()
+        for path, file in relative.items()
+    }
+
+
+def _read(file: Path, options: Options) -> list[Policy]:
+    """Read one file, with errors of the documented types that name it."""
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise ValueError("not a regular file")
+        return list(reader_of(file)(file, options))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{file}: {_printable(error)}") from error
+    except _ERRORS as error:
+        kind = next(kind for kind in _ERRORS if isinstance(error, kind))
+        raise kind(f"{file}: {_printable(error) or kind.__name__}") from error
+    except Exception as error:  # a damaged file may raise nearly any type
+        message = f"damaged, or of an unknown form ({type(error).__name__}: {error})"
+        raise ValueError(f"{file}: {_printable(message)}") from error
+
+
+def _printable(message: object) -> str:
+    """Return the text on one line with control characters escaped, since files supply parts of it."""
+    text = " ".join(str(message).split())
+    text = text if len(text) <= _MESSAGE_LENGTH else text[:_MESSAGE_LENGTH] + "…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""What a policy returns for a batch of states, read into one form."""
+"""Output of a policy for a batch of states, in one form whatever the policy returned."""
 
 from __future__ import annotations
 
@@ -19,86 +19,105 @@ _global_generator = threading.Lock()
 
 
 class Gaussian(NamedTuple):
-    """A policy's normal distributions of actions: return it from a policy, or pass it as one."""
+    """Normal distributions of actions: the output of a policy, or a policy given as arrays.
 
-    mean: Any  # (N, dim_a)
-    std: Any  # (N, dim_a)
+    Attributes:
+        mean: (N, dim_a) array or tensor.
+        std: Standard deviations, of the shape of the mean or broadcast to it.
+    """
+
+    mean: Any
+    std: Any
 
 
 class Probabilities(NamedTuple):
-    """A policy's probabilities of discrete actions: return it from a policy, or pass it as one."""
+    """Probabilities of discrete actions: the output of a policy, or a policy given as an array.
 
-    p: Any  # (N, actions)
+    Attributes:
+        p: (N, actions) array or tensor.
+    """
+
+    p: Any
 
 
 @dataclass(frozen=True)
 class Output:
-    """Actions (N, dim_a), their normal distributions, or probabilities of discrete actions, for N states."""
+    """Actions in N states, their normal distributions, or probabilities of discrete actions.
 
-    kind: str  # "action", "gaussian" or "discrete"
-    mean: Tensor  # (N, dim_a) float32: actions, means or probabilities
-    std: Tensor | None = None  # (N, dim_a) float32, of a gaussian
-    distribution: dist.Distribution | None = None  # where it is not the normal or categorical one of mean and std
-    is_flat: bool = False  # whether that is of N numbers, and not of (N, 1)
+    Attributes:
+        kind: "action", "gaussian" or "discrete".
+        mean: (N, dim_a) float32: actions, means, or probabilities.
+        std: (N, dim_a) float32 standard deviations of kind "gaussian", else None.
+        distribution: The distribution of actions, where it is not the normal or categorical one of `mean` and `std`.
+        is_flat: Whether `distribution` is over N numbers instead of (N, 1).
+    """
+
+    kind: str
+    mean: Tensor
+    std: Tensor | None = None
+    distribution: dist.Distribution | None = None
+    is_flat: bool = False
 
     def action(self) -> Tensor:
-        """(N, dim_a): the action, mean, or likeliest discrete action, one-hot, ties to the first."""
+        """Return (N, dim_a): the action, the mean, or the most likely discrete action, one-hot, ties to the first."""
         if self.kind != "discrete":
             return self.mean
         return one_hot(self.mean.argmax(1), self.mean.shape[1])
 
-    def columns(self) -> Tensor:
-        """(N, dim_c): the action, mean and standard deviation, or probabilities."""
-        return self.mean if self.std is None else torch.cat([self.mean, self.std], 1)
-
     def density(self) -> dist.Distribution | None:
-        """The distribution of actions; None of a deterministic policy."""
+        """Return the distribution of actions, or None for a deterministic policy."""
         if self.distribution is not None:
             return self.distribution
-        if self.kind == "gaussian":
+        if self.std is not None:
             return dist.Normal(self.mean, self.std, validate_args=False)
         if self.kind == "discrete":
             return dist.OneHotCategorical(self.mean, validate_args=False)
         return None
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        """(N,): log density of actions (N, dim_a), or log probability of one-hot ones, by the density."""
+        """Return the log density (N,) of actions (N, dim_a), or the log probability of one-hot ones.
+
+        The policy must have a density.
+        """
         density = self.density()
+        assert density is not None
         if self.is_flat:
             actions = actions[:, 0]
         log_prob = density.log_prob(actions)
         if self.distribution is not None:
-            # Outside its support a formula may give any number.
+            # Outside the support, a formula may give any number.
             log_prob = log_prob.masked_fill(~_is_supported(density, actions), -math.inf)
         return log_prob.sum(1) if log_prob.dim() == 2 else log_prob
 
     def sample(self, seed: int) -> Tensor:
-        """(N, dim_a) float32: actions drawn from the density, which a deterministic policy lacks."""
+        """Return actions (N, dim_a) float32 sampled from the density. The policy must have one."""
         if self.distribution is not None:
-            # Torch's distributions draw from the global generator alone.
+            # Torch's distributions sample from the global generator only.
             with _global_generator, torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seed)
                 return self.distribution.sample().float().reshape(self.mean.shape)
         generator = torch.Generator().manual_seed(seed)
-        if self.kind == "gaussian":
+        if self.std is not None:
             return torch.normal(self.mean, self.std, generator=generator)
         return one_hot(torch.multinomial(self.mean, 1, generator=generator)[:, 0], self.mean.shape[1])
 
 
 def one_hot(indices: Tensor, width: int) -> Tensor:
+    """Return float32 rows (N, width) of zeros, with a one at each index of `indices` (N,)."""
     return torch.nn.functional.one_hot(indices.long(), width).float()
 
 
 def _is_supported(distribution: dist.Distribution, actions: Tensor) -> Tensor:
-    """Of the shape of the log-probability: whether actions may be drawn, True where the support is not known."""
+    """Return whether actions lie in the support, in the shape of the log density; True where it is unknown."""
     try:
-        return distribution.support.check(actions)
+        support = distribution.support
     except NotImplementedError:
-        return torch.ones((), dtype=torch.bool, device="cpu")
+        support = None
+    return torch.ones((), dtype=torch.bool, device="cpu") if support is None else support.check(actions)
 
 
 def on_cpu(distribution: dist.Distribution) -> dist.Distribution:
-    """The same distribution, its parameters and those of its parts on the CPU, that checks no values."""
+    """Return the distribution with its parameters, and those of its parts, on the CPU, and without value checks."""
     moved = copy.copy(distribution)
     moved._validate_args = False
     for name, part in vars(moved).items():
@@ -110,11 +129,21 @@ def on_cpu(distribution: dist.Distribution) -> dist.Distribution:
 
 
 def read_output(name: str, value: Any, states: int, source: Tensor | None, action_count: int | None) -> Output:
-    """Reads what policy `name` returned for a batch of `states` states, or raises what is wrong with it.
+    """Read the value that a policy returned for a batch of states.
 
-    Tensors and arrays are actions: integers of shape (N,) are indices of discrete actions, and where
-    `action_count` is given floats are probabilities. Objects with a mean and a standard deviation are
-    distributions, torch's categorical ones probabilities.
+    Tensors and arrays are actions. Integers of shape (N,) are indices of discrete actions; floats are probabilities if
+    `action_count` is set. Objects with a mean and a standard deviation are distributions; torch's categorical
+    distributions are probabilities.
+
+    Args:
+        name: Name of the policy.
+        value: The returned value.
+        states: Number of states in the batch.
+        source: (N,) int64, the states' rows in the user's data, named in messages.
+        action_count: Number of discrete actions, or None.
+
+    Raises:
+        ValueError: The value has a wrong type, shape, dtype or content.
     """
     reader = _Reader(name, states, source, action_count)
     if isinstance(value, Probabilities):
@@ -128,14 +157,14 @@ def read_output(name: str, value: Any, states: int, source: Tensor | None, actio
     is_array = isinstance(value, Tensor) or hasattr(value, "__array__")
     spread = next((key for key in ("stddev", "std", "scale") if hasattr(value, key)), None)
     if not is_array and spread and hasattr(value, "mean"):
-        # Methods in scipy's and TensorFlow's distributions, attributes in most others.
+        # scipy and TensorFlow define moments as methods, most others as attributes.
         mean, std = (part() if callable(part) else part for part in (value.mean, getattr(value, spread)))
         return reader.gaussian(mean, std)
     return reader.actions(value)
 
 
 class _Reader:
-    """Reads the parts of one output, with errors that name the policy and the row of the user's states."""
+    """Reader of one output, whose errors name the policy and the row of the user's states."""
 
     def __init__(self, name: str, states: int, source: Tensor | None, action_count: int | None):
         self.name, self.states, self.source, self.action_count = name, states, source, action_count
@@ -163,17 +192,18 @@ class _Reader:
             raise self.error("integer actions; set action_count to the number of discrete actions")
         outside = (indices < 0) | (indices >= self.action_count)
         if outside.any():
-            at = int(outside.nonzero()[0])
-            raise self.error(f"action {indices[at]} at state row {self.row(at)}, expected 0 to {self.action_count - 1}")
+            first = int(outside.nonzero()[0])
+            limit = self.action_count - 1
+            raise self.error(f"action {indices[first]} at state row {self.row(first)}, expected 0 to {limit}")
         return Output("discrete", one_hot(indices, self.action_count))
 
     def probabilities(self, value: Any) -> Output:
         p = self.matrix(self.tensor(value), self.action_count)
         wrong = (p < 0).any(1) | ((p.sum(1) - 1).abs() > 1e-3)
         if wrong.any():
-            at = int(wrong.nonzero()[0])
+            first = int(wrong.nonzero()[0])
             raise self.error(
-                f"values at state row {self.row(at)} that are no probabilities: {_short(p[at])}; "
+                f"values at state row {self.row(first)} that are not probabilities: {_short(p[first])}; "
                 "if they are logits, return torch.distributions.Categorical(logits=…)"
             )
         return Output("discrete", p)
@@ -191,8 +221,8 @@ class _Reader:
                 f"a standard deviation of shape {tuple(std.shape)}, expected {tuple(mean.shape)}"
             ) from None
         if (std < 0).any():
-            at = int((std < 0).any(1).nonzero()[0])
-            raise self.error(f"a negative standard deviation at state row {self.row(at)}")
+            first = int((std < 0).any(1).nonzero()[0])
+            raise self.error(f"a negative standard deviation at state row {self.row(first)}")
         return Output("gaussian", mean, std)
 
     def distribution(self, value: dist.Distribution) -> Output:
@@ -200,18 +230,18 @@ class _Reader:
             mean, std = value.mean, value.stddev
         except NotImplementedError:
             raise self.error(
-                f"a {type(value).__name__}, whose mean is not known; return Gaussian(mean, std) instead"
+                f"a {type(value).__name__}, whose mean is unknown; return Gaussian(mean, std) instead"
             ) from None
         if value.event_shape and value.event_shape == mean.shape:
             raise self.error(
-                f"one {type(value).__name__} of all states together, of event shape {tuple(mean.shape)}, expected "
+                f"one {type(value).__name__} over all states together, of event shape {tuple(mean.shape)}, expected "
                 f"batch shape ({self.states},) or ({self.states}, action width)"
             )
         output = self.gaussian(mean, std)
         return replace(output, distribution=on_cpu(value), is_flat=mean.dim() == 1)
 
     def matrix(self, value: Tensor, width: int | None = None) -> Tensor:
-        """(N, width) float32; N numbers are N actions of width 1."""
+        """Return the values as (N, width) float32; N numbers are N actions of width 1."""
         shape = tuple(value.shape)
         if value.dim() == 1:
             value = value[:, None]
@@ -220,14 +250,14 @@ class _Reader:
         return value.float().contiguous()
 
     def tensor(self, value: Any) -> Tensor:
-        """A float or int64 tensor on the CPU."""
+        """Return the values as a float or int64 tensor on the CPU."""
         if not isinstance(value, Tensor):
             if value is None or isinstance(value, str | bytes | dict | set | tuple | type):
                 raise self.error(f"a {type(value).__name__}, expected {_EXPECTED}")
             array = np.asarray(value)
             if array.dtype.kind not in "fiu":
-                what = type(value).__name__ if array.dtype.kind == "O" else f"dtype {array.dtype}"
-                raise self.error(f"{what}, expected {_EXPECTED}")
+                kind = type(value).__name__ if array.dtype.kind == "O" else f"dtype {array.dtype}"
+                raise self.error(f"{kind}, expected {_EXPECTED}")
             value = torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64))
         if value.dtype == torch.bool or value.is_complex():
             raise self.error(f"dtype {value.dtype}, expected {_EXPECTED}")
@@ -243,14 +273,18 @@ _EXPECTED = "an array or tensor of actions, or a distribution"
 
 
 def check_finite(name: str, values: Tensor, source: Tensor | None) -> None:
-    """Raises where `values` (N, width) are first nan, infinite or too large, as the row of the user's states."""
-    fine = values.abs() < TOO_LARGE
-    if fine.all():
+    """Check that values (N, width) are finite and not too large.
+
+    Raises:
+        ValueError: A value is not; the message names the policy and the first such row of the user's data.
+    """
+    valid = values.abs() < TOO_LARGE
+    if valid.all():
         return
-    at = int((~fine.all(1)).nonzero()[0])
-    value = float(values[at][~fine[at]][0])
-    row = at if source is None else int(source[at])
-    excess = f", too large to reckon with (limit {TOO_LARGE:g})" if math.isfinite(value) else ""
+    first = int((~valid.all(1)).nonzero()[0])
+    value = float(values[first][~valid[first]][0])
+    row = first if source is None else int(source[first])
+    excess = f", which exceeds the supported magnitude {TOO_LARGE:g}" if math.isfinite(value) else ""
     raise ValueError(f"policy {name!r} returned {value:g} at state row {row}{excess}")
 
 

@@ -1,10 +1,11 @@
-"""The one form in which the rest of the package meets a policy."""
+"""The interface through which the rest of the package uses a policy."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,24 +15,35 @@ from .output import Output, check_finite
 class Policy(ABC):
     """A named policy: actions, or distributions of actions, for a batch of states.
 
-    States are (N, dim_s) float32 CPU tensors; `source` (N,) int64 are their rows in the user's data, needed
-    by policies that are arrays of actions and used in messages. Results are finite float32 CPU tensors.
-    `given` is the user's own object that it stands for, None where that is the policy itself.
+    States are (N, dim_s), an array or a tensor; results are finite float32 tensors on the CPU. `source` (N,) int64
+    holds the states' rows in the user's data: arrays of actions need it, and error messages name these rows.
+
+    Attributes:
+        name: Name in rankings and errors.
+        original: The user's object that the policy stands for, or None if that is the policy itself.
+        normalisation: Source of the statistics that standardise the states, or None if states are used as they are.
     """
 
     name: str
-    given: Any = None
+    original: Any = None
+    normalisation: str | None = None
 
     @abstractmethod
     def _output(self, states: Tensor, source: Tensor | None) -> Output: ...
 
-    def output(self, states: Tensor, source: Tensor | None = None) -> Output:
-        """Everything the policy says of the states.
+    def output(self, states: Any, source: Tensor | None = None) -> Output:
+        """Return the actions in the states, or the distributions of actions.
+
+        Args:
+            states: (N, dim_s) array or tensor.
+            source: (N,) int64, the states' rows in the user's data.
 
         Raises:
-            ValueError: a wrong shape, dtype or value, with the policy's name and the row.
-            RuntimeError: the policy itself raised; its error is the cause.
+            TypeError: The states are not numbers.
+            ValueError: The policy returned a wrong shape, dtype or value; the message names the policy and the row.
+            RuntimeError: The policy itself raised; its error is the cause.
         """
+        states = self._tensor(states, "states")
         with torch.no_grad():
             output = self._output(states, source)
         check_finite(self.name, output.mean, source)
@@ -39,40 +51,110 @@ class Policy(ABC):
             check_finite(self.name, output.std, source)
         return output
 
-    def is_same(self, other: Policy) -> bool:
-        """Whether both stand for one object, under whatever names."""
-        mine, theirs = (policy if policy.given is None else policy.given for policy in (self, other))
-        return mine is theirs
+    def __call__(self, states: Any) -> np.ndarray:
+        """Return the deterministic actions in one state or a batch of states; see `predict`."""
+        return self.predict(states)[0]
 
-    def act(self, states: Tensor, source: Tensor | None = None) -> Tensor:
-        """(N, dim_a): actions, means of distributions, or the likeliest discrete action, one-hot."""
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
+    ) -> tuple[np.ndarray, Any]:
+        """Return the action in one state or a batch of states, as `predict` of Stable-Baselines3 does.
+
+        Args:
+            observation: (dim_s,) or (N, dim_s) numbers.
+            state: Returned unchanged; policies have no hidden state.
+            episode_start: Ignored, for the same reason.
+            deterministic: Return the mean or the most likely action. If False, sample the action, where the policy has
+                a distribution, with torch's global generator.
+
+        Returns:
+            The action and `state`. The action is float32, (dim_a,) for one state and (N, dim_a) for a batch; a discrete
+            one is an int64 index, () for one state and (N,) for a batch.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: See `output`.
+        """
+        states = self._tensor(observation, "observation", dims=(1, 2))
+        is_single = states.dim() == 1
+        output = self.output(states[None] if is_single else states)
+        is_sampled = not deterministic and output.density() is not None
+        actions = output.sample(_seed(None)) if is_sampled else output.action()
+        if output.kind == "discrete":
+            actions = actions.argmax(1)
+        values = actions.numpy()
+        return (values[0, ...] if is_single else values), state
+
+    def act(self, states: Any, source: Tensor | None = None) -> Tensor:
+        """Return actions (N, dim_a): means of distributions; for discrete actions the most likely one, one-hot.
+
+        Args:
+            states: (N, dim_s) array or tensor.
+            source: (N,) int64, the states' rows in the user's data.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: See `output`.
+        """
         return self.output(states, source).action()
 
-    def columns(self, states: Tensor, source: Tensor | None = None) -> Tensor:
-        """(N, dim_c): the action, mean and standard deviation, or probabilities of discrete actions."""
-        return self.output(states, source).columns()
+    def sample(self, states: Any, generator: torch.Generator | None = None, source: Tensor | None = None) -> Tensor:
+        """Sample one action per state, (N, dim_a), one-hot if discrete; a deterministic policy returns its own action.
 
-    def sample(self, states: Tensor, generator: torch.Generator | None = None, source: Tensor | None = None) -> Tensor:
-        """(N, dim_a): one drawn action a state, one-hot if discrete; a deterministic policy's own action.
+        Torch distributions, which policies may return and which an `Actor` builds, sample from torch's global
+        generator. It is seeded for the call and restored afterwards; meanwhile no other thread may use it except
+        through this method.
 
-        A torch distribution, that a policy returned or that an `Actor` makes, draws from torch's global generator,
-        seeded meanwhile and then set back; other threads must not draw from it at that time, unless by this method.
+        Args:
+            states: (N, dim_s) array or tensor.
+            generator: Source of the seed; torch's global generator if None.
+            source: (N,) int64, the states' rows in the user's data.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: See `output`.
         """
         output = self.output(states, source)
         if output.density() is None:
             return output.mean
-        return output.sample(int(torch.randint(2**62, (), generator=generator, device="cpu")))
+        return output.sample(_seed(generator))
 
-    def log_prob(self, states: Tensor, actions: Tensor, source: Tensor | None = None) -> Tensor:
-        """(N,): log density of actions (N, dim_a), or log probability of one-hot ones; -inf outside the support.
+    def log_prob(self, states: Any, actions: Any, source: Tensor | None = None) -> Tensor:
+        """Return the log density (N,) of actions, or the log probability of one-hot ones; -inf outside the support.
+
+        Args:
+            states: (N, dim_s) array or tensor.
+            actions: (N, dim_a) array or tensor.
+            source: (N,) int64, the states' rows in the user's data.
 
         Raises:
-            ValueError: the policy is deterministic and so has no density.
+            ValueError: The policy is deterministic, so it has no density.
+            TypeError, RuntimeError: See `output`.
         """
         output = self.output(states, source)
         if output.density() is None:
             raise ValueError(f"policy {self.name!r} is deterministic: its actions have no density")
-        return output.log_prob(actions)
+        return output.log_prob(self._tensor(actions, "actions"))
+
+    def is_same(self, other: Policy) -> bool:
+        """Return whether both policies stand for one object, under whatever names."""
+        mine, theirs = (policy if policy.original is None else policy.original for policy in (self, other))
+        return mine is theirs
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
+        normalisation = "" if self.normalisation is None else f", standardised by {self.normalisation!r}"
+        return f"{type(self).__name__}({self.name!r}{normalisation})"
+
+    def _tensor(self, values: Any, what: str, dims: tuple[int, ...] = (2,)) -> Tensor:
+        """Return the values as a float32 tensor on the CPU, whose number of dimensions is one of `dims`."""
+        if not isinstance(values, Tensor):
+            try:
+                values = torch.from_numpy(np.array(values, dtype=np.float32))
+            except (TypeError, ValueError) as error:
+                kind = type(values).__name__
+                raise TypeError(f"policy {self.name!r}: {what} must be an array of numbers, got a {kind}") from error
+        if values.dim() not in dims:
+            expected = " or ".join("(width,)" if dim == 1 else "(N, width)" for dim in dims)
+            raise ValueError(f"policy {self.name!r}: {what} must have shape {expected}, got {tuple(values.shape)}")
+        return values.to("cpu", torch.float32)
+
+
+def _seed(generator: torch.Generator | None) -> int:
+    return int(torch.randint(2**62, (), generator=generator, device="cpu"))

@@ -1,18 +1,19 @@
-"""Readers of policy files, one a format, and the choice between them by suffix and content."""
+"""Readers of policy files, one for each format; suffix and content determine which one reads a file."""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..policy import Policy
 from . import d3rlpy, d4rl, npy, npz, programs, sb3, sequential, torch_files
+from .archives import open_archive
 from .options import Options
 
-Reader = Callable[[Path, Options], list[Policy]]
+Reader = Callable[[Path, Options], Sequence[Policy]]
 
-BY_SUFFIX: dict[str, Reader | None] = {  # None: its content tells
+BY_SUFFIX: dict[str, Reader | None] = {  # None: the content determines the reader
     ".npz": npz.read,
     ".npy": npy.read,
     ".onnx": programs.read_onnx,
@@ -28,10 +29,10 @@ BY_SUFFIX: dict[str, Reader | None] = {  # None: its content tells
 
 
 def reader_of(path: Path) -> Reader:
-    """The reader of a file.
+    """Return the reader of a file.
 
     Raises:
-        ValueError: it is of no known kind.
+        ValueError: The file is of no known kind.
     """
     reader = BY_SUFFIX.get(path.suffix.lower()) or _by_content(path)
     if reader is None:
@@ -43,9 +44,9 @@ def reader_of(path: Path) -> Reader:
 
 
 def is_companion(path: Path) -> bool:
-    """Whether a file of a known suffix belongs to a policy beside it.
+    """Return whether a file of a known suffix belongs to a policy beside it.
 
-    Those are Stable-Baselines3's statistics and replay buffers, and the returns that its EvalCallback measured.
+    These are statistics and replay buffers of Stable-Baselines3, and the returns that its EvalCallback measured.
     """
     if path.suffix.lower() == ".pkl":
         return any(part in path.stem.replace("_", "") for part in ("vecnormalize", "replaybuffer"))
@@ -56,16 +57,16 @@ def _by_content(path: Path) -> Reader | None:
     with path.open("rb") as file:
         head = file.read(10)
     if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
+        with open_archive(path) as archive:
             return _by_members(archive.namelist())
     if head.startswith(b"\x93NUMPY"):
         return npy.read
     if head[8:10] == b'{"':
         return sequential.read_safetensors
-    of_torch = path.suffix.lower() in (".pt", ".pth")
-    if head.startswith(b"\x80") and not of_torch:
+    is_torch = path.suffix.lower() in (".pt", ".pth")
+    if head.startswith(b"\x80") and not is_torch:
         return d4rl.read
-    return torch_files.read if of_torch else None
+    return torch_files.read if is_torch else None
 
 
 def _by_members(members: list[str]) -> Reader | None:

@@ -1,8 +1,9 @@
-"""d3rlpy's `.d3`, and its `.pt` checkpoints beside `params.json`: weights and settings of its vector policies."""
+"""d3rlpy's `.d3` files, and its `.pt` checkpoints beside `params.json`: weights and settings of vector policies."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ _VALUES = ("dqn", "double_dqn", "discrete_cql", "nfq")
 _ACTIVATIONS = {"swish": "silu", "none": "identity"}
 
 
-def read(path: Path, options: Options) -> list[Policy]:
+def read(path: Path, options: Options) -> Sequence[Policy]:
+    """Read the policy in a `.d3` file."""
     try:
         with path.open("rb") as file:
             saved = read_pickle(file)
         config, weights = json.loads(saved["config"]), read_weights_in(saved["torch"])
     except (KeyError, TypeError) as error:
-        raise ValueError("damaged, or no policy of d3rlpy: expected a dict of config and torch") from error
+        raise ValueError("damaged, or not a policy of d3rlpy: expected a dict of config and torch") from error
     try:
         return [_actor(config, weights, options)]
     except RefusedError as error:
@@ -37,13 +39,14 @@ def read(path: Path, options: Options) -> list[Policy]:
 
 
 def is_checkpoint(weights: Any) -> bool:
-    """Whether these are modules' and optimisers' state dicts by name, as `save_model` writes."""
+    """Return whether these are state dicts of modules and optimisers by name, as `save_model` writes."""
     return isinstance(weights, dict) and any(
         isinstance(weights.get(key), dict) for key in ("policy", "imitator", "q_funcs")
     )
 
 
 def from_checkpoint(path: Path, weights: dict[str, Any], options: Options) -> list[Actor]:
+    """Return the policy in a checkpoint, whose settings are in `params.json` beside it."""
     params = path.with_name("params.json")
     if not params.is_file():
         raise ValueError("a checkpoint of d3rlpy, whose settings are missing: no params.json beside it")
@@ -87,7 +90,7 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: Options) ->
 
 
 def _parts(kind: str) -> tuple[str, str, str]:
-    """The module that acts, its last layer, and what that gives."""
+    """Return the module that acts, its last layer, and the head of the actor."""
     if kind in _TANH:
         return "policy", "_mu", "action"
     if kind == "bc":
@@ -96,7 +99,7 @@ def _parts(kind: str) -> tuple[str, str, str]:
         return ("policy" if kind == "discrete_sac" else "imitator"), "_fc", "logits"
     if kind in _VALUES:
         return "q_funcs", "_fc", "values"
-    raise RefusedError(f"predict of {kind} is more than one network (it samples and picks by a critic, or decodes)")
+    raise RefusedError(f"predict of {kind} uses more than one network (it samples and selects by a critic, or decodes)")
 
 
 def _typed(params: dict[str, Any], key: str) -> tuple[str, dict[str, Any]]:
@@ -111,9 +114,7 @@ def _activation(params: dict[str, Any]) -> str:
         k for k in ("use_batch_norm", "use_layer_norm", "exclude_last_activation", "last_activation") if encoder.get(k)
     ]
     if kind not in ("default", "vector") or extra:
-        raise RefusedError(
-            f"its encoder is {kind} with {', '.join(extra) or 'layers that our own reader does not know'}"
-        )
+        raise RefusedError(f"its encoder is {kind} with {', '.join(extra) or 'layers that this package does not read'}")
     name = encoder.get("activation", "relu")
     name = _ACTIVATIONS.get(name, name)
     if name not in ACTIVATIONS:
@@ -126,9 +127,9 @@ def _standardisation(params: dict[str, Any]) -> Standardisation | None:
     if kind == "none":
         return None
     if kind == "standard":
-        return Standardisation(_column(values, "mean"), _column(values, "std") + values.get("eps", 1e-3))
+        return Standardisation(_vector(values, "mean"), _vector(values, "std") + values.get("eps", 1e-3))
     if kind == "min_max":
-        low, high = _column(values, "minimum"), _column(values, "maximum")
+        low, high = _vector(values, "minimum"), _vector(values, "maximum")
         return Standardisation((low + high) / 2, (high - low) / 2)
     raise RefusedError(f"its observation scaler is {kind}")
 
@@ -138,12 +139,12 @@ def _scale(params: dict[str, Any]) -> Bounds | None:
     if kind == "none":
         return None
     if kind == "min_max":
-        return Bounds(_column(values, "minimum").float(), _column(values, "maximum").float())
+        return Bounds(_vector(values, "minimum").float(), _vector(values, "maximum").float())
     raise RefusedError(f"its action scaler is {kind}")
 
 
-def _column(values: dict[str, Any], key: str) -> torch.Tensor:
+def _vector(values: dict[str, Any], key: str) -> torch.Tensor:
     try:
         return torch.tensor(values[key], dtype=torch.float64, device="cpu")
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"a scaler without its {key}: the policy was saved before it was fitted") from error
+        raise ValueError(f"a scaler has no {key}: the policy was saved before it was fitted") from error

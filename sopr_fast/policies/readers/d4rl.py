@@ -1,7 +1,7 @@
 """Policies of D4RL and the DOPE benchmark: a pickled dict of arrays `fc0/weight`, `fc0/bias`, …, `last_fc/weight`, …
 
-`nonlinearity` ("tanh" or "relu") is between layers. The action is drawn from a normal of mean `last_fc` and log
-standard deviation `last_fc_log_std`, through tanh where `output_distribution` is "tanh_gaussian".
+`nonlinearity` ("tanh" or "relu") is the activation between layers. The action follows a normal distribution of
+mean `last_fc` and log standard deviation `last_fc_log_std`, through tanh if `output_distribution` is "tanh_gaussian".
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from .pickles import read_pickle
 
 
 def read(path: Path, options: Options) -> list[Actor]:
+    """Read the actor."""
     with path.open("rb") as file:
         weights = read_pickle(file)
     if not isinstance(weights, dict) or "last_fc/weight" not in weights:
-        found = sorted(map(str, weights))[:8] if isinstance(weights, dict) else type(weights).__name__
-        raise ValueError(f"no D4RL policy: expected a dict with 'last_fc/weight', found {found}")
+        content = sorted(map(str, weights))[:8] if isinstance(weights, dict) else type(weights).__name__
+        raise ValueError(f"not a D4RL policy: expected a dict with 'last_fc/weight', found {content}")
     hidden = [f"fc{i}" for i in range(sum(f"fc{i}/weight" in weights for i in range(len(weights))))]
     activation = _text(weights, "nonlinearity")
     if activation not in ("tanh", "relu"):

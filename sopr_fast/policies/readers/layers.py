@@ -1,4 +1,4 @@
-"""Layers of an actor out of named arrays, checked."""
+"""Layers of an actor from named arrays, with checks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from ..actor import Layer
 
-Arrays = Mapping[str, Any]  # tensors, or what numpy.asarray takes
+Arrays = Mapping[str, Any]  # tensors, or values that numpy.asarray accepts
 
 
 def floats(arrays: Arrays, key: str) -> Tensor:
-    """Array `key` in float32.
+    """Return array `key` in float32.
 
     Raises:
-        ValueError: there is none, or it is not of finite floats.
+        ValueError: There is no such array, or it is not of finite floats.
     """
     if key not in arrays:
         raise ValueError(f"no array {key!r}, found {sorted(arrays)}")
@@ -30,49 +30,67 @@ def floats(arrays: Arrays, key: str) -> Tensor:
         values = torch.from_numpy(np.array(array, dtype=np.float32)) if plain else array
     elif values.layout != torch.strided or values.is_meta or values.is_quantized:
         raise ValueError(f"{key} must be a dense tensor with values")
+    elif values.numel() * values.element_size() > values.untyped_storage().nbytes():
+        raise ValueError(f"{key} is a tensor of repeated values; save its .contiguous() copy")
     if not isinstance(values, Tensor) or not values.is_floating_point() or not values.isfinite().all():
         raise ValueError(f"{key} must be finite floats, got dtype {values.dtype}")
     return values.detach().float().contiguous()
 
 
 def layer(arrays: Arrays, name: str, *, separator: str = ".", bias: bool = True) -> Layer:
-    """Weight (out, in) and bias (out,) of layer `name`; without `bias`, zeros where there is none."""
+    """Return weight (out, in) and bias (out,) of a layer.
+
+    Args:
+        arrays: Arrays by name.
+        name: Name of the layer.
+        separator: Text between the name of the layer and "weight" or "bias".
+        bias: Whether there must be a bias; if False, a missing one is zeros.
+
+    Raises:
+        ValueError: An array is missing, not of finite floats, or of a wrong shape.
+    """
     weight_key, bias_key = (f"{name}{separator}{part}" for part in ("weight", "bias"))
     weight = floats(arrays, weight_key)
+    if weight.numel() == 0:
+        raise ValueError(f"{weight_key} has shape {tuple(weight.shape)}, which holds no weights")
     if weight.dim() == 2 and not bias and bias_key not in arrays:
         return weight, weight.new_zeros(len(weight))
     offset = floats(arrays, bias_key)
     if weight.dim() != 2 or offset.shape != weight.shape[:1]:
         raise ValueError(
-            f"{weight_key} {tuple(weight.shape)} and {bias_key} {tuple(offset.shape)} are no layer, "
+            f"{weight_key} {tuple(weight.shape)} and {bias_key} {tuple(offset.shape)} are not a layer, "
             "expected (out, in) and (out,)"
         )
     return weight, offset
 
 
 def perceptron(arrays: Arrays, names: Iterable[str], *, separator: str = ".", bias: bool = True) -> list[Layer]:
-    """The layers `names`, each reading what the one before gives."""
+    """Return the layers `names`, each of which reads the output of the one before; see `layer`.
+
+    Raises:
+        ValueError: See `layer`; or the width of a layer does not fit the one before.
+    """
     result: list[Layer] = []
     for name in names:
         result.append(layer(arrays, name, separator=separator, bias=bias))
         reads = result[-1][0].shape[1]
         if len(result) > 1 and reads != len(result[-2][0]):
             raise ValueError(
-                f"{name}{separator}weight reads {reads} columns, the layer before has {len(result[-2][0])}"
+                f"{name}{separator}weight reads {reads} values, the layer before gives {len(result[-2][0])}"
             )
     return result
 
 
 def numbered(arrays: Arrays, prefix: str) -> list[str]:
-    """Names "prefix0", "prefix2", … of the layers of an `nn.Sequential`, in order.
+    """Return the names "prefix0", "prefix2", … of the layers of an `nn.Sequential`, in order.
 
     Raises:
-        ValueError: a layer that is not linear.
+        ValueError: A layer is not linear.
     """
-    found = {int(m[1]) for key in arrays if (m := re.fullmatch(re.escape(prefix) + r"(\d+)\.\w+", key))}
-    names = [f"{prefix}{i}" for i in sorted(found)]
+    numbers = {int(m[1]) for key in arrays if (m := re.fullmatch(re.escape(prefix) + r"(\d{1,9})\.\w+", key))}
+    names = [f"{prefix}{i}" for i in sorted(numbers)]
     for name in names:
         weight = arrays.get(f"{name}.weight")
         if weight is None or np.ndim(weight) != 2:
-            raise ValueError(f"{name} is no linear layer (layer and batch normalisation are not read)")
+            raise ValueError(f"{name} is not a linear layer (layer and batch normalisation are not read)")
     return names

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
-from zipfile import BadZipFile
+from typing import Any
 
 import numpy as np
 
 from ..actor import ACTIVATIONS, Actor
+from .archives import open_archive, read_members
 from .layers import layer, perceptron
 from .options import Options
 
+_WANTED = re.compile(r"(hidden_\d+|mean|log_std)\.(weight|bias)|activation|squash")
+
 
 def read(path: Path, options: Options) -> list[Actor]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-    except (ValueError, OSError, EOFError, BadZipFile) as error:
-        raise ValueError("damaged, or not an .npz file of plain arrays") from error
+    """Read the actors; arrays of other names are not inflated."""
+    arrays, keys = _arrays(path)
     hidden = [f"hidden_{i}" for i in range(sum(f"hidden_{j}.weight" in arrays for j in range(len(arrays))))]
     names = [*hidden, "mean"] + ["log_std"] * options.stochastic
-    keys = [f"{name}.{part}" for name in names for part in ("weight", "bias")]
-    if missing := [key for key in keys if key not in arrays]:
-        raise ValueError(f"no array {missing[0]!r}, found {sorted(arrays)}")
+    wanted = [f"{name}.{part}" for name in names for part in ("weight", "bias")]
+    if missing := [key for key in wanted if key not in arrays]:
+        raise ValueError(f"no array {missing[0]!r}, found {sorted(keys)}")
     activation, squash = (_stated(arrays, options, k, v) for k, v in (("activation", "relu"), ("squash", "tanh")))
     if activation not in ACTIVATIONS or squash not in ("tanh", "none"):
         raise ValueError(
-            f"activation {activation!r}, squash {squash!r}; known are {', '.join(ACTIVATIONS)}; tanh, none"
+            f"activation {activation!r}, squash {squash!r}; expected one of {', '.join(ACTIVATIONS)}, and tanh or none"
         )
     shared = {"activation": activation, "squash": squash == "tanh", "stochastic": options.stochastic}
     if arrays["mean.weight"].ndim != 3:
@@ -36,18 +38,34 @@ def read(path: Path, options: Options) -> list[Actor]:
         weight, bias = (arrays[f"{name}.{part}"].shape for part in ("weight", "bias"))
         if weight[:1] != (count,) or bias[:1] != (count,):
             raise ValueError(
-                f"{name}.weight {weight} and {name}.bias {bias} are no layer of a stack of {count} policies"
+                f"{name}.weight {weight} and {name}.bias {bias} are not a layer of {count} stacked policies"
             )
-    stack = [{key: arrays[key][i] for key in keys} for i in range(count)]
+    stack = [{key: arrays[key][i] for key in wanted} for i in range(count)]
     return [_actor(f"{options.name}-{i:03d}", one, hidden, shared) for i, one in enumerate(stack)]
 
 
+def _arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return the arrays by name, and the names of all arrays in the file."""
+    try:
+        with open_archive(path) as archive:
+            keys = [name.removesuffix(".npy") for name in archive.namelist()]
+            members = [f"{key}.npy" for key in keys if _WANTED.fullmatch(key)]
+            contents = read_members(archive, members)
+        return {name.removesuffix(".npy"): _array(content) for name, content in contents.items()}, keys
+    except (ValueError, KeyError, EOFError) as error:
+        raise ValueError(f"damaged, or not an .npz file of plain arrays ({error})") from error
+
+
+def _array(content: bytes) -> np.ndarray:
+    return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+
+
 def _stated(arrays: dict[str, np.ndarray], options: Options, key: str, default: str) -> str:
-    """What the file says of its `key`, or else the caller, who may mean others of a folder, or else `default`."""
+    """Return what the file states, else the option, which may be meant for other files of a folder, else `default`."""
     return str(arrays.get(key, getattr(options, key) or default))
 
 
-def _actor(name: str, arrays: dict[str, np.ndarray], hidden: list[str], shared: dict) -> Actor:
+def _actor(name: str, arrays: dict[str, np.ndarray], hidden: list[str], shared: dict[str, Any]) -> Actor:
     layers = perceptron(arrays, [*hidden, "mean"])
     log_std = layer(arrays, "log_std") if shared["stochastic"] else None
     if log_std is not None and log_std[0].shape != layers[-1][0].shape:

@@ -1,4 +1,4 @@
-"""What every reader is told, and how it asks for what is not installed."""
+"""Options of every reader, and import of the libraries that some of them need."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ from types import ModuleType
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the readers; see `sopr_fast.policies.load`.
+
+    Attributes:
+        name: Name of the policy, or prefix of the names of a stack.
+        stochastic: Act by the distribution.
+        states_count: Number of states in the user's data.
+        action_count: Number of discrete actions.
+        activation: Activation between layers.
+        squash: "tanh" or "none" after the last layer.
+        trust: Run code in the file.
+    """
+
     name: str
     stochastic: bool = False
     states_count: int | None = None
@@ -19,10 +31,10 @@ class Options:
 
 
 def library(module: str, extra: str) -> ModuleType:
-    """A module of the extra `extra`.
+    """Import a module that the optional dependencies `extra` provide.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: The module is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -32,4 +44,5 @@ def library(module: str, extra: str) -> ModuleType:
 
 
 def untrusted(what: str) -> ValueError:
+    """Return the error for a file that can run code."""
     return ValueError(f"{what} and so can run code: read only with trust=True (--trust), if you trust its maker")

@@ -1,4 +1,4 @@
-"""Plain values from pickles, nothing executed: our own unpickler, and torch's for weights."""
+"""Plain values from pickles without running code, in bounded time and memory; tensors from torch's files."""
 
 from __future__ import annotations
 
@@ -6,24 +6,35 @@ import io
 import pickle
 import pickletools
 import re
-import zipfile
-from collections.abc import Mapping
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterable
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import torch
+
+from .archives import check_stored, open_archive
 
 _MODULES = {"numpy.core.": "numpy._core."}  # numpy 1's name to numpy 2's
 _DTYPE = re.compile(r"[<>=|]?([biufc]\d{1,2}|[SU]\d{1,9}|\?)")
 _REFUSAL = "only arrays, numbers, text and containers of them are read"
 
+_MAX_OPCODES = 300_000
+_MAX_DEPTH = 64
+_MAX_GROWTH = 16  # bytes of values, and of work, for each byte of the pickle,
+_ALLOWANCE = 1_000_000  # and so many more
+_MAX_KEY = 1 << 60  # larger integers could be chosen to have equal hashes
+
 
 class RefusedError(ValueError):
-    """A file asks for more than plain values; the message names what."""
+    """Error for a file that asks for more than plain values; the message names what."""
 
 
 class Record:
-    """Stands for an object of a library: its attributes, none of its code. `source` is the name of its class."""
+    """Stand-in for an object of a library: its attributes, none of its code.
+
+    Attributes:
+        source: Full name of the class.
+    """
 
     source = ""
 
@@ -36,76 +47,244 @@ class Record:
 
 
 def read_pickle(file: BinaryIO, *, records: tuple[str, ...] = ()) -> Any:
-    """A pickle's value. Arrays are objects for `numpy.asarray`; instances of classes and results of functions whose
-    full name starts with one of `records` are `Record`s.
+    """Return the value of a pickle.
+
+    Args:
+        file: The pickle.
+        records: Prefixes of full names. Instances of classes, and results of functions, whose name starts with one
+            become `Record`s.
+
+    Returns:
+        The value; arrays in it are objects for `numpy.asarray`.
 
     Raises:
-        RefusedError: it names another global.
-        ValueError: it is damaged.
+        RefusedError: The pickle names another global, or exceeds a bound.
+        ValueError: The pickle is damaged.
     """
-    try:
-        data = file.read()
-        # The unpickler would reserve what a place in its memo asks for; the walk also finds lengths beyond the file.
-        if any("PUT" in code.name and place > len(data) for code, place, _ in pickletools.genops(data)):
-            raise ValueError("a memo larger than the file")
-        return _Unpickler(io.BytesIO(data), records).load()
-    except RefusedError:
-        raise
-    except Exception as error:  # what a damaged pickle raises can be of nearly any type
-        raise ValueError(f"a damaged pickle ({type(error).__name__}: {error})") from error
+    return _read(file.read(), lambda data: _Unpickler(data, records))
 
 
 def read_weights(file: BinaryIO) -> Any:
-    """What `torch.save` wrote, if it is tensors, numbers, text and containers.
+    """Return what `torch.save` wrote, if it is tensors, numbers, text and containers of them.
 
     Raises:
-        RefusedError: it names another global, or is of the form before torch 1.6.
-        ValueError: it is damaged.
+        RefusedError: The pickle names another global, exceeds a bound, or is of the form before torch 1.6.
+        ValueError: The file is damaged.
     """
-    # torch goes by the first bytes: another archive with a zip behind it would be opened as that other.
-    if file.read(4) != b"PK\x03\x04" or not zipfile.is_zipfile(file):
-        raise RefusedError("no zip archive: it is damaged, or was saved in the form before torch 1.6")
-    with zipfile.ZipFile(file) as archive:
-        if any("/code/" in name or name.endswith("constants.pkl") for name in archive.namelist()):
+    # torch goes by the first bytes, so it would not open another archive with a zip behind it as a zip.
+    if file.read(4) != b"PK\x03\x04":
+        raise RefusedError("not a zip archive: it is damaged, or was saved in the form before torch 1.6")
+    size = file.seek(0, io.SEEK_END)
+    with open_archive(file) as archive:
+        names = archive.namelist()
+        if any("/code/" in name or name.endswith("constants.pkl") for name in names):
             raise RefusedError("a TorchScript program, which older torch would open without asking")
+        check_stored(archive, size)
+        for name in names:
+            if name.endswith("data.pkl"):
+                _read(archive.read(name), _Checker)
     file.seek(0)
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # likewise
-        named = re.search(r"GLOBAL ([\w.]+)", str(error))
-        if named is not None:
-            raise RefusedError(f"its pickle names {named[1]}; {_REFUSAL}") from error
+    except Exception as error:  # a damaged file may raise nearly any type
+        refused = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if refused is not None:
+            raise RefusedError(f"its pickle names {refused[1]}; {_REFUSAL}") from error
         raise ValueError(f"damaged weights ({' '.join(str(error).split())[:200]})") from error
 
 
 def read_weights_in(data: bytes) -> Any:
-    """`read_weights` of bytes."""
+    """Return what `torch.save` wrote into the bytes; see `read_weights`."""
     return read_weights(io.BytesIO(data))
 
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: BinaryIO, records: tuple[str, ...]):
-        super().__init__(file, encoding="latin1")  # as numpy asks for Python 2's arrays
-        self._known, self._records = _plain_globals(), records
+def _read(data: bytes, unpickler: Callable[[bytes], _Unpickler]) -> Any:
+    try:
+        # This pass also finds lengths beyond the end of the file, for which the unpickler would reserve memory.
+        for count, _ in enumerate(pickletools.genops(data)):
+            if count >= _MAX_OPCODES:
+                raise RefusedError(f"its pickle has more than {_MAX_OPCODES} instructions")
+        value = unpickler(data).load()
+        _measure(value, _growth(data), 0, {})
+        return value
+    except RefusedError:
+        raise
+    except Exception as error:  # a damaged pickle may raise nearly any type
+        raise ValueError(f"a damaged pickle ({type(error).__name__}: {error})") from error
+
+
+def _growth(data: bytes) -> int:
+    return _MAX_GROWTH * len(data) + _ALLOWANCE
+
+
+def _measure(value: Any, limit: int, depth: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """Return the size and the height of a value as a tree, in which shared parts count as often as they occur.
+
+    Raises:
+        RefusedError: The tree is too large or too deep; a value that contains itself is.
+    """
+    if isinstance(value, dict):
+        parts: Iterable[Any] = [*value.values(), *getattr(value, "__dict__", {}).values()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = value
+    elif isinstance(value, Record | _Anything):
+        parts = vars(value).values()
+    else:
+        return 8 + _length(value), 0
+    if id(value) in known:
+        return known[id(value)]
+    size, height = 8 + 8 * len(parts), 0  # type: ignore[arg-type]
+    for part in parts:
+        if depth > _MAX_DEPTH:
+            raise RefusedError(f"its pickle nests values more than {_MAX_DEPTH} deep")
+        part_size, part_height = _measure(part, limit, depth + 1, known)
+        size, height = size + part_size, max(height, part_height + 1)
+        if size > limit:
+            raise RefusedError("its pickle repeats values until they are far larger than the file")
+    if depth + height > _MAX_DEPTH:
+        raise RefusedError(f"its pickle nests values more than {_MAX_DEPTH} deep")
+    known[id(value)] = size, height
+    return size, height
+
+
+def _length(value: Any) -> int:
+    """Return the length of a string or container, or the bytes of an array; 0 for other values."""
+    if isinstance(value, str | bytes | bytearray | list | tuple | dict | set | frozenset):
+        return len(value)
+    return getattr(getattr(value, "value", None), "nbytes", 0)
+
+
+def _check_keys(keys: Iterable[Any]) -> None:
+    """Check the keys of a dict, or items of a set, before they are hashed: hashing nested tuples may take forever."""
+    for key in keys:
+        if not isinstance(key, str | bytes | None) and not (isinstance(key, int) and abs(key) < _MAX_KEY):
+            raise RefusedError(f"its pickle has a key of type {type(key).__name__}; only text and integers are read")
+
+
+def _check_work(unpickler: Any) -> None:
+    """Check the work of a call, which one short instruction can repeat on a long argument."""
+    arguments = unpickler.stack[-1]
+    parts = arguments if isinstance(arguments, tuple) else ()
+    unpickler.work_left -= _length(arguments) + sum(map(_length, parts))
+    if unpickler.work_left < 0:
+        raise RefusedError("its pickle repeats work on long values")
+
+
+def _checked(opcode: bytes, check: Callable[[Any], None]) -> Callable[[Any], None]:
+    execute = pickle._Unpickler.dispatch[opcode[0]]
+
+    def checked(unpickler: Any) -> None:
+        check(unpickler)
+        execute(unpickler)
+
+    return checked
+
+
+# By instruction, what is checked on the unpickler's stack before it runs.
+_CHECKS: dict[bytes, Callable[[Any], None]] = {
+    pickle.REDUCE: _check_work,
+    pickle.BUILD: _check_work,
+    pickle.SETITEM: lambda unpickler: _check_keys(unpickler.stack[-2:-1]),
+    pickle.SETITEMS: lambda unpickler: _check_keys(unpickler.stack[::2]),
+    pickle.DICT: lambda unpickler: _check_keys(unpickler.stack[::2]),
+    pickle.ADDITEMS: lambda unpickler: _check_keys(unpickler.stack),
+    pickle.FROZENSET: lambda unpickler: _check_keys(unpickler.stack),
+}
+
+
+class _Unpickler(pickle._Unpickler):
+    """The standard library's unpickler in Python, which lets other threads run, with checks before instructions."""
+
+    dispatch: ClassVar = {
+        **pickle._Unpickler.dispatch,
+        **{opcode[0]: _checked(opcode, check) for opcode, check in _CHECKS.items()},
+    }
+
+    def __init__(self, data: bytes, records: tuple[str, ...]):
+        super().__init__(io.BytesIO(data), encoding="latin1")  # as numpy requires for Python 2's arrays
+        self._globals, self._records, self.work_left = _plain_globals(), records, _growth(data)
 
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"
         for old, new in _MODULES.items():
             full = full.replace(old, new)
-        if full not in self._known and self._records and full.startswith(self._records):
-            self._known[full] = type("Record", (Record,), {"source": full})
-        if full not in self._known:
+        if full not in self._globals and self._records and full.startswith(self._records):
+            self._globals[full] = type("Record", (Record,), {"source": full})
+        if full not in self._globals:
             raise RefusedError(f"its pickle names {module}.{name}; {_REFUSAL}")
-        return self._known[full]
+        return self._globals[full]
 
     def persistent_load(self, pid: Any) -> Any:
         raise RefusedError(f"its pickle refers to something outside it; {_REFUSAL}")
 
 
-def _plain_globals() -> Mapping[str, Any]:
-    """The globals that a pickle of plain values names, rewritten to build nothing else.
+class _Anything:
+    """Stand-in for any object: it keeps what is put into it, so that it can be measured."""
 
-    Made anew for every file: a pickle may set attributes of what it is handed.
+    def __new__(cls, *arguments: Any, **keywords: Any) -> _Anything:
+        new = super().__new__(cls)
+        new.parts = [*arguments, keywords]
+        return new
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        self.parts: list[Any]
+
+    def __setstate__(self, state: Any) -> None:
+        self.parts.append(state)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.parts.append(value)
+
+    def append(self, value: Any) -> None:
+        self.parts.append(value)
+
+    add = append
+
+
+class _Checker(_Unpickler):
+    """Unpickler that keeps to plain containers, to check the bounds of a pickle that torch then reads."""
+
+    def __init__(self, data: bytes):
+        super().__init__(data, ())
+        self._globals = _containers() | {"collections.Counter": _containers()["builtins.set"]}
+
+    def find_class(self, module: str, name: str) -> Any:
+        return self._globals.get(f"{module}.{name}", _Anything)
+
+    def persistent_load(self, pid: Any) -> Any:
+        return _Anything(pid)
+
+
+def _containers() -> dict[str, Any]:
+    """Return the containers that pickles name, with checks of what is hashed."""
+
+    class OrderedDict(dict):
+        def __init__(self, items: Iterable[Any] = ()):
+            pairs = [tuple(item) for item in items]
+            _check_keys(pair[0] for pair in pairs)
+            super().__init__(pairs)
+
+        def __setstate__(self, state: Any) -> None:
+            self.state = state  # torch keeps versions of modules there
+
+    def make_set(items: Iterable[Any] = ()) -> set[Any]:
+        _check_keys(items)
+        return set(items)
+
+    def make_frozenset(items: Iterable[Any] = ()) -> frozenset[Any]:
+        _check_keys(items)
+        return frozenset(items)
+
+    sets: dict[str, Any] = {"set": make_set, "frozenset": make_frozenset}
+    return {"collections.OrderedDict": OrderedDict} | {
+        f"{module}.{name}": make for module in ("builtins", "__builtin__") for name, make in sets.items()
+    }
+
+
+def _plain_globals() -> dict[str, Any]:
+    """Return the globals that a pickle of plain values names, rewritten to build nothing else.
+
+    They are made anew for every file, since a pickle may set attributes of what it is handed.
     """
 
     class DType:
@@ -129,7 +308,7 @@ def _plain_globals() -> Mapping[str, Any]:
         def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
             return np.array(self.value, dtype=dtype)
 
-    def build(data: Any, dtype: DType, shape: tuple[int, ...], order: str = "C") -> np.ndarray:
+    def build(data: Any, dtype: DType, shape: tuple[int, ...], order: Any = "C") -> np.ndarray:
         if isinstance(data, str):
             data = data.encode("latin1")
         return np.frombuffer(data, dtype.value).reshape(shape, order=order)
@@ -146,11 +325,12 @@ def _plain_globals() -> Mapping[str, Any]:
     def no_bytes() -> bytes:
         return b""
 
-    plain = {f"builtins.{kind.__name__}": kind for kind in (set, frozenset, complex)}
-    plain["builtins.bytes"] = no_bytes  # of protocols that have no opcode for them
-    plain |= {key.replace("builtins", "__builtin__"): kind for key, kind in plain.items()}
-    return plain | {
-        "collections.OrderedDict": dict,
+    # Protocols without an opcode for bytes call bytes() for empty ones.
+    plain = {"complex": complex, "bytes": no_bytes}
+    plain_globals = {f"{module}.{name}": make for module in ("builtins", "__builtin__") for name, make in plain.items()}
+    return {
+        **_containers(),
+        **plain_globals,
         "_codecs.encode": encode,
         "numpy.dtype": DType,
         "numpy.ndarray": Array,

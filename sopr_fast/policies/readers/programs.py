@@ -1,4 +1,4 @@
-"""Programs: ONNX graphs, which are data, and TorchScript and exported torch programs, which can run code."""
+"""Programs: ONNX graphs, which are data; TorchScript and exported torch programs, which can run code."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _ACTIONS = ("action", "actions")
 
 
 def read_onnx(path: Path, options: Options) -> list[Called]:
+    """Read an ONNX graph from states to actions."""
     runtime = library("onnxruntime", "onnx")
     settings = runtime.SessionOptions()
     settings.log_severity_level, settings.intra_op_num_threads = 3, threads()
     try:
         session = runtime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-    except Exception as error:  # of its own types
+    except Exception as error:  # onnxruntime raises its own types
         raise ValueError(f"onnxruntime cannot open it: {error}") from error
     inputs = session.get_inputs()
     if len(inputs) != 1 or len(inputs[0].shape) != 2 or inputs[0].type not in ("tensor(float)", "tensor(double)"):
@@ -40,6 +41,7 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
 
 
 def read_torchscript(path: Path, options: Options) -> list[Called]:
+    """Read a TorchScript program, if trusted."""
     if not options.trust:
         raise untrusted("a TorchScript program is code,")
     try:
@@ -50,11 +52,12 @@ def read_torchscript(path: Path, options: Options) -> list[Called]:
 
 
 def read_exported(path: Path, options: Options) -> list[Called]:
+    """Read an exported torch program, if trusted."""
     if not options.trust:
         raise untrusted("an exported torch program is code,")
     try:
         program = torch.export.load(str(path))
-    except Exception as error:  # of many types
+    except Exception as error:  # torch raises many types
         raise ValueError(f"torch cannot open it: {error}") from error
     named = program.graph_signature.user_inputs
     inputs = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in named]
@@ -70,7 +73,7 @@ def read_exported(path: Path, options: Options) -> list[Called]:
 
 
 def _row_bounds(program: torch.export.ExportedProgram, rows: int | torch.SymInt) -> tuple[int, int]:
-    """The fewest and the most states that a program takes at a time."""
+    """Return the smallest and the largest number of states that a program takes at a time."""
     if isinstance(rows, int):
         return rows, rows
     bounds = program.range_constraints.get(rows.node.expr)
@@ -78,12 +81,12 @@ def _row_bounds(program: torch.export.ExportedProgram, rows: int | torch.SymInt)
 
 
 def by_rows(act: Callable[[np.ndarray], np.ndarray], least: int, most: int) -> Callable[[np.ndarray], np.ndarray]:
-    """`act`, which takes `least` to `most` states at a time, for any number of them."""
+    """Return `act`, which takes `least` to `most` states at a time, as a function of any number of states."""
 
-    def all_of(states: np.ndarray) -> np.ndarray:
+    def act_in_parts(states: np.ndarray) -> np.ndarray:
         parts = [states[first : first + most] for first in range(0, len(states), most)]
         missing = np.repeat(states[-1:], max(least - len(parts[-1]), 0), axis=0)
         parts[-1] = np.concatenate([parts[-1], missing])
         return np.concatenate([act(part) for part in parts])[: len(states)]
 
-    return all_of
+    return act_in_parts

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's `.zip`: weights and settings of its multilayer perceptrons, normalised by `vecnormalize.pkl`."""
+"""Stable-Baselines3's `.zip` files: weights and settings of its multilayer perceptrons."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import math
 import pickle
 import re
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,41 +22,55 @@ from torch import Tensor
 from ..actor import ACTIVATIONS, Actor, Bounds, Standardisation
 from ..called import Called
 from ..policy import Policy
+from .archives import open_archive, read_members
 from .layers import floats, layer, numbered, perceptron
 from .options import Options, library
 from .pickles import Record, RefusedError, read_pickle, read_weights_in
+from .vecnormalize import OWN, SPACES, find_statistics, read_standardisation, shape_of
 
-_SPACES = ("gymnasium.spaces.", "gym.spaces.", "gym.utils.seeding.", "numpy.random.")
-_OWN = ("stable_baselines3.", "sb3_contrib.")
 _MODULES = re.compile(
     r"stable_baselines3\.((common|sac|td3|dqn)\.policies)|sb3_contrib\.((tqc|ars)\.policies|common\.maskable\.policies)"
 )
-_NO_ACTOR = re.compile(r"critic.*|\w+_target.*|value_net|mlp_extractor\.value_net.*|(actor\.)?log_std")
+_ARGMAX = re.compile(r"stable_baselines3\.dqn\.|sb3_contrib\.ars\.")  # policies that choose the largest value
+# Parts of a model that do not change its deterministic action.
+_NO_ACTOR = re.compile(
+    r"critic.*|\w+_target.*|value_net|mlp_extractor\.value_net.*|(actor\.)?(log_std|sde_features_extractor.*)"
+)
 _FLATTEN = "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"
 _SDE_MEAN_CLIP = 2.0  # the libraries' default clip_mean of gSDE
 
 
-def read(path: Path, options: Options) -> list[Policy]:
+def read(path: Path, options: Options) -> Sequence[Policy]:
+    """Read the actor in a model, with the statistics that belong to it; see `find_statistics`."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            settings, weights = json.loads(archive.read("data")), archive.read("policy.pth")
+        with open_archive(path) as archive:
+            members = read_members(archive, ["data", "policy.pth"])
+        settings = json.loads(members["data"])
+        if not isinstance(settings, dict):
+            raise ValueError("its settings are not an object")
     except (KeyError, OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"damaged, or no model of Stable-Baselines3 ({error})") from error
-    statistics = _statistics_beside(path)
+        raise ValueError(f"damaged, or not a model of Stable-Baselines3 ({error})") from error
+    statistics = find_statistics(path, settings)
+    policy: Policy
     try:
-        standardisation = None if statistics is None else _standardisation(statistics)
-        return [_actor(settings, read_weights_in(weights), standardisation, options)]
+        standardisation = None if statistics is None else read_standardisation(statistics)
+        policy = _actor(settings, read_weights_in(members["policy.pth"]), standardisation, options)
+        is_standardised = standardisation is not None
     except RefusedError as error:
         if not options.trust:
             raise RefusedError(
                 f"{error}; trust=True (--trust) lets stable-baselines3 open it, code included"
             ) from error
-    return [Called(options.name, _Opened(path, statistics), options.action_count)]
+        opened = _Opened(path, statistics)
+        count = opened.action_count if options.action_count is None else options.action_count
+        policy, is_standardised = Called(options.name, opened, count), statistics is not None
+    policy.normalisation = str(statistics) if is_standardised else None
+    return [policy]
 
 
 @dataclass(frozen=True)
 class _Network:
-    """Where the libraries keep an actor's layers, and what follows them."""
+    """Names of an actor's layers in a state dict, and the operations after the last one."""
 
     layers: list[str]
     activation: str = "relu"
@@ -68,27 +83,33 @@ class _Network:
 def _actor(
     settings: dict[str, Any], arrays: dict[str, Tensor], standardisation: Standardisation | None, options: Options
 ) -> Actor:
-    policy_class = _unpickled(settings, "policy_class", _OWN)
+    policy_class = _unpickled(settings, "policy_class", OWN)
     source = policy_class.source if isinstance(policy_class, type) and issubclass(policy_class, Record) else "?"
     if not _MODULES.fullmatch(source.rpartition(".")[0]):
-        raise RefusedError(f"a policy of class {source}, which our own reader does not know")
+        raise RefusedError(f"a policy of class {source}, which this package does not read")
     keywords = settings.get("policy_kwargs") or {}
     extractor = keywords.get("features_extractor_class", _FLATTEN)
-    if extractor != _FLATTEN or any("features_extractor" in key for key in arrays):
+    if extractor != _FLATTEN or any(re.search(r"(?<!sde_)features_extractor", key) for key in arrays):
         raise RefusedError("it extracts features from observations by a network of its own")
-    observed = _space(settings, "observation_space", "box.Box")
-    if len(observed._shape) != 1:
-        raise RefusedError(f"observations of shape {tuple(observed._shape)}, expected one dimension")
+    observed = shape_of(_space(settings, "observation_space", "box.Box"))
+    if len(observed) != 1:
+        raise RefusedError(f"observations of shape {observed}, expected one dimension")
     network = _network(arrays, source, settings, keywords)
     parts = {re.sub(r"\.(weight|bias)$", "", key) for key in arrays} - set(network.layers)
     if unknown := sorted(part for part in parts if not _NO_ACTOR.fullmatch(part)):
-        raise RefusedError(f"a network that our own reader does not know, with {', '.join(unknown[:6])}")
+        raise RefusedError(f"a network that this package does not read, with {', '.join(unknown[:6])}")
     layers = perceptron(arrays, network.layers, bias=False)
     space = _space(settings, "action_space", "box.Box", "discrete.Discrete")
-    shared = {"activation": _activation(keywords, network.activation), "standardisation": standardisation}
+    shared: dict[str, Any] = {
+        "activation": _activation(keywords, network.activation),
+        "standardisation": standardisation,
+    }
     if space.source.endswith("Discrete"):
-        head = "logits" if "mlp_extractor" in network.layers[0] or network.layers == ["action_net"] else "values"
+        if vars(space).get("n") != len(layers[-1][0]):
+            raise ValueError(f"its network has {len(layers[-1][0])} outputs, its action space n={vars(space).get('n')}")
+        head = "values" if _ARGMAX.match(source) else "logits"
         return Actor(options.name, layers, squash=False, head=head, **shared)
+    shape_of(space)
     bounds = Bounds(*(torch.from_numpy(np.array(side, np.float32).reshape(-1)) for side in (space.low, space.high)))
     clip = None if network.squash else bounds
     if network.mean_clip < math.inf:
@@ -120,8 +141,8 @@ def _network(arrays: dict[str, Tensor], source: str, settings: dict, keywords: d
         return _Network(numbered(arrays, "actor.mu."), squash=True)
     if "q_net.q_net.0.weight" in arrays:  # DQN
         return _Network(numbered(arrays, "q_net.q_net."))
-    if "action_net.weight" in arrays:  # PPO, A2C, TRPO
-        parts = ("shared_net", "policy_net")  # the first in versions before 2.0
+    if "action_net.weight" in arrays:  # PPO, A2C, TRPO, and linear ARS before 2.0
+        parts = ("shared_net", "policy_net")  # the former in versions before 1.8
         names = [*(name for part in parts for name in numbered(arrays, f"mlp_extractor.{part}.")), "action_net"]
         if keywords.get("squash_output"):
             return _Network(names, "tanh", squash=True)
@@ -131,22 +152,22 @@ def _network(arrays: dict[str, Tensor], source: str, settings: dict, keywords: d
     if "action_net.0.weight" in arrays:  # ARS
         squash = bool(keywords.get("squash_output", not source.endswith("LinearPolicy")))
         return _Network(numbered(arrays, "action_net."), squash=squash)
-    raise RefusedError(f"no actor that our own reader knows among {', '.join(list(arrays)[:6])}, …")
+    raise RefusedError(f"no actor that this package reads among {', '.join(list(arrays)[:6])}, …")
 
 
 def _activation(keywords: dict[str, Any], default: str) -> str:
     if "activation_fn" not in keywords:
         return default
-    named = str(keywords["activation_fn"])  # "<class 'torch.nn.modules.activation.Tanh'>"
-    name = named.rpartition(".")[2].rstrip("'>").lower()
-    known = next((key for key in ACTIVATIONS if key.replace("_", "") == name), None)
-    if known is None or "torch.nn.modules." not in named:
-        raise RefusedError(f"its activation is {named}")
-    return known
+    text = str(keywords["activation_fn"])  # "<class 'torch.nn.modules.activation.Tanh'>"
+    name = text.rpartition(".")[2].rstrip("'>").lower()
+    activation = next((key for key in ACTIVATIONS if key.replace("_", "") == name), None)
+    if activation is None or "torch.nn.modules." not in text:
+        raise RefusedError(f"its activation is {text}")
+    return activation
 
 
 def _space(settings: dict[str, Any], key: str, *kinds: str) -> Any:
-    space = _unpickled(settings, key, _SPACES)
+    space = _unpickled(settings, key, SPACES)
     if not isinstance(space, Record) or not space.source.endswith(kinds):
         raise RefusedError(f"its {key} is {getattr(space, 'source', type(space).__name__)}")
     return space
@@ -160,41 +181,19 @@ def _unpickled(settings: dict[str, Any], key: str, records: tuple[str, ...]) -> 
     return read_pickle(io.BytesIO(data), records=records)
 
 
-def _statistics_beside(path: Path) -> Path | None:
-    """A model's own by name, or the folder's."""
-    checkpoint = re.fullmatch(r"(.*)_(\d+_steps)", path.stem)  # the naming of CheckpointCallback
-    names = [f"{checkpoint[1]}_vecnormalize_{checkpoint[2]}.pkl"] if checkpoint else []
-    names += [f"{path.stem}_vecnormalize.pkl", f"{path.stem}/vecnormalize.pkl", "vecnormalize.pkl", "vec_normalize.pkl"]
-    return next((file for name in names if (file := path.parent / name).is_file()), None)
-
-
-def _standardisation(path: Path) -> Standardisation | None:
-    try:
-        with path.open("rb") as file:
-            statistics = read_pickle(file, records=(*_SPACES, *_OWN))
-        if not statistics.norm_obs:
-            return None
-        mean, variance = (
-            torch.from_numpy(np.array(v, np.float64)) for v in (statistics.obs_rms.mean, statistics.obs_rms.var)
-        )
-        return Standardisation(mean, (variance + statistics.epsilon).sqrt(), float(statistics.clip_obs))
-    except RefusedError as error:
-        raise RefusedError(f"{path.name} beside it: {error}") from error
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{path.name} beside it: {error}") from error
-
-
 class _Opened:
-    """A policy that stable-baselines3 itself has opened, with `predict`."""
+    """A policy that stable-baselines3 itself opens, with `predict`."""
 
     def __init__(self, path: Path, statistics: Path | None):
         data, parameters, _ = library("stable_baselines3.common.save_util", "sb3").load_from_zip_file(
             path, device="cpu"
         )
         kind, keywords = data["policy_class"], dict(data.get("policy_kwargs") or {})
-        offered = {"lr_schedule": lambda _: 0.0, "use_sde": data.get("use_sde", False)}
+        optional = {"lr_schedule": lambda _: 0.0, "use_sde": data.get("use_sde", False)}
         accepted = inspect.signature(kind.__init__).parameters
-        keywords = {key: value for key, value in offered.items() if key in accepted} | keywords
+        keywords = {key: value for key, value in optional.items() if key in accepted} | keywords
+        is_discrete = type(data["action_space"]).__name__ == "Discrete"
+        self.action_count = int(data["action_space"].n) if is_discrete else None
         self._policy = kind(data["observation_space"], data["action_space"], **keywords)
         self._policy.load_state_dict(parameters["policy"])
         self._normalise = None if statistics is None else pickle.loads(statistics.read_bytes()).normalize_obs

@@ -1,4 +1,4 @@
-"""State dicts of an `nn.Sequential` of linear layers and activations, in torch's files or safetensors."""
+"""State dicts of an `nn.Sequential` of linear layers and activations, from torch's files or safetensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 
 from ..actor import Actor
 from .layers import numbered, perceptron
@@ -18,26 +18,29 @@ _WRAPPERS = ("state_dict", "model_state_dict")
 
 
 def read_safetensors(path: Path, options: Options) -> list[Actor]:
+    """Read the actor in a safetensors file. The file is not mapped, since overwriting it would end the process."""
     try:
-        arrays = load_file(path)
+        arrays = load(path.read_bytes())
     except SafetensorError as error:
         raise ValueError(f"damaged, or not a safetensors file ({error})") from error
     return from_state_dict(arrays, options)
 
 
 def from_state_dict(arrays: Any, options: Options) -> list[Actor]:
-    """The actor in a state dict, whose activation and squashing the options tell."""
+    """Return the actor in a state dict, whose activation and squashing the options state."""
     if isinstance(arrays, dict):
         arrays = next((arrays[key] for key in _WRAPPERS if isinstance(arrays.get(key), dict)), arrays)
     if not isinstance(arrays, dict) or not all(isinstance(key, str) for key in arrays):
         raise ValueError(f"expected a state dict, found {type(arrays).__name__}")
     prefixes = {m[1] for key in arrays if (m := re.fullmatch(r"(|.*\.)\d+\.weight", key))}
     if len(prefixes) != 1:
-        found = f"several: {', '.join(sorted(prefixes))}" if prefixes else f"only {', '.join(sorted(arrays)[:12])}"
-        raise ValueError(f"expected the layers '0.weight', '0.bias', '2.weight', … of one nn.Sequential, found {found}")
+        content = f"several: {', '.join(sorted(prefixes))}" if prefixes else f"only {', '.join(sorted(arrays)[:12])}"
+        raise ValueError(
+            f"expected the layers '0.weight', '0.bias', '2.weight', … of one nn.Sequential, found {content}"
+        )
     prefix = prefixes.pop()
     if others := [key for key in arrays if not re.fullmatch(re.escape(prefix) + r"\d+\.\w+", key)]:
-        raise ValueError(f"no plain nn.Sequential: it also has {', '.join(others[:6])}")
+        raise ValueError(f"not a plain nn.Sequential: it also has {', '.join(others[:6])}")
     names = numbered(arrays, prefix)
     layers = perceptron(arrays, names, bias=False)
     missing = [key for key in ("activation", "squash") if getattr(options, key) is None]
@@ -47,15 +50,15 @@ def from_state_dict(arrays: Any, options: Options) -> list[Actor]:
         flags = " and ".join(f"{key}=… (--{key} …)" for key in missing)
         raise ValueError(f"a state dict does not say its {' and '.join(missing)}: give {flags}")
     activation = options.activation or "identity"
-    _check_places([int(name[len(prefix) :]) for name in names], activation)
+    _check_positions([int(name[len(prefix) :]) for name in names], activation)
     return [Actor(options.name, layers, activation=activation, squash=options.squash == "tanh")]
 
 
-def _check_places(places: list[int], activation: str) -> None:
-    """Refuse layers whose places in the `nn.Sequential` leave none for the activation, or for more than it."""
-    if places[0] > 0:
-        raise ValueError(f"its first layer is {places[0]}, and a state dict does not say what is before it")
-    for before, after in pairwise(places):
+def _check_positions(positions: list[int], activation: str) -> None:
+    """Check that the layers' positions in the `nn.Sequential` leave one between each two, for the activation."""
+    if positions[0] > 0:
+        raise ValueError(f"its first layer is {positions[0]}, and a state dict does not say what is before it")
+    for before, after in pairwise(positions):
         between = after - before - 1
         if between > 1 or (between == 0 and activation != "identity"):
             raise ValueError(

@@ -1,7 +1,8 @@
-"""torch's own files of weights: state dicts and d3rlpy's checkpoints; whole modules only if trusted."""
+"""Files that `torch.save` wrote: state dicts and d3rlpy's checkpoints; pickled modules only if trusted."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -14,7 +15,8 @@ from .pickles import RefusedError, read_weights
 from .sequential import from_state_dict
 
 
-def read(path: Path, options: Options) -> list[Policy]:
+def read(path: Path, options: Options) -> Sequence[Policy]:
+    """Read the policy in a state dict, a checkpoint, or, with trust, a pickled module."""
     try:
         with path.open("rb") as file:
             weights = read_weights(file)
@@ -30,8 +32,8 @@ def read(path: Path, options: Options) -> list[Policy]:
 def _module(path: Path, options: Options) -> Called:
     try:
         item = torch.load(path, map_location="cpu", weights_only=False)
-    except Exception as error:  # of any type
+    except Exception as error:  # the code in the file may raise any type
         raise ValueError(f"torch cannot open it: {type(error).__name__}: {error}") from error
     if not acts(item):
-        raise ValueError(f"it holds a {type(item).__name__}, which is no policy")
+        raise ValueError(f"it holds a {type(item).__name__}, which is not a policy")
     return Called(options.name, item, options.action_count)

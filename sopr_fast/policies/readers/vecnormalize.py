@@ -1,0 +1,118 @@
+"""Statistics with which Stable-Baselines3's `VecNormalize` standardised a model's observations."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...runtime.warn import warn
+from ..actor import Standardisation
+from .pickles import Record, RefusedError, read_pickle
+
+SPACES = ("gymnasium.spaces.", "gym.spaces.", "gym.utils.seeding.", "numpy.random.")
+OWN = ("stable_baselines3.", "sb3_contrib.")
+_log = logging.getLogger("sopr_fast")
+
+
+def find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
+    """Return the file of statistics of the model at `path`, or None if there is none.
+
+    It is the model's own by name, else that of its folder, else the only one in the folders beside it.
+
+    Args:
+        path: The model.
+        settings: Its settings, which may tell whether it was trained with `VecNormalize`.
+
+    Raises:
+        ValueError: Several folders beside the model have statistics.
+
+    Warns:
+        UserWarning: There is none, and the model was trained with `VecNormalize`.
+    """
+    was_normalised = _was_normalised(settings)
+    statistics = _beside(path)
+    if statistics is None and was_normalised is not False:
+        statistics = _below(path)
+    if statistics is not None:
+        _log.info("%s: states are standardised by %s", path, statistics)
+    elif was_normalised:
+        warn(
+            f"{path}: the model was trained with VecNormalize, but has no statistics (vecnormalize.pkl); unless your "
+            f"states are standardised already, copy them to {path.stem}_vecnormalize.pkl beside it"
+        )
+    return statistics
+
+
+def _was_normalised(settings: dict[str, Any]) -> bool | None:
+    """Return whether the model was trained with `VecNormalize`, or None if its settings do not tell.
+
+    Only then does training keep an observation as the environment gave it; off-policy algorithms always keep one.
+    """
+    if settings.get("_last_obs") is None or "_last_original_obs" not in settings:
+        return None
+    if settings["_last_original_obs"] is None:
+        return False
+    return None if "buffer_size" in settings else True
+
+
+def _beside(path: Path) -> Path | None:
+    checkpoint = re.fullmatch(r"(.*)_(\d+_steps)", path.stem)  # as CheckpointCallback names them
+    names = [f"{checkpoint[1]}_vecnormalize_{checkpoint[2]}.pkl"] if checkpoint else []
+    names += [f"{path.stem}_vecnormalize.pkl", f"{path.stem}/vecnormalize.pkl", "vecnormalize.pkl", "vec_normalize.pkl"]
+    return next((file for name in names if (file := path.parent / name).is_file()), None)
+
+
+def _below(path: Path) -> Path | None:
+    files = sorted(file for file in path.parent.glob("*/vecnormalize.pkl") if file.is_file())
+    if len(files) > 1:
+        names = ", ".join(str(file.relative_to(path.parent)) for file in files)
+        target = f"{path.stem}_vecnormalize.pkl"
+        raise ValueError(f"several statistics could belong to it: {names}; copy the right one to {target} beside it")
+    return files[0] if files else None
+
+
+def read_standardisation(path: Path) -> Standardisation | None:
+    """Read a file that `VecNormalize.save` wrote; return None if it leaves observations as they are.
+
+    Raises:
+        RefusedError: The statistics are of another class, or of observations by name.
+        ValueError: The file is damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            statistics = read_pickle(file, records=(*SPACES, *OWN))
+        if not statistics.norm_obs:
+            return None
+        if isinstance(statistics.obs_rms, dict):
+            raise RefusedError("statistics of a dict of observations")
+        mean, variance = (_vector(getattr(statistics.obs_rms, name)) for name in ("mean", "var"))
+        return Standardisation(mean, (variance + float(statistics.epsilon)).sqrt(), float(statistics.clip_obs))
+    except RefusedError as error:
+        raise RefusedError(f"statistics in {path.name}: {error}") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"statistics in {path.name}: {error}") from error
+
+
+def _vector(values: Any) -> torch.Tensor:
+    array = np.array(values, np.float64)
+    if not np.isfinite(array).all():
+        raise ValueError("a mean or variance that is not finite")
+    return torch.from_numpy(array)
+
+
+def shape_of(space: Record) -> tuple[int, ...]:
+    """Return the shape of a Box space; gym before 0.21 kept it as `shape`, gymnasium keeps it as `_shape`.
+
+    Raises:
+        ValueError: The space has no bounds, or no shape.
+    """
+    attributes = vars(space)
+    shape = attributes.get("_shape", attributes.get("shape"))
+    if not isinstance(shape, tuple) or not {"low", "high"} <= attributes.keys():
+        raise ValueError(f"its {space.source} has no shape or bounds, only {sorted(attributes)}")
+    return shape
