@@ -1,1 +1,8 @@
 """Evaluation of methods, selection of candidates, and the evidence for both."""
+
+from .evaluation import Evaluation, evaluate
+from .methods import DEFAULT_PANEL, METHODS
+from .panel import Panel
+from .selecting import Selection, select
+
+__all__ = ["DEFAULT_PANEL", "METHODS", "Evaluation", "Panel", "Selection", "evaluate", "select"]

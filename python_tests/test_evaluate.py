@@ -1,0 +1,323 @@
+"""Evaluation of methods on policies whose returns are known."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+from mdps import LinearGain, TablePolicy, Tabular
+from scipy import stats
+from selection_problems import DISCOUNT, Failing, Scripted, gains, log, true_values
+
+from sopr_fast import Config
+from sopr_fast.data import Transitions
+from sopr_fast.estimators import BehaviourQ
+from sopr_fast.runtime.progress import progress_bar
+from sopr_fast.selection import evaluate
+from sopr_fast.selection.columns import compute_columns
+from sopr_fast.selection.folds import group_folds, random_folds
+from sopr_fast.selection.methods import SharedSOPR, read_methods
+from sopr_fast.selection.workspace import Workspace, thin
+
+QUIET = {"discount": DISCOUNT, "progress": False}
+POLICIES = gains()
+RETURNS = true_values(POLICIES)
+TINY = Config(
+    width=16, low_layers=1, low_feedforward=16, high_layers=1, high_heads=2, high_feedforward=16, subset_size=64,
+    clusters=4, subsets=4, steps=8,
+)  # fmt: skip
+
+
+def noisy(seed: int, size: float) -> dict[str, float]:
+    random = np.random.default_rng(seed)
+    return {name: value + size * random.standard_normal() for name, value in RETURNS.items()}
+
+
+def test_random_folds_partition_the_policies():
+    folds = random_folds(13, 5, seed=3)
+    assert sorted(np.concatenate([fold.test for fold in folds])) == list(range(13))
+    for fold in folds:
+        assert sorted([*fold.train, *fold.test]) == list(range(13))
+        assert len(fold.test) in (2, 3)
+
+
+def test_group_folds_leave_out_one_group_each():
+    folds = group_folds(["a", "b", "a", "c", "b"])
+    assert [(fold.name, fold.test.tolist(), fold.train.tolist()) for fold in folds] == [
+        ("a", [0, 2], [1, 3, 4]),
+        ("b", [1, 4], [0, 2, 3]),
+        ("c", [3], [0, 1, 2, 4]),
+    ]
+
+
+def test_one_group_has_no_group_folds():
+    assert group_folds(["a", "a", "a"]) == []
+
+
+def test_measures_agree_with_scipy_and_counting():
+    method = Scripted(noisy(0, 0.3))
+    evaluation = evaluate(POLICIES, RETURNS, log(), methods={"scripted": method}, folds=3, **QUIET)
+    random = [fold for fold in evaluation.folds if fold.kind == "random"]
+    names = list(POLICIES)
+    spearman, gap, regret = [], [], []
+    for fold in random:
+        true = np.array([RETURNS[names[i]] for i in fold.test])
+        says = np.array([method.says[names[i]] for i in fold.test])
+        spearman.append(stats.spearmanr(true, says).statistic)
+        pairs = list(itertools.combinations(range(len(true)), 2))
+        total = sum(abs(true[i] - true[j]) for i, j in pairs)
+        right = sum(abs(true[i] - true[j]) * np.sign((true[i] - true[j]) * (says[i] - says[j])) for i, j in pairs)
+        gap.append(right / total)
+        regret.append((true.max() - true[says.argmax()]) / np.ptp(true))
+    measures = evaluation.measures("random")["scripted"]
+    assert measures["spearman"][0] == pytest.approx(np.mean(spearman))
+    assert measures["gap accuracy"][0] == pytest.approx(np.mean(gap))
+    assert measures["regret@1"][0] == pytest.approx(np.mean(regret))
+
+
+def test_unsupervised_methods_run_once_and_supervised_ones_never_see_the_fold():
+    once, learner = Scripted(RETURNS), Scripted(RETURNS, supervised=True, needs_rewards=False)
+    evaluation = evaluate(POLICIES, RETURNS, log(), methods={"once": once, "learner": learner}, folds=3, **QUIET)
+    assert len(once.calls) == 1
+    assert len(learner.calls) == len(evaluation.folds) == 5
+    for asked, known in learner.calls:
+        assert not set(asked) & set(known)
+        assert set(asked) | set(known) == set(POLICIES)
+
+
+def test_groups_are_found_by_name():
+    evaluation = evaluate(POLICIES, RETURNS, log(), methods={"m": Scripted(RETURNS)}, folds=2, **QUIET)
+    assert evaluation.group_source == "names"
+    assert set(evaluation.groups) == {"left", "right"}
+    assert [fold.name for fold in evaluation.folds if fold.kind == "group"] == ["right", "left"]
+
+
+def test_a_method_that_is_right_everywhere_has_certain_measures():
+    measures = evaluate(POLICIES, RETURNS, log(), methods={"m": Scripted(RETURNS)}, folds=2, **QUIET).measures()["m"]
+    for name in ("spearman", "kendall", "gap accuracy"):
+        assert measures[name] == pytest.approx((1, 1, 1))
+    assert measures["regret@1"] == (0, 0, 0)
+
+
+def test_intervals_hold_the_mean_and_widen_with_noise():
+    methods = {"good": Scripted(noisy(1, 0.05)), "poor": Scripted(noisy(1, 2.0))}
+    measures = evaluate(POLICIES, RETURNS, log(), methods=methods, folds=3, **QUIET).measures()
+    widths = {}
+    for method, each in measures.items():
+        mean, low, high = each["spearman"]
+        assert low <= mean <= high
+        widths[method] = high - low
+    assert widths["poor"] > widths["good"]
+
+
+def test_gaps_within_standard_errors_are_ties():
+    order = sorted(RETURNS, key=RETURNS.get)
+    spaced = {name: float(10 * (place // 2) + place % 2) for place, name in enumerate(order)}
+    swapped = {name: float(10 * (place // 2) - place % 2) for place, name in enumerate(order)}
+    method = Scripted(swapped, needs_rewards=False)
+    options = {"methods": {"m": method}, "folds": 2, "groups": ["g"] * len(POLICIES), **QUIET}
+    sure = evaluate(POLICIES, spaced, log(), **options)
+    unsure = evaluate(POLICIES, spaced, log(), return_errors=2.0, **options)
+    assert sure.measures()["m"]["gap accuracy"][0] < 1
+    assert unsure.measures()["m"]["gap accuracy"][0] == 1
+
+
+def test_returns_may_be_rollouts_or_have_numbers_of_rollouts():
+    rollouts = {name: [value - 1, value + 1, value] for name, value in RETURNS.items()}
+    options = {"methods": {"m": Scripted(RETURNS)}, "folds": 2, **QUIET}
+    by_list = evaluate(POLICIES, rollouts, log(), **options)
+    by_number = evaluate(POLICIES, RETURNS, log(), return_errors=1.0, rollouts=3, **options)
+    np.testing.assert_allclose(by_list.returns, list(RETURNS.values()))
+    np.testing.assert_allclose(by_list.return_errors, 1 / np.sqrt(3))
+    np.testing.assert_allclose(by_number.return_errors, 1 / np.sqrt(3))
+
+
+def test_sopr_and_critics_evaluate_a_real_problem(tmp_path):
+    methods = {"SOPR-T": SharedSOPR(TINY), "nearest": "nearest policy"}
+    methods["critic"] = BehaviourQ(updates=200, batch_size=64, hidden=(32,), learning_rate=3e-3)
+    evaluation = evaluate(POLICIES, RETURNS, log(), methods=methods, folds=3, checkpoints=tmp_path, **QUIET)
+    assert evaluation.methods == list(methods)
+    assert evaluation.measures()["critic"]["gap accuracy"][0] > 0.3
+    again = evaluate(POLICIES, RETURNS, log(), methods=methods, folds=3, checkpoints=tmp_path, **QUIET)
+    assert again.to_dict() == evaluation.to_dict()
+
+
+def test_columns_in_files_are_not_computed_again(tmp_path):
+    options = {"folds": 2, "checkpoints": tmp_path, **QUIET}
+    evaluate(POLICIES, RETURNS, log(), methods={"m": Scripted(RETURNS)}, **options)
+    second = Scripted(RETURNS)
+    evaluate(POLICIES, RETURNS, log(), methods={"m": second}, **options)
+    assert second.calls == []
+
+
+def test_columns_of_another_run_are_refused(tmp_path):
+    options = {"methods": {"m": Scripted(RETURNS, supervised=True)}, "folds": 2, "checkpoints": tmp_path, **QUIET}
+    evaluate(POLICIES, RETURNS, log(), **options)
+    with pytest.raises(ValueError, match=r"m\.json holds values of other policies.*name another folder"):
+        evaluate(POLICIES, {name: -value for name, value in RETURNS.items()}, log(), **options)
+
+
+def test_methods_that_fail_are_dropped_with_the_reason():
+    methods = {
+        "fine": Scripted(RETURNS),
+        "diverging": Failing(FloatingPointError("the loss is not finite")),
+        "nan": Scripted(dict.fromkeys(RETURNS, float("nan"))),
+        "constant": Scripted(dict.fromkeys(RETURNS, 1.0)),
+    }
+    evaluation = evaluate(POLICIES, RETURNS, log(), methods=methods, folds=2, **QUIET)
+    assert evaluation.methods == ["fine"]
+    assert evaluation.dropped == {
+        "diverging": "the loss is not finite",
+        "nan": "diverged: values are not finite",
+        "constant": "gives all policies the same value",
+    }
+    assert "diverging was dropped: the loss is not finite" in evaluation.table()
+
+
+def test_a_method_beyond_its_time_limit_is_dropped():
+    class Slow(Scripted):
+        def estimate(self, policies, log, **options):
+            with progress_bar(1, "slow", "step", show=False) as bar:
+                bar.update()
+            return super().estimate(policies, log, **options)
+
+    methods = {"fine": Scripted(RETURNS), "slow": Slow(RETURNS)}
+    evaluation = evaluate(POLICIES, RETURNS, log(), methods=methods, folds=2, time_limit=1e-9, **QUIET)
+    assert evaluation.dropped == {"slow": "stopped after its time limit of 1e-09 s"}
+
+
+def test_an_error_says_so_if_no_method_is_left():
+    with pytest.raises(ValueError, match=r"no method is left.*broken: out of luck"):
+        evaluate(POLICIES, RETURNS, log(), methods={"broken": Failing(RuntimeError("out of luck"))}, folds=2, **QUIET)
+
+
+def test_values_beyond_what_rewards_allow_are_clipped():
+    wild = RETURNS | {next(iter(RETURNS)): 1e9}
+    workspace = Workspace.build(POLICIES, log(), progress=False)
+    folds = random_folds(len(POLICIES), 2, 0)
+    values = np.array(list(RETURNS.values()))
+    columns = compute_columns(
+        workspace, {"m": Scripted(wild)}, values, folds, discount=DISCOUNT, seed=0, progress=False
+    )
+    assert columns.clipped == {"m": [next(iter(RETURNS))]}
+    highest = workspace.log.rewards.max() / (1 - DISCOUNT)
+    assert max(each.max() for each in columns.values["m"]) == pytest.approx(highest)
+
+
+def test_logs_without_rewards_leave_methods_that_need_none():
+    methods = {"nearest": "nearest policy", "critic": "SARSA critic"}
+    evaluation = evaluate(POLICIES, RETURNS, log().states, methods=methods, folds=2, **QUIET)
+    assert evaluation.methods == ["nearest"]
+    assert evaluation.dropped == {"critic": "the log holds no rewards"}
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_stochastic_and_discrete_policies(discrete):
+    process = Tabular.random()
+    policies = {f"table-{i}": TablePolicy(process.policy(i)) for i in range(6)}
+    returns = {name: process.value(process.policy(i), DISCOUNT) for i, name in enumerate(policies)}
+    transitions = process.log(process.policy(9), 20, 10, seed=0)
+    if not discrete:
+        policies = {name: LinearGain(np.array([0.1 * i, -0.3]), 0.2) for i, name in enumerate(policies)}
+        transitions = log()
+    methods = {"nearest": "nearest policy", "SOPR-T": SharedSOPR(TINY)}
+    evaluation = evaluate(policies, returns, transitions, methods=methods, folds=2, **QUIET)
+    assert evaluation.methods == ["nearest", "SOPR-T"]
+
+
+def test_remembered_actions_equal_those_of_the_policies():
+    transitions = log()
+    workspace = Workspace.build(POLICIES, transitions, progress=False)
+    states = torch.from_numpy(np.concatenate([transitions.states[:5], transitions.next_states[19:20]]))
+    source = torch.tensor([0, 1, 2, 3, 4, 19])  # the last is the state after an episode's end
+    for policy, own in zip(workspace.policies, POLICIES.values(), strict=True):
+        np.testing.assert_allclose(policy.act(states, source).numpy(), own(states.numpy()), rtol=1e-5)
+
+
+def test_thinned_logs_keep_whole_episodes():
+    transitions = log(episodes=30, length=20)
+    thinned = thin(transitions, 200)
+    assert len(thinned) == 200
+    np.testing.assert_array_equal(np.diff(thinned.episodes), 20)
+    np.testing.assert_array_equal(transitions.states[thinned.source], thinned.states)
+    assert thinned.timeouts.sum() == 10
+
+
+def test_thinned_logs_of_one_long_episode_are_cut():
+    count = 5000
+    states = np.arange(count + 1.0)[:, None]
+    one = Transitions.from_arrays(states[:-1], np.zeros((count, 1)), np.ones(count), states[1:])
+    thinned = thin(one, 1000)
+    assert 900 <= len(thinned) <= 1100
+    np.testing.assert_array_equal(np.diff(thinned.episodes), 10)
+    assert thinned.timeouts[thinned.episodes[1:] - 1].all()
+
+
+def test_tables_and_dictionaries_hold_every_method():
+    evaluation = evaluate(POLICIES, RETURNS, log(), methods={"m": Scripted(RETURNS)}, folds=2, **QUIET)
+    assert "2 random folds of 14 policies" in evaluation.table()
+    assert "one of 2 groups left out (found by name)" in evaluation.table()
+    content = json.loads(json.dumps(evaluation.to_dict()))
+    assert content["measures"]["group"]["m"]["spearman"]["mean"] == 1
+    frame = evaluation.to_pandas()
+    assert set(frame.columns) == {"folds", "method", "measure", "mean", "low", "high"}
+    assert len(frame) == 2 * 5
+    axes = evaluation.plot()
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["m"]
+
+
+def test_one_group_is_noted():
+    evaluation = evaluate(
+        POLICIES, RETURNS, log(), methods={"m": Scripted(RETURNS)}, groups=["g"] * 14, folds=2, **QUIET
+    )
+    assert evaluation.kinds == ["random"]
+    assert "nothing is known about foreign candidates" in evaluation.table()
+
+
+def test_returns_that_are_ranks_are_noted():
+    ranks = dict(zip(POLICIES, range(1, 15), strict=True))
+    evaluation = evaluate(POLICIES, ranks, log(), methods={"m": Scripted(RETURNS)}, folds=2, **QUIET)
+    assert "returns look like ranks" in evaluation.table()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"folds": 8}, "8 folds need 16 policies with known returns.*got 14; set folds=7 or fewer"),
+        ({"folds": 1}, "folds must be an integer, 2 or more"),
+        ({"methods": "no such"}, "no method 'no such'; choose from SOPR-T"),
+        ({"methods": []}, "no methods given"),
+        ({"methods": {"a": 3}}, "a method must be a name or an estimator, got 3"),
+        ({"methods": [BehaviourQ(), BehaviourQ(updates=3)]}, "two methods are called 'BehaviourQ'"),
+        ({"groups": ["a"]}, "groups must be one for each of 14 policies"),
+        ({"groups": {"left-01": "a"}}, "groups hold nothing for policy 'right-00'"),
+        ({"returns": dict.fromkeys(POLICIES, 1.0)}, "the returns of all policies are equal"),
+        ({"returns": np.eye(14)}, "preferences.*sopr_fast.fit"),
+        ({"returns": {**RETURNS, "left-01": float("nan")}}, "the return of policy 'left-01' is nan"),
+        ({"return_errors": -1.0}, "return_errors of policy 'right-00' must be finite and not negative"),
+        ({"rollouts": 3}, "rollouts need return_errors"),
+        ({"discount": 1.0}, "discount"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    arguments = {"returns": RETURNS, "methods": {"m": Scripted(RETURNS)}, "folds": 2, **QUIET, **change}
+    with pytest.raises((TypeError, ValueError), match=message):
+        evaluate(POLICIES, arguments.pop("returns"), log(), **arguments)
+
+
+def test_too_few_policies_say_how_many_are_needed():
+    few = dict(list(POLICIES.items())[:3])
+    with pytest.raises(ValueError, match="at least 4 policies with known returns are needed, got 3"):
+        evaluate(few, [RETURNS[name] for name in few], log(), methods={"m": Scripted(RETURNS)}, folds=2, **QUIET)
+
+
+def test_the_default_panel_has_six_methods():
+    assert list(read_methods(None)) == [
+        "SOPR-T",
+        "nearest policy",
+        "SARSA critic",
+        "FQE",
+        "model-based",
+        "importance weighting",
+    ]

@@ -1,0 +1,247 @@
+"""Selection of candidates: the table, the verdict, measuring, and bad input."""
+
+import json
+
+import numpy as np
+import pytest
+from mdps import LinearGain
+from selection_problems import DISCOUNT, Failing, Scripted, gains, log, true_values
+
+from sopr_fast.policies import Gaussian
+from sopr_fast.selection import select
+
+QUIET = {"discount": DISCOUNT, "progress": False}
+KNOWN = gains(16)
+RETURNS = true_values(KNOWN)
+CANDIDATES = gains(6, first=20)
+TRUTH = RETURNS | true_values(CANDIDATES)
+
+
+def said(size: float, seed: int = 0) -> dict[str, float]:
+    """Return the true values with noise."""
+    random = np.random.default_rng(seed)
+    return {name: value + size * random.standard_normal() for name, value in TRUTH.items()}
+
+
+def chosen(candidates=None, **options):
+    """Select by three good stand-ins unless told otherwise."""
+    methods = {f"m{i}": Scripted(said(0.05, i)) for i in range(3)}
+    options = {"known": KNOWN, "returns": RETURNS, "methods": methods, "folds": 4, **QUIET, **options}
+    return select(CANDIDATES if candidates is None else candidates, options.pop("log", None) or log(), **options)
+
+
+def test_good_methods_order_candidates_and_name_the_best():
+    selection = chosen()
+    assert set(selection.candidates) == set(CANDIDATES)
+    best = max(CANDIDATES, key=TRUTH.get)
+    assert selection.candidates[0] == best
+    assert selection.verdict.kind in ("deploy", "undecided", "measure first")
+    assert sum(selection.probability_best.values()) == pytest.approx(1)
+    assert selection.undecided[0] == best
+
+
+def test_known_policies_keep_their_returns():
+    selection = chosen()
+    table = selection.to_pandas()
+    for name, value in RETURNS.items():
+        assert table.loc[name, "return"] == pytest.approx(value)
+        assert table.loc[name, "known"]
+    assert not table.loc[list(CANDIDATES), "known"].any()
+    assert table["return"].is_monotonic_decreasing
+
+
+def test_supervised_methods_value_every_policy_by_models_that_have_not_seen_it():
+    learner = Scripted(said(0.05), supervised=True, needs_rewards=False)
+    selection = chosen(methods={"learner": learner, "m": Scripted(said(0.05, 1))})
+    for asked, known in learner.calls:
+        assert not set(asked) & set(known)
+    assert set(learner.calls[-1][0]) == set(CANDIDATES)
+    assert set(learner.calls[-1][1]) == set(KNOWN)
+    assert np.isfinite(selection.panel.columns["learner"]).all()
+
+
+def test_useless_methods_are_not_trusted():
+    random = np.random.default_rng(0)
+    methods = {f"m{i}": Scripted({name: float(random.standard_normal()) for name in TRUTH}) for i in range(3)}
+    assert chosen(methods=methods).verdict.kind in ("measure first", "cannot rank these")
+
+
+def test_beats_incumbent():
+    incumbent = min(KNOWN, key=RETURNS.get)
+    beats = chosen(incumbent=incumbent).beats_incumbent
+    assert set(beats) == set(CANDIDATES)
+    assert beats[max(CANDIDATES, key=TRUTH.get)] > 0.8
+    with pytest.raises(ValueError, match="no incumbent: pass incumbent= to select"):
+        _ = chosen().beats_incumbent
+
+
+def test_measuring_moves_a_candidate_among_the_known_ones():
+    selection = chosen()
+    [name] = selection.measure_next(1)
+    updated = selection.update({name: TRUTH[name]})
+    assert name not in updated.candidates
+    assert updated.predicted[updated.names.index(name)] == TRUTH[name]
+    assert "measured" in updated.flags[name]
+    assert selection.candidates != updated.candidates  # the first selection is as it was
+    assert len(selection.measure_next(10)) == len(CANDIDATES)
+
+
+def test_measuring_moves_the_prediction_of_a_candidate_that_acts_alike():
+    twin = LinearGain(CANDIDATES["right-20"].gain + 1e-3)
+    methods = {f"m{i}": Scripted(said(0.5, i) | {"twin": said(0.5, i)["right-20"]}) for i in range(3)}
+    selection = chosen(CANDIDATES | {"twin": twin}, methods=methods)
+    twin_at = selection.names.index("twin")
+    raised = selection.update({"right-20": selection.predicted[twin_at] + 2})
+    assert raised.predicted[raised.names.index("twin")] > selection.predicted[twin_at] + 0.5
+
+
+def test_a_measured_candidate_that_none_exceeds_is_deployed():
+    selection = chosen()
+    best = max(CANDIDATES, key=TRUTH.get)
+    updated = selection.update({best: TRUTH[best] + 100})
+    assert updated.verdict.kind == "deploy"
+    assert updated.verdict.policies == (best,)
+    assert "It was measured at" in updated.verdict.reason
+
+
+def test_update_refuses_unknown_names():
+    with pytest.raises(ValueError, match="'nobody' is not in the panel"):
+        chosen().update({"nobody": 1.0})
+
+
+def test_tables_and_dictionaries_say_the_same():
+    selection = chosen(incumbent="left-01")
+    text = selection.table()
+    assert text.startswith(str(selection.verdict))
+    for name in [*KNOWN, *CANDIDATES]:
+        assert name in text
+    content = json.loads(json.dumps(selection.to_dict()))
+    assert content["verdict"] == selection.verdict.kind
+    assert content["table"]["policy"] == list(selection.to_pandas().index)
+    assert set(content["panel"]) == {"m0", "m1", "m2"}
+    axes = selection.plot()
+    assert len(axes.get_yticklabels()) == len(KNOWN) + len(CANDIDATES)
+
+
+def test_one_candidate():
+    selection = chosen({"left-21": CANDIDATES["left-21"]})
+    assert selection.candidates == ["left-21"]
+    assert selection.probability_best == {"left-21": 1.0}
+    assert selection.undecided == ["left-21"]
+
+
+def test_candidates_that_repeat_known_policies_are_left_out():
+    again = {"copy": LinearGain(KNOWN["left-01"].gain), "left-03": KNOWN["left-03"]}
+    methods = {f"m{i}": Scripted(said(0.05, i) | {"copy": RETURNS["left-01"]}) for i in range(2)}
+    selection = chosen(CANDIDATES | again, methods=methods)
+    assert set(selection.candidates) == set(CANDIDATES)
+    assert any("copy (acts as left-01)" in note for note in selection.notes)
+    assert any("left-03" in note for note in selection.notes)
+
+
+def test_nothing_but_repeats_is_refused():
+    with pytest.raises(ValueError, match="every candidate is a known policy"):
+        chosen({"left-03": KNOWN["left-03"]})
+
+
+def test_one_name_for_two_policies_is_refused():
+    with pytest.raises(ValueError, match="both named 'left-03', but are different objects; rename one"):
+        chosen({"left-03": LinearGain(np.array([9.0, 9.0]))})
+
+
+def test_few_known_policies_take_fewer_folds():
+    few = dict(list(KNOWN.items())[:6])
+    selection = chosen(known=few, returns=[RETURNS[name] for name in few], groups=list("ababab"))
+    assert len(selection.candidates) == len(CANDIDATES)
+
+
+def test_too_few_known_policies_say_how_many_are_needed():
+    few = dict(list(KNOWN.items())[:3])
+    with pytest.raises(ValueError, match="select needs at least 4 policies with known returns, got 3"):
+        chosen(known=few, returns=[RETURNS[name] for name in few])
+
+
+def test_one_group_is_noted_and_foreign_candidates_are_not_deployed():
+    far = {f"far-{i}": LinearGain(np.array([3.0 + i, 3.0])) for i in range(5)}
+    methods = {f"m{i}": Scripted(said(0.05, i) | dict.fromkeys(far, -3.0) | {"far-0": -2.0}) for i in range(2)}
+    selection = chosen(far, groups=["g"] * len(KNOWN), methods=methods)
+    assert any("form one group" in note for note in selection.notes)
+    assert selection.verdict.kind in ("measure first", "cannot rank these")
+    assert all("foreign" in selection.flags[name] for name in far)
+    assert not selection.calibrated
+
+
+def test_failing_methods_are_dropped_with_the_reason():
+    methods = {"m": Scripted(said(0.05)), "bad": Failing(FloatingPointError("the loss is not finite"))}
+    selection = chosen(methods=methods)
+    assert selection.to_dict()["dropped"] == {"bad": "the loss is not finite"}
+    assert "bad was dropped: the loss is not finite" in selection.table()
+
+
+def test_constant_columns_are_dropped():
+    methods = {"m": Scripted(said(0.05)), "flat": Scripted(dict.fromkeys(TRUTH, 2.0))}
+    assert "flat" in chosen(methods=methods).panel.dropped
+
+
+def test_logs_without_rewards_say_so():
+    methods = {"nearest": "nearest policy", "critic": "SARSA critic"}
+    selection = select(CANDIDATES, log().states, known=KNOWN, returns=RETURNS, methods=methods, **QUIET)
+    assert selection.panel.methods == ["nearest"]
+    assert any("the log holds no rewards" in note for note in selection.notes)
+
+
+def test_ranks_are_noted():
+    order = sorted(KNOWN, key=RETURNS.get)
+    selection = chosen(returns={name: place + 1 for place, name in enumerate(order)})
+    assert any("look like ranks" in note for note in selection.notes)
+
+
+def test_stochastic_candidates_beside_deterministic_known_policies():
+    noisy = {name: LinearGain(policy.gain, 0.1) for name, policy in CANDIDATES.items()}
+    assert set(chosen(noisy).candidates) == set(CANDIDATES)
+
+
+def test_arrays_of_actions():
+    transitions = log()
+    known = {name: policy(transitions.states) for name, policy in KNOWN.items()}
+    candidates = {name: Gaussian(policy(transitions.states), np.full((600, 1), 0.1)) for name, policy in
+                  CANDIDATES.items()}  # fmt: skip
+    selection = chosen(candidates, known=known, log=transitions)
+    assert set(selection.candidates) == set(CANDIDATES)
+
+
+def test_columns_in_files_are_used_again(tmp_path):
+    first = chosen(checkpoints=tmp_path)
+    methods = {f"m{i}": Scripted(said(0.05, i)) for i in range(3)}
+    second = chosen(checkpoints=tmp_path, methods=methods)
+    assert all(method.calls == [] for method in methods.values())
+    np.testing.assert_array_equal(first.predicted, second.predicted)
+
+
+def test_columns_of_other_candidates_are_refused(tmp_path):
+    chosen(checkpoints=tmp_path)
+    with pytest.raises(ValueError, match="name another folder"):
+        chosen({"left-21": CANDIDATES["left-21"]}, checkpoints=tmp_path)
+
+
+def test_a_candidate_that_claims_a_known_group():
+    claimed = {name: name.split("-")[0] for name in [*KNOWN, "left-21"]}
+    selection = chosen(groups=claimed)
+    assert selection.panel.groups[selection.names.index("left-21")] == "left"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"incumbent": "nobody"}, "the incumbent 'nobody' is none of the known policies"),
+        ({"incumbent": "left-21"}, "the incumbent 'left-21' is none of the known policies"),
+        ({"returns": dict.fromkeys(KNOWN, 1.0)}, "the returns of all known policies are equal"),
+        ({"returns": np.eye(16)}, "preferences"),
+        ({"returns": [1.0, 2.0]}, r"returns must have shape \(16,\)"),
+        ({"groups": ["a", "b"]}, "groups must be one for each of 16 policies"),
+        ({"groups": {"left-01": "a"}}, "groups hold nothing for policy"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        chosen(**change)

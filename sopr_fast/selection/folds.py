@@ -1,0 +1,72 @@
+"""Folds: which policies a supervised method learns from, and which it is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..runtime.checks import check_integer
+
+FEWEST_KNOWN = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """One split of policies.
+
+    Attributes:
+        kind: "random", "group" (one group left out) or "candidates".
+        name: Number of a random fold, or the group that is left out.
+        train: (M,) int64 indices of the policies to learn from.
+        test: (T,) int64 indices of the policies to value.
+    """
+
+    kind: str
+    name: str
+    train: np.ndarray
+    test: np.ndarray
+
+
+def random_folds(count: int, folds: int, seed: int) -> list[Fold]:
+    """Split policies into folds of nearly equal size.
+
+    Args:
+        count: Number of policies, at least `FEWEST_KNOWN`.
+        folds: Number of folds, at least 2. Every fold has two or more policies.
+        seed: Seed of the permutation.
+
+    Raises:
+        ValueError: There are too few policies for so many folds.
+    """
+    folds = check_integer("folds", folds, 2)
+    if count < FEWEST_KNOWN:
+        raise ValueError(f"at least {FEWEST_KNOWN} policies with known returns are needed, got {count}")
+    if count < 2 * folds:
+        raise ValueError(
+            f"{folds} folds need {2 * folds} policies with known returns, two for each fold, got {count}; "
+            f"set folds={count // 2} or fewer"
+        )
+    order = np.random.default_rng([seed, 7]).permutation(count)
+    parts = [np.sort(part) for part in np.array_split(order, folds)]
+    return [Fold("random", str(k + 1), np.setdiff1d(order, part), part) for k, part in enumerate(parts)]
+
+
+def group_folds(groups: Sequence[str]) -> list[Fold]:
+    """Return one fold for each group: learn from the other groups, value the policies of this one.
+
+    Args:
+        groups: Group of every policy. Groups that leave fewer than two policies to learn from have no fold.
+
+    Returns:
+        The folds in order of first appearance; none where there is only one group.
+    """
+    labels = np.array(groups, dtype=object)
+    everyone = np.arange(len(labels))
+    folds = []
+    for label in dict.fromkeys(groups):
+        inside = labels == label
+        if np.count_nonzero(~inside) >= 2:
+            folds.append(Fold("group", label, everyone[~inside], everyone[inside]))
+    return folds

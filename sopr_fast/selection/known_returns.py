@@ -1,0 +1,99 @@
+"""Known returns with their standard errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..returns import check_returns
+
+
+def read_known(
+    returns: Any, names: list[str], return_errors: Any = None, rollouts: Any = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the returns of policies and the standard errors of these returns.
+
+    Args:
+        returns: (M,) numbers or a mapping from name to number; or for each policy the returns of its rollouts.
+        names: Names of the M policies.
+        return_errors: Standard errors of the returns, one number, (M,) or by name; with `rollouts`, standard
+            deviations over a policy's rollouts.
+        rollouts: Number of rollouts behind each return, one number, (M,) or by name.
+
+    Returns:
+        (M,) float64 returns and (M,) float64 standard errors, 0 where unknown.
+
+    Raises:
+        TypeError: The returns are not numbers.
+        ValueError: Returns are missing or not finite, or are preferences; an error is negative.
+    """
+    if _are_preferences(returns, len(names)):
+        raise ValueError(
+            "returns hold preferences between policies, which have no unit that regret and intervals could be measured "
+            "in; pass returns or ranks, or learn from preferences with sopr_fast.fit(preferences=...)"
+        )
+    lists = _rollouts(returns, names)
+    if lists is not None:
+        for name, own in zip(names, lists, strict=True):
+            if own.ndim != 1 or not len(own) or not np.isfinite(own).all():
+                raise ValueError(f"the rollouts of policy {name!r} must be one or more finite returns")
+        means = np.array([own.mean() for own in lists])
+        errors = np.array([own.std(ddof=1) / np.sqrt(len(own)) if len(own) > 1 else 0.0 for own in lists])
+        return means, errors
+    values = check_returns(returns, names)
+    if return_errors is None:
+        if rollouts is not None:
+            raise ValueError("rollouts need return_errors: pass the standard deviations over each policy's rollouts")
+        return values, np.zeros(len(names))
+    errors = _numbers("return_errors", return_errors, names)
+    if rollouts is not None:
+        counts = _numbers("rollouts", rollouts, names)
+        if (counts < 1).any():
+            raise ValueError(f"rollouts of policy {names[int(np.argmin(counts))]!r} must be at least 1")
+        errors = errors / np.sqrt(counts)
+    return values, errors
+
+
+def are_ranks(returns: np.ndarray) -> bool:
+    """Whether returns are the numbers 1 to M, or 0 to M - 1, in some order."""
+    count = len(returns)
+    ordered = np.sort(returns)
+    return count > 2 and any(np.array_equal(ordered, first + np.arange(count)) for first in (0, 1))
+
+
+def _are_preferences(returns: Any, count: int) -> bool:
+    if isinstance(returns, Mapping) or not hasattr(returns, "shape") or tuple(returns.shape) != (count, count):
+        return False
+    table = np.asarray(returns, np.float64)
+    return bool(np.isin(table[np.isfinite(table)], (0.0, 0.5, 1.0)).all())
+
+
+def _rollouts(returns: Any, names: list[str]) -> list[np.ndarray] | None:
+    """Return each policy's rollouts, or None where `returns` hold one number for each policy."""
+    if isinstance(returns, Mapping):
+        if not any(np.ndim(returns[name]) for name in names if name in returns):
+            return None
+        if missing := [name for name in names if name not in returns]:
+            raise ValueError(f"returns hold nothing for policy {missing[0]!r}")
+        return [np.asarray(returns[name], np.float64) for name in names]
+    if getattr(returns, "ndim", 1) == 2 and not hasattr(returns, "columns") and len(returns) == len(names):
+        return list(np.asarray(returns, np.float64))
+    return None
+
+
+def _numbers(what: str, values: Any, names: list[str]) -> np.ndarray:
+    if isinstance(values, Mapping):
+        if missing := [name for name in names if name not in values]:
+            raise ValueError(f"{what} hold nothing for policy {missing[0]!r}")
+        values = [values[name] for name in names]
+    numbers = np.asarray(values, np.float64)
+    if numbers.ndim == 0:
+        numbers = np.full(len(names), float(numbers))
+    if numbers.shape != (len(names),):
+        raise ValueError(f"{what} must be one number or have shape ({len(names)},), got {numbers.shape}")
+    if not (np.isfinite(numbers) & (numbers >= 0)).all():
+        i = int(np.argmin(np.isfinite(numbers) & (numbers >= 0)))
+        raise ValueError(f"{what} of policy {names[i]!r} must be finite and not negative, got {numbers[i]}")
+    return numbers

@@ -1,0 +1,96 @@
+"""Methods by name: the default panel and thorough ones."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased
+from ..sopr.config import Config
+from .supervised import Nearest, SharedSOPR
+
+SMALL = Config(
+    width=32,
+    low_layers=1,
+    low_feedforward=64,
+    high_layers=2,
+    high_heads=4,
+    high_feedforward=128,
+    subset_size=512,
+    clusters=16,
+    subsets=20,
+    steps=80,
+)
+
+DEFAULT_PANEL = ("SOPR-T", "nearest policy", "SARSA critic", "FQE", "model-based", "importance weighting")
+
+_FACTORIES: dict[str, Callable[[], Any]] = {
+    "SOPR-T": lambda: SharedSOPR(SMALL),
+    "nearest policy": Nearest,
+    "SARSA critic": lambda: BehaviourQ(updates=4000, hidden=(128, 128), learning_rate=1e-3),
+    "FQE": lambda: FQE(updates=2000, batch_size=128, hidden=(64, 64), learning_rate=1e-3, ensemble=2),
+    "model-based": lambda: ModelBased(updates=3000, hidden=(128, 128), ensemble=3, rollouts=10, horizon=30),
+    "importance weighting": lambda: ImportanceWeighting(
+        updates=2000, hidden=(128, 128), clip=(-6.0, 2.0), bootstraps=50
+    ),
+    "SOPR-T thorough": lambda: SharedSOPR(Config(subset_size=4096, clusters=64, subsets=120, steps=120)),
+    "SOPR-MLP": lambda: SharedSOPR(Config(encoder="mlp", subset_size=4096, clusters=64, subsets=120, steps=120)),
+    "SARSA critic thorough": BehaviourQ,
+    "FQE thorough": lambda: FQE(ensemble=3),
+    "model-based thorough": ModelBased,
+    "DualDICE": lambda: DualDICE(updates=5000),
+}
+
+METHODS = tuple(_FACTORIES)
+
+
+def read_methods(methods: Any) -> dict[str, Any]:
+    """Return estimators by label.
+
+    Args:
+        methods: None for the default panel, names of methods (see `METHODS`), estimators, or a mapping from label to
+            either.
+
+    Raises:
+        TypeError: Something is neither a name nor an estimator.
+        ValueError: A name is unknown, two methods share a label, or there is none.
+    """
+    if methods is None:
+        methods = DEFAULT_PANEL
+    if isinstance(methods, str) or hasattr(methods, "estimate"):
+        methods = [methods]
+    items = methods.items() if isinstance(methods, Mapping) else [(None, method) for method in methods]
+    chosen: dict[str, Any] = {}
+    for label, method in items:
+        if isinstance(method, str):
+            if method not in _FACTORIES:
+                raise ValueError(f"no method {method!r}; choose from {', '.join(METHODS)}, or pass an estimator")
+            label, method = label or method, _FACTORIES[method]()
+        if isinstance(method, type) or not hasattr(method, "estimate"):
+            raise TypeError(f"a method must be a name or an estimator, got {method!r}")
+        label = label or type(method).__name__
+        if label in chosen:
+            raise ValueError(f"two methods are called {label!r}; label them with a mapping")
+        chosen[label] = method
+    if not chosen:
+        raise ValueError("no methods given")
+    return chosen
+
+
+def is_supervised(method: Any) -> bool:
+    """Whether a method learns from known returns."""
+    return bool(getattr(method, "supervised", False))
+
+
+def needs_rewards(method: Any) -> bool:
+    """Whether a method needs logged rewards."""
+    return bool(getattr(method, "needs_rewards", not is_supervised(method)))
+
+
+def call(method: Any, policies: Any, log: Any, **options: Any) -> Any:
+    """Call `estimate` with the options that the method accepts."""
+    accepted = inspect.signature(method.estimate).parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
+        options = {name: value for name, value in options.items() if name in accepted}
+    return method.estimate(policies, log, **options)

@@ -1,0 +1,216 @@
+"""A log and policies as all methods of a panel share them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data import Transitions, load
+from ..data.keys import KEYS, find_key
+from ..data.states import as_states, read_rows
+from ..metrics import policy_distances
+from ..policies import ArrayPolicy, Layout, Output, Policy, as_policies, collect, probe
+from ..runtime.timing import Timings
+
+ROWS = 100_000
+_COMPARED_ROWS = 2048
+_TABLE_BYTES = 1 << 29
+_FEWEST_EPISODES = 10
+_PIECES = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """Policies and the log that they are valued on, each policy asked for its actions once.
+
+    Attributes:
+        policies: P policies. Deterministic ones remember their actions on the rows of the log.
+        layout: Layout of their columns.
+        log: Transitions, thinned to whole episodes; or logged states where the log holds no rewards.
+        states: (U, dim_s) float32 states of the thinned log.
+        source: (U,) int64 rows of these states in the user's data.
+        distances: (P, P) float64 action distances (Eq. 3 of the paper) on 2,048 states.
+        action_count: Number of discrete actions, or None.
+        seconds: Time spent on reading and acting.
+    """
+
+    policies: list[Policy]
+    layout: Layout
+    log: Any
+    states: np.ndarray
+    source: np.ndarray
+    distances: np.ndarray
+    action_count: int | None
+    seconds: Timings = field(default_factory=Timings)
+
+    @property
+    def names(self) -> list[str]:
+        return [policy.name for policy in self.policies]
+
+    @property
+    def has_rewards(self) -> bool:
+        return isinstance(self.log, Transitions)
+
+    def take(self, indices: np.ndarray) -> list[Policy]:
+        """Return some of the policies."""
+        return [self.policies[i] for i in indices]
+
+    @classmethod
+    def build(
+        cls,
+        policies: Any,
+        log: Any,
+        *,
+        rows: int = ROWS,
+        action_count: int | None = None,
+        progress: bool = True,
+    ) -> Workspace:
+        """Read the log and ask every policy for its actions.
+
+        Args:
+            policies: P policies, see `sopr_fast.policies.as_policies`.
+            log: Transitions, see `sopr_fast.data.load`; or logged states, see `sopr_fast.fit`.
+            rows: Transitions to keep: a larger log is thinned to evenly spaced episodes.
+            action_count: Number of discrete actions, where policies return indices.
+            progress: Whether to show progress bars.
+
+        Raises:
+            TypeError: The log or a policy is of the wrong type.
+            ValueError: The log or a policy is invalid; the message names the row or the policy.
+            RuntimeError: A policy raised an error.
+        """
+        timings = Timings()
+        with timings.stage("reading"):
+            log = read_log(log)
+            if isinstance(log, Transitions):
+                log = thin(log, rows)
+                count, states, source = log.source_count, log.states, log.source
+            else:
+                count = len(log)
+                source = _spread(count, rows)
+                states = read_rows(log, source)
+        with timings.stage("acting"):
+            adapted = as_policies(policies, states_count=count, action_count=action_count)
+            tensors = torch.from_numpy(states), torch.from_numpy(source)
+            layout = probe(adapted, *tensors)
+            few = torch.from_numpy(_spread(len(states), _COMPARED_ROWS))
+            compared = collect(adapted, tensors[0][few], tensors[1][few], layout).numpy()
+            if isinstance(log, Transitions):
+                adapted = remember(adapted, layout, *tensors, count)
+            distances = policy_distances(compared, compared)
+        return cls(adapted, layout, log, states, source, distances, action_count, timings)
+
+
+def read_log(log: Any) -> Any:
+    """Return transitions where the log holds rewards, else its states.
+
+    Raises:
+        TypeError: The log is neither.
+        ValueError: An array of it is invalid, or a file is damaged.
+    """
+    if isinstance(log, Transitions):
+        return log
+    if isinstance(log, Mapping):
+        if any(key in log for key in KEYS["rewards"]) and any(key in log for key in KEYS["actions"]):
+            return load(log)
+        return as_states(log[find_key("states", log, "log")])
+    if isinstance(log, np.ndarray | Tensor | list):
+        return as_states(log)
+    try:
+        return load(log)
+    except (TypeError, ValueError):
+        return as_states(log)  # a file of states alone; its error is the clearer one
+
+
+def thin(transitions: Transitions, rows: int) -> Transitions:
+    """Keep evenly spaced whole episodes of a log, about `rows` of its rows.
+
+    If fewer than ten episodes were kept, episodes are cut into pieces of `rows` / 100 first, whose ends count as
+    timeouts.
+    """
+    count = len(transitions)
+    if count <= rows:
+        return transitions
+    episodes = transitions.episodes
+    step = math.ceil(count / rows)
+    if (len(episodes) - 1) // step < _FEWEST_EPISODES:
+        cuts = np.arange(0, count, max(1, rows // _PIECES))
+        episodes = np.union1d(episodes, cuts)
+    chosen = np.arange(step // 2, len(episodes) - 1, step)
+    kept = np.concatenate([np.arange(episodes[e], episodes[e + 1]) for e in chosen])
+    lengths = np.diff(episodes)[chosen]
+    ends = np.cumsum(lengths)
+    timeouts = transitions.timeouts[kept]
+    timeouts[ends - 1] = ~transitions.terminals[kept[ends - 1]]
+    return replace(
+        transitions,
+        states=transitions.states[kept],
+        actions=transitions.actions[kept],
+        rewards=transitions.rewards[kept],
+        next_states=transitions.next_states[kept],
+        terminals=transitions.terminals[kept],
+        timeouts=timeouts,
+        episodes=np.concatenate([[0], ends]),
+        source=transitions.source[kept],
+        log_probs=None if transitions.log_probs is None else transitions.log_probs[kept],
+    )
+
+
+def possible_values(transitions: Transitions, discount: float) -> tuple[float, float]:
+    """Return the least and the largest discounted return that the logged rewards allow."""
+    low, high = float(transitions.rewards.min()), float(transitions.rewards.max())
+    bounds = [low / (1 - discount), high / (1 - discount)]
+    if transitions.terminals.any():
+        bounds += [low, high]
+    return min(bounds), max(bounds)
+
+
+def remember(policies: list[Policy], layout: Layout, states: Tensor, source: Tensor, states_count: int) -> list[Policy]:
+    """Return policies that look up their actions on the rows of a log; stochastic ones and arrays stay as they are.
+
+    Args:
+        policies: P policies.
+        layout: Layout of their columns.
+        states: (U, dim_s) logged states.
+        source: (U,) their rows in the user's data.
+        states_count: Number of rows of that data.
+    """
+    own = [i for i, policy in enumerate(policies) if not isinstance(policy, ArrayPolicy)]
+    if layout.kind == "gaussian" or 4 * len(own) * len(states) * layout.width > _TABLE_BYTES or not own:
+        return policies
+    table = collect([policies[i] for i in own], states, source, layout)
+    row_of = torch.full((states_count,), -1, dtype=torch.int64)
+    row_of[source] = torch.arange(len(source))
+    result = list(policies)
+    for i, actions in zip(own, table, strict=True):
+        result[i] = _Remembered(policies[i], layout.kind, states, row_of, actions)
+    return result
+
+
+class _Remembered(Policy):
+    """A deterministic policy, or one of discrete actions, with its output on the rows of a log."""
+
+    def __init__(self, policy: Policy, kind: str, states: Tensor, row_of: Tensor, table: Tensor):
+        self.name, self.given = policy.name, policy if policy.given is None else policy.given
+        self._policy, self._kind, self._states, self._row_of, self._table = policy, kind, states, row_of, table
+
+    def _output(self, states: Tensor, source: Tensor | None) -> Output:
+        if source is None:
+            return self._policy.output(states)
+        rows = self._row_of[source]
+        same = (rows >= 0) & (self._states[rows] == states).all(1)
+        mean = self._table[rows]
+        if not same.all():  # a state after the end of an episode has the row of the one before
+            mean[~same] = self._policy.output(states[~same], source[~same]).mean
+        return Output(self._kind, mean)
+
+
+def _spread(count: int, most: int) -> np.ndarray:
+    """Return at most `most` of `count` indices, evenly spaced."""
+    return np.linspace(0, count - 1, min(most, count)).astype(np.int64)
