@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..data.states import as_states
 from ..estimators import Estimates
 from ..policies import collect, probe
 from ..sopr.config import Config
@@ -47,7 +48,7 @@ class SharedSOPR:
         size = min(config.subset_size, len(states))
         if size < config.subset_size:
             config = Config(**{**config.to_dict(), "subset_size": size, "clusters": min(config.clusters, size)})
-        drawing = Drawing.draw(states, config.subsets, size=config.subset_size, seed=seed)
+        drawing = Drawing.draw(as_states(states), config.subsets, size=config.subset_size, seed=seed)
         source = torch.from_numpy(workspace.source)[drawing.source]
         layout = probe(workspace.policies, drawing.states, source)
         columns = collect(workspace.policies, drawing.states, source, layout)

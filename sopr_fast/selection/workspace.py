@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..data import Transitions, load
 from ..data.keys import KEYS, find_key
-from ..data.states import as_states, read_rows
+from ..data.states import as_states
 from ..metrics import policy_distances
 from ..policies import ArrayPolicy, Layout, Output, Policy, as_policies, collect, probe
 from ..runtime.timing import Timings
@@ -94,7 +94,7 @@ class Workspace:
             else:
                 count = len(log)
                 source = _spread(count, rows)
-                states = read_rows(log, source)
+                states = log.read(source)
         with timings.stage("acting"):
             adapted = as_policies(policies, states_count=count, action_count=action_count)
             tensors = torch.from_numpy(states), torch.from_numpy(source)
@@ -197,7 +197,7 @@ class _Remembered(Policy):
     """A deterministic policy, or one of discrete actions, with its output on the rows of a log."""
 
     def __init__(self, policy: Policy, kind: str, states: Tensor, row_of: Tensor, table: Tensor):
-        self.name, self.given = policy.name, policy if policy.given is None else policy.given
+        self.name, self.original = policy.name, policy if policy.original is None else policy.original
         self._policy, self._kind, self._states, self._row_of, self._table = policy, kind, states, row_of, table
 
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
