@@ -15,7 +15,7 @@ CPP := $(shell find csrc bench python_tests -name "*.cpp" -o -name "*.h" -o -nam
 INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
 OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py) python_tests/test_threads.py
 
-.PHONY: demo test extras test-all test-paper test-quality bench lint format sanitize matrix gpu-check gpu-sanitize clean
+.PHONY: demo test extras test-all test-paper test-quality environments bench lint format sanitize matrix gpu-check gpu-sanitize clean
 
 demo: $(INSTALLED)
 	.venv/bin/sopr-fast demo $(DEMO_ARGS)
@@ -32,6 +32,10 @@ test-all: .venv/test .venv/extras .venv/peers
 # Trains on three splits of the embedded policies: minutes.
 test-quality: .venv/test
 	.venv/bin/pytest -q -s -m quality
+
+# The tests as on other machines and as other users: instruction sets, BLAS kernels, one core, locale, read-only folder.
+environments: .venv/test
+	.ci/environments $(ENVIRONMENTS)
 
 # Makes the smallest of the paper's sets, kills and resumes its stages: minutes.
 test-paper: .venv/test .venv/paper
