@@ -1,6 +1,7 @@
 """Transitions and states of `.npz`, parquet and Minari, as their own libraries write them."""
 
 import io
+import json
 import zipfile
 
 import h5py
@@ -219,7 +220,7 @@ def test_minari(tmp_path, minari, arrays):
 
 @pytest.mark.filterwarnings("ignore::UserWarning:minari")
 def test_wrong_minari(tmp_path, minari, arrays):
-    with pytest.raises(FileNotFoundError, match="mujoco/hopper/none-v0 not found locally"):
+    with pytest.raises(FileNotFoundError, match="mujoco/hopper/none-v0: no such Minari dataset on this machine"):
         sopr_fast.data.load("mujoco/hopper/none-v0")
     write_minari(minari, arrays)
     path = tmp_path / "mujoco/hopper/made-v0/data/main_data.hdf5"
@@ -287,3 +288,23 @@ def test_whatever_is_damaged_in_minari_files_the_dataset_is_named(tmp_path, mina
             assert "made-v0" in str(error), repr(error)
             refused += 1
     assert refused
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"observation_space": None}, "no observation_space or no action_space, so that minari would create"),
+        ({"total_episodes": 10**10}, "total_episodes is 10000000000, for [0-9]+ bytes of data"),
+        ({"total_steps": -1}, "total_steps is -1"),
+        ({"total_steps": "many"}, "damaged"),
+        (None, "damaged"),
+    ],
+)
+def test_minari_metadata_that_could_do_harm_is_refused(tmp_path, minari, arrays, change, message):
+    write_minari(minari, arrays)
+    folder = tmp_path / "mujoco/hopper/made-v0"
+    file = folder / "data/metadata.json"
+    file.write_text("[]" if change is None else json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ValueError, match=rf"made-v0/data/metadata\.json: {message}"):
+        sopr_fast.data.load(folder)

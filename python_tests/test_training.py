@@ -303,7 +303,7 @@ def test_a_file_that_is_no_checkpoint_is_refused_before_any_policy_acts(tmp_path
         fit(checkpoint=model)
     for damaged in (path.read_bytes()[:-1], b"no checkpoint"):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match="not a whole safetensors file"):
+        with pytest.raises(ValueError, match="not a whole safetensors file|content hash differs"):
             fit(checkpoint=path)
 
 

@@ -77,12 +77,13 @@ def get_dataset(file: Any, name: str, path: Path) -> Any:
     return dataset
 
 
-def check_links(path: Path) -> None:
-    """Raise if an HDF5 file refers to other files, by a link or a dataset.
+def check_contained(path: Path) -> None:
+    """Check that all links and datasets of an HDF5 file stay in the file, and that its arrays fit into memory.
 
     Raises:
         ImportError: h5py is not installed.
-        ValueError: It does, or is damaged.
+        MemoryError: The arrays are larger than the free memory.
+        ValueError: The file refers to other files, or is damaged.
     """
     with open_hdf5(path) as file:
         import h5py
@@ -91,8 +92,7 @@ def check_links(path: Path) -> None:
         name = file.id.links.visit(lambda name, info: None if info.type in inside else name, info=True)
         if name is not None:
             raise ValueError(f"{path}: {name.decode(errors='replace')!r} is a link to another file; copy its values")
-        for name in list_datasets(file):
-            get_dataset(file, name, path)
+        check_memory(path, sum(get_dataset(file, name, path).nbytes for name in list_datasets(file)))
 
 
 def _read(path: Path, name: str, dataset: Any) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -10,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .files import reading
-from .hdf5 import check_links
+from .files import check_regular, reading
+from .hdf5 import check_contained
 
 _ID = re.compile(r"(?:[\w.-]+/)*[\w.-]+-v\d+")  # mujoco/hopper/medium-v0
 _DATA = "main_data.hdf5"
@@ -25,7 +26,8 @@ def find_minari(source: Any) -> Any | None:
     Raises:
         ImportError: Path or id of a dataset, but minari is not installed.
         FileNotFoundError: Id of a dataset that is not on this machine.
-        ValueError: The dataset is damaged or refers to other files.
+        MemoryError: The dataset is larger than the free memory.
+        ValueError: The dataset is damaged, refers to other files, or could run code.
     """
     if hasattr(source, "iterate_episodes"):
         return source
@@ -39,22 +41,43 @@ def find_minari(source: Any) -> Any | None:
         import minari
     except ImportError as error:
         raise ImportError(f"{source}: reading it needs minari: pip install 'sopr_fast[minari]'") from error
-    with reading(path, "a Minari dataset"):
-        if folder is None:
-            try:
-                dataset = minari.load_dataset(str(source))
-            except FileNotFoundError as error:
-                raise FileNotFoundError(f"{path}: {error}") from error
-        else:
-            dataset = minari.MinariDataset(folder)
-        data = Path(dataset.storage.data_path) / _DATA
-    if data.exists():
-        check_links(data)
-    return dataset
+    if folder is None:
+        from minari.storage import get_dataset_path
+
+        folder = get_dataset_path(str(source)) / "data"
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{source}: no such Minari dataset on this machine, expected in {folder}")
+    _check_folder(folder)
+    with reading(folder, "a Minari dataset"):
+        return minari.MinariDataset(folder)
 
 
 def _is_dataset(folder: Path, path: Path) -> bool:
     return (folder / "metadata.json").is_file() and (folder != path.parent or path.name == _DATA)
+
+
+def _check_folder(folder: Path) -> None:
+    """Check what minari would trust.
+
+    Raises:
+        MemoryError: The arrays are larger than the free memory.
+        ValueError: The dataset is damaged, refers to other files, or could run code.
+    """
+    file, data = folder / "metadata.json", folder / _DATA
+    with reading(file, "the metadata of a Minari dataset"):
+        check_regular(file)
+        metadata = json.loads(file.read_text())
+        if not all(isinstance(metadata.get(space), str) for space in ("observation_space", "action_space")):
+            raise ValueError(
+                f"{file}: no observation_space or no action_space, so that minari would create the environment, which "
+                "can run any code; if you trust it, pass the object that minari.load_dataset returns"
+            )
+        size = data.stat().st_size if data.exists() else sum(path.stat().st_size for path in folder.rglob("*"))
+        for name in ("total_episodes", "total_steps"):
+            if not 0 <= int(metadata.get(name, 0)) <= size:
+                raise ValueError(f"{file}: {name} is {metadata[name]!r}, for {size} bytes of data")
+    if data.exists():
+        check_contained(data)
 
 
 def read_minari(dataset: Any) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Which device computes, and how tensors get there."""
+"""Compute devices, and copies to them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 def check_device(device: Any) -> torch.device:
-    """The device, with its index.
+    """Return a device with its index.
 
     Raises:
-        ValueError: torch knows no such device, has none here, or cannot compute in float64 on it.
+        ValueError: torch does not know the device, has none here, or cannot compute in float64 on it.
     """
     try:
         probe = torch.zeros(1, dtype=torch.float64, device=torch.device(device))
@@ -25,22 +25,22 @@ def check_device(device: Any) -> torch.device:
 
 
 def without_autocast(device: torch.device) -> torch.autocast:
-    """A context whose operators take what they are given; of the devices that have none, the CPU's."""
+    """Return a context in which operators on the device keep the dtypes of their inputs."""
     return torch.autocast("cuda" if device.type == "cuda" else "cpu", enabled=False)
 
 
 def put(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on the device; a copy from the CPU to a GPU neither holds up the CPU nor waits for the GPU's work."""
+    """Copy a tensor to a device; copies from CPU to GPU overlap with the work of both."""
     if tensor.device.type != "cpu" or device.type != "cuda":
         return tensor.to(device)
-    stream, current = _copying_stream(device), torch.cuda.current_stream(device)
+    stream, current = _copy_stream(device), torch.cuda.current_stream(device)
     with torch.cuda.stream(stream):
-        there = tensor.pin_memory().to(device, non_blocking=True)
+        copy = tensor.pin_memory().to(device, non_blocking=True)
     current.wait_stream(stream)
-    there.record_stream(current)
-    return there
+    copy.record_stream(current)
+    return copy
 
 
 @functools.cache
-def _copying_stream(device: torch.device) -> torch.cuda.Stream:
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)

@@ -1,4 +1,4 @@
-"""Seconds by stage."""
+"""Durations of the stages of a computation."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 
 class Timings(dict[str, float]):
-    """Stage name → seconds spent in it so far."""
+    """Total seconds by stage."""
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
+        """Add the duration of the block to a stage."""
         start = time.perf_counter()
         try:
             yield
