@@ -1,4 +1,4 @@
-"""Transitions from arrays, dictionaries and D4RL files, against a plain loop over the steps."""
+"""Transitions of arrays, dictionaries and D4RL files, compared with a plain loop over the steps."""
 
 import re
 import warnings
@@ -15,7 +15,11 @@ RNG = np.random.default_rng(0)
 
 
 def d4rl_arrays(lengths=((3, "terminal"), (4, "timeout"), (2, "terminal"), (3, "timeout"), (2, None))):
-    """A log in D4RL's layout of episodes of given lengths and ends."""
+    """Return a log in D4RL's layout.
+
+    Args:
+        lengths: Length and end of each episode.
+    """
     parts = {key: [] for key in ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")}
     for length, end in lengths:
         visited = RNG.normal(size=(length + 1, 3)).astype(np.float32)
@@ -53,16 +57,18 @@ def test_d4rl_file(tmp_path):
     assert log.states.dtype == log.rewards.dtype == np.float32 and log.terminals.dtype == bool
 
 
-def test_missing_next_states_are_shifted_and_unknown_ones_dropped():
+def test_missing_next_states_are_the_next_rows_and_steps_without_one_are_dropped():
     arrays = d4rl_arrays()
-    known = arrays.pop("next_observations")
+    successors = arrays.pop("next_observations")
     log = sopr_fast.data.load(arrays)
     # Steps 6, 11 (timeouts) and 13 (end of data) have no known successor; 2 and 8 are terminal.
     kept = [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 12]
     for t, row in enumerate(kept):
         np.testing.assert_array_equal(log.states[t], arrays["observations"][row])
         np.testing.assert_array_equal(log.actions[t], arrays["actions"][row])
-        np.testing.assert_array_equal(log.next_states[t], arrays["observations"][row] if row in (2, 8) else known[row])
+        np.testing.assert_array_equal(
+            log.next_states[t], arrays["observations"][row] if row in (2, 8) else successors[row]
+        )
         assert log.rewards[t] == arrays["rewards"][row] and log.terminals[t] == (row in (2, 8))
     np.testing.assert_array_equal(log.source, kept)
     assert log.source_count == 14
@@ -70,7 +76,7 @@ def test_missing_next_states_are_shifted_and_unknown_ones_dropped():
     np.testing.assert_array_equal(log.episodes, [0, 3, 6, 8, 10, 11])
 
 
-def test_without_next_states_and_timeouts_the_limit_tells_where_episodes_end():
+def test_the_time_limit_ends_episodes_without_next_states_and_timeouts():
     arrays = d4rl_arrays([(4, "timeout"), (3, "terminal"), (4, "timeout"), (4, "terminal"), (4, "timeout"), (2, None)])
     expected = sopr_fast.data.load({key: values for key, values in arrays.items() if key != "next_observations"})
     del arrays["next_observations"], arrays["timeouts"]
@@ -83,16 +89,16 @@ def test_without_next_states_and_timeouts_the_limit_tells_where_episodes_end():
             log = sopr_fast.data.load(limited, max_episode_steps=4)
         for part in ("states", "next_states", "timeouts", "episodes"):
             np.testing.assert_array_equal(getattr(log, part), getattr(expected, part))
-    known = d4rl_arrays([(3, "timeout"), (3, "timeout")])
-    del known["timeouts"]
-    assert sopr_fast.data.load(known, max_episode_steps=4).episodes.tolist() == [0, 3, 6]
+    complete = d4rl_arrays([(3, "timeout"), (3, "timeout")])
+    del complete["timeouts"]
+    assert sopr_fast.data.load(complete, max_episode_steps=4).episodes.tolist() == [0, 3, 6]
     with pytest.raises(ValueError, match="max_episode_steps must be an integer, 1 or more, got 0"):
         sopr_fast.data.load(arrays, max_episode_steps=0)
     with pytest.raises(ValueError, match="max_episode_steps: Transitions are cut"):
         sopr_fast.data.load(log, max_episode_steps=4)
 
 
-def test_a_timed_out_episode_of_one_step_leaves_nothing():
+def test_a_timed_out_episode_of_one_step_is_dropped():
     arrays = d4rl_arrays([(2, "terminal"), (1, "timeout"), (2, "timeout"), (1, "terminal")])
     del arrays["next_observations"]
     log = sopr_fast.data.load(arrays)

@@ -1,4 +1,4 @@
-"""Transitions and states of `.npz`, parquet and Minari, as their own libraries write them."""
+"""Transitions and states of `.npz`, parquet and Minari files, written by the libraries of these formats."""
 
 import io
 import json
@@ -21,9 +21,9 @@ def arrays():
     return d4rl_arrays()
 
 
-def assert_same(found, expected):
+def assert_same(log, expected):
     for part in PARTS:
-        np.testing.assert_array_equal(getattr(found, part), getattr(expected, part), err_msg=part)
+        np.testing.assert_array_equal(getattr(log, part), getattr(expected, part), err_msg=part)
 
 
 def test_npz(tmp_path, arrays):
@@ -74,7 +74,7 @@ def pyarrow():
 
 
 def table(pyarrow, arrays, form):
-    """Columns of a table: lists, lists of one size, or one column a number."""
+    """Return a table whose columns are lists, lists of one size, or one dimension each."""
     columns = {}
     for key, values in arrays.items():
         if values.ndim == 1:
@@ -136,7 +136,7 @@ def read_states(path):
 
 @pytest.mark.parametrize("name", ["log.npz", "log.hdf5"])
 def test_a_log_larger_than_memory_says_so(tmp_path, name):
-    """Its file is small: nothing was ever written to the array, or all of it is zero."""
+    """The file is small, since nothing was written to the array or all of it is zero."""
     path, rows = tmp_path / name, 1 << 50
     if name == "log.npz":
         header = io.BytesIO()
@@ -152,7 +152,7 @@ def test_a_log_larger_than_memory_says_so(tmp_path, name):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["log.npz", "observations.npy", "log.parquet", "log.hdf5"])
-def test_whatever_is_damaged_the_file_is_named(request, tmp_path, arrays, name):
+def test_errors_of_damaged_files_name_the_file(request, tmp_path, arrays, name):
     path, rng = tmp_path / name, np.random.default_rng(0)
     if name == "log.npz":
         np.savez_compressed(path, **arrays)
@@ -230,7 +230,7 @@ def test_wrong_minari(tmp_path, minari, arrays):
 
 
 class Episodes:
-    """Stands for a dataset of spaces other than boxes."""
+    """Dataset of spaces other than boxes."""
 
     id = "kitchen-v0"
 
@@ -274,7 +274,7 @@ def test_minari_files_that_refer_to_others_are_refused(tmp_path, minari, arrays)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_whatever_is_damaged_in_minari_files_the_dataset_is_named(tmp_path, minari, arrays):
+def test_errors_of_damaged_minari_files_name_the_dataset(tmp_path, minari, arrays):
     write_minari(minari, arrays)
     path, rng = tmp_path / "mujoco/hopper/made-v0/data/main_data.hdf5", np.random.default_rng(1)
     whole, refused = np.fromfile(path, np.uint8), 0

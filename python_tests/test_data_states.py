@@ -1,4 +1,4 @@
-"""States of files and of array-like objects: the same subsets as from memory, of rows read as drawn."""
+"""States of files and array-like objects: they give the subsets of arrays in memory, and only drawn rows are read."""
 
 import dataclasses
 import re
@@ -51,8 +51,8 @@ def test_states_of_files(tmp_path, name, key):
 @pytest.mark.parametrize("size", [7, 100, 2000])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_gives_the_same_subsets(tmp_path, layout, size):
-    expected, found = draw(STATES, size=size), draw(write(tmp_path / "s.hdf5", **LAYOUTS[layout]), size=size)
-    assert torch.equal(expected.states, found.states) and torch.equal(expected.rows, found.rows)
+    expected, subsets = draw(STATES, size=size), draw(write(tmp_path / "s.hdf5", **LAYOUTS[layout]), size=size)
+    assert torch.equal(expected.states, subsets.states) and torch.equal(expected.rows, subsets.rows)
 
 
 def test_open_datasets_and_transitions(tmp_path):
@@ -73,7 +73,7 @@ def test_npy_of_any_order_and_dtype(tmp_path, order, dtype):
 
 
 class Recorder:
-    """An array-like object that keeps count of the rows taken from it."""
+    """Array-like object that records the slices taken from it."""
 
     def __init__(self, values, chunks=None):
         self.values, self.chunks, self.slices = values, chunks, []
@@ -145,12 +145,12 @@ def test_stored_states_that_are_not_finite(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "s.npy", "s.hdf5", "s.npz"])
-def test_states_whose_squares_are_no_float32_numbers(tmp_path, name):
+def test_states_whose_squares_exceed_float32(tmp_path, name):
     states = STATES.copy()
     states[123, 1] = -1e25
-    given = write(tmp_path / name, states=states) if name else states
+    source = write(tmp_path / name, states=states) if name else states
     with pytest.raises(ValueError, match=rf"{name}.*states hold -1e\+25 at row 123, beyond .* magnitude 1e\+15"):
-        draw(given, size=3000)
+        draw(source, size=3000)
     states[123, 1] = 9e14
     draw(states, size=3000)
 
@@ -192,9 +192,9 @@ def test_damaged_files(tmp_path, name):
 def test_a_damaged_chunk_is_named(tmp_path):
     path = write(tmp_path / "s.hdf5", chunks=(500, 4), compression="gzip")
     with h5py.File(path) as file:
-        at = file["observations"].id.get_chunk_info(2).byte_offset
+        offset = file["observations"].id.get_chunk_info(2).byte_offset
     data = bytearray(path.read_bytes())
-    data[at : at + 50] = b"\xff" * 50
+    data[offset : offset + 50] = b"\xff" * 50
     path.write_bytes(data)
     with pytest.raises(ValueError, match=r"s\.hdf5: 'observations': damaged between rows"):
         draw(path)

@@ -1,4 +1,4 @@
-"""Where `fit` and `rank` compute: on the device asked for, with the CPU's results."""
+"""`fit` and `rank` compute on the chosen device and agree with the CPU."""
 
 import numpy as np
 import pytest
@@ -9,14 +9,14 @@ import sopr_fast
 from sopr_fast import Config
 from sopr_fast.runtime import devices
 
-ASKED = ladder([0.3, 0.7, 1.2])
+CANDIDATES = ladder([0.3, 0.7, 1.2])
 OPTIONS = [{}, {"action_noise": 0.1, "encoder": "mlp"}, {"loss": "mse", "score": "sort"}]
 
 
 def fit(options=None, **more):
     gains = training_gains()
     config = Config(**TINY.to_dict() | {"steps": 6, "subsets": 4} | (options or {}))
-    validation = (ASKED, [0.3, 0.7, 1.2])
+    validation = (CANDIDATES, [0.3, 0.7, 1.2])
     return sopr_fast.fit(ladder(gains), gains, log(), validation=validation, config=config, progress=False, **more)
 
 
@@ -27,25 +27,25 @@ def ranker():
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_cuda_fit_and_rank_as_the_cpu_does(options, cuda, tmp_path):
-    here, there = fit(options), fit(options, device=cuda, checkpoint=tmp_path / "checkpoint")
-    assert there.device.type == "cuda" and there.subsets.rows.device.type == "cpu"
-    np.testing.assert_allclose(there.history["loss"], here.history["loss"], rtol=1e-2)
+    on_cpu, on_cuda = fit(options), fit(options, device=cuda, checkpoint=tmp_path / "checkpoint")
+    assert on_cuda.device.type == "cuda" and on_cuda.subsets.rows.device.type == "cpu"
+    np.testing.assert_allclose(on_cuda.history["loss"], on_cpu.history["loss"], rtol=1e-2)
     resumed = fit(options, checkpoint=tmp_path / "checkpoint")
     assert all(
-        torch.equal(a.cpu(), b) for a, b in zip(there.model.parameters(), resumed.model.parameters(), strict=True)
+        torch.equal(a.cpu(), b) for a, b in zip(on_cuda.model.parameters(), resumed.model.parameters(), strict=True)
     )
-    there.save(tmp_path / "model")
-    expected = there.rank(ASKED, progress=False, device="cpu").subset_scores
-    for found in (
-        there.rank(ASKED, progress=False),
-        sopr_fast.rank(ASKED, model=tmp_path / "model", device=cuda, progress=False),
-        sopr_fast.load(tmp_path / "model", device=cuda).rank(ASKED, progress=False),
+    on_cuda.save(tmp_path / "model")
+    expected = on_cuda.rank(CANDIDATES, progress=False, device="cpu").subset_scores
+    for ranking in (
+        on_cuda.rank(CANDIDATES, progress=False),
+        sopr_fast.rank(CANDIDATES, model=tmp_path / "model", device=cuda, progress=False),
+        sopr_fast.load(tmp_path / "model", device=cuda).rank(CANDIDATES, progress=False),
     ):
-        assert np.linalg.norm(found.subset_scores - expected) <= 1e-4 * np.linalg.norm(expected)
-    assert there.device.type == "cuda"
+        assert np.linalg.norm(ranking.subset_scores - expected) <= 1e-4 * np.linalg.norm(expected)
+    assert on_cuda.device.type == "cuda"
 
 
-def test_cuda_copies_hold_what_was_put(cuda):
+def test_copies_to_cuda_hold_the_values(cuda):
     device = devices.check_device(cuda)
     parts = [torch.full((1 << 20,), float(i)) for i in range(40)]
     sums = [devices.put(part, device).sum() for part in parts]

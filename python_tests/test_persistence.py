@@ -29,10 +29,10 @@ def test_a_loaded_model_ranks_the_same(ranker, path):
     loaded = sopr_fast.load(path)
     candidates = ladder([0.4, 0.9])
     for states in (None, log(seed=4)):
-        expected, found = ranker.rank(candidates, states), loaded.rank(candidates, states)
-        assert np.array_equal(expected.subset_scores, found.subset_scores)
-        assert np.array_equal(expected.distances, found.distances)
-        assert expected.distance_limit == found.distance_limit
+        expected, ranking = ranker.rank(candidates, states), loaded.rank(candidates, states)
+        assert np.array_equal(expected.subset_scores, ranking.subset_scores)
+        assert np.array_equal(expected.distances, ranking.distances)
+        assert expected.distance_limit == ranking.distance_limit
     assert loaded.config == ranker.config and loaded.seed == 3 and loaded.history == ranker.history
     assert loaded.training_policies.names == ranker.training_policies.names
 
@@ -126,7 +126,7 @@ def test_a_folder_is_no_model(ranker, tmp_path):
         ranker.save(tmp_path)
 
 
-def test_a_link_stays_one_and_its_file_is_replaced(tmp_path):
+def test_saving_to_a_link_replaces_its_target(tmp_path):
     (tmp_path / "runs").mkdir()
     latest = tmp_path / "latest"
     latest.symlink_to("runs/v1.safetensors")
@@ -135,7 +135,7 @@ def test_a_link_stays_one_and_its_file_is_replaced(tmp_path):
         assert latest.is_symlink() and load_file(tmp_path / "runs" / "v1.safetensors")["x"] == value
 
 
-def test_what_is_no_regular_file_is_left_alone(tmp_path):
+def test_a_file_that_is_not_regular_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
     for write in (check_place, lambda path: save_tensors(path, {}, "model", {})):
@@ -159,14 +159,14 @@ def forbidden(monkeypatch):
 
 
 @pytest.mark.usefixtures("forbidden")
-def test_an_unwritable_place_is_found_by_trying_and_named_as_asked(tmp_path):
+def test_errors_of_an_unwritable_folder_name_the_path(tmp_path):
     path = tmp_path / "model"
     for write in (check_place, lambda path: save_tensors(path, {}, "model", {})):
         with pytest.raises(PermissionError, match=rf"^cannot write {path}: Permission denied$"):
             write(path)
 
 
-def test_trying_leaves_nothing_behind(tmp_path):
+def test_checking_a_place_leaves_no_file(tmp_path):
     check_place(tmp_path / "model")
     assert not os.listdir(tmp_path)
 
@@ -176,7 +176,7 @@ def test_a_file_is_no_folder_to_write_into(path):
         check_place(path / "model")
 
 
-def test_a_write_that_fails_names_the_path_asked_for(tmp_path):
+def test_a_failed_write_names_the_path(tmp_path):
     path = tmp_path / "model"
     with pytest.raises(FileNotFoundError, match=rf"^cannot write {path}: No such file"), atomic_path(path) as temporary:
         temporary.unlink()
