@@ -122,6 +122,70 @@ def test_folder(tmp_path):
         load(tmp_path / "empty")
 
 
+@pytest.fixture
+def runs(tmp_path):
+    """Two runs with files of equal names, and one that is hidden."""
+    for name in ("A/ppo_1/best", "A/ppo_2/best", "B/ppo_1/best", "B/.hidden/best"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        np.savez(tmp_path / name, **make_layers())
+    return tmp_path
+
+
+def test_names_are_relative_to_the_folder_that_contains_everything(runs):
+    assert list(load(runs)) == ["A/ppo_1/best", "A/ppo_2/best", "B/ppo_1/best"]
+    assert list(load(runs / "A")) == list(load([runs / "A/ppo_1", runs / "A/ppo_2"])) == ["ppo_1/best", "ppo_2/best"]
+    assert list(load(runs / "A/ppo_1")) == list(load(str(runs / "A/ppo_1/best.npz"))) == ["best"]
+    assert list(load(sorted(runs.glob("*/ppo_1/best.npz")))) == ["A/ppo_1/best", "B/ppo_1/best"]
+    assert list(load([runs / "A/ppo_1", runs / "A/ppo_1/best.npz"])) == ["best"]
+    assert list(load(runs / "A/ppo_1", relative_to=runs)) == ["A/ppo_1/best"]
+    with pytest.raises(ValueError, match=r"best\.npz is not in the folder .*B, to which names are relative"):
+        load(runs / "A", relative_to=runs / "B")
+    for name, policy in load(runs).items():
+        assert policy.name == name
+
+
+def test_names_of_paths_among_other_policies(runs):
+    paths = [runs / "A/ppo_1/best.npz", lambda s: s, str(runs / "B/ppo_1")]
+    assert [p.name for p in as_policies(paths)] == ["A/ppo_1/best", "policy-001", "B/ppo_1/best"]
+    named = as_policies({"a": runs / "A/ppo_1/best.npz", "b": runs / "B/ppo_1"})
+    assert [p.name for p in named] == ["a", "b"]
+
+
+def test_names_depend_neither_on_the_working_directory_nor_on_links(runs, monkeypatch):
+    monkeypatch.chdir(runs / "A")
+    assert list(load("ppo_1/best.npz")) == ["best"]
+    assert list(load(["ppo_1/best.npz", "../B"])) == ["A/ppo_1/best", "B/ppo_1/best"]
+    (runs / "link").symlink_to(runs / "A")
+    assert list(load(runs / "link")) == ["ppo_1/best", "ppo_2/best"]
+    assert list(load(runs)) == ["A/ppo_1/best", "A/ppo_2/best", "B/ppo_1/best"]  # no endless circles of links
+
+
+def test_two_policies_of_one_name(tmp_path):
+    np.savez(tmp_path / "a.npz", **make_layers(stack=(1,)))
+    np.savez(tmp_path / "a-000.npz", **make_layers())
+    with pytest.raises(ValueError, match=r"a\.npz: another file has a policy named 'a-000'; rename one of the files"):
+        load(tmp_path)
+
+
+def test_files_that_cannot_be_read_are_skipped_on_request(runs):
+    (runs / "A/bad.npz").write_bytes(b"")
+    (runs / "A/worse.pt").write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"bad\.npz: damaged"):
+        load(runs)
+    with pytest.warns(UserWarning) as caught:
+        policies = load(runs, skip=True)
+    assert list(policies) == ["A/ppo_1/best", "A/ppo_2/best", "B/ppo_1/best"]
+    messages = [str(warning.message) for warning in caught]
+    assert len(messages) == 2
+    for name, message in zip(("bad.npz", "worse.pt"), messages, strict=True):
+        assert re.fullmatch(rf"skipped .*{re.escape(name)}: .*", message)
+    with (
+        pytest.warns(UserWarning, match="skipped"),
+        pytest.raises(ValueError, match=r"bad\.npz: none of the files could be read"),
+    ):
+        load(runs / "A/bad.npz", skip=True)
+
+
 def broken(**changes):
     arrays = make_layers()
     arrays.update(changes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from ..actor import ACTIVATIONS, Actor, Bounds, Standardisation
 from ..called import Called
 from ..policy import Policy
 from .layers import layer, numbered, perceptron
-from .options import Options, library
+from .options import Options, library, parse_settings
 from .pickles import RefusedError, read_pickle, read_weights_in
 
 _SQUASHED_NORMAL = ("sac", "cql", "cal_ql")
@@ -27,7 +26,7 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
     try:
         with path.open("rb") as file:
             saved = read_pickle(file)
-        config, weights = json.loads(saved["config"]), read_weights_in(saved["torch"])
+        config, weights = parse_settings(saved["config"]), read_weights_in(saved["torch"])
     except (KeyError, TypeError) as error:
         raise ValueError("damaged, or not a policy of d3rlpy: expected a dict of config and torch") from error
     try:
@@ -51,7 +50,7 @@ def from_checkpoint(path: Path, weights: dict[str, Any], options: Options) -> li
     if not params.is_file():
         raise ValueError("a checkpoint of d3rlpy, whose settings are missing: no params.json beside it")
     try:
-        config = json.loads(params.read_text())
+        config = parse_settings(params.read_bytes())
     except ValueError as error:
         raise ValueError(f"params.json beside it is damaged: {error}") from error
     return [_actor(config, weights, options)]

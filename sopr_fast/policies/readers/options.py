@@ -1,10 +1,14 @@
-"""Options of every reader, and import of the libraries that some of them need."""
+"""Options of the readers, and what several readers need: settings in JSON, libraries, the error without trust."""
 
 from __future__ import annotations
 
 import importlib
+import json
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
+
+_SETTINGS_BYTES = 8 << 20  # parsed JSON may take 20 times the memory of its text
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,23 @@ class Options:
     activation: str | None = None
     squash: str | None = None
     trust: bool = False
+
+
+def parse_settings(text: str | bytes) -> dict[str, Any]:
+    """Return the settings of a policy, a JSON object.
+
+    Raises:
+        ValueError: The text is damaged, too long, or not an object.
+    """
+    if len(text) > _SETTINGS_BYTES:
+        raise ValueError(f"its settings take {len(text) / 2**20:.0f} MiB, expected at most {_SETTINGS_BYTES >> 20}")
+    try:
+        settings = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("its settings are nested too deep") from error
+    if not isinstance(settings, dict):
+        raise ValueError("its settings are not a JSON object")
+    return settings
 
 
 def library(module: str, extra: str) -> ModuleType:

@@ -18,7 +18,7 @@ _MODULES = {"numpy.core.": "numpy._core."}  # numpy 1's name to numpy 2's
 _DTYPE = re.compile(r"[<>=|]?([biufc]\d{1,2}|[SU]\d{1,9}|\?)")
 _REFUSAL = "only arrays, numbers, text and containers of them are read"
 
-_MAX_OPCODES = 300_000
+_MAX_OPCODES = 200_000
 _MAX_DEPTH = 64
 _MAX_GROWTH = 16  # bytes of values, and of work, for each byte of the pickle,
 _ALLOWANCE = 1_000_000  # and so many more

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import inspect
 import io
-import json
 import math
 import pickle
 import re
@@ -24,7 +23,7 @@ from ..called import Called
 from ..policy import Policy
 from .archives import open_archive, read_members
 from .layers import floats, layer, numbered, perceptron
-from .options import Options, library
+from .options import Options, library, parse_settings
 from .pickles import Record, RefusedError, read_pickle, read_weights_in
 from .vecnormalize import OWN, SPACES, find_statistics, read_standardisation, shape_of
 
@@ -45,9 +44,7 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
     try:
         with open_archive(path) as archive:
             members = read_members(archive, ["data", "policy.pth"])
-        settings = json.loads(members["data"])
-        if not isinstance(settings, dict):
-            raise ValueError("its settings are not an object")
+        settings = parse_settings(members["data"])
     except (KeyError, OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"damaged, or not a model of Stable-Baselines3 ({error})") from error
     statistics = find_statistics(path, settings)

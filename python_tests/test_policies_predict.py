@@ -1,0 +1,120 @@
+"""Policies are called as Stable-Baselines3's are, on arrays; those that sample are noticed."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from sopr_fast.policies import Actor, Gaussian, Layout, Probabilities, as_policies, check_fit, probe
+
+DS, DA = 5, 3
+STATES = np.random.default_rng(0).standard_normal((40, DS)).astype(np.float32)
+SOURCE = torch.arange(40)
+
+
+def actor(**options):
+    rng = np.random.default_rng(1)
+    layer = tuple(torch.from_numpy(rng.standard_normal(shape).astype(np.float32)) for shape in ((DA, DS), (DA,)))
+    return Actor("x", [layer], **options)
+
+
+def linear(states):
+    return states[:, :DA] * 2 - 1
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, np.ndarray.tolist, lambda s: s.astype(np.float64)])
+def test_a_batch_and_its_rows_give_the_same_actions(kind):
+    for policy in (actor(), *as_policies([linear, torch.nn.Linear(DS, DA)])):
+        actions = policy(kind(STATES))
+        assert type(actions) is np.ndarray and actions.dtype == np.float32 and actions.shape == (40, DA)
+        np.testing.assert_array_equal(actions, policy.act(torch.from_numpy(STATES)))
+        one = policy(kind(STATES)[7])
+        assert one.shape == (DA,)
+        np.testing.assert_allclose(one, actions[7], rtol=1e-5, atol=1e-6)
+        both, state = policy.predict(kind(STATES), deterministic=True)
+        np.testing.assert_array_equal(both, actions)
+        assert state is None
+
+
+def test_discrete_actions_are_indices():
+    (policy,) = as_policies([lambda s: Probabilities(np.abs(s) / np.abs(s).sum(1, keepdims=True))])
+    expected = np.abs(STATES).argmax(1)
+    actions, _ = policy.predict(STATES)
+    assert actions.dtype == np.int64
+    np.testing.assert_array_equal(actions, expected)
+    one = policy(STATES[3])
+    assert isinstance(one, np.ndarray) and one.shape == () and one == expected[3]
+
+
+def test_predict_samples_on_request():
+    (policy,) = as_policies([lambda s: Gaussian(linear(s), np.float32(0.5))])
+    state = np.repeat(STATES[:1], 20_000, axis=0)
+    torch.manual_seed(0)
+    sampled, _ = policy.predict(state, deterministic=False)
+    np.testing.assert_allclose(sampled.mean(0), linear(STATES[:1])[0], atol=0.02)
+    np.testing.assert_allclose(sampled.std(0), 0.5, atol=0.02)
+    plain = actor()
+    np.testing.assert_array_equal(plain.predict(STATES, deterministic=False)[0], plain(STATES))
+
+    (discrete,) = as_policies([lambda s: Probabilities(np.tile([0.2, 0.8], (len(s), 1)))])
+    indices, _ = discrete.predict(state, deterministic=False)
+    assert set(indices) == {0, 1} and abs(indices.mean() - 0.8) < 0.02
+
+
+def test_methods_take_arrays():
+    (policy,) = as_policies([lambda s: Gaussian(linear(s), np.float32(0.5))])
+    tensor = torch.from_numpy(STATES)
+    assert torch.equal(policy.act(STATES), policy.act(tensor))
+    actions = policy.sample(STATES, torch.Generator().manual_seed(0))
+    assert torch.equal(actions, policy.sample(tensor, torch.Generator().manual_seed(0)))
+    assert torch.equal(policy.log_prob(STATES, actions.numpy()), policy.log_prob(tensor, actions))
+
+
+def test_states_of_wrong_kinds():
+    policy = actor()
+    with pytest.raises(ValueError, match=r"policy 'x': states must have shape \(N, width\), got \(5,\)"):
+        policy.act(STATES[0])
+    with pytest.raises(ValueError, match=r"observation must have shape \(width,\) or \(N, width\), got \(1, 40, 5\)"):
+        policy.predict(STATES[None])
+    with pytest.raises(TypeError, match="policy 'x': observation must be an array of numbers, got a tuple"):
+        policy((STATES[0], {}))  # what reset() of gymnasium returns
+    with pytest.raises(TypeError, match="must be an array of numbers, got a dict"):
+        policy.predict({"observation": STATES[0]})
+    with pytest.raises(ValueError, match="source, the states' rows"):
+        as_policies({"x": np.zeros((40, DA))})[0].predict(STATES)
+
+
+def sampler(seed):
+    rng = np.random.default_rng(seed)
+    return lambda states: linear(states) + rng.standard_normal((len(states), DA))
+
+
+FIXED = {"plain": linear, "gaussian": lambda s: Gaussian(linear(s), np.float32(0.5)), "array": np.zeros((40, DA))}
+MESSAGE = (
+    "policies 'a', 'b' give different actions when asked twice for the same states: they sample, or depend on earlier "
+    "calls. Return the mean action (for Stable-Baselines3, call predict with deterministic=True) or the distribution"
+)
+
+
+@pytest.mark.parametrize("ask", [probe, lambda *args: check_fit(*args, Layout("gaussian", DA, 2 * DA))])
+def test_policies_that_sample_are_warned_of(ask):
+    states = torch.from_numpy(STATES)
+    with pytest.warns(UserWarning) as caught:
+        ask(as_policies({"a": sampler(1), **FIXED, "b": sampler(2)}), states, SOURCE)
+    assert [str(warning.message) for warning in caught] == [MESSAGE]
+    with pytest.warns(UserWarning, match=r"policies '0', '1', '2', '3', '4' and 3 others give different actions"):
+        ask(as_policies({str(i): sampler(i) for i in range(8)}), states, SOURCE)
+
+
+def test_rounding_and_fixed_policies_are_not_warned_of():
+    calls = [0]
+
+    def rounding(states):
+        calls[0] += 1
+        return linear(states) * np.float32(1 + 1e-6 * (calls[0] % 2))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        probe(as_policies({**FIXED, "rounding": rounding}), torch.from_numpy(STATES), SOURCE)
+    assert calls == [2]
