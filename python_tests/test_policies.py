@@ -76,7 +76,7 @@ def exported(module):
 
 
 class Frozen:
-    """A distribution of another library, with methods for its moments."""
+    """A distribution like those of scipy, whose moments are methods."""
 
     def __init__(self, mean):
         self._mean = mean
@@ -179,7 +179,7 @@ def test_discrete_indices_become_one_hot(shape, states, source):
         assert torch.equal(got, torch.eye(DS)[source % 4])
 
 
-def test_deterministic_beside_stochastic_has_zero_deviation(states, source):
+def test_deterministic_policies_beside_stochastic_ones_have_zero_deviation(states, source):
     policies = as_policies({"normal": GAUSSIAN["ours"], "plain": linear})
     layout = probe(policies, states, source)
     assert (layout.kind, layout.action_dim, layout.width) == ("gaussian", DA, 2 * DA)
@@ -190,7 +190,7 @@ def test_deterministic_beside_stochastic_has_zero_deviation(states, source):
     assert (got[0, :, DA:] == 0.5).all() and (got[1, :, DA:] == 0).all()
 
 
-def test_stochastic_candidate_under_action_layout_is_its_mean(states, source):
+def test_stochastic_policies_under_an_action_layout_give_their_mean(states, source):
     layout = probe(as_policies([linear]), states, source)
     got = collect(as_policies([GAUSSIAN["torch"]]), states, source, layout)
     assert torch.equal(got[0], linear(states))
@@ -212,11 +212,11 @@ def test_every_state_is_shown_once_in_batches(states, source):
         collect(policies, states, source, layout, batch_size=0)
 
 
-def test_numbers_a_state_are_actions_of_width_one(states, source):
+def test_one_number_per_state_is_an_action_of_width_one(states, source):
     assert torch.equal(columns(lambda s: s[:, 0], states, source), states[:, :1])
 
 
-def test_module_modes_and_states_are_left_alone(states, source):
+def test_acting_changes_neither_module_modes_nor_states(states, source):
     net = Net().train()
     frozen = nn.Sequential(nn.BatchNorm1d(DS).eval(), nn.Dropout()).train()
     frozen[0].eval()
@@ -289,13 +289,13 @@ def test_sample_and_log_prob_of_discrete(states, generator):
 
 @pytest.mark.usefixtures("undisturbed_draws")
 @pytest.mark.parametrize("policy", [GAUSSIAN["ours"], DISCRETE["torch"]])
-def test_samples_leave_other_threads_draws_alone(policy, states):
+def test_sampling_does_not_disturb_draws_of_other_threads(policy, states):
     (policy,) = as_policies([policy])
     for _ in range(200):
         policy.sample(states, torch.Generator().manual_seed(1))
 
 
-def test_samples_of_user_distributions_side_by_side(states):
+def test_user_distributions_can_be_sampled_in_parallel(states):
     (policy,) = as_policies([lambda s: dist.Beta(torch.full((len(s), DA), 2.0), torch.full((len(s), DA), 3.0))])
 
     def sample(seed):
@@ -303,8 +303,8 @@ def test_samples_of_user_distributions_side_by_side(states):
 
     alone, before = [sample(0), sample(1)], torch.get_rng_state()
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(sample, range(400)))
-    assert all(torch.equal(drawn, alone[i % 2]) for i, drawn in enumerate(found))
+        parallel = list(pool.map(sample, range(400)))
+    assert all(torch.equal(drawn, alone[i % 2]) for i, drawn in enumerate(parallel))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -325,7 +325,7 @@ def test_user_distribution_keeps_its_own_density(states, generator):
     ],
     ids=["normal", "independent", "uniform"],
 )
-def test_a_distribution_of_n_numbers_is_of_actions_of_width_one(made, states):
+def test_a_distribution_over_n_numbers_has_actions_of_width_one(made, states):
     flat, wide = as_policies([lambda s: made(torch.from_numpy(s[:, 0])), lambda s: made(torch.from_numpy(s[:, :1]))])
     drawn = flat.sample(states, torch.Generator().manual_seed(1))
     assert drawn.shape == (U, 1)
@@ -372,14 +372,14 @@ def test_policies_on_cuda_act_on_states_of_the_cpu(cuda, states, source):
     assert all(map(torch.equal, sampled(cuda), sampled("cpu")))
 
 
-def test_a_distribution_of_a_gpu_comes_to_the_cpu():
-    """By fake tensors, which refuse mixed devices as real ones do."""
+def test_distributions_on_a_gpu_are_moved_to_the_cpu():
+    """Fake tensors refuse mixed devices as real ones do."""
     with FakeTensorMode():
         mean, std = torch.empty(2, 13, DA, device="cuda")
-        there = dist.Independent(dist.Normal(mean, std, validate_args=False), 1, validate_args=False)
-        here = on_cpu(there)
-        assert here.log_prob(torch.empty(13, DA)).device.type == here.sample().device.type == "cpu"
-        assert there.mean.device.type == "cuda"
+        on_gpu = dist.Independent(dist.Normal(mean, std, validate_args=False), 1, validate_args=False)
+        moved = on_cpu(on_gpu)
+        assert moved.log_prob(torch.empty(13, DA)).device.type == moved.sample().device.type == "cpu"
+        assert on_gpu.mean.device.type == "cuda"
 
 
 def test_deterministic_policy_has_no_density(states):

@@ -64,7 +64,7 @@ RETURNS = {
 
 
 @pytest.mark.parametrize("policy, message", RETURNS.values(), ids=RETURNS.keys())
-def test_what_a_policy_returns(policy, message):
+def test_wrong_outputs(policy, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         probe(as_policies({"good": good, "x": policy}), STATES, SOURCE)
 
@@ -82,7 +82,7 @@ DISCRETE = {
 
 
 @pytest.mark.parametrize("policy, message", DISCRETE.values(), ids=DISCRETE.keys())
-def test_what_a_discrete_policy_returns(policy, message):
+def test_wrong_outputs_of_discrete_policies(policy, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         probe(as_policies({"x": policy}, action_count=4), STATES, SOURCE)
 
@@ -96,12 +96,12 @@ def test_a_policy_that_raises_is_named_and_chained():
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_a_module_for_other_states():
+def test_a_module_for_states_of_another_width():
     with pytest.raises(RuntimeError, match="policy 'net' raised RuntimeError"):
         probe(as_policies({"net": nn.Linear(DS + 1, DA)}), STATES, SOURCE)
 
 
-def test_a_callable_around_a_module_learns_what_it_receives():
+def test_a_callable_that_passes_its_array_to_a_module_is_told_the_remedy():
     net = nn.Linear(DS, DA)
     with pytest.raises(RuntimeError, match="'around' .*callables receive a numpy array: pass the module itself"):
         collect(as_policies({"around": lambda s: net(s)}), STATES, SOURCE, Layout("action", DA, DA))
@@ -147,7 +147,7 @@ def test_candidates_that_do_not_fit_a_model(policy, layout, message):
 @pytest.mark.parametrize(
     "policies", [None, 3, True, good, nn.Linear(5, 3), np.zeros((4, 3)), Gaussian(*[np.zeros((4, 3))] * 2)]
 )
-def test_what_is_no_collection(policies):
+def test_values_that_are_not_collections_of_policies(policies):
     with pytest.raises(TypeError, match="policies must be a dict or sequence of policies"):
         as_policies(policies)
 
@@ -162,7 +162,7 @@ def test_what_is_no_collection(policies):
         ([1, 2], "of type list"),
     ],
 )
-def test_what_is_no_policy(item, kind):
+def test_items_that_are_not_policies(item, kind):
     with pytest.raises(TypeError, match=re.escape(f"policies[1] is {kind}")):
         as_policies([good, item])
 
@@ -180,12 +180,12 @@ def test_duplicate_names_give_both_positions():
         as_policies([policy, good, policy])
 
 
-def test_names_are_strings():
+def test_names_must_be_strings():
     with pytest.raises(TypeError, match="names of policies must be strings, got 3"):
         as_policies({3: good})
 
 
-def test_arrays_that_are_not_indexed_like_the_states():
+def test_arrays_without_one_row_per_state():
     with pytest.raises(ValueError, match="'x' has actions for 99 states, the data has 100"):
         as_policies({"x": np.zeros((99, 3))}, states_count=100)
     with pytest.raises(ValueError, match="'x' has actions for 99 states, the data has 100"):

@@ -63,7 +63,7 @@ def test_single_actor_with_options(tmp_path, states):
     assert [p.name for p in as_policies({"run": tmp_path / "ppo.npz"})] == ["run"]
 
 
-def test_options_say_what_the_file_does_not(tmp_path, states):
+def test_options_apply_to_what_the_file_does_not_state(tmp_path, states):
     arrays = make_layers()
     np.savez(tmp_path / "ppo.npz", **arrays)
     (policy,) = load(tmp_path / "ppo.npz", activation="tanh", squash="none").values()
@@ -230,7 +230,7 @@ def test_truncated_file(tmp_path):
         load(path)
 
 
-def test_other_paths(tmp_path):
+def test_paths_that_are_not_policy_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"missing\.npz: no such file"):
         as_policies([tmp_path / "missing.npz"])
     (tmp_path / "notes.txt").write_text("no policy")

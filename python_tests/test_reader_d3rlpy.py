@@ -120,7 +120,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_other_networks_only_with_trust(tmp_path, states, kind):
+def test_other_networks_need_trust(tmp_path, states, kind):
     options, message = OTHERS[kind]
     algorithm = make(kind, options)
     algorithm.save(str(tmp_path / "policy.d3"))
@@ -141,7 +141,7 @@ def test_missing_library_is_named(tmp_path, monkeypatch):
         load(tmp_path / "policy.d3", trust=True)
 
 
-def test_its_own_exports(tmp_path, states):
+def test_exports_by_save_policy(tmp_path, states):
     algorithm = make("TD3", CONTINUOUS["TD3"])
     expected = torch.from_numpy(algorithm.predict(states.numpy())).float()
     algorithm.save_policy(str(tmp_path / "policy.pt"))

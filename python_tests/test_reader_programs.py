@@ -26,7 +26,7 @@ def module():
 
 
 class Then(nn.Module):
-    """Gives change(states, net(states))."""
+    """A module that returns change(states, net(states))."""
 
     def __init__(self, net, change):
         super().__init__()
@@ -124,7 +124,7 @@ def test_exported_program(tmp_path, module, states, rows):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_exported_program_of_several_outputs_acts_by_the_first(tmp_path, module, states):
+def test_the_first_output_of_an_exported_program_is_the_action(tmp_path, module, states):
     path = tmp_path / "net.pt2"
     pair = Then(module, lambda states, actions: (actions, states.sum(1)))
     torch.export.save(torch.export.export(pair, (torch.zeros(8, DS),)), path)
@@ -144,7 +144,7 @@ def test_pickled_module(tmp_path, module, states):
     np.testing.assert_allclose(policy.act(states), module(states.double()).detach(), atol=1e-6)
 
 
-def test_pickled_objects_that_are_no_policy(tmp_path):
+def test_pickled_objects_that_are_not_policies(tmp_path):
     torch.save({"net": nn.Linear(2, 2)}, tmp_path / "net.pt")
     with pytest.raises(ValueError, match=r"it holds a dict, which is not a policy"):
         load(tmp_path / "net.pt", trust=True)

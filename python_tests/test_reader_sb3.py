@@ -47,7 +47,7 @@ class Still(gymnasium.Env):
 
 
 class Halved(VecNormalize):
-    """Normalises in a way of its own."""
+    """Normalisation by a user's class."""
 
     def normalize_obs(self, obs):
         return super().normalize_obs(obs) / 2
@@ -77,7 +77,7 @@ class Masked(Still):
 
 
 class Scaled(BaseFeaturesExtractor):
-    """Features without parameters of their own."""
+    """Features without parameters."""
 
     def __init__(self, observation_space):
         super().__init__(observation_space, DS)
@@ -87,7 +87,7 @@ class Scaled(BaseFeaturesExtractor):
 
 
 class ScaledFlattenExtractor(FlattenExtractor):
-    """A name that contains the library's own."""
+    """An extractor whose name contains that of the library's own."""
 
     def forward(self, observations):
         return super().forward(observations) / 2
@@ -183,7 +183,7 @@ def test_standardised_by_the_statistics_beside_it(tmp_path, states):
 
 
 @pytest.mark.parametrize("algorithm, options", [(sb3.PPO, {}), (contrib.QRDQN, {"discrete": True})])
-def test_statistics_of_a_class_of_ones_own_only_with_trust(tmp_path, states, algorithm, options):
+def test_statistics_of_a_user_class_need_trust(tmp_path, states, algorithm, options):
     env = Halved(DummyVecEnv([Still]), clip_obs=1.5)
     model = make(algorithm, **options)
     model.save(tmp_path / "model.zip")
@@ -198,7 +198,7 @@ def test_statistics_of_a_class_of_ones_own_only_with_trust(tmp_path, states, alg
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_folder_that_callbacks_wrote(tmp_path):
+def test_a_folder_written_by_callbacks(tmp_path):
     env = VecNormalize(DummyVecEnv([Short]))
     every = {"save_replay_buffer": True, "save_vecnormalize": True}
     evaluation = EvalCallback(
@@ -216,7 +216,7 @@ def test_folder_that_callbacks_wrote(tmp_path):
     assert list(load(tmp_path)) == ["best_model", "rl_model_10_steps", "rl_model_20_steps"]
 
 
-def test_statistics_that_do_not_fit(tmp_path):
+def test_hostile_statistics(tmp_path):
     make(sb3.PPO).save(tmp_path / "model.zip")
     (tmp_path / "vecnormalize.pkl").write_bytes(b"\x80\x04cos\nsystem\n.")
     with pytest.raises(ValueError, match=r"model\.zip: statistics in vecnormalize\.pkl: its pickle names os\.system"):
@@ -257,7 +257,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("algorithm, options, message", FOREIGN.values(), ids=FOREIGN.keys())
-def test_other_networks_only_with_trust(tmp_path, states, algorithm, options, message):
+def test_other_networks_need_trust(tmp_path, states, algorithm, options, message):
     model = make(algorithm, **options)
     path = tmp_path / "model.zip"
     model.save(path)
@@ -276,7 +276,7 @@ def test_missing_library_is_named(tmp_path, monkeypatch):
 
 
 def rewrite(path, member, change):
-    """The archive with one member changed."""
+    """Change one member of an archive."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     members[member] = change(members[member])
@@ -303,7 +303,7 @@ def test_shared_layers_of_older_versions(tmp_path, states):
     torch.testing.assert_close(policy.act(states), predicted(model, states), atol=1e-5, rtol=1e-5)
 
 
-def test_layers_that_nobody_knows(tmp_path):
+def test_unknown_layers_are_refused(tmp_path):
     make(sb3.SAC).save(tmp_path / "model.zip")
     rewrite(tmp_path / "model.zip", "policy.pth", renamed(r"actor\.log_std", "actor.gate"))
     with pytest.raises(ValueError, match=r"no actor that this package reads among .*actor"):

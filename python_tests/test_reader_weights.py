@@ -1,4 +1,4 @@
-"""State dicts and D4RL's pickles; pickles that would run something, refused without running it."""
+"""State dicts and D4RL's pickles; pickles that would run code are refused without running it."""
 
 import codecs
 import io
@@ -59,7 +59,7 @@ def test_sequential(tmp_path, states, activation):
 
 
 @pytest.mark.parametrize("prefix", ["", "actor.net."])
-def test_sequential_in_other_clothes(tmp_path, states, prefix):
+def test_sequential_with_prefix_and_wrapper(tmp_path, states, prefix):
     net = network(nn.Tanh, bias=False).half().float()
     weights = {prefix + key: value.half() for key, value in net.state_dict().items()}
     torch.save({"model_state_dict": OrderedDict(weights), "epoch": 3}, tmp_path / "a.pth")
@@ -74,7 +74,7 @@ def state_dict(**changes):
 
 
 def moved(*places):
-    """The network's layers, at other places of the `nn.Sequential`."""
+    """Return the network's layers at other positions of the `nn.Sequential`."""
     weights = network().state_dict()
     return {
         f"{place}.{part}": weights[f"{2 * i}.{part}"] for i, place in enumerate(places) for part in ("weight", "bias")
@@ -103,7 +103,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("weights, options, message", BROKEN.values(), ids=BROKEN.keys())
-def test_state_dicts_that_are_no_actor(tmp_path, weights, options, message):
+def test_state_dicts_that_are_not_actors(tmp_path, weights, options, message):
     torch.save(weights, tmp_path / "net.pt")
     with pytest.raises(ValueError) as caught:
         load(tmp_path / "net.pt", **options)
@@ -185,7 +185,7 @@ D4RL_BROKEN = {
 
 
 @pytest.mark.parametrize("weights, message", D4RL_BROKEN.values(), ids=D4RL_BROKEN.keys())
-def test_d4rl_files_that_are_no_policy(tmp_path, weights, message):
+def test_d4rl_files_that_are_not_policies(tmp_path, weights, message):
     (tmp_path / "p.pkl").write_bytes(pickle.dumps(weights))
     with pytest.raises(ValueError) as caught:
         load(tmp_path / "p.pkl")
@@ -193,7 +193,7 @@ def test_d4rl_files_that_are_no_policy(tmp_path, weights, message):
 
 
 class Runs:
-    """Pickles as a call."""
+    """An object that pickles as a call."""
 
     def __init__(self, function, *arguments):
         self.call = (function, arguments)
@@ -203,7 +203,7 @@ class Runs:
 
 
 def by_hand(module, name, *, argument, opcode="stack"):
-    """`module.name(argument)` as opcodes, for what pickle itself would not write."""
+    """Return the opcodes of `module.name(argument)`, in forms that pickle itself does not write."""
     text = pickle.dumps(argument, 2)[2:-1]
     if opcode == "global":
         return b"\x80\x02c" + f"{module}\n{name}\n".encode() + text + b"\x85R."
@@ -268,7 +268,7 @@ def test_tar_with_a_zip_behind_it_is_refused_unopened(tmp_path):
         load(path)
 
 
-def test_a_pickle_changes_nothing_that_lasts():
+def test_pickles_cannot_change_the_reader():
     stand_in = b"cnumpy._core.multiarray\n_reconstruct\n"
     # BUILD with the state (None, {"mark": 1}) sets an attribute of whatever object it finds.
     marked = read_pickle(io.BytesIO(b"\x80\x02" + stand_in + b"(N}X\x04\x00\x00\x00markK\x01stb."))
@@ -276,14 +276,14 @@ def test_a_pickle_changes_nothing_that_lasts():
     assert not hasattr(read_pickle(io.BytesIO(b"\x80\x02" + stand_in + b".")), "mark")
 
 
-def test_records_hold_attributes_and_run_nothing():
+def test_records_hold_attributes_and_run_no_code():
     value = read_pickle(io.BytesIO(pickle.dumps(OrderedDict(a=np.random.default_rng(0)))), records=("numpy.random.",))
     assert isinstance(value["a"], Record) and value["a"].source == "numpy.random._pickle.__generator_ctor"
     with pytest.raises(RefusedError, match=r"names numpy\.random\._pickle\.__generator_ctor"):
         read_pickle(io.BytesIO(pickle.dumps(np.random.default_rng(0))))
 
 
-def test_plain_values_come_back():
+def test_plain_values_round_trip():
     values = [1, 2.5, "ä", b"b", None, True, 3j, {1, 2}, frozenset([3]), (4, [5]), np.float32(1.5), np.int64(7)]
     for protocol in range(6):
         assert read_pickle(io.BytesIO(pickle.dumps(values, protocol))) == values
@@ -295,7 +295,7 @@ def test_plain_values_come_back():
 
 
 @pytest.mark.parametrize("suffix", [".pkl", ".pt", ".pth", ".safetensors", ".zip", ".d3", ".pt2"])
-def test_damaged_files_say_so(tmp_path, suffix):
+def test_damaged_files(tmp_path, suffix):
     path = tmp_path / f"p{suffix}"
     if suffix == ".safetensors":
         save_file(network().state_dict(), path)
@@ -304,14 +304,20 @@ def test_damaged_files_say_so(tmp_path, suffix):
     else:
         torch.save(network().state_dict(), path)
     whole = path.read_bytes()
-    for content in (b"", whole[: len(whole) // 2], b"\x80\x04N.", b"PK\3\4 and then nothing", os.urandom(300)):
+    for content in (
+        b"",
+        whole[: len(whole) // 2],
+        b"\x80\x04N.",
+        b"PK\3\4 and then nothing",
+        np.random.default_rng(0).bytes(300),
+    ):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=rf"p{suffix}: "):
             load(path, **GIVEN)
 
 
 def saved_in_every_form(folder):
-    """A policy file of each kind that needs no library, by suffix and protocol or compression."""
+    """Save policy files of every kind that needs no library; return their paths."""
     layers = {"mean.weight": np.ones((DA, DS)), "mean.bias": np.zeros(DA)}
     np.savez(folder / "plain.npz", **layers)
     np.savez_compressed(folder / "packed.npz", **layers)
@@ -327,7 +333,7 @@ def saved_in_every_form(folder):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_changed_bytes_are_a_policy_or_an_error_that_names_the_file(tmp_path):
+def test_changed_bytes_give_a_policy_or_an_error_that_names_the_file(tmp_path):
     rng = np.random.default_rng(0)
     for saved in saved_in_every_form(tmp_path):
         whole, path, refused = saved.read_bytes(), tmp_path / f"changed{saved.suffix}", 0
@@ -346,13 +352,13 @@ def test_changed_bytes_are_a_policy_or_an_error_that_names_the_file(tmp_path):
         assert refused > 0, saved
 
 
-def test_a_memo_beyond_the_file_reserves_nothing():
+def test_places_and_lengths_beyond_the_file_reserve_no_memory():
     assert read_pickle(io.BytesIO(b"\x80\x04]r\xff\xff\xff\x7f.")) == []  # LONG_BINPUT at 2**31 - 1
     with pytest.raises(ValueError, match="damaged pickle"):
         read_pickle(io.BytesIO(b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b"."))
 
 
-def test_content_tells_where_the_suffix_does_not(tmp_path, states):
+def test_content_determines_the_kind_of_files_without_suffix(tmp_path, states):
     torch.save(network().state_dict(), tmp_path / "a.pt")
     save_file(network().state_dict(), tmp_path / "b.safetensors")
     np.save(tmp_path / "c.npy", np.zeros((4, DA)))
@@ -364,7 +370,7 @@ def test_content_tells_where_the_suffix_does_not(tmp_path, states):
         assert type(policy) is type(same) and policy.name == same.name
 
 
-def test_folder_names_equal_stems_apart(tmp_path):
+def test_files_of_one_stem_keep_their_suffixes(tmp_path):
     torch.save(network().state_dict(), tmp_path / "a.pt")
     save_file(network().state_dict(), tmp_path / "a.safetensors")
     np.save(tmp_path / "b.npy", np.zeros((4, DA)))

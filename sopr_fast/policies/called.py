@@ -104,7 +104,7 @@ def is_live_model(item: Any) -> bool:
     """Return whether the object is a Stable-Baselines3 algorithm."""
     if isinstance(item, type) or not callable(getattr(item, "get_vec_normalize_env", None)):
         return False
-    return isinstance(getattr(item, "policy", None), nn.Module) and hasattr(item, "action_space")
+    return hasattr(item, "policy") and hasattr(item, "action_space")
 
 
 def acts(item: Any) -> bool:
@@ -112,10 +112,10 @@ def acts(item: Any) -> bool:
     return not isinstance(item, type) and (callable(getattr(item, "predict", None)) or callable(item))
 
 
-def _distribution_of(policy: nn.Module) -> Callable[[Tensor], Any] | None:
+def _distribution_of(policy: Any) -> Callable[[Tensor], Any] | None:
     """Return the policy's function from observations to distributions, or None if it has none or needs more inputs."""
     function = getattr(policy, "get_distribution", None)
-    if not callable(function):
+    if not isinstance(policy, nn.Module) or not callable(function):
         return None
     try:
         inspect.signature(function).bind(None)
