@@ -17,13 +17,15 @@ class Thresholds:
     """Limits between the verdicts.
 
     Attributes:
-        regret: Largest expected normalised regret of a choice to deploy.
+        regret: Normalised regret that is small enough to deploy.
+        sure: Least probability of a small regret of a choice to deploy.
         trust: Least trust of a choice to deploy.
         hopeless: Trust below which candidates cannot be ranked.
         several: Candidates among which a verdict may leave the choice.
     """
 
     regret: float = 0.05
+    sure: float = 0.9
     trust: float = 0.7
     hopeless: float = 0.25
     several: int = 3
@@ -38,6 +40,7 @@ class Verdict:
         policies: The candidate to deploy, those that are undecided, or those to measure.
         reason: One sentence.
         expected_regret: Expected normalised regret of the leading candidate; NaN without candidates.
+        sure: Probability that the regret of the leading candidate is small; NaN without candidates.
         trust: Mean of success on policies that were left out and agreement of the columns, from 0 to 1.
         success: Success on policies that were left out: mean gap-weighted accuracy within left-out groups as far as
             the leading candidates are foreign, rank correlation over random folds as far as they are not; NaN if
@@ -51,6 +54,7 @@ class Verdict:
     policies: tuple[str, ...]
     reason: str
     expected_regret: float
+    sure: float
     trust: float
     success: float
     agreement: float
@@ -90,6 +94,7 @@ def judge(prediction: Prediction, thresholds: Thresholds | None = None) -> Verdi
     draws = {name: regret_draws(prediction, name) for name in leading[: limits.several]}
     evidence = {
         "expected_regret": float(draws[leading[0]].mean()),
+        "sure": float((draws[leading[0]] <= limits.regret).mean()),
         "trust": trust,
         "success": success,
         "agreement": agreement,
@@ -109,18 +114,23 @@ def judge(prediction: Prediction, thresholds: Thresholds | None = None) -> Verdi
     tried = _tried(prediction, gate, success)
     if trust < limits.hopeless or weights.outside.sum() == 0:
         return _verdict(CANNOT, (), f"The estimates do not order policies with known returns: {tried}.", evidence)
-    if trust >= limits.trust and evidence["expected_regret"] <= limits.regret:
-        reason = f"Its expected regret is {evidence['expected_regret']:.2f} of the candidates' range, and {tried}."
+    if trust >= limits.trust and evidence["sure"] >= limits.sure:
+        reason = f"Its regret is at most {limits.regret:g} of the candidates' range with probability "
+        reason += f"{evidence['sure']:.2f}, and {tried}."
         return _verdict(DEPLOY, (leading[0],), reason, evidence)
-    best_of = np.min([draw for draw in draws.values()], axis=0).mean()
-    if trust >= limits.trust and 1 < len(leading) <= limits.several and best_of <= limits.regret:
-        reason = f"Their predicted returns cannot be told apart, but the best of them is likely the best, and {tried}."
+    best_of = (np.min(list(draws.values()), axis=0) <= limits.regret).mean()
+    if trust >= limits.trust and 1 < len(leading) <= limits.several and best_of >= limits.sure:
+        reason = (
+            f"Their returns cannot be told apart, but one of them is near the best with probability {best_of:.2f}, "
+        )
+        reason += f"and {tried}."
         return _verdict(UNDECIDED, tuple(leading), reason, evidence)
     if trust < limits.trust:
         reason = f"The evidence is weak: {tried}" + ("." if np.isnan(agreement) else f", agreement {agreement:.2f}.")
     else:
         reason = f"{len(leading)} candidates may be the best; the leader's expected regret is "
-        reason += f"{evidence['expected_regret']:.2f} of their range."
+        reason += f"{evidence['expected_regret']:.2f} of their range"
+        reason += f", and it is at most {limits.regret:g} with probability {evidence['sure']:.2f} only."
     return _verdict(MEASURE, tuple(measure_next(prediction, 3)), reason, evidence)
 
 
@@ -141,5 +151,5 @@ def _tried(prediction: Prediction, gate: float, success: float) -> str:
 
 
 def _verdict(kind: str, policies: tuple[str, ...], reason: str, evidence: dict[str, float]) -> Verdict:
-    numbers = ("expected_regret", "trust", "success", "agreement", "probability_best")
+    numbers = ("expected_regret", "sure", "trust", "success", "agreement", "probability_best")
     return Verdict(kind, policies, reason, **{name: evidence.get(name, float("nan")) for name in numbers})
