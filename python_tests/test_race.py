@@ -10,14 +10,25 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).parent.parent / "bench"
-RACE = """
-import time
+CLOCK = """
+seconds = 0
 
-def test_one_peer_raises(contend):
+def read():
+    return seconds
+
+def advance(by):
+    global seconds
+    seconds += by
+"""
+RACE = """
+import clock
+
+def test_one_peer_raises(contend, monkeypatch):
     def broken():
         raise RuntimeError("no such kernel\\nand more")
 
-    contend(lambda: time.sleep(0.01), {"broken": broken, "slow": lambda: time.sleep(0.03)}, rounds=2)
+    monkeypatch.setattr("time.perf_counter", clock.read)
+    contend(lambda: clock.advance(1), {"broken": broken, "slow": lambda: clock.advance(3)}, rounds=2)
 
 def test_interrupted(contend):
     calls = []
@@ -34,13 +45,15 @@ def test_interrupted(contend):
 def test_a_broken_peer_and_an_interrupt_take_no_other_number_away(tmp_path):
     pytest.importorskip("pytest_benchmark", reason="not installed")
     shutil.copy(BENCH / "conftest.py", tmp_path)
+    (tmp_path / "clock.py").write_text(CLOCK)
     (tmp_path / "test_all.py").write_text(RACE)
     command = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--rootdir=.", "--benchmark-json=race.json"]
+    command.append("--benchmark-timer=clock.read")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(BENCH), *filter(None, sys.path)])}
     made = subprocess.run([sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True)
     broken, slow = ([line for line in made.stdout.splitlines() if name in line] for name in ("  broken", "  slow"))
     assert "no such kernel" in broken[0] and "and more" not in broken[0], made.stdout + made.stderr
     assert len(slow) == 1
     [row] = json.loads((tmp_path / "race.json").read_text())["benchmarks"]
-    assert row["extra_info"]["contenders"]["slow"]["ratio"] > 1
+    assert row["extra_info"]["contenders"]["slow"]["ratio"] == 3
     assert row["extra_info"]["failed"] == {"broken": "RuntimeError: no such kernel"}
