@@ -64,7 +64,11 @@ def test_segment_attention_gradients_match_float64(heads, dim, dropout, ops):
 
 
 def check_gradients_of_large_scores(ops):
-    """Two keys are equal, so that some weights are not 0 or 1."""
+    """Two keys are equal, so that some weights are not 0 or 1.
+
+    Rounding moves a score by up to `rounding` per product, and the weights and gradients by as large a share. A few
+    roundings are allowed; which of them cancel depends on the order of the sum.
+    """
     *inputs, offsets = batch([200], 4, 16)
     inputs[1][0] = inputs[1][1]
     weights = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1))
@@ -73,10 +77,11 @@ def check_gradients_of_large_scores(ops):
         leaves = [x.to(dtype, copy=True).requires_grad_() for x in inputs]
         return torch.autograd.grad((function(*leaves, offsets, scale=2500.0) * weights).sum(), leaves)
 
+    rounding = 2**-24 * 2500 * torch.einsum("qhd,khd->hqk", inputs[0].abs(), inputs[1].abs()).max()
+    assert rounding < 0.005
     oracle = gradients(reference.segment_attention, torch.float64)
-    usual = gradients(reference.segment_attention, torch.float32)
-    for found, plain, expected in zip(gradients(ops.segment_attention, torch.float32), usual, oracle, strict=True):
-        assert error_of(found, expected) <= 2 * error_of(plain, expected) + 1e-6 * expected.abs().max()
+    for found, expected in zip(gradients(ops.segment_attention, torch.float32), oracle, strict=True):
+        assert error_of(found, expected) <= 4 * rounding * expected.abs().max()
 
 
 def test_segment_attention_gradients_of_large_scores(ops):
