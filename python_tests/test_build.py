@@ -98,8 +98,9 @@ def test_a_missing_module_is_to_be_built(monkeypatch):
 
 
 def test_a_cuda_module_that_cannot_be_loaded_is_shown_with_the_reason(tmp_path):
-    package = shutil.copytree(Path(sopr_fast.__file__).parent, tmp_path / "sopr_fast")
-    shutil.copy(native._cpu.__file__, package)
+    package = shutil.copytree(Path(sopr_fast.__file__).parent, tmp_path / "sopr_fast", copy_function=shutil.copyfile)
+    package.chmod(0o755)  # the sources may be read-only
+    shutil.copyfile(native._cpu.__file__, package / Path(native._cpu.__file__).name)
     (package / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}").write_text("no library")
     result = python("-m", "sopr_fast", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
