@@ -1,4 +1,4 @@
-"""`bench/compare_estimators.py` on a small folder as `bench.paper` makes."""
+"""`bench/compare_estimators.py` on a small folder laid out like those of `bench.paper`."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ RETURNS, OFFLINE_RETURNS = RNG.normal(size=8), RNG.normal(size=5)
 
 
 def write_set(folder, gains, returns):
-    """Linear actors whose gains differ, and their returns."""
+    """Write linear actors with the given gains, and their returns."""
     folder.mkdir(parents=True, exist_ok=True)
     weight = np.random.default_rng(7).standard_normal((2, 3))
     np.savez(
@@ -48,20 +48,20 @@ def folder(tmp_path):
 
 @pytest.fixture
 def run(folder, tmp_path, monkeypatch):
-    """Runs the script on folders, and reads what it wrote."""
+    """Function that runs the script on folders and returns the runs and the table that it wrote."""
     out = tmp_path / "out.json"
 
-    def run(more, *folders):
-        data = " ".join(map(str, folders or [folder]))
-        command = f"compare_estimators.py --data {data} --out {out} --test paper --log medium --threads 1 {more}"
-        monkeypatch.setattr(sys, "argv", command.split())
+    def run(options, *folders):
+        data = ["--data", *map(str, folders or [folder]), "--out", str(out)]
+        fixed = ["--test", "paper", "--log", "medium", "--threads", "1"]
+        monkeypatch.setattr(sys, "argv", ["compare_estimators.py", *data, *fixed, *options.split()])
         compare_estimators.main()
         return json.loads(out.read_text())["runs"], out.with_suffix(".md").read_text()
 
     return run
 
 
-def test_the_papers_test_sets(folder, run):
+def test_test_sets_of_the_paper(folder, run):
     runs, _ = run("--methods NearestPolicy ImportanceWeighting FQE --updates 5 --runs 2")
     assert [(run["run"], run["method"]) for run in runs] == [
         (i, method) for i in (0, 1) for method in ("NearestPolicy", "ImportanceWeighting", "FQE")
@@ -71,15 +71,15 @@ def test_the_papers_test_sets(folder, run):
     train, second = ({str(i): online[i] for i in SPLIT[part]} for part in ("train", "test_set_2"))
     known = NearestPolicy(train, RETURNS[SPLIT["train"]])
     states = folder / "logs/medium.hdf5"
-    asked = {"I": (offline, OFFLINE_RETURNS), "II": (second, RETURNS[SPLIT["test_set_2"]])}
-    for name, (policies, returns) in asked.items():
+    tests = {"I": (offline, OFFLINE_RETURNS), "II": (second, RETURNS[SPLIT["test_set_2"]])}
+    for name, (policies, returns) in tests.items():
         nearest = known.estimate({f"x{i}": policy for i, policy in policies.items()}, states).values
-        for found in runs:
-            judged = found["judged"][name]
+        for measured in runs:
+            judged = measured["judged"][name]
             assert judged["returns"] == returns.tolist()
             assert judged["spearman"] == pytest.approx(spearmanr(judged["scores"], returns).statistic, nan_ok=True)
-            assert ("converged" in judged) == (found["method"] == "FQE")
-            if found["method"] == "NearestPolicy":
+            assert ("converged" in judged) == (measured["method"] == "FQE")
+            if measured["method"] == "NearestPolicy":
                 assert judged["scores"] == nearest.tolist()
 
 
@@ -113,7 +113,7 @@ def test_table_of_two_sets_and_folders(folder, run):
         assert weighted == pytest.approx([mean, mean, mean, min(each)], abs=1e-3)
 
 
-def test_runs_with_other_updates_are_not_mixed(run):
+def test_runs_with_other_updates_are_rejected(run):
     def done(methods, updates):
         runs, _ = run(f"--methods {methods} --updates {updates} --runs 1")
         return [(run["method"], run.get("updates")) for run in runs]
