@@ -1,10 +1,38 @@
-"""Progress of long work: a bar after the first second, on a terminal only."""
+"""Progress of long work: a bar on a terminal, log lines elsewhere."""
 
 from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Any, Self
 
 from tqdm import tqdm
 
 from .deadline import check_deadline
+
+_DELAY = 1.0  # seconds before anything is shown
+_SECONDS_BETWEEN_LINES = 30.0
+_log = logging.getLogger("sopr_fast")
+
+
+def progress_bar(total: int, description: str, unit: str, *, show: bool, initial: int = 0) -> Any:
+    """Return a context manager that shows how far a stage is, after its first second.
+
+    On a terminal it is a bar of tqdm. Elsewhere it logs to the logger "sopr_fast" at level INFO, every 30 seconds and
+    at the end of the stage. Both have `n`, `update`, `set_postfix` and `reset`.
+
+    Args:
+        total: Number of units in the stage.
+        description: Name of the stage.
+        unit: Name of a unit.
+        show: Whether to show progress at all.
+        initial: Units done before.
+    """
+    on_terminal = sys.stderr is not None and sys.stderr.isatty()
+    if show and not on_terminal:
+        return _ProgressLog(total, description, unit, initial)
+    return _Bar(total=total, initial=initial, desc=description, unit=unit, delay=_DELAY, disable=not show)
 
 
 class _Bar(tqdm):
@@ -13,12 +41,41 @@ class _Bar(tqdm):
         return super().update(n)
 
 
-def progress_bar(total: int, description: str, unit: str, *, show: bool, initial: int = 0) -> tqdm:
-    return _Bar(
-        total=total,
-        initial=initial,
-        desc=description,
-        unit=unit,
-        delay=1,
-        disable=None if show else True,
-    )
+class _ProgressLog:
+    """Stand-in for tqdm that logs lines."""
+
+    def __init__(self, total: int, description: str, unit: str, initial: int) -> None:
+        self.n, self._total, self._description, self._unit = initial, total, description, unit
+        self._postfix = ""
+        self._begun = self._logged = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if time.monotonic() - self._begun > _DELAY:
+            self._write()
+
+    def update(self, count: int = 1) -> None:
+        check_deadline()
+        self.n += count
+        if time.monotonic() - self._logged > _SECONDS_BETWEEN_LINES:
+            self._write()
+
+    def set_postfix(self, values: dict[str, Any] | None = None, refresh: bool = True, **more: Any) -> None:
+        self._postfix = "".join(f", {name} {value}" for name, value in {**(values or {}), **more}.items())
+
+    def reset(self) -> None:
+        self.n = 0
+
+    def _write(self) -> None:
+        self._logged = time.monotonic()
+        _log.info(
+            "%s: %s %d of %d%s, %.0f s",
+            self._description,
+            self._unit,
+            self.n,
+            self._total,
+            self._postfix,
+            self._logged - self._begun,
+        )

@@ -1,0 +1,71 @@
+import io
+import logging
+import sys
+
+import pytest
+
+from sopr_fast.runtime import progress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that the progress log sees."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def lines(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "sopr_fast"]
+
+
+def test_off_a_terminal_a_line_is_logged_every_thirty_seconds_and_at_the_end(clock, caplog):
+    caplog.set_level(logging.INFO, "sopr_fast")
+    with progress.progress_bar(90, "training", "step", show=True, initial=10) as bar:
+        for _ in range(80):
+            clock[0] += 1
+            bar.set_postfix({"loss": "0.5"}, refresh=False)
+            bar.update()
+        assert bar.n == 90
+    assert lines(caplog) == [
+        "training: step 41 of 90, loss 0.5, 31 s",
+        "training: step 72 of 90, loss 0.5, 62 s",
+        "training: step 90 of 90, loss 0.5, 80 s",
+    ]
+
+
+def test_a_short_stage_logs_nothing(clock, caplog):
+    caplog.set_level(logging.INFO, "sopr_fast")
+    with progress.progress_bar(3, "acting", "policy", show=True) as bar:
+        clock[0] += 0.9
+        bar.update(3)
+    assert not lines(caplog)
+
+
+def test_a_stage_that_begins_anew_counts_from_zero():
+    with progress.progress_bar(3, "training", "step", show=True) as bar:
+        bar.update(2)
+        bar.reset()
+        bar.update()
+        assert bar.n == 1
+
+
+def test_progress_that_is_off_shows_nothing(clock, caplog, capsys):
+    caplog.set_level(logging.INFO, "sopr_fast")
+    with progress.progress_bar(3, "training", "step", show=False) as bar:
+        clock[0] += 100
+        bar.update(3)
+    assert not lines(caplog) and capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_shows_a_bar(monkeypatch, caplog):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    caplog.set_level(logging.INFO, "sopr_fast")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(progress, "_DELAY", 0)
+    with progress.progress_bar(3, "training", "step", show=True) as bar:
+        bar.update(3)
+    assert "training: 100%" in sys.stderr.getvalue() and not lines(caplog)
