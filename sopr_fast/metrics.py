@@ -1,7 +1,7 @@
-"""How well a ranking agrees with true returns, and how far policies are from each other.
+"""Agreement of a ranking with true returns, and distances between policies.
 
-Sequences are compared by position: `[returns[name] for name in ranking.names]`. Two pandas series must have the
-same index.
+Sequences are compared by position; `Ranking.spearman`, `Ranking.kendall` and `Ranking.regret` go by name. Two pandas
+series must have the same index.
 """
 
 from __future__ import annotations
@@ -11,16 +11,21 @@ from typing import Any
 import numpy as np
 import torch
 
-_ROWS = 1024  # states that a distance takes into float64 at a time
+_ROWS = 1024  # states of which a distance makes float64 copies at a time
 
 
 def spearman(a: Any, b: Any) -> float:
-    """Spearman's rank correlation of two sequences of n numbers, average ranks on ties.
+    """Return Spearman's rank correlation of two sequences, with average ranks on ties.
 
-    nan where it is not defined: n < 2, or all of `a` or of `b` equal.
+    Args:
+        a: n numbers.
+        b: n numbers.
+
+    Returns:
+        The correlation; NaN if n < 2 or all numbers of a sequence are equal.
 
     Raises:
-        ValueError: sequences of different lengths or indexes, nan or infinite numbers.
+        ValueError: Lengths or indexes differ, or a number is not finite.
     """
     a, b = _pair("spearman", a, b)
     if len(a) < 2:
@@ -31,37 +36,42 @@ def spearman(a: Any, b: Any) -> float:
 
 
 def kendall(a: Any, b: Any) -> float:
-    """Kendall's rank correlation τ-b of two sequences of n numbers: tied pairs count in neither direction.
+    """Return Kendall's rank correlation τ-b of two sequences; time grows as n², memory as n.
 
-    nan where it is not defined: n < 2, or all of `a` or of `b` equal. Time grows as n², memory as n.
+    Args:
+        a: n numbers.
+        b: n numbers.
+
+    Returns:
+        The correlation; NaN if n < 2 or all numbers of a sequence are equal.
 
     Raises:
-        ValueError: sequences of different lengths or indexes, nan or infinite numbers.
+        ValueError: Lengths or indexes differ, or a number is not finite.
     """
     a, b = _pair("kendall", a, b)
     agreement = untied_a = untied_b = 0
     for i in range(1, len(a)):
         sign_a, sign_b = np.sign(a[i] - a[:i]), np.sign(b[i] - b[:i])
         agreement += int(sign_a @ sign_b)
-        untied_a += np.count_nonzero(sign_a)
-        untied_b += np.count_nonzero(sign_b)
+        untied_a += int(np.count_nonzero(sign_a))
+        untied_b += int(np.count_nonzero(sign_b))
     norm = float(np.sqrt(float(untied_a) * untied_b))
     return agreement / norm if norm > 0 else float("nan")
 
 
 def regret_at_k(*, returns: Any, scores: Any, k: int) -> float:
-    """Normalised regret@k: what the best of the k highest-scored policies lacks to the best of all (paper,
-    section 4.1).
+    """Return the normalised regret@k (paper section 4.1): what the best of the k highest-scored policies lacks.
 
-    (max of all returns - max of the chosen ones) / (max - min of all returns), from 0 to 1; 0 if all returns
-    are equal. Equal scores are taken in input order.
+    (max of all returns - max of the k) / (max - min of all returns), from 0 to 1; 0 if all returns are equal. Equal
+    scores are taken in input order.
 
     Args:
-        returns, scores: (n,) numbers, in any order.
-        k: 1 to n.
+        returns: (n,) true returns.
+        scores: (n,) scores.
+        k: Number of policies chosen, 1 to n.
 
     Raises:
-        ValueError: k outside 1 to n, different lengths or indexes, nan or infinite numbers.
+        ValueError: `k` is out of range, lengths or indexes differ, or a number is not finite.
     """
     returns, scores = _pair("regret_at_k", returns, scores)
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= len(returns):
@@ -72,21 +82,20 @@ def regret_at_k(*, returns: Any, scores: Any, k: int) -> float:
 
 
 def policy_distance(train_columns: Any, test_columns: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Distance of every test policy to the nearest training policy (the terms of Eq. 3's sum), and which that
-    is.
+    """Return the action distance of each test policy to the nearest training policy (the terms of Eq. 3).
 
-    The distance of two policies is the mean over states of the squared Euclidean distance of their columns.
+    The action distance of two policies is the mean over states of the squared Euclidean distance of their columns.
+    Eq. 3 is the mean of the returned distances.
 
     Args:
-        train_columns: (M, N, d) what M training policies do in N states, array or tensor.
-        test_columns: (M', N, d) what M' test policies do in the same states.
+        train_columns: (M, N, d) columns of M training policies in N states, array or tensor.
+        test_columns: (P, N, d) columns of P test policies in the same states.
 
     Returns:
-        (M',) float64 distances and (M',) int64 indices of the nearest training policies, ties to the first.
-        Eq. 3 itself is the mean of the distances.
+        (P,) float64 distances and (P,) int64 indices of the nearest training policies, the first on ties.
 
     Raises:
-        ValueError: shapes that do not agree, empty sets.
+        ValueError: Shapes do not agree, or there are no policies or states.
     """
     distances = policy_distances(test_columns, train_columns)
     nearest = distances.argmin(1)
@@ -94,10 +103,14 @@ def policy_distance(train_columns: Any, test_columns: Any) -> tuple[np.ndarray, 
 
 
 def policy_distances(a_columns: Any, b_columns: Any) -> np.ndarray:
-    """(A, B) float64: distances of policies (A, N, d) to policies (B, N, d), see `policy_distance`.
+    """Return all action distances between two sets of policies, (A, B) float64, see `policy_distance`.
+
+    Args:
+        a_columns: (A, N, d) columns.
+        b_columns: (B, N, d) columns in the same states.
 
     Raises:
-        ValueError: shapes that do not agree, empty sets.
+        ValueError: Shapes do not agree, or there are no policies or states.
     """
     a, b = _numbers(a_columns), _numbers(b_columns)
     if a.ndim != 3 or b.ndim != 3 or a.shape[1:] != b.shape[1:] or 0 in (*a.shape, len(b)):
@@ -105,14 +118,14 @@ def policy_distances(a_columns: Any, b_columns: Any) -> np.ndarray:
     total = np.zeros((len(a), len(b)))
     for first in range(0, a.shape[1], _ROWS):
         x, y = (part[:, first : first + _ROWS].astype(np.float64) for part in (a, b))
-        for row, policy in zip(total, x, strict=True):  # one by one, so that none depends on who else is asked
+        for row, policy in zip(total, x, strict=True):  # one by one, so that no distance depends on the other policies
             difference = y - policy
             row += np.einsum("bnd,bnd->b", difference, difference)
     return total / a.shape[1]
 
 
 def _average_ranks(x: np.ndarray) -> np.ndarray:
-    """Ranks from 0; equal numbers share the mean of theirs."""
+    """Return ranks from 0; equal numbers share their mean rank."""
     _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
     last = counts.cumsum()
     return (last - (counts + 1) / 2)[inverse]
@@ -126,12 +139,12 @@ def _pair(function: str, a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
     if len(indexes) == 2 and not indexes[0].equals(indexes[1]):
         raise ValueError(
             f"{function} goes by position, but the two indexes differ; "
-            "put one in the other's order, or pass .to_numpy() of each"
+            "reindex one like the other, or pass .to_numpy() of each"
         )
     for x in (a, b):
         if not np.isfinite(x).all():
-            at = int(np.flatnonzero(~np.isfinite(x))[0])
-            raise ValueError(f"expected finite numbers, got {x[at]} at position {at}")
+            first = int(np.flatnonzero(~np.isfinite(x))[0])
+            raise ValueError(f"expected finite numbers, got {x[first]} at position {first}")
     return a, b
 
 
