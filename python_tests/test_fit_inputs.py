@@ -3,6 +3,7 @@ import errno
 import json
 import os
 import tempfile
+import warnings
 from functools import partial
 
 import numpy as np
@@ -63,14 +64,19 @@ def with_nan(actions):
         *(
             ({"returns": GAINS * scale, "config": dataclasses.replace(QUICK, loss=loss)}, ValueError, f"{std}.*{loss}")
             for loss in ("mse", "listwise")
-            for scale, std in ((1e307, "deviation comes to (inf|nan)"), (1e-200, "deviation comes to 0"))
+            for scale, std in (
+                (1e307, "deviation of the returns is (inf|nan)"),
+                (1e-200, "deviation of the returns is 0"),
+            )
         ),
         ({"returns": [1, 2, np.nan, 4, 5]}, ValueError, "return of policy 'gain-.*' is nan"),
         ({"returns": ["a"] * 5}, TypeError, "returns must be numbers"),
         ({"returns": ["1", "2", "3", "4", "5"]}, TypeError, "returns must be numbers"),
         ({"states": np.ma.masked_equal(log(), log()[3, 0])}, ValueError, "states are not finite .* at row 3"),
         ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a * 1e30)}}, ValueError, "'bad' .* too large"),
-        ({"returns": {"gain-0.100": 1.0}}, ValueError, "hold nothing for policy"),
+        ({"returns": {"gain-0.100": 1.0}}, ValueError, "at least two training policies .* hold nothing for policy"),
+        ({"config": {}}, TypeError, r"config must be a sopr_fast.Config, got dict; pass Config\(name=value"),
+        ({"action_count": 1}, ValueError, "action_count must be an integer, 2 or more, got 1"),
         ({"preferences": np.eye(5)}, ValueError, "returns or preferences, not both"),
         (
             {"preferences": np.eye(5), "returns": None, "config": dataclasses.replace(QUICK, loss="mse")},
@@ -92,7 +98,11 @@ def with_nan(actions):
             ValueError,
             "validation policies are equal, or within tie_margin",
         ),
-        ({"features": dict.fromkeys(ladder(GAINS), 1e39)}, ValueError, "features of policy 'gain-.*' .* too large"),
+        (
+            {"features": dict.fromkeys(ladder(GAINS), 1e39)},
+            ValueError,
+            "features of policy 'gain-.*' .* exceed the supported magnitude",
+        ),
         ({"critic": 3}, TypeError, "critic must be callable"),
         *(
             (
@@ -154,6 +164,58 @@ def test_returns_of_pandas_that_would_be_taken_wrong_are_refused():
             check_returns(frame, names)
 
 
+def test_policies_without_a_return_are_left_out():
+    returns = dict(zip(ladder(GAINS), GAINS, strict=True))
+    extra = {"gain-0.45": LinearPolicy(0.45), "other": LinearPolicy(0.6)}
+    nearest = r"'gain-0.45' \(nearest names: 'gain-0.450'.*\) and 1 more"
+    with pytest.warns(UserWarning, match=f"left out: returns hold nothing for policy {nearest}") as caught:
+        ranker = fit(policies=ladder(GAINS) | extra, returns=returns)
+    assert caught[0].filename == __file__
+    assert ranker.training_policies.names == list(returns)
+    expected = fit().model.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in ranker.model.state_dict().items())
+
+
+def test_returns_may_be_in_a_file(tmp_path):
+    returns = dict(zip(ladder(GAINS), GAINS.tolist(), strict=True))
+    (tmp_path / "returns.json").write_text(json.dumps(returns))
+    (tmp_path / "returns.csv").write_text("\n".join(f"{name},{value!r}" for name, value in returns.items()))
+    expected = fit(validation=(ladder(GAINS), returns)).history
+    for name in ("returns.json", "returns.csv"):
+        path = tmp_path / name
+        assert fit(returns=path, validation=(ladder(GAINS), str(path))).history == expected
+
+
+def test_few_training_policies_warn():
+    gains = training_gains(12)
+    with pytest.warns(UserWarning, match="only 11 training policies: about a dozen or more") as caught:
+        fit(policies=ladder(gains[:11]), returns=gains[:11])
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(policies=ladder(gains), returns=gains)
+
+
+def test_clustered_subsets_take_the_place_of_states():
+    subsets = Subsets.draw(log(), 2, size=TINY.subset_size, clusters=TINY.clusters, seed=3)
+    drawn = fit(seed=3)
+    for config in (QUICK, dataclasses.replace(QUICK, subset_size=500, clusters=20, subsets=7)):
+        ranker = fit(states=subsets, seed=3, config=config)
+        assert ranker.config == QUICK
+        weights = drawn.model.state_dict()
+        assert all(torch.equal(weights[name], value) for name, value in ranker.model.state_dict().items())
+    assert np.array_equal(ranker.rank(ladder([0.3])).scores, drawn.rank(ladder([0.3])).scores)
+    arrays = {name: policy(log()) for name, policy in ladder(GAINS).items()}
+    again = fit(policies=arrays, states=subsets, seed=3)
+    np.testing.assert_allclose(again.history["loss"], drawn.history["loss"], rtol=1e-5)
+
+
+def test_names_of_numpy_are_shown_as_pythons():
+    policies = {np.str_(name): policy for name, policy in ladder(GAINS).items()}
+    with pytest.raises(ValueError, match="^policy 'gain-"):
+        fit(policies=policies | {np.str_("gain-0.100"): lambda states: states[:, :0]})
+
+
 def test_returns_may_be_any_iterable_in_order():
     by_name = dict(zip("abcde", GAINS, strict=True))
     for returns in (by_name.values(), iter(GAINS), (gain for gain in GAINS), tuple(GAINS)):
@@ -193,7 +255,7 @@ def test_a_policy_that_fails_late_still_fails_before_clustering(monkeypatch):
         ({"width": 15}, "width 15 is not a multiple of low_heads 2"),
         ({"loss": "hinge"}, "loss is 'hinge'; choose 'pairwise' or 'listwise' or 'mse'"),
         ({"steps": 0}, "steps must be an integer, 1 or more"),
-        ({"dropout": 1.0}, "dropout must be below 1"),
+        ({"dropout": 1.0}, "dropout must be a finite number, 0 or more, less than 1, got 1.0"),
         ({"learning_rate": float("nan")}, "learning_rate must be a finite number"),
         ({"class_token": True, "score": "sort"}, "class_token needs"),
         ({"subsets": 2.0}, "subsets must be an integer"),
@@ -208,14 +270,9 @@ def test_bad_options(options, message):
 
 
 def test_numpy_options_are_kept_as_plain_ones():
-    given = {"steps": np.int64(7), "dropout": np.float32(0.5), "class_token": np.True_, "action_count": np.uint8(3)}
-    kept = json.loads(json.dumps(dataclasses.replace(TINY, **given).to_dict()))
-    assert {name: kept[name] for name in given} == {
-        "steps": 7,
-        "dropout": 0.5,
-        "class_token": True,
-        "action_count": 3,
-    }
+    options = {"steps": np.int64(7), "dropout": np.float32(0.5), "class_token": np.True_}
+    kept = json.loads(json.dumps(dataclasses.replace(TINY, **options).to_dict()))
+    assert {name: kept[name] for name in options} == {"steps": 7, "dropout": 0.5, "class_token": True}
 
 
 def test_unknown_options_are_named():

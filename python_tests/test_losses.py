@@ -66,7 +66,7 @@ def test_preferences_fill_their_mirror_image():
     [
         (np.zeros((2, 3)), r"shape \(2, 2\)"),
         ([[0, 1], [1, 0]], "'a' over 'b'.*mirror"),
-        ([[0, 0.7], [np.nan, 0]], r"preferences\[0, 1\].*is not 0, 0.5, 1 or nan"),
+        ([[0, 0.7], [np.nan, 0]], r"preferences\[0, 1\].*is not 0, 0.5, 1 or NaN"),
         (np.full((2, 2), np.nan), "no pair"),
         ([[0, 0.5], [0.5, 0]], "no pair"),
     ],

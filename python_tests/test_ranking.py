@@ -1,4 +1,5 @@
 import dataclasses
+import inspect
 import json
 import os
 import re
@@ -98,7 +99,7 @@ def test_without_states_the_kept_subsets_serve(ranker, candidates):
     kept, given = ranker.rank(candidates), ranker.rank(candidates, subsets=again)
     assert np.array_equal(kept.subset_scores, given.subset_scores)
     assert ranker.rank(candidates, subsets=2).subset_scores.shape == (3, 2)
-    with pytest.raises(ValueError, match="6 subsets asked for, there are 5"):
+    with pytest.raises(ValueError, match="cannot take 6 subsets: there are 5"):
         ranker.rank(candidates, subsets=6)
 
 
@@ -400,7 +401,7 @@ def test_rank_correlations_and_regret_go_by_name(tmp_path):
     returns = {"d": 10.0, "c": 40.0, "b": 20.0, "a": 30.0, "unused": 50.0}
     path = tmp_path / "returns.json"
     path.write_text(json.dumps(returns))
-    for source in (returns, [30, 20, 40, 10]):
+    for source in (returns, path, [30, 20, 40, 10]):
         assert ranking.spearman(source) == pytest.approx(0.4)
         assert ranking.kendall(source) == pytest.approx(1 / 3)
         assert ranking.regret(source) == pytest.approx(1 / 3) and ranking.regret(source, 3) == 0
@@ -503,6 +504,21 @@ def test_plot_writes_each_return_beside_its_policy():
         ranking.plot([10, 20])
     with pytest.raises(ValueError, match="returns hold nothing for policy 'b'"):
         ranking.plot({"a": 1.0})
+
+
+def test_a_ranker_describes_itself(ranker):
+    assert repr(ranker) == (
+        "Ranker(trained on 12 policies in 40 steps, states of width 4, action policies of action width 2, "
+        "5 subsets kept)"
+    )
+
+
+def test_rank_takes_the_options_of_a_ranker():
+    options = dict(inspect.signature(sopr_fast.rank).parameters)
+    del options["model"]
+    method = dict(inspect.signature(sopr_fast.Ranker.rank).parameters)
+    del method["self"]
+    assert options == method
 
 
 def test_rank_finds_its_model(ranker, candidates, tmp_path, monkeypatch):

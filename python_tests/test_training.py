@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import re
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +13,7 @@ import sopr_fast
 from sopr_fast.metrics import spearman
 from sopr_fast.runtime import checkpoints
 from sopr_fast.sopr import training
-from sopr_fast.sopr.objective import Objective
+from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.training import CollapsedTrainingWarning
 
 ENCODERS = [{}, {"class_token": True}, {"score": "sort"}, {"encoder": "mlp"}]
@@ -273,6 +274,39 @@ def test_a_killed_run_resumes_to_the_same_model(validation, tmp_path, monkeypatc
     assert taken == list(range(17, TINY.steps))
     assert torch.equal(weights(resumed), weights(whole))
     assert resumed.history == whole.history
+
+
+def test_an_interrupted_run_resumes_where_it_stopped(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint.safetensors"
+    whole, step = fit(), training._Trainer.step
+
+    def interrupted_at_17(self):
+        step(self)  # the weights have changed, the step does not count
+        if self.at.step == 18:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(training._Trainer, "step", interrupted_at_17)
+    message = rf"after 17 of 40 steps; run it again with checkpoint '{re.escape(str(path))}' to resume"
+    with pytest.raises(KeyboardInterrupt, match=message):
+        fit(checkpoint=path)
+    with pytest.raises(KeyboardInterrupt, match="after 17 of 40 steps; name a checkpoint file to be able to resume"):
+        fit()
+    taken = []
+    monkeypatch.setattr(training._Trainer, "step", lambda self: (taken.append(self.at.step), step(self)))
+    resumed = fit(checkpoint=path)
+    assert taken[0] == 17 and torch.equal(weights(resumed), weights(whole))
+
+
+def test_training_goes_on_without_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint.safetensors"
+
+    def full(*_):
+        raise OSError(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr(checkpoints, "save_tensors", full)
+    with pytest.warns(UserWarning, match="no checkpoint written, training goes on: cannot write .*No space"):
+        ranker = fit(checkpoint=path)
+    assert torch.equal(weights(ranker), weights(fit())) and not path.exists()
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch):

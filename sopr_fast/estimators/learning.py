@@ -7,15 +7,13 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..runtime.checkpoints import check_same_run, fingerprint, is_due, optimizer_tensors, restore_optimizer
-from ..runtime.files import check_place, load_tensors, save_tensors
+from ..runtime.checkpoints import Checkpoint, fingerprint, optimizer_tensors, restore_optimizer
 from ..runtime.progress import progress_bar
 
 CHECKPOINT = "baseline checkpoint"  # the kind of such files
@@ -93,20 +91,21 @@ def learn(
         ValueError: the checkpoint is damaged, or of another run.
         FloatingPointError: the loss is no longer finite.
     """
-    check_place(checkpoint)
+    file = Checkpoint(checkpoint, CHECKPOINT, "transitions")
     history: dict[str, list] = {"updates": [], "seconds": [], "loss": [], **({"values": []} if watch else {})}
-    run = [] if checkpoint is None else [fingerprint(*identity())]
-    if checkpoint is not None and Path(checkpoint).exists():
-        tensors, description = load_tensors(checkpoint, CHECKPOINT)
-        check_same_run(checkpoint, description, run, "transitions")
-        history = description["history"]
+    if checkpoint is not None:
+        file.identify(fingerprint(*identity()))
+    if (state := file.load()) is not None:
+        tensors, values = state
+        history = values["history"]
         learner.restore(tensors)
         _watch_on(history, watch)
     done = history["updates"][-1] if history["updates"] else 0
     spent = history["seconds"][-1] if history["seconds"] else 0.0
-    every, total = max(1, updates // _RECORDS), 0.0
-    begun = saved = time.monotonic()
-    with progress_bar(updates, description, "update", show=progress, initial=done) as bar:
+    every = max(1, updates // _RECORDS)
+    total: Any = 0.0
+    begun = time.monotonic()
+    with progress_bar(updates, description, "update", show=progress, initial=done) as bar, file.training():
         for update in range(done, updates):
             total = total + learner.step(update)
             bar.update()
@@ -122,10 +121,12 @@ def learn(
             if watch is not None:
                 history["values"].append(watch())
             bar.set_postfix(loss=f"{float(loss.mean()):.3g}", refresh=False)
-            if checkpoint is not None and (update + 1 == updates or is_due(saved)):
-                state = {"fingerprint": run, "history": history}
-                save_tensors(checkpoint, learner.tensors(), CHECKPOINT, state)
-                saved = time.monotonic()
+            file.keep(
+                learner.tensors(),
+                {"history": history},
+                progress=f"{done} of {updates} updates",
+                last=update + 1 == updates,
+            )
     return history
 
 

@@ -74,7 +74,7 @@ def _items(policies: Any) -> Iterator[tuple[str, str | None, Any, Path | None]]:
         for key, item in policies.items():
             if not isinstance(key, str):
                 raise TypeError(f"names of policies must be strings, got {key!r}")
-            yield f"policies[{key!r}]", key, item, None
+            yield f"policies[{str(key)!r}]", str(key), item, None  # NumPy's strings as Python's
         return
     if isinstance(policies, str | PathLike):
         policies = [policies]

@@ -1,63 +1,153 @@
-"""What the checkpoints of all training share: whose run they are of, when one is due, what optimisers remember."""
+"""Checkpoints of training runs: when they are written, which run they belong to, what optimizers remember."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .files import by_prefix
+from .files import by_prefix, check_checkpoint, load_tensors, save_tensors
+from .warn import warn
 
 _SECONDS_BETWEEN = 10.0
 
+State = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and values that JSON can hold
 
-def is_due(saved: float) -> bool:
-    """Whether the last one, at `saved` by the monotonic clock, is long ago."""
-    return time.monotonic() - saved > _SECONDS_BETWEEN
+
+class Checkpoint:
+    """File from which a training run resumes, rewritten every ten seconds and when the run ends or is interrupted.
+
+    Args:
+        path: File to write, and to resume from if it exists; None to keep no checkpoint.
+        kind: Kind of checkpoint, see `save_tensors`.
+        inputs: What the fingerprints cover besides policies, options and seed; named in messages.
+
+    Raises:
+        OSError: No file can be written to `path`.
+        ValueError: The file at `path` is damaged or of another kind.
+    """
+
+    def __init__(self, path: str | os.PathLike | None = None, kind: str = "", inputs: str = "") -> None:
+        self.path, self.kind, self.inputs = path, kind, inputs
+        self.fingerprints: list[str] = []
+        existing = check_checkpoint(path, kind)
+        self._written_by: list[str] | None = None if existing is None else existing.get("fingerprint", [])
+        self._snapshot: State | None = None
+        self._progress = ""
+        self._saved = time.monotonic()
+
+    def identify(self, fingerprint: str) -> None:
+        """Add a fingerprint of this run.
+
+        Raises:
+            ValueError: The existing file belongs to another run.
+        """
+        self.fingerprints.append(fingerprint)
+        count = len(self.fingerprints)
+        if self._written_by is not None and self._written_by[:count] != self.fingerprints:
+            raise ValueError(
+                f"checkpoint {self.path} is of a run with other policies, {self.inputs}, options or seed; "
+                "delete it or name another file"
+            )
+
+    def load(self) -> State | None:
+        """Return the state to resume from, or None to start anew."""
+        if self.path is None or not Path(self.path).exists():
+            return None
+        return load_tensors(self.path, self.kind)
+
+    @contextlib.contextmanager
+    def training(self) -> Iterator[None]:
+        """Write the last state kept if the block is interrupted.
+
+        Raises:
+            KeyboardInterrupt: The block was interrupted; the message says how to resume.
+        """
+        self._saved = time.monotonic()
+        try:
+            yield
+        except KeyboardInterrupt as interrupt:
+            raise KeyboardInterrupt(self._rescue()) from interrupt
+
+    def keep(self, tensors: dict[str, Tensor], values: dict[str, Any], *, progress: str, last: bool = False) -> None:
+        """Keep the state of a run, and write it if ten seconds have passed since the last time.
+
+        Args:
+            tensors: Tensors by name; copied.
+            values: Values that JSON can hold; copied.
+            progress: How far the run is, such as "17 of 200 steps"; for messages.
+            last: The run is complete: write in any case.
+
+        Warns:
+            UserWarning: The file cannot be written; training goes on.
+        """
+        self._progress = progress
+        if self.path is None:
+            return
+        copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        self._snapshot = copies, {"fingerprint": [*self.fingerprints], **copy.deepcopy(values)}
+        if last or time.monotonic() - self._saved > _SECONDS_BETWEEN:
+            self._write()
+
+    def _write(self) -> bool:
+        """Write the snapshot; return whether that succeeded."""
+        if self.path is None or self._snapshot is None:
+            return False
+        tensors, values = self._snapshot
+        try:
+            save_tensors(self.path, tensors, self.kind, values)
+        except OSError as error:
+            warn(f"no checkpoint written, training goes on: {error}")
+            return False
+        finally:
+            self._saved = time.monotonic()
+        return True
+
+    def _rescue(self) -> str:
+        done = f"training was interrupted after {self._progress}" if self._progress else "training was interrupted"
+        if self.path is None:
+            return f"{done}; name a checkpoint file to be able to resume"
+        if self._snapshot is None or not self._write():
+            return done
+        return f"{done}; run it again with checkpoint {os.fspath(self.path)!r} to resume"
 
 
 def fingerprint(*parts: Any) -> str:
-    """Tells one run from another by its numbers, arrays and tensors."""
+    """Return a hash that identifies a run by its numbers, arrays and tensors."""
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray | Tensor):
             array = part.cpu().numpy() if isinstance(part, Tensor) else part
             digest.update(f"{array.shape} {array.dtype}\n".encode())
-            digest.update(np.ascontiguousarray(array))
+            digest.update(np.ascontiguousarray(array).data)
         else:
             digest.update(f"{part}\n".encode())
     return digest.hexdigest()
 
 
-def check_same_run(
-    path: str | os.PathLike | None, description: dict[str, Any] | None, fingerprints: Sequence[str], data: str
-) -> None:
-    """Raises where the checkpoint so described, if any, is of another run as far as the fingerprints tell.
-
-    Args:
-        fingerprints: all that it was written with, or the first ones.
-        data: that they tell of, beside policies, options and seed.
-    """
-    if description is not None and description["fingerprint"][: len(fingerprints)] != [*fingerprints]:
-        raise ValueError(
-            f"checkpoint {path} is of a run with other policies, {data}, options or seed; "
-            "delete it or name another file"
-        )
-
-
 def optimizer_tensors(optimizer: torch.optim.Optimizer, name: str) -> dict[str, Tensor]:
+    """Return the optimizer's tensors, named "name.parameter.key"."""
     states = optimizer.state_dict()["state"]
     return {f"{name}.{i}.{key}": value for i, state in states.items() for key, value in state.items()}
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], name: str) -> None:
-    """Sets it to what `optimizer_tensors` gave, found among other tensors."""
+    """Restore the state that `optimizer_tensors` returned.
+
+    Args:
+        optimizer: Optimizer of the same parameters.
+        tensors: Tensors by name; those of other names are ignored.
+        name: Name passed to `optimizer_tensors`.
+    """
     states: dict[int, dict[str, Tensor]] = {}
     for place, value in by_prefix(tensors, name)[0].items():
         i, key = place.split(".")

@@ -12,7 +12,7 @@ from ..data.states import as_states
 from ..estimators import Estimates
 from ..policies import collect, probe
 from ..sopr.config import Config
-from ..sopr.objective import Objective
+from ..sopr.losses import Objective
 from ..sopr.scoring import score_grid
 from ..sopr.subsets import Drawing
 from ..sopr.training import Examples, train
@@ -52,7 +52,7 @@ class SharedSOPR:
         source = torch.from_numpy(workspace.source)[drawing.source]
         layout = probe(workspace.policies, drawing.states, source)
         columns = collect(workspace.policies, drawing.states, source, layout)
-        subsets = drawing.cluster_as(config, torch.device("cpu"), progress=progress)
+        subsets = drawing.clustered(config, torch.device("cpu"), progress=progress)
         first = torch.arange(min(_SCORED_SUBSETS, len(subsets)))
         for fold in folds:
             known = returns[fold.train]

@@ -1,4 +1,4 @@
-"""The settings of the scoring model and its training."""
+"""Options of the scoring model and its training."""
 
 from __future__ import annotations
 
@@ -6,120 +6,84 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from ..runtime.checks import check_integer, check_number
-
-_CHOICES = {
-    "loss": ("pairwise", "listwise", "mse"),
-    "encoder": ("transformer", "mlp"),
-    "score": ("mean", "sort"),
-    "input_norm": ("batch", "none"),
-    "precision": ("fp32", "bf16"),
-    "training_precision": ("fp32", "bf16"),
-    "validation_metric": ("rank_correlation", "loss"),
-}
-_AT_LEAST_ONE = (
-    "width",
-    "low_layers",
-    "low_heads",
-    "low_feedforward",
-    "high_layers",
-    "high_heads",
-    "high_feedforward",
-    "subset_size",
-    "clusters",
-    "subsets",
-    "steps",
-    "kmeans_iterations",
-    "kmeans_restarts",
-    "validation_subsets",
-)
-_LEAST = dict.fromkeys(_AT_LEAST_ONE, 1) | {"warmup_steps": 0}
-_NUMBERS = ("dropout", "tie_margin", "learning_rate", "gradient_clip", "action_noise")
+from ..runtime.options import Options, choice, flag, integer, number, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    """Settings of SOPR-T, by default those of its paper (appendix A.1) and released code, but for `warmup_steps` and
-    `gradient_clip`, which neither has.
+class Config(Options):
+    """Options of SOPR-T.
+
+    Defaults are those of the paper (appendix A.1) and its released code, except `kmeans_restarts` (10 there) and
+    `warmup_steps` and `gradient_clip`, which it lacks. NumPy's numbers are kept as Python's.
 
     Attributes:
-        width: features of a token and of a cluster vector.
-        low_layers, low_heads, low_feedforward: the encoder inside each cluster (paper section 3.1, step 3).
-        high_layers, high_heads, high_feedforward: the encoder over the clusters of a policy (step 4).
-        dropout: probability, in training only.
-        encoder: "transformer" (SOPR-T) or "mlp" (SOPR-MLP, section 4.4).
-        input_norm: batch norm after the input projection ("batch") or none ("none").
-        score: linear map of the mean cluster vector ("mean"), or of the sorted scores of the clusters ("sort").
-        class_token: a learned token before the cluster vectors; the score is the mean of its output.
-        subset_size: states in a subset. clusters: k-means clusters in it.
-        subsets: subsets to train on, cycled; with as many as `steps`, every step has a new one.
-        kmeans_iterations, kmeans_restarts: limits of the clustering.
-        steps: updates; each scores all training policies on one subset.
-        loss: "pairwise" (section 3.2), "listwise" (ListNet) or "mse" (on standardised returns).
-        tie_margin: pairs whose returns differ by at most this count as equal (label 0.5); in return units.
-        learning_rate: of Adam. warmup_steps: steps of its linear rise.
-        gradient_clip: largest norm of the gradient; 0 for no limit.
-        action_noise: standard deviation of normal noise added to the columns in training.
-        validation_subsets: random subsets the validation policies are scored on after each step.
-        validation_metric: what chooses the weights kept: "rank_correlation" or "loss" (the latest best).
-        precision: operands of matrix products when scoring: "fp32" or "bf16" (fp32 where the processor has none,
-            on a GPU and for the MLP).
-        training_precision: the same when training.
-        action_count: number of discrete actions, where policies return their indices.
-
-    Numbers may be numpy's; they are kept as Python's.
+        width: Width of a token and of a cluster vector.
+        low_layers: Layers of the encoder inside each cluster (paper section 3.1, step 3).
+        low_heads: Attention heads of the encoder inside each cluster.
+        low_feedforward: Feed-forward width of the encoder inside each cluster.
+        high_layers: Layers of the encoder over a policy's clusters (paper section 3.1, step 4).
+        high_heads: Attention heads of the encoder over a policy's clusters.
+        high_feedforward: Feed-forward width of the encoder over a policy's clusters.
+        dropout: Dropout probability in training.
+        encoder: "transformer" (SOPR-T) or "mlp" (SOPR-MLP, paper section 4.4).
+        input_norm: "batch" for batch norm after the input projection, or "none".
+        score: "mean" for a linear map of the mean cluster vector, "sort" for one of the sorted cluster scores.
+        class_token: Prepend a learned token to the cluster vectors; the score is the mean of its output.
+        subset_size: States in a subset.
+        clusters: Clusters in a subset.
+        subsets: Subsets to train on, one a step, in turn; with as many as `steps` every step has its own.
+        kmeans_iterations: Largest number of k-means iterations.
+        kmeans_restarts: Runs of k-means, of which the best is kept.
+        steps: Updates; each scores all training policies on one subset.
+        loss: "pairwise" (paper section 3.2), "listwise" (ListNet) or "mse" on standardised returns.
+        tie_margin: Largest difference of two returns that counts as a tie (label 0.5), in return units.
+        learning_rate: Learning rate of Adam.
+        warmup_steps: Steps in which the learning rate rises linearly.
+        gradient_clip: Largest norm of the gradient; 0 for no limit.
+        action_noise: Standard deviation of the normal noise added to columns in training.
+        validation_subsets: Random subsets on which validation policies are scored after each step.
+        validation_metric: What chooses the weights to keep, the latest best: "rank_correlation" or "loss".
+        precision: Operands of matrix products when scoring, "fp32" or "bf16"; fp32 where the processor has no bf16, on
+            a GPU and for the MLP.
+        training_precision: Operands of matrix products when training, as `precision`.
 
     Raises:
-        ValueError: names the option at fault.
+        ValueError: An option has a wrong value, or two contradict each other.
     """
 
-    width: int = 64
-    low_layers: int = 2
-    low_heads: int = 2
-    low_feedforward: int = 128
-    high_layers: int = 6
-    high_heads: int = 8
-    high_feedforward: int = 512
-    dropout: float = 0.1
-    encoder: str = "transformer"
-    input_norm: str = "batch"
-    score: str = "mean"
-    class_token: bool = False
-    subset_size: int = 16384
-    clusters: int = 256
-    subsets: int = 200
-    kmeans_iterations: int = 300
-    kmeans_restarts: int = 1
-    steps: int = 200
-    loss: str = "pairwise"
-    tie_margin: float = 0.0
-    learning_rate: float = 1e-3
-    warmup_steps: int = 20
-    gradient_clip: float = 1.0
-    action_noise: float = 0.0
-    validation_subsets: int = 3
-    validation_metric: str = "rank_correlation"
-    precision: str = "fp32"
-    training_precision: str = "fp32"
-    action_count: int | None = None
+    width: int = option(64, integer(1), "width of a token and of a cluster vector")
+    low_layers: int = option(2, integer(1), "layers of the encoder inside each cluster")
+    low_heads: int = option(2, integer(1), "attention heads of the encoder inside each cluster")
+    low_feedforward: int = option(128, integer(1), "feed-forward width of the encoder inside each cluster")
+    high_layers: int = option(6, integer(1), "layers of the encoder over the clusters")
+    high_heads: int = option(8, integer(1), "attention heads of the encoder over the clusters")
+    high_feedforward: int = option(512, integer(1), "feed-forward width of the encoder over the clusters")
+    dropout: float = option(0.1, number(below=1), "dropout probability in training")
+    encoder: str = option("transformer", choice("transformer", "mlp"), "SOPR-T or SOPR-MLP")
+    input_norm: str = option("batch", choice("batch", "none"), "normalisation after the input projection")
+    score: str = option("mean", choice("mean", "sort"), "linear map of mean cluster vector or sorted cluster scores")
+    class_token: bool = option(False, flag, "prepend a learned token to the cluster vectors")
+    subset_size: int = option(16384, integer(1), "states in a subset")
+    clusters: int = option(256, integer(1), "k-means clusters in a subset")
+    subsets: int = option(200, integer(1), "subsets to train on")
+    kmeans_iterations: int = option(300, integer(1), "largest number of k-means iterations")
+    kmeans_restarts: int = option(1, integer(1), "runs of k-means, of which the best is kept")
+    steps: int = option(200, integer(1), "updates of the weights")
+    loss: str = option("pairwise", choice("pairwise", "listwise", "mse"), "training loss")
+    tie_margin: float = option(0.0, number(), "largest difference of returns that counts as a tie")
+    learning_rate: float = option(1e-3, number(above=0), "learning rate of Adam")
+    warmup_steps: int = option(20, integer(0), "steps in which the learning rate rises linearly")
+    gradient_clip: float = option(1.0, number(), "largest norm of the gradient, 0 for no limit")
+    action_noise: float = option(0.0, number(), "standard deviation of noise added to columns in training")
+    validation_subsets: int = option(3, integer(1), "subsets on which validation policies are scored after each step")
+    validation_metric: str = option(
+        "rank_correlation", choice("rank_correlation", "loss"), "what chooses the weights to keep"
+    )
+    precision: str = option("fp32", choice("fp32", "bf16"), "operands of matrix products when scoring")
+    training_precision: str = option("fp32", choice("fp32", "bf16"), "operands of matrix products when training")
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(map(repr, choices))}")
-        for name, least in _LEAST.items():
-            self._keep(name, check_integer(name, getattr(self, name), least))
-        if self.action_count is not None:
-            self._keep("action_count", check_integer("action_count", self.action_count, 2))
-        for name in _NUMBERS:
-            self._keep(name, check_number(name, getattr(self, name)))
-        if self.class_token not in (False, True):
-            raise ValueError(f"class_token must be True or False, got {self.class_token!r}")
-        self._keep("class_token", bool(self.class_token))
-        if self.dropout >= 1:
-            raise ValueError(f"dropout must be below 1, got {self.dropout}")
-        if self.learning_rate == 0:
-            raise ValueError("learning_rate must be above 0")
+        super().__post_init__()
         for level in ("low", "high"):
             heads = getattr(self, f"{level}_heads")
             if self.encoder == "transformer" and self.width % heads:
@@ -129,21 +93,20 @@ class Config:
         if self.class_token and (self.encoder == "mlp" or self.score == "sort"):
             raise ValueError('class_token needs encoder="transformer" and score="mean"')
 
-    def _keep(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-
     def to_dict(self) -> dict[str, Any]:
-        """Every option by name, ready for JSON."""
+        """Return every option by name, ready for JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Config:
-        """The options that `to_dict` gave; those left out have their defaults.
+        """Return the config with these options and defaults for the others.
+
+        Args:
+            values: Options by name, as `to_dict` returns them.
 
         Raises:
-            ValueError: an unknown option, or a value that is refused.
+            ValueError: An option is unknown or has a wrong value.
         """
-        known = {field.name for field in dataclasses.fields(cls)}
-        if unknown := sorted(set(values) - known):
+        if unknown := sorted(set(values) - {field.name for field in dataclasses.fields(cls)}):
             raise ValueError(f"unknown option {', '.join(unknown)}")
         return cls(**values)

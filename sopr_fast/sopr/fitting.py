@@ -1,9 +1,10 @@
-"""From policies with known returns to a trained `Ranker`."""
+"""Training: from policies with known returns to a `Ranker`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -11,29 +12,27 @@ from torch import Tensor
 
 from ..data.states import as_states
 from ..policies import Layout, Policy, check_fit, collect, probe
-from ..runtime.checkpoints import check_same_run, fingerprint
+from ..runtime.checkpoints import Checkpoint, fingerprint
 from ..runtime.checks import check_integer
 from ..runtime.devices import check_device
-from ..runtime.files import check_checkpoint
 from ..runtime.timing import Timings
 from ..runtime.warn import warn
-from .columns import collect_all
+from .columns import Critic, CriticColumns, check_critic, collect_all, critic_values
 from .config import Config
-from .features import CriticColumns, check_critic, critic_values
 from .known import Group, Known, read_known
 from .model import ScoringModel
 from .ranker import Ranker
 from .scoring import score_grid
 from .subsets import Drawing, Subsets
-from .training import CHECKPOINT, DATA, Examples, train
+from .training import Examples, train
 from .training_policies import TrainingPolicies
 
 _SAMPLED_STATES = 1024
 _SCORED_SUBSETS = 5
-_ASKED_OF_CRITIC = 13
+_PROBED_STATES = 13
 
 
-@torch.inference_mode(False)  # with gradients as well, whatever the caller's mode
+@torch.inference_mode(False)  # with gradients, whatever the caller's mode
 def fit(
     policies: Any,
     returns: Any = None,
@@ -42,7 +41,8 @@ def fit(
     preferences: Any = None,
     validation: tuple[Any, Any] | None = None,
     features: Mapping[str, Any] | None = None,
-    critic: Callable[[Tensor, Tensor], Any] | None = None,
+    critic: Critic | None = None,
+    action_count: int | None = None,
     config: Config | None = None,
     seed: int = 0,
     keep_subsets: int = 5,
@@ -51,84 +51,106 @@ def fit(
     device: torch.device | str = "cpu",
     progress: bool = True,
 ) -> Ranker:
-    """Trains SOPR-T on policies with known returns (paper section 3, Algorithm 1).
+    """Train SOPR-T on policies with known returns (paper section 3, Algorithm 1).
 
     Args:
-        policies: M training policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like
-            `states`.
-        returns: (M,) numbers in any iterable, or a mapping from name to number; larger is better, so ranks do as well.
-        states: (rows, dim_s) logged states: array, tensor, or path of a file, of which HDF5 and `.npy` are not read
-            whole; see `Subsets.draw`.
-        preferences: instead of returns, (M, M) of 1 (row better), 0.5 (equal), 0 (worse), nan (unknown); an array is in
-            the order of `policies`, a pandas frame with their names is read by these.
-        validation: (policies, returns) that choose the weights kept; without, the last are.
-        features: what else is known of each policy, training and validation, by its name, which must be its alone: a
-            number or F numbers, such as estimates of `sopr_fast.estimators`. They are standardised and added to its
-            cluster vectors by a linear map; `rank` then needs those of the candidates.
-        critic: values of actions, (states (N, dim_s), actions (N, dim_a)) → (N,) or (C, N), such as that of
-            `estimators.BehaviourQ`. They are standardised and join state and action in each row the model reads; `rank`
-            then needs the critic.
-        config: options, see `Config`.
-        seed: of everything random. The same seed gives the same model, on any number of threads and beside other fits
-            in the process, by the same versions and instruction set; but for policies and critics that draw random
-            numbers of their own.
-        keep_subsets: subsets kept with the model, so that `rank` needs no states; 0 for none.
-        checkpoint: file to resume training from if it exists; written as it goes. The policies' actions and the
-            clustering are made again.
-        batch_size: most states shown to a policy at once.
-        device: where subsets are clustered and the model is trained and stays, with room for all that policies do in
-            all drawn states; they act where they are. Everything random is equal on every device.
-        progress: show bars.
+        policies: M training policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like the
+            states. Policies without a return are left out.
+        returns: Mapping from name to return, path of a CSV or JSON file, or (M,) numbers in the order of the policies.
+            Larger is better, so ranks serve as well.
+        states: (rows, dim_s) logged states as array, tensor or path of a file, see `Subsets.draw`; or clustered
+            `Subsets`, whose number, size and clusters then replace those of `config`.
+        preferences: (M, M) of 1 (row better), 0.5 (equal), 0 (worse) or NaN (unknown), in place of returns. An array is
+            in the order of the policies, a pandas frame is read by their names.
+        validation: Policies and their returns, a pair, which choose the weights to keep; None to keep the last.
+        features: Numbers of each training and validation policy, by its name: a number, or F numbers such as estimates
+            of `sopr_fast.estimators`. They are standardised and added to cluster vectors by a linear map (beyond the
+            paper). `rank` then needs those of the candidates.
+        critic: Function from states (N, dim_s) and actions (N, dim_a) to values, (N,) or (C, N), such as that of
+            `estimators.BehaviourQ`. Values are standardised and join each row (beyond the paper). `rank` then needs the
+            critic.
+        action_count: Number of discrete actions, where policies return their indices.
+        config: Options of model and training.
+        seed: Seed of everything random. The same seed gives the same model on any number of threads, with the same
+            versions and instruction set, unless policies or the critic draw random numbers of their own.
+        keep_subsets: Subsets to keep with the model, so that `rank` needs no states; 0 for none.
+        checkpoint: File to resume from if it exists, written as training goes on and when it is interrupted. A resumed
+            run collects actions and clusters again.
+        batch_size: Largest number of states shown to a policy at once.
+        device: Device that clusters and trains, and where the model stays. It holds the columns of all policies in all
+            drawn states; policies act where they are.
+        progress: Show progress: a bar on a terminal, log lines of the logger "sopr_fast" elsewhere.
 
     Returns:
-        The trained model with its history, the kept subsets and a sample of how the training policies act.
+        The trained model with its history, kept subsets and a sample of how training policies act.
 
     Raises:
-        ImportError, MemoryError: a file needs an extra, or more memory than is free.
-        TypeError, ValueError, RuntimeError, OSError: names the policy, row, option or file at fault, before long work
-            starts.
+        ImportError: A file needs an extra that is not installed.
+        KeyboardInterrupt: Training was interrupted; the message says how to resume.
+        MemoryError: A file needs more memory than is free.
+        OSError: A file cannot be read or written.
+        RuntimeError: A policy raised.
+        TypeError: An argument has a wrong type.
+        ValueError: An argument has a wrong value; the message names the policy, row, option or file.
 
     Warns:
-        CollapsedTrainingWarning: all policies came to score alike.
-        UserWarning: all training policies act alike.
+        CollapsedTrainingWarning: All policies have equal scores.
+        UserWarning: There are few training policies, they all act alike, or some have no return.
     """
-    config = config or Config()
+    config = _check_config(config)
     seed = check_integer("seed", seed, 0)
     keep_subsets = check_integer("keep_subsets", keep_subsets, 0)
+    if action_count is not None:
+        action_count = check_integer("action_count", action_count, 2)
     check_critic(critic)
     device = check_device(device)
-    begun = check_checkpoint(checkpoint, CHECKPOINT)
+    file = Checkpoint(checkpoint, "training checkpoint", "returns, states, features")
     if states is None:
-        raise ValueError("states are needed: the logged states the policies act on")
+        raise ValueError("states are needed: pass the logged states that the policies act on")
     timings = Timings()
+    if isinstance(states, Subsets):
+        states = states.to("cpu")
+        clusters = states.offsets.shape[1] - 1
+        config = replace(config, subsets=len(states), subset_size=states.rows.shape[1], clusters=clusters)
+        states_count = states.states_count
+    else:
+        with timings.stage("drawing"):
+            states = as_states(states)
+        states_count = len(states)
+    known = read_known(
+        policies,
+        returns,
+        preferences,
+        validation,
+        features,
+        states_count=states_count,
+        action_count=action_count,
+        config=config,
+    )
+    file.identify(known.fingerprint(config, seed))
     with timings.stage("drawing"):
-        log = as_states(states)
-    known = read_known(policies, returns, preferences, validation, features, states_count=len(log), config=config)
-    run = known.fingerprint(config, seed)
-    check_same_run(checkpoint, begun, [run], DATA)
-    with timings.stage("drawing"):
-        remedy = ": choose fewer with Config(subset_size=..., clusters=...)"
-        drawing = Drawing.draw(log, config.subsets, size=config.subset_size, seed=seed, remedy=remedy)
+        drawn = states
+        if not isinstance(states, Subsets):
+            remedy = ": choose fewer with Config(subset_size=..., clusters=...)"
+            drawn = Drawing.draw(states, config.subsets, size=config.subset_size, seed=seed, remedy=remedy)
     with timings.stage("policies"):
-        acted, columns = _act(known, drawing, critic, batch_size, progress)
+        acted, columns = _act(known, drawn, critic, batch_size, progress)
     with timings.stage("clustering"):
-        subsets = drawing.cluster_as(config, device, progress=progress)
+        subsets = drawn.clustered(config, device, progress=progress)
     with timings.stage("training"):
-        data = _data_fingerprint(known, drawing, columns)
+        file.identify(_data_fingerprint(known, drawn, columns))
         columns, count = columns.to(device), len(known.training)
-        trained = _examples(known.training, columns[:count])
-        validated = known.validation and _examples(known.validation, columns[count:])
+        training = _examples(known.training, columns[:count])
         model, history = train(
             subsets,
-            trained,
-            validation=validated,
+            training,
+            validation=_examples(known.validation, columns[count:]) if known.validation else None,
             config=config,
             seed=seed,
-            checkpoint=checkpoint,
-            fingerprints=[run, data],
+            checkpoint=file,
             progress=progress,
         )
-    scores = _mean_scores(model, subsets, trained)
+    scores = _mean_scores(model, subsets, training)
     mean, scale = 0.0, 1.0
     if config.loss == "mse":
         mean, scale = known.mean - known.scale * float(scores.mean()), known.scale
@@ -138,8 +160,8 @@ def fit(
         state_dim=subsets.state_dim,
         training_policies=TrainingPolicies(
             known.training.names,
-            drawing.states[acted.sample],
-            drawing.source[acted.sample],
+            drawn.states[acted.sample],
+            drawn.source[acted.sample],
             acted.remembered,
             scores * scale + mean,
         ),
@@ -153,12 +175,22 @@ def fit(
     )
 
 
+def _check_config(config: Config | None) -> Config:
+    if config is None:
+        return Config()
+    if not isinstance(config, Config):
+        raise TypeError(f"config must be a sopr_fast.Config, got {type(config).__name__}; pass Config(name=value, ...)")
+    return config
+
+
 class _Acted(NamedTuple):
-    """What the policies do in the drawn states, but for the columns.
+    """How policies act in the drawn states, without the columns themselves.
 
     Attributes:
-        sample: (R,) indices of states that the ranker remembers.
-        remembered: (M, R, dim_c) what the training policies do in them.
+        layout: What the model reads of a policy.
+        critic_columns: Critic and the scale of its values, or None.
+        sample: (R,) indices of the states that the ranker keeps.
+        remembered: (M, R, dim_c) columns of the training policies in them.
     """
 
     layout: Layout
@@ -169,18 +201,18 @@ class _Acted(NamedTuple):
 
 def _act(
     known: Known,
-    drawing: Drawing,
-    critic: Callable[[Tensor, Tensor], Any] | None,
+    drawn: Drawing | Subsets,
+    critic: Critic | None,
     batch_size: int,
     progress: bool,
 ) -> tuple[_Acted, Tensor]:
-    """Also the columns (M + V, U, dim_c + C) of training, then of validation policies, the last C by the critic."""
-    states, source, training = drawing.states, drawing.source, known.training.policies
+    """Return also the columns (M + V, U, dim_c + C) of training, then validation policies; the last C by the critic."""
+    states, source, training = drawn.states, drawn.source, known.training.policies
     layout = probe(training, states, source, batch_size=batch_size)
     if known.validation:
         check_fit(known.validation.policies, states, source, layout, batch_size=batch_size)
-    values = 0 if critic is None else _count_values(critic, training[0], drawing, layout, batch_size)
-    columns = collect_all(known.policies, drawing, layout, more=values, batch_size=batch_size, progress=progress)
+    values = 0 if critic is None else _count_values(critic, training[0], drawn, layout, batch_size)
+    columns = collect_all(known.policies, drawn, layout, more=values, batch_size=batch_size, progress=progress)
     sample = _spread(len(states), _SAMPLED_STATES)
     remembered = columns[: len(training), sample, : layout.width].contiguous()
     if (remembered == remembered[0]).all():
@@ -195,11 +227,15 @@ def _act(
 
 
 def _count_values(
-    critic: Callable[[Tensor, Tensor], Any], policy: Policy, drawing: Drawing, layout: Layout, batch_size: int
+    critic: Critic,
+    policy: Policy,
+    drawn: Drawing | Subsets,
+    layout: Layout,
+    batch_size: int,
 ) -> int:
-    """C, by asking a critic about a few states before long work."""
-    few = slice(min(_ASKED_OF_CRITIC, batch_size))
-    states, source = drawing.states[few], drawing.source[few]
+    """Return C by calling the critic on a few states before long work."""
+    few = slice(min(_PROBED_STATES, batch_size))
+    states, source = drawn.states[few], drawn.source[few]
     actions = collect([policy], states, source, layout, batch_size=batch_size)[0, :, : layout.action_dim]
     return critic_values(critic, states, actions).shape[1]
 
@@ -210,18 +246,18 @@ def _examples(group: Group, columns: Tensor) -> Examples:
 
 
 def _spread(count: int, most: int) -> Tensor:
-    """Indices of at most `most` of `count` rows, evenly spread."""
+    """Return indices of at most `most` of `count` rows, evenly spread."""
     return torch.linspace(0, count - 1, min(most, count), dtype=torch.float64, device="cpu").long()
 
 
 def _mean_scores(model: ScoringModel, subsets: Subsets, examples: Examples) -> Tensor:
-    """(M,) float64, over the first subsets."""
+    """Return the mean scores over the first subsets, (M,) float64."""
     first = torch.arange(min(_SCORED_SUBSETS, len(subsets)), device="cpu")
     return score_grid(model, subsets, examples.columns, first, features=examples.features).cpu().double().mean(1)
 
 
-def _data_fingerprint(known: Known, drawing: Drawing, columns: Tensor) -> str:
-    """Tells a training run from another by what `Known.fingerprint` leaves out; of the columns, a sample."""
+def _data_fingerprint(known: Known, drawn: Drawing | Subsets, columns: Tensor) -> str:
+    """Return a hash of the training data that `Known.fingerprint` omits; columns are subsampled."""
     every = max(1, columns.shape[1] // _SAMPLED_STATES)
     features = [group.features for group in (known.training, known.validation) if group]
-    return fingerprint(drawing.rows, drawing.states, *features, columns[:, ::every])
+    return fingerprint(drawn.rows, drawn.states, *features, columns[:, ::every])

@@ -1,21 +1,26 @@
-"""What is known of the training and validation policies before any of them acts."""
+"""Known policies: those that train and those that choose the weights."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from ..policies import Policy, as_policies
-from ..returns import check_returns
+from ..returns import check_returns, describe_missing, read_returns, without_return
 from ..runtime.checkpoints import fingerprint
+from ..runtime.warn import warn
 from . import losses
+from .columns import read_features
 from .config import Config
-from .features import read_features
-from .objective import Objective
+from .losses import Objective
+
+_ENOUGH = 12  # policies
 
 
 @dataclass(frozen=True)
@@ -23,8 +28,10 @@ class Group:
     """M policies that train, or choose the weights, together.
 
     Attributes:
+        policies: The policies.
         labels: (M,) float64 returns, or (M, M) preferences.
-        features: (M, F) float32, or None.
+        objective: Loss of their scores.
+        features: (M, F) float32 features, or None.
     """
 
     policies: list[Policy]
@@ -42,7 +49,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Known:
-    """The groups, and what their returns are standardised by."""
+    """Training and validation policies.
+
+    Attributes:
+        training: Training policies.
+        validation: Validation policies, or None.
+        mean: Mean by which returns are standardised.
+        scale: Standard deviation by which returns are standardised.
+    """
 
     training: Group
     validation: Group | None
@@ -51,11 +65,11 @@ class Known:
 
     @property
     def policies(self) -> list[Policy]:
-        """Of training, then of validation."""
+        """Training, then validation policies."""
         return self.training.policies + (self.validation.policies if self.validation else [])
 
     def fingerprint(self, config: Config, seed: int) -> str:
-        """Tells one training run from another by all that is known before any policy acts."""
+        """Return a hash of all that is known of a run before any policy acts."""
         validation = (self.validation.names, self.validation.labels) if self.validation else ()
         return fingerprint(config.to_dict(), seed, self.training.names, self.training.labels, *validation)
 
@@ -68,20 +82,34 @@ def read_known(
     features: Mapping[str, Any] | None,
     *,
     states_count: int,
+    action_count: int | None,
     config: Config,
 ) -> Known:
-    """See `sopr_fast.fit`.
+    """Return the known policies that were passed to `sopr_fast.fit`, checked.
+
+    Args:
+        policies: See `sopr_fast.fit`.
+        returns: See `sopr_fast.fit`.
+        preferences: See `sopr_fast.fit`.
+        validation: See `sopr_fast.fit`.
+        features: See `sopr_fast.fit`.
+        states_count: Rows of the logged states.
+        action_count: Number of discrete actions, or None.
+        config: Options of the training.
 
     Raises:
-        TypeError, ValueError: names the policy or option at fault.
+        TypeError: An argument has a wrong type.
+        ValueError: An argument has a wrong value; the message names the policy or option.
+
+    Warns:
+        UserWarning: There are few training policies, or some policies have no return.
     """
-    trained = as_policies(policies, states_count=states_count, action_count=config.action_count)
-    if len(trained) < 2:
-        raise ValueError(f"at least two training policies are needed, got {len(trained)}")
-    names = [policy.name for policy in trained]
+    options = {"states_count": states_count, "action_count": action_count}
     mean, scale = 0.0, 1.0
     if preferences is None:
-        labels = _read_returns(returns, names, config)
+        trained, labels = _read_returns("training", as_policies(policies, **options), returns)
+        if labels.max() - labels.min() <= config.tie_margin:
+            raise ValueError("the returns of all training policies are equal: there is no order to learn")
         if config.loss != "pairwise":
             mean, scale = _mean_and_deviation(labels, config)
         objective = Objective.from_returns(config, labels, mean, scale)
@@ -90,20 +118,39 @@ def read_known(
     elif config.loss != "pairwise":
         raise ValueError(f"preferences need loss='pairwise', got {config.loss!r}")
     else:
-        targets = losses.check_preferences(preferences, names)
+        trained = as_policies(policies, **options)
+        _check_count("training", trained)
+        targets = losses.check_preferences(preferences, [policy.name for policy in trained])
         labels, objective = targets.numpy(), Objective.from_pairs(targets)
     training = Group(trained, labels, objective)
-    chosen_by = None if validation is None else _read_validation(validation, states_count, config, mean, scale)
+    if len(trained) < _ENOUGH:
+        warn(
+            f"only {len(trained)} training policies: about a dozen or more with known returns are needed to learn an "
+            "order that holds for others"
+        )
+    held_out = None if validation is None else _read_validation(validation, options, config, mean, scale)
     if features is not None:
-        training, chosen_by = _with_features(features, training, chosen_by)
-    return Known(training, chosen_by, mean, scale)
+        training, held_out = _with_features(features, training, held_out)
+    return Known(training, held_out, mean, scale)
 
 
-def _read_returns(returns: Any, names: list[str], config: Config) -> np.ndarray:
-    found = check_returns(returns, names)
-    if found.max() - found.min() <= config.tie_margin:
-        raise ValueError("the returns of all training policies are equal: there is no order to learn")
-    return found
+def _read_returns(kind: str, policies: list[Policy], returns: Any) -> tuple[list[Policy], np.ndarray]:
+    """Return the policies that have a return, and their returns."""
+    if isinstance(returns, str | os.PathLike):
+        returns = read_returns(Path(returns), [policy.name for policy in policies])
+    missing = without_return(returns, [policy.name for policy in policies])
+    complaint = describe_missing(missing, returns) if missing else ""
+    policies = [policy for policy in policies if policy.name not in missing]
+    _check_count(kind, policies, complaint)
+    if missing:
+        warn(f"policies without a return are left out: {complaint}")
+    return policies, check_returns(returns, [policy.name for policy in policies])
+
+
+def _check_count(kind: str, policies: list[Policy], complaint: str = "") -> None:
+    if len(policies) < 2:
+        reason = f": {complaint}" if complaint else ""
+        raise ValueError(f"at least two {kind} policies are needed, got {len(policies)}{reason}")
 
 
 def _mean_and_deviation(returns: np.ndarray, config: Config) -> tuple[float, float]:
@@ -111,23 +158,20 @@ def _mean_and_deviation(returns: np.ndarray, config: Config) -> tuple[float, flo
         mean, scale = float(returns.mean()), float(returns.std())
     if not 0 < scale < np.inf:
         raise ValueError(
-            f"the returns' standard deviation comes to {scale:g}, which loss={config.loss!r} divides by: "
-            "give them on another scale, or choose loss='pairwise'"
+            f"the standard deviation of the returns is {scale:g}, by which loss={config.loss!r} divides: rescale the "
+            "returns, or choose loss='pairwise'"
         )
     return mean, scale
 
 
 def _read_validation(
-    validation: tuple[Any, Any], states_count: int, config: Config, mean: float, scale: float
+    validation: tuple[Any, Any], options: dict[str, Any], config: Config, mean: float, scale: float
 ) -> Group:
     try:
         policies, returns = validation
     except (TypeError, ValueError):
         raise TypeError("validation must be a pair (policies, returns)") from None
-    policies = as_policies(policies, states_count=states_count, action_count=config.action_count)
-    if len(policies) < 2:
-        raise ValueError(f"at least two validation policies are needed, got {len(policies)}")
-    returns = check_returns(returns, [policy.name for policy in policies])
+    policies, returns = _read_returns("validation", as_policies(policies, **options), returns)
     margin = config.tie_margin if config.validation_metric == "loss" else 0.0
     if returns.max() - returns.min() <= margin:
         within = ", or within tie_margin" if margin else ""
@@ -147,19 +191,21 @@ def _read_validation(
 def _with_features(
     features: Mapping[str, Any], training: Group, validation: Group | None
 ) -> tuple[Group, Group | None]:
-    training = replace(training, features=read_features(features, training.names))
+    of_training = read_features(features, training.names)
+    training = replace(training, features=of_training)
     if validation is None:
         return training, None
     _check_names(training, validation)
-    validation = replace(validation, features=read_features(features, validation.names))
-    counts = [group.features.shape[1] for group in (validation, training)]
-    if counts[0] != counts[1]:
-        raise ValueError(f"validation policies have {counts[0]} features each, training policies {counts[1]}")
-    return training, validation
+    of_validation = read_features(features, validation.names)
+    if of_validation.shape[1] != of_training.shape[1]:
+        raise ValueError(
+            f"validation policies have {of_validation.shape[1]} features each, training policies {of_training.shape[1]}"
+        )
+    return training, replace(validation, features=of_validation)
 
 
 def _check_names(training: Group, validation: Group) -> None:
-    """Raises where one name stands for two policies, which features by name cannot tell apart."""
+    """Raise ValueError if a training and a validation policy share a name, by which features are looked up."""
     by_name = {policy.name: policy for policy in training.policies}
     for policy in validation.policies:
         if policy.name in by_name and not policy.is_same(by_name[policy.name]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,37 +15,54 @@ from ..runtime.devices import without_autocast
 from .config import Config
 
 LOW, HIGH = 0, 1
-_PLAIN = {"dtype": torch.float32, "device": "cpu"}  # whatever torch's defaults are
+_PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever torch's defaults are
 
 
 class Tokens(NamedTuple):
-    """What an encoder reads: token t of policy p and subset s is [states[rows[s, t]], columns[p, rows[s, t]]]."""
+    """Input of an encoder: token t of policy p and subset s is [states[rows[s, t]], columns[p, rows[s, t]]].
 
-    states: Tensor  # (U, dim_s)
-    columns: Tensor  # (P, U, dim_c)
-    rows: Tensor  # (S, N) int32
-    offsets: Tensor  # (S, K + 1) int32
+    Attributes:
+        states: (U, dim_s) states.
+        columns: (P, U, dim_c) columns.
+        rows: (S, N) int32 indices of states, sorted by cluster.
+        offsets: (S, K + 1) int32 offsets of the clusters in `rows`.
+    """
+
+    states: Tensor
+    columns: Tensor
+    rows: Tensor
+    offsets: Tensor
 
 
 class ScoringModel(nn.Module):
-    """Maps a policy's columns on clustered states to a score, one for each (policy, subset).
+    """Hierarchical encoder that scores policies on clustered states, one score for each (policy, subset).
+
+    All layers of an encoder start as copies of one, as in the released code.
 
     Args:
-        input_dim: columns of a state and of what the model sees of a policy there, together.
-        config: shapes and options.
-        feature_count: numbers known of each policy, added to its cluster vectors by a linear map.
-        seed: of the initial weights, those that torch's own modules draw from its global generator so seeded.
+        input_dim: Width of a state and of a policy's columns there, together.
+        config: Shapes and options.
+        feature_count: Numbers per policy, added to its cluster vectors by a linear map.
+        seed: Seed of the initial weights, equal to those of torch's modules with torch's global generator so seeded.
 
-    All layers of an encoder start as identical copies of one, as in the released code.
+    Attributes:
+        config: Shapes and options.
+        feature_count: Numbers per policy.
     """
+
+    low: nn.TransformerEncoder | nn.ModuleList
+    high: nn.TransformerEncoder | nn.ModuleList
+    norm: nn.BatchNorm1d | None
+    feature_mean: Tensor
+    feature_scale: Tensor
 
     def __init__(self, input_dim: int, config: Config, feature_count: int = 0, *, seed: int = 0) -> None:
         super().__init__()
         self.config, self.feature_count = config, feature_count
         width = config.width
-        # The global generator is of the whole process: other threads draw from it, and the caller's draws must stay.
+        # Not torch's global generator, from which the caller and other threads draw.
         generator = torch.Generator().manual_seed(seed)
-        self.projection = _drawn_linear(input_dim, width, generator)
+        self.projection = _linear_layer(input_dim, width, generator)
         self.norm = None
         if config.input_norm == "batch":
             self.norm = nn.BatchNorm1d(width, **_PLAIN)
@@ -57,20 +74,21 @@ class ScoringModel(nn.Module):
             self.low = _mlp(width, config.low_feedforward, config.low_layers, generator)
             self.high = _mlp(width, config.high_feedforward, config.high_layers, generator)
         if feature_count:
-            self.features = _drawn_linear(feature_count, width, generator, bias=False)
+            self.features = _linear_layer(feature_count, width, generator, bias=False)
             self.register_buffer("feature_mean", torch.zeros(feature_count, **_PLAIN))
             self.register_buffer("feature_scale", torch.ones(feature_count, **_PLAIN))
         if config.class_token:
             self.class_token = nn.Parameter(torch.randn(width, generator=generator, **_PLAIN) * 0.02)
         else:
-            self.score = _drawn_linear(width, 1, generator)
+            self.score = _linear_layer(width, 1, generator)
         if config.score == "sort":
-            self.sorted_score = _drawn_linear(config.clusters, 1, generator)
+            self.sorted_score = _linear_layer(config.clusters, 1, generator)
 
     def train(self, mode: bool = True) -> ScoringModel:
-        """For evaluation, batch norm takes the moments of all rows seen in training under the weights as they are now.
+        """Switch to training or evaluation mode.
 
-        Its own running ones are of weights of before, which matters where the mean of a column is large.
+        In evaluation mode, batch norm uses the moments of all rows of the training under the final weights. Its own
+        running moments are of earlier weights, which matters where the mean of a column is large.
         """
         if self.norm is not None and self.training and not mode:
             self.rows.settle(self.projection, self.norm)
@@ -78,15 +96,25 @@ class ScoringModel(nn.Module):
 
     def forward(
         self,
-        states: Tensor,  # (U, dim_s) float32
-        columns: Tensor,  # (P, U, dim_c) float32
-        rows: Tensor,  # (S, N) int32
-        offsets: Tensor,  # (S, K + 1) int32
-        rng: Tensor | None = None,  # (2,) int64: seed and step of dropout, in training mode
-        precision: str | None = None,  # of matrix products; by default the config's
-        features: Tensor | None = None,  # (P, F) float32, where the model has such
+        states: Tensor,
+        columns: Tensor,
+        rows: Tensor,
+        offsets: Tensor,
+        rng: Tensor | None = None,
+        precision: str | None = None,
+        features: Tensor | None = None,
     ) -> Tensor:  # (P, S) float32
-        """Scores of P policies on S subsets; in training mode with dropout and the batch norm of this batch."""
+        """Return scores of P policies on S subsets; with dropout and the batch norm of this batch in training mode.
+
+        Args:
+            states: (U, dim_s) float32 states.
+            columns: (P, U, dim_c) float32 columns.
+            rows: (S, N) int32 indices of states, sorted by cluster.
+            offsets: (S, K + 1) int32 offsets of the clusters in `rows`.
+            rng: (2,) int64 seed and step of dropout, needed in training mode.
+            precision: Operands of matrix products, "fp32" or "bf16"; by default that of the config.
+            features: (P, F) float32 features, if the model has such.
+        """
         precision = precision or (self.config.training_precision if self.training else self.config.precision)
         with without_autocast(states.device):
             projection = self._folded_projection(states, columns, rows)
@@ -132,9 +160,16 @@ class ScoringModel(nn.Module):
     ) -> Tensor:
         config = self.config
         stack = self.low if level == LOW else self.high
-        options = {"pool": pool, "dropout": config.dropout if self.training else 0.0, "rng": rng, "level": level}
+        options: dict[str, Any] = {
+            "pool": pool,
+            "dropout": config.dropout if self.training else 0.0,
+            "rng": rng,
+            "level": level,
+        }
         if config.encoder == "mlp":
-            return composed.mlp_encoder(*tokens, stack, projection=projection, **options)
+            layers = cast(list[list[nn.Linear]], stack)
+            return composed.mlp_encoder(*tokens, layers, projection=projection, **options)
+        stack = cast(nn.TransformerEncoder, stack)
         return ops.segment_encoder(
             *tokens,
             torch.cat([p.reshape(-1) for p in (*projection, *_layer_parameters(stack))]),
@@ -148,26 +183,27 @@ class ScoringModel(nn.Module):
         )
 
     def _folded_projection(self, states: Tensor, columns: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Projection and batch norm as one affine map, exactly, from the moments of the rows."""
+        """Return projection and batch norm as one affine map, exact by the moments of the rows."""
         weight, bias = self.projection.weight, self.projection.bias
         if self.norm is None:
             return weight, bias
         wide = weight.double()
+        running_mean, running_var = cast(Tensor, self.norm.running_mean), cast(Tensor, self.norm.running_var)
         if self.training:
             mean, covariance, count = row_moments(states, columns, rows)
             norm_mean = wide @ mean
             norm_variance = ((wide @ covariance) * wide).sum(1)
             with torch.no_grad():
-                momentum = self.norm.momentum
+                momentum = cast(float, self.norm.momentum)
                 unbiased = norm_variance * (count / max(count - 1, 1))
-                self.norm.running_mean.lerp_((norm_mean + bias.double()).to(bias.dtype), momentum)
-                self.norm.running_var.lerp_(unbiased.to(bias.dtype), momentum)
-                self.norm.num_batches_tracked += 1
+                running_mean.lerp_((norm_mean + bias.double()).to(bias.dtype), momentum)
+                running_var.lerp_(unbiased.to(bias.dtype), momentum)
+                cast(Tensor, self.norm.num_batches_tracked).add_(1)
                 self.rows.add(mean, covariance * (count / max(count - 1, 1)))
             shift = -norm_mean
         else:
-            norm_variance = self.norm.running_var.double()
-            shift = bias.double() - self.norm.running_mean.double()
+            norm_variance = running_var.double()
+            shift = bias.double() - running_mean.double()
         scale = self.norm.weight.double() * torch.rsqrt(norm_variance + self.norm.eps)
         folded_bias = self.norm.bias.double() + scale * shift
         return (scale[:, None] * wide).to(weight.dtype), folded_bias.to(bias.dtype)
@@ -176,9 +212,13 @@ class ScoringModel(nn.Module):
 class _RowMoments(nn.Module):
     """Mean and covariance of the rows [state, columns], averaged over all batches."""
 
+    count: Tensor
+    mean: Tensor
+    covariance: Tensor
+
     def __init__(self, dim: int) -> None:
         super().__init__()
-        exact = {"dtype": torch.float64, "device": "cpu"}
+        exact: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
         self.register_buffer("count", torch.zeros((), **exact))
         self.register_buffer("mean", torch.zeros(dim, **exact))
         self.register_buffer("covariance", torch.zeros(dim, dim, **exact))
@@ -190,28 +230,35 @@ class _RowMoments(nn.Module):
 
     @torch.no_grad()
     def settle(self, projection: nn.Linear, norm: nn.BatchNorm1d) -> None:
-        """Writes the moments of what the projection makes of the rows to the norm; if there were none, leaves it."""
+        """Write the moments of the projected rows to the norm, if there were any."""
         weight, seen = projection.weight.double(), self.count > 0
+        running_mean, running_var = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
         mean = weight @ self.mean + projection.bias.double()
         variance = ((weight @ self.covariance) * weight).sum(1)
-        norm.running_mean.copy_(torch.where(seen, mean, norm.running_mean.double()))
-        norm.running_var.copy_(torch.where(seen, variance, norm.running_var.double()))
+        running_mean.copy_(torch.where(seen, mean, running_mean.double()))
+        running_var.copy_(torch.where(seen, variance, running_var.double()))
 
 
 def row_moments(states: Tensor, columns: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Mean (D,) and biased covariance (D, D), in float64, of the rows [state, columns] of all policies and subsets.
+    """Return the moments of the rows [state, columns] of all policies and subsets, in float64.
 
-    Returns the number of rows as well.
+    Args:
+        states: (U, dim_s) states.
+        columns: (P, U, dim_c) columns.
+        rows: (S, N) indices of states.
+
+    Returns:
+        Mean (D,), biased covariance (D, D) and the number of rows, with D = dim_s + dim_c.
     """
     index = rows.reshape(-1).long()
     drawn = states[index].double()
-    seen = columns[:, index]  # (P, T, dim_c)
-    policies, total = seen.shape[:2]
-    state_mean, column_mean = drawn.mean(0), seen.double().mean((0, 1))
+    taken = columns[:, index]  # (P, T, dim_c)
+    policies, total = taken.shape[:2]
+    state_mean, column_mean = drawn.mean(0), taken.double().mean((0, 1))
     drawn = drawn - state_mean
     across = drawn.new_zeros(total, columns.shape[2])
     own = drawn.new_zeros(columns.shape[2], columns.shape[2])
-    for policy in seen:
+    for policy in taken:
         centred = policy.double() - column_mean
         across += centred
         own += centred.T @ centred
@@ -227,14 +274,14 @@ def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
 
 
 def _rows_at(index: Tensor, filled: Tensor) -> Tensor:
-    """index[filled]; on a GPU, which counting these would wait for, the others follow them."""
+    """Return index[filled]; on a GPU the others follow, since counting these would wait for it."""
     if filled.device.type == "cpu":
         return index[filled]
     return index.flatten()[filled.flatten().byte().argsort(descending=True, stable=True)]
 
 
 def _sort_and_spread(scores: Tensor, filled: Tensor) -> Tensor:
-    """Scores (P, R) of the filled ones of (S, K) clusters, sorted and spread evenly over K places: (P, S, K)."""
+    """Return the scores (P, R) of filled clusters (S, K), sorted and spread evenly over K places, (P, S, K)."""
     count = filled.shape[1]
     column = (filled.flatten().cumsum(0) - 1).clamp(min=0)
     ordered = scores[:, column].view(-1, *filled.shape).masked_fill(~filled, torch.inf).sort(2).values
@@ -245,12 +292,12 @@ def _sort_and_spread(scores: Tensor, filled: Tensor) -> Tensor:
     return ordered.gather(2, place.round().long().expand(len(scores), -1, -1))
 
 
-def _drawn_linear(read: int, written: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
-    return _draw(nn.utils.skip_init(nn.Linear, read, written, bias=bias, dtype=torch.float32), generator)
+def _linear_layer(read: int, written: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
+    return _initialise(nn.utils.skip_init(nn.Linear, read, written, bias=bias, dtype=torch.float32), generator)
 
 
-def _draw(layer: nn.Linear, generator: torch.Generator) -> nn.Linear:
-    """The draws of `nn.Linear.reset_parameters`, in its order."""
+def _initialise(layer: nn.Linear, generator: torch.Generator) -> nn.Linear:
+    """Draw the weights as `nn.Linear.reset_parameters` does, in its order."""
     nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)
     if layer.bias is not None:
         bound = 1 / math.sqrt(layer.in_features)
@@ -259,17 +306,17 @@ def _draw(layer: nn.Linear, generator: torch.Generator) -> nn.Linear:
 
 
 def _stack(width: int, heads: int, feedforward: int, layers: int, generator: torch.Generator) -> nn.TransformerEncoder:
-    """The draws of `nn.TransformerEncoderLayer`, in its order."""
+    """Return an encoder with weights drawn as `nn.TransformerEncoderLayer` does, in its order."""
     layer = nn.utils.skip_init(
         nn.TransformerEncoderLayer, width, heads, feedforward, batch_first=True, dtype=torch.float32
     )
     attention = layer.self_attn
-    _draw(attention.out_proj, generator)
+    _initialise(attention.out_proj, generator)
     nn.init.xavier_uniform_(attention.in_proj_weight, generator=generator)
     nn.init.zeros_(attention.in_proj_bias)
     nn.init.zeros_(attention.out_proj.bias)
-    _draw(layer.linear1, generator)
-    _draw(layer.linear2, generator)
+    _initialise(layer.linear1, generator)
+    _initialise(layer.linear2, generator)
     layer.norm1.reset_parameters()
     layer.norm2.reset_parameters()
     return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
@@ -277,13 +324,13 @@ def _stack(width: int, heads: int, feedforward: int, layers: int, generator: tor
 
 def _mlp(width: int, feedforward: int, layers: int, generator: torch.Generator) -> nn.ModuleList:
     return nn.ModuleList(
-        nn.ModuleList([_drawn_linear(width, feedforward, generator), _drawn_linear(feedforward, width, generator)])
+        nn.ModuleList([_linear_layer(width, feedforward, generator), _linear_layer(feedforward, width, generator)])
         for _ in range(layers)
     )
 
 
 def _layer_parameters(stack: nn.TransformerEncoder) -> list[Tensor]:
-    """The parameters of all layers in the order that `ops.segment_encoder` reads."""
+    """Return the parameters of all layers in the order that `ops.segment_encoder` reads."""
     parameters = []
     for layer in stack.layers:
         attention = layer.self_attn

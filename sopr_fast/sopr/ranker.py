@@ -1,53 +1,49 @@
-"""A trained scoring model with what it takes to rank: options, subsets, a sample of its training policies."""
+"""Ranking of candidates by a trained scoring model."""
 
 from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .._version import __version__
 from ..data.states import as_states
 from ..data.stored import StoredStates
 from ..policies import ArrayPolicy, Layout, Policy, as_policies
-from ..ranking import ForeignPolicyWarning, Ranking, TrainingPolicyWarning
+from ..ranking import COMPARABLE, Ranking, warn_of_doubts
 from ..runtime.checks import check_integer, check_number
 from ..runtime.devices import check_device
-from ..runtime.files import by_prefix, load_tensors, save_tensors
 from ..runtime.progress import progress_bar
 from ..runtime.timing import Timings
-from ..runtime.warn import warn
-from .columns import Tiles
+from .columns import Critic, CriticColumns, Tiles, check_critic, features_for
 from .config import Config
-from .features import CriticColumns, check_critic, read_features
 from .model import ScoringModel
+from .model_files import read_model, write_model
 from .scoring import score_grid
 from .subsets import Drawing, Subsets
 from .training import warn_of_collapse
 from .training_policies import TrainingPolicies
 
-_FORMAT = 3
-_COMPARABLE = "arrays of actions have one on the log of the training and on the subsets kept with the model alone"
-
 
 class Ranker:
-    """Ranks policies by a trained scoring model; made by `sopr_fast.fit` or `sopr_fast.load`.
+    """Trained scoring model that ranks policies; returned by `sopr_fast.fit` and `sopr_fast.load`.
 
     Attributes:
-        model: `ScoringModel` in eval mode. device: where it is.
-        config, seed: what it was trained with.
-        layout: what it sees of a policy.
-        subsets: the clustered subsets kept with it, or None.
-        training_policies: a sample of how the training policies act, and their scores.
-        history: losses and correlations of each step, and how training went.
-        critic_columns: the critic whose values join each row, or None; a saved model keeps only their scale.
-        timings: seconds by stage of the training; not saved.
+        model: `ScoringModel` in eval mode.
+        layout: What the model reads of a policy.
+        state_dim: Width of a state.
+        training_policies: How training policies act on a sample of states, and their scores.
+        subsets: Clustered subsets kept with the model, or None.
+        history: Loss and validation results of each step, and how training went.
+        seed: Seed of the training.
+        return_mean: Score in units of return that corresponds to a model output of 0.
+        return_scale: Units of return for a model output of 1.
+        critic_columns: Critic whose values join each row, or None; a file keeps only the scale of its values.
+        timings: Seconds of training by stage; files do not keep them.
     """
 
     def __init__(
@@ -73,8 +69,17 @@ class Ranker:
         self.critic_columns = critic_columns
         self.timings = dict(timings or {})
 
+    def __repr__(self) -> str:
+        subsets = "no" if self.subsets is None else len(self.subsets)
+        return (
+            f"Ranker(trained on {len(self.training_policies.names)} policies in {self.config.steps} steps, "
+            f"states of width {self.state_dim}, {self.layout.kind} policies of action width {self.layout.action_dim}, "
+            f"{subsets} subsets kept{', collapsed' if self.collapsed else ''})"
+        )
+
     @property
     def config(self) -> Config:
+        """Options of model and training."""
         return self.model.config
 
     @property
@@ -84,6 +89,7 @@ class Ranker:
 
     @property
     def device(self) -> torch.device:
+        """Device of the model."""
         return next(self.model.parameters()).device
 
     def rank(
@@ -93,7 +99,7 @@ class Ranker:
         *,
         subsets: int | Subsets | None = None,
         features: Mapping[str, Any] | None = None,
-        critic: Callable[[Tensor, Tensor], Any] | None = None,
+        critic: Critic | None = None,
         shrinkage: float = 0.0,
         seed: int = 0,
         precision: str | None = None,
@@ -101,36 +107,40 @@ class Ranker:
         device: torch.device | str | None = None,
         progress: bool = True,
     ) -> Ranking:
-        """Ranks candidates by their mean score over subsets of the states.
+        """Rank candidates by their mean score over subsets of the states (paper section 3.2).
 
         Args:
-            candidates: policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like `states`.
-                How unlike the training policies an array acts is known on the log of the training alone, given again
-                or as the subsets kept with the model: elsewhere its distance is nan.
-            states: (rows, dim_s) logged states, or the path of a file; None for the subsets kept with the model.
-            subsets: how many (5, or all that are kept), or clustered `Subsets` to use again.
-            features: the candidates', by name, if the model was trained with features.
-            critic: the critic, if the model was trained with one and loaded from a file.
-            shrinkage: Share, from 0 (none, as in the paper) to 1, of `TrainingPolicies.shrinkage` by which scores of
-                candidates move toward the score of the nearest training policy.
-            seed: of drawing subsets from `states`.
-            precision: "fp32" or "bf16", by default that of the model's `Config`.
-            batch_size: most states shown to a policy at once. Each drawn state is shown once; up to 13 of them as a
-                probe, and the remembered sample of the training's states, come on top.
-            device: where subsets are clustered and the model computes, by default the model's; policies act where
-                they are.
-            progress: show bars.
+            candidates: Policies to rank, see `sopr_fast.policies.as_policies`. Arrays of actions are indexed like
+                `states`; their distance to the training policies is known only on the training log, passed again or as
+                the subsets kept with the model.
+            states: (rows, dim_s) logged states or the path of a file; None for the subsets kept with the model.
+            subsets: Number of subsets, by default 5, or all those kept; or clustered `Subsets` to use again.
+            features: Numbers of the candidates by name, if the model was trained with features.
+            critic: The critic, if the model was trained with one and loaded from a file.
+            shrinkage: Amount, from 0 (none, as in the paper) to 1, by which to move scores toward the score of the
+                nearest training policy. At 1 its weight is d / (d + m) for a candidate at action distance d, with m
+                the median distance between a training policy and its nearest other.
+            seed: Seed of drawing subsets from `states`.
+            precision: Operands of matrix products, "fp32" or "bf16"; by default that of the model's config.
+            batch_size: Largest number of states shown to a policy at once. A policy sees each drawn state once, up to
+                13 states of a probe, and the sample of training states kept with the model.
+            device: Device that clusters and scores, by default that of the model; policies act where they are.
+            progress: Show progress: a bar on a terminal, log lines of the logger "sopr_fast" elsewhere.
 
         Raises:
-            ImportError, MemoryError: a file needs an extra, or more memory than is free.
-            TypeError, ValueError, RuntimeError, OSError: names the policy, row, option or file at fault; before
-                clustering, where all actions fit into 1 GiB, but for what a critic answers.
+            ImportError: A file needs an extra that is not installed.
+            MemoryError: A file needs more memory than is free.
+            OSError: A file cannot be read.
+            RuntimeError: A policy raised.
+            TypeError: An argument has a wrong type.
+            ValueError: An argument has a wrong value; the message names the policy, row, option or file.
 
         Warns:
             CollapsedTrainingWarning: Training of the model collapsed.
-            ForeignPolicyWarning: a candidate is further from every training policy (Eq. 3) than twice the
-                upper quartile of those distances among the training policies, or its distance is not known.
-            TrainingPolicyWarning: A candidate acts exactly as a training policy does.
+            ForeignPolicyWarning: A candidate is foreign: its action distance to the nearest training policy (Eq. 3)
+                exceeds twice the upper quartile of such distances among the training policies. Or the distance is
+                unknown.
+            TrainingPolicyWarning: A candidate acts as a training policy does.
         """
         if precision not in (None, "fp32", "bf16"):
             raise ValueError(f"precision is {precision!r}; choose 'fp32' or 'bf16'")
@@ -140,23 +150,20 @@ class Ranker:
         timings = Timings()
         with timings.stage("drawing"):
             log = None if states is None else as_states(states)
-            given = self._subsets(log, subsets, seed)
-        drawn = given.to("cpu")
+            chosen = self._subsets(log, subsets, seed)
+        drawn = chosen.to("cpu")
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
         policies = as_policies(candidates, states_count=drawn.states_count, action_count=action_count)
         names = [policy.name for policy in policies]
-        features = self._check_features(features, names)
-        critic_columns = self._check_critic(critic)
         same_log = self._is_comparable(policies, log, subsets, shrinkage)
+        critic_columns = self._with_critic(critic)
+        feature_rows = features_for(self.model.feature_count, features, names)
         with timings.stage("policies"):
             tiles = Tiles(policies, drawn, self.layout, batch_size=batch_size, progress=progress)
             distances, nearest = self._nearest(tiles, same_log)
         with timings.stage("clustering"):
-            if isinstance(given, Drawing):
-                clustered = given.cluster_as(self.config, device, progress=progress)
-            else:
-                clustered = given.to(device)
-        scores = self._score(tiles, clustered, features, critic_columns, precision, timings, progress)
+            clustered = chosen.clustered(self.config, device, progress=progress)
+        scores = self._score(tiles, clustered, feature_rows, critic_columns, precision, timings, progress)
         training = self.training_policies
         weights, nearest_scores = None, None
         if shrinkage > 0:
@@ -173,9 +180,7 @@ class Ranker:
         )
         if self.collapsed:
             warn_of_collapse()
-        _warn_of_foreign(ranking)
-        _warn_of_unknown(ranking)
-        _warn_of_training(ranking)
+        warn_of_doubts(ranking)
         return ranking
 
     def _score(
@@ -188,10 +193,10 @@ class Ranker:
         timings: Timings,
         progress: bool,
     ) -> np.ndarray:
-        """(P, S) float64, in units of return if the model has them, computed where the subsets are."""
+        """Return the scores on each subset, (P, S) float64, in units of return if the model has them."""
         device = subsets.rows.device
         model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
-        scores = []
+        parts = []
         with progress_bar(len(tiles.policies), "ranking", "policy", show=progress) as bar:
             for tile in tiles:
                 with timings.stage("policies"):
@@ -200,70 +205,63 @@ class Ranker:
                         columns = critic_columns.append(tiles.drawn.states, columns, self.layout)
                 with timings.stage("encoding"):
                     of_tile = None if features is None else features[tile]
-                    scores.append(score_grid(model, subsets, columns, precision=precision, features=of_tile))
+                    parts.append(score_grid(model, subsets, columns, precision=precision, features=of_tile))
                 bar.update(len(columns))
         with timings.stage("encoding"):
-            found = torch.cat(scores).cpu().double().numpy() * self.return_scale + self.return_mean
-        if not np.isfinite(found).all():
+            scores = torch.cat(parts).cpu().double().numpy() * self.return_scale + self.return_mean
+        if not np.isfinite(scores).all():
             raise ValueError("the model gives scores that are not finite: its training failed")
-        return found
+        return scores
 
     def _nearest(self, tiles: Tiles, same_log: bool) -> tuple[np.ndarray, np.ndarray]:
-        """(P,) each, see `TrainingPolicies.nearest`."""
-        options = {"batch_size": tiles.batch_size, "same_log": same_log}
-        parts = [self.training_policies.nearest(tiles.policies[tile], self.layout, **options) for tile in tiles]
+        """Return distance to and index of the nearest training policy, (P,) each, see `TrainingPolicies.nearest`."""
+        parts = [
+            self.training_policies.nearest(
+                tiles.policies[tile], self.layout, batch_size=tiles.batch_size, same_log=same_log
+            )
+            for tile in tiles
+        ]
         distances, nearest = (np.concatenate(part) for part in zip(*parts, strict=True))
         return distances, nearest
 
     def save(self, path: str | os.PathLike, *, subsets: bool = True) -> None:
-        """Writes one safetensors file, whole or not at all; with the clustered subsets unless told otherwise.
+        """Write the model to one safetensors file, whole or not at all.
+
+        Args:
+            path: File to write.
+            subsets: Write the clustered subsets as well, so that `rank` needs no states.
 
         Raises:
-            OSError: it cannot be written there.
+            OSError: The file cannot be written.
         """
-        training = self.training_policies
-        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
-        tensors |= {
-            "training_policies.states": training.states,
-            "training_policies.source": training.source,
-            "training_policies.columns": training.columns,
-            "training_policies.scores": training.scores,
-        }
-        if self.critic_columns is not None:
-            tensors |= {"critic.mean": self.critic_columns.mean, "critic.scale": self.critic_columns.scale}
-        if subsets and self.subsets is not None:
-            tensors |= {f"subsets.{name}": value for name, value in self.subsets.tensors().items()}
-        description = {
-            "format": _FORMAT,
-            "sopr_fast": __version__,
-            "torch": torch.__version__,
-            "config": self.config.to_dict(),
-            "layout": self.layout.to_dict(),
-            "state_dim": self.state_dim,
-            "states_count": self.subsets.states_count if self.subsets is not None else None,
-            "training_policies": training.names,
-            "seed": self.seed,
-            "return_mean": self.return_mean,
-            "return_scale": self.return_scale,
-            "feature_count": self.model.feature_count,
-            "history": self.history,
-        }
-        save_tensors(path, tensors, "model", description)
+        write_model(
+            path,
+            model=self.model,
+            layout=self.layout,
+            state_dim=self.state_dim,
+            training_policies=self.training_policies,
+            subsets=self.subsets if subsets else None,
+            history=self.history,
+            seed=self.seed,
+            return_mean=self.return_mean,
+            return_scale=self.return_scale,
+            critic_columns=self.critic_columns,
+        )
 
     def _subsets(self, log: StoredStates | None, subsets: int | Subsets | None, seed: int) -> Drawing | Subsets:
         if isinstance(subsets, Subsets):
             if log is not None:
                 raise ValueError("give states or clustered subsets, not both")
-            self._check_dim(subsets.state_dim)
+            self._check_width(subsets.state_dim)
             self._check_clusters(subsets.offsets.shape[1] - 1)
             return subsets
         if log is None:
             if self.subsets is None:
                 raise ValueError("no subsets are kept with this model: give states")
             return self.subsets if subsets is None else self.subsets.take(check_integer("subsets", subsets, 1))
-        count = 5 if subsets is None else subsets
-        self._check_dim(log.shape[1])
+        self._check_width(log.shape[1])
         remedy = ": the model was trained on subsets of that size and needs at least as many states"
+        count = 5 if subsets is None else subsets
         return Drawing.draw(log, count, size=self.config.subset_size, seed=seed, remedy=remedy)
 
     def _is_comparable(
@@ -273,7 +271,7 @@ class Ranker:
         subsets: int | Subsets | None,
         shrinkage: float,
     ) -> bool:
-        """Whether arrays of actions, if there are any, are of the training's log, so that their distance is known."""
+        """Return whether arrays of actions, if any, belong to the training log, so that their distance is known."""
         arrays = [policy.name for policy in policies if isinstance(policy, ArrayPolicy)]
         if not arrays:
             return True
@@ -285,44 +283,24 @@ class Ranker:
         if shrinkage and not same:
             raise ValueError(
                 f"shrinkage needs the distance of {arrays[0]!r} to the training policies, which is unknown: "
-                f"{_COMPARABLE}. Give the policy itself, or shrinkage=0"
+                f"{COMPARABLE}. Give the policy itself, or shrinkage=0"
             )
         return same
 
-    def _check_features(self, features: Mapping[str, Any] | None, names: list[str]) -> Tensor | None:
-        """(P, F), or None for a model without features."""
-        count = self.model.feature_count
-        if features is None or not count:
-            if bool(count) != (features is not None):
-                raise ValueError(
-                    f"this model was trained with {count} features of each policy: give those of the candidates"
-                    if count
-                    else "this model was trained without features: give none"
-                )
-            return None
-        found = read_features(features, names)
-        if found.shape[1] != count:
-            raise ValueError(f"policy {names[0]!r} has {found.shape[1]} features, the model was trained with {count}")
-        return found
-
-    def _check_critic(self, critic: Callable[[Tensor, Tensor], Any] | None) -> CriticColumns | None:
+    def _with_critic(self, critic: Critic | None) -> CriticColumns | None:
+        """Return the critic columns with a critic, or None for a model without one."""
         check_critic(critic)
-        columns = self.critic_columns
-        if columns is None:
-            if critic is not None:
-                raise ValueError("this model was trained without a critic: give none")
-            return None
-        columns = columns if critic is None else replace(columns, critic=critic)
-        if columns.critic is None:
-            raise ValueError("this model was trained with a critic, which no file keeps: give critic=")
-        return columns
+        if self.critic_columns is not None:
+            return self.critic_columns.with_critic(critic)
+        if critic is not None:
+            raise ValueError("this model was trained without a critic: give none")
+        return None
 
-    def _check_dim(self, dim: int) -> None:
-        if dim != self.state_dim:
-            raise ValueError(f"states have {dim} columns, the model was trained on {self.state_dim}")
+    def _check_width(self, width: int) -> None:
+        if width != self.state_dim:
+            raise ValueError(f"states have {width} columns, the model was trained on {self.state_dim}")
 
     def _check_clusters(self, count: int) -> None:
-        """Only a model that sorts the scores of the clusters is of their number."""
         if self.config.score == "sort" and count != self.config.clusters:
             raise ValueError(
                 f"subsets have {count} clusters, but a model with score='sort' needs the {self.config.clusters} it was "
@@ -330,102 +308,78 @@ class Ranker:
             )
 
 
-def _warn_of_foreign(ranking: Ranking) -> None:
-    foreign = np.flatnonzero(ranking.distances > ranking.distance_limit)
-    if len(foreign):
-        listed = _listed([f"{ranking.names[i]!r} ({ranking.distances[i]:.3g})" for i in foreign])
-        warn(
-            f"unlike any training policy: {listed}; their mean squared action distance to the nearest one "
-            f"exceeds {ranking.distance_limit:.3g}, twice the upper quartile of those among the "
-            "training policies. Their scores are extrapolations",
-            ForeignPolicyWarning,
-        )
-
-
-def _warn_of_training(ranking: Ranking) -> None:
-    same = [repr(name) for name, known in zip(ranking.names, ranking.in_training or (), strict=True) if known]
-    if same:
-        warn(
-            f"the model was trained on candidates, or on policies that act exactly like them: {_listed(same)}. Their "
-            "scores are no test of the model",
-            TrainingPolicyWarning,
-        )
-
-
-def _warn_of_unknown(ranking: Ranking) -> None:
-    unknown = np.flatnonzero(np.isnan(ranking.distances))
-    if len(unknown):
-        warn(
-            f"unknown distance to the training policies: {_listed([repr(ranking.names[i]) for i in unknown])}; "
-            f"{_COMPARABLE}. Their scores may be extrapolations, and are not shrunk",
-            ForeignPolicyWarning,
-        )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
 def load(path: str | os.PathLike, *, device: torch.device | str = "cpu") -> Ranker:
-    """Reads a model written by `Ranker.save` onto a device; nothing in the file is executed.
+    """Load a model that `Ranker.save` wrote; nothing in the file is executed.
+
+    Args:
+        path: File to read.
+        device: Device of the model.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        IsADirectoryError: it is a folder.
-        ValueError: torch cannot use the device, or the file is truncated, damaged, of another kind or format.
+        FileNotFoundError: There is no such file.
+        IsADirectoryError: The path is a folder.
+        ValueError: torch cannot use the device; or the file is truncated, damaged, or of another kind or format.
+
+    Warns:
+        CollapsedTrainingWarning: Training of the model collapsed.
     """
     device = check_device(device)
-    tensors, description = load_tensors(path, "model")
-    if description.get("format") != _FORMAT:
-        raise ValueError(
-            f"{path} has format {description.get('format')}, written by sopr_fast {description.get('sopr_fast')}; "
-            f"this version ({__version__}) reads format {_FORMAT}"
-        )
-    try:
-        ranker = _restored(tensors, description)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    ranker = Ranker(**read_model(path))
     ranker.model.to(device)
     if ranker.collapsed:
         warn_of_collapse()
     return ranker
 
 
-def _restored(tensors: dict[str, Tensor], description: dict[str, Any]) -> Ranker:
-    weights, training, subsets, critic = by_prefix(tensors, "model", "training_policies", "subsets", "critic")
-    layout = Layout.from_dict(description["layout"])
-    input_dim = description["state_dim"] + layout.width + len(critic.get("mean", ()))
-    model = ScoringModel(input_dim, Config.from_dict(description["config"]), description["feature_count"])
-    model.load_state_dict(weights)
-    return Ranker(
-        model,
-        layout=layout,
-        state_dim=description["state_dim"],
-        training_policies=TrainingPolicies(description["training_policies"], **training),
-        subsets=Subsets(**subsets, states_count=description["states_count"]) if subsets else None,
-        history=description["history"],
-        seed=description["seed"],
-        return_mean=description["return_mean"],
-        return_scale=description["return_scale"],
-        critic_columns=CriticColumns(None, **critic) if critic else None,
-    )
-
-
 def rank(
-    candidates: Any, states: Any = None, *, model: Ranker | str | os.PathLike | None = None, **options: Any
+    candidates: Any,
+    states: Any = None,
+    *,
+    model: Ranker | str | os.PathLike | None = None,
+    subsets: int | Subsets | None = None,
+    features: Mapping[str, Any] | None = None,
+    critic: Critic | None = None,
+    shrinkage: float = 0.0,
+    seed: int = 0,
+    precision: str | None = None,
+    batch_size: int = 16384,
+    device: torch.device | str | None = None,
+    progress: bool = True,
 ) -> Ranking:
-    """Ranks candidates with a trained model: `Ranker.rank` in one call.
+    """Rank candidates with a trained model: `Ranker.rank` in one call.
 
     Args:
-        candidates, states, options: see `Ranker.rank`.
-        model: a `Ranker` or the path of a saved one; None for the path in the environment variable SOPR_FAST_MODEL.
+        candidates: Policies to rank.
+        states: Logged states, or None for the subsets kept with the model.
+        model: A `Ranker` or the path of a saved one; None for the path in the environment variable SOPR_FAST_MODEL.
+        subsets: See `Ranker.rank`, as for all arguments below.
+        features: Numbers of the candidates by name.
+        critic: The critic that the model was trained with.
+        shrinkage: Amount, 0 to 1, by which to move scores toward that of the nearest training policy.
+        seed: Seed of drawing subsets.
+        precision: Operands of matrix products.
+        batch_size: Largest number of states shown to a policy at once.
+        device: Device that clusters and scores.
+        progress: Show progress.
 
     Raises:
-        ValueError: no model is given either way.
-        OSError, ValueError: see `load`.
+        OSError: The model cannot be read.
+        ValueError: No model is given either way; or see `load` and `Ranker.rank`.
     """
     ranker = model if isinstance(model, Ranker) else load(model) if model else _load_default()
-    return ranker.rank(candidates, states, **options)
+    return ranker.rank(
+        candidates,
+        states,
+        subsets=subsets,
+        features=features,
+        critic=critic,
+        shrinkage=shrinkage,
+        seed=seed,
+        precision=precision,
+        batch_size=batch_size,
+        device=device,
+        progress=progress,
+    )
 
 
 def _load_default() -> Ranker:

@@ -13,15 +13,23 @@ from .model import ScoringModel
 def from_released(
     state_dict: Mapping[str, Tensor], *, score: str = "mean", low_heads: int = 2, high_heads: int = 8
 ) -> ScoringModel:
-    """The scoring model of a checkpoint of the paper's released code, SOPR-T or SOPR-MLP, in eval mode.
+    """Return the scoring model of a released checkpoint of SOPR-T or SOPR-MLP, in eval mode.
+
+    It is no `Ranker`: the checkpoint holds neither the training policies, by which foreign candidates are noticed, nor
+    what the model reads of a policy. Score columns that you collect yourself:
+
+        subsets = Subsets.draw(states, 5)
+        columns = torch.stack([torch.as_tensor(policy(subsets.states.numpy())) for policy in policies])
+        scores = sopr_fast.sopr.scoring.score_grid(model, subsets, columns)  # (policies, subsets)
 
     Args:
-        state_dict: of the released module, with its names and shapes.
-        score: "mean", "sort" or "class_token": a released checkpoint does not tell.
-        low_heads, high_heads: attention heads, which it does not tell either.
+        state_dict: State dict of the released module.
+        score: "mean", "sort" or "class_token"; the checkpoint does not say which.
+        low_heads: Attention heads inside a cluster; the checkpoint does not say.
+        high_heads: Attention heads over the clusters; the checkpoint does not say.
 
     Raises:
-        ValueError: parameters are missing or of other shapes (which).
+        ValueError: Parameters are missing or of other shapes; the message names them.
     """
     if score not in ("mean", "sort", "class_token"):
         raise ValueError(f"score is {score!r}; choose 'mean', 'sort' or 'class_token'")
@@ -66,7 +74,7 @@ def _count_layers(state_dict: Mapping[str, Tensor], prefix: str, encoder: str) -
 
 
 def _renamed(name: str, encoder: str) -> str | None:
-    """Our name of a released parameter, None for those that are registered and never used."""
+    """Return the name of a released parameter here, or None for one that is registered but unused."""
     stems = {
         "fc.0": "projection",
         "fc.1": "norm",

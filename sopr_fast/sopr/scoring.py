@@ -18,13 +18,19 @@ def score_grid(
     model: ScoringModel,
     subsets: Subsets,
     columns: Tensor,  # (P, U, dim_c)
-    chosen: Tensor | None = None,  # indices of subsets, all by default
-    precision: str | None = None,  # the model's by default
+    chosen: Tensor | None = None,
+    precision: str | None = None,
     features: Tensor | None = None,  # (P, F)
-) -> Tensor:  # (P, S) float32, where the model and the subsets are
-    """Scores in eval mode; a cell does not depend on the others, on the tiling or on the number of threads.
+) -> Tensor:  # (P, S) float32
+    """Return scores in eval mode; a cell depends neither on other cells nor on tiling or threads.
 
-    Columns and features may be on the CPU, from where a tile at a time is copied while another is computed.
+    Args:
+        model: The scoring model.
+        subsets: Clustered subsets, on the device of the model.
+        columns: (P, U, dim_c) columns; from the CPU, a tile is copied while another is computed.
+        chosen: Indices of the subsets to score on; all by default.
+        precision: Operands of matrix products; by default those of the model.
+        features: (P, F) features, or None.
     """
     device = subsets.rows.device
     was_training = model.training
@@ -37,17 +43,17 @@ def score_grid(
     try:
         with torch_on_one_thread():
             for p in range(0, len(columns), policies_at_once):
-                seen = put(columns[p : p + policies_at_once], device)
-                known = None if features is None else put(features[p : p + policies_at_once], device)
+                policy_columns = put(columns[p : p + policies_at_once], device)
+                policy_features = None if features is None else put(features[p : p + policies_at_once], device)
                 for s in range(0, len(chosen), subsets_at_once):
                     tile = chosen[s : s + subsets_at_once]
                     scores[p : p + policies_at_once, s : s + subsets_at_once] = model(
                         subsets.states,
-                        seen,
+                        policy_columns,
                         subsets.rows[tile],
                         subsets.offsets[tile],
                         precision=precision,
-                        features=known,
+                        features=policy_features,
                     )
     finally:
         model.train(was_training)

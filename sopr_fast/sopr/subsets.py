@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,23 +21,17 @@ from .config import Config
 _CLUSTERED_AT_ONCE = 8
 
 
-class _Tensors:
-    def to(self, device: torch.device | str) -> Self:
-        """The same, its tensors on a device."""
-        return replace(self, **{name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor)})
-
-
 @dataclass(frozen=True)
-class Subsets(_Tensors):
-    """S clustered subsets of N states each, over the U distinct states that were drawn.
+class Subsets:
+    """S clustered subsets of N states each, over the U distinct states drawn (paper section 3.1).
 
     Attributes:
-        states: (U, dim_s) float32.
-        source: (U,) int64, ascending: the row of each in the user's data.
-        rows: (S, N) int32 into `states`, sorted by cluster.
-        offsets: (S, K + 1) int32: cluster k of subset s is `rows[s, offsets[s, k]:offsets[s, k + 1]]`.
-        centroids: (S, K, dim_s) float32.
-        states_count: rows of the user's data.
+        states: (U, dim_s) float32 distinct states.
+        source: (U,) int64 their rows in the user's data, ascending.
+        rows: (S, N) int32 indices into `states`, sorted by cluster.
+        offsets: (S, K + 1) int32; cluster k of subset s is `rows[s, offsets[s, k]:offsets[s, k + 1]]`.
+        centroids: (S, K, dim_s) float32 means of the clusters.
+        states_count: Rows of the user's data.
     """
 
     states: Tensor
@@ -52,6 +46,7 @@ class Subsets(_Tensors):
 
     @property
     def state_dim(self) -> int:
+        """Width of a state."""
         return self.states.shape[1]
 
     @classmethod
@@ -67,32 +62,45 @@ class Subsets(_Tensors):
         restarts: int = 1,
         progress: bool = False,
     ) -> Subsets:
-        """Draws `count` subsets without replacement and clusters each; subset s depends on (seed, s) alone.
+        """Draw subsets without replacement and cluster each; subset s depends on (seed, s) alone.
 
         Args:
-            states: (rows, dim_s) array, tensor, data frame, path of a file, or an array-like object such as an
-                `h5py.Dataset`; of HDF5, `.npy` and such objects only the drawn rows are read.
-            count, size, clusters: S, N and K.
-            seed: 0 or more.
-            iterations, restarts: of k-means.
+            states: (rows, dim_s) array, tensor, data frame, path of a file, or array-like object such as an
+                `h5py.Dataset`. Of HDF5 and `.npy` files and such objects, only the drawn rows are read.
+            count: Number of subsets, S.
+            size: States in a subset, N.
+            clusters: Clusters in a subset, K.
+            seed: Seed, 0 or more.
+            iterations: Largest number of k-means iterations.
+            restarts: Runs of k-means, of which the best is kept.
+            progress: Show progress.
 
         Raises:
-            TypeError: states that are not numbers, or not of a kind named above.
-            FileNotFoundError: there is no such file.
-            ValueError: names the option, the file, or the first row that is not finite.
+            FileNotFoundError: There is no such file.
+            TypeError: States are not numbers, or of an unknown kind.
+            ValueError: An option has a wrong value, or states are not finite; the message names the first row.
         """
         return Drawing.draw(as_states(states), count, size=size, seed=seed).cluster(
             clusters, iterations=iterations, restarts=restarts, progress=progress
         )
 
+    def clustered(self, config: Config, device: torch.device, *, progress: bool) -> Subsets:
+        """Return the same subsets on a device; they are clustered already, see `Drawing.clustered`."""
+        return self.to(device)
+
+    def to(self, device: torch.device | str) -> Subsets:
+        """Return the same subsets on a device."""
+        tensors = {name: tensor.to(device) for name, tensor in self.tensors().items()}
+        return Subsets(**tensors, states_count=self.states_count)
+
     def take(self, count: int) -> Subsets:
-        """The first `count` subsets, with just the states they use.
+        """Return the first `count` subsets with the states they use.
 
         Raises:
-            ValueError: there are fewer, or `count` is less than 1.
+            ValueError: `count` is not between 1 and the number of subsets.
         """
         if not 1 <= count <= len(self):
-            raise ValueError(f"{count} subsets asked for, there are {len(self)}")
+            raise ValueError(f"cannot take {count} subsets: there are {len(self)}")
         if count == len(self):
             return self
         used, rows = torch.unique(self.rows[:count], return_inverse=True)
@@ -106,6 +114,7 @@ class Subsets(_Tensors):
         )
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name."""
         return {
             "states": self.states,
             "source": self.source,
@@ -115,28 +124,37 @@ class Subsets(_Tensors):
         }
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes one safetensors file, whole or not at all.
+        """Write one safetensors file, whole or not at all.
 
         Raises:
-            OSError: it cannot be written there.
+            OSError: The file cannot be written.
         """
         save_tensors(path, self.tensors(), "set of clustered subsets", {"states_count": self.states_count})
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Subsets:
-        """Reads what `save` wrote.
+        """Load subsets that `save` wrote.
 
         Raises:
-            FileNotFoundError, IsADirectoryError: there is no such file, or it is a folder.
-            ValueError: the file is truncated or of another kind.
+            FileNotFoundError: There is no such file.
+            IsADirectoryError: The path is a folder.
+            ValueError: The file is truncated or of another kind.
         """
         tensors, description = load_tensors(path, "set of clustered subsets")
         return cls(**tensors, states_count=description["states_count"])
 
 
 @dataclass(frozen=True)
-class Drawing(_Tensors):
-    """Subsets drawn, not yet clustered: rows (S, N) into the distinct states, in the order drawn."""
+class Drawing:
+    """Subsets drawn but not yet clustered.
+
+    Attributes:
+        states: (U, dim_s) float32 distinct states.
+        source: (U,) int64 their rows in the user's data, ascending.
+        rows: (S, N) int32 indices into `states`, in the order drawn.
+        states_count: Rows of the user's data.
+        cluster_seeds: (S,) int64 seeds of the clustering.
+    """
 
     states: Tensor
     source: Tensor
@@ -144,9 +162,22 @@ class Drawing(_Tensors):
     states_count: int
     cluster_seeds: Tensor
 
+    def to(self, device: torch.device | str) -> Drawing:
+        """Return the same drawing on a device."""
+        states, source, rows, seeds = (x.to(device) for x in (self.states, self.source, self.rows, self.cluster_seeds))
+        return Drawing(states, source, rows, self.states_count, seeds)
+
     @classmethod
     def draw(cls, log: StoredStates, count: int, *, size: int, seed: int, remedy: str = "") -> Drawing:
-        """See `Subsets.draw`; of a log smaller than a subset, `remedy` says what to do."""
+        """Draw subsets without replacement, see `Subsets.draw`.
+
+        Args:
+            log: (rows, dim_s) states.
+            count: Number of subsets, S.
+            size: States in a subset, N.
+            seed: Seed, 0 or more.
+            remedy: What to do about a log smaller than a subset; ends the message.
+        """
         seed, count = check_integer("seed", seed, 0), check_integer("subsets", count, 1)
         if check_integer("subset_size", size, 1) > len(log):
             raise ValueError(f"subset_size is {size}, but there are {len(log)} states{remedy}")
@@ -168,8 +199,8 @@ class Drawing(_Tensors):
             torch.from_numpy(seeds),
         )
 
-    def cluster_as(self, config: Config, device: torch.device, *, progress: bool) -> Subsets:
-        """Clustered on a device, with the options of a config."""
+    def clustered(self, config: Config, device: torch.device, *, progress: bool) -> Subsets:
+        """Return the subsets clustered on a device with the options of a config."""
         return self.to(device).cluster(
             config.clusters,
             iterations=config.kmeans_iterations,
@@ -178,7 +209,7 @@ class Drawing(_Tensors):
         )
 
     def cluster(self, clusters: int, *, iterations: int, restarts: int, progress: bool) -> Subsets:
-        """See `Subsets.draw`."""
+        """Return the subsets clustered by k-means, see `Subsets.draw`."""
         if not 1 <= clusters <= self.rows.shape[1]:
             raise ValueError(f"clusters is {clusters}, but a subset has {self.rows.shape[1]} states")
         count = len(self.rows)
@@ -186,16 +217,16 @@ class Drawing(_Tensors):
         with progress_bar(count, "clustering", "subset", show=progress) as bar:
             for start in range(0, count, _CLUSTERED_AT_ONCE):
                 members = self.rows[start : start + _CLUSTERED_AT_ONCE]
-                found = ops.kmeans(
+                clustering = ops.kmeans(
                     self.states[members.long()],
                     clusters,
                     iterations=iterations,
                     restarts=restarts,
                     seeds=self.cluster_seeds[start : start + _CLUSTERED_AT_ONCE],
                 )
-                rows.append(members.gather(1, found.rows.long()))
-                offsets.append(found.offsets)
-                centroids.append(found.centroids)
+                rows.append(members.gather(1, clustering.rows.long()))
+                offsets.append(clustering.offsets)
+                centroids.append(clustering.centroids)
                 bar.update(len(members))
         return Subsets(
             self.states,
@@ -208,16 +239,23 @@ class Drawing(_Tensors):
 
 
 def _draw_distinct(generator: np.random.Generator, total: int, size: int, seen: np.ndarray) -> np.ndarray:
-    """`size` distinct integers below `total`; work grows with `size` alone. `seen` is all False, before and after."""
+    """Return `size` distinct integers below `total`, in work that grows with `size` alone.
+
+    Args:
+        generator: Source of random numbers.
+        total: Number of integers to choose from.
+        size: Number of integers.
+        seen: (total,) scratch buffer, False before and after.
+    """
     if 2 * size > total:
         return generator.permutation(total)[:size]
     picks = np.empty(0, np.int64)
     while len(picks) < size:
-        more = generator.integers(total, size=size - len(picks))
-        _, first = np.unique(more, return_index=True)
-        more = more[np.sort(first)]
+        batch = generator.integers(total, size=size - len(picks))
+        _, first = np.unique(batch, return_index=True)
+        batch = batch[np.sort(first)]
         seen[picks] = True
-        fresh = more[~seen[more]]
+        fresh = batch[~seen[batch]]
         seen[picks] = False
         picks = np.concatenate([picks, fresh])
     return picks

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,26 +11,24 @@ import torch
 from torch import Tensor
 
 from ..metrics import spearman
-from ..runtime.checkpoints import check_same_run, is_due, optimizer_tensors, restore_optimizer
+from ..runtime.checkpoints import Checkpoint, State, optimizer_tensors, restore_optimizer
 from ..runtime.devices import without_autocast
-from ..runtime.files import by_prefix, load_tensors, save_tensors
+from ..runtime.files import by_prefix
 from ..runtime.native import torch_on_one_thread
 from ..runtime.progress import progress_bar
 from ..runtime.warn import warn
 from .config import Config
+from .losses import Objective
 from .model import ScoringModel, row_moments
-from .objective import Objective
 from .scoring import score_grid
 from .subsets import Subsets
 
-CHECKPOINT = "training checkpoint"  # the kind of its files
-DATA = "returns, states, features"  # that tell its runs apart
 _RESTARTS = 2
 _RESTART_RATE = 0.3
 _COLLAPSE_WINDOW = 10
 _FEWEST_STEPS_TO_JUDGE = 30
-_UNEVEN = 300.0  # times: the model still learns at about this ratio, and collapses at three times of it
-_EQUAL = 1e-5  # relative; collapsed scores differ by float noise of 1e-7 or so, fresh ones by 1e-2
+_UNEVEN = 300.0  # ratio of standard deviations at which the model still learns; it collapses at three times as much
+_EQUAL = 1e-5  # relative; collapsed scores differ by float noise of about 1e-7, fresh ones by 1e-2
 
 
 class CollapsedTrainingWarning(UserWarning):
@@ -59,10 +53,10 @@ class Examples:
     """M policies as the model reads them, on the device that computes.
 
     Attributes:
-        columns: (M, U, dim_c).
-        features: (M, F), or None.
-        labels: (M,) returns; of training policies also (M, M) preferences.
-        objective: of their scores.
+        columns: (M, U, dim_c) columns in every drawn state.
+        features: (M, F) features, or None.
+        labels: (M,) returns; for training policies also (M, M) preferences.
+        objective: Loss of their scores.
     """
 
     columns: Tensor
@@ -73,7 +67,7 @@ class Examples:
 
 @dataclass
 class Progress:
-    """How far training is: all that a resumed run needs besides the weights."""
+    """Position of a training run: all that a resumed run needs besides the weights."""
 
     attempt: int = 0
     step: int = 0
@@ -93,25 +87,40 @@ def train(
     validation: Examples | None,
     config: Config,
     seed: int,
-    checkpoint: str | os.PathLike | None = None,
-    fingerprints: Sequence[str] = (),
+    checkpoint: Checkpoint | None = None,
     progress: bool = False,
 ) -> tuple[ScoringModel, dict[str, Any]]:
-    """A model in eval mode with the weights to use, and the history of its training.
+    """Return a trained model in eval mode and the history of its training.
 
-    Everything random depends on (seed, attempt, step) alone, so a run resumed from its checkpoint ends as an
-    uninterrupted one. A collapsed run starts afresh, with a lower learning rate, at most twice.
+    Everything random depends on (seed, attempt, step) alone, so a resumed run ends as an uninterrupted one. A collapsed
+    run starts afresh with a lower learning rate, at most twice.
+
+    Args:
+        subsets: Clustered subsets, on the device that computes.
+        examples: Training policies.
+        validation: Validation policies, which choose the weights to keep, or None to keep the last.
+        config: Options of model and training.
+        seed: Seed of everything random.
+        checkpoint: File to resume from and to write, or None.
+        progress: Show progress.
+
+    Raises:
+        KeyboardInterrupt: Training was interrupted; the checkpoint has been written.
+
+    Warns:
+        CollapsedTrainingWarning: All policies have equal scores.
     """
+    checkpoint = checkpoint or Checkpoint()
     trainer = _Trainer(subsets, examples, validation, config, seed)
-    if checkpoint is not None and Path(checkpoint).exists():
-        trainer.restore(checkpoint, fingerprints)
-    saved = time.monotonic()
+    if (state := checkpoint.load()) is not None:
+        trainer.restore(*state)
     first_check = max(_FEWEST_STEPS_TO_JUDGE, config.steps // 4)
-    checks = (first_check, max(first_check, config.steps))  # none in a short run, which is not started afresh
+    checks = (first_check, max(first_check, config.steps))  # none in a short run, which does not start afresh
     with (
         torch_on_one_thread(),
         without_autocast(examples.columns.device),
         progress_bar(config.steps, "training", "step", show=progress, initial=trainer.at.step) as bar,
+        checkpoint.training(),
     ):
         while trainer.at.step < config.steps:
             trainer.step()
@@ -121,11 +130,8 @@ def train(
             if at.step in checks and at.attempt < _RESTARTS and trainer.collapsed():
                 trainer.restart()
                 bar.reset()
-            if checkpoint is not None and is_due(saved):
-                trainer.save(checkpoint, fingerprints)
-                saved = time.monotonic()
-    if checkpoint is not None:
-        trainer.save(checkpoint, fingerprints)
+            done = f"{trainer.at.step} of {config.steps} steps"
+            checkpoint.keep(*trainer.state(), progress=done, last=trainer.at.step == config.steps)
     return trainer.finish()
 
 
@@ -206,25 +212,25 @@ class _Trainer:
     def collapsed(self) -> bool:
         if self.at.step < _FEWEST_STEPS_TO_JUDGE:
             return self._scores_are_equal()
-        return self._is_flat(np.mean(self.at.history["loss"][-_COLLAPSE_WINDOW:]))
+        return self._is_flat(float(np.mean(self.at.history["loss"][-_COLLAPSE_WINDOW:])))
 
     def _is_flat(self, loss: float) -> bool:
         gained = self.objective.flat - loss
         return not gained > 0.02 * (self.objective.flat - self.objective.floor)
 
     def _scores_are_equal(self) -> bool:
-        """But for rounding; the loss of a short run, too noisy, does not tell."""
+        """Return whether scores are equal up to rounding; a short run's loss is too noisy to tell."""
         scores = self._first_scores()
         return not scores.max() - scores.min() > _EQUAL * scores.abs().max()
 
     def _first_scores(self) -> Tensor:
-        """(M,) of the training policies on the first subset."""
+        """Return the scores of the training policies on the first subset, (M,)."""
         first = torch.zeros(1, dtype=torch.int64, device="cpu")
         grid = score_grid(self.model, self.subsets, self.columns, first, precision="fp32", features=self.features)
         return grid[:, 0].cpu()
 
-    def _said_of_spreads(self) -> str:
-        """That one column the model reads drowns another, if so."""
+    def _describe_spreads(self) -> str:
+        """Return a remark if the spread of one column dwarfs that of another, else ""."""
         covariance = row_moments(self.subsets.states, self.columns, self.subsets.rows[:1])[1]
         spread = covariance.diagonal().sqrt().cpu()
         least, most = torch.where(spread > 0, spread, torch.inf).argmin(), spread.argmax()
@@ -235,15 +241,13 @@ class _Trainer:
             f"{'state' if i < dim else 'action'} column {i - dim * (i >= dim)} ({spread[i]:.3g})"
             for i in (int(most), int(least))
         )
-        return (
-            f"; the standard deviation of {wide} may be too large beside that of {narrow}: give columns of like scale"
-        )
+        return f". The standard deviation of {wide} may be too large beside that of {narrow}; scale the columns alike"
 
     def restart(self) -> None:
         warn(
-            f"training collapsed: after {self.at.step} steps it does no better than equal scores for all (loss "
-            f"{self.at.history['loss'][-1]:.3f}, theirs {self.objective.flat:.3f}); starting afresh with "
-            f"{_RESTART_RATE} times the learning rate{self._said_of_spreads()}",
+            f"training collapsed: after {self.at.step} steps the loss is {self.at.history['loss'][-1]:.3f}, no better "
+            f"than {self.objective.flat:.3f} for equal scores; starting afresh with {_RESTART_RATE} times the learning "
+            f"rate{self._describe_spreads()}",
             CollapsedTrainingWarning,
         )
         self.at = Progress(attempt=self.at.attempt + 1)
@@ -252,10 +256,10 @@ class _Trainer:
     def finish(self) -> tuple[ScoringModel, dict[str, Any]]:
         if self.at.best_step is not None:
             self.model.load_state_dict(self.best_weights)
-        # A run that collapsed late may have kept weights from before.
+        # A run that collapsed late may keep weights from before.
         collapsed = self.collapsed() and self._is_flat(self.objective.loss(self._first_scores()).item())
         if collapsed:
-            warn_of_collapse(self._said_of_spreads())
+            warn_of_collapse(self._describe_spreads())
         history = {
             **self.at.history,
             "best_step": self.at.best_step,
@@ -264,16 +268,14 @@ class _Trainer:
         }
         return self.model.eval(), history
 
-    def save(self, path: str | os.PathLike, fingerprints: Sequence[str]) -> None:
+    def state(self) -> State:
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         tensors |= {f"best.{name}": value for name, value in self.best_weights.items()}
         tensors |= optimizer_tensors(self.optimizer, "adam")
-        save_tensors(path, tensors, CHECKPOINT, {"fingerprint": [*fingerprints], "progress": vars(self.at)})
+        return tensors, {"progress": vars(self.at)}
 
-    def restore(self, path: str | os.PathLike, fingerprints: Sequence[str]) -> None:
-        tensors, description = load_tensors(path, CHECKPOINT)
-        check_same_run(path, description, fingerprints, DATA)
+    def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         weights, self.best_weights = by_prefix(tensors, "model", "best")
-        self.at = Progress(**description["progress"])
+        self.at = Progress(**values["progress"])
         self.model.load_state_dict(weights)
         restore_optimizer(self.optimizer, tensors, "adam")
