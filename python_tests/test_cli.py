@@ -1,6 +1,7 @@
 """The command line on a tiny problem: twelve linear actors, better the larger their gain."""
 
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -12,7 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from sopr_fast import Config, cli, load
 from sopr_fast.cli import main
+from sopr_fast.policies import actor
+from sopr_fast.sopr import training
 
 TINY = (
     "--width 16 --low-layers 1 --low-feedforward 32 --high-layers 1 --high-heads 2 --high-feedforward 32 "
@@ -54,12 +58,16 @@ def test_fit_then_rank(files, capsys):
     assert rank("--plot", "ranking.png") == 0
     table = capsys.readouterr().out
     assert all(f"gain-{i:03d}" in table for i in range(12))
-    assert (files / "ranking.png").stat().st_size > 1000
+    assert (files / "ranking.png").read_bytes().startswith(b"\x89PNG")
 
     assert rank("--json", "--states", "states.npy", "--subsets", "1") == 0
     ranking = json.loads(capsys.readouterr().out)
     assert sorted(ranking["order"]) == [f"gain-{i:03d}" for i in range(12)]
     assert ranking["standard_errors"] == [None] * 12
+
+    assert "win_probability" not in ranking
+    assert rank("--json", "--win-probability") == 0
+    assert np.shape(json.loads(capsys.readouterr().out)["win_probability"]) == (12, 12)
 
     assert rank("--json", "--shrinkage", "0.5") == 0
     shares = json.loads(capsys.readouterr().out)["shrinkage"]
@@ -107,10 +115,106 @@ def test_validation_by_file_or_by_name_is_the_same(files, capsys):
     assert "trained on 10 policies" in capsys.readouterr().out
 
 
-def test_policies_without_a_return_are_said_to_be_unused(files, capsys):
+def test_policies_without_a_return_are_left_out(files, capsys):
     write_returns("returns.csv", range(11))
     assert fit() == 0
-    assert "not used, without a return: gain-011" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert "trained on 11 policies" in out
+    assert (
+        "sopr-fast: warning: policies without a return are left out: returns hold nothing for policy 'gain-011'" in err
+    )
+
+
+def test_returns_may_be_json(files, capsys):
+    (files / "returns.json").write_text(json.dumps({f"gain-{i:03d}": GAINS[i] for i in range(12)}))
+    assert fit() == 0
+    expected = load_file("model.safetensors")
+    assert fit("--returns", "returns.json") == 0
+    assert all(torch.equal(expected[key], value) for key, value in load_file("model.safetensors").items())
+
+
+def test_ctrl_c_says_how_to_resume(files, capsys, monkeypatch):
+    step = training._Trainer.step
+
+    def interrupted(self):
+        if self.at.step == 3:
+            raise KeyboardInterrupt
+        step(self)
+
+    monkeypatch.setattr(training._Trainer, "step", interrupted)
+    assert fit("--checkpoint", "run") == 130
+    expected = (
+        "sopr-fast: interrupted: training was interrupted after 3 of 10 steps; run it again with checkpoint 'run' to "
+        "resume\n"
+    )
+    assert capsys.readouterr().err == expected
+    monkeypatch.setattr(training._Trainer, "step", step)
+    assert fit("--checkpoint", "run") == 0
+
+
+def test_ctrl_c_before_training_is_one_line(files, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sopr_fast.sopr.fitting.probe", interrupted)
+    assert fit() == 130
+    assert capsys.readouterr().err == "sopr-fast: interrupted\n"
+
+
+def test_hostile_names_are_escaped_everywhere_but_in_json(files, capsys):
+    assert fit() == 0
+    hostile = "\x1b[2J\u202eevil"
+    (files / "gain.npz").rename(files / f"{hostile}.npz")
+    capsys.readouterr()
+    for form in ((), ("--csv",)):
+        assert rank("--policies", f"{hostile}.npz", *form) == 0
+        out, err = capsys.readouterr()
+        assert r"\x1b[2J\u202eevil-003" in out and r"\x1b[2J\u202eevil" in err
+        assert (out + err).replace("\n", "").isprintable()
+    assert rank("--policies", f"{hostile}.npz", "--json") == 0
+    assert f"{hostile}-003" in json.loads(capsys.readouterr().out)["names"]
+    assert rank("--policies", f"{hostile}.zip") == 2
+    assert capsys.readouterr().err.replace("\n", "").isprintable()
+
+
+def test_info_tells_of_a_collapse(files, capsys):
+    assert fit() == 0
+    capsys.readouterr()
+    for collapsed, text in ((False, "did not collapse"), (True, "collapsed: a ranking means nothing")):
+        ranker = load("model.safetensors")
+        ranker.history["collapsed"] = collapsed
+        ranker.save("model.safetensors")
+        assert main(["info", "model.safetensors"]) == 0
+        out, err = capsys.readouterr()
+        assert f"training      {text}\n" in out
+        assert ("scores all policies alike" in err) == collapsed
+
+
+def test_help_needs_no_torch():
+    script = """
+import sys
+from sopr_fast.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    print("torch" in sys.modules, "numpy" in sys.modules)
+"""
+    for command in ([], ["fit"], ["rank"]):
+        ended = subprocess.run([sys.executable, "-c", script, *command, "--help"], capture_output=True, text=True)
+        assert ended.returncode == 0 and ended.stdout.endswith("False False\n"), ended.stderr
+
+
+def test_help_shows_choices_and_defaults_of_every_option(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--loss {pairwise,listwise,mse} training loss (default: pairwise)" in text
+    for field in dataclasses.fields(Config):
+        assert f"--{field.name.replace('_', '-')} " in text and field.metadata["help"] in text
+
+
+def test_the_command_line_offers_every_activation():
+    assert set(cli.ACTIVATIONS) == set(actor.ACTIVATIONS)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +309,7 @@ def test_what_cannot_be_printed_is_said_in_one_line():
     [
         ("nowhere/ranking.png", "cannot write nowhere/ranking.png: the folder nowhere does not exist"),
         (".", "cannot write .: it is a folder"),
-        ("ranking.doc", "cannot draw to ranking.doc: expected a file of .eps, "),
+        ("ranking.doc", "cannot plot to ranking.doc: expected a file of .eps, "),
     ],
 )
 def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_read(files, capsys, plot, message):

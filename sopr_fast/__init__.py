@@ -1,20 +1,26 @@
 """Rank policies before any is deployed: fast supervised off-policy ranking (SOPR-T, ICML 2022)."""
 
+from __future__ import annotations
+
+from importlib import import_module
 from pkgutil import extend_path
+from typing import TYPE_CHECKING, Any
 
 # In a source folder, the compiled modules are those of the installed package.
 __path__ = extend_path(__path__, __name__)
 
-from . import data, estimators, metrics, ops, policies, selection
 from ._version import __version__
-from .ranking import ForeignPolicyWarning, Ranking, TrainingPolicyWarning
-from .runtime.native import build_info
-from .selection import Evaluation, Selection, evaluate, select
-from .sopr.config import Config
-from .sopr.fitting import fit
-from .sopr.ranker import Ranker, load, rank
-from .sopr.subsets import Subsets
-from .sopr.training import CollapsedTrainingWarning
+
+if TYPE_CHECKING:
+    from . import data, estimators, metrics, ops, policies, selection
+    from .ranking import ForeignPolicyWarning, Ranking, TrainingPolicyWarning
+    from .runtime.native import build_info
+    from .selection import Evaluation, Selection, evaluate, select
+    from .sopr.config import Config
+    from .sopr.fitting import fit
+    from .sopr.ranker import Ranker, load, rank
+    from .sopr.subsets import Subsets
+    from .sopr.training import CollapsedTrainingWarning
 
 __all__ = [
     "CollapsedTrainingWarning",
@@ -40,3 +46,36 @@ __all__ = [
     "select",
     "selection",
 ]
+
+# Names are imported when first used, so that `sopr-fast --help` does not wait for torch.
+_MODULES = {
+    "CollapsedTrainingWarning": "sopr.training",
+    "Config": "sopr.config",
+    "Evaluation": "selection",
+    "ForeignPolicyWarning": "ranking",
+    "Ranker": "sopr.ranker",
+    "Ranking": "ranking",
+    "Selection": "selection",
+    "Subsets": "sopr.subsets",
+    "TrainingPolicyWarning": "ranking",
+    "build_info": "runtime.native",
+    "evaluate": "selection",
+    "fit": "sopr.fitting",
+    "load": "sopr.ranker",
+    "rank": "sopr.ranker",
+    "select": "selection",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    if name in __all__:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

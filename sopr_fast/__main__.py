@@ -4,6 +4,7 @@ from .runtime.native import build_info
 
 
 def main() -> None:
+    """Print what `build_info` returns."""
     info = build_info()
     why_no_cuda = info.pop("why_no_cuda")
     for name, value in info.items():

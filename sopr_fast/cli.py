@@ -1,57 +1,110 @@
-"""`sopr-fast`: the embedded example, training and ranking on files, what is installed."""
+"""`sopr-fast`: train and rank on files, run the embedded example, show what is installed."""
 
+# Commands import what they need: torch takes two seconds, and `--help` needs none of it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import dataclasses
 import io
 import json
+import logging
 import math
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from . import __main__ as installation
 from ._version import __version__
-from .policies import Policy
-from .policies import load as load_policies
-from .policies.actor import ACTIVATIONS
-from .ranking import Ranking, figure_class
-from .returns import read_returns
-from .runtime.files import check_place
+from .runtime.options import flag
+from .runtime.text import printable
 from .sopr.config import Config
-from .sopr.ranker import load, rank
+
+if TYPE_CHECKING:
+    from .policies import Policy
+    from .ranking import Ranking
+
+ACTIVATIONS = (
+    "relu",
+    "tanh",
+    "elu",
+    "gelu",
+    "silu",
+    "mish",
+    "selu",
+    "leaky_relu",
+    "sigmoid",
+    "softplus",
+    "identity",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit code: 0, 2 with one line on stderr where the input is at fault, 130 after
-    Ctrl-C."""
+    """Run a command.
+
+    Args:
+        arguments: Command and options; by default those of the process.
+
+    Returns:
+        Exit code: 0; 2 after wrong input, with one line on stderr; 130 after an interrupt.
+    """
     options = _parser().parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not every encoding has ±, or all names
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _log_to_stderr():
         warnings.showwarning = _show_warning
         try:
             options.run(options)
             print(end="", flush=True)
         except BrokenPipeError:
-            pass  # the reader, `head` say, has had enough
+            pass  # the reader, such as `head`, has closed the pipe
         except (ValueError, TypeError, OSError, ImportError, MemoryError, RuntimeError) as error:
-            print(f"sopr-fast: error: {' '.join(str(error).split())}", file=sys.stderr)
+            _complain("error", error)
             return 2
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            _complain("interrupted", interrupt)
             return 130
         finally:
             _settle_stdout()
     return 0
 
 
+def _complain(kind: str, message: object) -> None:
+    text = printable(" ".join(str(message).split()))
+    print(f"sopr-fast: {kind}{': ' if text else ''}{text}", file=sys.stderr)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    _complain("warning", message)
+
+
+@contextlib.contextmanager
+def _log_to_stderr() -> Iterator[None]:
+    """Show the progress of long work where there is no terminal for a bar."""
+    log, handler = logging.getLogger("sopr_fast"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("sopr-fast: %(message)s"))
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
 def _settle_stdout() -> None:
-    """Leaves nothing there that fails when Python closes it."""
+    """Leave nothing in stdout that fails when Python closes it."""
     try:
         print(end="", flush=True)
     except OSError:
@@ -74,24 +127,31 @@ def _parser() -> argparse.ArgumentParser:
         "--returns",
         type=Path,
         required=True,
-        metavar="CSV",
-        help="columns name (or a policy's position) and return; policies that it lacks are not used",
+        metavar="FILE",
+        help="CSV with columns name (or a policy's position) and return, or JSON; policies without a return are left "
+        "out",
     )
     _add_states(fit, required=True)
     held_out = fit.add_mutually_exclusive_group()
     held_out.add_argument(
-        "--validation-returns", type=Path, metavar="CSV", help="policies that choose the weights kept"
+        "--validation-returns",
+        type=Path,
+        metavar="FILE",
+        help="returns of the policies that choose the weights to keep",
     )
-    held_out.add_argument("--validation", nargs="+", metavar="NAME", help="those of --returns to use that way")
-    fit.add_argument("--out", type=Path, required=True, metavar="FILE", help="the model, .safetensors")
-    fit.add_argument("--seed", type=int, default=0)
+    held_out.add_argument(
+        "--validation", nargs="+", metavar="NAME", help="policies of --returns that choose the weights to keep"
+    )
+    fit.add_argument("--out", type=Path, required=True, metavar="FILE", help="model to write, .safetensors")
+    fit.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default: 0)")
     _add_device(fit)
-    fit.add_argument("--checkpoint", type=Path, metavar="FILE", help="resume from it if it exists")
+    fit.add_argument("--checkpoint", type=Path, metavar="FILE", help="file to write, and to resume from if it exists")
+    fit.add_argument("--action-count", type=int, metavar="N", help="number of discrete actions")
     _add_config(fit.add_argument_group("options of sopr_fast.Config"))
     fit.set_defaults(run=_fit)
 
     ranking = commands.add_parser("rank", help="rank candidates with a trained model")
-    ranking.add_argument("--model", type=Path, metavar="FILE", help="default: that in SOPR_FAST_MODEL")
+    ranking.add_argument("--model", type=Path, metavar="FILE", help="trained model (default: that in SOPR_FAST_MODEL)")
     _add_policies(ranking)
     _add_states(ranking, required=False)
     ranking.add_argument("--subsets", type=int, metavar="N", help="subsets to score on (default: 5, or all kept)")
@@ -100,23 +160,24 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=0.0,
         metavar="X",
-        help="share, 0 to 1, by which scores of unfamiliar candidates move toward the nearest training policy's "
-        "(default: 0)",
+        help="amount, 0 to 1, by which to move scores toward that of the nearest training policy (default: 0)",
     )
-    ranking.add_argument("--seed", type=int, default=0, help="of drawing subsets from --states")
-    ranking.add_argument("--precision", choices=("fp32", "bf16"), help="default: that of the model")
+    ranking.add_argument("--seed", type=int, default=0, metavar="N", help="seed of drawing subsets (default: 0)")
+    ranking.add_argument(
+        "--precision", choices=("fp32", "bf16"), help="operands of matrix products (default: that of the model)"
+    )
     _add_device(ranking)
     form = ranking.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
     form.add_argument("--csv", action="store_true", help="print CSV")
     ranking.add_argument(
-        "--win-probability", action="store_true", help="with --json: add the probability of each pair's order"
+        "--win-probability", action="store_true", help="with --json: add the win probability of every pair"
     )
-    ranking.add_argument("--plot", type=Path, metavar="FILE", help="draw the scores to an image")
+    ranking.add_argument("--plot", type=Path, metavar="FILE", help="plot the scores to an image")
     ranking.set_defaults(run=_rank)
 
-    info = commands.add_parser("info", help="what is installed, or what is in a model")
-    info.add_argument("model", type=Path, nargs="?")
+    info = commands.add_parser("info", help="show what is installed, or what a model is")
+    info.add_argument("model", type=Path, nargs="?", help="model to describe")
     info.set_defaults(run=_info)
     return parser
 
@@ -131,44 +192,42 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
         "named by their paths relative to the folder that contains all of them",
     )
     parser.add_argument(
-        "--activation", choices=ACTIVATIONS, metavar="NAME", help="between layers of state dicts and bare .npz"
+        "--activation", choices=ACTIVATIONS, help="activation between the layers of state dicts and bare .npz files"
     )
-    parser.add_argument("--squash", choices=("tanh", "none"), help="behind the last layer of state dicts and bare .npz")
-    parser.add_argument("--stochastic", action="store_true", help="act by the distributions in .npz .zip .d3 .pkl")
-    parser.add_argument("--trust", action="store_true", help="run code that is in the files, where reading needs it")
-
-
-def _read_policies(options: argparse.Namespace) -> list[Policy]:
-    """Load the policies of all paths, named relative to the folder that contains them."""
-    chosen = {key: getattr(options, key) for key in ("activation", "squash", "stochastic", "trust")}
-    return list(load_policies(options.policies, **chosen).values())
+    parser.add_argument(
+        "--squash", choices=("tanh", "none"), help="function after the last layer of state dicts and bare .npz files"
+    )
+    parser.add_argument(
+        "--stochastic", action="store_true", help="act by the distributions in .npz, .zip, .d3 and .pkl files"
+    )
+    parser.add_argument("--trust", action="store_true", help="run code in the files where reading them needs it")
 
 
 def _add_states(parser: argparse.ArgumentParser, *, required: bool) -> None:
     text = "logged states: .npy, .npz, .hdf5, .parquet or a local Minari dataset" + (
-        "" if required else "; default: those kept with the model"
+        "" if required else " (default: the subsets kept with the model)"
     )
     parser.add_argument("--states", required=required, metavar="FILE", help=text)
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="that computes, such as cuda (default: cpu)")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="compute device, such as cuda (default: cpu)")
 
 
 def _add_config(group: argparse._ArgumentGroup) -> None:
     for field in dataclasses.fields(Config):
-        flag = "--" + field.name.replace("_", "-")
-        if field.type == "bool":
-            group.add_argument(flag, action="store_true")
-        else:
-            kind = {"str": str, "float": float}.get(field.type, int)
-            group.add_argument(
-                flag,
-                type=kind,
-                default=field.default,
-                help=f"default: {field.default}",
-                metavar=kind.__name__,
-            )
+        name, check = "--" + field.name.replace("_", "-"), field.metadata["check"]
+        if check is flag:
+            group.add_argument(name, action="store_true", help=field.metadata["help"])
+            continue
+        group.add_argument(
+            name,
+            type=check.parse,
+            choices=check.choices or None,
+            default=field.default,
+            metavar=None if check.choices else check.parse.__name__,
+            help=f"{field.metadata['help']} (default: {field.default})",
+        )
 
 
 def _demo(options: argparse.Namespace) -> None:
@@ -178,11 +237,13 @@ def _demo(options: argparse.Namespace) -> None:
 
 
 def _fit(options: argparse.Namespace) -> None:
+    from .returns import read_returns
+    from .runtime.files import check_place
     from .sopr.fitting import fit
 
     config = Config(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Config)})
     check_place(options.out)
-    policies = {policy.name: policy for policy in _read_policies(options)}
+    policies = _read_policies(options)
     returns = read_returns(options.returns, list(policies))
     held_out: dict[str, float] = {}
     if options.validation_returns is not None:
@@ -193,27 +254,34 @@ def _fit(options: argparse.Namespace) -> None:
         if name not in returns:
             raise ValueError(f"--validation: no return of {name!r} in {options.returns}")
         held_out[name] = returns.pop(name)
-    if unused := [name for name in policies if name not in returns and name not in held_out]:
-        print(f"not used, without a return: {', '.join(unused)}", file=sys.stderr)
+    validation = {name: policies[name] for name in held_out if name in policies}
     ranker = fit(
-        _chosen(policies, returns),
+        {name: policy for name, policy in policies.items() if name not in held_out},
         returns,
         options.states,
-        validation=(_chosen(policies, held_out), held_out) if held_out else None,
+        validation=(validation, held_out) if held_out else None,
+        action_count=options.action_count,
         config=config,
         seed=options.seed,
         checkpoint=options.checkpoint,
         device=options.device,
     )
     ranker.save(options.out)
-    print(f"{options.out}: trained on {len(returns)} policies, {config.steps} steps")
+    count = len(ranker.training_policies.names)
+    print(f"{printable(str(options.out))}: trained on {count} policies, {config.steps} steps")
 
 
-def _chosen(policies: dict[str, Policy], returns: dict[str, float]) -> dict[str, Policy]:
-    return {name: policies[name] for name in returns}
+def _read_policies(options: argparse.Namespace) -> dict[str, Policy]:
+    """Load the policies of all paths, named relative to the folder that contains them."""
+    from .policies import load
+
+    reading = {key: getattr(options, key) for key in ("activation", "squash", "stochastic", "trust")}
+    return load(options.policies, **reading)
 
 
 def _rank(options: argparse.Namespace) -> None:
+    from .sopr.ranker import rank
+
     if options.plot is not None:
         _check_plot(options.plot)
     ranking = rank(
@@ -233,23 +301,31 @@ def _rank(options: argparse.Namespace) -> None:
     else:
         print(ranking.table())
     if options.plot is not None:
-        ranking.plot().figure.savefig(options.plot, dpi=150)
+        cast(Any, ranking.plot().figure).savefig(options.plot, dpi=150)
 
 
 def _check_plot(path: Path) -> None:
+    from .ranking import figure_class
+    from .runtime.files import check_place
+
     check_place(path)
     kinds = figure_class()().canvas.get_supported_filetypes()
     if path.suffix and path.suffix[1:].lower() not in kinds:
-        raise ValueError(f"cannot draw to {path}: expected a file of .{', .'.join(kinds)}")
+        raise ValueError(f"cannot plot to {path}: expected a file of .{', .'.join(kinds)}")
 
 
 def _info(options: argparse.Namespace) -> None:
     if options.model is None:
-        installation.main()
+        from .__main__ import main as show_installation
+
+        show_installation()
         return
+    from .sopr.ranker import load
+
     ranker = load(options.model)
     kept = "none" if ranker.subsets is None else f"{len(ranker.subsets)}"
     print(f"trained on    {len(ranker.training_policies.names)} policies, seed {ranker.seed}")
+    print(f"training      {'collapsed: a ranking means nothing' if ranker.collapsed else 'did not collapse'}")
     print(f"states        {ranker.state_dim} columns, {kept} subsets kept")
     print(f"policies      {ranker.layout.kind}, {ranker.layout.action_dim} columns")
     for name, value in ranker.config.to_dict().items():
@@ -263,21 +339,19 @@ def _write_csv(ranking: Ranking) -> None:
     }
     if ranking.foreign is not None:
         cells["foreign"] = ["" if foreign is None else json.dumps(foreign) for foreign in ranking.foreign]
+    if ranking.in_training is not None:
+        cells["in_training"] = [json.dumps(known) for known in ranking.in_training]
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["rank", "policy", *cells])
     for place, name in enumerate(ranking.order, 1):
         i = ranking.names.index(name)
-        writer.writerow([place, name, *(column[i] for column in cells.values())])
+        writer.writerow([place, printable(name), *(column[i] for column in cells.values())])
 
 
 def _without_nan(value: Any) -> Any:
-    """nan as null, since JSON has none."""
+    """Return the value with null, which JSON has, in place of NaN, which it lacks."""
     if isinstance(value, dict):
         return {key: _without_nan(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_without_nan(inner) for inner in value]
     return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def _show_warning(message: Warning | str, *_: Any) -> None:
-    print(f"sopr-fast: warning: {message}", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,7 +17,12 @@ from .sopr.fitting import fit
 
 
 def demo(folder: Path, *, quick: bool = False) -> None:
-    """Prints the ranking beside the true returns; writes the model, the ranking and a plot to `folder`."""
+    """Print a ranking beside the true returns; write the model, the ranking and a plot.
+
+    Args:
+        folder: Folder to write to; made if it does not exist.
+        quick: Train a quarter of the steps.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     check_place(folder / "demo.safetensors")
     policies, returns, states = example.policies(), example.returns(), example.states()
@@ -41,14 +47,12 @@ def demo(folder: Path, *, quick: bool = False) -> None:
     print(f"ranked {len(unseen)} unseen policies in {time.perf_counter() - start:.1f} s\n")
 
     print(_beside(ranking, true))
-    found = np.array([true[name] for name in ranking.names])
-    correlation, regret = ranking.spearman(true), ranking.regret(true, 3)
-    print(f"\nSpearman {correlation:.3f}   regret@3 {regret:.3f}")
+    print(f"\nSpearman {ranking.spearman(true):.3f}   regret@3 {ranking.regret(true, 3):.3f}")
     ranker.save(folder / "demo.safetensors")
     (folder / "demo.json").write_text(json.dumps(ranking.to_dict(), indent=1))
     written = ["demo.safetensors", "demo.json"]
     try:
-        ranking.plot(found).figure.savefig(folder / "demo.png", dpi=150)
+        cast(Any, ranking.plot(true).figure).savefig(folder / "demo.png", dpi=150)
         written.append("demo.png")
     except ImportError as error:
         print(f"no plot: {error}")
@@ -56,7 +60,7 @@ def demo(folder: Path, *, quick: bool = False) -> None:
 
 
 def _beside(ranking: Ranking, true: dict[str, float]) -> str:
-    """The ranking's table with the true returns and their ranks."""
+    """Return the table of the ranking with true returns and their ranks beside it."""
     best_first = sorted(ranking.names, key=lambda name: -true[name])
     table = ranking.table().splitlines()
     width = max(map(len, table))
