@@ -232,13 +232,13 @@ def test_the_command_line_offers_every_activation():
         ("--subset-size 601", "subset_size"),
     ],
 )
-def test_fit_says_what_is_wrong_in_one_line(files, capsys, options, message):
+def test_fit_reports_wrong_input_in_one_line(files, capsys, options, message):
     assert fit(*options.split()) == 2
     error = capsys.readouterr().err
     assert error.startswith("sopr-fast: error: ") and message in error and error.count("\n") == 1
 
 
-def test_rank_says_what_is_wrong_in_one_line(files, capsys):
+def test_rank_reports_wrong_input_in_one_line(files, capsys):
     assert rank() == 2
     assert "model.safetensors" in capsys.readouterr().err
     assert fit() == 0
@@ -288,7 +288,7 @@ INFO = [sys.executable, "-c", "import sys; from sopr_fast.cli import main; sys.e
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
 
-def test_a_reader_that_has_had_enough_is_no_failure():
+def test_a_closed_pipe_is_no_failure():
     read, written = os.pipe()
     os.close(read)
     ended = subprocess.run(INFO, stdout=written, stderr=subprocess.PIPE, env=BUFFERED)
@@ -297,7 +297,7 @@ def test_a_reader_that_has_had_enough_is_no_failure():
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the platform has no /dev/full")
-def test_what_cannot_be_printed_is_said_in_one_line():
+def test_a_full_disk_is_reported_in_one_line():
     with open("/dev/full", "wb") as full:
         ended = subprocess.run(INFO, stdout=full, stderr=subprocess.PIPE, env=BUFFERED)
     assert ended.returncode == 2
@@ -312,7 +312,7 @@ def test_what_cannot_be_printed_is_said_in_one_line():
         ("ranking.doc", "cannot plot to ranking.doc: expected a file of .eps, "),
     ],
 )
-def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_read(files, capsys, plot, message):
+def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_read(files, capsys, plot, message):
     assert rank("--plot", plot) == 2
     assert message in capsys.readouterr().err
 

@@ -165,7 +165,7 @@ def test_code_only_with_trust(folder, capsys):
     assert "1,high" in capsys.readouterr().out
 
 
-def test_what_is_not_given_is_asked_for(folder, capsys):
+def test_missing_options_are_named(folder, capsys):
     (folder / "new").mkdir()
     PLAIN[".pt"](folder / "new" / "a.pt", 1.0)
     assert fit() == 0

@@ -20,24 +20,24 @@ def fit(policies, returns, **options):
 
 
 def alike(names) -> dict[str, LinearPolicy]:
-    """Policies that nothing but their names tells apart."""
+    """Return policies that differ in their names only."""
     return dict.fromkeys(names, LinearPolicy(1.0))
 
 
 def test_features_order_policies_that_act_alike():
-    known, asked = alike("abcdefghijkl"), alike("mnopq")
-    features = dict(zip([*known, *asked], [*GAINS, *UNSEEN], strict=True))
+    known, candidates = alike("abcdefghijkl"), alike("mnopq")
+    features = dict(zip([*known, *candidates], [*GAINS, *UNSEEN], strict=True))
     ranker = fit(known, GAINS, features=features)
-    assert spearman(UNSEEN, ranker.rank(asked, features=features, progress=False).scores) == 1.0
+    assert spearman(UNSEEN, ranker.rank(candidates, features=features, progress=False).scores) == 1.0
 
 
 def test_a_features_scale_does_not_matter():
-    known, asked = alike("abcdefghijkl"), alike("mnopq")
+    known, candidates = alike("abcdefghijkl"), alike("mnopq")
     scores = []
     for scale, shift in ((1.0, 0.0), (1024.0, 4096.0)):
-        features = {n: (scale * g + shift, 7.0) for n, g in zip([*known, *asked], [*GAINS, *UNSEEN], strict=True)}
+        features = {n: (scale * g + shift, 7.0) for n, g in zip([*known, *candidates], [*GAINS, *UNSEEN], strict=True)}
         ranker = fit(known, GAINS, features=features)
-        scores.append(ranker.rank(asked, features=features, progress=False).scores)
+        scores.append(ranker.rank(candidates, features=features, progress=False).scores)
     assert np.allclose(*scores, atol=1e-2 * np.ptp(scores[0]))
 
 
@@ -50,33 +50,33 @@ def test_unused_features_change_nothing():
     assert torch.equal(featured(*problem, features=torch.randn(5, 3)), plain(*problem))
 
 
-def test_a_critic_orders_policies_by_what_it_says_of_their_actions():
-    """Actions in states alone are noise here: each policy's mean lies in the critic's value of them."""
+def test_a_critic_orders_policies_by_the_values_of_their_actions():
+    """Actions themselves are noise; only the critic's value of them depends on the policy."""
     draws = np.random.default_rng(0)
     noise = draws.standard_normal((17, 600, 1)).astype(np.float32)
     actions = {f"{i}": np.concatenate([noise[i], noise[i] + gain], 1) for i, gain in enumerate([*GAINS, *UNSEEN])}
     known = {name: actions[name].astype(np.float32) for name in list(actions)[:12]}
-    asked = {name: actions[name].astype(np.float32) for name in list(actions)[12:]}
+    candidates = {name: actions[name].astype(np.float32) for name in list(actions)[12:]}
     ranker = fit(known, GAINS, critic=lambda states, actions: actions[:, 1] - actions[:, 0])
-    assert spearman(UNSEEN, ranker.rank(asked, log(), subsets=3, progress=False).scores) == 1.0
+    assert spearman(UNSEEN, ranker.rank(candidates, log(), subsets=3, progress=False).scores) == 1.0
 
 
-def test_a_critic_is_asked_before_long_work_and_once(monkeypatch):
-    asked = []
+def test_a_critic_is_probed_before_long_work_and_called_once_a_policy(monkeypatch):
+    calls = []
 
     def critic(states, actions):
-        asked.append(len(states))
-        return torch.full((len(states),), float(len(asked)))
+        calls.append(len(states))
+        return torch.full((len(states),), float(len(calls)))
 
     fit(ladder(GAINS), GAINS, critic=critic)
     drawn = sopr_fast.Subsets.draw(log(), TINY.subsets, size=TINY.subset_size, clusters=TINY.clusters)
-    assert asked == [13] + [len(drawn.states)] * len(GAINS)
+    assert calls == [13] + [len(drawn.states)] * len(GAINS)
     monkeypatch.setattr("sopr_fast.sopr.fitting.collect_all", None)
     with pytest.raises(ValueError, match="the critic returned shape"):
         fit(ladder(GAINS), GAINS, critic=lambda states, actions: actions[:2])
 
 
-def test_a_critic_that_answers_otherwise_than_in_training_is_refused():
+def test_a_critic_unlike_that_of_the_training_is_refused():
     ranker = fit(ladder(GAINS), GAINS, critic=lambda states, actions: actions.T[:1])
     with pytest.raises(ValueError, match="the critic returned 2 values a row, the model was trained with 1"):
         ranker.rank(ladder(UNSEEN), critic=lambda states, actions: actions.T[:2], progress=False)
@@ -84,31 +84,31 @@ def test_a_critic_that_answers_otherwise_than_in_training_is_refused():
         ranker.rank(ladder(UNSEEN), critic=3, progress=False)
 
 
-def test_a_critic_may_answer_on_any_device(device):
+def test_a_critic_may_compute_on_any_device(device):
     known = {f"{i}": LinearPolicy(gain) for i, gain in enumerate(GAINS)}
     rankings = []
-    for there in (torch.device("cpu"), device):
-        ranker = fit(known, GAINS, critic=lambda states, actions, there=there: actions.sum(1).to(there))
+    for target in (torch.device("cpu"), device):
+        ranker = fit(known, GAINS, critic=lambda states, actions, target=target: actions.sum(1).to(target))
         rankings.append(ranker.rank(known, progress=False).scores)
     np.testing.assert_array_equal(*rankings)
 
 
-def test_a_loaded_model_wants_its_features_and_critic_again(tmp_path):
+def test_a_loaded_model_needs_its_features_and_critic_again(tmp_path):
     def critic(states, actions):
         return torch.stack([actions.sum(1), states[:, 0]])
 
-    known, asked = ladder(GAINS), ladder(UNSEEN)
-    features = {name: (0.5 * i, i**2) for i, name in enumerate([*known, *asked])}
+    known, candidates = ladder(GAINS), ladder(UNSEEN)
+    features = {name: (0.5 * i, i**2) for i, name in enumerate([*known, *candidates])}
     ranker = fit(known, GAINS, features=features, critic=critic)
     ranker.save(tmp_path / "model.safetensors")
     loaded = sopr_fast.load(tmp_path / "model.safetensors")
-    expected = ranker.rank(asked, features=features, progress=False)
-    found = loaded.rank(asked, features=features, critic=critic, progress=False)
-    assert np.array_equal(expected.subset_scores, found.subset_scores)
+    expected = ranker.rank(candidates, features=features, progress=False)
+    actual = loaded.rank(candidates, features=features, critic=critic, progress=False)
+    assert np.array_equal(expected.subset_scores, actual.subset_scores)
     with pytest.raises(ValueError, match="trained with 2 features of each policy: give those of the candidates"):
-        loaded.rank(asked, critic=critic)
-    with pytest.raises(ValueError, match="trained with a critic, which no file keeps: give critic="):
-        loaded.rank(asked, features=features)
+        loaded.rank(candidates, critic=critic)
+    with pytest.raises(ValueError, match="trained with a critic, which files do not keep: give critic="):
+        loaded.rank(candidates, features=features)
 
 
 def test_validation_sees_features():
@@ -126,15 +126,15 @@ def under_other_names(policies):
     return dict(zip("abcdef", as_policies(policies), strict=True))
 
 
-@pytest.mark.parametrize(("given", "name"), [(list, "policy-000"), (as_arrays, "policy-000"), (under_other_names, "a")])
-def test_features_of_a_name_are_those_of_one_policy(given, name, monkeypatch):
+@pytest.mark.parametrize(("wrap", "name"), [(list, "policy-000"), (as_arrays, "policy-000"), (under_other_names, "a")])
+def test_features_of_a_name_are_those_of_one_policy(wrap, name, monkeypatch):
     monkeypatch.setattr(sopr_fast.ops, "kmeans", None)
     policies = list(ladder(GAINS).values())
-    known, other = given(policies[:6]), given(policies[6:])
+    known, other = wrap(policies[:6]), wrap(policies[6:])
     features = dict.fromkeys([*(f"policy-{i:03d}" for i in range(6)), *"abcdef"], 0.0)
     with pytest.raises(ValueError, match=f"a training and a validation policy are both named '{name}'"):
         fit(known, GAINS[:6], validation=(other, GAINS[6:]), features=features)
-    with pytest.raises(TypeError, match="'NoneType' object is not callable"):  # it came to clustering
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):  # it reached the clustering
         fit(known, GAINS[:6], validation=(known, GAINS[:6]), features=features)
 
 

@@ -133,7 +133,7 @@ def test_bad_input_is_refused_before_clustering(changes, error, message, monkeyp
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
-def test_pairs_of_huge_returns_are_ordered_all_the_same():
+def test_huge_returns_train_the_same_model():
     centred = GAINS - GAINS.mean()
     assert centred.max() - centred.min() > 1.3
     ordered, huge = (fit(returns=centred * scale).model.state_dict() for scale in (1.0, 1.5e308))
@@ -149,7 +149,7 @@ def test_returns_may_have_an_index_of_names():
         np.testing.assert_allclose(check_returns(series, names), GAINS, rtol=1e-2)
 
 
-def test_returns_of_pandas_that_would_be_taken_wrong_are_refused():
+def test_pandas_series_with_another_index_are_refused():
     pandas = pytest.importorskip("pandas")
     names = list("abc")
     by_position = pandas.Series([1.0, 2.0, 3.0])
@@ -234,7 +234,7 @@ def test_returns_may_be_any_iterable_in_order():
         ({"policies": [np.zeros((599, 2))] * 5}, "'policy-000' has actions for 599 states, the data has 600"),
     ],
 )
-def test_what_needs_no_states_is_refused_before_any_is_read(changes, message, monkeypatch):
+def test_other_arguments_are_checked_before_states_are_read(changes, message, monkeypatch):
     monkeypatch.setattr("sopr_fast.data.StoredStates.read", None)
     with pytest.raises(ValueError, match=message):
         fit(**changes)
@@ -281,19 +281,19 @@ def test_unknown_options_are_named():
 
 
 @pytest.mark.parametrize("change", KINDS_OF_ARRAYS)
-def test_kinds_of_states_and_actions_are_as_good(change, tmp_path):
+def test_kinds_of_states_and_actions_give_the_same_model(change, tmp_path):
     states = log()
     arrays = {name: policy(states) for name, policy in ladder(GAINS).items()}
     kinds = {name: change(a, tmp_path) for name, a in arrays.items()}
-    expected, found = fit(policies=arrays), fit(policies=kinds, states=change(states, tmp_path))
+    expected, actual = fit(policies=arrays), fit(policies=kinds, states=change(states, tmp_path))
     weights = expected.model.state_dict()
-    assert all(torch.equal(weights[name], value) for name, value in found.model.state_dict().items())
-    for given in ((None,), (states,)):
-        a, b = expected.rank(arrays, *given), found.rank(kinds, *given)
+    assert all(torch.equal(weights[name], value) for name, value in actual.model.state_dict().items())
+    for arguments in ((None,), (states,)):
+        a, b = expected.rank(arrays, *arguments), actual.rank(kinds, *arguments)
         assert np.array_equal(a.subset_scores, b.subset_scores)
 
 
-def test_rank_refuses_what_the_model_was_not_made_for():
+def test_rank_refuses_inputs_that_do_not_fit_the_model():
     ranker = fit()
     with pytest.raises(ValueError, match="states have 3 columns, the model was trained on 4"):
         ranker.rank(ladder([0.3]), log(dim=3))
@@ -320,23 +320,23 @@ def test_rank_refuses_what_the_model_was_not_made_for():
         ranker.rank([], log())
 
 
-def test_numpy_seeds_are_as_good(tmp_path):
-    expected, found = fit(seed=3, keep_subsets=1), fit(seed=np.int64(3), keep_subsets=np.uint8(1))
-    for name, ranker in (("expected", expected), ("found", found)):
+def test_numpy_seeds_are_accepted(tmp_path):
+    expected, actual = fit(seed=3, keep_subsets=1), fit(seed=np.int64(3), keep_subsets=np.uint8(1))
+    for name, ranker in (("expected", expected), ("actual", actual)):
         ranker.save(tmp_path / name)
-    assert (tmp_path / "expected").read_bytes() == (tmp_path / "found").read_bytes()
+    assert (tmp_path / "expected").read_bytes() == (tmp_path / "actual").read_bytes()
 
 
 @pytest.mark.parametrize("critic", [None, lambda states, actions: actions[:, 0] * states[:, 1]], ids=["", "critic"])
 def test_columns_on_disk_train_the_same_model(monkeypatch, critic):
     expected = fit(critic=critic).model.state_dict()
     monkeypatch.setattr("sopr_fast.sopr.columns._MEMORY_BYTES", 0)
-    found = fit(critic=critic).model.state_dict()
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    actual = fit(critic=critic).model.state_dict()
+    assert all(torch.equal(expected[name], actual[name]) for name in expected)
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the platform cannot reserve space on a disk")
-def test_columns_on_disk_have_their_space_before_any_is_written(monkeypatch, tmp_path):
+def test_disk_space_of_columns_is_reserved_before_writing(monkeypatch, tmp_path):
     reserved = []
 
     def watch(states):

@@ -44,8 +44,8 @@ def test_listwise_matches_the_definition():
     scores, returns = np.array([0.2, -1.0, 0.5]), np.array([1.0, 0.0, -1.0])
     p = np.exp(returns) / np.exp(returns).sum()
     q = np.exp(scores) / np.exp(scores).sum()
-    found = losses.listwise(torch.from_numpy(scores), torch.from_numpy(returns)).item()
-    assert found == pytest.approx(-(p * np.log(q)).sum())
+    actual = losses.listwise(torch.from_numpy(scores), torch.from_numpy(returns)).item()
+    assert actual == pytest.approx(-(p * np.log(q)).sum())
 
 
 def test_mean_squared_error_is_that_of_the_best_offset():

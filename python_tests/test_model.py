@@ -55,8 +55,8 @@ def test_scores_of_a_released_checkpoint(encoder, score, policies, generator):
     ours = from_released(oracle.state_dict(), score="class_token" if score == "cls" else score)
     data = problem(generator, policies)
     with torch.no_grad():
-        expected, found = oracle_scores(oracle, *data), ours(*data)
-    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+        expected, actual = oracle_scores(oracle, *data), ours(*data)
+    assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 def test_scores_of_a_large_subset(generator):
@@ -64,8 +64,8 @@ def test_scores_of_a_large_subset(generator):
     ours = from_released(oracle.state_dict())
     data = problem(generator, policies=2, subsets=1, rows=4096, clusters=64, count=4096)
     with torch.no_grad():
-        expected, found = oracle_scores(oracle, *data), ours(*data)
-    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+        expected, actual = oracle_scores(oracle, *data), ours(*data)
+    assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 def test_a_model_trains_on_after_a_failure_to_score(generator):
@@ -91,10 +91,10 @@ def test_autocast_changes_no_score(model, generator):
     data = problem(generator)
     expected = model(*data)
     with torch.autocast("cpu", torch.bfloat16):
-        found = model(*data)
-    assert found.dtype == torch.float32 and (found - expected).abs().max() <= 1e-5 * expected.abs().max()
-    found, expected = (torch.autograd.grad(scores.sum(), model.projection.weight)[0] for scores in (found, expected))
-    assert (found - expected).norm() <= 1e-4 * expected.norm()
+        actual = model(*data)
+    assert actual.dtype == torch.float32 and (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
+    actual, expected = (torch.autograd.grad(scores.sum(), model.projection.weight)[0] for scores in (actual, expected))
+    assert (actual - expected).norm() <= 1e-4 * expected.norm()
 
 
 def test_model_takes_float32_alone(model, generator):
@@ -108,8 +108,8 @@ def test_empty_clusters_are_skipped(generator):
     ours = from_released(oracle.state_dict())
     data = problem(generator, empty=True)
     with torch.no_grad():
-        expected, found = oracle_scores(oracle, *data), ours(*data)
-    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+        expected, actual = oracle_scores(oracle, *data), ours(*data)
+    assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 @pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"class_token": True}, {"encoder": "mlp"}], ids=str)
@@ -153,19 +153,19 @@ def test_gradients_match_float64_autograd(encoder, score, generator):
     (oracle_scores(oracle, states, columns, rows, offsets) * weights).sum().backward()
     gradients = {name: p.grad for name, p in oracle.named_parameters() if p.grad is not None}
     expected = _renamed_gradients(gradients, oracle, score)
-    found = {name: torch.zeros_like(p) if p.grad is None else p.grad.double() for name, p in ours.named_parameters()}
+    actual = {name: torch.zeros_like(p) if p.grad is None else p.grad.double() for name, p in ours.named_parameters()}
     largest = max(x.norm() for x in (weights, *expected.values()))
     last = "high.5.1.bias" if encoder == "mlp" else "high.layers.5.norm2.bias"
     for name, gradient in expected.items():
-        error = (found[name] - gradient).norm()
+        error = (actual[name] - gradient).norm()
         if name in (*EXACTLY_ZERO, last):
             assert error <= 1e-6 * largest, name
         else:
             if name.endswith("in_proj_bias"):  # its key third is exactly zero
                 keep = torch.ones(len(gradient), dtype=bool)
                 keep[len(gradient) // 3 : 2 * len(gradient) // 3] = False
-                assert found[name][~keep].norm() <= 1e-6 * largest
-                error, gradient = (found[name] - gradient)[keep].norm(), gradient[keep]
+                assert actual[name][~keep].norm() <= 1e-6 * largest
+                error, gradient = (actual[name] - gradient)[keep].norm(), gradient[keep]
             assert error <= 1e-4 * gradient.norm(), name
 
 

@@ -1,4 +1,4 @@
-"""How the benchmarks race: `contend`, on benchmarks of a folder of its own."""
+"""Races of the benchmarks: the fixture `contend`, run on benchmarks in a temporary folder."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def test_interrupted(contend):
 """
 
 
-def test_a_broken_peer_and_an_interrupt_take_no_other_number_away(tmp_path):
+def test_a_broken_peer_and_an_interrupt_keep_the_other_numbers(tmp_path):
     pytest.importorskip("pytest_benchmark", reason="not installed")
     shutil.copy(BENCH / "conftest.py", tmp_path)
     (tmp_path / "clock.py").write_text(CLOCK)

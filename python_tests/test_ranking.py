@@ -53,7 +53,7 @@ def test_a_candidate_that_fails_late_fails_before_clustering(ranker, candidates,
         ranker.rank(candidates | late, log())
 
 
-def test_a_model_that_gives_no_numbers_says_so(ranker, candidates, monkeypatch):
+def test_scores_that_are_not_finite_raise(ranker, candidates, monkeypatch):
     monkeypatch.setattr("sopr_fast.sopr.ranker.score_grid", lambda *_, **__: torch.full((3, 5), torch.nan))
     with pytest.raises(ValueError, match="scores that are not finite"):
         ranker.rank(candidates, log())
@@ -93,11 +93,11 @@ def test_precisions_keep_the_order(ranker):
         ranker.rank(candidates, log(), precision="fp16")
 
 
-def test_without_states_the_kept_subsets_serve(ranker, candidates):
+def test_without_states_the_kept_subsets_are_used(ranker, candidates):
     assert len(ranker.subsets) == 5
     again = Subsets.draw(log(), 5, size=TINY.subset_size, clusters=TINY.clusters, seed=0)
-    kept, given = ranker.rank(candidates), ranker.rank(candidates, subsets=again)
-    assert np.array_equal(kept.subset_scores, given.subset_scores)
+    by_kept, by_drawn = ranker.rank(candidates), ranker.rank(candidates, subsets=again)
+    assert np.array_equal(by_kept.subset_scores, by_drawn.subset_scores)
     assert ranker.rank(candidates, subsets=2).subset_scores.shape == (3, 2)
     with pytest.raises(ValueError, match="cannot take 6 subsets: there are 5"):
         ranker.rank(candidates, subsets=6)
@@ -235,14 +235,14 @@ def test_a_collapsed_model_warns_when_loaded_and_when_it_ranks(candidates, tmp_p
 
 def test_arrays_on_an_unknown_log_are_scored_but_not_shrunk(ranker, candidates, monkeypatch):
     states = log(seed=8)
-    given = candidates | {"array": candidates["gain-0.700"](states)}
+    mixed = candidates | {"array": candidates["gain-0.700"](states)}
     with pytest.warns(ForeignPolicyWarning, match="unknown distance to the training policies: 'array';"):
-        ranking = ranker.rank(given, states)
+        ranking = ranker.rank(mixed, states)
     assert np.isnan(ranking.distances[-1])
     np.testing.assert_allclose(ranking.scores[-1], ranking.scores[ranking.names.index("gain-0.700")], rtol=1e-6)
     monkeypatch.setattr("sopr_fast.sopr.ranker.Tiles", None)
     with pytest.raises(ValueError, match="shrinkage needs the distance of 'array'"):
-        ranker.rank(given, states, shrinkage=1)
+        ranker.rank(mixed, states, shrinkage=1)
 
 
 def test_arrays_on_the_kept_subsets_have_a_distance(ranker, candidates):
@@ -267,7 +267,7 @@ def test_arrays_on_the_training_log_have_a_distance(ranker, candidates, tmp_path
 
 
 @pytest.mark.parametrize("change", ["shorter", "other", "moved"])
-def test_a_log_that_differs_in_a_remembered_row_is_another(ranker, candidates, change):
+def test_a_log_that_differs_in_a_sampled_row_is_another(ranker, candidates, change):
     states, last = log(), ranker.training_policies.source[-1]
     if change == "shorter":
         states = states[:last]
@@ -275,11 +275,11 @@ def test_a_log_that_differs_in_a_remembered_row_is_another(ranker, candidates, c
         states[last, 0] += 1e-3
     else:
         states = np.roll(states, 1, 0)
-    given = {name: policy(states) for name, policy in candidates.items()}
+    arrays = {name: policy(states) for name, policy in candidates.items()}
     with pytest.warns(ForeignPolicyWarning) as caught:
-        ranking = ranker.rank(given | {"called": candidates["gain-0.700"]}, states)
+        ranking = ranker.rank(arrays | {"called": candidates["gain-0.700"]}, states)
     (warning,) = caught
-    assert "unknown distance to the training policies: " + ", ".join(map(repr, given)) + ";" in str(warning.message)
+    assert "unknown distance to the training policies: " + ", ".join(map(repr, arrays)) + ";" in str(warning.message)
     assert np.isnan(ranking.distances[:3]).all() and np.isfinite(ranking.distances[3])
 
 
@@ -290,9 +290,9 @@ def test_shrinkage_must_be_a_share(ranker, candidates, shrinkage):
 
 
 def test_equal_training_policies_leave_nothing_to_measure_shrinkage_by():
-    twins = dict.fromkeys("abcd", LinearPolicy(0.2))
+    twins = dict.fromkeys("abcdefghijkl", LinearPolicy(0.2))
     with pytest.warns(UserWarning, match="all training policies act alike") as caught:
-        ranker = sopr_fast.fit(twins, range(4), log(), config=TINY, progress=False)
+        ranker = sopr_fast.fit(twins, range(12), log(), config=TINY, progress=False)
     assert "act alike" in str(caught[0].message) and caught[0].filename == __file__
     with pytest.warns(ForeignPolicyWarning):
         assert ranker.rank(ladder([0.2, 1.0]), shrinkage=1).shrinkage.tolist() == [0, 0]

@@ -62,8 +62,8 @@ def test_drawing_is_uniform(size):
 )
 def test_every_kind_of_array_gives_the_same_subsets(change, tmp_path):
     states = log()
-    expected, found = draw(states), draw(change(states, tmp_path))
-    assert torch.equal(expected.states, found.states) and torch.equal(expected.rows, found.rows)
+    expected, actual = draw(states), draw(change(states, tmp_path))
+    assert torch.equal(expected.states, actual.states) and torch.equal(expected.rows, actual.rows)
 
 
 @pytest.mark.parametrize(

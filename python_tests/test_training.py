@@ -66,35 +66,35 @@ def test_torch_s_default_dtype_changes_no_bit(options, dtype, set_default_dtype)
 
 
 def scores_of_everything(path, options):
-    """Of a model that was trained with all there is, saved, and loaded again."""
-    known, held_out, asked = training_gains(), [0.33, 0.88], [0.3, 1.2]
+    """Return scores of a model trained with features, critic and validation, saved and loaded again."""
+    known, held_out, unseen = training_gains(), [0.33, 0.88], [0.3, 1.2]
     features = {
-        name: gain**2 for gains in (known, held_out, asked) for name, gain in zip(ladder(gains), gains, strict=True)
+        name: gain**2 for gains in (known, held_out, unseen) for name, gain in zip(ladder(gains), gains, strict=True)
     }
 
     def critic(states, actions):
         return (states[:, :2] * actions).sum(1).numpy()
 
     config = dataclasses.replace(TINY, steps=3, action_noise=0.01, **options)
-    given = {"features": features, "critic": critic}
-    fit(config, validation=(ladder(held_out), held_out), **given).save(path)
-    return sopr_fast.load(path).rank(ladder(asked), log(seed=3), **given).subset_scores
+    inputs = {"features": features, "critic": critic}
+    fit(config, validation=(ladder(held_out), held_out), **inputs).save(path)
+    return sopr_fast.load(path).rank(ladder(unseen), log(seed=3), **inputs).subset_scores
 
 
 @pytest.mark.parametrize("options", ENCODERS, ids=str)
 def test_torch_s_default_device_changes_no_bit(options, tmp_path):
     expected = scores_of_everything(tmp_path / "model", options)
-    with torch.device("meta"):  # in whose place any other device may stand
-        found = scores_of_everything(tmp_path / "model", options)
-    assert np.array_equal(found, expected)
+    with torch.device("meta"):  # stands for any other device
+        actual = scores_of_everything(tmp_path / "model", options)
+    assert np.array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("options", ENCODERS, ids=str)
 def test_autocast_changes_no_bit(options, tmp_path):
     expected = scores_of_everything(tmp_path / "model", options)
     with torch.autocast("cpu", torch.bfloat16):
-        found = scores_of_everything(tmp_path / "model", options)
-    assert np.array_equal(found, expected)
+        actual = scores_of_everything(tmp_path / "model", options)
+    assert np.array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -102,14 +102,14 @@ def test_the_callers_gradient_mode_changes_no_bit(mode):
     config = dataclasses.replace(TINY, steps=3)
     expected = weights(fit(config))
     with mode():
-        found = fit(config)
-    assert torch.equal(weights(found), expected)
+        actual = fit(config)
+    assert torch.equal(weights(actual), expected)
 
 
 @pytest.mark.parametrize("offset", [300.0, 1e4])
-def test_where_a_column_lies_does_not_matter(offset):
-    """Without it, as with it, all are ordered right."""
-    gains, asked = training_gains(), np.linspace(0.15, 1.45, 9)
+def test_the_offset_of_a_column_does_not_matter(offset):
+    """With and without the offset, all are ordered right."""
+    gains, unseen = training_gains(), np.linspace(0.15, 1.45, 9)
     states = log()
     states[:, 3] += offset
 
@@ -118,9 +118,9 @@ def test_where_a_column_lies_does_not_matter(offset):
 
     config = dataclasses.replace(TINY, learning_rate=3e-3)
     ranker = sopr_fast.fit({f"{gain}": blind(gain) for gain in gains}, gains, states, config=config, progress=False)
-    candidates = {f"{gain}": blind(gain) for gain in asked}
+    candidates = {f"{gain}": blind(gain) for gain in unseen}
     assert spearman(gains, ranker.training_policies.scores) > 0.98
-    assert spearman(asked, ranker.rank(candidates, shrinkage=0, progress=False).scores) == 1.0
+    assert spearman(unseen, ranker.rank(candidates, progress=False).scores) == 1.0
 
 
 def test_preferences_replace_returns():
@@ -133,8 +133,8 @@ def test_preferences_replace_returns():
 
 def test_preferences_train_as_the_returns_they_come_from():
     gains = training_gains()
-    given = fit(returns=None, preferences=(gains[:, None] > gains[None]).astype(float))
-    assert torch.equal(weights(given), weights(fit()))
+    by_preference = fit(returns=None, preferences=(gains[:, None] > gains[None]).astype(float))
+    assert torch.equal(weights(by_preference), weights(fit()))
 
 
 def test_mse_scores_are_in_return_units():
@@ -144,7 +144,7 @@ def test_mse_scores_are_in_return_units():
     assert np.abs(ranking.scores - (1000 * gains + 5000)).mean() < 200
 
 
-def test_mse_does_not_mind_where_scores_start(monkeypatch):
+def test_mse_is_independent_of_the_initial_offset(monkeypatch):
     initialise = training._Trainer._initialise
 
     def far_off(self):
@@ -212,21 +212,21 @@ def test_fits_side_by_side_leave_one_another_and_the_global_generator_alone():
     config = dataclasses.replace(TINY, steps=1, subsets=1)
     alone = weights(fit(config))
     with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(lambda _: weights(fit(config)), range(30)))
-    assert all(torch.equal(model, alone) for model in found)
+        actual = list(pool.map(lambda _: weights(fit(config)), range(30)))
+    assert all(torch.equal(model, alone) for model in actual)
 
 
 def test_fit_does_not_depend_on_the_number_of_threads():
     before = torch.get_num_threads()
-    found = []
+    actual = []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append(weights(fit(validation=(ladder([0.3, 0.8]), [0.3, 0.8]))))
+            actual.append(weights(fit(validation=(ladder([0.3, 0.8]), [0.3, 0.8]))))
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+    assert torch.equal(actual[0], actual[1]) and torch.equal(actual[0], actual[2])
 
 
 def test_history_has_one_value_a_step():
@@ -329,7 +329,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch):
             fit(**{"config": dataclasses.replace(TINY, steps=2), "checkpoint": path, **change})
 
 
-def test_a_file_that_is_no_checkpoint_is_refused_before_any_policy_acts(tmp_path, monkeypatch):
+def test_a_file_of_another_kind_is_refused_before_any_policy_acts(tmp_path, monkeypatch):
     path, model = tmp_path / "checkpoint.safetensors", tmp_path / "model.safetensors"
     fit(dataclasses.replace(TINY, steps=1, subsets=1), checkpoint=path).save(model)
     monkeypatch.setattr("sopr_fast.sopr.known.as_policies", None)
@@ -355,7 +355,7 @@ def test_a_checkpoint_of_other_features_is_refused(changed, tmp_path):
         fit(features=features | {changed: -1.0}, **options)
 
 
-def test_a_collapsed_run_is_helped_and_said(monkeypatch):
+def test_a_collapsed_run_starts_afresh_and_warns(monkeypatch):
     initialise = training._Trainer._initialise
 
     def first_attempt_cannot_learn(self):
@@ -398,14 +398,14 @@ def test_scores_that_are_not_finite_count_as_collapsed():
     assert ranker.history["collapsed"]
 
 
-def test_a_run_that_cannot_be_helped_says_so():
+def test_a_run_that_collapses_every_time_warns():
     same = dict.fromkeys("abcdef", ladder([0.5]).popitem()[1])
     with pytest.warns(CollapsedTrainingWarning, match="means nothing"):
         ranker = sopr_fast.fit(same, np.arange(6.0), log(), config=TINY, progress=False)
     assert ranker.history["collapsed"] and ranker.history["restarts"] == 2
 
 
-def test_a_collapsed_run_names_a_column_that_drowns_others():
+def test_the_warning_names_columns_of_unlike_scale():
     same = dict.fromkeys("abcdef", ladder([0.5]).popitem()[1])
     states = log() * [1, 1, 1, 1e4]
     expected = r"deviation of state column 3 \((1.0\de\+04|9.\de\+03)\) .* of (state|action) column \d \("
@@ -413,7 +413,7 @@ def test_a_collapsed_run_names_a_column_that_drowns_others():
         sopr_fast.fit(same, np.arange(6.0), states, config=TINY, progress=False)
 
 
-def test_a_short_run_that_collapsed_says_so():
+def test_a_short_run_that_collapsed_warns():
     deep = sopr_fast.Config(subset_size=128, clusters=8, subsets=3, steps=3)
     wild = dataclasses.replace(deep, learning_rate=1.0, warmup_steps=0, gradient_clip=0)
     same = dict.fromkeys("abcdefghijkl", ladder([0.5]).popitem()[1])
