@@ -113,9 +113,9 @@ def test_each_drawn_state_is_shown_once_in_batches(ranker):
     ranking = ranker.rank([policy], log(), subsets=4, batch_size=100)
     drawn = Subsets.draw(log(), 4, size=TINY.subset_size, clusters=TINY.clusters, seed=0)
     assert max(shown) <= 100
-    # A probe and the sample of the training's states come on top.
-    assert shown[0] == 13
-    assert sum(shown) == len(drawn.states) + 13 + len(ranker.training_policies.states)
+    # Two probes and the sample of training states come on top.
+    assert shown[:2] == [13, 13]
+    assert sum(shown) == len(drawn.states) + 2 * 13 + len(ranker.training_policies.states)
     assert ranking.names == ["policy-000"]
 
 
@@ -352,7 +352,7 @@ def test_discrete_candidates_may_return_indices():
     trained = sopr_fast.fit([softmax(gain) for gain in gains], gains, log(), config=config, progress=False)
     ranking = trained.rank([softmax(1.0), lambda states: states.argmax(1)], log(seed=5), progress=False)
     assert np.isfinite(ranking.scores).all()
-    with pytest.raises(ValueError, match="policy-000.*no probabilities"):
+    with pytest.raises(ValueError, match="policy-000.*not probabilities"):
         trained.rank([lambda states: states], log())
     with pytest.raises(ValueError, match="policy-000.*continuous distribution"):
         trained.rank([lambda states: torch.distributions.Normal(torch.from_numpy(states), 1.0)], log())

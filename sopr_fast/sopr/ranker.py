@@ -122,8 +122,8 @@ class Ranker:
                 the median distance between a training policy and its nearest other.
             seed: Seed of drawing subsets from `states`.
             precision: Operands of matrix products, "fp32" or "bf16"; by default that of the model's config.
-            batch_size: Largest number of states shown to a policy at once. A policy sees each drawn state once, up to
-                13 states of a probe, and the sample of training states kept with the model.
+            batch_size: Largest number of states shown to a policy at once. A policy sees each drawn state once, a few
+                of them twice more as a probe, and the sample of training states kept with the model.
             device: Device that clusters and scores, by default that of the model; policies act where they are.
             progress: Show progress: a bar on a terminal, log lines of the logger "sopr_fast" elsewhere.
 
