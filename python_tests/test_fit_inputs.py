@@ -73,7 +73,11 @@ def with_nan(actions):
         ({"returns": ["a"] * 5}, TypeError, "returns must be numbers"),
         ({"returns": ["1", "2", "3", "4", "5"]}, TypeError, "returns must be numbers"),
         ({"states": np.ma.masked_equal(log(), log()[3, 0])}, ValueError, "states are not finite .* at row 3"),
-        ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a * 1e30)}}, ValueError, "'bad' .* exceeds the supported magnitude"),
+        (
+            {"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a * 1e30)}},
+            ValueError,
+            "'bad' .* supported magnitude",
+        ),
         ({"returns": {"gain-0.100": 1.0}}, ValueError, "at least two training policies .* hold nothing for policy"),
         ({"config": {}}, TypeError, r"config must be a sopr_fast.Config, got dict; pass Config\(name=value"),
         ({"action_count": 1}, ValueError, "action_count must be an integer, 2 or more, got 1"),
