@@ -28,12 +28,12 @@ def test_a_batch_and_its_rows_give_the_same_actions(kind):
     for policy in (actor(), *as_policies([linear, torch.nn.Linear(DS, DA)])):
         actions = policy(kind(STATES))
         assert type(actions) is np.ndarray and actions.dtype == np.float32 and actions.shape == (40, DA)
-        np.testing.assert_array_equal(actions, policy.act(torch.from_numpy(STATES)))
+        np.testing.assert_allclose(actions, policy.act(torch.from_numpy(STATES)), rtol=1e-5, atol=1e-6)
         one = policy(kind(STATES)[7])
         assert one.shape == (DA,)
         np.testing.assert_allclose(one, actions[7], rtol=1e-5, atol=1e-6)
         both, state = policy.predict(kind(STATES), deterministic=True)
-        np.testing.assert_array_equal(both, actions)
+        np.testing.assert_allclose(both, actions, rtol=1e-5, atol=1e-6)
         assert state is None
 
 
