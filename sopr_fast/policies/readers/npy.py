@@ -15,7 +15,7 @@ def read(path: Path, options: Options) -> list[ArrayPolicy]:
     """Read actions, memory-mapped."""
     try:
         actions = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError, BadZipFile) as error:
+    except (ValueError, EOFError, BadZipFile) as error:
         raise ValueError("damaged, or not an .npy file of plain arrays") from error
     if not isinstance(actions, np.ndarray):
         raise ValueError("an archive of arrays; name it .npz")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import inspect
 import io
+import logging
 import math
 import pickle
 import re
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from .options import Options, library, parse_settings
 from .pickles import Record, RefusedError, read_pickle, read_weights_in
 from .vecnormalize import OWN, SPACES, find_statistics, read_standardisation, shape_of
 
+_log = logging.getLogger("sopr_fast")
 _MODULES = re.compile(
     r"stable_baselines3\.((common|sac|td3|dqn)\.policies)|sb3_contrib\.((tqc|ars)\.policies|common\.maskable\.policies)"
 )
@@ -45,7 +46,7 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
         with open_archive(path) as archive:
             members = read_members(archive, ["data", "policy.pth"])
         settings = parse_settings(members["data"])
-    except (KeyError, OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+    except (KeyError, ValueError) as error:
         raise ValueError(f"damaged, or not a model of Stable-Baselines3 ({error})") from error
     statistics = find_statistics(path, settings)
     policy: Policy
@@ -61,7 +62,9 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
         opened = _Opened(path, statistics)
         count = opened.action_count if options.action_count is None else options.action_count
         policy, is_standardised = Called(options.name, opened, count), statistics is not None
-    policy.normalisation = str(statistics) if is_standardised else None
+    if is_standardised:
+        policy.normalisation = str(statistics)
+        _log.info("%s: states are standardised by %s", path, statistics)
     return [policy]
 
 

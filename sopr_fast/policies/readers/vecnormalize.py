@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from .pickles import Record, RefusedError, read_pickle
 
 SPACES = ("gymnasium.spaces.", "gym.spaces.", "gym.utils.seeding.", "numpy.random.")
 OWN = ("stable_baselines3.", "sb3_contrib.")
-_log = logging.getLogger("sopr_fast")
 
 
 def find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
@@ -38,9 +36,7 @@ def find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
     statistics = _beside(path)
     if statistics is None and was_normalised is not False:
         statistics = _below(path)
-    if statistics is not None:
-        _log.info("%s: states are standardised by %s", path, statistics)
-    elif was_normalised:
+    if statistics is None and was_normalised:
         warn(
             f"{path}: the model was trained with VecNormalize, but has no statistics (vecnormalize.pkl); unless your "
             f"states are standardised already, copy them to {path.stem}_vecnormalize.pkl beside it"
