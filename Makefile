@@ -15,13 +15,14 @@ CPP := $(shell find csrc bench python_tests -name "*.cpp" -o -name "*.h" -o -nam
 INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
 OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py) python_tests/test_threads.py
 
-.PHONY: demo test extras test-all test-paper test-quality environments bench lint format sanitize matrix gpu-check gpu-sanitize clean
+.PHONY: demo test extras test-all test-paper test-quality environments fuzz kill soak bench lint format sanitize \
+        matrix gpu-check gpu-sanitize clean
 
 demo: $(INSTALLED)
 	.venv/bin/sopr-fast demo $(DEMO_ARGS)
 
 test: .venv/test
-	.venv/bin/pytest -q -m "not slow and not quality"
+	.venv/bin/pytest -q -m "not slow and not quality and not fuzz"
 
 # The libraries whose files are read; with them, `make test` also runs the tests of their readers.
 extras: .venv/extras
@@ -36,6 +37,19 @@ test-quality: .venv/test
 # The tests as on other machines and as other users: instruction sets, BLAS kernels, one core, locale, read-only folder.
 environments: .venv/test
 	.ci/environments $(ENVIRONMENTS)
+
+# Mutated files of every kind: FUZZ_EXAMPLES cases each, by default 100.
+fuzz: .venv/test
+	.venv/bin/pytest -q -m fuzz
+
+# Kills, replaced files and forks; then an hour of work from several processes: KILL_ARGS, SOAK_ARGS.
+kill: .venv/test
+	.venv/bin/python -m bench.reliability kill $(KILL_ARGS)
+	.venv/bin/python -m bench.reliability replace $(KILL_ARGS)
+	.venv/bin/python -m bench.reliability fork $(KILL_ARGS)
+
+soak: .venv/test
+	.venv/bin/python -m bench.reliability soak $(SOAK_ARGS)
 
 # Makes the smallest of the paper's sets, kills and resumes its stages: minutes.
 test-paper: .venv/test .venv/paper
@@ -66,7 +80,7 @@ sanitize: build/sanitize/installed
 # The tests with the oldest torch that pyproject.toml admits and with the newest there is.
 matrix: build/matrix/oldest/installed build/matrix/newest/installed
 	for torch in oldest newest; do \
-	    build/matrix/$$torch/bin/python -m sopr_fast && build/matrix/$$torch/bin/pytest -q -m "not slow and not quality" || exit 1; \
+	    build/matrix/$$torch/bin/python -m sopr_fast && build/matrix/$$torch/bin/pytest -q -m "not slow and not quality and not fuzz" || exit 1; \
 	done
 
 # On a machine with a GPU, with the torch and the build tools of $(PYTHON): no network. GPU_STAGES="test bench".

@@ -1,0 +1,56 @@
+"""Fork while other threads rank: every child must be able to rank and to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+from . import problem
+
+
+def fork_while_ranking(forks: int, threads: int = 2, seconds: float = 20) -> dict[str, Any]:
+    """Fork `forks` times while `threads` threads rank; each child ranks once.
+
+    Returns:
+        Counts: forks, children still running after `seconds`, and children that failed.
+    """
+    ranker = problem.fit()
+    candidates = problem.policies(problem.GAINS[:4] + 0.01)
+    expected = ranker.rank(candidates, progress=False).scores
+    stop = threading.Event()
+
+    def rank() -> None:
+        while not stop.is_set():
+            ranker.rank(candidates, progress=False)
+
+    ranking = [threading.Thread(target=rank, daemon=True) for _ in range(threads)]
+    for thread in ranking:
+        thread.start()
+    counts = {"forks": 0, "hang": 0, "failed": 0}
+    while counts["forks"] < forks:
+        counts["forks"] += 1
+        pid = os.fork()
+        if pid == 0:
+            os._exit(int(not (ranker.rank(candidates, progress=False).scores == expected).all()))
+        status = _wait(pid, seconds)
+        counts["hang" if status is None else "failed"] += status != 0
+    stop.set()
+    for thread in ranking:
+        thread.join()
+    return counts
+
+
+def _wait(pid: int, seconds: float) -> int | None:
+    """Return a child's exit status, or None where it had to be killed."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None

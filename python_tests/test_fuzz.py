@@ -1,0 +1,272 @@
+"""Mutated files of every kind: readers raise documented exceptions that name the file, in bounded time and memory.
+
+`make fuzz` runs this; the environment variable FUZZ_EXAMPLES sets the cases per kind. Hypothesis shrinks a case that fails
+and prints it with `@reproduce_failure`; add it to the tests of its reader.
+"""
+
+import json
+import os
+import pickle
+import resource
+import signal
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from problems import TINY, ladder, log, training_gains
+from safetensors.torch import save_file
+
+import sopr_fast
+from sopr_fast import data, policies
+from sopr_fast.estimators import FQE
+from sopr_fast.returns import read_returns
+
+pytestmark = [pytest.mark.fuzz, pytest.mark.filterwarnings("ignore")]
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
+SECONDS = 5
+MEMORY = 200 << 20
+DOCUMENTED = (ValueError, TypeError, OSError, ImportError, MemoryError)
+ACTOR = {
+    "hidden_0.weight": np.ones((8, 4), np.float32),
+    "hidden_0.bias": np.zeros(8, np.float32),
+    "mean.weight": np.ones((2, 8), np.float32),
+    "mean.bias": np.zeros(2, np.float32),
+}
+STATES = log(64)
+TRANSITIONS = {
+    "observations": STATES,
+    "actions": np.zeros((64, 2), np.float32),
+    "rewards": np.ones(64, np.float32),
+    "terminals": np.zeros(64, bool),
+    "timeouts": np.arange(64) % 16 == 15,
+}
+
+
+def fit(path=None):
+    gains = training_gains()
+    return sopr_fast.fit(ladder(gains), gains, log(), config=TINY, checkpoint=path, progress=False)
+
+
+def evaluate(path):
+    FQE(updates=4, hidden=(8,), batch_size=16).estimate(
+        ladder([0.4, 0.8]), TRANSITIONS, discount=0.9, checkpoint=path, progress=False
+    )
+
+
+def write_hdf5(path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        for name, values in TRANSITIONS.items():
+            file[name] = values
+
+
+def write_parquet(path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    pandas.DataFrame({"observations": list(STATES), "rewards": TRANSITIONS["rewards"]}).to_parquet(path)
+
+
+def write_sb3(path):
+    gymnasium = pytest.importorskip("gymnasium")
+    sb3 = pytest.importorskip("stable_baselines3")
+
+    class Still(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+        action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    sb3.PPO("MlpPolicy", Still(), policy_kwargs={"net_arch": [4]}, device="cpu").save(path)
+
+
+def write_d3(path):
+    d3rlpy = pytest.importorskip("d3rlpy")
+    encoder = d3rlpy.models.VectorEncoderFactory([4])
+    algorithm = d3rlpy.algos.TD3Config(actor_encoder_factory=encoder, critic_encoder_factory=encoder).create()
+    algorithm.create_impl((4,), 2)
+    algorithm.save(str(path))
+
+
+def write_onnx(path):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    torch.onnx.export(torch.nn.Linear(4, 2), (torch.zeros(3, 4),), path, dynamo=False, input_names=["states"])
+
+
+def write_pickle(path):
+    weights = {"last_fc/weight": np.ones((2, 4), np.float32), "last_fc/bias": np.zeros(2, np.float32)}
+    path.write_bytes(pickle.dumps({**weights, "nonlinearity": "relu", "output_distribution": "tanh_gaussian"}))
+
+
+def load_policy(path):
+    policies.load(path, activation="relu", squash="tanh")
+
+
+def load_states(path):
+    sopr_fast.Subsets.draw(path, 1, size=32, clusters=4)
+
+
+SEQUENTIAL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+GUARDED = ("model", "subsets", "fit checkpoint", "estimator checkpoint")  # by a content hash
+KINDS = {
+    "model": (".safetensors", lambda path: fit().save(path), sopr_fast.load),
+    "subsets": (
+        ".safetensors",
+        lambda path: sopr_fast.Subsets.draw(STATES, 1, size=32, clusters=4).save(path),
+        sopr_fast.Subsets.load,
+    ),
+    "fit checkpoint": (".safetensors", fit, fit),
+    "estimator checkpoint": (".safetensors", evaluate, evaluate),
+    "layers": (".npz", lambda path: np.savez(path, **ACTOR), load_policy),
+    "compressed layers": (".npz", lambda path: np.savez_compressed(path, **ACTOR), load_policy),
+    "actions": (".npy", lambda path: np.save(path, TRANSITIONS["actions"]), load_policy),
+    "state dict": (".pt", lambda path: torch.save(SEQUENTIAL.state_dict(), path), load_policy),
+    "safetensors": (".safetensors", lambda path: save_file(SEQUENTIAL.state_dict(), path), load_policy),
+    "D4RL": (".pkl", write_pickle, load_policy),
+    "Stable-Baselines3": (".zip", write_sb3, load_policy),
+    "d3rlpy": (".d3", write_d3, load_policy),
+    "ONNX": (".onnx", write_onnx, load_policy),
+    "states npy": (".npy", lambda path: np.save(path, STATES), load_states),
+    "states npz": (".npz", lambda path: np.savez_compressed(path, **TRANSITIONS), load_states),
+    "states HDF5": (".hdf5", write_hdf5, load_states),
+    "states parquet": (".parquet", write_parquet, load_states),
+    "log npz": (".npz", lambda path: np.savez(path, **TRANSITIONS), data.load),
+    "log HDF5": (".hdf5", write_hdf5, data.load),
+    "returns csv": (
+        ".csv",
+        lambda path: path.write_text("name,return\n" + "".join(f"p{i},{i}.5\n" for i in range(20))),
+        read_returns,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """Content of a valid file, by kind; made once."""
+    made = {}
+
+    def content(kind):
+        if kind not in made:
+            suffix, write, _ = KINDS[kind]
+            path = tmp_path_factory.mktemp("original") / f"file{suffix}"
+            write(path)
+            made[kind] = path.read_bytes()
+        return made[kind]
+
+    return content
+
+
+PLACE = st.floats(0, 1, exclude_max=True)
+BYTES = st.one_of(
+    st.binary(min_size=1, max_size=8),
+    st.sampled_from([b"\x00" * 8, b"\xff" * 8, b"9" * 24, b"-1", b"NaN", b"null", b'""', b"[[[[", b"\x80\x04(((("]),
+)
+MUTATIONS = st.lists(
+    st.tuples(st.sampled_from(["overwrite", "insert", "delete", "truncate", "repeat"]), PLACE, BYTES, PLACE),
+    min_size=1,
+    max_size=4,
+)
+
+
+def mutate(content, mutations):
+    content = bytearray(content)
+    for how, place, patch, length in mutations:
+        # Half of all places lie among the first 512 bytes, where headers are.
+        start = int(place * 2 * 512) if place < 0.5 and len(content) > 512 else int(place * len(content))
+        size = 1 + int(length**4 * min(4096, len(content)))
+        if how == "overwrite":
+            content[start : start + len(patch)] = patch
+        elif how == "insert":
+            content[start:start] = patch
+        elif how == "delete":
+            del content[start : start + size]
+        elif how == "truncate":
+            del content[start:]
+        else:
+            content[start:start] = content[start : start + size] * 4
+    return bytes(content)
+
+
+@contextmanager
+def bounded():
+    """Fail after five seconds, or where the peak of the process's memory grows by more than 200 MB."""
+
+    def stop(*_):
+        raise AssertionError(f"reading took over {SECONDS} seconds")
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < MEMORY
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mutated_files_are_read_or_refused_by_name(kind, original, tmp_path):
+    suffix, _, read = KINDS[kind]
+    content, path = original(kind), tmp_path / f"mutated{suffix}"
+
+    @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(MUTATIONS)
+    def check(mutations):
+        mutated = mutate(content, mutations)
+        path.write_bytes(mutated)
+        with bounded():
+            try:
+                read(path)
+            except DOCUMENTED as error:
+                assert path.name in str(error), f"{type(error).__name__} without the file's name: {error}"
+                return
+        assert kind not in GUARDED or mutated == content, "an altered file was accepted"
+
+    check()
+
+
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.just(10**30), st.floats(), st.text(max_size=4))
+VALUES = st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.dictionaries(st.text(max_size=3), SCALARS, max_size=2))
+
+
+@pytest.mark.parametrize("kind", GUARDED)
+def test_forged_descriptions_are_refused_by_name(kind, original, tmp_path):
+    """Files whose description was altered and whose hash was made anew: the schema must refuse what is nonsense."""
+    from sopr_fast.runtime import files
+
+    suffix, write, read = KINDS[kind]
+    path = tmp_path / f"forged{suffix}"
+    path.write_bytes(original(kind))
+    file_kind = {"model": "model", "subsets": "set of clustered subsets", "fit checkpoint": "training checkpoint"}
+    tensors, description = files.load_tensors(path, file_kind.get(kind) or "estimator checkpoint")
+    places = list(_places(description))
+
+    @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(places), VALUES)
+    def check(place, value):
+        forged = json.loads(json.dumps(description))
+        at = forged
+        for key in place[:-1]:
+            at = at[key]
+        at[place[-1]] = value
+        files.save_tensors(path, tensors, file_kind.get(kind) or "estimator checkpoint", forged)
+        with bounded():
+            try:
+                result = read(path)
+                if kind == "model":
+                    result.rank(ladder([0.4]), progress=False)
+            except DOCUMENTED as error:
+                assert path.name in str(error), f"{type(error).__name__} without the file's name: {error}"
+
+    check()
+
+
+def _places(value, prefix=()):
+    """Paths of keys to every value of a nested description."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*prefix, key)
+        yield from _places(inner, (*prefix, key))
