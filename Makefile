@@ -22,13 +22,13 @@ demo: $(INSTALLED)
 	.venv/bin/sopr-fast demo $(DEMO_ARGS)
 
 test: .venv/test
-	.venv/bin/pytest -q -m "not slow and not quality and not fuzz"
+	.venv/bin/pytest -q
 
 # The libraries whose files are read; with them, `make test` also runs the tests of their readers.
 extras: .venv/extras
 
 test-all: .venv/test .venv/extras .venv/peers
-	.venv/bin/pytest -q
+	.venv/bin/pytest -q -m "not fuzz"
 
 # Trains on three splits of the embedded policies: minutes.
 test-quality: .venv/test
@@ -75,12 +75,12 @@ sanitize: build/sanitize/installed
 	LD_PRELOAD="$$($(or $(CXX),c++) -print-file-name=libasan.so) $$($(or $(CXX),c++) -print-file-name=libstdc++.so)" \
 	PYTHONPATH=build/sanitize/site \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	.venv/bin/pytest -q -s -m "not slow" $(OPERATOR_TESTS)
+	.venv/bin/pytest -q -s $(OPERATOR_TESTS)
 
 # The tests with the oldest torch that pyproject.toml admits and with the newest there is.
 matrix: build/matrix/oldest/installed build/matrix/newest/installed
 	for torch in oldest newest; do \
-	    build/matrix/$$torch/bin/python -m sopr_fast && build/matrix/$$torch/bin/pytest -q -m "not slow and not quality and not fuzz" || exit 1; \
+	    build/matrix/$$torch/bin/python -m sopr_fast && build/matrix/$$torch/bin/pytest -q || exit 1; \
 	done
 
 # On a machine with a GPU, with the torch and the build tools of $(PYTHON): no network. GPU_STAGES="test bench".

@@ -137,7 +137,7 @@ KINDS = {
     "returns csv": (
         ".csv",
         lambda path: path.write_text("name,return\n" + "".join(f"p{i},{i}.5\n" for i in range(20))),
-        read_returns,
+        lambda path: read_returns(path, [f"p{i}" for i in range(20)]),
     ),
 }
 
