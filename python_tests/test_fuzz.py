@@ -21,8 +21,10 @@ from safetensors.torch import save_file
 
 import sopr_fast
 from sopr_fast import data, policies
-from sopr_fast.estimators import FQE
+from sopr_fast.estimators import FQE, learning
 from sopr_fast.returns import read_returns
+from sopr_fast.runtime import files
+from sopr_fast.sopr import training
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.filterwarnings("ignore")]
 
@@ -109,7 +111,12 @@ def load_states(path):
 
 
 SEQUENTIAL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-GUARDED = ("model", "subsets", "fit checkpoint", "estimator checkpoint")  # by a content hash
+GUARDED = {  # by a content hash; what such files call their kind
+    "model": "model",
+    "subsets": "set of clustered subsets",
+    "fit checkpoint": training.CHECKPOINT,
+    "estimator checkpoint": learning.CHECKPOINT,
+}
 KINDS = {
     "model": (".safetensors", lambda path: fit().save(path), sopr_fast.load),
     "subsets": (
@@ -235,13 +242,10 @@ VALUES = st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.dictionaries(st.te
 @pytest.mark.parametrize("kind", GUARDED)
 def test_forged_descriptions_are_refused_by_name(kind, original, tmp_path):
     """Files whose description was altered and whose hash was made anew: the schema must refuse what is nonsense."""
-    from sopr_fast.runtime import files
-
-    suffix, write, read = KINDS[kind]
+    suffix, _, read = KINDS[kind]
     path = tmp_path / f"forged{suffix}"
     path.write_bytes(original(kind))
-    file_kind = {"model": "model", "subsets": "set of clustered subsets", "fit checkpoint": "training checkpoint"}
-    tensors, description = files.load_tensors(path, file_kind.get(kind) or "estimator checkpoint")
+    tensors, description = files.load_tensors(path, GUARDED[kind])
     places = list(_places(description))
 
     @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -252,7 +256,7 @@ def test_forged_descriptions_are_refused_by_name(kind, original, tmp_path):
         for key in place[:-1]:
             at = at[key]
         at[place[-1]] = value
-        files.save_tensors(path, tensors, file_kind.get(kind) or "estimator checkpoint", forged)
+        files.save_tensors(path, tensors, GUARDED[kind], forged)
         with bounded():
             try:
                 result = read(path)
