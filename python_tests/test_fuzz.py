@@ -1,6 +1,6 @@
 """Mutated files of every kind: readers raise documented exceptions that name the file, in bounded time and memory.
 
-`make fuzz` runs this; the environment variable FUZZ_EXAMPLES sets the cases per kind. Hypothesis shrinks a case that fails
+`make fuzz` runs this; the environment variable FUZZ_EXAMPLES sets the cases per kind. Hypothesis shrinks a failing case
 and prints it with `@reproduce_failure`; add it to the tests of its reader.
 """
 
@@ -24,7 +24,6 @@ from sopr_fast import data, policies
 from sopr_fast.estimators import FQE, learning
 from sopr_fast.returns import read_returns
 from sopr_fast.runtime import files
-from sopr_fast.sopr import training
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.filterwarnings("ignore")]
 
@@ -114,7 +113,7 @@ SEQUENTIAL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.n
 GUARDED = {  # by a content hash; what such files call their kind
     "model": "model",
     "subsets": "set of clustered subsets",
-    "fit checkpoint": training.CHECKPOINT,
+    "fit checkpoint": "training checkpoint",
     "estimator checkpoint": learning.CHECKPOINT,
 }
 KINDS = {
