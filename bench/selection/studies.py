@@ -110,6 +110,8 @@ def measuring(task: Task) -> list[Row]:
                 "order of the uniform mean": _order(c, contenders(task.estimators)["uniform mean of all"](panel)),
                 "order of the predictions": _order(c, _mean(first)),
             }
+            batch = [panel.names.index(name) - len(k) for name in measure_next(first, len(c))]
+            orders["expected improvement, one batch"] = c[batch]
             for name, order in orders.items():
                 values = task.returns[c] if order is None else task.returns[order]
                 rows.append({"kind": f"{left_out} new", "asked": asked, "way": name} | _regrets(values, order is None))
