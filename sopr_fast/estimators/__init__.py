@@ -1,22 +1,32 @@
-"""Estimators that learn from rewards or from known returns: what SOPR-T is compared with, for all policies at once."""
+"""Estimators of the values of policies from a log, behind one interface.
+
+`FQE`, `BehaviourQ`, `DualDICE`, `ImportanceWeighting` and `ModelBased` learn from logged rewards; `SOPR` and
+`NearestPolicy` learn from the returns of known policies.
+"""
 
 from .behaviour_q import BehaviourQ
 from .critics import Critic
+from .cross_fit import cross_fit
 from .dual_dice import DualDICE
 from .estimates import Estimates, UncertainEstimateWarning
+from .estimator import Estimator
 from .fqe import FQE
 from .importance_weighting import ImportanceWeighting
 from .model_based import ModelBased
 from .nearest_policy import NearestPolicy
+from .sopr import SOPR
 
 __all__ = [
     "FQE",
+    "SOPR",
     "BehaviourQ",
     "Critic",
     "DualDICE",
     "Estimates",
+    "Estimator",
     "ImportanceWeighting",
     "ModelBased",
     "NearestPolicy",
     "UncertainEstimateWarning",
+    "cross_fit",
 ]

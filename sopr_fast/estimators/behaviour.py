@@ -1,4 +1,4 @@
-"""A density of the logged actions given states."""
+"""The density of logged actions given states."""
 
 from __future__ import annotations
 
@@ -13,12 +13,23 @@ from .learning import Batches, Learner
 from .log import Log
 from .networks import StackedMLP
 
-EDGE = 1 - 1e-4  # actions beyond are taken here, so that the inverse of tanh stays small
+EDGE = 1 - 1e-4  # actions beyond ±EDGE are clipped, so that their inverse tanh stays small
 
 
 class BehaviourPolicy(Learner):
-    """log b(a | s): a mixture of normals, behind tanh if all logged actions lie within ±1; of discrete actions,
-    probabilities. Fitted by maximum likelihood to a share of the episodes."""
+    """Network of log b(a | s), fitted by maximum likelihood.
+
+    For continuous actions it is a mixture of normals, behind tanh if all logged actions lie within ±1; for discrete
+    actions it gives probabilities. A share of the episodes is held out.
+
+    Args:
+        log: The log.
+        hidden: Widths of the hidden layers.
+        components: Normals in the mixture.
+        learning_rate: Learning rate of Adam.
+        batch_size: Rows per step.
+        seed: Seed of initial weights, held-out episodes and mini-batches.
+    """
 
     def __init__(
         self, log: Log, *, hidden: Sequence[int], components: int, learning_rate: float, batch_size: int, seed: int
@@ -31,11 +42,12 @@ class BehaviourPolicy(Learner):
         self.trained = {str(i): parameter for i, parameter in enumerate(self.network.parameters)}
         self.optimizers = {"adam": torch.optim.Adam(self.network.parameters, lr=learning_rate, fused=True)}
         self.held_out = held_out_rows(log, seed)
-        kept = np.ones(log.count, bool)
-        kept[self.held_out] = False
-        self.batches = Batches([np.flatnonzero(kept)], batch_size, seed, log.device)
+        usable = np.ones(log.count, bool)
+        usable[self.held_out] = False
+        self.batches = Batches([np.flatnonzero(usable)], batch_size, seed, log.device)
 
     def step(self, update: int) -> Tensor:
+        """Update the network once and return its loss (1,)."""
         rows = self.batches(update)[0]
         loss = -self.log_prob(rows).mean()
         self.optimizers["adam"].zero_grad()
@@ -45,40 +57,48 @@ class BehaviourPolicy(Learner):
         return loss.detach()[None]
 
     def log_prob(self, rows: Tensor) -> Tensor:
-        """(B,) of the logged actions, in the log's own units."""
+        """Return log-densities (B,) of the actions logged in rows (B,), in the log's units."""
         log, out = self.log, self.network(self.log.states(rows))[0]
         if log.discrete:
             return (out.log_softmax(1) * self.actions[rows]).sum(1)
         actions = self.actions[rows]
+        log_jacobian: Tensor | float  # of the change of units
         if self.squash:
             actions = actions.clamp(-EDGE, EDGE)
-            units = -torch.log1p(-actions.square()).sum(1)
+            log_jacobian = -torch.log1p(-actions.square()).sum(1)
             actions = actions.atanh()
         else:
-            units = -float(np.log(log.units.action_scale).sum())
+            log_jacobian = -float(np.log(log.units.action_scale).sum())
         weight, mean, log_std = out.split(
             [self.components, self.components * log.action_dim, self.components * log.action_dim], 1
         )
         mean, log_std = (x.unflatten(1, (self.components, -1)) for x in (mean, log_std))
         log_std = log_std.clamp(-5, 2)
         normal = -0.5 * ((actions[:, None] - mean) * (-log_std).exp()).square() - log_std - 0.5 * math.log(2 * math.pi)
-        return torch.logsumexp(weight.log_softmax(1) + normal.sum(2), 1) + units
+        return torch.logsumexp(weight.log_softmax(1) + normal.sum(2), 1) + log_jacobian
 
     @torch.no_grad()
     def log_probs(self) -> Tensor:
-        """(N,) float64."""
+        """Return log-densities (N,) float64 of all logged actions, on the CPU."""
         rows = torch.arange(self.log.count, device=self.log.device)
         return torch.cat([self.log_prob(chunk).double().cpu() for chunk in rows.split(16384)])
 
 
 def held_out_rows(log: Log, seed: int, share: float = 0.05) -> np.ndarray:
-    """Rows of a share of the episodes, at least one; if those hold over twice that share of the rows, their end.
+    """Return rows that are held out of training: those of a share of the episodes, at least one.
+
+    If these are more than twice that share of all rows, only the last of them are held out.
+
+    Args:
+        log: The log.
+        seed: Seed of the choice of episodes.
+        share: Share of the episodes.
 
     Raises:
-        ValueError: there is but one row.
+        ValueError: The log has a single row.
     """
     if log.count == 1:
-        raise ValueError("transitions: one row is too few, since some are held out from training")
+        raise ValueError("log: one row is too few, because some rows are held out of training; pass more rows")
     episodes = log.transitions.episodes
     count = len(episodes) - 1
     chosen = np.random.default_rng([seed, 3]).permutation(count)[: max(1, int(share * count))]

@@ -1,4 +1,4 @@
-"""A critic of the logged behaviour, asked about every policy's actions."""
+"""A critic of the logged behaviour, evaluated at the actions of every policy."""
 
 from __future__ import annotations
 
@@ -11,44 +11,59 @@ import torch
 
 from ..data import load
 from ..runtime.devices import check_device, without_autocast
+from ..runtime.options import integer, number, option, optional, widths
 from .coverage import uncovered
-from .critics import Critic, CriticLearner, target_rate
-from .estimator import Estimator, Problem
+from .critics import Critic, CriticLearner, lag, target_rate
 from .learning import Batches, learn
 from .log import Log, PolicyActions
-from .options import check_option
+from .reward_estimator import Problem, RewardEstimator
+
+_WATCHED_STATES = 1024
 
 
 @dataclass(frozen=True)
-class BehaviourQ(Estimator):
-    """Mean over logged states of a SARSA critic at the policy's action: one critic for all policies.
+class BehaviourQ(RewardEstimator):
+    """Mean over logged states of a SARSA critic at the policy's actions; one critic serves all policies.
 
-    It is the value of taking the policy's action once and behaving as logged from then on, so not a return of the
-    policy; but a cheap, strong ranking. Of the logged states 65,536 at most are asked, evenly spaced. A checkpoint of
-    `fit`, or of other policies, serves as well.
+    The value is what follows when the policy's action is taken once and the logged behaviour goes on from there. It is
+    not the return of the policy, but ranks policies well at little cost. It is the mean over at most 65,536 logged
+    states, evenly spaced. A checkpoint of `critic`, or of a run with other policies, can be resumed.
 
-    Attributes: see `FQE`; `ensemble` critics learn from bootstrap draws of episodes.
+    Attributes:
+        updates: See `FQE`.
+        batch_size: See `FQE`.
+        hidden: See `FQE`.
+        learning_rate: See `FQE`.
+        target_rate: See `FQE`.
+        ensemble: Number of critics. Two or more learn from bootstrap samples of the episodes, and the standard
+            deviation of their values is the standard error.
+        draws: See `FQE`.
 
     Diagnostics:
-        uncovered: (P,), see `FQE`.
-        curve: updates, seconds, loss and values (P,) on 1,024 rows; nan where the checkpoint is not of these policies.
-        critic: a `Critic` of `ensemble` networks.
+        uncovered: See `FQE`.
+        lag: See `FQE`.
+        curve: Updates, seconds, loss and values (P,) of 1,024 states at each record; NaN before a resumed run where the
+            checkpoint is of other policies.
+        critic: `Critic` of `ensemble` networks.
+        allowed: See `RewardEstimator`.
 
     Warns:
-        UncertainEstimateWarning: over 0.9 of a policy is uncovered.
+        UncertainEstimateWarning: See `FQE`.
     """
 
-    updates: int = 10000
-    batch_size: int = 256
-    hidden: tuple[int, ...] = (256, 256)
-    learning_rate: float = 3e-4
-    target_rate: float | None = None
-    ensemble: int = 1
-    draws: int = 4
+    updates: int = option(10000, integer(1), "gradient steps")
+    batch_size: int = option(256, integer(1), "transitions per step")
+    hidden: tuple[int, ...] = option((256, 256), widths, "widths of the hidden layers")
+    learning_rate: float = option(3e-4, number(above=0), "learning rate of Adam")
+    target_rate: float | None = option(
+        None, optional(number(above=0, most=1)), "weight of the critic in each update of its target network"
+    )
+    ensemble: int = option(1, integer(1), "critics; two or more give standard errors")
+    draws: int = option(4, integer(1), "actions sampled in every state of a stochastic policy")
 
-    def fit(
+    def critic(
         self,
-        transitions: Any,
+        log: Any,
         *,
         discount: float,
         seed: int = 0,
@@ -57,35 +72,52 @@ class BehaviourQ(Estimator):
         device: torch.device | str = "cpu",
         progress: bool = True,
     ) -> Critic:
-        """The critic alone: `critic(states, actions)` → (ensemble, N) values; no policies needed.
+        """Train the critic alone, without policies.
 
-        At timeouts the next action is not known, and those rows are left out.
+        Rows at timeouts are left out, because the next action is unknown.
+
+        Args:
+            log: Logged transitions, see `sopr_fast.data.load`.
+            discount: Discount factor γ, from 0 to less than 1.
+            seed: Seed of everything random.
+            action_count: Number of discrete actions, if actions are discrete.
+            checkpoint: File to resume training from if it exists, and to write during training.
+            device: Device of the networks and the log.
+            progress: Whether to show progress bars.
+
+        Returns:
+            The critic; `critic(states, actions)` returns values (ensemble, N).
 
         Raises:
-            TypeError, ValueError, OSError: names the row, option or file at fault, or the checkpoint is another run's.
-            FloatingPointError: training diverged.
+            FloatingPointError: Training diverged.
+            TypeError: The log is of the wrong type.
+            ValueError: An argument, a row of the log or the checkpoint is invalid. The message names it.
+            OSError: A file cannot be read or written.
+
+        Warns:
+            UncertainEstimateWarning: The lag exceeds 0.1.
         """
-        discount, seed = check_option("discount", discount), check_option("seed", seed)
-        log = Log(load(transitions), action_count=action_count, device=check_device(device))
-        with torch.inference_mode(False), without_autocast(log.device):
-            return self._fit(log, discount, seed, checkpoint, progress)[0]
+        discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
+        prepared = Log(load(log), action_count=action_count, device=check_device(device))
+        with torch.inference_mode(False), without_autocast(prepared.device):
+            return self._train(prepared, discount, seed, checkpoint, progress)[0]
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
-        log = problem.log
+        log, request, timings = problem.log, problem.request, problem.request.timings
         _check_followed(log)
         actions = problem.actions(draws=self.draws, memory=0)
-        with problem.timings.stage("coverage"):
-            outside = uncovered(actions, log, progress=problem.progress)
-        with problem.timings.stage("training"):
-            critic, curve = self._fit(
-                log, problem.discount, problem.seed, problem.checkpoint, problem.progress, watched=actions
+        with timings.stage("coverage"):
+            uncovered_shares = uncovered(actions, log, progress=request.progress)
+        with timings.stage("training"):
+            critic, diagnostics = self._train(
+                log, problem.discount, request.seed, request.checkpoint, request.progress, watched=actions
             )
-        with problem.timings.stage("evaluation"):
-            replicates = critic.shared_mean_values(actions, log.evaluated_rows(), progress=problem.progress)
-        diagnostics = {"uncovered": outside, "curve": curve, "critic": critic}
+        with timings.stage("evaluation"):
+            replicates = critic.shared_mean_values(actions, log.evaluated_rows(), progress=request.progress)
+        diagnostics |= {"uncovered": uncovered_shares, "critic": critic}
         return replicates.mean(1), replicates if self.ensemble > 1 else None, diagnostics
 
-    def _fit(
+    def _train(
         self,
         log: Log,
         discount: float,
@@ -93,8 +125,11 @@ class BehaviourQ(Estimator):
         checkpoint: str | os.PathLike | None,
         progress: bool,
         watched: PolicyActions | None = None,
-    ) -> tuple[Critic, dict[str, list]]:
+    ) -> tuple[Critic, dict[str, Any]]:
+        """Return the critic, and its lag and curve."""
         _check_followed(log)
+        rate = target_rate(self.target_rate, self.updates, discount)
+        remaining = lag(self.updates, rate, discount)
         last = log.count - 1
         learner = CriticLearner(
             log,
@@ -104,23 +139,26 @@ class BehaviourQ(Estimator):
             discount=discount,
             hidden=self.hidden,
             learning_rate=self.learning_rate,
-            target_rate=target_rate(self.target_rate, self.updates, discount),
+            target_rate=rate,
             seed=seed,
         )
         critic = Critic(learner.target, learner.scale, log.units)
-        few = log.evaluated_rows(1024)
+        rows = log.evaluated_rows(_WATCHED_STATES)
         curve = learn(
             learner,
             self.updates,
             description="SARSA critic",
-            watch=watched and (lambda: critic.shared_mean_values(watched, few).mean(1).tolist()),
+            watch=None if watched is None else lambda: critic.shared_mean_values(watched, rows).mean(1).tolist(),
             checkpoint=checkpoint,
             identity=lambda: (replace(self, draws=1), discount, seed, *log.identity()),
             progress=progress,
         )
-        return critic, curve
+        return critic, {"lag": remaining, "curve": curve}
 
 
 def _check_followed(log: Log) -> None:
     if not log.followed.any():
-        raise ValueError("transitions: no row is followed by the next one, so no next action is known")
+        raise ValueError(
+            "log: no row is followed by another row of its episode, so no next action is known; pass the rows in the "
+            "order in which they were logged"
+        )

@@ -1,4 +1,4 @@
-"""How much of what policies do the log holds anything like."""
+"""How much of what policies do resembles the log."""
 
 from __future__ import annotations
 
@@ -7,60 +7,71 @@ import torch
 from torch import Tensor
 
 from ..runtime.progress import progress_bar
-from .estimates import warn_of
+from .estimates import warn_about
 from .log import Log, PolicyActions
 
-_ASKED = 1024
+_STATES = 1024
 _NEIGHBOURS = 32
-_CHUNK = 1 << 24  # pairs of states compared at a time
-_NEGLIGIBLE = 0.1  # of the spread of logged actions
+_CHUNK = 1 << 24  # pairs of states compared at once
+_NEGLIGIBLE = 0.1  # distance, in standard deviations of the logged actions
 _MOST_UNCOVERED = 0.9
 
 
 def uncovered(actions: PolicyActions, log: Log, *, progress: bool) -> np.ndarray:
-    """(P,) share of states in which a policy's action is farther from those logged in similar states than 99 % of the
-    logged actions are.
+    """Return the share of states in which each policy acts unlike the log.
 
-    Similar states are the 32 nearest other logged ones; the distance is to the nearest of their actions, each column
-    in units of its spread. A policy that acts as the log does so gets 1 %. Of discrete actions it is the probability of
-    those that no similar state's row holds. Up to 1,024 states are asked, evenly spaced, and 65,536 compared with.
+    A policy acts unlike the log in a state if its action is farther from the actions logged in similar states than 99 %
+    of logged actions are. Similar states are the 32 nearest other logged states, among at most 65,536. The distance is
+    the Euclidean one to the nearest of their actions, in standard deviations of each action column. A policy that acts
+    as the log does has a share of 1 %. For discrete actions the share is the mean probability of actions that were not
+    logged in similar states. At most 1,024 states are used, evenly spaced.
+
+    Args:
+        actions: What P policies do in the states of the log.
+        log: The log.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        (P,) float64 shares.
 
     Warns:
-        UncertainEstimateWarning: of policies with a share over 0.9.
+        UncertainEstimateWarning: The share of a policy exceeds 0.9.
     """
     shares = _shares(actions, log, progress)
-    warn_of(
+    warn_about(
         {actions.policies[i].name: f"{shares[i]:.0%}" for i in np.flatnonzero(shares > _MOST_UNCOVERED)},
-        "the log hardly covers {}: in that share of its states they act unlike anything logged nearby, so a critic's "
-        "values of them are extrapolated",
+        "the log hardly covers {}: in this share of its states they act unlike any action logged nearby, so the "
+        "critic extrapolates; log more of these policies, or rely on their measured returns",
     )
     return shares
 
 
 @torch.no_grad()
 def _shares(actions: PolicyActions, log: Log, progress: bool) -> np.ndarray:
-    asked, known = log.evaluated_rows(_ASKED), log.evaluated_rows()
-    near = _nearest(log, asked, known, progress)  # (B, k)
-    acted = actions(asked)  # (P, B, dim_a)
+    rows, candidates = log.evaluated_rows(_STATES), log.evaluated_rows()
+    neighbours = _nearest(log, rows, candidates, progress)  # (B, k)
+    taken = actions(rows)  # (P, B, dim_a)
     if log.discrete:
-        return (acted * (log.actions[near].sum(1) == 0)).sum(2).mean(1).double().cpu().numpy()
-    spread = log.actions[known].std(0, correction=0).clamp(min=1e-3)
-    logged = log.actions[near] / spread  # (B, k, dim_a)
+        never_logged = log.actions[neighbours].sum(1) == 0
+        return (taken * never_logged).sum(2).mean(1).double().cpu().numpy()
+    scale = log.actions[candidates].std(0, correction=0).clamp(min=1e-3)
+    logged = log.actions[neighbours] / scale  # (B, k, dim_a)
 
-    def distance(asked: Tensor) -> Tensor:  # (B, dim_a) → (B,)
-        return (asked[:, None] / spread - logged).norm(dim=2).amin(1)
+    def distance(taken: Tensor) -> Tensor:  # (B, dim_a) -> (B,)
+        return (taken[:, None] / scale - logged).norm(dim=2).amin(1)
 
-    limit = distance(log.actions[asked]).quantile(0.99).clamp(min=_NEGLIGIBLE)
-    return np.array([float((distance(one) > limit).double().mean()) for one in acted])
+    limit = distance(log.actions[rows]).quantile(0.99).clamp(min=_NEGLIGIBLE)
+    return np.array([float((distance(own) > limit).double().mean()) for own in taken])
 
 
-def _nearest(log: Log, asked: Tensor, known: Tensor, progress: bool) -> Tensor:
-    states, count = log.states(known), min(_NEIGHBOURS, max(1, len(known) - 1))
-    found = []
-    with progress_bar(len(asked), "coverage", "state", show=progress) as bar:
-        for rows in asked.split(max(1, _CHUNK // len(known))):
-            distances = torch.cdist(log.states(rows), states)
-            distances[rows[:, None] == known] = torch.inf
-            found.append(known[distances.topk(count, largest=False).indices])
-            bar.update(len(rows))
-    return torch.cat(found)
+def _nearest(log: Log, rows: Tensor, candidates: Tensor, progress: bool) -> Tensor:
+    """Return the rows (B, k) among the candidates whose states are nearest to those of `rows` (B,), without itself."""
+    states, count = log.states(candidates), min(_NEIGHBOURS, max(1, len(candidates) - 1))
+    neighbours = []
+    with progress_bar(len(rows), "coverage", "state", show=progress) as bar:
+        for chunk in rows.split(max(1, _CHUNK // len(candidates))):
+            distances = torch.cdist(log.states(chunk), states)
+            distances[chunk[:, None] == candidates] = torch.inf
+            neighbours.append(candidates[distances.topk(count, largest=False).indices])
+            bar.update(len(chunk))
+    return torch.cat(neighbours)

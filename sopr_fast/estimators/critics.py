@@ -1,10 +1,11 @@
-"""Critics fitted by temporal differences: one for each policy, or one of the logged behaviour."""
+"""Critics fitted by temporal differences: one per policy, or one of the logged behaviour."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,15 +18,24 @@ from .learning import Batches, Learner, mean_of_known
 from .log import Log, PolicyActions, Units
 from .networks import ActionValue
 
-_CHUNK = 1 << 16  # (state, action) rows evaluated at a time
+_CHUNK = 1 << 16  # (state, action) rows evaluated at once
+_LARGEST_LAG = 0.1
+
+_Number = TypeVar("_Number", float, Tensor, np.ndarray)
 
 
 @dataclass(frozen=True)
 class ValueScale:
-    """Values are learned as (value - mean) / scale, bounded by what rewards allow.
+    """Affine scale on which critics learn values, and the range that rewards allow.
 
-    Discounted returns to go of the log give mean and scale, so networks and errors are of order 1. The shift holds
-    for terminals too, whose next value is 0, not the mean.
+    Critics learn (value - mean) / scale. Mean and scale are those of discounted returns-to-go in the log, so that
+    outputs and errors are of order 1.
+
+    Attributes:
+        mean: Mean value.
+        scale: Standard deviation of values.
+        low: Smallest value that rewards allow.
+        high: Largest value that rewards allow.
     """
 
     mean: float
@@ -35,69 +45,107 @@ class ValueScale:
 
     @classmethod
     def of(cls, log: Log, discount: float) -> ValueScale:
+        """Return the scale of a log's values."""
         transitions = log.transitions
         rewards = transitions.rewards.astype(np.float64)
-        forever = rewards.mean() / (1 - discount)
-        to_go = returns_to_go(rewards, transitions.terminals, transitions.episodes, discount, forever)
-        scale = max(float(to_go.std()), float(rewards.std()), 1e-6 * abs(forever)) or 1e-6
-        ends = [0.0] if transitions.terminals.any() else []
-        low, high = rewards.min(), rewards.max()
-        possible = (
-            [low / (1 - discount), high / (1 - discount)] + [low + end for end in ends] + [high + end for end in ends]
-        )
+        endless = rewards.mean() / (1 - discount)
+        to_go = returns_to_go(rewards, transitions.terminals, transitions.episodes, discount, endless)
+        scale = max(float(to_go.std()), float(rewards.std()), 1e-6 * abs(endless)) or 1e-6
+        bounds = rewards.min(), rewards.max()
+        possible = [bound / (1 - discount) for bound in bounds]
+        if transitions.terminals.any():
+            possible += bounds
         return cls(float(to_go.mean()), scale, min(possible), max(possible))
 
-    def shrink(self, values):
+    def normalise(self, values: _Number) -> _Number:
+        """Return values in the critics' units."""
         return (values - self.mean) / self.scale
 
-    def restore(self, values):
+    def restore(self, values: _Number) -> _Number:
+        """Return values in units of return."""
         return values * self.scale + self.mean
 
 
 def returns_to_go(
     rewards: np.ndarray, terminals: np.ndarray, episodes: np.ndarray, discount: float, beyond: float
 ) -> np.ndarray:
-    """(N,) float64: discounted return from each row on; after a cut episode comes `beyond`, after a terminal 0."""
+    """Return the discounted sum of rewards from each row to the end of its episode, and what follows.
+
+    Args:
+        rewards: (N,) rewards.
+        terminals: (N,) bool.
+        episodes: (E + 1,) first rows of the episodes, and N.
+        discount: Discount factor γ.
+        beyond: Value after an episode that a timeout cut; after a terminal it is 0.
+
+    Returns:
+        (N,) float64.
+    """
     result = np.empty(len(rewards))
     first, last = episodes[:-1], episodes[1:] - 1
     following = np.where(terminals[last], 0.0, beyond)
-    for back in range(int((last - first).max()) + 1):
-        alive = last - back >= first
-        rows = last[alive] - back
+    for steps_back in range(int((last - first).max()) + 1):
+        alive = last - steps_back >= first
+        rows = last[alive] - steps_back
         following[alive] = rewards[rows] + discount * following[alive]
         result[rows] = following[alive]
     return result
 
 
 def target_rate(chosen: float | None, updates: int, discount: float) -> float:
-    """What is chosen, or what leaves e^-5 of the way to the fixed point, but from 0.005 to 0.1: faster targets swing.
+    """Return the weight of the critic in each update of its target network.
 
-    Where values follow their target at once, each update takes them `rate` (1 - γ) of what is left of the way.
+    Where the critic follows its target at once, each update closes `rate` (1 - γ) of the distance to the fixed point.
+    The default leaves e^-5 of it, within bounds: faster targets make values oscillate.
+
+    Args:
+        chosen: The option's value, or None for the default.
+        updates: Number of updates.
+        discount: Discount factor γ.
     """
     return chosen or min(max(5 / (updates * (1 - discount)), 0.005), 0.1)
 
 
 def lag(updates: int, rate: float, discount: float) -> float:
-    """The share of the way to their fixed point that critics have left at the end, at least where no episode ends.
+    """Return the share of the way to their fixed point that critics have left after training.
+
+    The share holds for endless episodes; it is smaller where episodes end early.
+
+    Args:
+        updates: Number of updates.
+        rate: See `target_rate`.
+        discount: Discount factor γ.
 
     Warns:
-        UncertainEstimateWarning: it is over 0.1.
+        UncertainEstimateWarning: The share exceeds 0.1.
     """
-    left = math.exp(-updates * rate * (1 - discount))
-    if left > 0.1:
-        text = f"{left:.0%} of the way to the values is left after {updates} updates, unless episodes are short"
-        warn(f"{text}: take more, or a larger target_rate", UncertainEstimateWarning)
-    return left
+    remaining = math.exp(-updates * rate * (1 - discount))
+    if remaining > _LARGEST_LAG:
+        warn(
+            f"critics have {remaining:.0%} of the way to their values left after {updates} updates, unless episodes "
+            "end early; raise updates or target_rate",
+            UncertainEstimateWarning,
+        )
+    return remaining
 
 
 class CriticLearner(Learner):
     """Regression of C = members * P critics on r + γ (1 - terminal) Q_target(s', a').
 
+    Targets are clipped to the range that rewards allow.
+
     Args:
-        next_actions: (M, B) rows of transitions and the update → a' (M, P, B, dim_a).
-        known: (M, B) rows → (M, P, B) those that each policy's critic learns from, or None for all.
+        log: The log.
+        batches: Rows (M, B) of each update for M members.
+        next_actions: Function of rows (M, B) and the update that returns next actions (M, P, B, dim_a).
+        has_next_action: Function of rows (M, B) that returns (M, P, B) whether each policy's next action is known, or
+            None if all are.
         copies: P.
-        target_rate: share of the way that the target network goes toward the critics at each update.
+        discount: Discount factor γ.
+        hidden: Widths of the hidden layers.
+        learning_rate: Learning rate of Adam.
+        target_rate: Weight of the critics in each update of the target networks.
+        seed: Seed of the initial weights.
     """
 
     def __init__(
@@ -105,7 +153,7 @@ class CriticLearner(Learner):
         log: Log,
         batches: Batches,
         next_actions: Callable[[Tensor, int], Tensor],
-        known: Callable[[Tensor], Tensor | None] = lambda rows: None,
+        has_next_action: Callable[[Tensor], Tensor | None] = lambda rows: None,
         *,
         copies: int,
         discount: float,
@@ -114,7 +162,8 @@ class CriticLearner(Learner):
         target_rate: float,
         seed: int,
     ):
-        self.log, self.batches, self.next_actions, self.known = log, batches, next_actions, known
+        self.log, self.batches = log, batches
+        self.next_actions, self.has_next_action = next_actions, has_next_action
         self.copies, self.members = copies, len(batches.pools)
         self.discount, self.target_rate = discount, target_rate
         self.scale = ValueScale.of(log, discount)
@@ -134,88 +183,132 @@ class CriticLearner(Learner):
         self.optimizers = {"adam": torch.optim.Adam(self.critic.parameters, lr=learning_rate, fused=True)}
 
     def step(self, update: int) -> Tensor:
-        log, scale = self.log, self.scale
+        """Update all critics once and return their losses (P,), averaged over members."""
+        log = self.log
         rows = self.batches(update)  # (M, B)
-        with torch.no_grad():
-            actions = self.next_actions(rows, update)  # (M, P, B, dim_a)
-            following = self.target(self._for_all(log.states(log.next[rows])), actions.flatten(0, 1))
-            alive = self.discount * (1 - log.terminals[rows])
-            wanted = log.rewards[rows] - scale.mean * (1 - alive)
-            wanted = (
-                self._for_all((wanted / scale.scale)[..., None])[..., 0]
-                + self._for_all(alive[..., None])[..., 0] * following
-            )
-            wanted.clamp_(scale.shrink(scale.low), scale.shrink(scale.high))
+        targets = self._targets(rows, update)
         values = self.critic(self._for_all(log.states(rows)), self._for_all(log.actions[rows]))
-        known = self.known(rows)
-        loss = mean_of_known((values - wanted).square(), None if known is None else known.flatten(0, 1))
+        mask = self.has_next_action(rows)
+        loss = mean_of_known((values - targets).square(), None if mask is None else mask.flatten(0, 1))
         self.optimizers["adam"].zero_grad()
         loss.sum().backward()
         self.optimizers["adam"].step()
         self.target.network.move_toward(self.critic.network, self.target_rate)
         return loss.detach().view(self.members, self.copies).mean(0)
 
+    @torch.no_grad()
+    def _targets(self, rows: Tensor, update: int) -> Tensor:  # (C, B)
+        log, scale = self.log, self.scale
+        actions = self.next_actions(rows, update)  # (M, P, B, dim_a)
+        following = self.target(self._for_all(log.states(log.next[rows])), actions.flatten(0, 1))
+        alive = self.discount * (1 - log.terminals[rows])
+        # The value after a terminal is 0, which is not 0 in the critics' units.
+        offset = (log.rewards[rows] - scale.mean * (1 - alive)) / scale.scale
+        targets = self._for_all(offset[..., None])[..., 0] + self._for_all(alive[..., None])[..., 0] * following
+        return targets.clamp_(scale.normalise(scale.low), scale.normalise(scale.high))
+
     def _for_all(self, x: Tensor) -> Tensor:
-        """(M, B, d) → (M * P, B, d), the same for the P critics of a member."""
+        """Repeat (M, B, d) for the P critics of each member: (M * P, B, d)."""
         return x[:, None].expand(-1, self.copies, -1, -1).flatten(0, 1)
 
 
 class Critic:
-    """Learned action values (of the target networks, which average the last updates), in units of return."""
+    """Learned action values, in units of return.
+
+    They are those of the target networks, which average the last updates.
+
+    Args:
+        value: C action-value functions.
+        scale: Scale of their values.
+        units: Units of the states and actions that they read.
+    """
 
     def __init__(self, value: ActionValue, scale: ValueScale, units: Units):
         self.value, self.scale, self.units = value, scale, units
 
     @torch.no_grad()
-    def __call__(self, states, actions) -> np.ndarray:
-        """Values (C, N) of the C critics at states (N, dim_s) with actions (N, dim_a), one-hot or probabilities if
-        discrete, as arrays or tensors in the log's units.
+    def __call__(self, states: Any, actions: Any) -> np.ndarray:
+        """Return the values of actions.
+
+        Args:
+            states: (N, dim_s) array or tensor, in the log's units.
+            actions: (N, dim_a) array or tensor, in the log's units; for discrete actions one-hot or probabilities.
+
+        Returns:
+            (C, N) float64 values by the C critics.
 
         Raises:
-            ValueError: states or actions are not of these shapes.
+            ValueError: States or actions have another shape.
         """
         units, device = self.units, self.units.mean.device
         states, actions = (torch.as_tensor(x, dtype=torch.float32, device=device) for x in (states, actions))
-        for name, given, width in (("states", states, units.state_dim), ("actions", actions, units.action_dim)):
-            if given.shape != (len(states), width):
-                raise ValueError(f"{name} have shape {tuple(given.shape)}, expected ({len(states)}, {width})")
+        for name, table, width in (("states", states, units.state_dim), ("actions", actions, units.action_dim)):
+            if table.shape != (len(states), width):
+                raise ValueError(f"{name} have shape {tuple(table.shape)}, expected ({len(states)}, {width})")
         if not units.discrete:
             actions = actions / torch.from_numpy(units.action_scale).to(device)
-        size, found = max(64, _CHUNK // self.value.network.count), []
-        for s, a in zip(states.split(size), actions.split(size), strict=True):
-            found.append(self.value(units.normalise(s), a).double().cpu())
-        return self.scale.restore(torch.cat(found, 1)).numpy()
+        size = max(64, _CHUNK // self.value.network.count)
+        values = [
+            self.value(units.normalise(s), a).double().cpu()
+            for s, a in zip(states.split(size), actions.split(size), strict=True)
+        ]
+        return self.scale.restore(torch.cat(values, 1)).numpy()
 
     def mean_values(self, actions: PolicyActions, rows: Tensor, *, progress: bool = False) -> np.ndarray:
-        """(P, M) float64: mean over rows of the table of each policy's action values by its own M critics."""
+        """Return the mean value of each policy's actions by its own M critics.
+
+        Args:
+            actions: What P policies do in the states of the log.
+            rows: (B,) rows of the log's table of states.
+            progress: Whether to show a progress bar.
+
+        Returns:
+            (P, M) float64.
+        """
         count = self.value.network.count
         members = count // len(actions.policies)
 
-        def ask(states: Tensor, acted: Tensor) -> Tensor:
-            return self.value(states, acted.repeat(members, 1, 1))
+        def evaluate(states: Tensor, taken: Tensor) -> Tensor:
+            return self.value(states, taken.repeat(members, 1, 1))
 
-        return self._mean_values(actions, rows, ask, count, progress).T.numpy()
+        return self._mean_values(actions, rows, evaluate, count, progress)
 
     def shared_mean_values(self, actions: PolicyActions, rows: Tensor, *, progress: bool = False) -> np.ndarray:
-        """(P, C) float64: the same by C critics that know of no policy."""
+        """Return the mean value of each policy's actions by all C critics, which the policies share.
+
+        Args:
+            actions: What P policies do in the states of the log.
+            rows: (B,) rows of the log's table of states.
+            progress: Whether to show a progress bar.
+
+        Returns:
+            (P, C) float64.
+        """
         policies = len(actions.policies)
 
-        def ask(states: Tensor, acted: Tensor) -> Tensor:
+        def evaluate(states: Tensor, taken: Tensor) -> Tensor:
             states = states.expand(policies, -1, -1).flatten(0, 1)
-            return self.value(states, acted.flatten(0, 1)).unflatten(1, (policies, -1)).flatten(0, 1)
+            return self.value(states, taken.flatten(0, 1)).unflatten(1, (policies, -1)).flatten(0, 1)
 
-        return self._mean_values(actions, rows, ask, policies * self.value.network.count, progress).T.numpy()
+        return self._mean_values(actions, rows, evaluate, policies * self.value.network.count, progress)
 
     @torch.no_grad()
     def _mean_values(
-        self, actions: PolicyActions, rows: Tensor, ask: Callable[[Tensor, Tensor], Tensor], width: int, progress: bool
-    ) -> Tensor:  # (M, P)
-        """`ask` evaluates `width` (state, action) rows a state."""
+        self,
+        actions: PolicyActions,
+        rows: Tensor,
+        evaluate: Callable[[Tensor, Tensor], Tensor],
+        width: int,
+        progress: bool,
+    ) -> np.ndarray:  # (P, M)
+        """Average over rows and draws; `evaluate` computes `width` values per state, member by member."""
         total: Tensor | float = 0.0
         with progress_bar(len(rows), "evaluating", "state", show=progress) as bar:
             for chunk in rows.split(max(64, _CHUNK // width)):
                 states = actions.log.states(chunk)
                 for draw in range(actions.draws):
-                    total = total + ask(states, actions(chunk, draw)).double().sum(1).cpu()
+                    total = total + evaluate(states, actions(chunk, draw)).double().sum(1).cpu()
                 bar.update(len(chunk))
-        return self.scale.restore(total / (len(rows) * actions.draws)).view(-1, len(actions.policies))
+        assert isinstance(total, Tensor)
+        means = self.scale.restore(total / (len(rows) * actions.draws))
+        return means.view(-1, len(actions.policies)).T.numpy()

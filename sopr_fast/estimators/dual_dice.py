@@ -10,79 +10,88 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..runtime.options import integer, number, option, widths
 from ..runtime.progress import progress_bar
-from .estimates import warn_of
-from .estimator import Estimator, Problem
+from .estimates import warn_about
 from .learning import Batches, Learner, learn, mean_of_known
 from .log import Log, PolicyActions
 from .networks import ActionValue
+from .reward_estimator import Problem, RewardEstimator
 
 _CHUNK = 1 << 16
 _FEWEST_EFFECTIVE_ROWS = 100
+_WATCHED_ROWS = 4096
 
 
 @dataclass(frozen=True)
-class DualDICE(Estimator):
-    """Discounted stationary distribution corrections (Nachum 2019).
+class DualDICE(RewardEstimator):
+    """Discounted stationary distribution corrections (Nachum et al., 2019).
 
-    Networks ν and ζ of all policies are trained together on
+    The networks ν and ζ of all policies are trained together on
 
         min over ν, max over ζ of E[(ν(s,a) - γ (1 - terminal) ν(s',a')) ζ(s,a) - f*(ζ(s,a))] - (1 - γ) E[ν(s0,a0)]
 
-    over logged (s, a, s') and a' of the policy, whose ζ is the ratio of the policy's state-action distribution to the
-    log's. With f(x) = |x|^p / p, the convex conjugate f*(y) is |y|^q / q, 1/p + 1/q = 1.
+    over logged (s, a, s') and the policy's a'. At the optimum, ζ is the ratio of the policy's state-action distribution
+    to the log's. With f(x) = |x|^p / p, the convex conjugate f*(y) is |y|^q / q, where 1/p + 1/q = 1.
 
-    The value is the discounted return Σ ζ r / Σ ζ (1 - γ (1 - terminal)) over the log. The denominator is what the
-    ratios' weight must be, and normalises them; without terminals that is the average reward by ratios over 1 - γ.
+    The value is the discounted return Σ ζ r / Σ ζ (1 - γ (1 - terminal)) over the log. The denominator normalises the
+    ratios: it is what their sum must be. Without terminals, the value is the weighted mean reward, divided by 1 - γ.
 
     Attributes:
-        exponent: p, more than 1; 2 by default, the paper also uses 1.5.
-        nu_rate, zeta_rate: Adam's learning rates.
-        average: share of the updates, the last ones, whose weights of ζ are averaged.
-        others: see `FQE`.
+        updates: See `FQE`.
+        batch_size: See `FQE`.
+        hidden: See `FQE`.
+        nu_rate: Learning rate of Adam for ν.
+        zeta_rate: Learning rate of Adam for ζ.
+        exponent: p, more than 1. The paper uses 1.5 and 2.
+        average: Share of the updates, the last ones, over which the weights of ζ are averaged.
+        draws: See `FQE`.
+        memory: See `FQE`.
 
     Diagnostics:
-        effective_sample_size: (P,) (Σ ζ)² / Σ ζ² in rows, of positive ratios.
-        mass: (P,) what the denominator is before normalising, 1 if the ratios are right.
-        ratios: a callable of rows of the log → (P, B) normalised ratios.
-        dropped_rows: (P,), see `FQE`.
-        curve: updates, seconds, loss and values (P,).
+        effective_sample_size: (P,) (Σ ζ)² / Σ ζ² over positive ratios, in rows.
+        mass: (P,) the denominator before normalisation; 1 if the ratios are right.
+        ratios: Function of rows (B,) of the log that returns normalised ratios (P, B).
+        dropped_rows: See `FQE`.
+        curve: Updates, seconds, loss and values (P,) at each record.
+        allowed: See `RewardEstimator`.
 
     Warns:
-        UncertainEstimateWarning: the ratios of a policy rest on a handful of rows, or their mass is far from 1.
+        UncertainEstimateWarning: The ratios of a policy have fewer than 100 effective rows or a mass below 0.5 or above
+            1.5, or a value exceeds what rewards allow.
     """
 
-    updates: int = 20000
-    batch_size: int = 256
-    hidden: tuple[int, ...] = (256, 256)
-    nu_rate: float = 1e-4
-    zeta_rate: float = 1e-3
-    exponent: float = 2.0
-    average: float = 0.25
-    draws: int = 4
-    memory: int = 1 << 30
+    updates: int = option(20000, integer(1), "gradient steps")
+    batch_size: int = option(256, integer(1), "transitions per step")
+    hidden: tuple[int, ...] = option((256, 256), widths, "widths of the hidden layers")
+    nu_rate: float = option(1e-4, number(above=0), "learning rate of Adam for nu")
+    zeta_rate: float = option(1e-3, number(above=0), "learning rate of Adam for zeta")
+    exponent: float = option(2.0, number(above=1), "exponent p of the objective")
+    average: float = option(0.25, number(most=1), "share of the updates over which zeta is averaged")
+    draws: int = option(4, integer(1), "actions sampled in every state of a stochastic policy")
+    memory: float = option(1 << 30, number(), "largest size of the table of actions, in bytes")
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
-        log, discount, seed = problem.log, problem.discount, problem.seed
+        log, request, timings = problem.log, problem.request, problem.request.timings
         actions = problem.actions(draws=self.draws, memory=self.memory)
-        with problem.timings.stage("training"):
-            learner = DualDICELearner(self, log, actions, discount, seed)
+        with timings.stage("training"):
+            learner = DualDICELearner(self, log, actions, problem.discount, request.seed)
             curve = learn(
                 learner,
                 self.updates,
                 description="DualDICE",
-                watch=lambda: learner.values(log.evaluated_rows(4096))[0].tolist(),
-                checkpoint=problem.checkpoint,
-                identity=lambda: (self, discount, seed, *actions.identity()),
-                progress=problem.progress,
+                watch=lambda: learner.values(log.evaluated_rows(_WATCHED_ROWS))[0].tolist(),
+                checkpoint=request.checkpoint,
+                identity=lambda: (self, problem.discount, request.seed, *actions.identity()),
+                progress=request.progress,
             )
-        with problem.timings.stage("evaluation"):
-            values, mass, effective = learner.values(log.evaluated_rows(log.count), progress=problem.progress)
-        names = problem.names
+        with timings.stage("evaluation"):
+            values, mass, effective = learner.values(log.evaluated_rows(log.count), progress=request.progress)
         doubtful = np.flatnonzero((effective < _FEWEST_EFFECTIVE_ROWS) | (np.abs(mass - 1) > 0.5))
-        warn_of(
-            {names[i]: f"{effective[i]:.0f} effective rows, mass {mass[i]:.2f}" for i in doubtful},
-            "DualDICE cannot be trusted for {}: too few effective rows, or ratios whose mass is far from 1",
+        warn_about(
+            {problem.names[i]: f"{effective[i]:.0f} effective rows, mass {mass[i]:.2f}" for i in doubtful},
+            "DualDICE cannot be trusted for {}: too few effective rows, or ratios whose mass is far from 1; raise "
+            "updates, or rely on another estimator for these policies",
         )
         diagnostics = {
             "effective_sample_size": effective,
@@ -95,17 +104,27 @@ class DualDICE(Estimator):
 
 
 def _normalised_ratios(zeta: ActionValue, log: Log, mass: np.ndarray, rows: Any) -> np.ndarray:
-    """(P, B) of rows of the log."""
+    """Return normalised ratios (P, B) of rows (B,) of the log."""
     return _ratios(zeta, log, torch.as_tensor(rows, device=log.device)).cpu().numpy() / mass[:, None]
 
 
 @torch.no_grad()
 def _ratios(zeta: ActionValue, log: Log, rows: Tensor) -> Tensor:
-    """(P, B) float64, not normalised."""
+    """Return unnormalised ratios (P, B) float64 of rows (B,) of the log."""
     return zeta(log.states(rows), log.actions[rows]).double()
 
 
 class DualDICELearner(Learner):
+    """Networks ν and ζ of P policies.
+
+    Args:
+        options: Options of the estimator.
+        log: The log.
+        actions: What the policies do in the states of the log.
+        discount: Discount factor γ.
+        seed: Seed of initial weights and mini-batches.
+    """
+
     def __init__(self, options: DualDICE, log: Log, actions: PolicyActions, discount: float, seed: int):
         self.options, self.log, self.actions, self.discount = options, log, actions, discount
         self.batches = Batches([np.arange(log.count)], options.batch_size, seed, log.device)
@@ -134,19 +153,19 @@ class DualDICELearner(Learner):
         }
 
     def step(self, update: int) -> Tensor:
+        """Update all networks once and return their losses (P,)."""
         log, conjugate = self.log, self.options.exponent / (self.options.exponent - 1)
         rows, starts = self.batches(update)[0], self.initial(update)[0]
-        following = log.next[rows]
         states, actions = log.states(rows), log.actions[rows]
         alive = self.discount * (1 - log.terminals[rows])
         # One pass for next and initial states.
-        asked = torch.cat([following, starts])
-        nu_there = self.nu(log.states(asked), self.actions(asked, update))
-        nu_next, nu_start = nu_there.split([len(rows), len(starts)], 1)
+        evaluated = torch.cat([log.next[rows], starts])
+        nu_evaluated = self.nu(log.states(evaluated), self.actions(evaluated, update))
+        nu_next, nu_start = nu_evaluated.split([len(rows), len(starts)], 1)
         residual = self.nu(states, actions) - alive * nu_next
         zeta = self.zeta(states, actions)
         penalty = zeta.square() / 2 if conjugate == 2 else zeta.abs().pow(conjugate) / conjugate
-        inner = mean_of_known(residual * zeta - penalty, self.actions.known(rows))
+        inner = mean_of_known(residual * zeta - penalty, self.actions.has_next_action(rows))
         loss = inner - (1 - self.discount) * nu_start.mean(1)
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
@@ -158,7 +177,7 @@ class DualDICELearner(Learner):
         return loss.detach()
 
     def values(self, rows: Tensor, *, progress: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(P,) each: discounted return, mass, effective sample size."""
+        """Return discounted returns, masses and effective sample sizes, (P,) float64 each, over rows of the log."""
         sums = torch.zeros(4, len(self.actions.policies), dtype=torch.float64, device="cpu")
         with progress_bar(len(rows), "evaluating", "row", show=progress) as bar:
             for chunk in rows.split(max(64, _CHUNK // len(self.actions.policies))):

@@ -1,26 +1,52 @@
-"""What an off-policy evaluation says of a set of policies."""
+"""Estimated values of policies, and warnings about them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..ranking import Ranking
 from ..runtime.warn import warn
 
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import pandas
+
+_LISTED = 5
+
 
 class UncertainEstimateWarning(UserWarning):
-    """The log says too little about a policy: its estimate is hardly more than a guess."""
+    """The log holds so little evidence about a policy that its estimate is hardly more than a guess."""
 
 
-def warn_of(said: dict[str, str], text: str) -> None:
-    """Warns in `text` of the policies, {} in it, with what is said of each; of none, not at all."""
-    if said:
-        listed = ", ".join(f"{name!r} ({what})" for name, what in list(said.items())[:5])
-        more = f" and {len(said) - 5} more" if len(said) > 5 else ""
-        warn(text.format(listed + more), UncertainEstimateWarning)
+def warn_about(reasons: dict[str, str], text: str) -> None:
+    """Warn about policies, if there are any.
+
+    Args:
+        reasons: Reason for the warning by name of the policy.
+        text: Message, with {} in place of the names and reasons.
+    """
+    if reasons:
+        listed = ", ".join(f"{name!r} ({reason})" for name, reason in list(reasons.items())[:_LISTED])
+        others = f" and {len(reasons) - _LISTED} more" if len(reasons) > _LISTED else ""
+        warn(text.format(listed + others), UncertainEstimateWarning)
+
+
+def spread(replicates: np.ndarray | None, count: int) -> np.ndarray:
+    """Return the standard deviations (P,) of replicates.
+
+    Args:
+        replicates: (P, R) estimates, or None.
+        count: P.
+
+    Returns:
+        (P,) float64; NaN for fewer than two replicates.
+    """
+    if replicates is None or replicates.shape[1] < 2:
+        return np.full(count, np.nan)
+    return replicates.std(1, ddof=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,17 +54,20 @@ class Estimates:
     """Estimated values of P policies.
 
     Attributes:
-        names: (P,) in the order they were given.
-        values: (P,) float64, larger is better: discounted return from the initial states, unless the method says
+        names: (P,) names of the policies, in input order.
+        values: (P,) float64; larger is better. Discounted returns from initial states unless the estimator says
             otherwise.
-        replicates: (P, R) float64 estimates whose spread is the error (bootstrap, ensemble), or None.
-        method: which estimator.
-        diagnostics: how it went, see each method; loss curves, effective sample sizes, model errors.
-        timings: seconds by stage.
+        standard_errors: (P,) float64; NaN where unknown.
+        replicates: (P, R) float64 estimates whose standard deviation is the standard error (bootstrap, ensemble), or
+            None.
+        method: Name of the estimator.
+        diagnostics: Loss curves, effective sample sizes, errors of models; see each estimator.
+        timings: Seconds by stage.
     """
 
     names: list[str]
     values: np.ndarray
+    standard_errors: np.ndarray
     replicates: np.ndarray | None = None
     method: str = ""
     diagnostics: dict[str, Any] = field(default_factory=dict)
@@ -47,21 +76,21 @@ class Estimates:
     def __len__(self) -> int:
         return len(self.names)
 
-    @property
-    def standard_errors(self) -> np.ndarray:
-        """(P,) standard deviation of the replicates; nan where there are none."""
-        if self.replicates is None or self.replicates.shape[1] < 2:
-            return np.full(len(self), np.nan)
-        return self.replicates.std(1, ddof=1)
-
     def ranking(self) -> Ranking:
-        """Return the same as a `Ranking`: equal scores, standard errors and order."""
+        """Return the ranking of the policies by value, with its tables and plots.
+
+        Win probabilities compare replicates; they are NaN without any, and for policies whose standard error is NaN.
+        """
         return Ranking(
-            list(self.names), self.values, self.standard_errors, replicates=self.replicates, timings=dict(self.timings)
+            list(self.names),
+            self.values,
+            self.standard_errors,
+            replicates=self.replicates,
+            timings=dict(self.timings),
         )
 
     def table(self) -> str:
-        """The estimates as text, best first: value as the score, standard error beside it."""
+        """Return the estimates as text, best first."""
         return self.ranking().table()
 
     __str__ = table
@@ -70,7 +99,7 @@ class Estimates:
         return f"Estimates of {len(self)} policies by {self.method or 'an unnamed method'}\n{self.table()}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists and numbers, ready for JSON (nan where a value is undefined); without critics and ratios."""
+        """Return plain lists and numbers, ready for JSON; critics and other callables are left out."""
         return {
             "method": self.method,
             "names": list(self.names),
@@ -79,6 +108,33 @@ class Estimates:
             "diagnostics": _plain(self.diagnostics),
             "timings": dict(self.timings),
         }
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a data frame with columns policy, value and standard_error, best first, indexed by rank.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return self.ranking().to_pandas().rename(columns={"score": "value"})
+
+    def plot(self, returns: Any = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
+        """Plot values with their standard errors, best on top.
+
+        Args:
+            returns: (P,) true returns, or a mapping from name to return, shown on the right; None for none.
+            ax: Axes to plot on; by default those of a new figure.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+            TypeError: A return is not a number.
+            ValueError: A return is missing or not finite. The message names the policy.
+        """
+        ax = self.ranking().plot(returns, ax)
+        ax.set_xlabel(f"value by {self.method} (± standard error)" if self.method else "value (± standard error)")
+        return ax
 
 
 def _plain(value: Any) -> Any:

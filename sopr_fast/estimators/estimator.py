@@ -1,116 +1,179 @@
-"""What all estimators share: options that are checked, a problem that is read, estimates that are put together."""
+"""The interface of all estimators."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
-from ..policies import Layout, Policy
+from ..data import load
+from ..policies import Policy, as_policies
 from ..runtime.devices import check_device, without_autocast
-from ..runtime.files import check_checkpoint
+from ..runtime.options import Options, integer, number
 from ..runtime.timing import Timings
 from .estimates import Estimates
-from .learning import CHECKPOINT
-from .log import Log, PolicyActions, read
-from .options import Options, check_option
+
+BATCH_SIZE = 16384
 
 
 @dataclass(frozen=True)
-class Problem:
-    """P policies to evaluate on a log, both checked.
+class Request:
+    """Arguments of one call of `Estimator.estimate`.
+
+    Policies, log and returns are as the caller passed them; the other arguments are checked.
 
     Attributes:
-        checkpoint, progress: of the training, see `Estimator.estimate`.
-        timings: of the evaluation so far.
+        policies: Policies to evaluate.
+        log: Logged transitions or states.
+        known: Policies with known returns, or None.
+        returns: Their returns, or None.
+        discount: Discount factor γ, or None.
+        seed: Seed of everything random.
+        action_count: Number of discrete actions, or None.
+        checkpoint: File to resume training from, or None.
+        device: Device of networks and data.
+        batch_size: Largest number of states that a policy sees at once.
+        progress: Whether to show progress bars.
+        timings: Seconds by stage so far.
     """
 
-    policies: list[Policy]
-    layout: Layout
-    log: Log
-    discount: float
+    policies: Any
+    log: Any
+    known: Any
+    returns: Any
+    discount: float | None
     seed: int
+    action_count: int | None
     checkpoint: str | os.PathLike | None
+    device: torch.device
+    batch_size: int
     progress: bool
-    timings: Timings
-
-    @property
-    def names(self) -> list[str]:
-        return [policy.name for policy in self.policies]
-
-    def actions(self, *, draws: int, memory: int) -> PolicyActions:
-        with self.timings.stage("policies"):
-            return PolicyActions(
-                self.policies,
-                self.layout,
-                self.log,
-                draws=draws,
-                seed=self.seed,
-                memory=memory,
-                progress=self.progress,
-            )
+    timings: Timings = field(default_factory=Timings)
 
 
 class Estimator(Options, ABC):
-    """Estimates what policies would return from logged transitions, all of them in one batched run."""
+    """Base of all estimators: values policies from a log.
+
+    Attributes:
+        supervised: Whether `estimate` learns from known policies and needs their returns.
+        needs_rewards: Whether the log must hold rewards; otherwise logged states are enough.
+    """
+
+    supervised: ClassVar[bool] = False
+    needs_rewards: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """Name of the method in tables and reports."""
+        return type(self).__name__
 
     def estimate(
         self,
         policies: Any,
-        transitions: Any,
+        log: Any,
         *,
-        discount: float,
+        known: Any = None,
+        returns: Any = None,
+        discount: float | None = None,
         seed: int = 0,
         action_count: int | None = None,
         checkpoint: str | os.PathLike | None = None,
         device: torch.device | str = "cpu",
+        batch_size: int = BATCH_SIZE,
         progress: bool = True,
     ) -> Estimates:
-        """Values of all policies; what they mean, their diagnostics and warnings: see each estimator.
+        """Estimate the values of all policies in one run.
+
+        Each estimator documents the meaning of its values, its diagnostics and its warnings.
 
         Args:
-            policies: P policies, see `sopr_fast.policies.as_policies`; arrays of actions have a row for
-                each of the data's.
-            transitions: see `sopr_fast.data.load`.
-            discount: γ, at least 0 and less than 1.
-            seed: of everything random; the same seed gives the same result on the same number of threads.
-            action_count: number of discrete actions where policies return indices.
-            checkpoint: file to resume training from if it exists; written as it goes. The result is the same.
-            device: of networks and data; policies act where they are.
-            progress: show bars.
+            policies: P policies to evaluate, see `sopr_fast.policies.as_policies`. Arrays of actions have one row for
+                each row of the log.
+            log: Logged transitions, see `sopr_fast.data.load`. Estimators that do not need rewards also accept states
+                alone, see `sopr_fast.fit`.
+            known: M policies with known returns; ignored by estimators that are not supervised.
+            returns: (M,) returns of the known policies, or a mapping from name to return.
+            discount: Discount factor γ, from 0 to less than 1; needed by estimators that need rewards.
+            seed: Seed of everything random. The same seed gives the same result on the same number of threads.
+            action_count: Number of discrete actions, where policies return indices.
+            checkpoint: File to resume training from if it exists, and to write during training. A resumed run ends
+                with the same result.
+            device: Device of networks and data. Policies act where they are.
+            batch_size: Largest number of states that a policy sees at once.
+            progress: Whether to show progress bars.
+
+        Returns:
+            Values of the policies, in input order.
 
         Raises:
-            FloatingPointError: training diverged.
-            ImportError, MemoryError: a file needs an extra, or more memory than is free.
-            TypeError, ValueError, RuntimeError, OSError: names the policy, row, option or file at fault, before long
-                work.
+            FloatingPointError: Training diverged.
+            ImportError: Reading a file needs an extra that is not installed.
+            MemoryError: A file exceeds the free memory.
+            TypeError: A policy, a return or the log is of the wrong type.
+            ValueError: An argument, a policy or a row of the log is invalid. The message names it.
+            RuntimeError: A policy raised an error.
+            OSError: A file cannot be read or written.
 
         Warns:
-            UncertainEstimateWarning: the log says too little of a policy.
-            UserWarning: see `sopr_fast.data.load`.
+            UncertainEstimateWarning: The log holds too little evidence about a policy.
         """
-        discount, seed = check_option("discount", discount), check_option("seed", seed)
-        device = check_device(device)
-        check_checkpoint(checkpoint, CHECKPOINT)
-        timings = Timings()
-        with torch.inference_mode(False), without_autocast(device):  # with gradients, whatever the mode outside
-            with timings.stage("policies"):
-                found = read(policies, transitions, action_count=action_count, device=device)
-            problem = Problem(*found, discount, seed, checkpoint, progress, timings)
-            values, replicates, diagnostics = self._evaluate(problem)
-        return Estimates(
-            problem.names,
-            values,
-            replicates,
-            method=type(self).__name__,
-            diagnostics=diagnostics,
-            timings=dict(timings),
+        if discount is not None:
+            discount = number(below=1)("discount", discount)
+        elif self.needs_rewards:
+            raise ValueError(f"{self.name} estimates discounted returns: pass discount, such as discount=0.99")
+        if self.supervised and (known is None or returns is None):
+            raise ValueError(f"{self.name} learns from known returns: pass known=policies and returns=their returns")
+        request = Request(
+            policies,
+            log,
+            known,
+            returns,
+            discount,
+            integer(0)("seed", seed),
+            action_count,
+            checkpoint,
+            check_device(device),
+            integer(1)("batch_size", batch_size),
+            progress,
         )
+        # Training needs gradients and full precision, whatever the caller's mode.
+        with torch.inference_mode(False), without_autocast(request.device):
+            return self._estimate(request)
+
+    def prepare(
+        self,
+        policies: Any,
+        log: Any,
+        *,
+        seed: int = 0,
+        action_count: int | None = None,
+        device: torch.device | str = "cpu",
+        batch_size: int = BATCH_SIZE,
+        progress: bool = True,
+    ) -> tuple[list[Policy], Any]:
+        """Do the work that several calls of `estimate` share, such as reading the log and asking policies to act.
+
+        `estimate` gives the same values for what this method returns as for what was passed to it, if seed and action
+        count are equal.
+
+        Args:
+            policies: All policies that later calls evaluate or learn from.
+            log: See `estimate`.
+            seed: See `estimate`.
+            action_count: See `estimate`.
+            device: See `estimate`.
+            batch_size: See `estimate`.
+            progress: See `estimate`.
+
+        Returns:
+            The policies in input order, and the log.
+        """
+        log = load(log)
+        return as_policies(policies, states_count=log.source_count, action_count=action_count), log
 
     @abstractmethod
-    def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
-        """(P,) values, (P, R) replicates or None, diagnostics."""
+    def _estimate(self, request: Request) -> Estimates:
+        """Return the estimates that the request asks for."""

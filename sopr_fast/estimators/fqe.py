@@ -7,100 +7,105 @@ from typing import Any
 
 import numpy as np
 
+from ..runtime.options import choice, integer, number, option, optional, widths
 from .coverage import uncovered
 from .critics import Critic, CriticLearner, lag, target_rate
-from .estimator import Estimator, Problem
 from .learning import Batches, learn
+from .reward_estimator import Problem, RewardEstimator
+
+_WATCHED_STATES = 1024
 
 
 @dataclass(frozen=True)
-class FQE(Estimator):
-    """Fitted Q evaluation (Le 2019) with a target network and normalised states and values (Kostrikov & Nachum 2020).
+class FQE(RewardEstimator):
+    """Fitted Q evaluation (Le et al., 2019) with the target networks and normalisation of Kostrikov & Nachum (2020).
 
-    The networks of all policies are trained together on the same mini-batches from the same initial weights, so a
-    policy's estimate does not depend on which others are evaluated with it. The value is the discounted return from the
-    initial states; episodes end with value 0 at terminals, and at timeouts the next state counts as any other.
+    The networks of all policies are trained together on the same mini-batches from the same initial weights, so the
+    estimate of a policy does not depend on the other policies. The value is the discounted return from the initial
+    states. After terminals the value is 0; after timeouts an episode continues from its next state.
 
     Attributes:
-        updates: gradient steps.
-        batch_size: transitions a step.
-        hidden: widths of hidden layers; () is a linear function.
-        learning_rate: Adam's.
-        target_rate: share of the way that target networks go toward the critics at each step; by default
-            5 / (updates (1 - γ)), but 0.005 to 0.1: values lag behind by about exp(-updates target_rate (1 - γ)) of the
-            way to where they lead.
-        ensemble: members; more than one learn from bootstrap draws of episodes, and their spread is the standard error.
-        draws: actions drawn in every state of a stochastic policy.
-        start: "initial" for the mean value of initial states, "data" of logged states, 65,536 of them at most.
-        memory: bytes for what policies do in all states; if it takes more, they are asked again for every batch.
+        updates: Number of gradient steps.
+        batch_size: Transitions per step.
+        hidden: Widths of the hidden layers; () for linear functions.
+        learning_rate: Learning rate of Adam.
+        target_rate: Weight of the critic in each update of its target network. None for 5 / (updates (1 - γ)), but at
+            least 0.005 and at most 0.1. See `lag` below.
+        ensemble: Networks per policy. Two or more learn from bootstrap samples of the episodes, and the standard
+            deviation of their values is the standard error.
+        draws: Actions sampled in every state of a stochastic policy.
+        start: "initial" for the mean value of initial states, "data" for that of logged states (at most 65,536).
+        memory: Largest size in bytes of the table of actions. Beyond it, policies act anew on every mini-batch.
 
     Diagnostics:
-        initial, data: (P,) the two means of `start`.
-        uncovered: (P,) share of logged states in which the policy acts unlike what is logged in similar states.
-        dropped_rows: (P,) of the log, after which it is not known what an array does.
-        lag: see `target_rate`.
-        curve: updates, seconds, loss and values (P,) on initial states at each record.
-        critic: a `Critic` of ensemble * P networks.
-
-    Raises:
-        ValueError: names the option at fault.
+        initial: (P,) mean values of initial states.
+        data: (P,) mean values of logged states.
+        uncovered: (P,) share of logged states in which the policy acts unlike the actions logged in similar states.
+        dropped_rows: (P,) number of rows that do not tell what an array of actions does next.
+        lag: Share of the way to their fixed point that values have left, about exp(-updates target_rate (1 - γ)).
+        curve: Updates, seconds, loss and values (P,) of initial states at each record.
+        critic: `Critic` of ensemble * P networks.
+        allowed: See `RewardEstimator`.
 
     Warns:
-        UncertainEstimateWarning: over 0.9 of a policy is uncovered, or the lag is over 0.1.
+        UncertainEstimateWarning: A policy is uncovered in over 90 % of the states, the lag exceeds 0.1, or a value
+            exceeds what rewards allow.
     """
 
-    updates: int = 20000
-    batch_size: int = 256
-    hidden: tuple[int, ...] = (256, 256)
-    learning_rate: float = 3e-4
-    target_rate: float | None = None
-    ensemble: int = 1
-    draws: int = 4
-    start: str = "initial"
-    memory: int = 1 << 30
+    updates: int = option(20000, integer(1), "gradient steps")
+    batch_size: int = option(256, integer(1), "transitions per step")
+    hidden: tuple[int, ...] = option((256, 256), widths, "widths of the hidden layers")
+    learning_rate: float = option(3e-4, number(above=0), "learning rate of Adam")
+    target_rate: float | None = option(
+        None, optional(number(above=0, most=1)), "weight of the critic in each update of its target network"
+    )
+    ensemble: int = option(1, integer(1), "networks per policy; two or more give standard errors")
+    draws: int = option(4, integer(1), "actions sampled in every state of a stochastic policy")
+    start: str = option("initial", choice("initial", "data"), "states whose mean value is the estimate")
+    memory: float = option(1 << 30, number(), "largest size of the table of actions, in bytes")
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
-        log, discount, seed = problem.log, problem.discount, problem.seed
-        rate = target_rate(self.target_rate, self.updates, discount)
-        left = lag(self.updates, rate, discount)
+        log, request, timings = problem.log, problem.request, problem.request.timings
+        rate = target_rate(self.target_rate, self.updates, problem.discount)
+        remaining = lag(self.updates, rate, problem.discount)
         actions = problem.actions(draws=self.draws, memory=self.memory)
-        with problem.timings.stage("coverage"):
-            outside = uncovered(actions, log, progress=problem.progress)
-        with problem.timings.stage("training"):
-            pools = log.pools(np.ones(log.count, bool), self.ensemble, seed)
+        with timings.stage("coverage"):
+            uncovered_shares = uncovered(actions, log, progress=request.progress)
+        with timings.stage("training"):
+            pools = log.pools(np.ones(log.count, bool), self.ensemble, request.seed)
             learner = CriticLearner(
                 log,
-                Batches(pools, self.batch_size, seed, log.device),
+                Batches(pools, self.batch_size, request.seed, log.device),
                 lambda rows, update: actions(log.next[rows], update),
-                actions.known,
+                actions.has_next_action,
                 copies=len(problem.policies),
-                discount=discount,
+                discount=problem.discount,
                 hidden=self.hidden,
                 learning_rate=self.learning_rate,
                 target_rate=rate,
-                seed=seed,
+                seed=request.seed,
             )
             critic = Critic(learner.target, learner.scale, log.units)
-            initial = log.initial[:: len(log.initial) // 1024 + 1]
+            initial = log.initial[:: len(log.initial) // _WATCHED_STATES + 1]
             curve = learn(
                 learner,
                 self.updates,
                 description="FQE",
                 watch=lambda: critic.mean_values(actions, initial).mean(1).tolist(),
-                checkpoint=problem.checkpoint,
-                identity=lambda: (replace(self, start="data"), discount, seed, *actions.identity()),
-                progress=problem.progress,
+                checkpoint=request.checkpoint,
+                identity=lambda: (replace(self, start="data"), problem.discount, request.seed, *actions.identity()),
+                progress=request.progress,
             )
-        with problem.timings.stage("evaluation"):
+        with timings.stage("evaluation"):
             means = {
-                "initial": critic.mean_values(actions, log.initial, progress=problem.progress),
-                "data": critic.mean_values(actions, log.evaluated_rows(), progress=problem.progress),
+                "initial": critic.mean_values(actions, log.initial, progress=request.progress),
+                "data": critic.mean_values(actions, log.evaluated_rows(), progress=request.progress),
             }
         diagnostics = {
             **{name: value.mean(1) for name, value in means.items()},
-            "uncovered": outside,
+            "uncovered": uncovered_shares,
             "curve": curve,
-            "lag": left,
+            "lag": remaining,
             "critic": critic,
             "dropped_rows": actions.dropped_rows,
         }

@@ -12,74 +12,81 @@ from torch import Tensor
 
 from ..policies import Layout, Policy
 from ..policies.actor import LARGEST
+from ..runtime.options import flag, integer, interval, number, option, optional, widths
 from ..runtime.progress import progress_bar
 from .behaviour import EDGE, BehaviourPolicy
-from .estimates import warn_of
-from .estimator import Estimator, Problem
+from .estimates import warn_about
 from .learning import learn
 from .log import Log
+from .reward_estimator import Problem, RewardEstimator
 
-_ROWS = 16384
 _FEWEST_EFFECTIVE_EPISODES = 5
-_NEGLIGIBLE = 0.1  # of the discounted weight of steps
+_NEGLIGIBLE = 0.1  # share of the discounted weight of steps
 
 
 @dataclass(frozen=True)
-class ImportanceWeighting(Estimator):
-    """Per-decision importance weighting (Precup 2000), self-normalised over episodes at every step, in log space.
+class ImportanceWeighting(RewardEstimator):
+    """Per-decision importance weighting (Precup et al., 2000), self-normalised over episodes at every step.
 
-    The behaviour's log-probabilities are the log's own where it has them, else a tanh-normal mixture (probabilities
-    of discrete actions) fitted to it. A deterministic policy has no density: it counts as one with normal noise of
-    standard deviation `noise`, before tanh (as in policy_eval) if all its and the log's actions lie within ±1, else
-    around its action. Actions at ±1 are taken just inside: at 1 - 1e-4 for noise and where the behaviour is fitted.
+    The log-probabilities of the behaviour are those in the log, if it has any. Otherwise a mixture of normals behind
+    tanh is fitted to the log (probabilities for discrete actions). A deterministic policy has no density, so it gets
+    normal noise with standard deviation `noise`: before tanh if all its actions and all logged ones lie within ±1 (as
+    in policy_eval), else around its action. For noise and for a fitted behaviour, actions are clipped to ±(1 - 1e-4).
 
-    The value is the discounted return over the length of the longest episode. Episodes that a terminal ended go on with
-    reward 0 and their last weight; those that were cut drop out where they end, since what followed is not known.
+    The value is the discounted return over the length of the longest episode. An episode that ended at a terminal
+    continues with reward 0 and its last weight. One that was cut drops out where it ends, because what followed is
+    unknown.
 
     Attributes:
-        clip: bounds of every step's log-ratio, or None; policy_eval's are (-6, 2).
-        noise: standard deviation around deterministic actions, before tanh or in action units.
-        bootstraps: draws of episodes whose spread is the standard error.
-        fitted: fit the behaviour even where the log has its log-probabilities.
-        updates, batch_size, hidden, components, learning_rate: of the behaviour's fit.
+        clip: Bounds (low, high) of the log-ratio of every step, or None; policy_eval's are (-6, 2).
+        noise: Standard deviation of the noise of deterministic policies, before tanh or in units of actions.
+        bootstraps: Bootstrap samples of the episodes; the standard deviation of their values is the standard error.
+        fitted: Whether to fit the behaviour even if the log has its log-probabilities.
+        updates: Gradient steps of the behaviour's fit.
+        batch_size: Rows per step of the fit.
+        hidden: Widths of the hidden layers of the fit.
+        components: Normals in the mixture.
+        learning_rate: Learning rate of Adam.
 
     Diagnostics:
-        effective_by_step: (P, T) in episodes, the smaller of (Σ w)² / Σ w² and Σ w (weights of a policy that the log
-            covers average 1).
-        effective_sample_size: (P,) the smallest of them but for steps with a tenth of the discounted weight.
-        curve, held_out_log_prob: of the behaviour's fit, where it was fitted.
+        effective_by_step: (P, T) effective number of episodes at each step: the smaller of (Σ w)² / Σ w² and Σ w, since
+            weights of a policy that the log covers have mean 1.
+        effective_sample_size: (P,) smallest of these, without the worst steps that hold up to a tenth of the discounted
+            weight.
+        curve: Updates, seconds and loss of the fit, if there was one.
+        held_out_log_prob: Mean log-probability of held-out actions under the fit, if there was one.
+        allowed: See `RewardEstimator`.
 
     Warns:
-        UncertainEstimateWarning: fewer than five effective episodes at steps with over a tenth of the discounted
-            weight; the policy's standard error is nan.
+        UncertainEstimateWarning: A policy has an `effective_sample_size` below 5; its standard error is NaN.
     """
 
-    clip: tuple[float, float] | None = None
-    noise: float = 0.1
-    bootstraps: int = 100
-    fitted: bool = False
-    updates: int = 5000
-    batch_size: int = 256
-    hidden: tuple[int, ...] = (256, 256)
-    components: int = 5
-    learning_rate: float = 1e-3
+    clip: tuple[float, float] | None = option(None, optional(interval), "bounds of the log-ratio of every step")
+    noise: float = option(0.1, number(above=0), "standard deviation of the noise of deterministic policies")
+    bootstraps: int = option(100, integer(0), "bootstrap samples of the episodes, for standard errors")
+    fitted: bool = option(False, flag, "fit the behaviour even if the log has its log-probabilities")
+    updates: int = option(5000, integer(1), "gradient steps of the behaviour's fit")
+    batch_size: int = option(256, integer(1), "rows per step of the fit")
+    hidden: tuple[int, ...] = option((256, 256), widths, "widths of the hidden layers of the fit")
+    components: int = option(5, integer(1), "normals in the mixture that is fitted")
+    learning_rate: float = option(1e-3, number(above=0), "learning rate of Adam")
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
-        log, found = problem.log, problem.policies
+        log, request, policies = problem.log, problem.request, problem.policies
         diagnostics: dict[str, Any] = {}
-        with problem.timings.stage("behaviour"):
+        with request.timings.stage("behaviour"):
             if log.transitions.log_probs is not None and not self.fitted:
                 behaviour, edge = log.transitions.log_probs.astype(np.float64), LARGEST
             else:
                 behaviour, edge = self._fit(problem, diagnostics), EDGE
-        with problem.timings.stage("weighting"):
-            bootstrap = np.random.default_rng([problem.seed, 4])
+        with request.timings.stage("weighting"):
+            bootstrap = np.random.default_rng([request.seed, 4])
             episodes = len(log.transitions.episodes) - 1
             resamples = bootstrap.multinomial(episodes, np.full(episodes, 1 / episodes), self.bootstraps)
             parts = []
-            with progress_bar(len(found), "weighting", "policy", show=problem.progress) as bar:
-                for policy in found:
-                    ratios = self._log_probs(policy, log, problem.layout, edge) - behaviour
+            with progress_bar(len(policies), "weighting", "policy", show=request.progress) as bar:
+                for policy in policies:
+                    ratios = self._log_probs(policy, log, problem.layout, edge, request.batch_size) - behaviour
                     if self.clip is not None:
                         ratios = ratios.clip(*self.clip)
                     parts.append(_weigh(ratios, log, problem.discount, resamples))
@@ -89,80 +96,89 @@ class ImportanceWeighting(Estimator):
         effective = np.array([_lower_quantile(sizes, discounts) for sizes in by_step])
         low = effective < _FEWEST_EFFECTIVE_EPISODES
         replicates[low] = np.nan
-        names = problem.names
-        warn_of(
-            {names[i]: f"{effective[i]:.2g}" for i in np.flatnonzero(low)},
+        warn_about(
+            {problem.names[i]: f"{effective[i]:.2g}" for i in np.flatnonzero(low)},
             f"the log hardly covers {{}}: fewer than {_FEWEST_EFFECTIVE_EPISODES} effective episodes at steps that "
-            "matter, so importance weighting says next to nothing of them",
+            "matter; log more of these policies, or rely on another estimator",
         )
         diagnostics |= {"effective_sample_size": effective, "effective_by_step": by_step}
         return values, replicates if self.bootstraps > 1 else None, diagnostics
 
     def _fit(self, problem: Problem, diagnostics: dict[str, Any]) -> np.ndarray:
-        log, seed = problem.log, problem.seed
+        """Return log-probabilities (N,) of the logged actions under a fitted behaviour; add to the diagnostics."""
+        log, request = problem.log, problem.request
         behaviour = BehaviourPolicy(
             log,
             hidden=self.hidden,
             components=self.components,
             learning_rate=self.learning_rate,
             batch_size=self.batch_size,
-            seed=seed,
+            seed=request.seed,
         )
         diagnostics["curve"] = learn(
             behaviour,
             self.updates,
             description="behaviour",
-            checkpoint=problem.checkpoint,
+            checkpoint=request.checkpoint,
             identity=lambda: (
                 [self.updates, self.batch_size, self.hidden, self.components, self.learning_rate],
-                seed,
+                request.seed,
                 *log.identity(),
             ),
-            progress=problem.progress,
+            progress=request.progress,
         )
         log_probs = behaviour.log_probs().numpy()
         diagnostics["held_out_log_prob"] = float(log_probs[behaviour.held_out].mean())
         return log_probs
 
-    def _log_probs(self, policy: Policy, log: Log, layout: Layout, edge: float) -> np.ndarray:
-        """(N,) float64 of the logged actions under a policy; if all lie within ±1, of those beyond `edge` at it."""
+    def _log_probs(self, policy: Policy, log: Log, layout: Layout, edge: float, batch_size: int) -> np.ndarray:
+        """Return log-probabilities (N,) float64 of the logged actions under a policy.
+
+        If all logged actions lie within ±1, they are clipped to ±`edge`.
+        """
         actions, within = log.actions.cpu(), False
         if layout.kind != "discrete":
             actions = torch.from_numpy(log.transitions.actions)
             within = bool((actions.abs() <= 1).all())
             if within:
                 actions = actions.clamp(-edge, edge)
-        found = np.empty(log.count)
-        taken = []  # by a deterministic policy
-        for first in range(0, log.count, _ROWS):
-            rows = slice(first, first + _ROWS)
-            states, source = log.raw_states[: log.count][rows], log.source[: log.count][rows]
+        log_probs = np.empty(log.count)
+        deterministic = []  # actions of a deterministic policy
+        for first in range(0, log.count, batch_size):
+            rows = slice(first, min(first + batch_size, log.count))
+            states, source = log.raw_states[rows], log.source[rows]
             output = policy.output(states, source)
             if output.kind == "action":
-                taken.append(output.mean)
+                deterministic.append(output.mean)
             elif output.kind == "discrete":
-                found[rows] = (output.mean.double() * actions[rows]).sum(1).log()
+                log_probs[rows] = (output.mean.double() * actions[rows]).sum(1).log()
             else:
-                found[rows] = policy.log_prob(states, actions[rows], source)
-        if taken:
-            found[:] = self._noisy(torch.cat(taken), actions, within)
-        # A normal of standard deviation 0 has no density: nan.
-        return np.where(np.isnan(found), -np.inf, found)
+                log_probs[rows] = policy.log_prob(states, actions[rows], source)
+        if deterministic:
+            log_probs[:] = self._noisy_log_probs(torch.cat(deterministic), actions, within)
+        # A normal of standard deviation 0 has no density: NaN.
+        return np.where(np.isnan(log_probs), -np.inf, log_probs)
 
-    def _noisy(self, taken: Tensor, actions: Tensor, within: bool) -> Tensor:
-        """(N,) float64 log-density of actions (N, dim_a), all `within` ±1 or not, under noise around those taken."""
-        taken, actions = taken.double(), actions.double()
-        units: Tensor | float = 0.0
-        if within and (taken.abs() <= 1).all():
-            taken, actions = (x.clamp(-EDGE, EDGE) for x in (taken, actions))
-            units = -torch.log1p(-actions.square()).sum(1)
-            taken, actions = taken.atanh(), actions.atanh()
-        normal = -0.5 * ((actions - taken) / self.noise).square() - math.log(self.noise) - 0.5 * math.log(2 * math.pi)
-        return normal.sum(1) + units
+    def _noisy_log_probs(self, means: Tensor, actions: Tensor, within: bool) -> Tensor:
+        """Return log-densities (N,) float64 of actions under noise around a deterministic policy's actions.
+
+        Args:
+            means: (N, dim_a) the policy's actions.
+            actions: (N, dim_a) logged actions.
+            within: Whether all logged actions lie within ±1.
+        """
+        means, actions = means.double(), actions.double()
+        log_jacobian: Tensor | float = 0.0
+        if within and (means.abs() <= 1).all():
+            means, actions = (x.clamp(-EDGE, EDGE) for x in (means, actions))
+            log_jacobian = -torch.log1p(-actions.square()).sum(1)
+            means, actions = means.atanh(), actions.atanh()
+        normal = -0.5 * ((actions - means) / self.noise).square() - math.log(self.noise) - 0.5 * math.log(2 * math.pi)
+        return normal.sum(1) + log_jacobian
 
 
 def _lower_quantile(sizes: np.ndarray, weights: np.ndarray) -> float:
-    """The least size of which steps with a negligible share of the weight fall short."""
+    """Return the smallest size, without the smallest ones that hold a negligible share of the weight."""
     order = sizes.argsort()
     share = weights[order].cumsum() / weights.sum()
     return sizes[order[np.searchsorted(share, _NEGLIGIBLE, side="right")]]
@@ -171,7 +187,14 @@ def _lower_quantile(sizes: np.ndarray, weights: np.ndarray) -> float:
 def _weigh(
     log_ratios: np.ndarray, log: Log, discount: float, resamples: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Value, bootstrap values (R,) and effective episodes at every step (T,) of one policy."""
+    """Return the value, bootstrap values (R,) and effective episodes at every step (T,) of one policy.
+
+    Args:
+        log_ratios: (N,) log-ratios of the policy's density to the behaviour's.
+        log: The log.
+        discount: Discount factor γ.
+        resamples: (R, E) how often each bootstrap sample holds each episode.
+    """
     transitions = log.transitions
     episodes = transitions.episodes
     first, length = episodes[:-1], np.diff(episodes)
@@ -194,10 +217,10 @@ def _weigh(
             log_total = top + math.log(total)
             effective[t] = min(total**2 / (weights**2).sum(), math.exp(min(log_total, 700.0)))
         else:
-            # No logged episode is possible under the policy: the log's own mean, and an effective size of 0.
+            # No logged episode is possible under the policy: use the log's mean, with an effective size of 0.
             weights = present.astype(float)
         value += discount**t * float(weights @ rewards / weights.sum())
-        drawn = resamples @ weights
+        sums = resamples @ weights
         with np.errstate(invalid="ignore", divide="ignore"):
-            replicates += discount**t * np.where(drawn > 0, resamples @ (weights * rewards) / drawn, 0.0)
+            replicates += discount**t * np.where(sums > 0, resamples @ (weights * rewards) / sums, 0.0)
     return value, replicates, effective

@@ -1,4 +1,4 @@
-"""Transitions as the estimators read them: one table of states, and what every policy does in it."""
+"""A log as the estimators read it: one table of states, and what every policy does in them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ _EVALUATED_ROWS = 65536
 
 @dataclass(frozen=True)
 class Units:
-    """How states and actions of a log are brought to what networks read.
+    """Conversion of a log's states and actions to the inputs of networks.
 
     Attributes:
-        mean, scale: (dim_s,) float32 of the logged states, on the device of the networks.
-        action_scale: (dim_a,), the largest magnitude of each column of continuous actions, 1 where that is 0.
-        action_dim: of what networks read: of discrete actions their number.
+        mean: (dim_s,) float32 mean of the logged states, on the device of the networks.
+        scale: (dim_s,) float32 standard deviation of the logged states, on the same device.
+        action_scale: (dim_a,) float32 largest magnitude of each column of continuous actions, 1 where it is 0.
+        action_dim: Width of actions as networks read them; for discrete actions their number.
+        discrete: Whether actions are discrete.
     """
 
     mean: Tensor
@@ -37,30 +39,43 @@ class Units:
 
     @property
     def state_dim(self) -> int:
+        """dim_s."""
         return len(self.mean)
 
     def normalise(self, states: Tensor) -> Tensor:
+        """Return states with mean 0 and standard deviation 1 over the log."""
         return (states - self.mean) / self.scale
 
     def denormalise(self, states: Tensor) -> Tensor:
+        """Return normalised states in the log's units."""
         return states * self.scale + self.mean
 
 
 class Log:
     """Transitions as tensors.
 
-    States and next states are rows of one table (U, dim_s): the N logged states, then the next states that no row
-    follows (ends of episodes), so that a policy's actions on both are asked for once.
+    States and next states are rows of one table (U, dim_s), so that policies act in each of them once: the N logged
+    states, then the next states that are not the state of the following row (ends of episodes).
+
+    Args:
+        transitions: The logged transitions.
+        action_count: Number of discrete actions, or None for continuous ones.
+        device: Device of the tensors.
 
     Attributes:
-        raw_states: (U, dim_s) float32 on the CPU.
-        source: (U,) int64 on the CPU: the states' rows in the user's data; of a next state that no row follows, the row
-            it comes after.
-        actions: (N, dim_a), continuous ones divided by `units.action_scale`.
-        rewards, terminals: (N,) float32, the latter 1 where the environment ended.
-        next: (N,) int64 rows of the table.
-        followed: (N,) bool on the CPU, where what comes next is a logged row, or nothing.
-        initial: (E,) int64 rows of the table.
+        transitions: The logged transitions.
+        device: Device of the tensors.
+        count: N.
+        raw_states: (U, dim_s) float32 table on the CPU.
+        source: (U,) int64 row of each state in the user's data, on the CPU; of a next state the row before it.
+        actions: (N, action_dim) float32, continuous ones divided by `units.action_scale`.
+        rewards: (N,) float32.
+        terminals: (N,) float32, 1 where the environment ended, else 0.
+        next: (N,) int64 row of each next state in the table.
+        followed: (N,) bool on the CPU: whether the next state is a logged row, or the row is terminal.
+        initial: (E,) int64 rows of the episodes' first states.
+        units: Conversion to the inputs of networks.
+        state_scale: (dim_s,) float64 standard deviation of the logged states, 1 where it is 0.
     """
 
     def __init__(
@@ -72,23 +87,19 @@ class Log:
         follows = np.zeros(self.count, bool)
         follows[:-1] = (following[:-1] == states[1:]).all(1)
         follows[transitions.episodes[1:] - 1] = False
-        beyond = np.flatnonzero(~follows)
+        ends = np.flatnonzero(~follows)
         next_rows = np.arange(1, self.count + 1)
-        next_rows[beyond] = self.count + np.arange(len(beyond))
-        self.source = torch.from_numpy(np.concatenate([transitions.source, transitions.source[beyond]]))
-        self.raw_states = torch.from_numpy(np.concatenate([states, following[beyond]]))
-        mean, scale = states.mean(0, dtype=np.float64), states.std(0, dtype=np.float64)
-        self.state_scale = scale = np.where(scale > 1e-6, scale, 1.0)
+        next_rows[ends] = self.count + np.arange(len(ends))
+        self.source = torch.from_numpy(np.concatenate([transitions.source, transitions.source[ends]]))
+        self.raw_states = torch.from_numpy(np.concatenate([states, following[ends]]))
         self._table = self.raw_states.to(self.device)
-        action_scale = np.ones(transitions.actions.shape[1], np.float32)
-        if action_count is not None:
-            actions = _one_hot_actions(transitions.actions, action_count)
-        else:
-            largest = np.abs(transitions.actions).max(0)
-            action_scale = np.where(largest > 0, largest, 1).astype(np.float32)
-            actions = torch.from_numpy(transitions.actions / action_scale)
+        self.state_scale = states.std(0, dtype=np.float64)
+        self.state_scale[self.state_scale <= 1e-6] = 1.0
+        mean, scale = (
+            torch.from_numpy(x).float().to(self.device) for x in (states.mean(0, dtype=np.float64), self.state_scale)
+        )
+        actions, action_scale = _read_actions(transitions.actions, action_count)
         self.actions = actions.to(self.device)
-        mean, scale = (torch.from_numpy(x).float().to(self.device) for x in (mean, scale))
         self.units = Units(mean, scale, action_scale, actions.shape[1], discrete=action_count is not None)
         self.rewards = torch.from_numpy(transitions.rewards).to(self.device)
         self.terminals = torch.from_numpy(transitions.terminals).float().to(self.device)
@@ -97,35 +108,47 @@ class Log:
         self.initial = torch.from_numpy(transitions.episodes[:-1]).to(self.device)
 
     def identity(self) -> tuple[Any, ...]:
-        """All that an estimate can depend on, for `learning.learn`."""
+        """Return everything of the log that an estimate can depend on, for `learning.learn`."""
         logged = self.transitions
         parts = logged.states, logged.actions, logged.rewards, logged.next_states, logged.terminals, logged.episodes
         return self.discrete, self.action_dim, *parts
 
     @property
     def state_dim(self) -> int:
+        """dim_s."""
         return self.units.state_dim
 
     @property
     def action_dim(self) -> int:
+        """Width of actions as networks read them."""
         return self.units.action_dim
 
     @property
     def discrete(self) -> bool:
+        """Whether actions are discrete."""
         return self.units.discrete
 
     def states(self, rows: Tensor) -> Tensor:
-        """Rows of the table, each column with mean 0 and standard deviation 1 over the logged states."""
+        """Return normalised states (..., dim_s) of rows (...,) of the table."""
         return self.units.normalise(self._table[rows])
 
     def evaluated_rows(self, limit: int = _EVALUATED_ROWS) -> Tensor:
-        """All logged rows, or `limit` evenly spaced ones."""
+        """Return all logged rows, or `limit` evenly spaced ones if there are more."""
         if self.count <= limit:
             return torch.arange(self.count, device=self.device)
         return torch.linspace(0, self.count - 1, limit, dtype=torch.float64, device="cpu").long().to(self.device)
 
     def pools(self, usable: np.ndarray, members: int, seed: int) -> list[np.ndarray]:
-        """For each of `members` the usable rows it learns from: all for one, else a bootstrap draw of episodes."""
+        """Return the rows that each member of an ensemble learns from.
+
+        Args:
+            usable: (N,) bool, whether a row may be learned from.
+            members: Number of members.
+            seed: Seed of the bootstrap.
+
+        Returns:
+            All usable rows for a single member; for more, those of a bootstrap sample of episodes each.
+        """
         if members == 1:
             return [np.flatnonzero(usable)]
         episodes = self.transitions.episodes
@@ -139,53 +162,97 @@ class Log:
         return pools
 
 
+def _read_actions(actions: np.ndarray, action_count: int | None) -> tuple[Tensor, np.ndarray]:
+    """Return actions as networks read them, and the scale (dim_a,) that they were divided by."""
+    scale = np.ones(actions.shape[1], np.float32)
+    if action_count is not None:
+        return _one_hot_actions(actions, action_count), scale
+    largest = np.abs(actions).max(0)
+    scale = np.where(largest > 0, largest, 1).astype(np.float32)
+    return torch.from_numpy(actions / scale), scale
+
+
 def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
-    """(N, count) of indices (N, 1) or one-hot rows."""
+    """Return discrete actions (N, count), one-hot, from indices (N, 1) or one-hot rows."""
     if actions.shape[1] == 1 and count > 1:
         index = actions[:, 0]
         wrong = (index != np.round(index)) | (index < 0) | (index >= count)
         if wrong.any():
             row = int(np.argmax(wrong))
-            raise ValueError(f"transitions: action {index[row]} at row {row} is no index from 0 to {count - 1}")
+            raise ValueError(
+                f"log: action {index[row]} at row {row} is not an index from 0 to {count - 1}; check action_count"
+            )
         return one_hot(torch.from_numpy(index), count)
     if actions.shape[1] != count or not np.isin(actions, (0, 1)).all() or (actions.sum(1) != 1).any():
-        raise ValueError(
-            f"transitions: discrete actions must be indices (N, 1) or one-hot (N, {count}), got {actions.shape}"
-        )
+        raise ValueError(f"log: discrete actions must be indices (N, 1) or one-hot (N, {count}), got {actions.shape}")
     return torch.from_numpy(actions)
 
 
 def read(
-    policies: Any, transitions: Any, *, action_count: int | None = None, device: torch.device | str = "cpu"
+    policies: Any,
+    log: Any,
+    *,
+    action_count: int | None = None,
+    device: torch.device | str = "cpu",
+    batch_size: int = _ROWS,
 ) -> tuple[list[Policy], Layout, Log]:
-    """Policies, what they do, and the log they are to be evaluated on, checked before long work.
+    """Read and check policies and the log to evaluate them on.
+
+    Args:
+        policies: See `Estimator.estimate`.
+        log: See `Estimator.estimate`.
+        action_count: See `Estimator.estimate`.
+        device: Device of the log.
+        batch_size: See `Estimator.estimate`.
+
+    Returns:
+        Policies, the layout of their columns, and the log.
 
     Raises:
-        TypeError, ValueError, OSError: names the policy, row or file at fault.
+        TypeError: A policy or the log is of the wrong type.
+        ValueError: A policy or a row of the log is invalid. The message names it.
+        OSError: A file cannot be read.
     """
-    transitions = load(transitions)
-    found = as_policies(policies, states_count=transitions.source_count, action_count=action_count)
+    transitions = load(log)
+    adapted = as_policies(policies, states_count=transitions.source_count, action_count=action_count)
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
-    layout = probe(found, states, source)
-    log = Log(transitions, action_count=layout.action_dim if layout.kind == "discrete" else None, device=device)
-    if log.action_dim != layout.action_dim:
+    layout = probe(adapted, states, source, batch_size=batch_size)
+    prepared = Log(transitions, action_count=layout.action_dim if layout.kind == "discrete" else None, device=device)
+    if prepared.action_dim != layout.action_dim:
         raise ValueError(
-            f"policy {found[0].name!r} has {layout.action_dim} action columns, the transitions have {log.action_dim}"
+            f"policy {adapted[0].name!r} has {layout.action_dim} action columns, the log has {prepared.action_dim}"
         )
-    return found, layout, log
+    return adapted, layout, prepared
 
 
 class PolicyActions:
-    """What every policy does in rows of a log's table: actions, draws of stochastic ones, probabilities of discrete.
+    """What every policy does in the states of a log.
 
-    Asked for once where they fit `memory` bytes, else anew for every batch. Of arrays of actions, what they do where
-    no row follows is not `known`.
+    These are actions, samples from stochastic policies, or probabilities of discrete actions. They are collected once
+    if they fit in `memory` bytes, else anew for every batch. What an array of actions does in a next state that is no
+    logged row is unknown.
 
     Args:
-        draws: actions drawn in every state of a stochastic policy.
+        policies: P policies.
+        layout: Layout of their columns.
+        log: The log.
+        draws: Actions sampled in every state of a stochastic policy.
+        seed: Seed of the sampled actions.
+        memory: Largest size of the table of actions, in bytes.
+        batch_size: Largest number of states that a policy sees at once.
+        progress: Whether to show a progress bar.
+
+    Attributes:
+        policies: The policies.
+        layout: Layout of their columns.
+        log: The log.
+        seed: Seed of the sampled actions.
+        batch_size: Largest number of states that a policy sees at once.
+        draws: Actions sampled in every state; 1 where no policy is stochastic.
+        arrays: (P,) bool, whether each policy is an array of actions.
 
     Raises:
-        ValueError: an array of actions would be known in no row.
+        ValueError: A policy is an array of actions, but no row of the log tells what it does next.
     """
 
     def __init__(
@@ -196,14 +263,20 @@ class PolicyActions:
         *,
         draws: int = 1,
         seed: int = 0,
-        memory: int = 1 << 30,
+        memory: float = 1 << 30,
+        batch_size: int = _ROWS,
         progress: bool = True,
     ):
-        self.policies, self.layout, self.log, self.seed = list(policies), layout, log, seed
+        self.policies, self.layout, self.log = list(policies), layout, log
+        self.seed, self.batch_size = seed, batch_size
         self.draws = draws if layout.kind == "gaussian" else 1
         self.arrays = np.array([isinstance(policy, ArrayPolicy) for policy in policies])
         if self.arrays.any() and not log.followed.any():
-            raise ValueError("arrays of actions say nothing of the next states of these transitions")
+            name = self.policies[int(self.arrays.argmax())].name
+            raise ValueError(
+                f"policy {name!r} is an array of actions, but no row of the log is followed by another row of its "
+                "episode, so its next actions are unknown; pass the policy itself"
+            )
         self._arrays, self._cut = (torch.from_numpy(x).to(log.device) for x in (self.arrays, ~log.followed))
         self._scale = torch.from_numpy(log.units.action_scale)
         self._table = None
@@ -211,40 +284,53 @@ class PolicyActions:
         if 4 * np.prod(shape, dtype=np.float64) <= memory:
             with progress_bar(shape[1], "acting", "state", show=progress) as bar:
                 table = torch.empty(shape, dtype=torch.float32, device="cpu")
-                self._table = self._everywhere(table, bar.update).to(log.device)
+                self._table = self._fill(table, bar.update).to(log.device)
 
     def identity(self) -> tuple[Any, ...]:
-        """What tells these policies on this log from others, for `learning.learn`."""
-        acted = self(self.log.evaluated_rows()) if self._table is None else self._table
-        return [policy.name for policy in self.policies], self.arrays, acted, *self.log.identity()
+        """Return everything that distinguishes these policies on this log from others, for `learning.learn`."""
+        taken = self(self.log.evaluated_rows()) if self._table is None else self._table
+        return [policy.name for policy in self.policies], self.arrays, taken, *self.log.identity()
 
-    def known(self, rows: Tensor) -> Tensor | None:
-        """(..., B) rows of the log → (..., P, B) bool, whether what the policies do next is known; None if all is."""
+    def has_next_action(self, rows: Tensor) -> Tensor | None:
+        """Return whether each policy's next action is known.
+
+        Args:
+            rows: (..., B) rows of the log.
+
+        Returns:
+            (..., P, B) bool, or None if all next actions are known.
+        """
         return ~(self._arrays[:, None] & self._cut[rows][..., None, :]) if self.arrays.any() else None
 
     @property
     def dropped_rows(self) -> np.ndarray:
-        """(P,) of the log, after which it is not known."""
+        """(P,) number of logged rows after which a policy's action is unknown."""
         return self.arrays * np.count_nonzero(~self.log.followed)
 
     def __call__(self, rows: Tensor, draw: int = 0) -> Tensor:
-        """(..., B) rows → (..., P, B, dim_a)."""
+        """Return actions (..., P, B, dim_a) in rows (..., B) of the table of states.
+
+        Args:
+            rows: Rows of the table.
+            draw: Which sample of stochastic policies' actions to return, modulo `draws`.
+        """
         if self._table is not None:
             return self._table[draw % self.draws][rows].transpose(-2, -3)
         flat = rows.reshape(-1).cpu()
-        acted = torch.stack([self._act(policy, flat, draw) for policy in self.policies], 1)
-        return acted.view(*rows.shape, *acted.shape[1:]).transpose(-2, -3).to(self.log.device)
+        taken = torch.stack([self._act(policy, flat, draw) for policy in self.policies], 1)
+        return taken.view(*rows.shape, *taken.shape[1:]).transpose(-2, -3).to(self.log.device)
 
-    def _everywhere(self, table: Tensor, progress: Callable[[int], Any]) -> Tensor:
-        """Fills the table (draws, U, P, dim_a)."""
+    def _fill(self, table: Tensor, progress: Callable[[int], Any]) -> Tensor:
+        """Fill and return the table (draws, U, P, dim_a)."""
         together = [p for p, policy in enumerate(self.policies) if not isinstance(policy, ArrayPolicy)]
         if self.layout.kind == "gaussian":
             together = []
         policies = [self.policies[p] for p in together]
         for rows in torch.arange(table.shape[1], device="cpu").split(_ROWS):
             if together:
-                acted = collect(policies, self.log.raw_states[rows], self.log.source[rows], self.layout)
-                table[0, rows[:, None], together] = acted.transpose(0, 1) / self._scale
+                states, source = self.log.raw_states[rows], self.log.source[rows]
+                taken = collect(policies, states, source, self.layout, batch_size=self.batch_size)
+                table[0, rows[:, None], together] = taken.transpose(0, 1) / self._scale
             for p in sorted(set(range(len(self.policies))) - set(together)):
                 for draw in range(self.draws):
                     table[draw, rows, p] = self._act(self.policies[p], rows, draw)
@@ -252,7 +338,10 @@ class PolicyActions:
         return table
 
     def _act(self, policy: Policy, rows: Tensor, draw: int) -> Tensor:
-        """(B, dim_a) of one policy in rows (B,) of the table."""
+        """Return actions (B, dim_a) of one policy in rows (B,) of the table."""
+        return torch.cat([self._act_on_batch(policy, batch, draw) for batch in rows.split(self.batch_size)])
+
+    def _act_on_batch(self, policy: Policy, rows: Tensor, draw: int) -> Tensor:
         states, source = self.log.raw_states[rows], self.log.source[rows]
         if self.layout.kind != "gaussian":
             return policy.output(states, source).mean / self._scale

@@ -1,4 +1,4 @@
-"""Roll-outs of all policies in learned models."""
+"""Rollouts of all policies in learned models."""
 
 from __future__ import annotations
 
@@ -10,85 +10,97 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..policies import ArrayPolicy
+from ..policies import ArrayPolicy, Policy
+from ..runtime.options import integer, number, option, optional, widths
 from ..runtime.progress import progress_bar
 from .dynamics import Dynamics
-from .estimates import warn_of
-from .estimator import Estimator, Problem
+from .estimates import warn_about
 from .learning import learn
+from .reward_estimator import Problem, RewardEstimator
 
 _MOST_GUARDED = 0.5
+_WEIGHT_BEYOND = 0.01  # of discounted rewards after the default horizon
 
 
 @dataclass(frozen=True)
-class ModelBased(Estimator):
-    """Returns of policies rolled out in an ensemble of probabilistic models (dynamics, reward, termination).
+class ModelBased(RewardEstimator):
+    """Returns of policies rolled out in an ensemble of probabilistic models of dynamics, reward and termination.
 
-    Models are trained once; all policies roll out together from the same initial states with the same noise. States
-    that leave the range of the log are put back to its edge, rewards stay within the log's. The value is the discounted
-    return over `horizon` steps from initial states of the log. Arrays of actions cannot act on new states.
+    The models are trained once. All policies roll out together, from the same initial states with the same noise.
+    States that leave the range of the log are moved back to its edge; rewards stay within the log's range. The value is
+    the discounted return over `horizon` steps from initial states of the log. Arrays of actions cannot be evaluated,
+    because rollouts reach new states.
 
     Attributes:
-        updates, batch_size, hidden, learning_rate: of the models' training.
-        ensemble: models; each learns from a bootstrap draw of episodes and rolls out alone, and the spread of their
-            values is the standard error.
-        rollouts: of each policy in each model.
-        horizon: steps; None for as many as leave 1 % of the weight of discounted rewards to come.
+        updates: Gradient steps of the models.
+        batch_size: Transitions per step and model.
+        hidden: Widths of the models' hidden layers.
+        learning_rate: Learning rate of Adam.
+        ensemble: Number of models. Each learns from a bootstrap sample of episodes and rolls out alone; the standard
+            deviation of their values is the standard error.
+        rollouts: Rollouts of each policy in each model.
+        horizon: Number of steps. None for as many as leave 1 % of the weight of discounted rewards beyond.
 
     Diagnostics:
-        state_error, reward_error: (M,) each model's squared error on held-out rows, as a share of the mean squared
-            change of a state and of its rewards' variance.
-        negative_log_likelihood: (M,) on them.
-        guarded: (P,) share of steps put back into the log's range.
-        curve: of the models' training.
-        horizon: in steps.
+        state_error: (M,) squared error of each model on held-out rows, as a share of the mean squared change of state.
+        reward_error: (M,) the same for rewards, as a share of their variance.
+        negative_log_likelihood: (M,) mean on held-out rows.
+        guarded: (P,) share of steps that left the log's range.
+        curve: Updates, seconds and loss at each record.
+        horizon: Number of steps.
+        allowed: See `RewardEstimator`.
 
     Warns:
-        UncertainEstimateWarning: over half of a policy's steps left the log's range.
+        UncertainEstimateWarning: Over half of a policy's steps left the log's range, or a value exceeds what rewards
+            allow.
     """
 
-    updates: int = 20000
-    batch_size: int = 256
-    hidden: tuple[int, ...] = (256, 256)
-    learning_rate: float = 1e-3
-    ensemble: int = 5
-    rollouts: int = 20
-    horizon: int | None = None
+    updates: int = option(20000, integer(1), "gradient steps of the models")
+    batch_size: int = option(256, integer(1), "transitions per step and model")
+    hidden: tuple[int, ...] = option((256, 256), widths, "widths of the models' hidden layers")
+    learning_rate: float = option(1e-3, number(above=0), "learning rate of Adam")
+    ensemble: int = option(5, integer(1), "models; two or more give standard errors")
+    rollouts: int = option(20, integer(1), "rollouts of each policy in each model")
+    horizon: int | None = option(None, optional(integer(1)), "steps of a rollout")
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
-        log, discount, seed = problem.log, problem.discount, problem.seed
+        log, request, timings = problem.log, problem.request, problem.request.timings
         for policy in problem.policies:
             if isinstance(policy, ArrayPolicy):
-                raise ValueError(f"policy {policy.name!r} is an array of actions: roll-outs reach other states")
-        with problem.timings.stage("training"):
+                raise ValueError(
+                    f"policy {policy.name!r} is an array of actions, but rollouts reach states outside the log; pass "
+                    "the policy itself"
+                )
+        with timings.stage("training"):
             model = Dynamics(
                 log,
                 members=self.ensemble,
                 hidden=self.hidden,
                 learning_rate=self.learning_rate,
                 batch_size=self.batch_size,
-                seed=seed,
+                seed=request.seed,
             )
             curve = learn(
                 model,
                 self.updates,
                 description="dynamics",
-                checkpoint=problem.checkpoint,
+                checkpoint=request.checkpoint,
                 identity=lambda: (
                     [self.updates, self.batch_size, self.hidden, self.learning_rate, self.ensemble],
-                    seed,
+                    request.seed,
                     *log.identity(),
                 ),
-                progress=problem.progress,
+                progress=request.progress,
             )
             errors = model.held_out_errors()
-        horizon = self.horizon or max(1, math.ceil(math.log(0.01) / math.log(max(discount, 1e-9))))
-        with problem.timings.stage("rollouts"):
+        discount = max(problem.discount, 1e-9)
+        horizon = self.horizon or max(1, math.ceil(math.log(_WEIGHT_BEYOND) / math.log(discount)))
+        with timings.stage("rollouts"):
             replicates, guarded = _roll_out(model, problem, self.rollouts, horizon)
-        names = problem.names
-        warn_of(
-            {names[i]: f"{guarded[i]:.0%} of steps" for i in np.flatnonzero(guarded > _MOST_GUARDED)},
-            "roll-outs of {} leave the range of the log: what the models say of them is extrapolated",
+        warn_about(
+            {problem.names[i]: f"{guarded[i]:.0%} of steps" for i in np.flatnonzero(guarded > _MOST_GUARDED)},
+            "rollouts of {} leave the range of the log, so the models extrapolate; lower horizon, or rely on another "
+            "estimator for these policies",
         )
         diagnostics = {**errors, "guarded": guarded, "curve": curve, "horizon": horizon}
         return replicates.mean(1), replicates if self.ensemble > 1 else None, diagnostics
@@ -96,9 +108,10 @@ class ModelBased(Estimator):
 
 @torch.no_grad()
 def _roll_out(model: Dynamics, problem: Problem, rollouts: int, horizon: int) -> tuple[np.ndarray, np.ndarray]:
-    """(P, M) values and (P,) shares of steps that were put back into the log's range."""
-    log, members, count = problem.log, model.members, len(problem.policies)
-    generator = torch.Generator().manual_seed(problem.seed)
+    """Return values (P, M), and the share (P,) of steps that left the log's range."""
+    log, request = problem.log, problem.request
+    members, count = model.members, len(problem.policies)
+    generator = torch.Generator().manual_seed(request.seed)
     order = torch.randperm(len(log.initial), generator=generator, device="cpu")
     starts = order.repeat(-(-members * rollouts // len(order)))[: members * rollouts].view(members, 1, rollouts)
     states = log.states(log.initial[starts.expand(-1, count, -1).flatten(1).to(log.device)])  # (M, P * R, dim_s)
@@ -106,7 +119,7 @@ def _roll_out(model: Dynamics, problem: Problem, rollouts: int, horizon: int) ->
     alive = torch.ones_like(values)
     guarded = torch.zeros_like(values)
     lived = torch.zeros_like(values)
-    with progress_bar(horizon, "rolling out", "step", show=problem.progress) as bar:
+    with progress_bar(horizon, "rolling out", "step", show=request.progress) as bar:
         for t in range(horizon):
             actions = _act(problem, states, generator)
             noise_shape = members, 1, rollouts, model.width
@@ -127,13 +140,17 @@ def _act(problem: Problem, states: Tensor, generator: torch.Generator) -> Tensor
     log, members = problem.log, len(states)
     raw = log.units.denormalise(states).cpu().unflatten(1, (len(problem.policies), -1)).transpose(0, 1).flatten(1, 2)
     key = int(torch.randint(2**62, (), generator=generator, device="cpu"))
-    acted = []
-    for policy, mine in zip(problem.policies, raw, strict=True):
-        if problem.layout.kind == "action":
-            acted.append(policy.act(mine))
-        else:
-            acted.append(policy.sample(mine, torch.Generator().manual_seed(key)))
-    actions = torch.stack(acted).unflatten(1, (members, -1)).transpose(0, 1).flatten(1, 2)
+    taken = [_act_alone(policy, own, problem, key) for policy, own in zip(problem.policies, raw, strict=True)]
+    actions = torch.stack(taken).unflatten(1, (members, -1)).transpose(0, 1).flatten(1, 2)
     if not log.discrete:
         actions = actions / torch.from_numpy(log.units.action_scale)
     return actions.to(log.device)
+
+
+def _act_alone(policy: Policy, states: Tensor, problem: Problem, key: int) -> Tensor:
+    """Return actions (B, dim_a) of one policy, sampled if any policy is stochastic; all policies share the noise."""
+    generator = torch.Generator().manual_seed(key)
+    batches = states.split(problem.request.batch_size)
+    if problem.layout.kind == "action":
+        return torch.cat([policy.act(batch) for batch in batches])
+    return torch.cat([policy.sample(batch, generator) for batch in batches])

@@ -1,92 +1,108 @@
-"""The return of the nearest policy whose return is known."""
+"""The return of the nearest known policy."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from ..data import load
+from ..data.states import read_rows
 from ..metrics import policy_distances
-from ..policies import as_policies, collect, probe
-from ..returns import check_returns
-from ..runtime.timing import Timings
+from ..policies import Policy, collect, probe
+from ..runtime.options import integer, option
+from ..sopr.subsets import Subsets
 from .estimates import Estimates
-from .options import Options
+from .estimator import BATCH_SIZE
+from .supervised import States, SupervisedEstimator, SupervisedProblem, as_arrays, read_policies, read_states
 
 
-@dataclass(frozen=True, eq=False)
-class NearestPolicy(Options):
-    """A candidate's value is the return of the nearest training policy by action distance (Eq. 3 of SOPR-T).
+@dataclass(frozen=True)
+class NearestPolicy(SupervisedEstimator):
+    """Return of the nearest known policy by action distance (Eq. 3 of SOPR-T).
 
-    Supervised as SOPR-T is, and so the bar for it. A candidate that is itself a training policy gets the return of the
-    nearest other one, as a feature for training must: it is one where it has the name of one and is the same object or
-    acts equally in all rows compared. A name alone does not make it one.
+    The simplest supervised estimator, and so the bar for SOPR-T. It needs no rewards, discount, seed or device.
+
+    A policy that is itself known gets the return of the nearest other known policy, so that its value does not reveal
+    its return. A policy is itself known if it has the name of a known policy and is the same object, or acts equally in
+    all compared states. An equal name is not enough.
 
     Attributes:
-        policies: training policies, see `sopr_fast.policies.as_policies`.
-        returns: theirs, (M,) or a mapping from name.
-        rows: logged states compared, evenly spaced.
+        rows: Number of logged states on which policies are compared, evenly spaced.
 
     Diagnostics:
-        nearest: (P,) names.
-        distances: (P,).
+        nearest: (P,) names of the nearest known policies.
+        distances: (P,) float64 action distances to them.
+
+    Raises:
+        ValueError: The only known policy is to be evaluated.
     """
 
-    policies: Any
-    returns: Any
-    rows: int = 4096
+    rows: int = option(4096, integer(1), "logged states on which policies are compared")
 
-    def estimate(
+    def prepare(
         self,
         policies: Any,
-        transitions: Any,
+        log: Any,
         *,
-        discount: float | None = None,
         seed: int = 0,
         action_count: int | None = None,
-        checkpoint: str | os.PathLike | None = None,
         device: torch.device | str = "cpu",
+        batch_size: int = BATCH_SIZE,
         progress: bool = True,
-    ) -> Estimates:
-        """See `Estimator.estimate`; discount, seed, checkpoint, device and progress do not matter.
+    ) -> tuple[list[Policy], Any]:
+        """Collect the actions of all policies in the states on which they are compared; see `Estimator.prepare`."""
+        states, source, count = read_states(log)
+        adapted = read_policies(policies, source, count, action_count)
+        rows, compared = self._compared(states)
+        layout = probe(adapted, compared, rows, batch_size=batch_size)
+        columns = collect(adapted, compared, rows, layout, batch_size=batch_size)
+        return as_arrays(adapted, columns, layout), compared
 
-        Raises:
-            ValueError: also where the only training policy is asked for.
-        """
-        timings = Timings()
-        with timings.stage("policies"):
-            transitions = load(transitions)
-            count = transitions.source_count
-            known, asked = (
-                as_policies(p, states_count=count, action_count=action_count) for p in (self.policies, policies)
+    def _compared(self, states: States) -> tuple[Tensor, Tensor]:
+        """Return the rows in the user's data of the compared states, and these states."""
+        if isinstance(states, Subsets):
+            rows = _spread(len(states.states), self.rows)
+            return states.source[rows], states.states[rows]
+        rows = _spread(len(states), self.rows)
+        return rows, torch.from_numpy(read_rows(states, rows.numpy()))
+
+    def _evaluate(self, problem: SupervisedProblem) -> Estimates:
+        policies, known, request = problem.policies, problem.known, problem.request
+        with request.timings.stage("policies"):
+            rows, states = self._compared(problem.states)
+            layout = probe([*known, *policies], states, rows, batch_size=request.batch_size)
+            columns, known_columns = (
+                collect(group, states, rows, layout, batch_size=request.batch_size).numpy()
+                for group in (policies, known)
             )
-            names = [policy.name for policy in known]
-            returns = check_returns(self.returns, names)
-            last = len(transitions) - 1
-            rows = torch.linspace(0, last, min(self.rows, last + 1), dtype=torch.float64, device="cpu").long()
-            states, source = (torch.from_numpy(x)[rows] for x in (transitions.states, transitions.source))
-            layout = probe([*known, *asked], states, source)
-            columns = [collect(group, states, source, layout).numpy() for group in (asked, known)]
-        with timings.stage("evaluation"):
-            distances = policy_distances(*columns)
-        for i, policy in enumerate(asked):
+        with request.timings.stage("evaluation"):
+            distances = policy_distances(columns, known_columns)
+        for i, policy in enumerate(policies):
             for j, other in enumerate(known):
                 if policy.name == other.name and (distances[i, j] == 0 or policy.is_same(other)):
                     distances[i, j] = np.inf
         if np.isinf(distances).all(1).any():
-            raise ValueError(f"policy {names[0]!r} is the only training policy: there is no other to be nearest")
+            raise ValueError(
+                f"policy {known[0].name!r} is the only known policy, so it has no other to be compared with; pass more "
+                "known policies"
+            )
         nearest = distances.argmin(1)
         return Estimates(
-            [policy.name for policy in asked],
-            returns[nearest],
-            method="NearestPolicy",
+            [policy.name for policy in policies],
+            problem.returns[nearest],
+            np.full(len(policies), np.nan),
+            method=self.name,
             diagnostics={
-                "nearest": [names[i] for i in nearest],
+                "nearest": [known[i].name for i in nearest],
                 "distances": np.take_along_axis(distances, nearest[:, None], 1)[:, 0],
             },
-            timings=dict(timings),
+            timings=dict(request.timings),
         )
+
+
+def _spread(count: int, most: int) -> Tensor:
+    """Return all of `count` rows, or `most` evenly spaced ones if there are more."""
+    return torch.linspace(0, count - 1, min(most, count), dtype=torch.float64, device="cpu").long()

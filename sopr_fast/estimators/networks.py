@@ -1,10 +1,11 @@
-"""Multilayer perceptrons side by side: one batched product a layer for all of them."""
+"""Multilayer perceptrons evaluated together: one batched matrix product per layer."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,13 +14,18 @@ from ..runtime.devices import without_autocast
 
 
 class StackedMLP:
-    """C perceptrons of one architecture, ReLU between layers.
+    """C perceptrons of one architecture, with ReLU between layers.
 
     Args:
-        sizes: input, hidden and output widths.
-        draws: how many differ at the start.
-        copies: of each draw; C = draws * copies, copies of one draw side by side.
-        seed: of the initial weights, uniform in ±1 / sqrt(input width).
+        sizes: Widths of input, hidden layers and output.
+        draws: Number of different initialisations.
+        copies: Copies of each initialisation, side by side; C = draws * copies.
+        seed: Seed of the initial weights, uniform in ±1 / sqrt(input width).
+        device: Device of the weights.
+
+    Attributes:
+        count: C.
+        parameters: Weight (C, in, out) and bias (C, 1, out) of every layer, in turn.
     """
 
     def __init__(
@@ -33,16 +39,16 @@ class StackedMLP:
     ):
         generator = torch.Generator().manual_seed(seed)
         self.count = draws * copies
-        self.parameters: list[Tensor] = []  # weight (C, in, out) and bias (C, 1, out) of every layer
-        for read, written in itertools.pairwise(sizes):
-            for shape in ((draws, read, written), (draws, 1, written)):
+        self.parameters: list[Tensor] = []
+        for width, next_width in itertools.pairwise(sizes):
+            for shape in ((draws, width, next_width), (draws, 1, next_width)):
                 start = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu")
-                start = (2 * start - 1) / math.sqrt(read)
+                start = (2 * start - 1) / math.sqrt(width)
                 start = start.repeat_interleave(copies, 0).to(device)
                 self.parameters.append(start.requires_grad_())
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(C, B, in) or, the same for all, (B, in) → (C, B, out)."""
+        """Return outputs (C, B, out) for inputs (C, B, in), or for (B, in) that all perceptrons share."""
         x = x.expand(self.count, -1, -1)
         last = len(self.parameters) - 2
         with without_autocast(x.device):
@@ -54,37 +60,50 @@ class StackedMLP:
         return x
 
     def frozen_copy(self) -> StackedMLP:
-        """The same weights, apart and without gradients: a target network."""
+        """Return a copy without gradients, for use as a target network."""
         copy = object.__new__(StackedMLP)
         copy.count = self.count
         copy.parameters = [parameter.detach().clone() for parameter in self.parameters]
         return copy
 
     def move_toward(self, other: StackedMLP, rate: float) -> None:
-        """parameters += rate * (other's - parameters)."""
+        """Add rate * (other - self) to all parameters."""
         with torch.no_grad():
-            for mine, theirs in zip(self.parameters, other.parameters, strict=True):
-                mine.lerp_(theirs, rate)
+            for own, target in zip(self.parameters, other.parameters, strict=True):
+                own.lerp_(target, rate)
 
 
 class ActionValue:
     """C functions of state and action.
 
-    Continuous actions are read beside the state. Discrete ones, as one-hot or probabilities, weigh an output for
-    each action, so probabilities give the exact expectation over actions.
+    Networks read continuous actions beside the state. For discrete actions they have one output per action, and actions
+    weigh these outputs: one-hot actions select one, probabilities give the expectation.
+
+    Args:
+        state_dim: dim_s.
+        action_dim: dim_a; for discrete actions their number.
+        discrete: Whether actions are discrete.
+        hidden: Widths of the hidden layers.
+        options: Other options of `StackedMLP`.
     """
 
-    def __init__(self, state_dim: int, action_dim: int, discrete: bool, hidden: Sequence[int], **options):
+    def __init__(self, state_dim: int, action_dim: int, discrete: bool, hidden: Sequence[int], **options: Any):
         self.discrete = discrete
         sizes = [state_dim, *hidden, action_dim] if discrete else [state_dim + action_dim, *hidden, 1]
         self.network = StackedMLP(sizes, **options)
 
     @property
     def parameters(self) -> list[Tensor]:
+        """Parameters of the networks."""
         return self.network.parameters
 
     def __call__(self, states: Tensor, actions: Tensor) -> Tensor:
-        """States (B, dim_s) or (C, B, dim_s), actions (B, dim_a) or (C, B, dim_a) → (C, B)."""
+        """Return values (C, B).
+
+        Args:
+            states: (B, dim_s) or (C, B, dim_s).
+            actions: (B, dim_a) or (C, B, dim_a).
+        """
         if self.discrete:
             return (self.network(states) * actions).sum(-1)
         leading = torch.broadcast_shapes(states.shape[:-1], actions.shape[:-1])
@@ -92,6 +111,7 @@ class ActionValue:
         return self.network(x)[..., 0]
 
     def frozen_copy(self) -> ActionValue:
+        """Return a copy without gradients, for use as a target network."""
         copy = object.__new__(ActionValue)
         copy.discrete, copy.network = self.discrete, self.network.frozen_copy()
         return copy

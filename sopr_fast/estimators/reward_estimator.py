@@ -1,0 +1,110 @@
+"""What estimators that learn from logged rewards share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..policies import Layout, Policy
+from ..runtime.files import check_checkpoint
+from .estimates import Estimates, spread, warn_about
+from .estimator import Estimator, Request
+from .learning import CHECKPOINT
+from .log import Log, PolicyActions, read
+
+_ROUNDING = 0.01  # of the range of possible values
+
+
+@dataclass(frozen=True)
+class Problem:
+    """P policies to evaluate on a log, both checked.
+
+    Attributes:
+        policies: Policies to evaluate.
+        layout: Columns that the policies give.
+        log: Logged transitions.
+        discount: Discount factor γ.
+        request: The other arguments of the call.
+    """
+
+    policies: list[Policy]
+    layout: Layout
+    log: Log
+    discount: float
+    request: Request
+
+    @property
+    def names(self) -> list[str]:
+        """(P,) names of the policies."""
+        return [policy.name for policy in self.policies]
+
+    def actions(self, *, draws: int, memory: float) -> PolicyActions:
+        """Return what the policies do in the states of the log; see `PolicyActions`."""
+        with self.request.timings.stage("policies"):
+            return PolicyActions(
+                self.policies,
+                self.layout,
+                self.log,
+                draws=draws,
+                seed=self.request.seed,
+                memory=memory,
+                batch_size=self.request.batch_size,
+                progress=self.request.progress,
+            )
+
+
+class RewardEstimator(Estimator):
+    """Base of estimators that learn from logged rewards, not from known returns.
+
+    Diagnostics:
+        allowed: (2,) smallest and largest discounted sum of rewards that lie within the range of the logged ones.
+
+    Warns:
+        UncertainEstimateWarning: A value lies outside `allowed`, so the estimator extrapolates.
+    """
+
+    def _estimate(self, request: Request) -> Estimates:
+        assert request.discount is not None
+        check_checkpoint(request.checkpoint, CHECKPOINT)
+        with request.timings.stage("policies"):
+            policies, layout, log = read(
+                request.policies,
+                request.log,
+                action_count=request.action_count,
+                device=request.device,
+                batch_size=request.batch_size,
+            )
+        problem = Problem(policies, layout, log, request.discount, request)
+        values, replicates, diagnostics = self._evaluate(problem)
+        diagnostics["allowed"] = _check_allowed(problem, values)
+        return Estimates(
+            problem.names,
+            values,
+            spread(replicates, len(values)),
+            replicates,
+            method=self.name,
+            diagnostics=diagnostics,
+            timings=dict(request.timings),
+        )
+
+    @abstractmethod
+    def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
+        """Return (P,) values, (P, R) replicates or None, and diagnostics."""
+
+
+def _check_allowed(problem: Problem, values: np.ndarray) -> np.ndarray:
+    """Return the range (2,) of values that rewards allow, and warn about values outside it."""
+    rewards = problem.log.transitions.rewards.astype(np.float64)
+    low = min(0.0, float(rewards.min())) / (1 - problem.discount)
+    high = max(0.0, float(rewards.max())) / (1 - problem.discount)
+    margin = _ROUNDING * (high - low) or 1e-6
+    outside = np.flatnonzero((values < low - margin) | (values > high + margin))
+    warn_about(
+        {problem.names[i]: f"{values[i]:.4g}" for i in outside},
+        f"values of {{}} exceed what rewards allow, {low:.4g} to {high:.4g}: they are extrapolations, so rely on "
+        "another estimator for these policies",
+    )
+    return np.array([low, high])

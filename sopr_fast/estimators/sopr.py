@@ -1,0 +1,162 @@
+"""SOPR-T and SOPR-MLP as estimators."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..policies import Policy, probe
+from ..runtime.devices import check_device
+from ..runtime.options import Check, integer, number, option
+from ..sopr.columns import collect_all
+from ..sopr.config import Config
+from ..sopr.fitting import fit
+from ..sopr.ranker import Ranker
+from ..sopr.subsets import Drawing, Subsets
+from .estimates import Estimates
+from .estimator import BATCH_SIZE
+from .supervised import SupervisedEstimator, SupervisedProblem, as_arrays, read_policies, read_states
+
+
+def _to_config(name: str, value: Any) -> Config:
+    if not isinstance(value, Config):
+        raise ValueError(f"{name} must be a Config, got {value!r}")
+    return value
+
+
+_CONFIG = Config()
+_config = Check(_to_config, lambda text: Config.from_dict(json.loads(text)))
+
+
+@dataclass(frozen=True)
+class SOPR(SupervisedEstimator):
+    """Scores of a model trained on known policies (`sopr_fast.fit`, then `Ranker.rank`).
+
+    Values are the scores without shrinkage, shifted and scaled such that the scores of the training policies have the
+    mean and standard deviation of their returns. So values of models from different folds can be compared, and are
+    roughly returns. With `loss="mse"` values are the scores themselves.
+
+    The value of a policy that is itself known comes from a model that has seen it; use `cross_fit` for such policies.
+
+    Attributes:
+        config: Options of the model: SOPR-T by default, SOPR-MLP with `Config(encoder="mlp")`.
+        subsets: Number of subsets on which policies are scored, the first ones that the model was trained on.
+        validation: Share of the known policies that choose the weights kept and do not train. If these are fewer than
+            two, all known policies train and the last weights are kept.
+
+    Diagnostics:
+        scores: (P,) scores in the units of the model.
+        distances: (P,) action distances to the nearest training policies.
+        distance_limit: Distance beyond which a policy is foreign.
+        foreign: (P,) whether each policy is foreign.
+        history: Losses and correlations of each training step.
+
+    Raises:
+        ValueError: `subsets` exceeds `config.subsets`.
+
+    Warns:
+        CollapsedTrainingWarning: The model scores all policies alike.
+        ForeignPolicyWarning: A policy is foreign, so its value is an extrapolation.
+    """
+
+    config: Config = option(_CONFIG, _config, "options of the model and its training, as JSON")  # noqa: RUF009
+    subsets: int = option(5, integer(1), "subsets on which policies are scored")
+    validation: float = option(0.0, number(below=1), "share of the known policies that choose the weights")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.subsets > self.config.subsets:
+            raise ValueError(f"subsets is {self.subsets}, but config.subsets is only {self.config.subsets}; raise that")
+
+    @property
+    def name(self) -> str:
+        """ "SOPR-T" or "SOPR-MLP"."""
+        return "SOPR-MLP" if self.config.encoder == "mlp" else "SOPR-T"
+
+    def prepare(
+        self,
+        policies: Any,
+        log: Any,
+        *,
+        seed: int = 0,
+        action_count: int | None = None,
+        device: torch.device | str = "cpu",
+        batch_size: int = BATCH_SIZE,
+        progress: bool = True,
+    ) -> tuple[list[Policy], Any]:
+        """Draw and cluster subsets, and collect the actions of all policies in them; see `Estimator.prepare`."""
+        states, source, count = read_states(log)
+        adapted = read_policies(policies, source, count, action_count)
+        if isinstance(states, Subsets):
+            subsets = states.to("cpu")
+        else:
+            drawing = Drawing.draw(states, self.config.subsets, size=self.config.subset_size, seed=seed)
+            probe(adapted, drawing.states, drawing.source, batch_size=batch_size)  # fails before long work
+            subsets = drawing.cluster_as(self.config, check_device(device), progress=progress).to("cpu")
+        layout = probe(adapted, subsets.states, subsets.source, batch_size=batch_size)
+        columns = collect_all(adapted, subsets, layout, batch_size=batch_size, progress=progress)
+        drawn = len(subsets.states)
+        return as_arrays(adapted, columns, layout), replace(
+            subsets, source=torch.arange(drawn, device="cpu"), states_count=drawn
+        )
+
+    def _evaluate(self, problem: SupervisedProblem) -> Estimates:
+        request, known, returns = problem.request, problem.known, problem.returns
+        config = self.config
+        if request.action_count is not None:
+            config = replace(config, action_count=request.action_count)
+        training, validation = self._split(len(known), request.seed)
+        options: dict[str, Any] = {"batch_size": request.batch_size, "progress": request.progress}
+        ranker = fit(
+            [known[i] for i in training],
+            returns[training],
+            problem.states,
+            validation=([known[i] for i in validation], returns[validation]) if len(validation) else None,
+            config=config,
+            seed=request.seed,
+            keep_subsets=self.subsets,
+            checkpoint=request.checkpoint,
+            device=request.device,
+            **options,
+        )
+        ranking = ranker.rank(problem.policies, shrinkage=0.0, **options)
+        scale, offset = _units(ranker, returns[training])
+        for timings in (ranker.timings, ranking.timings):
+            for stage, seconds in timings.items():
+                request.timings[stage] = request.timings.get(stage, 0.0) + seconds
+        return Estimates(
+            [policy.name for policy in problem.policies],
+            ranking.scores * scale + offset,
+            ranking.standard_errors * scale,
+            method=self.name,
+            diagnostics={
+                "scores": ranking.scores,
+                "distances": ranking.distances,
+                "distance_limit": ranking.distance_limit,
+                "foreign": ranking.foreign,
+                "history": ranker.history,
+            },
+            timings=dict(request.timings),
+        )
+
+    def _split(self, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the indices of training and of validation policies among `count` known ones, ascending."""
+        held = int(self.validation * count)
+        order = np.random.default_rng([seed, 5]).permutation(count)
+        if held < 2:
+            held = 0
+        return np.sort(order[held:]), np.sort(order[:held])
+
+
+def _units(ranker: Ranker, returns: np.ndarray) -> tuple[float, float]:
+    """Return scale and offset that take scores to the units of the training policies' returns."""
+    if ranker.config.loss == "mse":
+        return 1.0, 0.0
+    scores = ranker.training_policies.scores.numpy()
+    deviation = float(scores.std())
+    scale = float(returns.std()) / deviation if deviation > 0 else 0.0
+    return scale, float(returns.mean()) - scale * float(scores.mean())
