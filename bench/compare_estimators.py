@@ -197,7 +197,7 @@ def _sopr(method, split, states, transitions, options, seed) -> tuple[dict[str, 
     known, known_of_candidates = {}, {}
     if method == "SOPR-T+critic":
         critic = BehaviourQ(updates=options.updates)
-        known["critic"] = critic.fit(transitions, discount=options.discount, seed=seed, progress=options.progress)
+        known["critic"] = critic.critic(transitions, discount=options.discount, seed=seed, progress=options.progress)
     if method == "SOPR-T+estimates":
         known["features"] = known_of_candidates["features"] = _estimates(split, transitions, options, seed)
     ranker = sopr_fast.fit(
@@ -225,13 +225,13 @@ def _estimates(split, transitions, options, seed) -> dict[str, list[float]]:
     by_critic = BehaviourQ(updates=options.updates).estimate(
         everyone, transitions, discount=options.discount, seed=seed, progress=options.progress
     )
-    by_nearest = NearestPolicy(split.train, split.train_returns).estimate(everyone, transitions)
+    by_nearest = NearestPolicy().estimate(everyone, transitions, known=split.train, returns=split.train_returns)
     return dict(zip(everyone, np.stack([by_critic.values, by_nearest.values], 1).tolist(), strict=True))
 
 
 def _baseline(method, split, states, transitions, options, seed) -> tuple[dict[str, np.ndarray], dict]:
     if method == "NearestPolicy":
-        estimator = NearestPolicy(split.train, split.train_returns)
+        estimator = NearestPolicy()
     else:
         estimator = {
             "FQE": FQE(),
@@ -242,7 +242,13 @@ def _baseline(method, split, states, transitions, options, seed) -> tuple[dict[s
         }[method]
         estimator = replace(estimator, updates=options.updates)
     estimates = estimator.estimate(
-        split.test, transitions, discount=options.discount, seed=seed, progress=options.progress
+        split.test,
+        transitions,
+        known=split.train,
+        returns=split.train_returns,
+        discount=options.discount,
+        seed=seed,
+        progress=options.progress,
     )
     kept = ("effective_sample_size", "mass", "state_error", "reward_error", "guarded", "horizon", "held_out_log_prob")
     details = {"updates": options.updates} if method != "NearestPolicy" else {}

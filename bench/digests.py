@@ -47,8 +47,8 @@ def main() -> None:
         report(f"{label} shrunk scores", ranker.rank(candidates, states, shrinkage=1, progress=False).scores)
     transitions = log(policies[names[20]], states)
     few = {name: policies[name] for name in names[::10]}
-    nearest = estimators.NearestPolicy(known, {name: by_name[name] for name in known})
-    report("NearestPolicy", nearest.estimate(few, transitions, progress=False).values)
+    nearest = estimators.NearestPolicy()
+    report("NearestPolicy", nearest.estimate(few, transitions, known=known, returns=by_name, progress=False).values)
     for name, options in ESTIMATORS.items():
         estimator = getattr(estimators, name)(**options)
         report(name, estimator.estimate(few, transitions, discount=0.99, progress=False).values)

@@ -69,11 +69,12 @@ def test_test_sets_of_the_paper(folder, run):
     online = dict(enumerate(load(folder / "policies.npz").values()))
     offline = {str(i): policy for i, policy in enumerate(load(folder / "test_set_1/medium/policies.npz").values())}
     train, second = ({str(i): online[i] for i in SPLIT[part]} for part in ("train", "test_set_2"))
-    known = NearestPolicy(train, RETURNS[SPLIT["train"]])
+    known = {"known": train, "returns": RETURNS[SPLIT["train"]]}
     states = folder / "logs/medium.hdf5"
     tests = {"I": (offline, OFFLINE_RETURNS), "II": (second, RETURNS[SPLIT["test_set_2"]])}
     for name, (policies, returns) in tests.items():
-        nearest = known.estimate({f"x{i}": policy for i, policy in policies.items()}, states).values
+        candidates = {f"x{i}": policy for i, policy in policies.items()}
+        nearest = NearestPolicy().estimate(candidates, states, **known).values
         for measured in runs:
             judged = measured["judged"][name]
             assert judged["returns"] == returns.tolist()

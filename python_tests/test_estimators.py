@@ -66,8 +66,8 @@ def test_torch_s_modes_change_no_bit(method, mode, log):
 @pytest.mark.parametrize("mode", TORCH_MODES.values(), ids=TORCH_MODES)
 def test_torch_s_modes_change_no_bit_of_a_critic_or_the_nearest_policy(mode, log):
     def measure():
-        critic = BehaviourQ(**SMALL).fit(log, **quiet)
-        nearest = NearestPolicy(gains(4), range(4)).estimate(gains(3), log)
+        critic = BehaviourQ(**SMALL).critic(log, **quiet)
+        nearest = NearestPolicy().estimate(gains(3), log, known=gains(4), returns=range(4))
         return critic(log.states, log.actions), nearest.diagnostics["distances"]
 
     expected = measure()
@@ -282,13 +282,14 @@ def test_arrays_of_actions_have_the_rows_of_the_data(name, log):
     for part in ("states", "actions", "rewards"):
         np.testing.assert_array_equal(getattr(shifted, part), getattr(log, part)[shifted.source])
     known = {"other": LinearGain(np.array([0.1, 0.0])), "far": LinearGain(np.array([0.9, 0.0]))}
-    method = {**METHODS, "nearest": NearestPolicy(known, [1.0, 2.0])}[name]
-    found = method.estimate(arrays, data, **quiet)
+    method = {**METHODS, "nearest": NearestPolicy()}[name]
+    options = {**quiet, "known": known, "returns": [1.0, 2.0]}
+    found = method.estimate(arrays, data, **options)
     short = with_other(shifted, source=np.arange(108), source_count=108)
-    expected = method.estimate({name: array[shifted.source] for name, array in arrays.items()}, short, **quiet)
+    expected = method.estimate({name: array[shifted.source] for name, array in arrays.items()}, short, **options)
     np.testing.assert_allclose(found.values, expected.values, rtol=1e-6)
     with pytest.raises(ValueError, match="'gain-0' has actions for 108 states, the data has 120"):
-        method.estimate({"gain-0": arrays["gain-0"][:108]}, data, **quiet)
+        method.estimate({"gain-0": arrays["gain-0"][:108]}, data, **options)
 
 
 def test_discrete_actions_as_indices_or_one_hot():
@@ -362,6 +363,7 @@ def test_a_single_row_is_too_few_to_hold_some_out(name):
 
 @pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "importance-weighting", "model-based", "nearest"])
 def test_runs_on_each_device(name, log, device, tmp_path):
-    method = {**METHODS, "nearest": NearestPolicy(gains(), [1.0, 2.0, 3.0])}[name]
-    found = method.estimate(gains(), log, device=device, checkpoint=tmp_path / "run", **quiet)
-    np.testing.assert_allclose(found.values, method.estimate(gains(), log, **quiet).values, rtol=1e-2)
+    method = {**METHODS, "nearest": NearestPolicy()}[name]
+    options = {**quiet, "known": gains(), "returns": [1.0, 2.0, 3.0]}
+    found = method.estimate(gains(), log, device=device, checkpoint=tmp_path / "run", **options)
+    np.testing.assert_allclose(found.values, method.estimate(gains(), log, **options).values, rtol=1e-2)

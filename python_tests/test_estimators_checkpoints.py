@@ -96,7 +96,7 @@ def test_a_shared_critic_s_checkpoint_serves_other_policies(first, log, tmp_path
     path, method = tmp_path / "run.safetensors", BehaviourQ(**SMALL)
     whole = method.estimate(gains(), log, **quiet)
     if first == "fit":
-        method.fit(log, discount=0.9, checkpoint=path, progress=False)
+        method.critic(log, discount=0.9, checkpoint=path, progress=False)
     else:
         others = {"other": LinearGain(np.array([0.3, 0.1]), 0.3)}
         replace(method, draws=2).estimate(others, log, checkpoint=path, **quiet)
@@ -106,7 +106,7 @@ def test_a_shared_critic_s_checkpoint_serves_other_policies(first, log, tmp_path
     curves = [np.array(x.diagnostics["curve"]["values"]) for x in (found, whole)]
     np.testing.assert_array_equal(curves[0][-1], curves[1][-1])
     assert np.isnan(curves[0][:-1]).all() and curves[0].shape == curves[1].shape
-    critic = method.fit(log, discount=0.9, checkpoint=path, progress=False)
+    critic = method.critic(log, discount=0.9, checkpoint=path, progress=False)
     np.testing.assert_array_equal(*(c(log.states, log.actions) for c in (critic, whole.diagnostics["critic"])))
 
 

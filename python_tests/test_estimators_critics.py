@@ -47,7 +47,7 @@ def test_critics_evaluate_as_many_rows_at_once_as_their_chunk(log, monkeypatch):
 
 
 def test_critic_answers_in_units_of_return(log):
-    critic = BehaviourQ(**SMALL).fit(log, discount=0.9, progress=False)
+    critic = BehaviourQ(**SMALL).critic(log, discount=0.9, progress=False)
     values = critic(log.states, log.actions)
     assert values.shape == (1, len(log))
     policy = gains()["gain-1"]
@@ -56,7 +56,7 @@ def test_critic_answers_in_units_of_return(log):
 
 
 def test_critic_takes_tensors_of_any_device(log, device):
-    critic = BehaviourQ(**SMALL).fit(log, discount=0.9, progress=False)
+    critic = BehaviourQ(**SMALL).critic(log, discount=0.9, progress=False)
     states, actions = (torch.from_numpy(part).to(device) for part in (log.states, log.actions))
     np.testing.assert_array_equal(critic(states, actions), critic(log.states, log.actions))
 
@@ -70,7 +70,7 @@ def test_critic_takes_tensors_of_any_device(log, device):
     ],
 )
 def test_critic_names_what_has_the_wrong_shape(states, actions, message, log):
-    critic = BehaviourQ(**SMALL).fit(log, discount=0.9, progress=False)
+    critic = BehaviourQ(**SMALL).critic(log, discount=0.9, progress=False)
     with pytest.raises(ValueError, match=message):
         critic(states, actions)
 

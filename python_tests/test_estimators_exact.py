@@ -94,7 +94,7 @@ def test_behaviour_q_leaves_out_cut_rows_that_seem_to_go_on():
     step = np.array([[[0.5, 0.5]], [[0.0, 1.0]]])
     mdp = Tabular(step, np.zeros((2, 1)), np.array([[1.0], [-10.0]]), np.array([1.0, 0.0]))
     log = mdp.log(np.ones((2, 1)), 2000, 3, seed=0)
-    critic = BehaviourQ(**TABLE | {"updates": 500}).fit(log, discount=0.5, progress=False)
+    critic = BehaviourQ(**TABLE | {"updates": 500}).critic(log, discount=0.5, progress=False)
     np.testing.assert_allclose(critic(np.eye(2), np.ones((2, 1)))[0], mdp.q(np.ones((2, 1)), 0.5)[:, 0], rtol=0.04)
 
 

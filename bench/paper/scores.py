@@ -155,5 +155,5 @@ def _score(
             ).scores
             for shrinkage in (0, 1)
         )
-    nearest = NearestPolicy(*train).estimate(policies, transitions, seed=seed)
+    nearest = NearestPolicy().estimate(policies, transitions, known=train[0], returns=train[1], seed=seed)
     return dict(zip(METHODS, (plain, shrunk, nearest.values), strict=True))

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from ..policies import as_policies
+from ..ranking import ForeignPolicyWarning
 from ..returns import check_returns
 from ..runtime.options import integer
-from ..sopr.ranker import ForeignPolicyWarning
 from .estimates import Estimates
 from .estimator import BATCH_SIZE, Estimator
 

@@ -121,7 +121,7 @@ class Dynamics(Learner):
         }
 
     def _targets(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return states, actions, scaled changes and rewards (M, B, dim_s + 1), and whether these are learned (0, 1)."""
+        """Return states, actions, scaled changes and rewards (M, B, dim_s + 1), and a 0-1 mask of those learned."""
         log = self.log
         states = log.states(rows)
         rewards = (log.rewards[rows] - self.reward_mean) / self.reward_scale
