@@ -1,7 +1,8 @@
-"""FQE of ten policies beside ten runs of d3rlpy's, DualDICE of ten policies beside ten of one, memory for fifty.
+"""Compare FQE of ten policies with ten runs of d3rlpy, and DualDICE of ten policies with ten runs of one.
 
-A log of 300,000 HalfCheetah-like rows: real states, actions of a real policy with noise, rewards made up. Contenders do
-equal updates per policy, with equal networks and batches; a whole run is that many times longer.
+The log has 300,000 rows like those of HalfCheetah: real states, noisy actions of a real policy, and invented rewards.
+All contenders have equal networks, batches and updates per policy; a whole run has more updates. Other benchmarks
+measure the memory for fifty policies.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def log():
 
 
 def fqe_step(log, policies: int, batch_size: int):
-    found, layout, prepared = read(candidates(policies), log)
-    actions = PolicyActions(found, layout, prepared, progress=False)
+    adapted, layout, prepared = read(candidates(policies), log)
+    actions = PolicyActions(adapted, layout, prepared, progress=False)
     batches = Batches([np.arange(prepared.count)], batch_size, 0, "cpu")
     return CriticLearner(
         prepared,
@@ -67,7 +68,7 @@ def test_fqe_of_ten_policies(log, contend, batch_size):
     step = fqe_step(log, POLICIES, batch_size)
     flags = [part.astype(np.float32) for part in (log.terminals, log.timeouts)]
     dataset = d3rlpy.dataset.MDPDataset(log.states, log.actions, log.rewards, *flags)
-    # An actor of two layers of 256 acts for it, as the candidates do.
+    # Its actor has two layers of 256, as the candidates have.
     actor = d3rlpy.algos.SACConfig().create(device="cpu:0")
     actor.build_with_dataset(dataset)
     peers = []
@@ -88,11 +89,11 @@ def test_fqe_of_ten_policies(log, contend, batch_size):
     contend(ours, {f"ten of d3rlpy {d3rlpy.__version__}": theirs})
 
 
-def test_dual_dice_of_ten_policies_and_of_one(log, contend):
+def test_dual_dice_of_ten_policies(log, contend):
     steps = []
     for policies in (POLICIES, 1):
-        found, layout, prepared = read(candidates(policies), log)
-        actions = PolicyActions(found, layout, prepared, progress=False)
+        adapted, layout, prepared = read(candidates(policies), log)
+        actions = PolicyActions(adapted, layout, prepared, progress=False)
         steps.append(dual_dice.DualDICELearner(dual_dice.DualDICE(), prepared, actions, DISCOUNT, 0).step)
 
     def run(step, times: int) -> None:
@@ -104,17 +105,17 @@ def test_dual_dice_of_ten_policies_and_of_one(log, contend):
 
 @pytest.mark.parametrize("method", ["FQE", "DualDICE"])
 def test_memory_for_fifty_policies(method):
-    """Peak resident memory, data included."""
+    """Print peak resident memory, data included."""
     code = (
         "import bench_estimators as b, workload\n"
         f"from sopr_fast.estimators import {method} as method\n"
         "method(updates=5).estimate(b.candidates(50), b.make_log(), discount=b.DISCOUNT, progress=False)\n"
         "print(workload.peak_megabytes())"
     )
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True
     )
-    assert found.returncode == 0, found.stderr
-    gigabytes = float(found.stdout.split()[-1]) / 1024
+    assert process.returncode == 0, process.stderr
+    gigabytes = float(process.stdout.split()[-1]) / 1024
     print(f"\n{method} of 50 policies, {ROWS} rows: {gigabytes:.2f} GB peak")
     assert gigabytes < 4

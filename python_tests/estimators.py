@@ -1,4 +1,4 @@
-"""Small estimators, and logs and policies for them, that tests of the estimators share."""
+"""Small estimators, logs and policies shared by the tests of the estimators."""
 
 import numpy as np
 import pytest
@@ -23,20 +23,22 @@ loud = pytest.mark.filterwarnings("default::sopr_fast.estimators.UncertainEstima
 
 
 def small_log() -> Transitions:
-    """Twelve episodes of ten steps."""
+    """Return twelve episodes of ten steps."""
     return Linear.small().log(np.array([0.0, -0.3]), 0.5, 12, 10, seed=0)
 
 
 def gains(count=3, std=None):
+    """Return policies by name."""
     return {f"gain-{i}": LinearGain(np.array([0.1 * i, -0.2 * i]), std) for i in range(count)}
 
 
 def with_other(log, **parts):
+    """Return the log with other parts."""
     return Transitions(**{**vars(log), **parts})
 
 
 def two_states(terminal: bool, episodes: int = 40) -> Transitions:
-    """Reward 1 in one state, then 3 in the other and the end, or more of it."""
+    """Return episodes with reward 1 in one state, then 3 in another, which is terminal or goes on forever."""
     ends = np.tile([False, True], episodes)
     states, following = np.tile(np.eye(2), (episodes, 1)), np.tile([0.0, 1.0], (2 * episodes, 1))
     parts = states, np.zeros((len(ends), 1)), np.tile([1.0, 3.0], episodes), following

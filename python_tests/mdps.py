@@ -1,4 +1,4 @@
-"""Small decision processes whose values, action values and stationary distributions follow from linear algebra."""
+"""Small decision processes whose values, action values and stationary distributions have closed forms."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from sopr_fast.policies import Gaussian, Probabilities
 
 @dataclass(frozen=True)
 class Tabular:
-    """States one-hot (S); `step[s, a]` (S,) next-state probabilities, `end` (S, A) of termination on the way,
-    `reward` (S, A), `start` (S,)."""
+    """A process with S states, one-hot, and A discrete actions.
+
+    Attributes:
+        step: (S, A, S) probabilities of next states.
+        end: (S, A) probabilities of termination.
+        reward: (S, A) rewards.
+        start: (S,) probabilities of initial states.
+    """
 
     step: np.ndarray
     end: np.ndarray
@@ -28,11 +34,11 @@ class Tabular:
         return cls(step, ends, random.normal(1.0, 1.0, (states, actions)), random.dirichlet(np.ones(states)))
 
     def policy(self, seed: int) -> np.ndarray:
-        """(S, A) probabilities."""
+        """Return a random policy (S, A)."""
         return np.random.default_rng([seed, 98]).dirichlet(np.ones(self.reward.shape[1]), len(self.reward))
 
     def q(self, policy: np.ndarray, discount: float) -> np.ndarray:
-        """(S, A): Q = r + γ P_π Q."""
+        """Return action values (S, A): Q = r + γ P_π Q."""
         size = self.reward.size
         follow = discount * self._pairs(policy)
         return np.linalg.solve(np.eye(size) - follow, self.reward.ravel()).reshape(self.reward.shape)
@@ -41,7 +47,7 @@ class Tabular:
         return float(self.start @ (policy * self.q(policy, discount)).sum(1))
 
     def value_within(self, policy: np.ndarray, discount: float, horizon: int) -> float:
-        """Of the first `horizon` steps."""
+        """Return the discounted return of the first `horizon` steps."""
         pairs = (self.start[:, None] * policy).ravel()
         total = 0.0
         for t in range(horizon):
@@ -50,18 +56,18 @@ class Tabular:
         return total
 
     def occupancy(self, policy: np.ndarray, discount: float) -> np.ndarray:
-        """(S, A): (1 - γ) Σ γ^t Pr(s_t, a_t), what is lost to termination missing."""
+        """Return (1 - γ) Σ γ^t Pr(s_t, a_t), (S, A); it sums to less than 1 if episodes terminate."""
         size = self.reward.size
         start = (1 - discount) * (self.start[:, None] * policy).ravel()
         return np.linalg.solve(np.eye(size) - discount * self._pairs(policy).T, start).reshape(self.reward.shape)
 
     def _pairs(self, policy: np.ndarray) -> np.ndarray:
-        """(S A, S A) probabilities from pair to pair."""
+        """Return the transition probabilities (S A, S A) of state-action pairs."""
         alive = self.step * (1 - self.end)[..., None]
         return (alive[..., None] * policy).reshape(self.reward.size, -1)
 
     def log(self, behaviour: np.ndarray, episodes: int, length: int, seed: int, log_probs: bool = False) -> Transitions:
-        """Episodes side by side, cut after `length` steps; actions one-hot."""
+        """Return logged episodes, cut after `length` steps; actions are one-hot."""
         random = np.random.default_rng([seed, 97])
         states, actions = self.reward.shape
         now = random.choice(states, episodes, p=self.start)
@@ -86,7 +92,7 @@ class Tabular:
         )
 
     def estimated(self, log: Transitions) -> Tabular:
-        """The process that the log's counts describe, with its initial states."""
+        """Return the process that a log's counts describe, with the log's initial states."""
         s, a, following = (x.argmax(1) for x in (log.states, log.actions, log.next_states))
         count = np.zeros(self.reward.shape)
         step, end, reward = np.zeros(self.step.shape), np.zeros(self.reward.shape), np.zeros(self.reward.shape)
@@ -100,7 +106,7 @@ class Tabular:
 
 
 class TablePolicy:
-    """Probabilities (S, A) for one-hot states."""
+    """A policy with probabilities (S, A) for one-hot states."""
 
     def __init__(self, table: np.ndarray):
         self.table = table.astype(np.float32)
@@ -111,7 +117,17 @@ class TablePolicy:
 
 @dataclass(frozen=True)
 class Linear:
-    """s' = A s + B a + noise, r = -s·C s - u a², one action; policies a = k·s + noise."""
+    """A linear process with quadratic cost and one action: s' = A s + B a + noise, r = -s·C s - u a².
+
+    Policies are a = gain·s + noise.
+
+    Attributes:
+        a: (2, 2) A.
+        b: (2,) B.
+        cost: (2, 2) C.
+        effort: u.
+        noise: Standard deviation of the noise of each state.
+    """
 
     a: np.ndarray
     b: np.ndarray
@@ -126,12 +142,12 @@ class Linear:
     def value(
         self, gain: np.ndarray, discount: float, starts: np.ndarray, std: float = 0.0, horizon: int = 400
     ) -> float:
-        """Mean over `starts` (E, 2) of V(s) = -s·W s - w, after `horizon` backups."""
+        """Return the mean of V(s) = -s·W s - w over `starts` (E, 2), after `horizon` backups."""
         w, constant = self._backups(gain, discount, std, horizon)
         return float(-np.einsum("ei,ij,ej->e", starts, w, starts).mean() - constant)
 
     def q(self, gain: np.ndarray, discount: float, states: np.ndarray, actions: np.ndarray, std: float) -> np.ndarray:
-        """(N,): an action (N,) now, then a normal of `std` around gain·s."""
+        """Return the values (N,) of taking actions (N,) once, then normal ones around gain·s."""
         w, constant = self._backups(gain, discount, std, 400)
         following = states @ self.a.T + actions[:, None] * self.b
         now = np.einsum("ei,ij,ej->e", states, self.cost, states) + self.effort * actions**2
@@ -139,7 +155,7 @@ class Linear:
         return -now - discount * then
 
     def moments(self, gain: np.ndarray, discount: float, starts: np.ndarray, std: float) -> np.ndarray:
-        """(2, 2): (1 - γ) Σ γ^t E[s_t s_tᵀ] from `starts` (E, 2), after 400 steps."""
+        """Return (1 - γ) Σ γ^t E[s_t s_tᵀ], (2, 2), from `starts` (E, 2), over 400 steps."""
         closed = self.a + np.outer(self.b, gain)
         now, total = starts.T @ starts / len(starts), np.zeros((2, 2))
         for t in range(400):
@@ -148,7 +164,7 @@ class Linear:
         return total
 
     def _backups(self, gain: np.ndarray, discount: float, std: float, count: int) -> tuple[np.ndarray, float]:
-        """W ← C + γ Fᵀ W F and w ← u σ² + γ (tr(W Σ) + w)."""
+        """Iterate W ← C + γ Fᵀ W F and w ← u σ² + γ (tr(W Σ) + w)."""
         closed = self.a + np.outer(self.b, gain)
         cost = self.cost + self.effort * np.outer(gain, gain)
         spread = self._spread(std)
@@ -159,7 +175,7 @@ class Linear:
         return w, constant
 
     def _spread(self, std: float) -> np.ndarray:
-        """(2, 2): covariance of a step."""
+        """Return the covariance (2, 2) of a step."""
         return self.noise**2 * np.eye(2) + std**2 * np.outer(self.b, self.b)
 
     def log(
@@ -183,7 +199,7 @@ class Linear:
 
 
 class LinearGain:
-    """a = gain·s, or a normal around it."""
+    """The policy a = gain·s, or a normal distribution around it."""
 
     def __init__(self, gain: np.ndarray, std: float | None = None):
         self.gain, self.std = gain.astype(np.float32), std

@@ -1,4 +1,4 @@
-"""Runs of estimators that go on from a file, and files that they refuse."""
+"""Runs of estimators that resume from a checkpoint, and checkpoints that they refuse."""
 
 import itertools
 from dataclasses import replace
@@ -45,7 +45,7 @@ def test_resumed_run_ends_the_same(method, log, tmp_path, monkeypatch):
         method.estimate(gains(), log, seed=1, checkpoint=path, **quiet)
 
 
-def test_a_checkpoint_serves_for_the_other_start(log, tmp_path, monkeypatch):
+def test_checkpoint_serves_the_other_start(log, tmp_path, monkeypatch):
     path = tmp_path / "run.safetensors"
     initial = FQE(**SMALL).estimate(gains(), log, checkpoint=path, **quiet)
     monkeypatch.setattr(learning.Batches, "__call__", None)
@@ -54,7 +54,7 @@ def test_a_checkpoint_serves_for_the_other_start(log, tmp_path, monkeypatch):
 
 
 @each_method
-def test_a_checkpoint_that_cannot_be_used_fails_before_long_work(method, log, tmp_path, monkeypatch):
+def test_unusable_checkpoint_fails_before_long_work(method, log, tmp_path, monkeypatch):
     def acts_on_a_few(states):
         assert len(states) < 20
         return np.zeros((len(states), log.actions.shape[1]))
@@ -91,52 +91,52 @@ def test_checkpoint_is_refused_for_another_log(method, log, tmp_path):
             method.estimate(gains(), other, checkpoint=path, **quiet)
 
 
-@pytest.mark.parametrize("first", ["fit", "estimate"])
-def test_a_shared_critic_s_checkpoint_serves_other_policies(first, log, tmp_path, monkeypatch):
+@pytest.mark.parametrize("first", ["critic", "estimate"])
+def test_checkpoint_of_a_shared_critic_serves_other_policies(first, log, tmp_path, monkeypatch):
     path, method = tmp_path / "run.safetensors", BehaviourQ(**SMALL)
     whole = method.estimate(gains(), log, **quiet)
-    if first == "fit":
+    if first == "critic":
         method.critic(log, discount=0.9, checkpoint=path, progress=False)
     else:
         others = {"other": LinearGain(np.array([0.3, 0.1]), 0.3)}
         replace(method, draws=2).estimate(others, log, checkpoint=path, **quiet)
     monkeypatch.setattr(learning.Batches, "__call__", None)
-    found = method.estimate(gains(), log, checkpoint=path, **quiet)
-    np.testing.assert_array_equal(found.values, whole.values)
-    curves = [np.array(x.diagnostics["curve"]["values"]) for x in (found, whole)]
+    estimates = method.estimate(gains(), log, checkpoint=path, **quiet)
+    np.testing.assert_array_equal(estimates.values, whole.values)
+    curves = [np.array(x.diagnostics["curve"]["values"]) for x in (estimates, whole)]
     np.testing.assert_array_equal(curves[0][-1], curves[1][-1])
     assert np.isnan(curves[0][:-1]).all() and curves[0].shape == curves[1].shape
     critic = method.critic(log, discount=0.9, checkpoint=path, progress=False)
     np.testing.assert_array_equal(*(c(log.states, log.actions) for c in (critic, whole.diagnostics["critic"])))
 
 
-def test_a_fitted_behaviour_s_checkpoint_serves_other_weightings(log, tmp_path, monkeypatch):
+def test_checkpoint_of_a_fitted_behaviour_serves_other_weightings(log, tmp_path, monkeypatch):
     path, method = tmp_path / "run.safetensors", METHODS["importance-weighting"]
     method.estimate(gains(), log, checkpoint=path, **quiet)
     other = replace(method, clip=(-6, 2), noise=0.3, bootstraps=3)
     whole = other.estimate(gains(), log, **quiet)
     monkeypatch.setattr(learning.Batches, "__call__", None)
-    found = other.estimate(gains(), log, checkpoint=path, **quiet)
-    np.testing.assert_array_equal(found.values, whole.values)
+    estimates = other.estimate(gains(), log, checkpoint=path, **quiet)
+    np.testing.assert_array_equal(estimates.values, whole.values)
     with pytest.raises(ValueError, match="is of a run with other"):
         replace(method, components=2).estimate(gains(), log, checkpoint=path, **quiet)
 
 
 @pytest.mark.parametrize("method", [FQE(**SMALL), FQE(**SMALL, memory=0)])
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
-def test_checkpoint_is_refused_for_policies_that_act_otherwise_in_one_state(method, std, log, tmp_path):
+def test_checkpoint_is_refused_for_a_policy_that_acts_differently_in_one_state(method, std, log, tmp_path):
     path, policy = tmp_path / "run.safetensors", gains(std=std)["gain-1"]
     method.estimate({"policy": policy}, log, checkpoint=path, **quiet)
     for row in (2, 59):
 
-        def other(states, there=log.states[row]):
-            return policy(np.where((states == there).all(1, keepdims=True), states + 1, states))
+        def other(states, changed=log.states[row]):
+            return policy(np.where((states == changed).all(1, keepdims=True), states + 1, states))
 
         with pytest.raises(ValueError, match="is of a run with other policies"):
             method.estimate({"policy": other}, log, checkpoint=path, **quiet)
 
 
-def test_diverged_run_names_itself_after_a_checkpoint(log, tmp_path, monkeypatch):
+def test_message_of_a_diverged_run_names_the_estimator(log, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", -1.0)
     path = tmp_path / "run.safetensors"
     with pytest.raises(FloatingPointError, match="^FQE: the loss is not finite after"):

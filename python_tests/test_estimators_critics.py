@@ -1,11 +1,12 @@
-"""Critics, asked about states and actions."""
+"""Critics and their targets."""
 
 import numpy as np
 import pytest
 import torch
-from estimators import SMALL, gains, loud, quiet, small_log, two_states, unwarned
+from estimators import SMALL, gains, loud, quiet, small_log, two_states, unwarned, with_other
 
-from sopr_fast.estimators import FQE, BehaviourQ, UncertainEstimateWarning, critics
+from sopr_fast.data import Transitions
+from sopr_fast.estimators import FQE, BehaviourQ, ModelBased, UncertainEstimateWarning, critics
 from sopr_fast.estimators.log import Log
 
 pytestmark = unwarned
@@ -17,45 +18,45 @@ def log():
 
 
 def test_the_curve_of_a_shared_critic_ends_at_its_values(log):
-    """The log has fewer rows than the curve looks at."""
-    found = BehaviourQ(**SMALL, ensemble=2).estimate(gains(), log, **quiet)
-    values = np.array(found.diagnostics["curve"]["values"])
-    assert len(values) == len(found.diagnostics["curve"]["updates"]) > 1
-    np.testing.assert_allclose(values[-1], found.values, rtol=1e-6)
+    """The curve watches all rows of a log as small as this one."""
+    estimates = BehaviourQ(**SMALL, ensemble=2).estimate(gains(), log, **quiet)
+    values = np.array(estimates.diagnostics["curve"]["values"])
+    assert len(values) == len(estimates.diagnostics["curve"]["updates"]) > 1
+    np.testing.assert_allclose(values[-1], estimates.values, rtol=1e-6)
     assert (values[0] != values[-1]).all()
 
 
-def test_critics_evaluate_as_many_rows_at_once_as_their_chunk(log, monkeypatch):
-    """Three critics of one policy each, or two that are asked about all three policies."""
+def test_critics_evaluate_one_chunk_at_a_time(log, monkeypatch):
+    """FQE has a critic for each of three policies; BehaviourQ has two for all three."""
     monkeypatch.setattr(critics, "_CHUNK", 600)
     for method, mean, states in (
         (FQE(**SMALL), "mean_values", 200),
         (BehaviourQ(**SMALL, ensemble=2), "shared_mean_values", 100),
     ):
-        asked = []
+        sizes = []
 
         class Actions:
             policies, draws, log = [None] * 3, 1, Log(small_log())
 
-            def __call__(self, rows, draw, asked=asked):
-                asked.append(len(rows))
+            def __call__(self, rows, draw, sizes=sizes):
+                sizes.append(len(rows))
                 return torch.zeros(3, len(rows), 1)
 
         critic = method.estimate(gains(), log, **quiet).diagnostics["critic"]
         getattr(critic, mean)(Actions(), torch.zeros(1000, dtype=torch.int64))
-        assert set(asked) == {states}
+        assert set(sizes) == {states}
 
 
-def test_critic_answers_in_units_of_return(log):
+def test_critic_returns_values_in_units_of_return(log):
     critic = BehaviourQ(**SMALL).critic(log, discount=0.9, progress=False)
     values = critic(log.states, log.actions)
     assert values.shape == (1, len(log))
     policy = gains()["gain-1"]
-    found = BehaviourQ(**SMALL).estimate({"policy": policy}, log, **quiet)
-    assert found.values[0] == pytest.approx(critic(log.states, policy(log.states)).mean(), rel=1e-4)
+    estimates = BehaviourQ(**SMALL).estimate({"policy": policy}, log, **quiet)
+    assert estimates.values[0] == pytest.approx(critic(log.states, policy(log.states)).mean(), rel=1e-4)
 
 
-def test_critic_takes_tensors_of_any_device(log, device):
+def test_critic_accepts_tensors_on_any_device(log, device):
     critic = BehaviourQ(**SMALL).critic(log, discount=0.9, progress=False)
     states, actions = (torch.from_numpy(part).to(device) for part in (log.states, log.actions))
     np.testing.assert_array_equal(critic(states, actions), critic(log.states, log.actions))
@@ -69,19 +70,19 @@ def test_critic_takes_tensors_of_any_device(log, device):
         (np.zeros((4, 2)), np.zeros(4), r"actions have shape \(4,\), expected \(4, 1\)"),
     ],
 )
-def test_critic_names_what_has_the_wrong_shape(states, actions, message, log):
+def test_message_names_the_argument_of_the_wrong_shape(states, actions, message, log):
     critic = BehaviourQ(**SMALL).critic(log, discount=0.9, progress=False)
     with pytest.raises(ValueError, match=message):
         critic(states, actions)
 
 
-def test_fqe_arrives_at_its_values_at_its_default_rate():
-    """1 + 3 γ / (1 - γ), within 3 %; targets that go 0.005 of the way would leave 78 % of it."""
+def test_fqe_reaches_its_values_with_the_default_target_rate():
+    """The value is 1 + 3 γ / (1 - γ), within 3 %. A rate of 0.005 would leave 78 % of the way to it."""
     method = FQE(hidden=(16,), updates=5000, batch_size=32, learning_rate=1e-3)
     still = {"still": lambda states: np.zeros((len(states), 1))}
-    found = method.estimate(still, two_states(False), discount=0.99, progress=False)
-    np.testing.assert_allclose(found.values, 1 + 3 * 0.99 / 0.01, rtol=0.03)
-    assert found.diagnostics["lag"] == pytest.approx(np.exp(-5))
+    estimates = method.estimate(still, two_states(False), discount=0.99, progress=False)
+    np.testing.assert_allclose(estimates.values, 1 + 3 * 0.99 / 0.01, rtol=0.03)
+    assert estimates.diagnostics["lag"] == pytest.approx(np.exp(-5))
 
 
 @pytest.mark.parametrize(
@@ -99,8 +100,43 @@ def test_target_rate(options, discount, rate):
 
 
 @loud
-def test_fqe_says_what_is_left_of_the_way(log):
-    """exp(-20 * 0.1 * 0.01) = 0.98 of it."""
-    with pytest.warns(UncertainEstimateWarning, match="98% of the way to the values is left after 20 up") as caught:
-        FQE(hidden=(8,), updates=20).estimate(gains(), log, discount=0.99, progress=False)
+@pytest.mark.parametrize("method", [FQE(hidden=(8,), updates=20), BehaviourQ(hidden=(8,), updates=20)])
+def test_critics_warn_of_lag(method, log):
+    """The lag is exp(-20 * 0.1 * 0.01) = 0.98."""
+    message = "critics have 98% of the way to their values left after 20 updates"
+    with pytest.warns(UncertainEstimateWarning, match=message) as caught:
+        estimates = method.estimate(gains(), log, discount=0.99, progress=False)
     assert caught[0].filename == __file__
+    assert estimates.diagnostics["lag"] == pytest.approx(np.exp(-0.02))
+
+
+@loud
+def test_a_critic_alone_warns_of_lag(log):
+    with pytest.warns(UncertainEstimateWarning, match="98% of the way"):
+        BehaviourQ(hidden=(8,), updates=20).critic(log, discount=0.99, progress=False)
+
+
+@loud
+@pytest.mark.parametrize("sign", [1, -1], ids=["high", "low"])
+def test_values_beyond_what_rewards_allow_are_warned_of(sign):
+    """Rewards are proportional to actions from -1 to 1; a linear critic extrapolates to an action of 5."""
+    random = np.random.default_rng(0)
+    states, actions = random.standard_normal((2, 400, 1))
+    log = Transitions.from_arrays(
+        states, np.clip(actions, -1, 1), sign * np.clip(actions, -1, 1)[:, 0], states, np.ones(400)
+    )
+    policies = {"far": lambda s: np.full((len(s), 1), 5.0), "near": lambda s: np.full((len(s), 1), 0.5)}
+    method = FQE(hidden=(), updates=600, learning_rate=1e-2, target_rate=1.0)
+    with pytest.warns(UncertainEstimateWarning, match=r"values of 'far' \(-?\d.*\) exceed what rewards allow, -2 to 2"):
+        estimates = method.estimate(policies, log, discount=0.5, progress=False)
+    np.testing.assert_allclose(estimates.diagnostics["allowed"], [-2, 2])
+    np.testing.assert_allclose(estimates.values, [sign * 5, sign * 0.5], rtol=0.1)
+
+
+def test_bounds_of_rewards_include_values_of_short_episodes(log, recwarn):
+    """Rewards are 1 at each of 10 steps; the value of ten steps is less than that of endless ones."""
+    ones = with_other(log, rewards=np.ones_like(log.rewards))
+    estimates = ModelBased(**SMALL, ensemble=2, rollouts=2, horizon=3).estimate(gains(), ones, **quiet)
+    np.testing.assert_allclose(estimates.diagnostics["allowed"], [0, 10])
+    assert (estimates.values < 3).all()
+    assert not any("rewards allow" in str(warning.message) for warning in recwarn.list)

@@ -1,9 +1,8 @@
-"""Every estimator on processes whose answer linear algebra gives.
+"""Every estimator on processes whose values have a closed form.
 
-Linear functions of one-hot states are tables, so what they converge to is known exactly: the values of the process that
-the log's counts describe. Truth itself is off by what the log's sample is.
-
-ModelBased, whose next states are normal around a mean, has tables whose steps leave nothing to chance.
+Linear functions of one-hot states are tables. They converge to the values of the process that the log's counts
+describe, which differ from the true values by the sampling error of the log. ModelBased models next states as normal,
+so its tables are deterministic.
 """
 
 from dataclasses import replace
@@ -39,7 +38,7 @@ def linear_policies(std):
 
 
 def frequency(log):
-    """(S, A) of the log."""
+    """Return the shares (S, A) of state-action pairs in a log."""
     counts = np.zeros((log.states.shape[1], log.actions.shape[1]))
     np.add.at(counts, (log.states.argmax(1), log.actions.argmax(1)), 1)
     return counts / counts.sum()
@@ -50,47 +49,47 @@ def rms(error, weights):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_fqe_finds_values_and_action_values(tabular, seed):
-    """Values within 1 % of the log's process and 4 % of the truth; Q, weighted as logged, within 10 % of its spread."""
+def test_fqe_of_a_table(tabular, seed):
+    """Values are within 1 % of the log's process and 4 % of the truth; Q is within 10 % of its standard deviation."""
     mdp, known, tables, log = tabular
     method = FQE(**TABLE)
-    found = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
-    np.testing.assert_allclose(found.values, [known.value(t, DISCOUNT) for t in tables.values()], rtol=0.01)
-    np.testing.assert_allclose(found.values, [mdp.value(t, DISCOUNT) for t in tables.values()], rtol=0.04)
+    estimates = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
+    np.testing.assert_allclose(estimates.values, [known.value(t, DISCOUNT) for t in tables.values()], rtol=0.01)
+    np.testing.assert_allclose(estimates.values, [mdp.value(t, DISCOUNT) for t in tables.values()], rtol=0.04)
     states, actions = np.divmod(np.arange(15), 3)
-    q = found.diagnostics["critic"](np.eye(5)[states], np.eye(3)[actions])
+    q = estimates.diagnostics["critic"](np.eye(5)[states], np.eye(3)[actions])
     for i, table in enumerate(tables.values()):
         exact = known.q(table, DISCOUNT)
         assert rms(q[i].reshape(5, 3) - exact, frequency(log)) < 0.1 * exact.std()
 
 
 def test_fqe_of_arrays_of_actions():
-    """Without the ends of episodes, whose next actions are not known: within 1 % of the process of the other rows."""
+    """Values are within 1 % of the process of the rows whose next actions are known."""
     mdp = Tabular.random(seed=1)
     log = mdp.log(np.full((5, 3), 1 / 3), 1000, 4, seed=0)
     inner = np.flatnonzero(~log.timeouts)
     arrays = {f"table-{i}": mdp.policy(i)[log.states.argmax(1)].astype(np.float32) for i in range(3)}
-    kept = (getattr(log, part)[inner] for part in ("states", "actions", "rewards", "next_states"))
-    known = replace(mdp.estimated(Transitions.from_arrays(*kept)), start=log.initial_states.mean(0))
-    found = FQE(**TABLE).estimate(arrays, log, discount=DISCOUNT, action_count=3, progress=False)
-    np.testing.assert_allclose(found.values, [known.value(mdp.policy(i), DISCOUNT) for i in range(3)], rtol=0.01)
+    parts = (getattr(log, part)[inner] for part in ("states", "actions", "rewards", "next_states"))
+    known = replace(mdp.estimated(Transitions.from_arrays(*parts)), start=log.initial_states.mean(0))
+    estimates = FQE(**TABLE).estimate(arrays, log, discount=DISCOUNT, action_count=3, progress=False)
+    np.testing.assert_allclose(estimates.values, [known.value(mdp.policy(i), DISCOUNT) for i in range(3)], rtol=0.01)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_behaviour_q_is_the_mean_of_the_behaviours_action_values(tabular, seed):
-    """Within 1 %."""
+def test_behaviour_q_of_a_table(tabular, seed):
+    """Values are within 1 % of the mean of the behaviour's action values."""
     _, known, tables, log = tabular
     method = BehaviourQ(**TABLE)
-    found = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
+    estimates = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
     pairs = frequency(log)
     states = pairs.sum(1)
     q = known.q(pairs / states[:, None], DISCOUNT)
     expected = [float(states @ (table * q).sum(1)) for table in tables.values()]
-    np.testing.assert_allclose(found.values, expected, rtol=0.01)
+    np.testing.assert_allclose(estimates.values, expected, rtol=0.01)
 
 
-def test_behaviour_q_leaves_out_cut_rows_that_seem_to_go_on():
-    """From one of two states to either, from the other to itself: many cut episodes end where the next one begins."""
+def test_behaviour_q_leaves_out_timeouts():
+    """Many episodes are cut in the state in which the next one begins, so their rows seem to follow each other."""
     step = np.array([[[0.5, 0.5]], [[0.0, 1.0]]])
     mdp = Tabular(step, np.zeros((2, 1)), np.array([[1.0], [-10.0]]), np.array([1.0, 0.0]))
     log = mdp.log(np.ones((2, 1)), 2000, 3, seed=0)
@@ -102,49 +101,49 @@ def test_behaviour_q_leaves_out_cut_rows_that_seem_to_go_on():
     ("seed", "exponent"),
     [(0, 2.0), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 2.0), (0, 1.5), (1, 1.5)))],
 )
-def test_dual_dice_finds_values_and_ratios(tabular, seed, exponent):
-    """Values within 1 % of the log's process; ratios, weighted as logged, within 8 % of their spread."""
+def test_dual_dice_of_a_table(tabular, seed, exponent):
+    """Values are within 1 % of the log's process, ratios within 8 % of their standard deviation."""
     _, known, tables, log = tabular
     method = DualDICE(hidden=(), updates=3000, batch_size=512, nu_rate=1e-2, zeta_rate=1e-2, exponent=exponent)
-    found = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
-    np.testing.assert_allclose(found.values, [known.value(t, DISCOUNT) for t in tables.values()], rtol=0.01)
+    estimates = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
+    np.testing.assert_allclose(estimates.values, [known.value(t, DISCOUNT) for t in tables.values()], rtol=0.01)
     pairs = frequency(log)
     logged = log.states.argmax(1) * 3 + log.actions.argmax(1)
     first = np.array([np.flatnonzero(logged == pair)[0] for pair in range(15)])
-    ratios = found.diagnostics["ratios"](first).reshape(-1, 5, 3)
+    ratios = estimates.diagnostics["ratios"](first).reshape(-1, 5, 3)
     for i, table in enumerate(tables.values()):
         exact = known.occupancy(table, DISCOUNT) / pairs
         assert rms(ratios[i] - exact, pairs) < 0.08 * exact.std()
         size = len(log) * (ratios[i] * pairs).sum() ** 2 / (ratios[i] ** 2 * pairs).sum()
-        assert found.diagnostics["effective_sample_size"][i] == pytest.approx(size, rel=0.02)
+        assert estimates.diagnostics["effective_sample_size"][i] == pytest.approx(size, rel=0.02)
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_models_of_a_table(seed):
-    """Five states in a ring, actions that go one, two or four on: values within 3 %, where they differ by 10 %."""
+def test_model_based_of_a_ring(seed):
+    """Actions move one, two or four states along a ring of five. Values, which differ by 10 %, are within 3 %."""
     mdp = Tabular.random(seed=1)
     mdp = replace(mdp, step=np.eye(5)[(np.arange(5)[:, None] + [1, 2, 4]) % 5])
     tables = {f"table-{i}": mdp.policy(i) for i in range(3)}
     log = mdp.log(0.5 * mdp.policy(10) + 0.5 / 3, 400, 40, seed=0)
     method = ModelBased(updates=2000, hidden=(64, 64), learning_rate=3e-3, rollouts=400, ensemble=3)
-    found = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
-    expected = [mdp.value_within(t, DISCOUNT, found.diagnostics["horizon"]) for t in tables.values()]
-    np.testing.assert_allclose(found.values, expected, rtol=0.03)
+    estimates = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
+    expected = [mdp.value_within(t, DISCOUNT, estimates.diagnostics["horizon"]) for t in tables.values()]
+    np.testing.assert_allclose(estimates.values, expected, rtol=0.03)
 
 
 @pytest.mark.parametrize("fitted", [False, True])
-def test_importance_weighting_finds_values_within_the_horizon(tabular, fitted):
-    """Within three standard errors, which are under 4 % of the values."""
+def test_importance_weighting_of_a_table(tabular, fitted):
+    """Values are within three standard errors, which are under 4 % of the values."""
     mdp, _, tables, _ = tabular
     behaviour = 0.5 * mdp.policy(10) + 0.5 / 3
     for seed in (0, 1):
         log = mdp.log(behaviour, 2000, 8, seed=seed, log_probs=True)
         method = ImportanceWeighting(fitted=fitted, updates=1000, hidden=())
-        found = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
+        estimates = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
         expected = np.array([mdp.value_within(t, DISCOUNT, 8) for t in tables.values()])
-        errors = found.standard_errors
+        errors = estimates.standard_errors
         assert (errors < 0.04 * expected).all()
-        assert (np.abs(found.values - expected) < 3 * errors).all()
+        assert (np.abs(estimates.values - expected) < 3 * errors).all()
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
@@ -158,31 +157,31 @@ def test_importance_weighting_finds_values_within_the_horizon(tabular, fitted):
     ids=["fqe", "model-based"],
 )
 def test_linear_process(method, std, seed):
-    """Values of linear policies within 8 %, where they differ by 28 %."""
+    """Values, which differ by 28 %, are within 8 %."""
     process = Linear.small()
     log = process.log(*BEHAVIOUR, 200, 50, seed)
     expected = [process.value(gain, DISCOUNT, log.initial_states, std or 0.0) for gain in GAINS]
-    found = method.estimate(linear_policies(std), log, discount=DISCOUNT, seed=seed, progress=False)
-    np.testing.assert_allclose(found.values, expected, rtol=0.08)
+    estimates = method.estimate(linear_policies(std), log, discount=DISCOUNT, seed=seed, progress=False)
+    np.testing.assert_allclose(estimates.values, expected, rtol=0.08)
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_dual_dice_of_the_linear_process(seed):
-    """Values within 5 %, where they differ by 20 %; the ratios' moments of states within 10 % of the largest."""
+    """Values, which differ by 20 %, are within 5 %; weighted moments of states are within 10 % of the largest."""
     process = Linear.small()
     log = process.log(*BEHAVIOUR, 1000, 10, seed)
     method = DualDICE(hidden=(32, 32), updates=2500, nu_rate=2e-3, zeta_rate=2e-3)
-    found = method.estimate(linear_policies(0.3), log, discount=DISCOUNT, seed=seed, progress=False)
+    estimates = method.estimate(linear_policies(0.3), log, discount=DISCOUNT, seed=seed, progress=False)
     expected = [process.value(gain, DISCOUNT, log.initial_states, 0.3) for gain in GAINS]
-    np.testing.assert_allclose(found.values, expected, rtol=0.05)
-    for ratios, gain in zip(found.diagnostics["ratios"](np.arange(len(log))), GAINS, strict=True):
+    np.testing.assert_allclose(estimates.values, expected, rtol=0.05)
+    for ratios, gain in zip(estimates.diagnostics["ratios"](np.arange(len(log))), GAINS, strict=True):
         exact = process.moments(gain, DISCOUNT, log.initial_states, 0.3)
         weighted = (log.states * ratios[:, None]).T @ log.states / len(log)
         np.testing.assert_allclose(weighted, exact, atol=0.1 * exact.max())
 
 
-def test_models_learn_a_column_that_moves_by_a_constant():
-    """A clock beside the linear process: the value within 10 %."""
+def test_model_based_learns_a_column_that_changes_by_a_constant():
+    """The state of the linear process has a clock beside it. The value is within 10 %."""
     process = Linear.small()
     log = process.log(*BEHAVIOUR, 200, 50, seed=0)
     clock = np.tile(np.arange(50), 200)[:, None] / 50
@@ -194,32 +193,32 @@ def test_models_learn_a_column_that_moves_by_a_constant():
         log, states=np.float32(np.c_[log.states, clock]), next_states=np.float32(np.c_[log.next_states, clock + 0.02])
     )
     method = ModelBased(updates=1000, hidden=(32, 32), learning_rate=3e-3, rollouts=200, ensemble=2)
-    found = method.estimate([policy], timed, discount=DISCOUNT, progress=False)
-    assert found.values[0] == pytest.approx(process.value(GAINS[2], DISCOUNT, log.initial_states), rel=0.1)
-    assert max(found.diagnostics["state_error"]) < 0.5 and max(found.diagnostics["reward_error"]) < 0.05
+    estimates = method.estimate([policy], timed, discount=DISCOUNT, progress=False)
+    assert estimates.values[0] == pytest.approx(process.value(GAINS[2], DISCOUNT, log.initial_states), rel=0.1)
+    assert max(estimates.diagnostics["state_error"]) < 0.5 and max(estimates.diagnostics["reward_error"]) < 0.05
 
 
 def test_behaviour_q_of_the_linear_process():
-    """Within 1 %, where they differ by 5 %."""
+    """Values, which differ by 5 %, are within 1 %."""
     process = Linear.small()
     log = process.log(*BEHAVIOUR, 200, 50, seed=0)
     method = BehaviourQ(updates=1000, batch_size=512, hidden=(64, 64), learning_rate=3e-3, target_rate=0.05)
-    found = method.estimate(linear_policies(None), log, discount=DISCOUNT, progress=False)
+    estimates = method.estimate(linear_policies(None), log, discount=DISCOUNT, progress=False)
     gain, std = BEHAVIOUR
     states = log.states.astype(float)
     expected = [process.q(gain, DISCOUNT, states, states @ mine, std).mean() for mine in GAINS]
-    np.testing.assert_allclose(found.values, expected, rtol=0.01)
+    np.testing.assert_allclose(estimates.values, expected, rtol=0.01)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
 def test_importance_weighting_of_the_linear_process(std, seed):
-    """Within three standard errors, which are under 5 % of the values, where those differ by 30 %."""
+    """Values, which differ by 30 %, are within three standard errors, which are under 5 % of them."""
     process = Linear.small()
     log = process.log(*BEHAVIOUR, 5000, 6, seed, log_probs=True)
     method = ImportanceWeighting(noise=0.3)
-    found = method.estimate(linear_policies(std), log, discount=DISCOUNT, seed=seed, progress=False)
+    estimates = method.estimate(linear_policies(std), log, discount=DISCOUNT, seed=seed, progress=False)
     expected = np.array([process.value(gain, DISCOUNT, log.initial_states, 0.3, horizon=6) for gain in GAINS])
-    errors = found.standard_errors
+    errors = estimates.standard_errors
     assert (errors < 0.05 * np.abs(expected)).all()
-    assert (np.abs(found.values - expected) < 3 * errors).all()
+    assert (np.abs(estimates.values - expected) < 3 * errors).all()

@@ -1,11 +1,12 @@
-"""The return of the nearest training policy."""
+"""The return of the nearest known policy."""
 
 import numpy as np
 import pytest
 from estimators import gains, small_log
 from mdps import LinearGain
 
-from sopr_fast.estimators import NearestPolicy
+from sopr_fast.data import Transitions
+from sopr_fast.estimators import NearestPolicy, cross_fit
 from sopr_fast.metrics import policy_distance
 
 
@@ -14,39 +15,88 @@ def log():
     return small_log()
 
 
-def test_nearest_policy_takes_the_return_of_the_nearest(log):
+def line(*gains):
+    """Return policies that differ in one number."""
+    return [LinearGain(np.array([gain, 0.0])) for gain in gains]
+
+
+def test_value_is_the_return_of_the_nearest(log):
     known, returns = gains(6), np.arange(6.0) ** 2
-    asked = {"a": LinearGain(np.array([0.12, -0.2])), "b": LinearGain(np.array([0.41, -0.9]))}
-    found = NearestPolicy(known, returns).estimate(asked, log)
-    columns = [np.stack([policy(log.states) for policy in group.values()]) for group in (known, asked)]
+    candidates = {"a": LinearGain(np.array([0.12, -0.2])), "b": LinearGain(np.array([0.41, -0.9]))}
+    estimates = NearestPolicy().estimate(candidates, log, known=known, returns=returns)
+    columns = [np.stack([policy(log.states) for policy in group.values()]) for group in (known, candidates)]
     distances, nearest = policy_distance(*columns)
-    assert found.diagnostics["nearest"] == [f"gain-{i}" for i in nearest]
-    np.testing.assert_array_equal(found.values, returns[nearest])
-    np.testing.assert_allclose(found.diagnostics["distances"], distances, rtol=1e-4)
+    assert estimates.diagnostics["nearest"] == [f"gain-{i}" for i in nearest]
+    np.testing.assert_array_equal(estimates.values, returns[nearest])
+    np.testing.assert_allclose(estimates.diagnostics["distances"], distances, rtol=1e-4)
 
 
-def test_a_training_policy_is_not_its_own_nearest(log):
-    known = {name: LinearGain(np.array([gain, 0.0])) for name, gain in zip("abcd", [0.2, 0.5, 0.6, 1.2], strict=True)}
-    found = NearestPolicy(known, [20, 50, 60, 120]).estimate(known, log)
-    assert found.diagnostics["nearest"] == ["b", "c", "b", "c"] and found.values.tolist() == [50, 60, 50, 60]
-    assert (found.diagnostics["distances"] > 0).all()
+def test_known_policy_is_not_its_own_nearest(log):
+    known = dict(zip("abcd", line(0.2, 0.5, 0.6, 1.2), strict=True))
+    returns = {"a": 20, "b": 50, "c": 60, "d": 120}
+    estimates = NearestPolicy().estimate(known, log, known=known, returns=returns)
+    assert estimates.diagnostics["nearest"] == ["b", "c", "b", "c"] and estimates.values.tolist() == [50, 60, 50, 60]
+    assert (estimates.diagnostics["distances"] > 0).all()
 
 
-def test_a_training_policy_is_known_by_more_than_its_name(log):
-    """Policies in lists are named by position, so that equal names say nothing."""
-    policies = [LinearGain(np.array([gain, 0.0])) for gain in [0.2, 0.5, 0.6, 1.2]]
-    close = [LinearGain(policy.gain + 0.01) for policy in policies]
-    known = NearestPolicy(policies, [20, 50, 60, 120])
-    assert known.estimate(close, log).values.tolist() == [20, 50, 60, 120]
-    again = [LinearGain(policy.gain) for policy in policies]
-    assert known.estimate(again, log).values.tolist() == [50, 60, 50, 60]
-    draws = np.random.default_rng(0)
-    noisy = [lambda s, p=policy: p(s) + draws.normal(0, 1e-3, (len(s), 1)).astype(np.float32) for policy in policies]
-    assert NearestPolicy(noisy, [20, 50, 60, 120]).estimate(noisy, log).values.tolist() == [50, 60, 50, 60]
+def test_equal_names_do_not_make_policies_the_same(log):
+    """Policies in lists are named by position."""
+    known, options = line(0.2, 0.5, 0.6, 1.2), {"returns": [20, 50, 60, 120]}
+    close = line(0.21, 0.51, 0.61, 1.21)
+    assert NearestPolicy().estimate(close, log, known=known, **options).values.tolist() == [20, 50, 60, 120]
+    copies = line(0.2, 0.5, 0.6, 1.2)
+    assert NearestPolicy().estimate(copies, log, known=known, **options).values.tolist() == [50, 60, 50, 60]
+    random = np.random.default_rng(0)
+    noisy = [lambda s, p=policy: p(s) + random.normal(0, 1e-3, (len(s), 1)).astype(np.float32) for policy in known]
+    assert NearestPolicy().estimate(noisy, log, known=noisy, **options).values.tolist() == [50, 60, 50, 60]
 
 
-def test_the_only_training_policy_has_no_nearest(log):
+def test_the_only_known_policy_has_no_nearest(log):
     known = gains(1)
-    with pytest.raises(ValueError, match="'gain-0' is the only training policy"):
-        NearestPolicy(known, [7.0]).estimate(gains(2), log)
-    assert NearestPolicy(known, [7.0]).estimate({"other": known["gain-0"]}, log).values == 7
+    with pytest.raises(ValueError, match="'gain-0' is the only known policy"):
+        NearestPolicy().estimate(gains(2), log, known=known, returns=[7.0])
+    assert NearestPolicy().estimate({"other": known["gain-0"]}, log, known=known, returns=[7.0]).values == 7
+
+
+def test_states_alone_are_a_log(log, tmp_path):
+    options = {"known": gains(6), "returns": range(6)}
+    candidates = {"a": LinearGain(np.array([0.12, -0.2])), "b": LinearGain(np.array([0.41, -0.9]))}
+    expected = NearestPolicy().estimate(candidates, log, **options).diagnostics["distances"]
+    np.save(tmp_path / "states.npy", log.states)
+    for states in (log.states, {"observations": log.states}, tmp_path / "states.npy"):
+        estimates = NearestPolicy().estimate(candidates, states, **options)
+        np.testing.assert_array_equal(estimates.diagnostics["distances"], expected)
+
+
+def test_policies_are_compared_on_evenly_spaced_rows():
+    """Policies differ in the middle row alone, which only the odd number of rows includes."""
+    states = np.arange(9.0)[:, None]
+    known = {"zero": lambda s: 0 * s, "one": lambda s: 0 * s + 1}
+    candidate = {"middle": lambda s: np.where(s == 4, 1.0, 0.4)}
+    for rows, nearest in ((3, "one"), (2, "zero")):
+        estimates = NearestPolicy(rows=rows).estimate(candidate, states, known=known, returns=[0, 1])
+        distance = {"one": (2 * 0.36 + 0) / 3, "zero": 0.16}[nearest]
+        assert estimates.diagnostics["nearest"] == [nearest]
+        assert estimates.diagnostics["distances"][0] == pytest.approx(distance)
+
+
+def test_arrays_of_actions_have_rows_that_transitions_dropped():
+    """Without next states the last row of an episode is dropped from the transitions, not from arrays."""
+    states = np.arange(6.0)[:, None]
+    log = Transitions.from_arrays(states, states, states[:, 0], None, None, [0, 0, 1, 0, 0, 1])
+    assert log.source.tolist() == [0, 1, 3, 4]
+    known = {"double": 2 * states, "triple": 3 * states}
+    candidate = {"triple-where-kept": np.where(np.isin(states, log.source), 3 * states, -99)}
+    estimates = NearestPolicy().estimate(candidate, log, known=known, returns=[2, 3])
+    assert estimates.values == 3 and estimates.diagnostics["distances"] == 0
+
+
+def test_cross_fitting_leaves_out_the_fold(log):
+    """Groups are pairs of policies that act nearly alike, so each value comes from the nearest other group."""
+    known, returns = line(0.2, 0.21, 0.5, 0.51, 1.2, 1.21), [20, 21, 50, 51, 120, 121]
+    estimates = cross_fit(NearestPolicy(), known, returns, log, groups=["a", "a", "b", "b", "c", "c"])
+    assert estimates.values.tolist() == [50, 50, 21, 21, 51, 51]
+    assert estimates.diagnostics["fold"].tolist() == [0, 0, 1, 1, 2, 2]
+    leave_one_out = cross_fit(NearestPolicy(), known, returns, log, folds=6, progress=False)
+    whole = NearestPolicy().estimate(known, log, known=known, returns=returns)
+    np.testing.assert_array_equal(leave_one_out.values, whole.values)

@@ -1,4 +1,4 @@
-"""Options, seeds and discounts that estimators take, and those they refuse."""
+"""Options, seeds and discounts that estimators accept and refuse."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from estimators import each_method, gains, quiet, small_log, unwarned
 
-from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased, NearestPolicy
+from sopr_fast.estimators import FQE, SOPR, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased, NearestPolicy
 
 pytestmark = unwarned
 
@@ -19,7 +19,7 @@ def log():
 
 
 def test_errors_come_before_long_work(log):
-    with pytest.raises(ValueError, match="'wide' has 2 action columns, the transitions have 1"):
+    with pytest.raises(ValueError, match="'wide' has 2 action columns, the log has 1"):
         FQE().estimate({"wide": lambda states: states}, log, discount=0.9)
 
 
@@ -47,23 +47,26 @@ def test_errors_come_before_long_work(log):
         *((ImportanceWeighting, {"clip": clip}) for clip in ((1, 0), 2.0, (1, 2, 3), ("a", "b"), (None, 2))),
         *((ModelBased, {name: 0}) for name in ("updates", "ensemble", "rollouts", "learning_rate", "horizon")),
         (ModelBased, {"horizon": -3}),
-        (lambda **options: NearestPolicy(gains(), [0, 1, 2], **options), {"rows": 0}),
+        (NearestPolicy, {"rows": 0}),
+        (ImportanceWeighting, {"fitted": 2}),
+        *((SOPR, {"subsets": value}) for value in (0, 201)),
+        (SOPR, {"validation": 1.0}),
     ],
 )
-def test_option_that_cannot_be_is_named(method, options):
+def test_message_names_the_invalid_option(method, options):
     with pytest.raises(ValueError, match=rf"^{next(iter(options))}\b"):
         method(**options)
 
 
 @each_method
 @pytest.mark.parametrize("run", [{"seed": -1}, {"seed": 1.5}, {"discount": 1.0}, {"discount": -0.1}])
-def test_seed_and_discount_that_cannot_be_are_named(method, run, log):
+def test_message_names_an_invalid_seed_or_discount(method, run, log):
     with pytest.raises(ValueError, match=rf"^{next(iter(run))} must be"):
-        method.estimate({"never asked": None}, log, **{"discount": 0.9, **run})
+        method.estimate({"never-called": None}, log, **{"discount": 0.9, **run})
 
 
 @each_method
-def test_options_of_numpy_are_as_those_of_python(method, log, tmp_path):
+def test_options_may_be_numpy_numbers(method, log, tmp_path):
     path = tmp_path / "run.safetensors"
     numbers = {key: np.array(value)[()] for key, value in vars(method).items() if type(value) in (int, float)}
     other = replace(method, **numbers, hidden=[np.int64(width) for width in method.hidden])

@@ -1,4 +1,4 @@
-"""The same estimates as independent implementations give on the same data; skipped where they are not installed."""
+"""Estimates equal those of independent implementations on the same data; skipped where these are not installed."""
 
 import logging
 import warnings
@@ -21,16 +21,16 @@ def scope_rl(module: str):
         )
 
 
-def test_importance_weighting_is_that_of_scope_rl():
+def test_importance_weighting_equals_scope_rl():
     peer = scope_rl("discrete")
     mdp = Tabular.random(seed=2)
     behaviour = 0.5 * mdp.policy(10) + 0.5 / 3
     tables = {f"table-{i}": mdp.policy(i) for i in range(3)}
     log = mdp.log(behaviour, 100, 8, seed=0, log_probs=True)
-    found = ImportanceWeighting().estimate(
+    estimates = ImportanceWeighting().estimate(
         {name: TablePolicy(table) for name, table in tables.items()}, log, discount=0.9, progress=False
     )
-    for value, table in zip(found.values, tables.values(), strict=True):
+    for value, table in zip(estimates.values, tables.values(), strict=True):
         theirs = peer.SelfNormalizedPDIS().estimate_policy_value(
             step_per_trajectory=8,
             action=log.actions.argmax(1),
@@ -42,8 +42,8 @@ def test_importance_weighting_is_that_of_scope_rl():
         assert value == pytest.approx(theirs, rel=1e-4)
 
 
-def test_dual_dice_is_that_of_scope_rl():
-    """Within 3 % of each other, where the policies' values are 20 % apart."""
+def test_dual_dice_equals_scope_rl():
+    """Values, which differ by 20 %, agree within 3 %."""
     learning = scope_rl("weight_value_learning")
     networks = scope_rl("weight_value_learning.function")
     discount, length, size = 0.9, 50, {"n_actions": 3, "state_dim": 5, "device": "cpu"}
@@ -64,19 +64,29 @@ def test_dual_dice_is_that_of_scope_rl():
             batch_size=512,
             device="cpu",
         )
-        asked = table[log.states.argmax(1)]
-        for rate, steps in ((0.1, 4000), (0.01, 2000)):  # its gradient descent is noisy at the rate that gets there
+        probabilities = table[log.states.argmax(1)]
+        for rate, steps in (
+            (0.1, 4000),
+            (0.01, 2000),
+        ):  # a rate that converges in time is noisy, so a lower one follows
             learner.q_lr = learner.w_lr = rate
             learner.fit(
-                length, states, actions, log.rewards, asked, n_steps=steps, n_steps_per_epoch=steps, random_state=0
+                length,
+                states,
+                actions,
+                log.rewards,
+                probabilities,
+                n_steps=steps,
+                n_steps_per_epoch=steps,
+                random_state=0,
             )
         ratios = learner.predict_weight(states, actions)
         theirs = (ratios * log.rewards).sum() / ratios.sum() / (1 - discount)
         assert value == pytest.approx(theirs, rel=0.03)
 
 
-def test_fqe_is_that_of_d3rlpy():
-    """Within the spread of three seeds each."""
+def test_fqe_equals_d3rlpy():
+    """Mean values agree within the spread of three seeds each."""
     d3rlpy = pytest.importorskip("d3rlpy", exc_type=ImportError)
     logging.getLogger("d3rlpy").setLevel(logging.ERROR)
     discount, updates = 0.9, 3000
@@ -101,7 +111,7 @@ def _d3rlpy_value(d3rlpy, log, gain, discount, updates, seed) -> float:
     algorithm = d3rlpy.algos.BCConfig().create(device="cpu:0")
     algorithm.build_with_dataset(dataset)
     weight = torch.from_numpy(gain.astype(np.float32))
-    # It evaluates only its own algorithms: the policy takes the place of one's best action.
+    # d3rlpy evaluates only its own algorithms, so the policy replaces the best action of one.
     algorithm.impl.predict_best_action = lambda states: (states @ weight)[:, None]
     fqe = d3rlpy.ope.FQE(
         algo=algorithm,

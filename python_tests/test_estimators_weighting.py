@@ -1,4 +1,4 @@
-"""Weights of importance weighting, where a few rows tell them."""
+"""Weights of importance weighting on logs of a few rows."""
 
 import math
 
@@ -22,16 +22,16 @@ def log():
 
 
 def test_importance_weighting_keeps_ended_episodes_and_drops_cut_ones():
-    """One episode ends after reward 1, the other earns 1 and then 3."""
+    """One episode ends after reward 1, the other has rewards 1 and 3."""
     states, rewards = np.zeros((3, 1)), np.array([1.0, 1.0, 3.0])
     density = -math.log(0.1 * math.sqrt(2 * math.pi))  # of the policy, so that all weights are 1
     for flags, expected in ((([1, 0, 0], [0, 0, 1]), 1 + 0.5 * 1.5), (([0, 0, 0], [1, 0, 1]), 1 + 0.5 * 3)):
         log = Transitions.from_arrays(states, states, rewards, states, *flags, log_probs=np.full(3, density))
-        found = ImportanceWeighting().estimate([lambda s: 0 * s], log, discount=0.5, progress=False)
-        assert found.values[0] == pytest.approx(expected)
+        estimates = ImportanceWeighting().estimate([lambda s: 0 * s], log, discount=0.5, progress=False)
+        assert estimates.values[0] == pytest.approx(expected)
 
 
-def test_importance_weighting_of_deterministic_policies_is_that_of_narrow_normals(log):
+def test_noise_of_deterministic_policies_equals_a_narrow_normal(log):
     log = with_other(log, log_probs=np.zeros(len(log), np.float32))
     plain, noisy = (ImportanceWeighting(noise=0.3).estimate(gains(std=std), log, **quiet) for std in (None, 0.3))
     np.testing.assert_allclose(plain.values, noisy.values, rtol=1e-5)
@@ -39,13 +39,13 @@ def test_importance_weighting_of_deterministic_policies_is_that_of_narrow_normal
 
 @pytest.mark.parametrize("largest", [1.0, 1.1], ids=["within", "beyond"])
 def test_noise_of_deterministic_policies_is_before_tanh_within_its_range(largest):
-    """One step, and actions a policy's own but for noise; saturated ones, taken just inside, count in full."""
+    """Logged actions are the policy's own plus noise. Saturated ones are clipped and have full weight."""
     random = np.random.default_rng(0)
     states, noise = np.repeat([0.0, 0.5, 30.0], 20)[:, None], 0.2 * random.standard_normal((60, 1))
     actions = np.float32(largest * np.tanh(states + noise))
     rewards = random.standard_normal(60).astype(np.float32)
     log = Transitions.from_arrays(states, actions, rewards, states, np.ones(60), None, np.zeros(60))
-    found = ImportanceWeighting(noise=0.3).estimate([lambda states: largest * np.tanh(states)], log, **quiet)
+    estimates = ImportanceWeighting(noise=0.3).estimate([lambda states: largest * np.tanh(states)], log, **quiet)
     acted, logged = largest * np.tanh(states), actions.astype(np.float64)
     if largest == 1:
         acted, logged = (torch.from_numpy(x).clamp(-1 + 1e-4, 1 - 1e-4) for x in (acted, logged))
@@ -54,35 +54,35 @@ def test_noise_of_deterministic_policies_is_before_tanh_within_its_range(largest
         acted, logged = map(torch.from_numpy, (acted, logged))
         density = Normal(acted, 0.3)
     weights = density.log_prob(logged).exp().numpy()[:, 0]
-    assert found.values[0] == pytest.approx(weights @ rewards / weights.sum(), rel=1e-4)
+    assert estimates.values[0] == pytest.approx(weights @ rewards / weights.sum(), rel=1e-4)
 
 
 @pytest.mark.parametrize("mean", [5.5, 8.0])
-def test_a_saturated_policy_weighs_its_own_log_evenly(mean):
-    """Its actions are within 1e-4 of ±1, many of them 1 in float32."""
+def test_weights_of_a_saturated_policy_on_its_own_log_are_equal(mean):
+    """Actions are within 1e-4 of ±1, and many are 1 in float32."""
     layers, random = [(torch.zeros(1, 1), torch.tensor([mean]))], torch.Generator().manual_seed(0)
     actor = Actor("actor", layers, log_std=torch.tensor([math.log(0.3)]), stochastic=True)
     states, cut = torch.zeros(400, 1), np.tile([0, 0, 0, 1], 100)
     actions = actor.sample(states, random)
     log = Transitions.from_arrays(states, actions, cut, states, None, cut, actor.log_prob(states, actions))
-    found = ImportanceWeighting().estimate([actor], log, **quiet)
-    np.testing.assert_allclose(found.diagnostics["effective_by_step"], np.full((1, 4), 100), rtol=1e-4)
+    estimates = ImportanceWeighting().estimate([actor], log, **quiet)
+    np.testing.assert_allclose(estimates.diagnostics["effective_by_step"], np.full((1, 4), 100), rtol=1e-4)
 
 
-def test_importance_weighting_clips_log_ratios(log):
+def test_log_ratios_are_clipped(log):
     log = with_other(log, log_probs=np.zeros(len(log), np.float32))
     clipped = ImportanceWeighting(clip=(-1e-9, 1e-9)).estimate(gains(), log, **quiet)
     rewards = log.rewards.reshape(12, 10).mean(0)
     np.testing.assert_allclose(clipped.values, float(0.9 ** np.arange(10) @ rewards), rtol=1e-6)
 
 
-def test_a_row_without_density_is_no_longer_weighed():
+def test_an_episode_without_density_has_no_weight():
     """One of four episodes has a normal of standard deviation 0 at its first step."""
     states = np.repeat([[0.0], [1.0], [1.0], [1.0]], 2, axis=0)
     rewards = np.array([5.0, 7.0, 1.0, 2.0, 1.0, 3.0, 1.0, 4.0])
     log = Transitions.from_arrays(
         states, 0 * states, rewards, states, None, [0, 1] * 4, log_probs=np.full(8, -0.5 * math.log(2 * math.pi))
     )
-    found = ImportanceWeighting().estimate([lambda s: Gaussian(0 * s, s)], log, discount=0.5, progress=False)
-    assert found.values[0] == pytest.approx(1 + 0.5 * 3)
-    np.testing.assert_allclose(found.diagnostics["effective_by_step"], [[3, 3]])
+    estimates = ImportanceWeighting().estimate([lambda s: Gaussian(0 * s, s)], log, discount=0.5, progress=False)
+    assert estimates.values[0] == pytest.approx(1 + 0.5 * 3)
+    np.testing.assert_allclose(estimates.diagnostics["effective_by_step"], [[3, 3]])

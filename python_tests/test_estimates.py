@@ -1,0 +1,76 @@
+"""Estimates as tables, rankings, data frames and plots."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from sopr_fast.estimators import Estimates
+from sopr_fast.estimators.estimates import spread
+
+
+def make(replicates=None, values=(1.0, 3.0, 2.0), **options):
+    names = list("abc")[: len(values)]
+    return Estimates(names, np.array(values), spread(replicates, len(names)), replicates, **options)
+
+
+def test_table_lists_the_best_first():
+    estimates = make(np.array([[0.0, 2.0], [3.0, 3.0]]), (1.0, 3.0), method="FQE")
+    heading, *rows = estimates.table().splitlines()
+    assert heading.split() == ["rank", "policy", "score", "±", "error"]
+    assert [row.split() for row in rows] == [["1", "b", "3.0000", "0.0000"], ["2", "a", "1.0000", "1.4142"]]
+    assert repr(estimates) == f"Estimates of 2 policies by FQE\n{estimates.table()}"
+    assert str(estimates) == estimates.table()
+
+
+def test_ranking_compares_replicates():
+    replicates = np.random.default_rng(0).normal(0, [[1], [2], [3]], (3, 7))
+    ranking = make(replicates).ranking()
+    assert ranking.order == ["b", "c", "a"]
+    np.testing.assert_array_equal(ranking.scores, [1, 3, 2])
+    np.testing.assert_allclose(ranking.standard_errors, replicates.std(1, ddof=1))
+    difference = replicates[1] - replicates[0]
+    wins = ranking.win_probability[1, 0]
+    assert wins == pytest.approx(0.5 * (1 + math.erf(2 / difference.std(ddof=1) / math.sqrt(2))))
+
+
+@pytest.mark.parametrize("replicates", [None, np.ones((3, 1))], ids=["none", "one"])
+def test_standard_errors_are_nan_without_two_replicates(replicates):
+    ranking = make(replicates).ranking()
+    assert np.isnan(ranking.standard_errors).all() and np.isnan(ranking.win_probability).all()
+
+
+def test_standard_errors_that_are_nan_stay_nan():
+    replicates = np.array([[np.nan, np.nan, np.nan], [0.0, 1.0, 2.0], [1.0, 3.0, 2.0]])
+    ranking = make(replicates, (5.0, 1.0, 2.0)).ranking()
+    assert ranking.order == ["a", "c", "b"]
+    np.testing.assert_allclose(ranking.standard_errors, [np.nan, 1, 1])
+    wins = ranking.win_probability
+    assert np.isnan(wins[0]).all() and np.isnan(wins[:, 0]).all()
+    assert 0.8 < wins[2, 1] < 1
+
+
+def test_to_pandas_lists_the_best_first():
+    pytest.importorskip("pandas")
+    frame = make(np.array([[0.0, 2.0], [3.0, 3.0], [2.0, 2.0]])).to_pandas()
+    assert frame.index.tolist() == [1, 2, 3] and frame["policy"].tolist() == ["b", "c", "a"]
+    assert frame["value"].tolist() == [3, 2, 1]
+    np.testing.assert_allclose(frame["standard_error"], [0, 0, math.sqrt(2)])
+
+
+def test_plot_shows_values_and_true_returns():
+    pytest.importorskip("matplotlib")
+    ax = make(method="FQE").plot({"a": 10.0, "b": 30.0, "c": 20.0})
+    points = ax.containers[0].lines[0].get_xdata()
+    assert list(points) == [1, 2, 3] and ax.get_xlabel() == "value by FQE (± standard error)"
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "c", "b"]
+    right = next(other for other in ax.figure.axes if other is not ax)
+    assert [label.get_text() for label in right.get_yticklabels()] == ["10", "20", "30"]
+
+
+def test_to_dict_is_json_without_callables():
+    estimates = make(diagnostics={"mass": np.ones(3), "critic": len, "parts": (np.float32(2),)}, method="FQE")
+    loaded = json.loads(json.dumps(estimates.to_dict()))
+    assert loaded["names"] == ["a", "b", "c"] and loaded["values"] == [1, 3, 2]
+    assert loaded["diagnostics"] == {"mass": [1, 1, 1], "parts": [2]}
