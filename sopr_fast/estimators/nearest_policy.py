@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.states import read_rows
 from ..metrics import policy_distances
 from ..policies import Policy, collect, probe
 from ..runtime.options import integer, option
@@ -67,7 +66,7 @@ class NearestPolicy(SupervisedEstimator):
             rows = _spread(len(states.states), self.rows)
             return states.source[rows], states.states[rows]
         rows = _spread(len(states), self.rows)
-        return rows, torch.from_numpy(read_rows(states, rows.numpy()))
+        return rows, torch.from_numpy(states.read(rows.numpy()))
 
     def _evaluate(self, problem: SupervisedProblem) -> Estimates:
         policies, known, request = problem.policies, problem.known, problem.request

@@ -21,7 +21,7 @@ from ..sopr.subsets import Subsets
 from .estimates import Estimates
 from .estimator import Estimator, Request
 
-States: TypeAlias = np.ndarray | StoredStates | Subsets
+States: TypeAlias = StoredStates | Subsets
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class _AtSource(Policy):
     """A policy that looks up the user's rows of states in a table."""
 
     def __init__(self, policy: Policy, source: Tensor):
-        self.name, self.given = policy.name, policy if policy.given is None else policy.given
+        self.name, self.original = policy.name, policy if policy.original is None else policy.original
         self._policy, self._source = policy, source
 
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
