@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from sopr_fast.estimators import Estimates
-from sopr_fast.estimators.estimates import spread
 
 
 def make(replicates=None, values=(1.0, 3.0, 2.0), **options):
     names = list("abc")[: len(values)]
-    return Estimates(names, np.array(values), spread(replicates, len(names)), replicates, **options)
+    return Estimates(names, np.array(values), replicates=replicates, **options)
 
 
 def test_table_lists_the_best_first():

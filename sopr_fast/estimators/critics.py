@@ -14,7 +14,7 @@ from torch import Tensor
 from ..runtime.progress import progress_bar
 from ..runtime.warn import warn
 from .estimates import UncertainEstimateWarning
-from .learning import Batches, Learner, mean_of_known
+from .learning import Batches, Learner, masked_mean
 from .log import Log, PolicyActions, Units
 from .networks import ActionValue
 
@@ -189,7 +189,7 @@ class CriticLearner(Learner):
         targets = self._targets(rows, update)
         values = self.critic(self._for_all(log.states(rows)), self._for_all(log.actions[rows]))
         mask = self.has_next_action(rows)
-        loss = mean_of_known((values - targets).square(), None if mask is None else mask.flatten(0, 1))
+        loss = masked_mean((values - targets).square(), None if mask is None else mask.flatten(0, 1))
         self.optimizers["adam"].zero_grad()
         loss.sum().backward()
         self.optimizers["adam"].step()

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..runtime.options import integer, number, option, widths
 from ..runtime.progress import progress_bar
 from .estimates import warn_about
-from .learning import Batches, Learner, learn, mean_of_known
+from .learning import Batches, Learner, learn, masked_mean
 from .log import Log, PolicyActions
 from .networks import ActionValue
 from .reward_estimator import Problem, RewardEstimator
@@ -165,7 +165,7 @@ class DualDICELearner(Learner):
         residual = self.nu(states, actions) - alive * nu_next
         zeta = self.zeta(states, actions)
         penalty = zeta.square() / 2 if conjugate == 2 else zeta.abs().pow(conjugate) / conjugate
-        inner = mean_of_known(residual * zeta - penalty, self.actions.has_next_action(rows))
+        inner = masked_mean(residual * zeta - penalty, self.actions.has_next_action(rows))
         loss = inner - (1 - self.discount) * nu_start.mean(1)
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()

@@ -34,21 +34,6 @@ def warn_about(reasons: dict[str, str], text: str) -> None:
         warn(text.format(listed + others), UncertainEstimateWarning)
 
 
-def spread(replicates: np.ndarray | None, count: int) -> np.ndarray:
-    """Return the standard deviations (P,) of replicates.
-
-    Args:
-        replicates: (P, R) estimates, or None.
-        count: P.
-
-    Returns:
-        (P,) float64; NaN for fewer than two replicates.
-    """
-    if replicates is None or replicates.shape[1] < 2:
-        return np.full(count, np.nan)
-    return replicates.std(1, ddof=1)
-
-
 @dataclass(frozen=True, eq=False)
 class Estimates:
     """Estimated values of P policies.
@@ -57,9 +42,8 @@ class Estimates:
         names: (P,) names of the policies, in input order.
         values: (P,) float64; larger is better. Discounted returns from initial states unless the estimator says
             otherwise.
-        standard_errors: (P,) float64; NaN where unknown.
-        replicates: (P, R) float64 estimates whose standard deviation is the standard error (bootstrap, ensemble), or
-            None.
+        standard_errors: (P,) float64; NaN where unknown. By default the standard deviation of the replicates.
+        replicates: (P, R) float64 estimates by bootstrap samples or members of an ensemble, or None.
         method: Name of the estimator.
         diagnostics: Loss curves, effective sample sizes, errors of models; see each estimator.
         timings: Seconds by stage.
@@ -67,11 +51,18 @@ class Estimates:
 
     names: list[str]
     values: np.ndarray
-    standard_errors: np.ndarray
+    standard_errors: np.ndarray = None  # type: ignore[assignment]  # `__post_init__` fills it in
     replicates: np.ndarray | None = None
     method: str = ""
     diagnostics: dict[str, Any] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.standard_errors is None:
+            errors = np.full(len(self), np.nan)
+            if self.replicates is not None and self.replicates.shape[1] > 1:
+                errors = self.replicates.std(1, ddof=1)
+            object.__setattr__(self, "standard_errors", errors)
 
     def __len__(self) -> int:
         return len(self.names)

@@ -1,4 +1,4 @@
-"""The loop that trains any of the networks here: batches by seed, curves, bars, checkpoints."""
+"""The training loop of all networks of the estimators."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from torch import Tensor
 from ..runtime.checkpoints import Checkpoint, fingerprint, optimizer_tensors, restore_optimizer
 from ..runtime.progress import progress_bar
 
-CHECKPOINT = "baseline checkpoint"  # the kind of such files
+CHECKPOINT = "estimator checkpoint"
 _BLOCK = 64
 _RECORDS = 50
 
 
 class Batches:
-    """Rows of update u, (M, B) int64: they depend on (seed, u) alone.
+    """Rows of each mini-batch, which depend on the seed and the update alone.
 
     Args:
-        pools: for each of M members the rows it draws from.
+        pools: Rows that each of M members samples from.
+        size: B, rows per member.
+        seed: Seed of the samples.
+        device: Device of the rows.
     """
 
     def __init__(self, pools: list[np.ndarray], size: int, seed: int, device: torch.device | str):
@@ -33,6 +36,7 @@ class Batches:
         self._block: tuple[int, Tensor] | None = None
 
     def __call__(self, update: int) -> Tensor:
+        """Return the rows (M, B) int64 of an update."""
         block, place = divmod(update, _BLOCK)
         if self._block is None or self._block[0] != block:
             random = np.random.default_rng([self.seed, 1, block])
@@ -42,11 +46,11 @@ class Batches:
 
 
 class Learner(ABC):
-    """Networks and their optimisers, and one update of them.
+    """Networks, their optimizers, and one update of them.
 
     Attributes:
-        trained: tensors by name that training changes, other than the optimisers'.
-        optimizers: by name.
+        trained: Tensors by name that training changes, except those of the optimizers.
+        optimizers: Optimizers by name.
     """
 
     trained: dict[str, Tensor]
@@ -54,16 +58,18 @@ class Learner(ABC):
 
     @abstractmethod
     def step(self, update: int) -> Tensor:
-        """Does an update and returns losses, (any,) detached."""
+        """Update the networks once and return their losses, one-dimensional and detached."""
 
     def tensors(self) -> dict[str, Tensor]:
-        found = {f"trained.{name}": value.detach() for name, value in self.trained.items()}
+        """Return all tensors that a checkpoint needs, by name."""
+        tensors = {f"trained.{name}": value.detach() for name, value in self.trained.items()}
         for name, optimizer in self.optimizers.items():
-            found |= optimizer_tensors(optimizer, name)
-        return found
+            tensors |= optimizer_tensors(optimizer, name)
+        return tensors
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the state that `tensors` returned."""
         for name, value in self.trained.items():
             value.copy_(tensors[f"trained.{name}"])
         for name, optimizer in self.optimizers.items():
@@ -80,16 +86,25 @@ def learn(
     identity: Callable[[], Iterable[Any]] = tuple,
     progress: bool = True,
 ) -> dict[str, list]:
-    """Trains to `updates` and returns curves: "updates", "seconds", "loss" (mean since the record before) and, with
-    `watch`, "values".
+    """Train to a number of updates.
 
-    With `checkpoint`, goes on from that file if it is there, to the same end; `identity` tells this run from others.
-    Where `watch` sees else there than was seen, "values" are nan before.
+    Args:
+        learner: Networks to train.
+        updates: Number of updates.
+        description: Name of the training in messages and progress bars.
+        watch: Function that returns values to record, or None.
+        checkpoint: File to resume from if it exists, and to write during training; None for none.
+        identity: Function that returns what distinguishes this run from others.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        Curves with about 50 records: "updates", "seconds", "loss" (mean since the last record) and, with `watch`,
+        "values". In a resumed run, earlier values are NaN if `watch` returns others than the interrupted run recorded.
 
     Raises:
-        OSError: the checkpoint cannot be written there.
-        ValueError: the checkpoint is damaged, or of another run.
-        FloatingPointError: the loss is no longer finite.
+        FloatingPointError: The loss is no longer finite.
+        OSError: The checkpoint cannot be written.
+        ValueError: The checkpoint is damaged or belongs to another run.
     """
     file = Checkpoint(checkpoint, CHECKPOINT, "transitions")
     history: dict[str, list] = {"updates": [], "seconds": [], "loss": [], **({"values": []} if watch else {})}
@@ -99,9 +114,9 @@ def learn(
         tensors, values = state
         history = values["history"]
         learner.restore(tensors)
-        _watch_on(history, watch)
+        _check_values(history, watch)
     done = history["updates"][-1] if history["updates"] else 0
-    spent = history["seconds"][-1] if history["seconds"] else 0.0
+    earlier = history["seconds"][-1] if history["seconds"] else 0.0
     every = max(1, updates // _RECORDS)
     total: Any = 0.0
     begun = time.monotonic()
@@ -114,9 +129,11 @@ def learn(
             loss = total / (update + 1 - done)
             done, total = update + 1, 0.0
             if not loss.isfinite().all():
-                raise FloatingPointError(f"{description}: the loss is not finite after {done} updates; lower the rate")
+                raise FloatingPointError(
+                    f"{description}: the loss is not finite after {done} updates; lower the learning rate"
+                )
             history["updates"].append(done)
-            history["seconds"].append(spent + time.monotonic() - begun)
+            history["seconds"].append(earlier + time.monotonic() - begun)
             history["loss"].append(loss.tolist())
             if watch is not None:
                 history["values"].append(watch())
@@ -130,19 +147,19 @@ def learn(
     return history
 
 
-def mean_of_known(values: Tensor, known: Tensor | None) -> Tensor:
-    """(C, B) → (C,): the mean over rows that are known (C, B), all if None; 0 of none."""
-    if known is None:
+def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean (C,) of values (C, B) where the mask (C, B) is True, or of all values; 0 if no value counts."""
+    if mask is None:
         return values.mean(1)
-    return (values * known).sum(1) / known.sum(1).clamp(min=1)
+    return (values * mask).sum(1) / mask.sum(1).clamp(min=1)
 
 
-def _watch_on(history: dict[str, list], watch: Callable[[], list[float]] | None) -> None:
-    """Leaves in a curve what `watch` saw, told by the last record, which is of the networks as they are."""
+def _check_values(history: dict[str, list], watch: Callable[[], list[float]] | None) -> None:
+    """Replace the recorded values by NaN if the last ones are not what `watch` returns for the restored networks."""
     if watch is None:
         history.pop("values", None)
         return
     *before, last = history.get("values", [[]] * len(history["updates"]))
-    now = watch()
-    if len(last) != len(now) or not np.allclose(last, now):
-        history["values"] = [[math.nan] * len(now) for _ in before] + [now]
+    current = watch()
+    if len(last) != len(current) or not np.allclose(last, current):
+        history["values"] = [[math.nan] * len(current) for _ in before] + [current]

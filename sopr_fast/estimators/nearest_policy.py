@@ -92,7 +92,6 @@ class NearestPolicy(SupervisedEstimator):
         return Estimates(
             [policy.name for policy in policies],
             problem.returns[nearest],
-            np.full(len(policies), np.nan),
             method=self.name,
             diagnostics={
                 "nearest": [known[i].name for i in nearest],

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..policies import Layout, Policy
 from ..runtime.files import check_checkpoint
-from .estimates import Estimates, spread, warn_about
+from .estimates import Estimates, warn_about
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT
 from .log import Log, PolicyActions, read
@@ -83,8 +83,7 @@ class RewardEstimator(Estimator):
         return Estimates(
             problem.names,
             values,
-            spread(replicates, len(values)),
-            replicates,
+            replicates=replicates,
             method=self.name,
             diagnostics=diagnostics,
             timings=dict(request.timings),

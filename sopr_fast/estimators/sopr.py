@@ -96,7 +96,7 @@ class SOPR(SupervisedEstimator):
         else:
             drawing = Drawing.draw(states, self.config.subsets, size=self.config.subset_size, seed=seed)
             probe(adapted, drawing.states, drawing.source, batch_size=batch_size)  # fails before long work
-            subsets = drawing.cluster_as(self.config, check_device(device), progress=progress).to("cpu")
+            subsets = drawing.clustered(self.config, check_device(device), progress=progress).to("cpu")
         layout = probe(adapted, subsets.states, subsets.source, batch_size=batch_size)
         columns = collect_all(adapted, subsets, layout, batch_size=batch_size, progress=progress)
         drawn = len(subsets.states)
@@ -106,9 +106,6 @@ class SOPR(SupervisedEstimator):
 
     def _evaluate(self, problem: SupervisedProblem) -> Estimates:
         request, known, returns = problem.request, problem.known, problem.returns
-        config = self.config
-        if request.action_count is not None:
-            config = replace(config, action_count=request.action_count)
         training, validation = self._split(len(known), request.seed)
         options: dict[str, Any] = {"batch_size": request.batch_size, "progress": request.progress}
         ranker = fit(
@@ -116,7 +113,8 @@ class SOPR(SupervisedEstimator):
             returns[training],
             problem.states,
             validation=([known[i] for i in validation], returns[validation]) if len(validation) else None,
-            config=config,
+            action_count=request.action_count,
+            config=self.config,
             seed=request.seed,
             keep_subsets=self.subsets,
             checkpoint=request.checkpoint,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..estimators.options import check_option
 from ..metrics import kendall, regret_at_k, spearman
 from ..ranking import figure_class
+from ..runtime.options import integer, number
 from .columns import compute_columns
 from .folds import FEWEST_KNOWN, Fold, group_folds, random_folds
 from .groups import find_groups
@@ -84,7 +84,7 @@ def evaluate(
         RuntimeError: A policy raised an error.
         OSError: A file cannot be read or written.
     """
-    discount, seed = check_option("discount", discount), check_option("seed", seed)
+    discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
     chosen = read_methods(methods)
     workspace = Workspace.build(policies, log, rows=rows, action_count=action_count, progress=progress)
     names = workspace.names

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..estimators.options import check_option
 from ..policies import Policy, as_policies
 from ..ranking import figure_class
+from ..runtime.options import integer, number
 from .columns import Columns, compute_columns
 from .evaluation import read_groups
 from .folds import FEWEST_KNOWN, Fold, group_folds, random_folds
@@ -93,7 +93,7 @@ def select(
         RuntimeError: A policy raised an error.
         OSError: A file cannot be read or written.
     """
-    discount, seed = check_option("discount", discount), check_option("seed", seed)
+    discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
     chosen = read_methods(methods)
     everyone, count, notes = _join(known, candidates, action_count)
     workspace = Workspace.build(everyone, log, rows=rows, action_count=action_count, progress=progress)
