@@ -58,7 +58,7 @@ class DualDICE(RewardEstimator):
 
     Warns:
         UncertainEstimateWarning: The ratios of a policy have fewer than 100 effective rows or a mass below 0.5 or above
-            1.5, or a value exceeds what rewards allow.
+            1.5, or a value lies outside what rewards allow.
     """
 
     updates: int = option(20000, integer(1), "gradient steps")

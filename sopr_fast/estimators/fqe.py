@@ -48,8 +48,8 @@ class FQE(RewardEstimator):
         allowed: See `RewardEstimator`.
 
     Warns:
-        UncertainEstimateWarning: A policy is uncovered in over 90 % of the states, the lag exceeds 0.1, or a value
-            exceeds what rewards allow.
+        UncertainEstimateWarning: A policy is uncovered in over 90 % of the states, the lag exceeds 0.1, or a value lies
+            outside what rewards allow.
     """
 
     updates: int = option(20000, integer(1), "gradient steps")

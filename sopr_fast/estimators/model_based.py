@@ -51,8 +51,8 @@ class ModelBased(RewardEstimator):
         allowed: See `RewardEstimator`.
 
     Warns:
-        UncertainEstimateWarning: Over half of a policy's steps left the log's range, or a value exceeds what rewards
-            allow.
+        UncertainEstimateWarning: Over half of a policy's steps left the log's range, or a value lies outside what
+            rewards allow.
     """
 
     updates: int = option(20000, integer(1), "gradient steps of the models")

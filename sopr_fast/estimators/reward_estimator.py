@@ -63,7 +63,7 @@ class RewardEstimator(Estimator):
         allowed: (2,) smallest and largest discounted sum of rewards that lie within the range of the logged ones.
 
     Warns:
-        UncertainEstimateWarning: A value lies outside `allowed`, so the estimator extrapolates.
+        UncertainEstimateWarning: A value lies outside `allowed`.
     """
 
     def _estimate(self, request: Request) -> Estimates:
@@ -103,7 +103,7 @@ def _check_allowed(problem: Problem, values: np.ndarray) -> np.ndarray:
     outside = np.flatnonzero((values < low - margin) | (values > high + margin))
     warn_about(
         {problem.names[i]: f"{values[i]:.4g}" for i in outside},
-        f"values of {{}} exceed what rewards allow, {low:.4g} to {high:.4g}: they are extrapolations, so rely on "
-        "another estimator for these policies",
+        f"values of {{}} lie outside what rewards allow, {low:.4g} to {high:.4g}, so the estimator extrapolates; rely "
+        "on another one for these policies",
     )
     return np.array([low, high])

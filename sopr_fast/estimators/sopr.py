@@ -74,7 +74,7 @@ class SOPR(SupervisedEstimator):
 
     @property
     def name(self) -> str:
-        """ "SOPR-T" or "SOPR-MLP"."""
+        """Name of the method, SOPR-T or SOPR-MLP."""
         return "SOPR-MLP" if self.config.encoder == "mlp" else "SOPR-T"
 
     def prepare(
