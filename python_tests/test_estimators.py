@@ -4,6 +4,7 @@ import json
 import math
 import pickle
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -141,7 +142,9 @@ def test_each_phase_has_a_bar_that_fills(name, phases, shown, log, monkeypatch):
 
         def set_postfix(self, **values): ...
 
-    monkeypatch.setattr(progress, "tqdm", Bar)
+    monkeypatch.setattr(progress, "_Bar", Bar)
+    terminal = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=terminal))
     METHODS[name].estimate(gains(), log, discount=0.9, progress=shown)
     # Mean values watched during training have no bars.
     assert [bar.phase for bar in bars if bar.off is not True] == (phases if shown else [])
