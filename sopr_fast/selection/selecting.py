@@ -205,8 +205,7 @@ def _without_repeats(workspace: Workspace, count: int) -> tuple[Workspace, list[
     repeats = np.flatnonzero((distances == 0).any(1)) + count
     said = [f"{workspace.names[i]} (acts as {workspace.names[int(distances[i - count].argmin())]})" for i in repeats]
     kept = np.setdiff1d(np.arange(len(workspace.policies)), repeats)
-    thinned = replace(workspace, policies=workspace.take(kept), distances=workspace.distances[np.ix_(kept, kept)])
-    return thinned, said
+    return workspace.reorder(kept), said
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -61,6 +61,10 @@ class Workspace:
         """Return some of the policies."""
         return [self.policies[i] for i in indices]
 
+    def reorder(self, indices: np.ndarray) -> Workspace:
+        """Return the workspace of some of the policies, in the given order."""
+        return replace(self, policies=self.take(indices), distances=self.distances[np.ix_(indices, indices)])
+
     @classmethod
     def build(
         cls,
