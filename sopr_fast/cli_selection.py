@@ -1,0 +1,193 @@
+"""Commands `sopr-fast evaluate`, `sopr-fast select` and `sopr-fast estimate`."""
+
+# Commands import what they need: torch takes two seconds, and `--help` needs none of it.
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from .estimators import Estimator
+    from .policies import Policy
+
+ESTIMATORS = {
+    "behaviour-q": "BehaviourQ",
+    "dual-dice": "DualDICE",
+    "fqe": "FQE",
+    "importance-weighting": "ImportanceWeighting",
+    "model-based": "ModelBased",
+    "nearest-policy": "NearestPolicy",
+    "sopr": "SOPR",
+}
+
+
+def add_commands(commands: Any) -> None:
+    """Add the commands to those of `sopr-fast`.
+
+    Args:
+        commands: Subparsers of the command line.
+    """
+    evaluate = commands.add_parser("evaluate", help="measure how well each method ranks policies with known returns")
+    _add_input(evaluate, "returns of all policies; policies without one are left out")
+    _add_panel(evaluate)
+    evaluate.set_defaults(run=_evaluate)
+
+    select = commands.add_parser("select", help="predict returns of candidates, and say whether to deploy one")
+    _add_input(select, "returns of the known policies; policies without one are candidates")
+    _add_panel(select)
+    select.add_argument("--incumbent", metavar="NAME", help="known policy to beat")
+    select.add_argument("--measure", type=int, default=0, metavar="N", help="name N candidates to measure next")
+    select.set_defaults(run=_select)
+
+    estimate = commands.add_parser("estimate", help="value policies by one estimator")
+    _add_input(estimate, "returns of the known policies, which sopr and nearest-policy learn from", required=False)
+    estimate.add_argument("--method", required=True, choices=sorted(ESTIMATORS), help="estimator")
+    estimate.add_argument(
+        "--set", nargs="+", default=[], metavar="OPTION=VALUE", help="options of the estimator, such as updates=5000"
+    )
+    estimate.add_argument("--checkpoint", type=Path, metavar="FILE", help="file to write, and to resume from")
+    estimate.set_defaults(run=_estimate)
+
+
+def _add_input(parser: argparse.ArgumentParser, returns: str, *, required: bool = True) -> None:
+    from .cli import _add_device, _add_policies
+
+    _add_policies(parser)
+    parser.add_argument("--returns", type=Path, required=required, metavar="FILE", help=f"CSV or JSON: {returns}")
+    parser.add_argument(
+        "--log", required=True, metavar="FILE", help="logged transitions: .hdf5, .npz, .parquet or a Minari dataset"
+    )
+    parser.add_argument("--discount", type=float, default=0.99, metavar="X", help="discount factor (default: 0.99)")
+    parser.add_argument("--action-count", type=int, metavar="N", help="number of discrete actions")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default: 0)")
+    _add_device(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="plot to an image")
+
+
+def _add_panel(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help="methods to use (default: the default panel)")
+    parser.add_argument("--groups", type=Path, metavar="FILE", help="JSON object of policy and group")
+    parser.add_argument("--folds", type=int, default=5, metavar="N", help="random folds (default: 5)")
+    parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="folder to keep columns in, and to resume from")
+    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="limit of each method, which is then left out")
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from .selection import evaluate
+
+    policies, returns = _read(options)
+    known = {name: policy for name, policy in policies.items() if name in returns}
+    evaluation = evaluate(known, returns, options.log, groups=_read_groups(options), **_panel_options(options))
+    _show(evaluation, options)
+
+
+def _select(options: argparse.Namespace) -> None:
+    from .selection import select
+
+    policies, returns = _read(options)
+    known = {name: policy for name, policy in policies.items() if name in returns}
+    candidates = {name: policy for name, policy in policies.items() if name not in returns}
+    if not candidates:
+        raise ValueError(f"every policy has a return in {options.returns}: there are no candidates")
+    selection = select(
+        candidates,
+        options.log,
+        known=known,
+        returns=returns,
+        groups=_read_groups(options),
+        incumbent=options.incumbent,
+        **_panel_options(options),
+    )
+    _show(selection, options)
+    if options.measure > 0 and not options.json:
+        print(f"measure next: {', '.join(selection.measure_next(options.measure))}")
+
+
+def _estimate(options: argparse.Namespace) -> None:
+    estimator = _read_estimator(options)
+    policies, returns = _read(options)
+    known = {name: policy for name, policy in policies.items() if name in returns}
+    if estimator.supervised:
+        policies = {name: policy for name, policy in policies.items() if name not in returns}
+        if not known or not policies:
+            raise ValueError(
+                f"--method {options.method} needs policies with a return in --returns, and others to value; "
+                f"there are {len(known)} and {len(policies)}"
+            )
+    estimates = estimator.estimate(
+        policies,
+        options.log,
+        known=known if estimator.supervised else None,
+        returns=returns if estimator.supervised else None,
+        discount=options.discount,
+        seed=options.seed,
+        action_count=options.action_count,
+        checkpoint=options.checkpoint,
+        device=options.device,
+    )
+    _show(estimates, options)
+
+
+def _read(options: argparse.Namespace) -> tuple[dict[str, Policy], dict[str, float]]:
+    from .cli import _check_plot, _read_policies
+    from .returns import read_returns
+
+    if options.plot is not None:
+        _check_plot(options.plot)
+    policies = _read_policies(options)
+    return policies, {} if options.returns is None else read_returns(options.returns, list(policies))
+
+
+def _read_groups(options: argparse.Namespace) -> dict[str, str] | None:
+    if options.groups is None:
+        return None
+    try:
+        groups = json.loads(options.groups.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{options.groups}: not a JSON file: {error}") from error
+    if not isinstance(groups, dict):
+        raise ValueError(f"{options.groups}: expected an object of policy and group")
+    return groups
+
+
+def _panel_options(options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "methods": options.methods,
+        "folds": options.folds,
+        "discount": options.discount,
+        "seed": options.seed,
+        "action_count": options.action_count,
+        "checkpoints": options.checkpoints,
+        "time_limit": options.time_limit,
+        "device": options.device,
+    }
+
+
+def _read_estimator(options: argparse.Namespace) -> Estimator:
+    from . import estimators
+
+    kind = getattr(estimators, ESTIMATORS[options.method])
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    chosen = {}
+    for item in options.set:
+        name, separator, text = item.partition("=")
+        if not separator or name not in fields:
+            raise ValueError(f"--set {item}: expected OPTION=VALUE, with an option of {', '.join(fields)}")
+        try:
+            chosen[name] = fields[name].metadata["check"].parse(text)
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"--set {item}: {text!r} is no value of {name}") from error
+    return kind(**chosen)
+
+
+def _show(result: Any, options: argparse.Namespace) -> None:
+    from .cli import _without_nan
+
+    print(json.dumps(_without_nan(result.to_dict()), indent=1) if options.json else result.table())
+    if options.plot is not None:
+        shown = result.ranking() if hasattr(result, "ranking") else result
+        cast(Any, shown.plot().figure).savefig(options.plot, dpi=150)
