@@ -50,10 +50,15 @@ class Scripted:
     needs_rewards: bool = True
     calls: list[tuple[list[str], list[str]]] = field(default_factory=list)
 
+    name = "Scripted"
+
+    def prepare(self, policies, log, **_):
+        return policies, log
+
     def estimate(self, policies, log, *, known=(), returns=None, **_):
         names = [policy.name for policy in policies]
         self.calls.append((names, [policy.name for policy in known or ()]))
-        return Estimates(names, np.array([self.says[name] for name in names], float), method="Scripted")
+        return Estimates(names, np.array([self.says[name] for name in names], float), np.full(len(names), np.nan))
 
     def __repr__(self) -> str:
         return f"Scripted({self.says})"
@@ -64,6 +69,7 @@ class Failing:
     """A method that raises."""
 
     error: Exception
+    name = "Failing"
     supervised = False
     needs_rewards = True
 

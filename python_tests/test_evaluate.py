@@ -12,12 +12,12 @@ from selection_problems import DISCOUNT, Failing, Scripted, gains, log, true_val
 
 from sopr_fast import Config
 from sopr_fast.data import Transitions
-from sopr_fast.estimators import BehaviourQ
+from sopr_fast.estimators import SOPR, BehaviourQ
 from sopr_fast.runtime.progress import progress_bar
 from sopr_fast.selection import evaluate
 from sopr_fast.selection.columns import compute_columns
 from sopr_fast.selection.folds import group_folds, random_folds
-from sopr_fast.selection.methods import SharedSOPR, read_methods
+from sopr_fast.selection.methods import read_methods
 from sopr_fast.selection.workspace import Workspace, thin
 
 QUIET = {"discount": DISCOUNT, "progress": False}
@@ -134,7 +134,7 @@ def test_returns_may_be_rollouts_or_have_numbers_of_rollouts():
 
 
 def test_sopr_and_critics_evaluate_a_real_problem(tmp_path):
-    methods = {"SOPR-T": SharedSOPR(TINY), "nearest": "nearest policy"}
+    methods = {"SOPR-T": SOPR(TINY, subsets=4), "nearest": "nearest policy"}
     methods["critic"] = BehaviourQ(updates=200, batch_size=64, hidden=(32,), learning_rate=3e-3)
     evaluation = evaluate(POLICIES, RETURNS, log(), methods=methods, folds=3, checkpoints=tmp_path, **QUIET)
     assert evaluation.methods == list(methods)
@@ -162,6 +162,7 @@ def test_methods_that_fail_are_dropped_with_the_reason():
     methods = {
         "fine": Scripted(RETURNS),
         "diverging": Failing(FloatingPointError("the loss is not finite")),
+        "broken": Failing(KeyError("x")),
         "nan": Scripted(dict.fromkeys(RETURNS, float("nan"))),
         "constant": Scripted(dict.fromkeys(RETURNS, 1.0)),
     }
@@ -169,6 +170,7 @@ def test_methods_that_fail_are_dropped_with_the_reason():
     assert evaluation.methods == ["fine"]
     assert evaluation.dropped == {
         "diverging": "the loss is not finite",
+        "broken": "KeyError 'x'",
         "nan": "diverged: values are not finite",
         "constant": "gives all policies the same value",
     }
@@ -221,7 +223,7 @@ def test_stochastic_and_discrete_policies(discrete):
     if not discrete:
         policies = {name: LinearGain(np.array([0.1 * i, -0.3]), 0.2) for i, name in enumerate(policies)}
         transitions = log()
-    methods = {"nearest": "nearest policy", "SOPR-T": SharedSOPR(TINY)}
+    methods = {"nearest": "nearest policy", "SOPR-T": SOPR(TINY, subsets=4)}
     evaluation = evaluate(policies, returns, transitions, methods=methods, folds=2, **QUIET)
     assert evaluation.methods == ["nearest", "SOPR-T"]
 

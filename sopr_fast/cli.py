@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from ._version import __version__
+from .cli_selection import add_commands as add_selection_commands
 from .runtime.options import flag
 from .runtime.text import printable
 from .sopr.config import Config
@@ -114,7 +115,7 @@ def _settle_stdout() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sopr-fast", description="Rank policies before any is deployed.")
     parser.add_argument("--version", action="version", version=f"sopr_fast {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="demo | fit | rank | info")
+    commands = parser.add_subparsers(required=True, metavar="demo | fit | rank | evaluate | select | estimate | info")
 
     demo = commands.add_parser("demo", help="train and rank on the embedded HalfCheetah policies")
     demo.add_argument("--quick", action="store_true", help="a quarter of the training")
@@ -175,6 +176,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     ranking.add_argument("--plot", type=Path, metavar="FILE", help="plot the scores to an image")
     ranking.set_defaults(run=_rank)
+
+    add_selection_commands(commands)
 
     info = commands.add_parser("info", help="show what is installed, or what a model is")
     info.add_argument("model", type=Path, nargs="?", help="model to describe")

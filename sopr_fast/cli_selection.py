@@ -73,7 +73,7 @@ def _add_panel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--groups", type=Path, metavar="FILE", help="JSON object of policy and group")
     parser.add_argument("--folds", type=int, default=5, metavar="N", help="random folds (default: 5)")
     parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="folder to keep columns in, and to resume from")
-    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="limit of each method, which is then left out")
+    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="leave out methods that take longer")
 
 
 def _evaluate(options: argparse.Namespace) -> None:

@@ -17,7 +17,7 @@ from sopr_fast.selection.predict import predict
 from sopr_fast.selection.selecting import assemble
 
 from .real_sets import Scenario, make_folds, scenarios
-from .studies import MEASUREMENTS, measured_regrets, predicted_row, process_scores, regrets_of_order
+from .studies import MEASUREMENTS, measured_returns, predicted_row, process_scores, regrets
 from .tables import table
 
 LABELS = {
@@ -57,6 +57,8 @@ def _cases(folder: Path, splits: int) -> list[Case]:
         if not part.exists():
             continue
         whole = _panel(folder, described, scenario)
+        if not whole.methods:
+            continue
         own = families[scenario.order]
         known = np.arange(len(scenario.known))
         alone = set(own[known]) == {"sac"}
@@ -154,11 +156,11 @@ def _measuring(panel: Panel, truth: np.ndarray, scores: dict[str, np.ndarray]) -
         distances=panel.distances,
     )  # fmt: skip
     return {
-        "random picks": regrets_of_order(truth, None),
-        "order of the uniform panel": regrets_of_order(truth, scores[_UNIFORM]),
-        "order of the predictions": regrets_of_order(truth, scores[_BLEND]),
-        "measure_next, Gaussian process on actions alone": measured_regrets(predict(alone), by_name),
-        "measure_next": measured_regrets(predict(panel), by_name),
+        "random picks": regrets(truth, True),
+        "order of the uniform panel": regrets(truth[np.argsort(-scores[_UNIFORM], kind="stable")], False),
+        "order of the predictions": regrets(truth[np.argsort(-scores[_BLEND], kind="stable")], False),
+        "measure_next, Gaussian process on actions alone": regrets(measured_returns(predict(alone), by_name), False),
+        "measure_next": regrets(measured_returns(predict(panel), by_name), False),
     }
 
 

@@ -27,7 +27,7 @@ from sopr_fast.runtime.files import atomic_path
 from sopr_fast.selection.columns import Columns, compute_columns
 from sopr_fast.selection.folds import Fold, group_folds, random_folds
 from sopr_fast.selection.groups import find_groups
-from sopr_fast.selection.methods import is_supervised, read_methods
+from sopr_fast.selection.methods import read_methods
 from sopr_fast.selection.workspace import Workspace
 
 GAMES = ("halfcheetah", "hopper", "walker2d")
@@ -149,8 +149,8 @@ def compute(options: argparse.Namespace) -> None:
     """Compute every column of every scenario that is not in a file yet."""
     torch.set_num_threads(options.threads)
     methods = read_methods(options.methods)
-    once = {label: method for label, method in methods.items() if not is_supervised(method)}
-    learned = {label: method for label, method in methods.items() if is_supervised(method)}
+    once = {label: method for label, method in methods.items() if not method.supervised}
+    learned = {label: method for label, method in methods.items() if method.supervised}
     for source in sources(options.data, options.sets, options.logs):
         folder = options.out / source.name.replace(" ", "-")
         workspace = Workspace.build(source.policies, source.log, progress=False)

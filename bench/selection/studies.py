@@ -76,11 +76,11 @@ def prediction(task: Task) -> list[Row]:
         variants = [("", None)] if len(known) > 1 else [("", None), (", runs as groups", task.runs)]
         for suffix, groups in variants:
             panel = task.panel(k, c, groups)
-            rows.append({"kind": f"{len(known)} known{suffix}", "asked": asked} | _predicted(panel, task.returns[c]))
+            rows.append({"kind": f"{len(known)} known{suffix}", "asked": asked} | predicted_row(panel, task.returns[c]))
     for seed, k, c in random_splits(task):
         for claims, kind in ((True, "random"), (False, "random, one group")):
             groups = task.algorithms if claims else np.full(len(task.returns), "all")
-            rows.append({"kind": kind, "asked": seed} | _predicted(task.panel(k, c, groups), task.returns[c]))
+            rows.append({"kind": kind, "asked": seed} | predicted_row(task.panel(k, c, groups), task.returns[c]))
     return rows
 
 
@@ -91,7 +91,7 @@ def priors(task: Task) -> list[Row]:
         with mock.patch.dict(posterior_module._PRIOR, {"offset": (median, 1.0)}):
             for _, known, k, c in left_out_algorithms(task):
                 if len(known) > 1:
-                    row = _predicted(task.panel(k, c), task.returns[c], verdict=False)
+                    row = predicted_row(task.panel(k, c), task.returns[c], verdict=False)
                     rows.append({"kind": f"{len(known)} known", "offset": median} | row)
     return rows
 
@@ -114,7 +114,7 @@ def measuring(task: Task) -> list[Row]:
             orders["expected improvement, one batch"] = c[batch]
             for name, order in orders.items():
                 values = task.returns[c] if order is None else task.returns[order]
-                rows.append({"kind": f"{left_out} new", "asked": asked, "way": name} | _regrets(values, order is None))
+                rows.append({"kind": f"{left_out} new", "asked": asked, "way": name} | regrets(values, order is None))
             ways = {"expected improvement, this posterior": first}
             if task.distances is not None:
                 bare = task.panel(k, c, estimators=[])
@@ -122,8 +122,8 @@ def measuring(task: Task) -> list[Row]:
                 blind = Panel.build(panel.names, panel.returns, panel.columns, groups=panel.groups)
                 ways["expected improvement, this posterior without distances"] = predict(blind)
             for name, start in ways.items():
-                values = _measure(start, truth)
-                rows.append({"kind": f"{left_out} new", "asked": asked, "way": name} | _regrets(values, False))
+                values = measured_returns(start, truth)
+                rows.append({"kind": f"{left_out} new", "asked": asked, "way": name} | regrets(values, False))
     return rows
 
 
@@ -153,7 +153,7 @@ def distances(task: Task) -> list[Row]:
                 "root distance to the nearest over the median": float(placement.nearest[~panel.known].mean()),
                 "gate": float(placement.gate[~panel.known].mean()),
                 "nearest policy": _rho(task.returns[closest], returns),
-                "Gaussian process on actions": _rho(_process(panel), returns),
+                "Gaussian process on actions": _rho(process_scores(panel), returns),
                 "panel, gate by distance, local term": _rho(_mean(full), returns),
                 "panel, gate open, no local term": _rho(_mean(predict(blind)), returns),
                 "panel, gate closed, no local term": _rho(_mean(predict(inside)), returns),
@@ -176,7 +176,7 @@ def snapshots(task: Task) -> list[Row]:
     return rows
 
 
-def _predicted(panel: Panel, returns: np.ndarray, verdict: bool = True) -> Row:
+def predicted_row(panel: Panel, returns: np.ndarray, verdict: bool = True) -> Row:
     result = predict(panel, recipe=Recipe())
     mean = _mean(result)
     row: Row = {
@@ -216,7 +216,7 @@ def _coverage(result: Prediction, returns: np.ndarray) -> Row:
     return row | {f"width, {name}": float(np.mean(2 * value * raw) / spread) for name, value in factors.items()}
 
 
-def _measure(prediction: Prediction, truth: dict[str, float]) -> np.ndarray:
+def measured_returns(prediction: Prediction, truth: dict[str, float]) -> np.ndarray:
     """Returns in the order in which the posterior asks for them."""
     values = []
     for _ in range(max(MEASUREMENTS)):
@@ -227,7 +227,7 @@ def _measure(prediction: Prediction, truth: dict[str, float]) -> np.ndarray:
     return np.array(values + rest)
 
 
-def _regrets(values: np.ndarray, random: bool) -> Row:
+def regrets(values: np.ndarray, random: bool) -> Row:
     """Normalised regret of the best of the first n values; 0 measurements deploy the first."""
     best, spread = values.max(), np.ptp(values)
     if random:
@@ -236,7 +236,7 @@ def _regrets(values: np.ndarray, random: bool) -> Row:
     return {str(n): float((best - values[: max(n, 1)].max()) / spread) for n in MEASUREMENTS}
 
 
-def _process(panel: Panel) -> np.ndarray:
+def process_scores(panel: Panel) -> np.ndarray:
     """Predict candidates by a Gaussian process on action distance alone, without groups."""
     known = panel.known
     count = len(panel)

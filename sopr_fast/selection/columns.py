@@ -13,15 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ..estimators import UncertainEstimateWarning
+from ..estimators import Estimator, UncertainEstimateWarning
+from ..ranking import ForeignPolicyWarning, TrainingPolicyWarning
 from ..runtime.checkpoints import fingerprint
 from ..runtime.deadline import time_limit as limit_time
 from ..runtime.files import atomic_path
 from .folds import Fold
-from .methods import call, is_supervised, needs_rewards
 from .workspace import Workspace, possible_values
-
-_FAILURES = (ArithmeticError, ValueError, TypeError, RuntimeError, MemoryError, TimeoutError, OSError)
 
 
 @dataclass
@@ -54,7 +52,7 @@ class Columns:
 
 def compute_columns(
     workspace: Workspace,
-    methods: dict[str, Any],
+    methods: dict[str, Estimator],
     returns: np.ndarray,
     folds: list[Fold],
     *,
@@ -90,19 +88,21 @@ def compute_columns(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     for label, method in methods.items():
-        if needs_rewards(method) and not workspace.has_rewards:
+        if method.needs_rewards and not workspace.has_rewards:
             columns.dropped[label] = "the log holds no rewards"
             continue
         run = _Run(workspace, label, method, returns, folds, discount, seed, folder, device, progress)
         begin = time.perf_counter()
         try:
             with warnings.catch_warnings(), limit_time(time_limit):
-                warnings.simplefilter("ignore", UncertainEstimateWarning)
+                # Columns say which values are clipped, and folds are meant to hold foreign policies.
+                for category in (UncertainEstimateWarning, ForeignPolicyWarning, TrainingPolicyWarning):
+                    warnings.simplefilter("ignore", category)
                 stored = run.load() or run.compute()
-        except _FAILURES as error:
+        except Exception as error:  # one method of several must not end hours of work
             if isinstance(error, _OtherRun):
                 raise
-            columns.dropped[label] = " ".join(str(error).split()) or type(error).__name__
+            columns.dropped[label] = _reason(error)
             columns.seconds[label] = time.perf_counter() - begin
             continue
         columns.seconds[label] = stored["seconds"]
@@ -129,7 +129,7 @@ class _Run:
 
     workspace: Workspace
     label: str
-    method: Any
+    method: Estimator
     returns: np.ndarray
     folds: list[Fold]
     discount: float
@@ -154,11 +154,10 @@ class _Run:
         count = len(self.workspace.policies)
         clipped: list[str] = []
         errors = np.full(count, np.nan)
-        if is_supervised(self.method):
+        if self.method.supervised:
             values = list(self._supervised())
         else:
-            estimates = call(
-                self.method,
+            estimates = self.method.estimate(
                 self.workspace.policies,
                 self.workspace.log,
                 discount=self.discount,
@@ -169,7 +168,7 @@ class _Run:
                 progress=self.progress,
             )
             bounded, errors = estimates.values, estimates.standard_errors
-            if needs_rewards(self.method):
+            if self.method.needs_rewards:
                 bounded = bounded.clip(*possible_values(self.workspace.log, self.discount))
                 clipped = [self.workspace.names[i] for i in np.flatnonzero(np.abs(bounded - estimates.values) > 0)]
             values = [bounded[fold.test] for fold in self.folds]
@@ -186,28 +185,27 @@ class _Run:
         return stored
 
     def _supervised(self) -> Iterator[np.ndarray]:
-        if hasattr(self.method, "folds"):
-            yield from self.method.folds(
-                self.workspace, self.returns, self.folds, seed=self.seed, progress=self.progress
-            )
-            return
+        """Yield each fold's (T,) values of its test policies, by a model of its training policies."""
+        options = {
+            "seed": self.seed,
+            "action_count": self.workspace.action_count,
+            "device": self.device,
+            "progress": self.progress,
+        }
+        policies, log = self.method.prepare(self.workspace.policies, self.workspace.log, **options)
         for fold in self.folds:
-            yield call(
-                self.method,
-                self.workspace.take(fold.test),
-                self.workspace.log,
-                known=self.workspace.take(fold.train),
+            yield self.method.estimate(
+                [policies[i] for i in fold.test],
+                log,
+                known=[policies[i] for i in fold.train],
                 returns=self.returns[fold.train],
                 discount=self.discount,
-                seed=self.seed,
-                action_count=self.workspace.action_count,
-                device=self.device,
-                progress=self.progress,
+                **options,
             ).values
 
     def _identity(self) -> str:
         parts: list[Any] = [self.workspace.names, self.workspace.distances, self.discount, self.seed, self.method]
-        if is_supervised(self.method):
+        if self.method.supervised:
             parts += [self.returns, *(indices for fold in self.folds for indices in (fold.train, fold.test))]
         else:
             parts += [fold.test for fold in self.folds]
@@ -222,6 +220,13 @@ class _Run:
         if (path := self._path(suffix)) is not None:
             with atomic_path(path) as temporary:
                 temporary.write_text(json.dumps(content))
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of an error in one line; of errors in the code, with their type."""
+    text = " ".join(str(error).split())
+    told = isinstance(error, ArithmeticError | ValueError | RuntimeError | MemoryError | OSError) and text
+    return text if told else f"{type(error).__name__} {text}".rstrip()
 
 
 def _why_useless(values: list[list[float]]) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased
+from ..estimators import FQE, SOPR, BehaviourQ, DualDICE, Estimator, ImportanceWeighting, ModelBased, NearestPolicy
 from ..sopr.config import Config
-from .supervised import Nearest, SharedSOPR
 
 SMALL = Config(
     width=32,
@@ -25,17 +23,17 @@ SMALL = Config(
 
 DEFAULT_PANEL = ("SOPR-T", "nearest policy", "SARSA critic", "FQE", "model-based", "importance weighting")
 
-_FACTORIES: dict[str, Callable[[], Any]] = {
-    "SOPR-T": lambda: SharedSOPR(SMALL),
-    "nearest policy": Nearest,
+_FACTORIES: dict[str, Callable[[], Estimator]] = {
+    "SOPR-T": lambda: SOPR(SMALL),
+    "nearest policy": lambda: NearestPolicy(rows=2048),
     "SARSA critic": lambda: BehaviourQ(updates=4000, hidden=(128, 128), learning_rate=1e-3),
     "FQE": lambda: FQE(updates=2000, batch_size=128, hidden=(64, 64), learning_rate=1e-3, ensemble=2),
     "model-based": lambda: ModelBased(updates=3000, hidden=(128, 128), ensemble=3, rollouts=10, horizon=30),
     "importance weighting": lambda: ImportanceWeighting(
         updates=2000, hidden=(128, 128), clip=(-6.0, 2.0), bootstraps=50
     ),
-    "SOPR-T thorough": lambda: SharedSOPR(Config(subset_size=4096, clusters=64, subsets=120, steps=120)),
-    "SOPR-MLP": lambda: SharedSOPR(Config(encoder="mlp", subset_size=4096, clusters=64, subsets=120, steps=120)),
+    "SOPR-T thorough": lambda: SOPR(Config(subset_size=4096, clusters=64, subsets=120, steps=120)),
+    "SOPR-MLP": lambda: SOPR(Config(encoder="mlp", subset_size=4096, clusters=64, subsets=120, steps=120)),
     "SARSA critic thorough": BehaviourQ,
     "FQE thorough": lambda: FQE(ensemble=3),
     "model-based thorough": ModelBased,
@@ -45,7 +43,7 @@ _FACTORIES: dict[str, Callable[[], Any]] = {
 METHODS = tuple(_FACTORIES)
 
 
-def read_methods(methods: Any) -> dict[str, Any]:
+def read_methods(methods: Any) -> dict[str, Estimator]:
     """Return estimators by label.
 
     Args:
@@ -61,7 +59,7 @@ def read_methods(methods: Any) -> dict[str, Any]:
     if isinstance(methods, str) or hasattr(methods, "estimate"):
         methods = [methods]
     items = methods.items() if isinstance(methods, Mapping) else [(None, method) for method in methods]
-    chosen: dict[str, Any] = {}
+    chosen: dict[str, Estimator] = {}
     for label, method in items:
         if isinstance(method, str):
             if method not in _FACTORIES:
@@ -69,28 +67,10 @@ def read_methods(methods: Any) -> dict[str, Any]:
             label, method = label or method, _FACTORIES[method]()
         if isinstance(method, type) or not hasattr(method, "estimate"):
             raise TypeError(f"a method must be a name or an estimator, got {method!r}")
-        label = label or type(method).__name__
+        label = label or method.name
         if label in chosen:
             raise ValueError(f"two methods are called {label!r}; label them with a mapping")
         chosen[label] = method
     if not chosen:
         raise ValueError("no methods given")
     return chosen
-
-
-def is_supervised(method: Any) -> bool:
-    """Whether a method learns from known returns."""
-    return bool(getattr(method, "supervised", False))
-
-
-def needs_rewards(method: Any) -> bool:
-    """Whether a method needs logged rewards."""
-    return bool(getattr(method, "needs_rewards", not is_supervised(method)))
-
-
-def call(method: Any, policies: Any, log: Any, **options: Any) -> Any:
-    """Call `estimate` with the options that the method accepts."""
-    accepted = inspect.signature(method.estimate).parameters
-    if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
-        options = {name: value for name, value in options.items() if name in accepted}
-    return method.estimate(policies, log, **options)

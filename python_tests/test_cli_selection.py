@@ -1,0 +1,127 @@
+"""`sopr-fast evaluate`, `select` and `estimate` on files."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from selection_problems import gains, log, true_values
+
+from sopr_fast.cli import main
+
+POLICIES = gains(12)
+RETURNS = true_values(POLICIES)
+KNOWN = list(POLICIES)[:8]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with policies as arrays of actions, a log, and returns of all policies and of eight."""
+    folder = tmp_path_factory.mktemp("selection")
+    transitions = log()
+    (folder / "policies").mkdir()
+    for name, policy in POLICIES.items():
+        np.save(folder / "policies" / f"{name}.npy", policy(transitions.states))
+    np.savez(
+        folder / "log.npz",
+        observations=transitions.states,
+        actions=transitions.actions,
+        rewards=transitions.rewards,
+        next_observations=transitions.next_states,
+        terminals=transitions.terminals,
+        timeouts=transitions.timeouts,
+    )
+    for file, names in (("all.csv", POLICIES), ("known.csv", KNOWN)):
+        with (folder / file).open("w", newline="") as opened:
+            csv.writer(opened).writerows([("name", "return"), *((name, RETURNS[name]) for name in names)])
+    return folder
+
+
+def run(folder, command, returns, *more):
+    """Run a command and return its exit code."""
+    arguments = [command, "--policies", str(folder / "policies"), "--log", str(folder / "log.npz"), "--discount", "0.9"]
+    return main([*arguments, *(["--returns", str(folder / returns)] if returns else []), *more])
+
+
+NEAREST = ("--methods", "nearest policy")
+
+
+def test_evaluate_prints_a_table(folder, capsys):
+    assert run(folder, "evaluate", "all.csv", *NEAREST, "--folds", "3") == 0
+    out = capsys.readouterr().out
+    assert "3 random folds of 12 policies" in out
+    assert "nearest policy" in out
+
+
+def test_evaluate_prints_json_and_plots(folder, capsys, tmp_path):
+    plot = tmp_path / "plot.png"
+    assert run(folder, "evaluate", "all.csv", *NEAREST, "--folds", "3", "--json", "--plot", str(plot)) == 0
+    assert set(json.loads(capsys.readouterr().out)["measures"]) == {"random", "group"}
+    assert plot.stat().st_size > 0
+
+
+def test_evaluate_reads_groups(folder, capsys, tmp_path):
+    groups = tmp_path / "groups.json"
+    groups.write_text(json.dumps({name: "ab"[i % 2] for i, name in enumerate(POLICIES)}))
+    assert run(folder, "evaluate", "all.csv", *NEAREST, "--folds", "2", "--groups", str(groups), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["group_source"] == "given"
+
+
+def test_select_tells_candidates_by_their_missing_returns(folder, capsys):
+    assert run(folder, "select", "known.csv", *NEAREST, "--json", "--incumbent", KNOWN[0]) == 0
+    content = json.loads(capsys.readouterr().out)
+    known = dict(zip(content["table"]["policy"], content["table"]["known"], strict=True))
+    assert known == {name: name in KNOWN for name in POLICIES}
+    assert content["incumbent"] == KNOWN[0]
+
+
+def test_select_prints_the_verdict_first_and_whom_to_measure_last(folder, capsys):
+    assert run(folder, "select", "known.csv", *NEAREST, "--measure", "2") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(("deploy", "measure first", "cannot rank these", "left", "right"))
+    last = lines[-1].removeprefix("measure next: ").split(", ")
+    assert len(last) == 2
+    assert set(last) < set(POLICIES) - set(KNOWN)
+
+
+def test_estimate_runs_an_estimator_with_options(folder, capsys):
+    options = ("--set", "updates=5", "hidden=8", "batch_size=16")
+    assert run(folder, "estimate", None, "--method", "fqe", *options, "--json") == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["method"] == "FQE"
+    assert set(content["names"]) == set(POLICIES)
+    assert len(content["diagnostics"]["curve"]["updates"]) == 5
+
+
+def test_estimate_learns_from_known_returns(folder, capsys):
+    assert run(folder, "estimate", "known.csv", "--method", "nearest-policy", "--json") == 0
+    content = json.loads(capsys.readouterr().out)
+    assert set(content["names"]) == set(POLICIES) - set(KNOWN)
+    for value in content["values"]:
+        assert min(abs(value - RETURNS[name]) for name in KNOWN) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("command", "returns", "more", "message"),
+    [
+        ("select", "all.csv", NEAREST, "every policy has a return"),
+        ("select", "known.csv", ("--methods", "magic"), "no method 'magic'"),
+        ("select", "known.csv", (*NEAREST, "--incumbent", "nobody"), "the incumbent 'nobody'"),
+        ("estimate", "all.csv", ("--method", "nearest-policy"), "there are 12 and 0"),
+        ("estimate", None, ("--method", "nearest-policy"), "there are 0 and 12"),
+        ("estimate", None, ("--method", "fqe", "--set", "speed=3"), "--set speed=3: expected OPTION=VALUE"),
+        ("estimate", None, ("--method", "fqe", "--set", "updates=many"), "'many' is no value of updates"),
+        ("estimate", None, ("--method", "fqe", "--set", "updates=0"), "updates must be an integer, 1 or more"),
+        ("evaluate", "all.csv", (*NEAREST, "--folds", "9"), "9 folds need 18 policies"),
+    ],
+)
+def test_wrong_input_ends_with_one_line(folder, capsys, command, returns, more, message):
+    assert run(folder, command, returns, *more) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_groups_that_are_no_json_are_refused(folder, capsys, tmp_path):
+    groups = tmp_path / "groups.json"
+    groups.write_text("a: b")
+    assert run(folder, "evaluate", "all.csv", *NEAREST, "--groups", str(groups)) == 2
+    assert "not a JSON file" in capsys.readouterr().err
