@@ -153,6 +153,7 @@ def test_few_known_policies_take_fewer_folds():
     few = dict(list(KNOWN.items())[:6])
     selection = chosen(known=few, returns=[RETURNS[name] for name in few], groups=list("ababab"))
     assert len(selection.candidates) == len(CANDIDATES)
+    assert any("only 6 known policies" in note for note in selection.notes)
 
 
 def test_too_few_known_policies_say_how_many_are_needed():

@@ -3,6 +3,7 @@
 from .evaluation import Evaluation, evaluate
 from .methods import DEFAULT_PANEL, METHODS
 from .panel import Panel
-from .selecting import Selection, select
+from .selecting import select
+from .selection import Selection
 
 __all__ = ["DEFAULT_PANEL", "METHODS", "Evaluation", "Panel", "Selection", "evaluate", "select"]

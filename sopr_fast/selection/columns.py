@@ -98,6 +98,7 @@ def compute_columns(
                 # Columns say which values are clipped, and folds are meant to hold foreign policies.
                 for category in (UncertainEstimateWarning, ForeignPolicyWarning, TrainingPolicyWarning):
                     warnings.simplefilter("ignore", category)
+                warnings.filterwarnings("ignore", "only .* training policies")  # a fold has fewer than the user gave
                 stored = run.load() or run.compute()
         except Exception as error:  # one method of several must not end hours of work
             if isinstance(error, _OtherRun):
