@@ -16,7 +16,9 @@ from sopr_fast.runtime.files import atomic_path, check_checkpoint, load_tensors,
 from sopr_fast.runtime.schema import (
     any_real,
     check_fields,
+    check_like,
     check_tensors,
+    curves,
     flag,
     list_of,
     optional,
@@ -241,7 +243,8 @@ def test_a_written_file_has_the_permissions_of_a_new_one(tmp_path):
     [
         (whole(1, 9), [1, 9], [0, 10, 10**5000, 1.0, True, None, "1"]),
         (real, [0, -1.5, 1e308], [float("nan"), float("inf"), 10**400, "", None, True]),
-        (any_real, [0, float("-inf")], [10**400, "", None]),
+        (any_real, [0, float("-inf")], ["", None, True]),
+        (curves, [{}, {"a": [1, 2.5], "b": [[1.0], []]}], [[], {"a": 1}, {"a": ["x"]}, {"a": [[None]]}]),
         (text, ["", "a"], [None, 1, ["a"]]),
         (flag, [True], [0, None, "true"]),
         (optional(text), [None, "a"], [1]),
@@ -290,6 +293,18 @@ def test_checks_of_tensors():
             check_tensors(good | change, layouts)
     with pytest.raises(ValueError, match="no tensor 'pair'"):
         check_tensors({name: good[name] for name in ("states", "source")}, layouts)
+
+
+def test_tensors_like_others():
+    expected = {"scalar": torch.tensor(0.0), "table": torch.zeros(2, 3)}
+    check_like({name: x + 1 for name, x in expected.items()}, expected)
+    for name, wrong in (
+        ("scalar", torch.zeros(1)),
+        ("table", torch.zeros(3, 2)),
+        ("table", torch.zeros(2, 3).double()),
+    ):
+        with pytest.raises(ValueError, match=f"tensor '{name}' must be torch.float32"):
+            check_like(expected | {name: wrong}, expected)
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("y"), TypeError("z"), OverflowError("w")])

@@ -90,9 +90,22 @@ def real(name: str, value: Any) -> float:
     return float(value)
 
 
+def curves(name: str, value: Any) -> dict[str, list[Any]]:
+    """Check for an object of lists of numbers, or of lists of such lists."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must be an object, got {_short(value)}")
+
+    def point(name: str, value: Any) -> Any:
+        return [any_real(name, number) for number in value] if isinstance(value, list) else any_real(name, value)
+
+    return {key: list_of(point)(f"{name} {key!r}", points) for key, points in value.items()}
+
+
 def any_real(name: str, value: Any) -> float:
     """Check for numbers, NaN and infinite ones included."""
-    return value if type(value) is float and not math.isfinite(value) else real(name, value)
+    if type(value) is not int and not isinstance(value, float):
+        raise ValueError(f"{name} must be a number, got {_short(value)}")
+    return value
 
 
 def text(name: str, value: Any) -> str:
@@ -135,6 +148,15 @@ def check_tensors(tensors: Mapping[str, Tensor], layouts: Mapping[str, tuple[tor
             raise ValueError(f"tensor {name!r} must be {dtype} ({shape}), got {tensor.dtype} {tuple(tensor.shape)}")
         sizes |= {d: size for d, size in zip(expected, tensor.shape, strict=True) if not d.isdecimal()}
     return sizes
+
+
+def check_like(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Check that tensors have the names, dtypes and shapes of others.
+
+    Raises:
+        ValueError: A tensor is missing, unknown, or of another dtype or shape.
+    """
+    check_tensors(tensors, {name: (x.dtype, " ".join(map(str, x.shape))) for name, x in expected.items()})
 
 
 def _short(value: Any) -> str:
