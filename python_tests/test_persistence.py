@@ -83,15 +83,49 @@ def test_a_newer_model_is_refused(path):
         sopr_fast.load(path)
 
 
+def without(name):
+    return lambda d, t: t.pop(name)
+
+
+def fill(name, value):
+    return lambda d, t: t[name].fill_(value)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d, t: d.pop("layout"), "is damaged: KeyError: 'layout'"),
+        (lambda d, t: d.pop("layout"), "is damaged: description has no field 'layout'"),
         (lambda d, t: d.pop("format"), "has format None"),
         (lambda d, t: d.update(format=1), "has format 1"),
-        (lambda d, t: d["config"].update(later=1), "is damaged: .*later"),
-        (lambda d, t: t.popitem(), "is damaged: "),
         (lambda d, t: d.clear(), "has format None"),
+        (lambda d, t: d.update(later=1), "is damaged: description has an unknown field 'later'"),
+        (lambda d, t: d["config"].update(later=1), "is damaged: .*later"),
+        (lambda d, t: d["config"].update(low_layers=10**30), "is damaged: config needs more weights than the .* file"),
+        (lambda d, t: d["config"].update(width=10**9), "is damaged: config needs more weights than the .* file"),
+        (lambda d, t: d["config"].update(width="64"), "is damaged: width must be an integer"),
+        (lambda d, t: d.update(config=[]), "is damaged: config must be an object"),
+        (lambda d, t: d.update(state_dim=10**12), "is damaged: "),
+        (lambda d, t: d.update(state_dim=3.0), "is damaged: state_dim must be an integer from 1"),
+        (lambda d, t: d.update(feature_count=10**12), "is damaged: config needs more weights"),
+        (lambda d, t: d.update(return_mean=""), "is damaged: return_mean must be a finite number, got ''"),
+        (lambda d, t: d.update(return_scale=None), "is damaged: return_scale must be a finite number, got None"),
+        (lambda d, t: d.update(history=[]), "is damaged: history must be an object"),
+        (lambda d, t: d["history"].update(loss=["x"]), r"is damaged: history 'loss'\[0\] must be a number"),
+        (lambda d, t: d["layout"].update(kind="none"), "is damaged: kind must be one of action, gaussian, discrete"),
+        (lambda d, t: d["layout"].update(width=1), "is damaged: layout has 1 columns for 2 actions"),
+        (lambda d, t: d.update(training_policies=["one"]), "is damaged: tensor 'columns' must be torch.float32"),
+        (lambda d, t: d.update(training_policies=3), "is damaged: training_policies must be a list"),
+        (lambda d, t: d.update(states_count=1), "is damaged: source must ascend from 0 to 0"),
+        (lambda d, t: d.update(states_count=None), "is damaged: states_count is missing"),
+        (lambda d, t: t.popitem(), "is damaged: "),
+        (without("training_policies.scores"), "is damaged: no tensor 'scores'"),
+        (without("subsets.rows"), "is damaged: no tensor 'rows'"),
+        (fill("subsets.rows", 10**6), "is damaged: rows must be from 0 to"),
+        (fill("subsets.rows", -1), "is damaged: rows must be from 0 to"),
+        (fill("subsets.offsets", 1), "is damaged: offsets must ascend from 0 to"),
+        (fill("subsets.source", 0), "is damaged: source must ascend from 0 to"),
+        (fill("subsets.states", float("nan")), "is damaged: states are not finite"),
+        (fill("training_policies.source", 0), "is damaged: training_policies must have names, and a source"),
     ],
 )
 def test_an_incomplete_model_is_refused(path, change, message):

@@ -5,6 +5,7 @@ import torch
 from problems import KINDS_OF_ARRAYS, log, mapped
 
 from sopr_fast.data.states import as_states
+from sopr_fast.runtime.files import save_tensors
 from sopr_fast.sopr.subsets import Drawing, Subsets
 
 
@@ -117,3 +118,23 @@ def test_fewer_distinct_states_than_clusters():
     states = np.repeat(log(5), 40, 0)
     subsets = draw(states)
     assert (subsets.offsets[:, 1:] > subsets.offsets[:, :-1]).sum(1).tolist() == [5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "description", "message"),
+    [
+        ({}, {"states_count": None}, "states_count must be an integer from 1, got None"),
+        ({}, {}, "description has no field 'states_count'"),
+        ({}, {"states_count": 3}, "source must ascend from 0 to 2"),
+        ({"more": torch.zeros(1)}, {"states_count": 600}, "unknown tensor 'more'"),
+        ({"rows": torch.zeros(2, 3)}, {"states_count": 600}, "tensor 'rows' must be torch.int32"),
+        ({"offsets": torch.zeros(2, 3, dtype=torch.int32)}, {"states_count": 600}, "subsets of shape"),
+        ({"source": torch.zeros(4, dtype=torch.int64)}, {"states_count": 600}, "tensor 'source' must be torch.int64"),
+    ],
+)
+def test_damaged_subsets_are_refused(tmp_path, tensors, description, message):
+    path = tmp_path / "subsets"
+    subsets = draw(log(), 2)
+    save_tensors(path, subsets.tensors() | tensors, "set of clustered subsets", description)
+    with pytest.raises(ValueError, match=rf"^{path} is damaged: .*{message}"):
+        Subsets.load(path)

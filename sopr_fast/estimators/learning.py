@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 
 from ..runtime.checkpoints import Checkpoint, fingerprint, optimizer_tensors, restore_optimizer
+from ..runtime.files import by_prefix
 from ..runtime.progress import progress_bar
+from ..runtime.schema import any_real, check_fields, check_like, curves, list_of, reading, real, text, whole
 
 CHECKPOINT = "estimator checkpoint"
 _BLOCK = 64
 _RECORDS = 50
+_CURVES = ("updates", "seconds", "loss")
 
 
 class Batches:
@@ -70,6 +73,7 @@ class Learner(ABC):
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Restore the state that `tensors` returned."""
+        check_like(by_prefix(tensors, "trained")[0], self.trained)
         for name, value in self.trained.items():
             value.copy_(tensors[f"trained.{name}"])
         for name, optimizer in self.optimizers.items():
@@ -112,8 +116,9 @@ def learn(
         file.identify(fingerprint(*identity()))
     if (state := file.load()) is not None:
         tensors, values = state
-        history = values["history"]
-        learner.restore(tensors)
+        with reading(checkpoint):
+            history = _to_history(check_fields("checkpoint", values, {"fingerprint": list_of(text), "history": curves}))
+            learner.restore(tensors)
         _check_values(history, watch)
     done = history["updates"][-1] if history["updates"] else 0
     earlier = history["seconds"][-1] if history["seconds"] else 0.0
@@ -144,6 +149,23 @@ def learn(
                 progress=f"{done} of {updates} updates",
                 last=update + 1 == updates,
             )
+    return history
+
+
+def _to_history(values: dict[str, Any]) -> dict[str, list]:
+    """Return the curves of a checkpoint, checked against each other.
+
+    Raises:
+        ValueError: A curve is missing or of another length, or holds other values than `learn` writes.
+    """
+    history = values["history"]
+    if not {*_CURVES} <= {*history} <= {*_CURVES, "values"} or len({len(points) for points in history.values()}) > 1:
+        raise ValueError(f"history must have curves {', '.join(_CURVES)} of one length")
+    if not history["updates"]:
+        raise ValueError("history has no records")
+    list_of(whole(1))("updates", history["updates"])
+    list_of(real)("seconds", history["seconds"])
+    list_of(list_of(any_real))("values", history.get("values", []))
     return history
 
 

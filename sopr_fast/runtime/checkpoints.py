@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .files import by_prefix, check_checkpoint, load_tensors, save_tensors
+from .schema import check_like, list_of, reading, text
 from .warn import warn
 
 _SECONDS_BETWEEN = 10.0
@@ -40,7 +41,10 @@ class Checkpoint:
         self.path, self.kind, self.inputs = path, kind, inputs
         self.fingerprints: list[str] = []
         existing = check_checkpoint(path, kind)
-        self._written_by: list[str] | None = None if existing is None else existing.get("fingerprint", [])
+        self._written_by: list[str] | None = None
+        if existing is not None:
+            with reading(path):
+                self._written_by = list_of(text)("fingerprint", existing.get("fingerprint"))
         self._snapshot: State | None = None
         self._progress = ""
         self._saved = time.monotonic()
@@ -144,12 +148,19 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
     """Restore the state that `optimizer_tensors` returned.
 
     Args:
-        optimizer: Optimizer of the same parameters.
+        optimizer: Adam of the same parameters.
         tensors: Tensors by name; those of other names are ignored.
         name: Name passed to `optimizer_tensors`.
+
+    Raises:
+        ValueError, KeyError: The tensors are not those of such an optimizer.
     """
     states: dict[int, dict[str, Tensor]] = {}
     for place, value in by_prefix(tensors, name)[0].items():
         i, key = place.split(".")
         states.setdefault(int(i), {})[key] = value
+    parameters = dict(enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]))
+    for index, state in states.items():
+        like = parameters[index]
+        check_like(state, {"step": torch.tensor(0.0), "exp_avg": like, "exp_avg_sq": like})
     optimizer.load_state_dict({**optimizer.state_dict(), "state": states})

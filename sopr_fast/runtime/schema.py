@@ -15,7 +15,7 @@ Check = Callable[[str, Any], Any]  # name, value → value; raises ValueError
 
 
 @contextlib.contextmanager
-def reading(path: str | os.PathLike) -> Iterator[None]:
+def reading(path: str | os.PathLike | None) -> Iterator[None]:
     """Name the file in errors of what is built from it.
 
     Raises:
@@ -115,6 +115,24 @@ def text(name: str, value: Any) -> str:
     return value
 
 
+def mapping(name: str, value: Any) -> dict[str, Any]:
+    """Check for objects."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} must be an object, got {_short(value)}")
+    return value
+
+
+def choice(*choices: str) -> Check:
+    """Return a check for one of a few words."""
+
+    def convert(name: str, value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {_short(value)}")
+        return value
+
+    return convert
+
+
 def flag(name: str, value: Any) -> bool:
     """Check for True and False."""
     if not isinstance(value, bool):
@@ -122,13 +140,18 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
-def check_tensors(tensors: Mapping[str, Tensor], layouts: Mapping[str, tuple[torch.dtype, str]]) -> dict[str, int]:
+def check_tensors(
+    tensors: Mapping[str, Tensor],
+    layouts: Mapping[str, tuple[torch.dtype, str]],
+    sizes: Mapping[str, int] | None = None,
+) -> dict[str, int]:
     """Check dtypes and shapes of tensors.
 
     Args:
         tensors: Tensors that must have these names and no others.
         layouts: Name → dtype and dimensions, such as `(torch.float32, "U D")`. A letter has one size in all tensors; a
             number is the size itself.
+        sizes: Sizes of letters, where they are known.
 
     Returns:
         Size of each letter.
@@ -136,7 +159,7 @@ def check_tensors(tensors: Mapping[str, Tensor], layouts: Mapping[str, tuple[tor
     Raises:
         ValueError: A tensor is missing, unknown, or of another dtype or shape.
     """
-    sizes: dict[str, int] = {}
+    sizes = dict(sizes or {})
     for name in (*tensors, *layouts):
         if name not in layouts or name not in tensors:
             raise ValueError(f"{'no' if name in layouts else 'unknown'} tensor {name!r}")

@@ -6,10 +6,26 @@ import os
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .._version import __version__
 from ..policies import Layout
 from ..runtime.files import by_prefix, load_tensors, save_tensors
+from ..runtime.schema import (
+    Check,
+    check_fields,
+    check_tensors,
+    choice,
+    curves,
+    list_of,
+    mapping,
+    optional,
+    reading,
+    real,
+    record,
+    text,
+    whole,
+)
 from .columns import CriticColumns
 from .config import Config
 from .model import ScoringModel
@@ -17,6 +33,38 @@ from .subsets import Subsets
 from .training_policies import TrainingPolicies
 
 _FORMAT = 4
+
+
+def _to_history(name: str, value: Any) -> dict[str, Any]:
+    """Check for curves, and for single numbers, flags and None."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} must be an object")
+    single = {key: item for key, item in value.items() if item is None or isinstance(item, bool | int)}
+    return curves(name, {key: item for key, item in value.items() if key not in single}) | single
+
+
+_FIELDS: dict[str, Check] = {
+    "format": whole(),
+    "sopr_fast": text,
+    "torch": text,
+    "config": mapping,
+    "layout": record({"kind": choice("action", "gaussian", "discrete"), "action_dim": whole(1), "width": whole(1)}),
+    "state_dim": whole(1),
+    "states_count": optional(whole(1)),
+    "training_policies": list_of(text),
+    "seed": whole(),
+    "return_mean": real,
+    "return_scale": real,
+    "feature_count": whole(),
+    "history": _to_history,
+}
+_TRAINING = {
+    "states": (torch.float32, "R D"),
+    "source": (torch.int64, "R"),
+    "columns": (torch.float32, "M R C"),
+    "scores": (torch.float64, "M"),
+}
+_CRITIC = {"mean": (torch.float32, "C"), "scale": (torch.float32, "C")}
 
 
 def write_model(
@@ -81,23 +129,61 @@ def read_model(path: str | os.PathLike) -> dict[str, Any]:
             f"{path} has format {description.get('format')}, written by sopr_fast {description.get('sopr_fast')}; "
             f"this version ({__version__}) reads format {_FORMAT}"
         )
+    with reading(path):
+        return _restore(tensors, description)
+
+
+def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a `Ranker`; every field is checked, and sizes are bounded by the file's."""
     weights, training, subsets, critic = by_prefix(tensors, "model", "training_policies", "subsets", "critic")
-    try:
-        layout = Layout.from_dict(description["layout"])
-        input_dim = description["state_dim"] + layout.width + len(critic.get("mean", ()))
-        model = ScoringModel(input_dim, Config.from_dict(description["config"]), description["feature_count"])
-        model.load_state_dict(weights)
-        return {
-            "model": model,
-            "layout": layout,
-            "state_dim": description["state_dim"],
-            "training_policies": TrainingPolicies(description["training_policies"], **training),
-            "subsets": Subsets(**subsets, states_count=description["states_count"]) if subsets else None,
-            "history": description["history"],
-            "seed": description["seed"],
-            "return_mean": description["return_mean"],
-            "return_scale": description["return_scale"],
-            "critic_columns": CriticColumns(None, **critic) if critic else None,
-        }
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    size = sum(value.numel() for value in weights.values())
+    fields = check_fields("description", description, _FIELDS)
+    config, layout = Config.from_dict(fields["config"]), Layout.from_dict(fields["layout"])
+    state_dim, names = fields["state_dim"], fields["training_policies"]
+    if layout.width != (2 if layout.kind == "gaussian" else 1) * layout.action_dim:
+        raise ValueError(f"layout has {layout.width} columns for {layout.action_dim} actions of kind {layout.kind!r}")
+    critic_count = check_tensors(critic, _CRITIC)["C"] if critic else 0
+    check_tensors(training, _TRAINING, {"M": len(names), "D": state_dim, "C": layout.width})
+    source = training["source"]
+    if not len(names) or not len(source) or source[0] < 0 or (source.diff() <= 0).any():
+        raise ValueError("training_policies must have names, and a source that ascends from 0")
+    input_dim = state_dim + layout.width + critic_count
+    if _least_size(config, input_dim, fields["feature_count"]) > size:
+        raise ValueError(f"config needs more weights than the {size} of the file")
+    model = ScoringModel(input_dim, config, fields["feature_count"])
+    model.load_state_dict(weights)
+    return {
+        "model": model,
+        "layout": layout,
+        "state_dim": state_dim,
+        "training_policies": TrainingPolicies(names, **training),
+        "subsets": _read_subsets(subsets, fields["states_count"], state_dim) if subsets else None,
+        "history": fields["history"],
+        "seed": fields["seed"],
+        "return_mean": fields["return_mean"],
+        "return_scale": fields["return_scale"],
+        "critic_columns": CriticColumns(None, **critic) if critic else None,
+    }
+
+
+def _least_size(config: Config, input_dim: int, feature_count: int) -> int:
+    """Return a lower bound on the number of weights of a model."""
+    attention = 4 * config.width if config.encoder == "transformer" else 0
+    low, high = (
+        layers * config.width * (2 * feedforward + attention)
+        for layers, feedforward in (
+            (config.low_layers, config.low_feedforward),
+            (config.high_layers, config.high_feedforward),
+        )
+    )
+    sorted_scores = config.clusters if config.score == "sort" else 0
+    return (input_dim + feature_count) * config.width + low + high + sorted_scores
+
+
+def _read_subsets(tensors: dict[str, Tensor], states_count: int | None, state_dim: int) -> Subsets:
+    if states_count is None:
+        raise ValueError("states_count is missing")
+    subsets = Subsets.from_tensors(tensors, states_count)
+    if subsets.state_dim != state_dim:
+        raise ValueError(f"subsets have states of {subsets.state_dim} columns, the model reads {state_dim}")
+    return subsets

@@ -16,9 +16,17 @@ from ..data.stored import StoredStates
 from ..runtime.checks import check_integer
 from ..runtime.files import load_tensors, save_tensors
 from ..runtime.progress import progress_bar
+from ..runtime.schema import check_fields, check_tensors, reading, whole
 from .config import Config
 
 _CLUSTERED_AT_ONCE = 8
+_LAYOUT = {
+    "states": (torch.float32, "U D"),
+    "source": (torch.int64, "U"),
+    "rows": (torch.int32, "S N"),
+    "offsets": (torch.int32, "S B"),
+    "centroids": (torch.float32, "S K D"),
+}
 
 
 @dataclass(frozen=True)
@@ -138,10 +146,33 @@ class Subsets:
         Raises:
             FileNotFoundError: There is no such file.
             IsADirectoryError: The path is a folder.
-            ValueError: The file is truncated or of another kind.
+            ValueError: The file is cut short, damaged or of another kind.
         """
         tensors, description = load_tensors(path, "set of clustered subsets")
-        return cls(**tensors, states_count=description["states_count"])
+        with reading(path):
+            return cls.from_tensors(tensors, **check_fields("description", description, {"states_count": whole(1)}))
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor], states_count: int) -> Subsets:
+        """Return subsets of the tensors in a file.
+
+        Raises:
+            ValueError: A tensor is missing, of a wrong shape, or refers to states that are not there.
+        """
+        sizes = check_tensors(tensors, _LAYOUT)
+        subsets = cls(**tensors, states_count=states_count)
+        source, rows, offsets = subsets.source, subsets.rows, subsets.offsets
+        if 0 in sizes.values() or sizes["B"] != sizes["K"] + 1:
+            raise ValueError(f"subsets of shape {sizes}")
+        if not subsets.states.isfinite().all():
+            raise ValueError("states are not finite")
+        if source[0] < 0 or source[-1] >= states_count or (source.diff() <= 0).any():
+            raise ValueError(f"source must ascend from 0 to {states_count - 1}")
+        if rows.min() < 0 or rows.max() >= sizes["U"]:
+            raise ValueError(f"rows must be from 0 to {sizes['U'] - 1}")
+        if offsets[:, 0].any() or (offsets[:, -1] != sizes["N"]).any() or (offsets.diff() < 0).any():
+            raise ValueError(f"offsets must ascend from 0 to {sizes['N']}")
+        return subsets
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,18 @@ from ..runtime.devices import without_autocast
 from ..runtime.files import by_prefix
 from ..runtime.native import torch_on_one_thread
 from ..runtime.progress import progress_bar
+from ..runtime.schema import (
+    any_real,
+    check_fields,
+    check_like,
+    curves,
+    list_of,
+    optional,
+    reading,
+    record,
+    text,
+    whole,
+)
 from ..runtime.warn import warn
 from .config import Config
 from .losses import Objective
@@ -113,7 +125,8 @@ def train(
     checkpoint = checkpoint or Checkpoint()
     trainer = _Trainer(subsets, examples, validation, config, seed)
     if (state := checkpoint.load()) is not None:
-        trainer.restore(*state)
+        with reading(checkpoint.path):
+            trainer.restore(*state)
     first_check = max(_FEWEST_STEPS_TO_JUDGE, config.steps // 4)
     checks = (first_check, max(first_check, config.steps))  # none in a short run, which does not start afresh
     with (
@@ -276,6 +289,16 @@ class _Trainer:
 
     def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         weights, self.best_weights = by_prefix(tensors, "model", "best")
-        self.at = Progress(**values["progress"])
+        for saved in (weights, self.best_weights):
+            check_like(saved, self.model.state_dict())
+        progress = {
+            "attempt": whole(0, _RESTARTS),
+            "step": whole(0, self.config.steps),
+            "best": any_real,
+            "best_step": optional(whole()),
+            "history": curves,
+        }
+        fields = check_fields("checkpoint", values, {"fingerprint": list_of(text), "progress": record(progress)})
+        self.at = Progress(**fields["progress"])
         self.model.load_state_dict(weights)
         restore_optimizer(self.optimizer, tensors, "adam")

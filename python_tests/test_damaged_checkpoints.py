@@ -1,0 +1,84 @@
+"""Checkpoints whose content hash is right but whose contents are not are refused, and named."""
+
+import dataclasses
+
+import pytest
+import torch
+from estimators import SMALL, gains, quiet, small_log
+from problems import TINY, ladder, log, training_gains
+
+import sopr_fast
+from sopr_fast.estimators import FQE, learning
+from sopr_fast.runtime.files import load_tensors, save_tensors
+
+
+def fit(path):
+    config = dataclasses.replace(TINY, steps=2, subsets=1)
+    sopr_fast.fit(ladder(training_gains()), training_gains(), log(), config=config, checkpoint=path, progress=False)
+
+
+def estimate(path):
+    FQE(**SMALL).estimate(gains(), small_log(), checkpoint=path, **quiet)
+
+
+RUNS = {fit: "training checkpoint", estimate: learning.CHECKPOINT}
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoints")
+    for run in RUNS:
+        run(folder / run.__name__)
+    return folder
+
+
+def reshape(prefix):
+    """Return a change that gives the first tensor of a prefix one element more."""
+
+    def change(description, tensors):
+        name = next(name for name in sorted(tensors) if name.startswith(prefix))
+        tensors[name] = torch.zeros(tensors[name].numel() + 1)
+
+    return change
+
+
+def drop(prefix):
+    """Return a change that drops the first tensor of a prefix."""
+    return lambda d, t: t.pop(next(name for name in sorted(t) if name.startswith(prefix)))
+
+
+@pytest.mark.parametrize(
+    ("run", "change", "message"),
+    [
+        *((run, lambda d, t: d.pop("fingerprint"), "fingerprint must be a list, got None") for run in RUNS),
+        *((run, lambda d, t: d.update(fingerprint=[1]), r"fingerprint\[0\] must be text, got 1") for run in RUNS),
+        *((run, lambda d, t: d.update(later=1), "checkpoint has an unknown field 'later'") for run in RUNS),
+        *((run, lambda d, t: t.update({"adam.99.step": torch.zeros(1)}), "KeyError: 99") for run in RUNS),
+        *((run, lambda d, t: t.update({"adam.x.step": torch.zeros(1)}), "invalid literal") for run in RUNS),
+        *((run, reshape("adam."), "tensor 'exp_avg' must be torch.float32") for run in RUNS),
+        *((run, drop("adam."), "no tensor 'exp_avg'") for run in RUNS),
+        (fit, lambda d, t: d.pop("progress"), "checkpoint has no field 'progress'"),
+        (fit, lambda d, t: d.update(progress=3), "progress must be an object, got 3"),
+        (fit, lambda d, t: d["progress"].update(step=10**30), "step must be an integer from 0 to 2"),
+        (fit, lambda d, t: d["progress"].update(step=-1), "step must be an integer from 0"),
+        (fit, lambda d, t: d["progress"].update(best=""), "best must be a number"),
+        (fit, lambda d, t: d["progress"].update(history=[]), "history must be an object"),
+        (fit, reshape("model."), "tensor '.*' must be"),
+        (fit, reshape("best."), "tensor '.*' must be"),
+        (fit, drop("best."), "no tensor"),
+        (estimate, lambda d, t: d.pop("history"), "checkpoint has no field 'history'"),
+        (estimate, lambda d, t: d.update(history={}), "history must have curves updates, seconds, loss of one length"),
+        (estimate, lambda d, t: d["history"]["loss"].pop(), "history must have curves .* of one length"),
+        (estimate, lambda d, t: d["history"].update(updates=["a"] * 3), "history 'updates'.* must be a number"),
+        (estimate, lambda d, t: [points.clear() for points in d["history"].values()], "history has no records"),
+        (estimate, reshape("trained."), "tensor '.*' must be"),
+        (estimate, drop("trained."), "no tensor"),
+    ],
+)
+def test_damaged_checkpoints_are_refused(run, change, message, checkpoints, tmp_path):
+    path = tmp_path / "run"
+    tensors, description = load_tensors(checkpoints / run.__name__, RUNS[run])
+    change(description, tensors)
+    save_tensors(path, tensors, RUNS[run], description)
+    with pytest.raises(ValueError, match=rf"^{path} is damaged: {message}"):
+        run(path)
