@@ -7,6 +7,7 @@ import pytest
 from test_data import write_hdf5
 
 import sopr_fast.data
+from sopr_fast import cli
 from sopr_fast.data import describe
 
 
@@ -72,3 +73,12 @@ def test_a_log_without_states_is_refused():
         describe({"actions": np.zeros((3, 1))})
     with pytest.raises(ValueError, match="states are empty"):
         describe(np.zeros((0, 2)))
+
+
+def test_the_command_line_describes_logs(tmp_path, capsys):
+    path = write_hdf5(tmp_path / "log.hdf5", arrays())
+    cli.main(["info", str(path)])
+    assert capsys.readouterr().out == f"{describe(path)}\n"
+    np.save(tmp_path / "states.npy", arrays()["observations"])
+    cli.main(["info", str(tmp_path)])
+    assert capsys.readouterr().out.startswith("rows: 5\nstate columns: 2 (constant: 1)\n")

@@ -179,8 +179,8 @@ def _parser() -> argparse.ArgumentParser:
 
     add_selection_commands(commands)
 
-    info = commands.add_parser("info", help="show what is installed, or what a model is")
-    info.add_argument("model", type=Path, nargs="?", help="model to describe")
+    info = commands.add_parser("info", help="describe the installation, a model or a log")
+    info.add_argument("path", type=Path, nargs="?", help="model, or log of states or transitions, to describe")
     info.set_defaults(run=_info)
     return parser
 
@@ -318,14 +318,20 @@ def _check_plot(path: Path) -> None:
 
 
 def _info(options: argparse.Namespace) -> None:
-    if options.model is None:
+    if options.path is None:
         from .__main__ import main as show_installation
 
         show_installation()
         return
+    from .data import describe
+    from .data.loading import is_log
+
+    if is_log(options.path):
+        print(describe(options.path))
+        return
     from .sopr.ranker import load
 
-    ranker = load(options.model)
+    ranker = load(options.path)
     kept = "none" if ranker.subsets is None else f"{len(ranker.subsets)}"
     print(f"trained on    {len(ranker.training_policies.names)} policies, seed {ranker.seed}")
     print(f"training      {'collapsed: a ranking means nothing' if ranker.collapsed else 'did not collapse'}")

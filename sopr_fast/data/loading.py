@@ -12,7 +12,7 @@ import numpy as np
 from .files import check_regular, read_folder, read_npz
 from .hdf5 import read_hdf5
 from .keys import ALL_KEYS, KEYS, find_key
-from .minari import find_minari, read_minari
+from .minari import find_minari, is_minari_id, read_minari
 from .tables import is_frame, read_frame, read_parquet
 from .transitions import Transitions
 
@@ -70,6 +70,11 @@ def load(source: Any, *, max_episode_steps: int | None = None) -> Transitions:
         return source
     arrays, where = read_arrays(source)
     return from_mapping(arrays, where, max_episode_steps)
+
+
+def is_log(path: Path) -> bool:
+    """Whether a path is a log, by its suffix, as a folder or as the id of a Minari dataset."""
+    return path.suffix in (".npy", *READERS) or path.is_dir() or (not path.exists() and is_minari_id(path))
 
 
 def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:

@@ -14,7 +14,7 @@ import numpy as np
 from .files import check_regular, reading
 from .hdf5 import check_contained
 
-_ID = re.compile(r"(?:[\w.-]+/)*[\w.-]+-v\d+")  # mujoco/hopper/medium-v0
+_ID = re.compile(r"(?:[\w.-]+/)*[\w.-]+-v\d+")
 _DATA = "main_data.hdf5"
 
 
@@ -35,7 +35,7 @@ def find_minari(source: Any) -> Any | None:
         return None
     path = Path(source)
     folder = next((place for place in (path.parent, path, path / "data") if _is_dataset(place, path)), None)
-    if folder is None and (path.exists() or not _ID.fullmatch(str(source))):
+    if folder is None and (path.exists() or not is_minari_id(source)):
         return None
     try:
         import minari
@@ -50,6 +50,11 @@ def find_minari(source: Any) -> Any | None:
     _check_folder(folder)
     with reading(folder, "a Minari dataset"):
         return minari.MinariDataset(folder)
+
+
+def is_minari_id(source: str | os.PathLike) -> bool:
+    """Whether a text has the form of the id of a Minari dataset, such as mujoco/hopper/medium-v0."""
+    return _ID.fullmatch(str(source)) is not None
 
 
 def _is_dataset(folder: Path, path: Path) -> bool:
