@@ -296,8 +296,8 @@ def test_errors_of_damaged_minari_files_name_the_dataset(tmp_path, minari, array
     [
         ({"observation_space": None}, "no observation_space or no action_space, so that minari would create"),
         ({"total_episodes": 10**10}, "total_episodes is 10000000000, for [0-9]+ bytes of data"),
-        ({"total_steps": -1}, "total_steps is -1"),
-        ({"total_steps": "many"}, "damaged"),
+        ({"total_episodes": -1}, "total_episodes is -1"),
+        ({"total_episodes": "many"}, "damaged"),
         (None, "damaged"),
     ],
 )

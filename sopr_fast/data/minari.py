@@ -78,9 +78,8 @@ def _check_folder(folder: Path) -> None:
                 "can run any code; if you trust it, pass the object that minari.load_dataset returns"
             )
         size = data.stat().st_size if data.exists() else sum(path.stat().st_size for path in folder.rglob("*"))
-        for name in ("total_episodes", "total_steps"):
-            if not 0 <= int(metadata.get(name, 0)) <= size:
-                raise ValueError(f"{file}: {name} is {metadata[name]!r}, for {size} bytes of data")
+        if not 0 <= int(metadata.get("total_episodes", 0)) <= size:
+            raise ValueError(f"{file}: total_episodes is {metadata['total_episodes']!r}, for {size} bytes of data")
     if data.exists():
         check_contained(data)
 
