@@ -73,9 +73,9 @@ def test_cuda_lloyd_from_the_same_centroids(points, peak, contend):
     assert found["ours"].inertia.sum() <= 1.01 * squared.double().sum()
 
 
-def test_cuda_kmeans_plusplus(points, peak, contend):
+def test_cuda_kmeans_init(points, peak, contend):
     seeds = torch.arange(PROBLEMS, device=points.device)
-    contend(lambda: ops.kmeans_plusplus(points, CLUSTERS, seeds), {}, rounds=3, peak=peak)
+    contend(lambda: ops.kmeans_init(points, CLUSTERS, seeds), {}, rounds=3, peak=peak)
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def test_lloyd_from_the_same_centroids(points, contend):
     assert inertia["ours"] <= 1.001 * inertia["theirs"]
 
 
-def test_kmeans_plusplus(points, contend):
+def test_kmeans_init(points, contend):
     arrays = list(points.numpy())
     seeds = torch.arange(PROBLEMS)
 
@@ -53,7 +53,7 @@ def test_kmeans_plusplus(points, contend):
         for i, x in enumerate(arrays):
             kmeans_plusplus(x, CLUSTERS, random_state=i)
 
-    contend(lambda: ops.kmeans_plusplus(points, CLUSTERS, seeds), {SKLEARN: scikit_learn})
+    contend(lambda: ops.kmeans_init(points, CLUSTERS, seeds), {SKLEARN: scikit_learn})
 
 
 def test_subsets_drawn_and_clustered(states, contend):

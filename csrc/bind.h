@@ -1,9 +1,10 @@
-// What both modules show to Python alike: how a kernel is called, and what its arguments are.
+// What the bindings of both modules share. Kernels take keywords only: addresses, sizes and options.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "kernels.h"
 #include "philox.h"
@@ -13,30 +14,51 @@ namespace py = pybind11;
 namespace sopr {
 
 using Address = std::uintptr_t;
-using NoGil = py::call_guard<py::gil_scoped_release>;
 
 template <class T>
 T* at(Address address) {
     return reinterpret_cast<T*>(address);
 }
 
-// m.name(arguments, where) runs kernel(parameters(arguments), where); `where` is a number of threads or a stream.
-template <class Parameters, class Where, class... Arguments>
-void def(py::module_& m, const char* name, Parameters (*parameters)(Arguments...),
-         void (*kernel)(const Parameters&, Where)) {
-    m.def(
-        name, [=](Arguments... arguments, Address where) { kernel(parameters(arguments...), Where(where)); }, NoGil());
-}
+// Binds kernels to a module. `Run` calls a kernel without the GIL; `where` names the last keyword, "threads" or
+// "stream".
+template <class Run>
+struct Binder {
+    py::module_& module;
+    const char* where;
 
+    // module.name(*, keywords..., where) runs kernel(arguments(...), where).
+    template <class Arguments, class Where, class... Values>
+    void kernel(const char* name, void (*kernel)(const Arguments&, Where), Arguments (*arguments)(Values...),
+                const char* const (&keywords)[sizeof...(Values)]) const {
+        bind(name, kernel, arguments, keywords, std::index_sequence_for<Values...>{});
+    }
+
+  private:
+    template <class Arguments, class Where, class... Values, size_t... I>
+    void bind(const char* name, void (*kernel)(const Arguments&, Where), Arguments (*arguments)(Values...),
+              const char* const (&keywords)[sizeof...(Values)], std::index_sequence<I...>) const {
+        module.def(
+            name, [=](Values... values, Address place) { Run()([&] { kernel(arguments(values...), Where(place)); }); },
+            py::kw_only(), py::arg(keywords[I])..., py::arg(where));
+    }
+};
+
+// The keywords of each kernel, and the struct made of their values.
+
+constexpr const char* kSegmentMean[] = {"x", "offsets", "out", "segments", "width"};
 inline SegmentMean segment_mean_of(Address x, Address offsets, Address out, int64_t segments, int64_t width) {
     return {at<float>(x), at<int32_t>(offsets), at<float>(out), segments, width};
 }
 
+constexpr const char* kSegmentMeanBackward[] = {"grad_out", "offsets", "grad_x", "segments", "width"};
 inline SegmentMeanBackward segment_mean_backward_of(Address grad_out, Address offsets, Address grad_x, int64_t segments,
                                                     int64_t width) {
     return {at<float>(grad_out), at<int32_t>(offsets), at<float>(grad_x), segments, width};
 }
 
+constexpr const char* kSegmentDropout[] = {"x",           "offsets", "out",   "segments", "width",       "rng",
+                                           "probability", "level",   "layer", "site",     "segment_base"};
 inline SegmentDropout segment_dropout_of(Address x, Address offsets, Address out, int64_t segments, int64_t width,
                                          Address rng, float probability, uint32_t level, uint32_t layer, uint32_t site,
                                          int64_t segment_base) {
@@ -44,11 +66,13 @@ inline SegmentDropout segment_dropout_of(Address x, Address offsets, Address out
     return {at<float>(x), at<int32_t>(offsets), at<float>(out), segments, width, dropout};
 }
 
+constexpr const char* kSegmentAttention[] = {"q",          "k",        "v",     "offsets", "out",
+                                             "statistics", "segments", "heads", "dim",     "scale",
+                                             "rng",        "dropout",  "level", "layer",   "segment_base"};
 inline SegmentAttention segment_attention_of(Address q, Address k, Address v, Address offsets, Address out,
                                              Address statistics, int64_t segments, int64_t heads, int64_t dim,
-                                             float scale, Address rng, float probability, uint32_t level,
-                                             uint32_t layer, int64_t segment_base) {
-    const Dropout dropout = {at<int64_t>(rng), probability, level, layer, kAttentionWeights, segment_base};
+                                             float scale, Address rng, float dropout, uint32_t level, uint32_t layer,
+                                             int64_t segment_base) {
     return {at<float>(q),
             at<float>(k),
             at<float>(v),
@@ -59,20 +83,25 @@ inline SegmentAttention segment_attention_of(Address q, Address k, Address v, Ad
             heads,
             dim,
             scale,
-            dropout};
+            {at<int64_t>(rng), dropout, level, layer, kAttentionWeights, segment_base}};
 }
 
+constexpr const char* kSegmentAttentionBackward[] = {
+    "q",   "k",       "v",     "offsets", "out",          "statistics", "segments", "heads",  "dim",   "scale",
+    "rng", "dropout", "level", "layer",   "segment_base", "grad_out",   "grad_q",   "grad_k", "grad_v"};
 inline SegmentAttentionBackward segment_attention_backward_of(Address q, Address k, Address v, Address offsets,
-                                                              Address out, Address statistics, Address grad_out,
-                                                              Address grad_q, Address grad_k, Address grad_v,
-                                                              int64_t segments, int64_t heads, int64_t dim, float scale,
-                                                              Address rng, float probability, uint32_t level,
-                                                              uint32_t layer, int64_t segment_base) {
-    return {segment_attention_of(q, k, v, offsets, out, statistics, segments, heads, dim, scale, rng, probability,
-                                 level, layer, segment_base),
+                                                              Address out, Address statistics, int64_t segments,
+                                                              int64_t heads, int64_t dim, float scale, Address rng,
+                                                              float dropout, uint32_t level, uint32_t layer,
+                                                              int64_t segment_base, Address grad_out, Address grad_q,
+                                                              Address grad_k, Address grad_v) {
+    return {segment_attention_of(q, k, v, offsets, out, statistics, segments, heads, dim, scale, rng, dropout, level,
+                                 layer, segment_base),
             at<float>(grad_out), at<float>(grad_q), at<float>(grad_k), at<float>(grad_v)};
 }
 
+constexpr const char* kKMeansAssign[] = {"points",   "centroids", "labels",   "distances",
+                                         "problems", "count",     "clusters", "width"};
 inline KMeansAssign kmeans_assign_of(Address points, Address centroids, Address labels, Address distances,
                                      int64_t problems, int64_t count, int64_t clusters, int64_t width) {
     return {at<float>(points),
@@ -85,6 +114,35 @@ inline KMeansAssign kmeans_assign_of(Address points, Address centroids, Address 
             width};
 }
 
+constexpr const char* kKMeansInit[] = {"points",   "seeds", "rows",    "problems", "count",
+                                       "clusters", "width", "restart", "plus_plus"};
+inline KMeansInit kmeans_init_of(Address points, Address seeds, Address rows, int64_t problems, int64_t count,
+                                 int64_t clusters, int64_t width, int64_t restart, bool plus_plus) {
+    return {at<float>(points), at<int64_t>(seeds), at<int32_t>(rows), problems, count, clusters, width,
+            restart,           plus_plus};
+}
+
+constexpr const char* kKMeans[] = {"points",   "centroids", "labels",   "rows",  "offsets", "inertia",  "steps_done",
+                                   "problems", "count",     "clusters", "width", "steps",   "tolerance"};
+inline KMeans kmeans_of(Address points, Address centroids, Address labels, Address rows, Address offsets,
+                        Address inertia, Address steps_done, int64_t problems, int64_t count, int64_t clusters,
+                        int64_t width, int64_t steps, double tolerance) {
+    return {at<float>(points),
+            at<float>(centroids),
+            at<int32_t>(labels),
+            at<int32_t>(rows),
+            at<int32_t>(offsets),
+            at<double>(inertia),
+            at<int32_t>(steps_done),
+            problems,
+            count,
+            clusters,
+            width,
+            steps,
+            tolerance};
+}
+
+constexpr const char* kSortByCluster[] = {"labels", "rows", "offsets", "problems", "count", "clusters"};
 inline SortByCluster sort_by_cluster_of(Address labels, Address rows, Address offsets, int64_t problems, int64_t count,
                                         int64_t clusters) {
     return {at<int32_t>(labels), at<int32_t>(rows), at<int32_t>(offsets), problems, count, clusters};

@@ -1,12 +1,62 @@
-// The CPU kernels for Python: addresses and sizes in, the GIL released while a kernel runs.
+// The CPU kernels for Python. The GIL is released while a kernel runs.
 #include <pybind11/stl.h>
+#include <unistd.h>
+
+#if defined(__linux__)
+#include <sys/syscall.h>
+#else
+#include <pthread.h>
+#endif
 
 #include <cstdlib>
+#include <exception>
 
 #include "bind.h"
 #include "cpu/dispatch.h"
+#include "cpu/pool.h"
 
 using namespace sopr;
+
+namespace {
+
+bool on_main_thread() {
+#if defined(__linux__)
+    return syscall(SYS_gettid) == getpid();
+#else
+    return pthread_main_np() != 0;
+#endif
+}
+
+// Let Python handle pending signals, which it does on its main thread only; true if a handler raised.
+bool signal_raised() {
+    if (!on_main_thread()) return false;
+    const PyGILState_STATE gil = PyGILState_Ensure();
+    const bool raised = PyErr_CheckSignals() != 0;
+    PyGILState_Release(gil);
+    return raised;
+}
+
+// Runs a kernel without the GIL; a signal handler that raises cancels it.
+struct Run {
+    template <class Kernel>
+    void operator()(const Kernel& kernel) const {
+        KernelCall call(signal_raised);
+        std::exception_ptr error;
+        PyThreadState* const state = PyEval_SaveThread();
+        block_if_shut_down();
+        try {
+            kernel();
+        } catch (...) {
+            error = std::current_exception();
+        }
+        block_if_shut_down();
+        PyEval_RestoreThread(state);
+        if (call.cancelled()) throw py::error_already_set();
+        if (error) std::rethrow_exception(error);
+    }
+};
+
+}  // namespace
 
 PYBIND11_MODULE(_cpu, m) {
     static const Level level = choose_level(std::getenv("SOPR_FAST_ISA"));
@@ -17,54 +67,44 @@ PYBIND11_MODULE(_cpu, m) {
     std::vector<std::string> names;
     for (const Level& supported : supported_levels()) names.emplace_back(supported.name);
     m.attr("supported_isas") = names;
+    m.def("shut_down", shut_down);
+    m.def("blocked_threads", blocked_threads);
 
-    def(m, "segment_mean", segment_mean_of, kernels.segment_mean);
-    def(m, "segment_mean_backward", segment_mean_backward_of, kernels.segment_mean_backward);
-    def(m, "segment_dropout", segment_dropout_of, kernels.segment_dropout);
-    def(m, "segment_attention", segment_attention_of, kernels.segment_attention);
-    def(m, "segment_attention_backward", segment_attention_backward_of, kernels.segment_attention_backward);
-    def(m, "kmeans_assign", kmeans_assign_of, kernels.kmeans_assign);
-    def(m, "sort_by_cluster", sort_by_cluster_of, kernels.sort_by_cluster);
-
-    m.def(
-        "kmeans_init",
-        [](Address points, Address seeds, Address rows, int64_t problems, int64_t count, int64_t clusters,
-           int64_t width, int64_t restart, bool plus_plus, int threads) {
-            kernels.kmeans_init({at<float>(points), at<int64_t>(seeds), at<int32_t>(rows), problems, count, clusters,
-                                 width, restart, plus_plus},
-                                threads);
-        },
-        NoGil());
-    m.def(
-        "kmeans",
-        [](Address points, Address centroids, Address labels, Address rows, Address offsets, Address inertia,
-           Address steps_done, int64_t problems, int64_t count, int64_t clusters, int64_t width, int64_t steps,
-           double tolerance, int threads) {
-            kernels.kmeans(
-                {at<float>(points), at<float>(centroids), at<int32_t>(labels), at<int32_t>(rows), at<int32_t>(offsets),
-                 at<double>(inertia), at<int32_t>(steps_done), problems, count, clusters, width, steps, tolerance},
-                threads);
-        },
-        NoGil());
+    const Binder<Run> bind{m, "threads"};
+    bind.kernel("segment_mean", kernels.segment_mean, segment_mean_of, kSegmentMean);
+    bind.kernel("segment_mean_backward", kernels.segment_mean_backward, segment_mean_backward_of, kSegmentMeanBackward);
+    bind.kernel("segment_dropout", kernels.segment_dropout, segment_dropout_of, kSegmentDropout);
+    bind.kernel("segment_attention", kernels.segment_attention, segment_attention_of, kSegmentAttention);
+    bind.kernel("segment_attention_backward", kernels.segment_attention_backward, segment_attention_backward_of,
+                kSegmentAttentionBackward);
+    bind.kernel("kmeans_assign", kernels.kmeans_assign, kmeans_assign_of, kKMeansAssign);
+    bind.kernel("kmeans_init", kernels.kmeans_init, kmeans_init_of, kKMeansInit);
+    bind.kernel("kmeans", kernels.kmeans, kmeans_of, kKMeans);
+    bind.kernel("sort_by_cluster", kernels.sort_by_cluster, sort_by_cluster_of, kSortByCluster);
 
     bind_segment_encoder(m);
-    m.def("segment_encoder_workspace", [](const SegmentEncoder& p, bool backward, int threads) {
-        return kernels.segment_encoder_workspace(p, backward, threads);
-    });
+    m.def(
+        "segment_encoder_workspace",
+        [](const SegmentEncoder& problem, bool backward, int threads) {
+            return kernels.segment_encoder_workspace(problem, backward, threads);
+        },
+        py::kw_only(), py::arg("problem"), py::arg("backward"), py::arg("threads"));
     m.def(
         "segment_encoder",
-        [](SegmentEncoder p, Address workspace, int threads) {
-            p.workspace = at<float>(workspace);
-            kernels.segment_encoder(p, threads);
+        [](SegmentEncoder problem, Address workspace, int threads) {
+            problem.workspace = at<float>(workspace);
+            Run()([&] { kernels.segment_encoder(problem, threads); });
         },
-        NoGil());
+        py::kw_only(), py::arg("problem"), py::arg("workspace"), py::arg("threads"));
     m.def(
         "segment_encoder_backward",
-        [](SegmentEncoder p, Address workspace, Address grad_out, Address grad_parameters, Address grad_columns,
+        [](SegmentEncoder problem, Address workspace, Address grad_out, Address grad_parameters, Address grad_columns,
            int threads) {
-            p.workspace = at<float>(workspace);
-            kernels.segment_encoder_backward(
-                {p, at<float>(grad_out), at<float>(grad_parameters), at<float>(grad_columns)}, threads);
+            problem.workspace = at<float>(workspace);
+            const SegmentEncoderBackward backward = {problem, at<float>(grad_out), at<float>(grad_parameters),
+                                                     at<float>(grad_columns)};
+            Run()([&] { kernels.segment_encoder_backward(backward, threads); });
         },
-        NoGil());
+        py::kw_only(), py::arg("problem"), py::arg("workspace"), py::arg("grad_out"), py::arg("grad_parameters"),
+        py::arg("grad_columns"), py::arg("threads"));
 }

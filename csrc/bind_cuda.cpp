@@ -1,53 +1,82 @@
-// The CUDA kernels for Python: addresses, sizes and the caller's stream in. Importing this module does not touch the
-// driver.
+// The CUDA kernels for Python, on the caller's stream. Importing this module does not touch the driver.
 #include "bind.h"
 #include "cuda/kernels_cuda.h"
 
 using namespace sopr;
 
+namespace {
+
+struct Run {
+    template <class Kernel>
+    void operator()(const Kernel& kernel) const {
+        const py::gil_scoped_release release;
+        kernel();
+    }
+};
+
+struct KMeansInitOnDevice {
+    KMeansInit problem;
+    cuda::KMeansInitMemory memory;
+};
+
+KMeansInitOnDevice kmeans_init_on_device(Address points, Address seeds, Address rows, int64_t problems, int64_t count,
+                                         int64_t clusters, int64_t width, int64_t restart, bool plus_plus,
+                                         Address squared, Address weights) {
+    return {kmeans_init_of(points, seeds, rows, problems, count, clusters, width, restart, plus_plus),
+            {at<float>(squared), at<int64_t>(weights)}};
+}
+
+struct KMeansOnDevice {
+    KMeans problem;
+    cuda::KMeansMemory memory;
+};
+
+KMeansOnDevice kmeans_on_device(Address points, Address centroids, Address labels, Address rows, Address offsets,
+                                Address inertia, Address steps_done, int64_t problems, int64_t count, int64_t clusters,
+                                int64_t width, int64_t steps, double tolerance, Address squared, Address sums,
+                                Address sizes, Address to_integer) {
+    return {kmeans_of(points, centroids, labels, rows, offsets, inertia, steps_done, problems, count, clusters, width,
+                      steps, tolerance),
+            {at<float>(squared), at<int64_t>(sums), at<int64_t>(sizes), at<float>(to_integer)}};
+}
+
+}  // namespace
+
 PYBIND11_MODULE(_cuda, m) {
     m.attr("version") = SOPR_VERSION;
     m.attr("architectures") = SOPR_CUDA_ARCHITECTURES;
     m.attr("compiler") = SOPR_CUDA_COMPILER;
-
-    def(m, "segment_mean", segment_mean_of, cuda::segment_mean);
-    def(m, "segment_mean_backward", segment_mean_backward_of, cuda::segment_mean_backward);
-    def(m, "segment_dropout", segment_dropout_of, cuda::segment_dropout);
-    def(m, "segment_attention", segment_attention_of, cuda::segment_attention);
-    def(m, "segment_attention_backward", segment_attention_backward_of, cuda::segment_attention_backward);
-    def(m, "kmeans_assign", kmeans_assign_of, cuda::kmeans_assign);
-    def(m, "sort_by_cluster", sort_by_cluster_of, cuda::sort_by_cluster);
-
     m.attr("kmeans_bin") = cuda::kKMeansBin;
-    m.def(
+
+    const Binder<Run> bind{m, "stream"};
+    bind.kernel<SegmentMean>("segment_mean", cuda::segment_mean, segment_mean_of, kSegmentMean);
+    bind.kernel("segment_mean_backward", cuda::segment_mean_backward, segment_mean_backward_of, kSegmentMeanBackward);
+    bind.kernel<SegmentDropout>("segment_dropout", cuda::segment_dropout, segment_dropout_of, kSegmentDropout);
+    bind.kernel<SegmentAttention>("segment_attention", cuda::segment_attention, segment_attention_of,
+                                  kSegmentAttention);
+    bind.kernel("segment_attention_backward", cuda::segment_attention_backward, segment_attention_backward_of,
+                kSegmentAttentionBackward);
+    bind.kernel("kmeans_assign", cuda::kmeans_assign, kmeans_assign_of, kKMeansAssign);
+    bind.kernel("sort_by_cluster", cuda::sort_by_cluster, sort_by_cluster_of, kSortByCluster);
+    bind.kernel<KMeansInitOnDevice, cudaStream_t>(
         "kmeans_init",
-        [](Address points, Address seeds, Address rows, int64_t problems, int64_t count, int64_t clusters,
-           int64_t width, int64_t restart, bool plus_plus, Address squared, Address weights, Address stream) {
-            cuda::kmeans_init({at<float>(points), at<int64_t>(seeds), at<int32_t>(rows), problems, count, clusters,
-                               width, restart, plus_plus},
-                              {at<float>(squared), at<int64_t>(weights)}, cudaStream_t(stream));
-        },
-        NoGil());
-    m.def(
-        "kmeans",
-        [](Address points, Address centroids, Address labels, Address rows, Address offsets, Address inertia,
-           Address steps_done, int64_t problems, int64_t count, int64_t clusters, int64_t width, int64_t steps,
-           double tolerance, Address squared, Address sums, Address sizes, Address to_integer, Address stream) {
-            cuda::kmeans(
-                {at<float>(points), at<float>(centroids), at<int32_t>(labels), at<int32_t>(rows), at<int32_t>(offsets),
-                 at<double>(inertia), at<int32_t>(steps_done), problems, count, clusters, width, steps, tolerance},
-                {at<float>(squared), at<int64_t>(sums), at<int64_t>(sizes), at<float>(to_integer)},
-                cudaStream_t(stream));
-        },
-        NoGil());
+        [](const KMeansInitOnDevice& p, cudaStream_t stream) { kmeans_init(p.problem, p.memory, stream); },
+        kmeans_init_on_device,
+        {"points", "seeds", "rows", "problems", "count", "clusters", "width", "restart", "plus_plus", "squared",
+         "weights"});
+    bind.kernel<KMeansOnDevice, cudaStream_t>(
+        "kmeans", [](const KMeansOnDevice& p, cudaStream_t stream) { kmeans(p.problem, p.memory, stream); },
+        kmeans_on_device,
+        {"points", "centroids", "labels", "rows", "offsets", "inertia", "steps_done", "problems", "count", "clusters",
+         "width", "steps", "tolerance", "squared", "sums", "sizes", "to_integer"});
 
     bind_segment_encoder(m);
-    m.def("segment_encoder_workspace", &cuda::segment_encoder_workspace);
+    m.def("segment_encoder_workspace", &cuda::segment_encoder_workspace, py::kw_only(), py::arg("problem"));
     m.def(
         "segment_encoder",
-        [](SegmentEncoder p, Address workspace, Address stream) {
-            p.workspace = at<float>(workspace);
-            cuda::segment_encoder(p, cudaStream_t(stream));
+        [](SegmentEncoder problem, Address workspace, Address stream) {
+            problem.workspace = at<float>(workspace);
+            Run()([&] { cuda::segment_encoder(problem, cudaStream_t(stream)); });
         },
-        NoGil());
+        py::kw_only(), py::arg("problem"), py::arg("workspace"), py::arg("stream"));
 }

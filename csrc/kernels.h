@@ -1,7 +1,7 @@
-// Every kernel: what it reads, what it writes, how it lies in memory. csrc/cpu and csrc/cuda implement this list.
+// Every kernel: its inputs, outputs and memory layout. csrc/cpu and csrc/cuda implement this list.
 //
-// All arrays are dense and row-major; floats are 32 bits, indices int32. Outputs are overwritten whole.
-// Letters: P policies, S subsets, N rows of a subset, U distinct states, K clusters, B problems, G segments,
+// Arrays are dense and row-major; floats have 32 bits, indices are int32. Every element of an output is overwritten.
+// Dimensions: P policies, S subsets, N rows of a subset, U distinct states, K clusters, B problems, G segments,
 // T tokens, E width, H heads, F feed-forward, D dimensions. Segment g owns rows offsets[g] : offsets[g + 1].
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace sopr {
 
-// Which random numbers a site draws: see philox.h. `rng` points to (seed, step); null or probability 0: no dropout.
-// Segment g draws as number segment_base + g, so that a tile of a batch draws what the whole would.
+// One dropout site: see philox.h. `rng` points to (seed, step); a null `rng` or probability 0 disables dropout.
+// Segment g has number segment_base + g, so a tile of a batch drops the same values as the whole batch.
 struct Dropout {
     const int64_t* rng;
     float probability;
@@ -18,7 +18,7 @@ struct Dropout {
     int64_t segment_base;
 };
 
-// out[g] = mean over the rows of segment g, 0 if it has none.
+// out[g] = mean of the rows of segment g, 0 for an empty segment.
 struct SegmentMean {
     const float* x;          // (T, E)
     const int32_t* offsets;  // (G + 1)
@@ -34,7 +34,7 @@ struct SegmentMeanBackward {
     int64_t segments, width;
 };
 
-// out = x, where segment g's row r and column c are dropped as philox.h says, head 0.
+// out = dropout(x), with the mask of philox.h for head 0.
 struct SegmentDropout {
     const float* x;          // (T, E)
     const int32_t* offsets;  // (G + 1)
@@ -43,24 +43,24 @@ struct SegmentDropout {
     Dropout dropout;
 };
 
-// Inside every segment and head, out = dropout(softmax(scale q k^T)) v; rows of the weights are queries.
+// out = dropout(softmax(scale q k^T)) v in every segment and head; the rows of the softmax are queries.
 struct SegmentAttention {
     const float *q, *k, *v;  // (T, H, D)
     const int32_t* offsets;  // (G + 1)
     float* out;              // (T, H, D)
-    float* statistics;       // (T, H, 2): of each query the greatest score and 1 / the sum of exponentials below it
+    float* statistics;       // (T, H, 2): per query, the maximum score and 1 / sum(exp(score - maximum))
     int64_t segments, heads, dim;
     float scale;
     Dropout dropout;
 };
 
 struct SegmentAttentionBackward {
-    SegmentAttention forward;         // with its outputs, as inputs
+    SegmentAttention forward;         // its outputs are inputs here
     const float* grad_out;            // (T, H, D)
     float *grad_q, *grad_k, *grad_v;  // (T, H, D)
 };
 
-// labels[b, n] = the nearest of problem b's centroids, the first of several; distances[b, n] = its squared distance.
+// labels[b, n] = the nearest centroid of problem b, ties to the lowest index; distances[b, n] = its squared distance.
 struct KMeansAssign {
     const float* points;     // (B, N, D)
     const float* centroids;  // (B, K, D)
@@ -69,8 +69,8 @@ struct KMeansAssign {
     int64_t problems, count, clusters, width;
 };
 
-// rows[b] = the points to start from, a function of points[b], seeds[b] and restart alone (draws: csrc/philox.h).
-// Greedy k-means++, or K distinct rows. Once every distinct point is taken, the first row repeats.
+// rows[b] = initial centroids by greedy k-means++ or, without plus_plus, K distinct rows drawn at random. They depend
+// only on points[b], seeds[b] and restart. When distinct points run out, k-means++ repeats its first row.
 struct KMeansInit {
     const float* points;   // (B, N, D)
     const int64_t* seeds;  // (B)
@@ -80,12 +80,12 @@ struct KMeansInit {
     bool plus_plus;
 };
 
-// Lloyd's steps from the given centroids until labels repeat, centroids move by at most `tolerance` (squared, relative
-// to the mean variance of the columns) or `steps` are done. Empty clusters move to the farthest points. The labels are
-// those of KMeansAssign for the centroids returned; rows and offsets those of SortByCluster for the labels.
+// Lloyd's iterations until labels repeat, centroids move by at most `tolerance` (sum of squares, relative to the mean
+// variance of the columns) or `steps` are done. Empty clusters move to the farthest points. `labels` are those of
+// KMeansAssign for the final centroids; `rows` and `offsets` those of SortByCluster for the labels.
 struct KMeans {
     const float* points;  // (B, N, D)
-    float* centroids;     // (B, K, D), in and out
+    float* centroids;     // (B, K, D), initial centroids in, final centroids out
     int32_t* labels;      // (B, N)
     int32_t* rows;        // (B, N)
     int32_t* offsets;     // (B, K + 1)
@@ -96,7 +96,7 @@ struct KMeans {
     double tolerance;
 };
 
-// rows[b, offsets[b, k] : offsets[b, k + 1]] = the rows labelled k, ascending.
+// rows[b, offsets[b, k] : offsets[b, k + 1]] = the rows with label k, ascending.
 struct SortByCluster {
     const int32_t* labels;  // (B, N), in [0, K)
     int32_t* rows;          // (B, N)
@@ -104,38 +104,48 @@ struct SortByCluster {
     int64_t problems, count, clusters;
 };
 
-// Transformer encoder layers inside every segment of a ragged batch, for P policies over S subsets of the same states.
-// Token t of (p, s) is [states[rows[s, t]], columns[p, rows[s, t]]]; segment k of (p, s) is the tokens
-// offsets[s, k] : offsets[s, k + 1] of that subset, offsets[s, 0] = 0. Segment (p, s, k) is number (p * S + s) * K + k.
+// Transformer encoder layers in every segment of a ragged batch, for P policies over S subsets of shared states.
+// Token t of (p, s) is [states[rows[s, t]], columns[p, rows[s, t]]]; segment k of (p, s) is tokens
+// offsets[s, k] : offsets[s, k + 1] of that subset, offsets[s, 0] = 0. Segment (p, s, k) has number (p * S + s) * K +
+// k.
 //
-// `parameters` holds, one after the other, as torch.nn.TransformerEncoderLayer names and lays them out:
-//   if project: weight (E, ds + dc), bias (E)      without it ds + dc = E
-//   per layer:  in_proj_weight (3 E, E), in_proj_bias (3 E), out_proj.weight (E, E), out_proj.bias (E),
-//               norm1.weight (E), norm1.bias (E), linear1.weight (F, E), linear1.bias (F),
-//               linear2.weight (E, F), linear2.bias (E), norm2.weight (E), norm2.bias (E)
+// `parameters` concatenates these tensors, named and laid out as in torch.nn.TransformerEncoderLayer:
+//   with project: weight (E, ds + dc), bias (E); without it ds + dc = E
+//   per layer:    in_proj_weight (3 E, E), in_proj_bias (3 E), out_proj.weight (E, E), out_proj.bias (E),
+//                 norm1.weight (E), norm1.bias (E), linear1.weight (F, E), linear1.bias (F),
+//                 linear2.weight (E, F), linear2.bias (E), norm2.weight (E), norm2.bias (E)
 struct SegmentEncoder {
     const float* states;      // (U, ds)
     const float* columns;     // (P, U, dc)
     const int32_t* rows;      // (S, N)
     const int32_t* offsets;   // (S, K + 1)
-    const int32_t* order;     // (S * K): s * K + k, longest segment first
-    const float* parameters;  // as above
-    float* out;               // pool: (P, S, K, E), the mean of each segment; else (P, S, N, E), the tokens
-    float* workspace;         // segment_encoder_workspace() floats
+    const int32_t* order;     // (S * K): the indices s * K + k, longest segment first
+    const float* parameters;  // see above
+    float* out;               // with pool: (P, S, K, E), the mean of each segment; without: (P, S, N, E), the tokens
+    float* workspace;         // segment_encoder_workspace() floats; need not be initialised
     int64_t policies, subsets, states_count, state_width, column_width, subset_size, clusters;
     int64_t width, layers, heads, feedforward;
-    int64_t longest;  // segment
-    Dropout dropout;  // layer and site 0
+    int64_t longest;  // rows of the longest segment
+    Dropout dropout;  // layer and site are 0
     bool project, pool;
-    bool bf16;  // operands of the layers' products, where the device has it
+    bool bf16;  // operands of the layers' products in bf16, where the device supports it
 };
 
-// On the CPU alone. Recomputes the forward pass; what SegmentEncoder calls `out` is not written.
+// CPU only. Recomputes the forward pass; does not write forward.out.
 struct SegmentEncoderBackward {
     SegmentEncoder forward;
-    const float* grad_out;   // as forward.out
-    float* grad_parameters;  // as forward.parameters
-    float* grad_columns;     // as forward.columns, or null
+    const float* grad_out;   // shaped like forward.out
+    float* grad_parameters;  // shaped like forward.parameters
+    float* grad_columns;     // shaped like forward.columns; may be null
+};
+
+// Reads consecutive tensors of SegmentEncoder's `parameters`.
+struct ParameterReader {
+    const float* position;
+    const float* next(int64_t floats) {
+        position += floats;
+        return position - floats;
+    }
 };
 
 }  // namespace sopr

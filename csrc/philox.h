@@ -1,15 +1,15 @@
-// Dropout's random numbers, the same on every device, level, layout and number of threads.
+// Random numbers of dropout and k-means: the same on every device, instruction set, layout and number of threads.
 //
 // Philox4x32-10. Key: (seed mod 2^32, step mod 2^32). Counter:
 //   word 0  column / 8                     (feature, or key position in its segment)
 //   word 1  row in its segment
 //   word 2  segment number, mod 2^32       (over policies, subsets and clusters: ((p * S) + s) * K + k)
 //   word 3  level << 24 | layer << 16 | site << 12 | head
-// The 128 bits are eight 16-bit draws: column % 8 = 2 i + j takes the low (j = 0) or high (j = 1) half of word i.
-// A value is dropped when its draw is below threshold = round(65536 p), else multiplied by 65536 / (65536 - threshold).
+// The 128 bits hold eight 16-bit draws: column % 8 = 2 i + j takes the low (j = 0) or high (j = 1) half of word i.
+// A value is dropped if its draw is below threshold = round(65536 p), else multiplied by 65536 / (65536 - threshold).
 //
-// k-means draws 64 bits (words 1 and 0) with the key (seed mod 2^32, seed / 2^32) and the counter (number, round,
-// restart, clustering level << 24): its rounds number the centroids, its numbers the candidates of a round.
+// k-means draws 64 bits (words 1 and 0). Key: (seed mod 2^32, seed / 2^32). Counter: (candidate, round, restart,
+// clustering level << 24), where round r chooses centroid r.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ SOPR_INLINE Philox4 philox(uint32_t seed, uint32_t step, uint32_t c0, uint32_t c
 
 SOPR_INLINE uint32_t dropout_threshold(float probability) { return uint32_t(probability * 65536.0f + 0.5f); }
 
-// 0 where the threshold drops everything.
+// 0 if the threshold drops everything.
 SOPR_INLINE float dropout_scale(float probability) {
     const uint32_t threshold = dropout_threshold(probability);
     return threshold < 65536 ? 65536.0f / float(65536u - threshold) : 0.0f;

@@ -1,6 +1,6 @@
-"""Every operator on fixed inputs, forward and backward: what several tests run.
+"""Calls of every operator on fixed inputs, forward and backward, shared by several tests.
 
-A new operator joins CALLS. `python operators.py [device]` compares all of them with the float64 references.
+Add new operators to CALLS. `python operators.py [device]` compares all of them with the float64 references.
 """
 
 import sys
@@ -16,7 +16,7 @@ from sopr_fast.ops import reference
 
 
 class OnDevice:
-    """`sopr_fast.ops`, or another module's functions, for tensors of the CPU, computed on another device."""
+    """Functions of `sopr_fast.ops` or another module on CPU tensors, computed on another device."""
 
     def __init__(self, device: torch.device, module: ModuleType = ops) -> None:
         self.device, self.module = device, module
@@ -24,23 +24,25 @@ class OnDevice:
     def __getattr__(self, name: str) -> Callable:
         operator = getattr(self.module, name)
 
-        def there(value: Any) -> Any:
+        def to_device(value: Any) -> Any:
             return value.to(self.device) if isinstance(value, Tensor) else value
 
-        def back(value: Any) -> Any:
+        def to_cpu(value: Any) -> Any:
             if isinstance(value, Tensor):
                 return value.cpu()
-            values = map(back, value)
+            values = map(to_cpu, value)
             return type(value)(*values) if hasattr(value, "_fields") else tuple(values)
 
-        return lambda *values, **named: back(operator(*map(there, values), **{k: there(v) for k, v in named.items()}))
+        return lambda *values, **named: to_cpu(
+            operator(*map(to_device, values), **{name: to_device(value) for name, value in named.items()})
+        )
 
 
 class Call(NamedTuple):
     operator: Callable
     reference: Callable
-    gradients: tuple[str, ...]  # names of the arguments to differentiate by
-    tolerance: float  # of the relative L2 error
+    gradients: tuple[str, ...]  # names of differentiable arguments
+    tolerance: float  # relative L2 error
     arguments: dict
 
 
@@ -49,7 +51,7 @@ def call(name: str, gradients: tuple[str, ...] = (), tolerance: float = 5e-6, **
 
 
 def run(function: Callable, call: Call, dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[Tensor]:
-    """Outputs, then the gradients of a fixed linear function of the first output."""
+    """Return the outputs, then the gradients of a fixed linear function of the first output."""
     arguments = {
         name: value.to(device, dtype if value.is_floating_point() else None, copy=True)
         if isinstance(value, Tensor)
@@ -70,7 +72,7 @@ def _lloyd(points: Tensor, start: Tensor) -> tuple[Tensor, ...]:
     return result.centroids, result.labels, result.inertia, result.iterations
 
 
-def _plusplus(points: Tensor) -> Tensor:
+def _init(points: Tensor) -> Tensor:
     return reference.kmeans_init(points, 12, torch.tensor([5, 6, 7]), 0, True)
 
 
@@ -78,7 +80,7 @@ def _random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-# Eighths: squared distances are exact in float32, so that labels do not depend on the order of a sum.
+# Multiples of 1/8: squared distances are exact in float32, so labels do not depend on the order of sums.
 _points = (8 * _random(3, 1500, 5)).round() / 8 + 8 * _random(3, 1500, 1, seed=1).round()
 _labels = torch.arange(4500, dtype=torch.int32).view(3, 1500) ** 2 % 7
 _offsets = torch.tensor([0, 0, 1, 17, 33, 33, 50, 51, 90, 200, 203, 236, 236], dtype=torch.int32)
@@ -104,9 +106,7 @@ CALLS = {
         5e-6,
         {"points": _points, "start": _points[:, ::70]},
     ),
-    "kmeans_plusplus": Call(
-        lambda points: ops.kmeans_plusplus(points, 12, seeds=5), _plusplus, (), 0, {"points": _points}
-    ),
+    "kmeans_init": Call(lambda points: ops.kmeans_init(points, 12, seeds=5), _init, (), 0, {"points": _points}),
     "sort_by_cluster": call("sort_by_cluster", labels=_labels, k=9),
     "segment_mean": call("segment_mean", ("x",), x=_random(236, 24), offsets=_offsets),
     "segment_dropout": call(
@@ -125,12 +125,12 @@ CALLS = {
 
 
 def check(name: str, device: str = "cpu") -> None:
-    """Compares an operator with its reference in float64; integers must be equal."""
+    """Compare an operator with its reference in float64; integers must be equal."""
     one = CALLS[name]
-    found, expected = run(one.operator, one, device=device), run(one.reference, one, torch.float64)
-    found = [x.cpu() for x in found]
-    assert len(found) == len(expected)
-    for number, (a, b) in enumerate(zip(found, expected, strict=True)):
+    results, expected = run(one.operator, one, device=device), run(one.reference, one, torch.float64)
+    results = [x.cpu() for x in results]
+    assert len(results) == len(expected)
+    for number, (a, b) in enumerate(zip(results, expected, strict=True)):
         assert a.shape == b.shape, (name, number, a.shape, b.shape)
         if not b.is_floating_point():
             assert torch.equal(a, b), (name, number)

@@ -26,6 +26,14 @@ def log(rows: int = 600, dim: int = 4, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((rows, dim)).astype(np.float32)
 
 
+def blobs(problems, count, width, generator, spread=0.3):
+    """Points around 12 centres a problem."""
+    centres = torch.randn(problems, 12, width, generator=generator)
+    which = torch.randint(12, (problems, count), generator=generator)
+    near = centres.gather(1, which[..., None].expand(-1, -1, width))
+    return near + spread * torch.randn(problems, count, width, generator=generator)
+
+
 class LinearPolicy:
     def __init__(self, gain: float, dim: int = 4) -> None:
         self.gain = gain

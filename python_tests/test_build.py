@@ -1,4 +1,4 @@
-"""What the build makes: modules that need no torch, one version, clear answers to wrong options."""
+"""The built modules: no dependency on torch, one version, clear errors for wrong options."""
 
 import importlib
 import importlib.metadata
@@ -86,14 +86,14 @@ def test_import_in_the_repository_root_finds_the_installed_modules():
 
 def test_modules_of_another_version_than_the_sources_are_refused(monkeypatch):
     monkeypatch.setattr(native._cpu, "version", "99.0")
-    message = f"_cpu.* is of version 99.0, the Python sources are {sopr_fast.__version__}; build again"
+    message = f"_cpu.* has version 99.0, but the Python sources have version {sopr_fast.__version__}; build again"
     with pytest.raises(ImportError, match=message):
         importlib.reload(native)
 
 
 def test_a_missing_module_is_to_be_built(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda *_: None)
-    with pytest.raises(ImportError, match="compiled module is missing; build it with `pip install .`"):
+    with pytest.raises(ImportError, match="compiled module of sopr_fast is missing; build it with `pip install .`"):
         importlib.reload(native)
 
 

@@ -1,4 +1,4 @@
-"""The CUDA kernels' own sources, compiled for the CPU by simt/: what can be known of them without a GPU."""
+"""The sources of the CUDA kernels, compiled for the CPU with simt/, so that no GPU is needed."""
 
 import importlib
 import importlib.util
@@ -17,21 +17,23 @@ from sopr_fast import ops
 from sopr_fast.ops import library, reference
 from sopr_fast.runtime import native
 
-# ops.kmeans and ops.segment_encoder are the functions
-kmeans, segment_encoder = (importlib.import_module(f"sopr_fast.ops.{name}") for name in ("kmeans", "segment_encoder"))
+# `ops.kmeans` and others are the functions of these modules.
+kmeans, kmeans_init, segment_encoder = (
+    importlib.import_module(f"sopr_fast.ops.{name}") for name in ("kmeans", "kmeans_init", "segment_encoder")
+)
 HERE = Path(__file__).parent
 CSRC = HERE.parent / "csrc"
 DEFINITIONS = (
     'SOPR_VERSION="0"',
     'SOPR_CUDA_ARCHITECTURES="none"',
     'SOPR_CUDA_COMPILER="c++"',
-    "SOPR_TOKENS_AT_ONCE=160",
+    "SOPR_MAX_TOKENS=160",
 )
 
 
 @pytest.fixture(scope="session")
 def module(tmp_path_factory):
-    """csrc/bind_cuda.cpp and csrc/cuda/ as a module that runs on the CPU."""
+    """Build csrc/bind_cuda.cpp and csrc/cuda/ as a module that runs on the CPU."""
     pybind11 = pytest.importorskip("pybind11", reason="no pybind11 here")
     compiler = shutil.which("c++")
     if not compiler:
@@ -52,16 +54,17 @@ def module(tmp_path_factory):
 
 @pytest.fixture
 def emulated(module, monkeypatch):
-    """Operators on CPU tensors run the CUDA kernels; the list of those that ran."""
+    """Run the CUDA kernels for CPU tensors; yields the list of kernels that ran."""
     ran = []
 
-    def call(kernel, *arguments):
+    def call(kernel, **arguments):
         ran.append(kernel)
-        getattr(module, kernel)(*map(library._argument, arguments), 0)
+        getattr(module, kernel)(**library._addresses(arguments), stream=0)
 
     monkeypatch.setattr(library, "call_cpu", call)
     monkeypatch.setattr(native, "_cuda", module)
-    monkeypatch.setattr(kmeans, "_takes_memory", lambda points: True)
+    for operator in (kmeans, kmeans_init):
+        monkeypatch.setattr(operator, "needs_scratch", lambda device: True)
     monkeypatch.setattr(segment_encoder, "_segment_encoder", segment_encoder._forward_cuda)
     return ran
 
@@ -127,14 +130,14 @@ def problems(kind, count=150, width=5, seed=0):
 @pytest.mark.parametrize("width", [3, 40])
 @pytest.mark.parametrize("kind", ["normal", "grid", "duplicates", "outlier", "small", "units"])
 def test_cuda_kmeans_is_that_of_the_cpu(kind, width, emulated, monkeypatch):
-    """Labels, centroids and steps bit for bit; 20 clusters make two groups of centroids, or one of them empty."""
+    """Labels, centroids and iterations are equal. 20 clusters make two groups of centroids; one cluster is empty."""
     points = problems(kind, width=width)
     start = points[:, :20].clone()
     start[:, 7] = 50 * points.abs().max()
 
     def results():
         seeds = torch.tensor([3, -(2**40)])
-        chosen = [kmeans._init(points, 20, seeds, 1, plus_plus) for plus_plus in (True, False)]
+        chosen = [ops.kmeans_init(points, 20, seeds, method=method, restart=1) for method in ("k-means++", "random")]
         found = ops.kmeans(points, 20, init=start, iterations=4)
         return *chosen, *ops.kmeans_assign(points, start), *found
 
@@ -155,13 +158,13 @@ def test_cuda_kmeans_ends_beside_points_that_are_not_finite(value, emulated):
     start = points[:, :6].clone()
     start[:, 4] = 1e3
     points[0, 7, 1], points[0, 109, 2] = value, -value
-    labels = kmeans._lloyd_kernel(points, start, 4, 0.0)[1]
+    labels = kmeans._kernel(points, start, 4, 0.0)[1]
     assert (labels[0].bincount(minlength=6) > 0).all() and emulated == ["kmeans"]
 
 
-def test_cuda_kmeans_plusplus_draws_as_the_reference(emulated):
+def test_cuda_kmeans_init_draws_as_the_reference(emulated):
     points, seeds = problems("normal", 300, 6), torch.tensor([5, 6])
-    assert torch.equal(ops.kmeans_plusplus(points, 20, 5), reference.kmeans_init(points.double(), 20, seeds, 0, True))
+    assert torch.equal(ops.kmeans_init(points, 20, 5), reference.kmeans_init(points.double(), 20, seeds, 0, True))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +178,7 @@ def test_cuda_kmeans_plusplus_draws_as_the_reference(emulated):
     ids=["low", "high", "odd", "wide"],
 )
 def test_cuda_segment_encoder_matches_float64(options, emulated, poison):
-    """Empty, one-row and long segments; policies and subsets, two cells at a time; unused rows; pooled or not."""
+    """Covers empty, one-row and long segments, several policies and subsets, unused rows, with and without pooling."""
     tensors, options = problem([0, 1, 33, 0, 40], **options, rng=RNG)
     assert_as_good_as_torch(ops, tensors, options)
     assert_as_good_as_torch(ops, tensors, options | {"pool": not options.get("pool", True)})

@@ -27,5 +27,5 @@ def test_an_unknown_level_is_refused():
     result = python("avx1024", "-c", "import sopr_fast")
     assert result.returncode != 0
     names = ", ".join(native._cpu.supported_isas)
-    assert f"cannot be loaded: SOPR_FAST_ISA is 'avx1024'; this processor has: {names}" in result.stderr
+    assert f"cannot be loaded: SOPR_FAST_ISA is 'avx1024', but this processor supports only: {names}" in result.stderr
     assert "build it" not in result.stderr

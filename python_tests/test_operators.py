@@ -17,10 +17,10 @@ def test_operator_writes_all_of_its_outputs(name, device, poison):
     operators.check(name, device)
 
 
-def test_points_of_the_operators_are_exact_to_cluster():
+def test_squared_distances_of_the_points_are_exact_in_float32():
     one = operators.CALLS["kmeans_assign"]
-    (_, found), (_, exact) = (operators.run(one.reference, one, dtype) for dtype in (torch.float32, torch.float64))
-    assert torch.equal(found.double(), exact)
+    (_, single), (_, double) = (operators.run(one.reference, one, dtype) for dtype in (torch.float32, torch.float64))
+    assert torch.equal(single.double(), double)
 
 
 @pytest.mark.parametrize("name", operators.CALLS)
@@ -46,53 +46,53 @@ def test_operator_takes_strided_tensors(name, device, monkeypatch):
 
 
 @pytest.mark.parametrize("name", operators.CALLS)
-def test_operator_does_not_depend_on_torch_s_defaults(name, set_default_dtype):
+def test_operator_ignores_torch_defaults(name, set_default_dtype):
     one = operators.CALLS[name]
     expected = one.operator(**one.arguments)
     set_default_dtype(torch.bfloat16)
     with torch.device("meta"):
-        found = one.operator(**one.arguments)
-    assert all(map(torch.equal, found, expected))
+        result = one.operator(**one.arguments)
+    assert all(map(torch.equal, result, expected))
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize(
-    ("name", "argument", "said"),
+    ("name", "argument", "message"),
     [
         ("kmeans_assign", "points", "points must be finite"),
         ("kmeans", "points", "points must be finite"),
         ("kmeans", "start", "init must be finite"),
-        ("kmeans_plusplus", "points", "points must be finite"),
-        ("sort_by_cluster", "labels", "labels must lie in 0 … 8"),
-        ("segment_mean", "offsets", "offsets must ascend from 0 to the 236 rows"),
-        ("segment_dropout", "offsets", "offsets must ascend from 0 to the 236 rows"),
-        ("segment_attention", "offsets", "offsets must ascend from 0 to the 236 rows"),
-        ("segment_encoder", "offsets", "must ascend from 0 to at most the 240 rows"),
+        ("kmeans_init", "points", "points must be finite"),
+        ("sort_by_cluster", "labels", "labels must be in 0 … 8"),
+        ("segment_mean", "offsets", "offsets must ascend from 0 to 236"),
+        ("segment_dropout", "offsets", "offsets must ascend from 0 to 236"),
+        ("segment_attention", "offsets", "offsets must ascend from 0 to 236"),
+        ("segment_encoder", "offsets", "must ascend from 0 to at most 240"),
         ("segment_encoder", "rows", "rows must be in"),
     ],
 )
-def test_operator_refuses_what_an_argument_holds(name, argument, said, compiled):
+def test_operator_refuses_invalid_values(name, argument, message, compiled):
     one = operators.CALLS[name]
     operator = torch.compile(one.operator, backend="eager") if compiled else one.operator
     operator(**one.arguments)
     value = one.arguments[argument]
     wrong = value * torch.inf if value.is_floating_point() else value + 9
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         operator(**one.arguments | {argument: wrong})
 
 
-@pytest.mark.parametrize("name", sorted(operators.CALLS.keys() - {"kmeans_plusplus", "sort_by_cluster"}))  # one tensor
+@pytest.mark.parametrize("name", sorted(operators.CALLS.keys() - {"kmeans_init", "sort_by_cluster"}))  # one tensor
 def test_operator_refuses_tensors_of_several_devices(name):
     one = operators.CALLS[name]
     for argument, value in one.arguments.items():
         if isinstance(value, torch.Tensor):
-            said = f"{name.split()[0]}: tensors lie on cpu, meta; all must be on one device"
-            with pytest.raises(ValueError, match=said):
+            message = f"{name.split()[0]}: tensors are on cpu, meta; move all of them to one device"
+            with pytest.raises(ValueError, match=message):
                 one.operator(**one.arguments | {argument: value.to("meta")})
 
 
 @pytest.mark.parametrize("name", [name for name, call in operators.CALLS.items() if call.gradients])
-def test_second_derivatives_are_right_or_refused(name):
+def test_second_derivatives_are_correct_or_raise(name):
     one = operators.CALLS[name]
 
     def second(function, dtype):
@@ -106,40 +106,41 @@ def test_second_derivatives_are_right_or_refused(name):
         return torch.autograd.grad(sum(x.square().sum() for x in first), inputs)
 
     if name in ("segment_mean", "segment_dropout"):
-        found, expected = second(one.operator, torch.float32), second(one.reference, torch.float64)
-        torch.testing.assert_close(found[0].double(), expected[0], atol=1e-6, rtol=1e-4)
+        result, expected = second(one.operator, torch.float32), second(one.reference, torch.float64)
+        torch.testing.assert_close(result[0].double(), expected[0], atol=1e-6, rtol=1e-4)
     else:
         with pytest.raises(NotImplementedError, match=f"{name.split()[0]} is differentiable once"):
             second(one.operator, torch.float32)
 
 
-def test_operator_is_traced_without_values():
+def test_operator_traces_fake_tensors():
     one = operators.CALLS["segment_mean"]
     traced = make_fx(one.operator, tracing_mode="fake")(one.arguments["x"], one.arguments["offsets"])
     assert "sopr_fast.segment_mean" in traced.code
 
 
 @pytest.mark.parametrize("name", operators.CALLS)
-def test_operator_without_a_kernel_is_the_reference_and_says_so_once(name, device, monkeypatch, caplog):
+def test_operator_without_a_kernel_logs_and_runs_the_reference(name, device, monkeypatch, caplog):
     monkeypatch.setattr(native, "_cuda", None)
     monkeypatch.setattr(library, "has_kernel", lambda device: False)
-    library._say_that_the_reference_runs.cache_clear()
+    library._log_reference.cache_clear()
     caplog.set_level("INFO")
     operators.check(name, device)
     operators.check(name, device)
-    said = [record.message for record in caplog.records]
-    assert said[0].startswith(name.split()[0].replace("plusplus", "init"))
-    assert said[0].endswith(f": no kernel for {device.type}, running the reference") and len(set(said)) == len(said)
+    messages = [record.message for record in caplog.records]
+    assert messages[0].startswith(name.split()[0])
+    assert messages[0].endswith(f": no kernel for {device.type}, running the reference")
+    assert len(set(messages)) == len(messages)
 
 
 def test_devices_with_kernels(monkeypatch):
-    def have():
+    def devices():
         return [device for device in ("cpu", "cuda", "mps", "meta") if library.has_kernel(torch.device(device))]
 
     monkeypatch.setattr(native, "_cuda", None)
-    assert have() == ["cpu", "meta"]
+    assert devices() == ["cpu", "meta"]
     monkeypatch.setattr(native, "_cuda", SimpleNamespace(architectures="native"))
-    assert have() == ["cpu", "cuda", "meta"]
+    assert devices() == ["cpu", "cuda", "meta"]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_devices_with_kernels(monkeypatch):
         ("native", [(7, 5), (9, 0)], []),
     ],
 )
-def test_gpu_that_no_kernel_was_built_for_has_none_and_warns_once(architectures, runs, fails, monkeypatch, recwarn):
+def test_gpu_without_code_warns_once(architectures, runs, fails, monkeypatch, recwarn):
     gpus = runs + fails
     monkeypatch.setattr(native, "_cuda", SimpleNamespace(architectures=architectures))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -365,7 +365,7 @@ def test_segment_encoder_keeps_only_inputs():
         ({"layers": -1}, "layers must be at least 0"),
         ({"dropout": 1.0}, "dropout must be in"),
         ({"precision": "fp16"}, "precision must be"),
-        ({"project": False}, "the 8 inputs must be as many as the width 16"),
+        ({"project": False}, "the number of inputs, 8, must equal the width, 16"),
         ({"rng": torch.tensor([1])}, "rng must have shape"),
         ({"layers": 3}, "parameters must have shape"),
     ],

@@ -1,4 +1,4 @@
-"""Results do not depend on threads: how many, who else calls, or what was forked."""
+"""Results do not depend on the number of threads, other callers or forks."""
 
 import multiprocessing
 import subprocess
@@ -25,8 +25,8 @@ def results(name: str) -> list[torch.Tensor]:
     return run(CALLS[name].operator, CALLS[name])
 
 
-def assert_same(found, expected) -> None:
-    for a, b in zip(found, expected, strict=True):
+def assert_same(actual, expected) -> None:
+    for a, b in zip(actual, expected, strict=True):
         assert torch.equal(a, b)
 
 
@@ -55,7 +55,7 @@ def test_several_python_threads_call_at_once(set_threads):
         list(pool.map(call_all, [0, 0, 3, 6]))
 
 
-def test_threads_that_leave_one_another_s_blocks_lose_none(set_threads):
+def test_overlapping_torch_on_one_thread_restores_all_threads(set_threads):
     set_threads(3)
     first_in, second_in, first_out = (threading.Event() for _ in range(3))
 
@@ -80,24 +80,35 @@ def test_threads_that_leave_one_another_s_blocks_lose_none(set_threads):
         return [*counts, torch.get_num_threads()]
 
     with ThreadPoolExecutor(2) as pool:
-        found = [pool.submit(work) for work in (first, second)]
-        assert [work.result() for work in found] == [[3], [1, 3, 1, 1, 3, 3, 3]]
+        results = [pool.submit(work) for work in (first, second)]
+        assert [result.result() for result in results] == [[3], [1, 3, 1, 1, 3, 3, 3]]
     with ThreadPoolExecutor(1) as new:
         assert new.submit(torch.get_num_threads).result() == 3
 
 
 def _kernel_call() -> tuple:
-    """A k-means++ kernel call by addresses: no torch operator, whose own locks a fork could catch."""
+    """Return the arguments of a kernel without torch operators, whose locks a fork could copy while held."""
     points = torch.randn(2, 4000, 6, generator=torch.Generator().manual_seed(0))
     rows = torch.zeros(2, 20, dtype=torch.int32)
     seeds = torch.tensor([1, 2])
-    addresses = [x.data_ptr() for x in (points, seeds, rows)]
-    return rows, (points, seeds), (*addresses, *(2, 4000, 20, 6), 0, True, 4)
+    arguments = {
+        "points": points.data_ptr(),
+        "seeds": seeds.data_ptr(),
+        "rows": rows.data_ptr(),
+        "problems": 2,
+        "count": 4000,
+        "clusters": 20,
+        "width": 6,
+        "restart": 0,
+        "plus_plus": True,
+        "threads": 4,
+    }
+    return rows, (points, seeds), arguments
 
 
 def _child(expected: torch.Tensor) -> None:
     rows, _alive, arguments = _kernel_call()
-    native._cpu.kmeans_init(*arguments)
+    native._cpu.kmeans_init(**arguments)
     assert torch.equal(rows, expected)
 
 
@@ -113,22 +124,22 @@ def _fork(expected: torch.Tensor) -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_fork_after_use():
     rows, _alive, arguments = _kernel_call()
-    native._cpu.kmeans_init(*arguments)
+    native._cpu.kmeans_init(**arguments)
     _fork(rows)
     before = rows.clone()
-    native._cpu.kmeans_init(*arguments)  # the parent's pool still works
+    native._cpu.kmeans_init(**arguments)  # the parent's pool still works
     assert torch.equal(rows, before)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_fork_while_another_thread_is_inside_a_kernel():
     rows, _alive, arguments = _kernel_call()
-    native._cpu.kmeans_init(*arguments)
+    native._cpu.kmeans_init(**arguments)
     expected, done = rows.clone(), threading.Event()
 
     def keep_busy() -> None:
         while not done.is_set():
-            native._cpu.kmeans_init(*arguments)
+            native._cpu.kmeans_init(**arguments)
 
     busy = threading.Thread(target=keep_busy)
     busy.start()

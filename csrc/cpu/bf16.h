@@ -1,5 +1,5 @@
-// bf16 operands of products, where the processor multiplies them: two neighbours along k in each 32-bit lane, the first
-// in the low half. They travel in vectors and arrays of float.
+// bf16 operands of products, where the processor supports them. A 32-bit lane holds two neighbours along k, the first
+// in the low half; vectors and arrays of float carry such pairs.
 #pragma once
 
 #include "cpu/simd.h"
@@ -13,10 +13,10 @@ inline Float add_pairs(Float sum, Float a, Float b) {
     return (Float)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
 }
 
-// Pairs of lanes: 2 i and 2 i + 1 of first, then of second.
+// Pairs lanes 2 i and 2 i + 1 of first, then of second.
 inline Float pair_lanes(Float first, Float second) { return (Float)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first); }
 
-// Pairs of vectors: lane i of low and of high.
+// Pairs lane i of low with lane i of high.
 inline Float pair_vectors(Float low, Float high) {
     Short place;
     for (int i = 0; i < 2 * kLanes; ++i) place[i] = int16_t(i % 2 * kLanes + i / 2);

@@ -40,7 +40,8 @@ Level choose_level(const char* wanted) {
         if (wanted == std::string(level.name)) return level;
         names += names.empty() ? level.name : std::string(", ") + level.name;
     }
-    throw std::invalid_argument("SOPR_FAST_ISA is '" + std::string(wanted) + "'; this processor has: " + names);
+    throw std::invalid_argument("SOPR_FAST_ISA is '" + std::string(wanted) +
+                                "', but this processor supports only: " + names);
 }
 
 }  // namespace sopr

@@ -1,4 +1,4 @@
-// The instruction-set level in use: the best the processor has, or the lower one that SOPR_FAST_ISA names.
+// Choice of the instruction-set level: the best that the processor supports, or the one named by SOPR_FAST_ISA.
 #pragma once
 
 #include <string>
@@ -14,6 +14,6 @@ struct Level {
 };
 
 std::vector<Level> supported_levels();   // ascending
-Level choose_level(const char* wanted);  // null or empty: the best; throws std::invalid_argument for others
+Level choose_level(const char* wanted);  // null or empty: the best; std::invalid_argument if not supported
 
 }  // namespace sopr

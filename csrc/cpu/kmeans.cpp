@@ -1,5 +1,5 @@
-// Lloyd's algorithm. Centroids that cannot be nearest are passed over, with the labels of a full comparison: on real
-// states, points compare with a seventh of 256 centroids.
+// Lloyd's algorithm. Skips centroids that cannot be nearest (kmeans_nearby.h) without changing labels: on real states,
+// a point is compared with a seventh of 256 centroids.
 #include "cpu/kmeans_groups.h"
 #include "cpu/kmeans_nearby.h"
 #include "cpu/table.h"
@@ -7,12 +7,12 @@
 namespace sopr::SOPR_LEVEL {
 namespace {
 
-constexpr int kSpacing = 8;  // one cache line a worker
+constexpr int kSpacing = 8;  // int64 per cache line: avoids false sharing
 
-// One problem. Sums of coordinates are integers, in a unit of each column, brought up to date by the points that change
-// their cluster; each worker keeps a share of them, and only the total of the shares means anything.
+// One problem. Sums of coordinates are integers (in a unit per column), so they do not depend on the order. Points that
+// change their cluster update them. Each worker has its share of the sums; only totals over shares are meaningful.
 struct Lloyd {
-    Lloyd(const KMeans& p, int workers, Arrays& memory)
+    Lloyd(const KMeans& p, int workers, Arena& memory)
         : groups(p.count, p.width, p.clusters, memory),
           count(p.count),
           width(p.width),
@@ -22,7 +22,7 @@ struct Lloyd {
         to_integer = memory.take<float>(width);
         centroids = memory.take<float>((clusters + kAnchors) * width);
         packed_centroids = memory.take<float>(padded * width);
-        every = memory.take<int32_t>(padded);
+        all_centroids = memory.take<int32_t>(padded);
         from_anchors = memory.take<float>(shares * kAnchors * padded);
         nearby_index = memory.take<int32_t>(shares * (padded + kLanes));
         nearby_squared = memory.take<float>(shares * (padded + kLanes));
@@ -33,21 +33,21 @@ struct Lloyd {
 
     Groups groups;
     int64_t count, width, clusters, padded, shares;
-    float* to_integer;        // (D), a power of two for each column of the sums
+    float* to_integer;        // (D), powers of two that turn columns into integers
     float* centroids;         // (K, D), scaled
     float* packed_centroids;  // (blocks of K, D, kLanes)
-    int32_t* every;           // (padded), 0, 1, …
-    float* from_anchors;      // (shares, kAnchors, padded), squared distances of the anchors at hand to all centroids
+    int32_t* all_centroids;   // (padded), 0, 1, …
+    float* from_anchors;      // (shares, kAnchors, padded), squared distances of the current anchors to all centroids
     int32_t* nearby_index;    // (shares, padded + kLanes)
     float* nearby_squared;    // (shares, padded + kLanes)
     int64_t* sums;            // (shares, K, D)
     int64_t* sizes;           // (shares, K)
-    int64_t* changes;         // (shares, kSpacing), points that changed their cluster in this step
-    const float* points;      // (N, D), as given
+    int64_t* changes;         // (shares, kSpacing), points that changed their cluster in this iteration
+    const float* points;      // (N, D), not scaled
     float scale;
     int threads;
 
-    void begin(const float* given, const float* start, int inner_threads);
+    void begin(const float* raw_points, const float* start, int inner_threads);
     void solve(int64_t steps, double tolerance, int32_t* steps_done);
     double inertia() const;
 
@@ -56,15 +56,15 @@ struct Lloyd {
     void measure_anchors(int64_t first, int share);
     void assign_chunk(int64_t begin, int64_t end, int share);
     void relabel_block(int64_t block, const Nearest& nearest, int share);
-    void relabel(int64_t at, int32_t label, int share);
+    void relabel(int64_t position, int32_t label, int share);
     bool fill_empty();
     double move_centroids();
     double mean_variance() const;
     int64_t total(const int64_t* shared, int64_t index, int64_t stride) const;
 };
 
-void Lloyd::begin(const float* given, const float* start, int inner_threads) {
-    points = given;
+void Lloyd::begin(const float* raw_points, const float* start, int inner_threads) {
+    points = raw_points;
     threads = inner_threads;
     float* magnitudes = to_integer;
     column_magnitudes(points, count, width, magnitudes);
@@ -75,7 +75,7 @@ void Lloyd::begin(const float* given, const float* start, int inner_threads) {
     for (int64_t i = clusters * width; i < (clusters + kAnchors) * width; ++i) centroids[i] = 0;
     for (int64_t i = 0; i < shares * clusters * width; ++i) sums[i] = 0;
     for (int64_t i = 0; i < shares * clusters; ++i) sizes[i] = 0;
-    for (int64_t k = 0; k < padded; ++k) every[k] = int32_t(k);
+    for (int64_t k = 0; k < padded; ++k) all_centroids[k] = int32_t(k);
     groups.fill(points, scale, threads);
 }
 
@@ -85,9 +85,9 @@ int64_t Lloyd::total(const int64_t* shared, int64_t index, int64_t stride) const
     return sum;
 }
 
-void Lloyd::relabel(int64_t at, int32_t label, int share) {
-    const int64_t from = groups.labels[at], to = label, row = groups.rows[at];
-    groups.labels[at] = label;
+void Lloyd::relabel(int64_t position, int32_t label, int share) {
+    const int64_t from = groups.labels[position], to = label, row = groups.rows[position];
+    groups.labels[position] = label;
     if (row < 0) return;
     const int64_t columns = width;
     const float* x = points + row * columns;
@@ -102,7 +102,7 @@ void Lloyd::relabel(int64_t at, int32_t label, int share) {
     sizes[share * clusters + from] -= 1;
 }
 
-// Distances of kAnchors centroids from `first` on to all; to itself none, so that no anchor is nearby itself.
+// Distances of kAnchors centroids from `first` on to all centroids; NaN to itself, so that no anchor is nearby itself.
 void Lloyd::measure_anchors(int64_t first, int share) {
     float* from = from_anchors + share * kAnchors * padded;
     for (int64_t k = 0; k < padded; k += kLanes) {
@@ -121,10 +121,10 @@ void Lloyd::assign_chunk(int64_t begin, int64_t end, int share) {
         Float squared[1];
         distances<1>(groups.packed + block * width * kLanes, centroids + anchor * width, width, squared);
         store(groups.squared + block * kLanes, squared[0]);
-        reach[block - begin] = beyond_rounding(4 * largest(squared[0]), width);
+        reach[block - begin] = with_rounding_margin(4 * largest(squared[0]), width);
     }
 
-    // A cluster's far blocks come first: what is nearby them contains what is nearby the others, mostly.
+    // The far blocks of a cluster come first: centroids near them usually include those near the other blocks.
     Nearby nearby = {nearby_index + share * (padded + kLanes), nearby_squared + share * (padded + kLanes), 0, 0};
     int32_t anchor = Groups::kNoAnchor;
     for (int64_t block = end - 1; block >= begin; --block) {
@@ -140,7 +140,8 @@ void Lloyd::assign_chunk(int64_t begin, int64_t end, int share) {
         if (anchor == last && within <= nearby.reach)
             nearby.keep(within, nearby.index, nearby.squared, nearby.number);
         else
-            nearby.keep(within, every, from_anchors + (share * kAnchors + anchor % kAnchors) * padded, clusters);
+            nearby.keep(within, all_centroids, from_anchors + (share * kAnchors + anchor % kAnchors) * padded,
+                        clusters);
         Nearest nearest = {load(groups.squared + block * kLanes), Int{} + anchor};
         compare_nearby(x, centroids, nearby, width, nearest);
         relabel_block(block, nearest, share);
@@ -158,7 +159,7 @@ void Lloyd::relabel_block(int64_t block, const Nearest& nearest, int share) {
     }
 }
 
-// Every point to its nearest centroid; how many changed their cluster, copies included.
+// Label every point with its nearest centroid; returns how many labels changed, copies included.
 int64_t Lloyd::assign() {
     pack(centroids, clusters, width, 1, packed_centroids);
     for (int64_t share = 0; share < shares; ++share) changes[share * kSpacing] = 0;
@@ -169,20 +170,20 @@ int64_t Lloyd::assign() {
     return total(changes, 0, kSpacing);
 }
 
-// Moves every empty cluster's centroid to the farthest point, with the points that are nearest to it there; whether
-// there was one. Clusters stay empty only when every point lies on a centroid. Points that are not finite, which a
-// replayed graph may bring, never count as far or near: or this would not end.
+// Move the centroid of every empty cluster to the farthest point and relabel the points that are nearest to it; returns
+// whether there was one. Clusters stay empty only if every point lies on a centroid. Ignores points that are not finite
+// (a replayed CUDA graph skips checks), since they would make this loop endless.
 bool Lloyd::fill_empty() {
     bool filled = false;
     for (int64_t k = 0; k < clusters; ++k) {
         if (total(sizes, k, clusters) > 0) continue;
         int64_t farthest = -1;
         float most = 0;
-        for (int64_t at = 0; at < groups.positions(); ++at) {
-            const float squared = groups.squared[at];
-            if (groups.rows[at] < 0 || !(squared < __builtin_inff())) continue;
-            const bool first = squared == most && farthest >= 0 && groups.rows[at] < groups.rows[farthest];
-            if (squared > most || first) most = squared, farthest = at;
+        for (int64_t position = 0; position < groups.positions(); ++position) {
+            const float squared = groups.squared[position];
+            if (groups.rows[position] < 0 || !(squared < __builtin_inff())) continue;
+            const bool first = squared == most && farthest >= 0 && groups.rows[position] < groups.rows[farthest];
+            if (squared > most || first) most = squared, farthest = position;
         }
         if (farthest < 0) break;
         float* centroid = centroids + k * width;
@@ -191,37 +192,39 @@ bool Lloyd::fill_empty() {
             Float to[1];
             distances<1>(groups.packed + block * width * kLanes, centroid, width, to);
             for (int lane = 0; lane < kLanes; ++lane) {
-                const int64_t at = block * kLanes + lane;
-                const float there = to[0][lane];
-                if (!(there <= groups.squared[at]) || (there == groups.squared[at] && groups.labels[at] < k)) continue;
-                relabel(at, int32_t(k), 0);
-                groups.squared[at] = there;
+                const int64_t position = block * kLanes + lane;
+                const float squared = to[0][lane];
+                const bool tie = squared == groups.squared[position];
+                if (!(squared <= groups.squared[position]) || (tie && groups.labels[position] < k)) continue;
+                relabel(position, int32_t(k), 0);
+                groups.squared[position] = squared;
             }
         }
         filled = true;
-        k = -1;  // that may have emptied another cluster
+        k = -1;  // start over: another cluster may now be empty
+        if (cancelled()) return filled;
     }
     return filled;
 }
 
-// Every centroid to the mean of its points; the sum of the squared moves.
+// Move every centroid to the mean of its points; returns the sum of squared moves.
 double Lloyd::move_centroids() {
     double moved = 0;
     for (int64_t k = 0; k < clusters; ++k) {
         const int64_t size = total(sizes, k, clusters);
         if (size == 0) continue;
         for (int64_t d = 0; d < width; ++d) {
-            const int64_t at = k * width + d;
-            const float mean = float(double(total(sums, at, clusters * width)) / double(size) / double(to_integer[d]));
-            const double move = double(mean) - double(centroids[at]);
+            const int64_t i = k * width + d;
+            const float mean = float(double(total(sums, i, clusters * width)) / double(size) / double(to_integer[d]));
+            const double move = double(mean) - double(centroids[i]);
             moved += move * move;
-            centroids[at] = mean;
+            centroids[i] = mean;
         }
     }
     return moved;
 }
 
-// The mean over the columns of their variance, as scikit-learn scales its tolerance.
+// Mean variance of the columns, by which scikit-learn scales its tolerance too.
 double Lloyd::mean_variance() const {
     double variance = 0;
     for (int64_t d = 0; d < width; ++d) {
@@ -239,50 +242,51 @@ double Lloyd::mean_variance() const {
 void Lloyd::solve(int64_t steps, double tolerance, int32_t* steps_done) {
     *steps_done = 0;
     double allowed = 0;
-    int64_t astray = 0;  // points that have left their group's cluster, at most
+    int64_t stale = 0;  // upper bound of the points that left the cluster of their group
     for (int64_t step = 0; step < steps; ++step) {
         *steps_done = int32_t(step + 1);
         const int64_t changed = assign();
+        if (cancelled()) return;
         if (!fill_empty() && changed == 0) return;
         if (step == 0 && tolerance > 0) allowed = tolerance * mean_variance();
-        astray += changed;
-        if (count >= kLanes * clusters && astray * 8 >= count) {
+        stale += changed;
+        if (count >= kLanes * clusters && stale * 8 >= count) {
             groups.group(points, scale, threads);
-            astray = 0;
+            stale = 0;
         }
         if (move_centroids() <= allowed) break;
     }
     assign();
-    fill_empty();
+    if (!cancelled()) fill_empty();
 }
 
 double Lloyd::inertia() const {
     double sum = 0;
-    for (int64_t at = 0; at < groups.positions(); ++at)
-        if (groups.rows[at] >= 0) sum += double(groups.squared[at]);
+    for (int64_t position = 0; position < groups.positions(); ++position)
+        if (groups.rows[position] >= 0) sum += double(groups.squared[position]);
     return sum / double(scale) / double(scale);
 }
 
 }  // namespace
 
 void kmeans(const KMeans& p, int threads) {
-    // Problems run side by side with a share each, or alone, in the first piece and on, with all shares.
-    Arrays one(0), all(0);
+    // A problem has either one worker and its memory, or all workers and, from that of worker 0 on, all their memory.
+    Arena one, all;
     Lloyd(p, 1, one);
     Lloyd(p, threads, all);
-    const size_t share = all.bytes() / size_t(threads) + 1;
-    const WorkerMemory scratch(max(one.bytes(), share), threads);
+    const WorkerMemory scratch(max(one.bytes(), ceil_div(all.bytes(), threads)), threads);
     for_problems(p.problems, threads, [&](int64_t b, int worker, int inner_threads) {
-        Arrays memory = scratch.piece(worker);
+        Arena memory = scratch.arena(worker);
         Lloyd lloyd(p, inner_threads, memory);
         float* centroids = p.centroids + b * p.clusters * p.width;
         lloyd.begin(p.points + b * p.count * p.width, centroids, inner_threads);
         lloyd.solve(p.steps, p.tolerance, p.steps_done + b);
+        if (cancelled()) return;
         p.inertia[b] = lloyd.inertia();
         for (int64_t i = 0; i < p.clusters * p.width; ++i) centroids[i] = lloyd.centroids[i] / lloyd.scale;
         const Groups& groups = lloyd.groups;
-        for (int64_t at = 0; at < groups.positions(); ++at)
-            if (groups.rows[at] >= 0) p.labels[b * p.count + groups.rows[at]] = groups.labels[at];
+        for (int64_t i = 0; i < groups.positions(); ++i)
+            if (groups.rows[i] >= 0) p.labels[b * p.count + groups.rows[i]] = groups.labels[i];
     });
     sort_by_cluster({p.labels, p.rows, p.offsets, p.problems, p.count, p.clusters}, threads);
 }

@@ -1,5 +1,5 @@
-// The points of one problem in blocks of kLanes: first as they come, later grouped by cluster, the near ones first, so
-// that the points of a block have the same few centroids near them.
+// The points of one problem in blocks of kLanes: in input order at first, later grouped by cluster and distance, so
+// that the points of a block have the same few centroids nearby.
 #pragma once
 
 #include "cpu/kmeans_points.h"
@@ -10,7 +10,7 @@ struct Groups {
     static constexpr int32_t kNoAnchor = -1;
     static constexpr int64_t kChunkBlocks = kChunk / kLanes;
 
-    Groups(int64_t count, int64_t width, int64_t clusters, Arrays& memory)
+    Groups(int64_t count, int64_t width, int64_t clusters, Arena& memory)
         : count(count), width(width), clusters(clusters), blocks(blocks_of(count)) {
         const int64_t most = most_blocks();
         packed = memory.take<float>(most * kLanes * width);
@@ -25,23 +25,23 @@ struct Groups {
 
     int64_t count, width, clusters, blocks;
     float* packed;     // (blocks, D, kLanes), scaled
-    int32_t* rows;     // (blocks, kLanes); ~row for the copies of a row that fill up a block
+    int32_t* rows;     // (blocks, kLanes); ~row for copies of a row that fill a block
     int32_t* labels;   // (blocks, kLanes)
     float* squared;    // (blocks, kLanes), to the centroid of the label
-    int32_t* anchors;  // (blocks), the cluster that all points of a block had when they were grouped
+    int32_t* anchors;  // (blocks), the cluster of a block's points when they were grouped
 
     int64_t chunks() const { return ceil_div(blocks, kChunkBlocks); }
     int64_t positions() const { return blocks * kLanes; }
     int64_t most_blocks() const { return blocks_of(count) + clusters; }
-    int64_t row_at(int64_t at) const { return rows[at] < 0 ? ~rows[at] : rows[at]; }
+    int64_t row_at(int64_t position) const { return rows[position] < 0 ? ~rows[position] : rows[position]; }
 
     void fill(const float* points, float scale, int threads);
     void group(const float* points, float scale, int threads);
 
   private:
-    static constexpr int kBins = 16;  // of distance in a cluster, four an octave
+    static constexpr int kBins = 16;  // bins of distance per cluster, four per octave
 
-    int32_t* keys;   // (N), label and bin of a row
+    int32_t* keys;   // (N), label * kBins + bin of each row
     int32_t* order;  // (N), rows sorted by key
     int32_t* ends;   // (K · kBins + 1)
 
@@ -49,7 +49,7 @@ struct Groups {
     void pack_blocks(const float* points, float scale, int threads);
 };
 
-// `size` rows into the blocks from `block` on; the first block after them.
+// Put `size` rows into blocks from `block` on; returns the block after them.
 inline int64_t Groups::add_blocks(int64_t block, const int32_t* members, int64_t size, int32_t anchor) {
     for (int64_t first = 0; first < size; first += kLanes, ++block) {
         anchors[block] = anchor;
@@ -73,22 +73,22 @@ inline void Groups::pack_blocks(const float* points, float scale, int threads) {
     });
 }
 
-// As they come, without labels.
+// Blocks in input order, without labels.
 inline void Groups::fill(const float* points, float scale, int threads) {
     for (int64_t row = 0; row < count; ++row) order[row] = int32_t(row);
     blocks = add_blocks(0, order, count, kNoAnchor);
     pack_blocks(points, scale, threads);
 }
 
-// By label, then by distance. Labels of rows become those of their new places; distances have to be measured again.
+// Regroup by label, then by distance. Labels move with their rows; distances must be computed again.
 inline void Groups::group(const float* points, float scale, int threads) {
     const int32_t largest = magnitude_bits(largest_magnitude(squared, positions()));
     for (int64_t i = 0; i <= clusters * kBins; ++i) ends[i] = 0;
-    for (int64_t at = 0; at < positions(); ++at) {
-        if (rows[at] < 0) continue;
-        const int32_t nearer = (largest - magnitude_bits(squared[at])) >> 21;
-        const int32_t key = labels[at] * kBins + (nearer < kBins ? kBins - 1 - nearer : 0);
-        keys[rows[at]] = key;
+    for (int64_t position = 0; position < positions(); ++position) {
+        if (rows[position] < 0) continue;
+        const int32_t nearer = (largest - magnitude_bits(squared[position])) >> 21;
+        const int32_t key = labels[position] * kBins + (nearer < kBins ? kBins - 1 - nearer : 0);
+        keys[rows[position]] = key;
         ++ends[key + 1];
     }
     for (int64_t i = 0; i < clusters * kBins; ++i) ends[i + 1] += ends[i];

@@ -1,10 +1,10 @@
-// The points that k-means starts from: k-means++, or distinct rows at random.
+// Initial centroids of k-means: greedy k-means++, or distinct rows at random.
 //
-// Greedy k-means++ (Arthur & Vassilvitskii 2007): each round draws a few candidates among the points, by their squared
-// distance to the nearest centre so far, and keeps the one that takes most of it away.
+// Greedy k-means++ (Arthur & Vassilvitskii 2007): each round draws candidates among the points, with probability
+// proportional to their squared distance to the nearest centre, and keeps the one that reduces the sum most.
 //
-// A point's weight is that squared distance as an integer: sums of integers do not depend on their order. Candidates
-// are not tried on blocks of points too far away to be changed by them, as in kmeans_nearby.h.
+// Weights of points are these squared distances as integers, so sums do not depend on their order. Candidates skip
+// blocks of points that are too far away, as in kmeans_nearby.h.
 #include "cpu/kmeans_groups.h"
 #include "cpu/kmeans_nearby.h"
 #include "cpu/table.h"
@@ -14,7 +14,7 @@ namespace {
 
 // One problem.
 struct PlusPlus {
-    PlusPlus(const KMeansInit& p, int workers, Arrays& memory)
+    PlusPlus(const KMeansInit& p, int workers, Arena& memory)
         : groups(p.count, p.width, p.clusters, memory),
           count(p.count),
           width(p.width),
@@ -32,24 +32,24 @@ struct PlusPlus {
         gains = memory.take<uint64_t>(shares * kMaxCandidates);
     }
 
-    // rows = the points chosen.
-    void choose(const float* given, const ClusteringDraw& draw, int32_t* rows, int inner_threads);
+    // rows = the chosen points.
+    void choose(const float* raw_points, const ClusteringDraw& draw, int32_t* rows, int inner_threads);
 
   private:
     static constexpr int64_t kBin = 128;
 
-    Groups groups;  // labels are rounds
+    Groups groups;  // labels number the centres
     int64_t count, width, clusters, bins, shares;
-    const float* points;       // (N, D), as given
-    float* centres;            // (K + kAnchors, D), scaled, as is all below
+    const float* points;       // (N, D), not scaled
+    float* centres;            // (K + kAnchors, D), scaled like everything below
     float* candidates;         // (candidates, D)
     float* packed_candidates;  // (blocks of candidates, D, kLanes)
-    float* from_anchors;       // (K + kAnchors, kMaxCandidates), squared distances of anchors to candidates
+    float* from_anchors;       // (K + kAnchors, kMaxCandidates), squared distances from anchors to candidates
     float* squared;            // (N), to the nearest centre
     float* radii;              // (blocks), largest distance of a block's points to their anchor
-    float* reaches;            // (blocks), squared distance from which on a candidate changes nothing
-    uint64_t* weights;         // (bins), sums over kBin rows
-    uint64_t* gains;           // (shares, kMaxCandidates), weight that a candidate would take away
+    float* reaches;            // (blocks), squared distance from the anchor beyond which a candidate changes nothing
+    uint64_t* weights;         // (bins), sums of weights over kBin rows
+    uint64_t* gains;           // (shares, kMaxCandidates), by how much a candidate reduces the weights
     uint64_t total;
     float scale, to_weight;
     int64_t anchors;
@@ -65,7 +65,7 @@ struct PlusPlus {
     int best_of(int64_t number);
     template <class Visit>
     void for_nearer(int64_t chunk, int64_t first, int64_t number, Visit&& visit) const;
-    void take(int64_t candidate, int64_t round);
+    void add_centre(int64_t candidate, int64_t round);
 };
 
 void PlusPlus::load_row(int64_t row, float* to) const {
@@ -75,10 +75,10 @@ void PlusPlus::load_row(int64_t row, float* to) const {
 void PlusPlus::set_reach(int64_t block) {
     const float nearest = largest(load(groups.squared + block * kLanes));
     const float both = radii[block] + __builtin_sqrtf(nearest);
-    reaches[block] = beyond_rounding(both * both, width);
+    reaches[block] = with_rounding_margin(both * both, width);
 }
 
-// One centre: every point's nearest, and every block's anchor.
+// Make a row the first centre and the anchor of every block.
 void PlusPlus::start(int64_t row) {
     load_row(row, centres);
     groups.fill(points, scale, threads);
@@ -91,15 +91,15 @@ void PlusPlus::start(int64_t row) {
         radii[block] = __builtin_sqrtf(largest(to[0]));
         set_reach(block);
     }
-    for (int64_t at = 0; at < count; ++at) squared[at] = groups.squared[at];
+    for (int64_t row = 0; row < count; ++row) squared[row] = groups.squared[row];
     anchors = 1;
     weigh();
 }
 
-// By the nearest of the first `round` centres, which become the anchors.
+// Regroup by the nearest of the first `round` centres, which become the anchors.
 void PlusPlus::group(int64_t round) {
     groups.group(points, scale, threads);
-    for (int64_t at = 0; at < groups.positions(); ++at) groups.squared[at] = squared[groups.row_at(at)];
+    for (int64_t i = 0; i < groups.positions(); ++i) groups.squared[i] = squared[groups.row_at(i)];
     for (int64_t block = 0; block < groups.blocks; ++block) {
         radii[block] = __builtin_sqrtf(largest(load(groups.squared + block * kLanes)));
         set_reach(block);
@@ -107,7 +107,7 @@ void PlusPlus::group(int64_t round) {
     anchors = round;
 }
 
-// Weights afresh, with 62 bits for their sum, whatever the distances have shrunk to.
+// Recompute the weights in a unit that uses 62 bits for their sum, however small the distances are.
 void PlusPlus::weigh() {
     to_weight = integer_scale_of(largest_magnitude(squared, count), count);
     total = 0;
@@ -120,7 +120,7 @@ void PlusPlus::weigh() {
     }
 }
 
-// The row at which the running sum of weights passes the target.
+// The row at which the cumulative sum of weights passes the target.
 int64_t PlusPlus::sample(uint64_t target) const {
     int64_t bin = 0;
     for (; target >= weights[bin]; ++bin) target -= weights[bin];
@@ -129,9 +129,9 @@ int64_t PlusPlus::sample(uint64_t target) const {
     return row;
 }
 
-// visit(block, candidate, squared distances, lanes) for the blocks of a chunk and the candidates first : first + number
-// that are nearer to some of a block's points, in `lanes`, than what is chosen. In three sweeps, for the sake of branch
-// prediction: pairs within reach, their distances, what is nearer.
+// visit(block, candidate, squared distances, lanes) for blocks of a chunk and candidates first : first + number, where
+// `lanes` are the points of the block that are nearer to the candidate than to their centre. Three passes (pairs within
+// reach, their distances, the nearer ones) keep branches predictable.
 template <class Visit>
 void PlusPlus::for_nearer(int64_t chunk, int64_t first, int64_t number, Visit&& visit) const {
     constexpr int64_t kPairs = Groups::kChunkBlocks * kMaxCandidates;
@@ -145,27 +145,27 @@ void PlusPlus::for_nearer(int64_t chunk, int64_t first, int64_t number, Visit&& 
     const int64_t begin = chunk * Groups::kChunkBlocks;
     const int64_t end = min(begin + Groups::kChunkBlocks, groups.blocks);
 
-    int64_t paired = 0, found = 0;
+    int64_t pair_count = 0, nearer_count = 0;
     for (int64_t block = begin; block < end; ++block) {
         const float* from = from_anchors + groups.anchors[block] * kMaxCandidates + first;
         const int32_t base = int32_t((block - begin) * kMaxCandidates + first);
-        paired += indices_within(reaches[block], from, number, base, pairs + paired);
+        pair_count += indices_within(reaches[block], from, number, base, pairs + pair_count);
     }
-    for (int64_t i = 0; i < paired; ++i) {
+    for (int64_t i = 0; i < pair_count; ++i) {
         const int64_t block = begin + pairs[i] / kMaxCandidates, candidate = pairs[i] % kMaxCandidates;
         Float squared[1];
         distances<1>(groups.packed + block * width * kLanes, candidates + candidate * width, width, squared);
         store(to + i * kLanes, squared[0]);
-        nearer[found] = {int32_t(i), lanes_at_most(squared[0], load(groups.squared + block * kLanes))};
-        found += nearer[found].lanes != 0;
+        nearer[nearer_count] = {int32_t(i), lanes_below_or_equal(squared[0], load(groups.squared + block * kLanes))};
+        nearer_count += nearer[nearer_count].lanes != 0;
     }
-    for (int64_t i = 0; i < found; ++i) {
+    for (int64_t i = 0; i < nearer_count; ++i) {
         const int32_t pair = pairs[nearer[i].pair];
         visit(begin + pair / kMaxCandidates, pair % kMaxCandidates, to + nearer[i].pair * kLanes, nearer[i].lanes);
     }
 }
 
-// Of the candidates, the one that takes most away; of several, the first.
+// The candidate that reduces the weights most, ties to the first.
 int PlusPlus::best_of(int64_t number) {
     pack(candidates, number, width, 1, packed_candidates);
     for (int64_t a = 0; a < anchors; a += kAnchors)
@@ -180,8 +180,9 @@ int PlusPlus::best_of(int64_t number) {
         for_nearer(chunk, 0, number, [&](int64_t block, int64_t candidate, const float* to, uint32_t lanes) {
             for (; lanes; lanes &= lanes - 1) {
                 const int lane = __builtin_ctz(lanes);
-                const int64_t at = block * kLanes + lane;
-                if (groups.rows[at] >= 0) gain[candidate] += weight_of(groups.squared[at]) - weight_of(to[lane]);
+                const int64_t position = block * kLanes + lane;
+                if (groups.rows[position] >= 0)
+                    gain[candidate] += weight_of(groups.squared[position]) - weight_of(to[lane]);
             }
         });
     });
@@ -193,34 +194,35 @@ int PlusPlus::best_of(int64_t number) {
     return best;
 }
 
-void PlusPlus::take(int64_t candidate, int64_t round) {
+void PlusPlus::add_centre(int64_t candidate, int64_t round) {
     float* centre = centres + round * width;
     for (int64_t d = 0; d < width; ++d) centre[d] = candidates[candidate * width + d];
-    for (int64_t chunk = groups.chunks() - 1; chunk >= 0; --chunk)  // the last ones are still in cache
+    for (int64_t chunk = groups.chunks() - 1; chunk >= 0; --chunk)  // the last chunks are still in cache
         for_nearer(chunk, candidate, 1, [&](int64_t block, int64_t, const float* to, uint32_t lanes) {
             for (; lanes; lanes &= lanes - 1) {
                 const int lane = __builtin_ctz(lanes);
-                const int64_t at = block * kLanes + lane, row = groups.rows[at];
+                const int64_t position = block * kLanes + lane, row = groups.rows[position];
                 if (row >= 0) {
-                    const uint64_t taken = weight_of(squared[row]) - weight_of(to[lane]);
+                    const uint64_t reduction = weight_of(squared[row]) - weight_of(to[lane]);
                     squared[row] = to[lane];
-                    weights[row / kBin] -= taken;
-                    total -= taken;
+                    weights[row / kBin] -= reduction;
+                    total -= reduction;
                 }
-                groups.squared[at] = to[lane];
-                groups.labels[at] = int32_t(round);
+                groups.squared[position] = to[lane];
+                groups.labels[position] = int32_t(round);
             }
             set_reach(block);
         });
 }
 
-void PlusPlus::choose(const float* given, const ClusteringDraw& draw, int32_t* rows, int inner_threads) {
-    points = given;
+void PlusPlus::choose(const float* raw_points, const ClusteringDraw& draw, int32_t* rows, int inner_threads) {
+    points = raw_points;
     threads = inner_threads;
     scale = scale_of(largest_magnitude(points, count * width));
     for (int64_t i = 0; i < (clusters + kAnchors) * width; ++i) centres[i] = 0;
     rows[0] = int32_t(draw(uint64_t(count), 0, 0));
     start(rows[0]);
+    if (cancelled()) return;
 
     const int64_t number = candidates_of(clusters);
     int64_t next_group = 8;
@@ -234,18 +236,20 @@ void PlusPlus::choose(const float* given, const ClusteringDraw& draw, int32_t* r
             group(round);
             next_group *= 2;
         }
+        if (cancelled()) return;
         int32_t drawn[kMaxCandidates];
         for (int64_t c = 0; c < number; ++c) {
             drawn[c] = int32_t(sample(draw(total, round, c)));
             load_row(drawn[c], candidates + c * width);
         }
         const int best = best_of(number);
-        take(best, round);
+        if (cancelled()) return;
+        add_centre(best, round);
         rows[round] = drawn[best];
     }
 }
 
-// Floyd's method: after step j, the rows drawn are a uniform sample of the first count - clusters + j + 1.
+// Floyd's method: after step j, the rows are a uniform sample of the first count - clusters + j + 1.
 void draw_rows(const ClusteringDraw& draw, int64_t count, int64_t clusters, uint8_t* taken, int32_t* rows) {
     for (int64_t i = 0; i < count; ++i) taken[i] = 0;
     for (int64_t j = 0; j < clusters; ++j) {
@@ -260,17 +264,17 @@ void draw_rows(const ClusteringDraw& draw, int64_t count, int64_t clusters, uint
 }  // namespace
 
 void kmeans_init(const KMeansInit& p, int threads) {
-    Arrays measure(0);
+    Arena measure;
     PlusPlus(p, threads, measure);
     const WorkerMemory scratch(measure.bytes(), threads);
     for_problems(p.problems, threads, [&](int64_t b, int worker, int inner_threads) {
-        Arrays memory = scratch.piece(worker);
+        Arena memory = scratch.arena(worker);
         const ClusteringDraw draw = {p.seeds[b], p.restart};
         int32_t* rows = p.rows + b * p.clusters;
         if (p.plus_plus)
             PlusPlus(p, inner_threads, memory).choose(p.points + b * p.count * p.width, draw, rows, inner_threads);
         else
-            draw_rows(draw, p.count, p.clusters, memory.take<uint8_t>(size_t(p.count)), rows);
+            draw_rows(draw, p.count, p.clusters, memory.take<uint8_t>(p.count), rows);
     });
 }
 

@@ -1,16 +1,16 @@
-// The few centroids that the points of a block have to be compared with.
+// The few centroids that must be compared with the points of a block.
 //
-// With r the largest distance of the points to a centroid a, their anchor, a centroid c with |a - c| > 2 r is farther
-// than a from each of them. Any a is right; a good one is the cluster that the points had when they were grouped, so
-// points that have changed their cluster since cost time, not correctness.
+// Let r be the largest distance of the points to some centroid a, their anchor. By the triangle inequality, a centroid
+// c with |a - c| > 2 r is farther from each point than a. Any anchor gives correct labels; the cluster of the points
+// when they were grouped makes few comparisons.
 #pragma once
 
 #include "cpu/kmeans_points.h"
 
 namespace sopr::SOPR_LEVEL {
 
-// Squared distances have relative errors of about width / 2^24: what is as near as that to the limit is within it.
-inline float beyond_rounding(float limit, int64_t width) {
+// The limit plus the rounding error of squared distances, about width / 2^24 relative.
+inline float with_rounding_margin(float limit, int64_t width) {
     return limit * (1 + float(width + 4) * 0x1p-20f) + 0x1p-100f;
 }
 
@@ -21,37 +21,37 @@ inline __mmask16 lanes_within(float limit, __m512 values, int64_t number) {
 }
 #endif
 
-// base + i for every value i that is within the limit; their number. Writes up to kLanes more.
+// indices = base + i of every value that does not exceed the limit; returns their number. May write kLanes more.
 inline int64_t indices_within(float limit, const float* values, int64_t number, int32_t base, int32_t* indices) {
-    int64_t found = 0;
+    int64_t count = 0;
 #if defined(__AVX512F__)
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     for (int64_t i = 0; i < number; i += kLanes) {
         const __mmask16 near = lanes_within(limit, _mm512_loadu_ps(values + i), number - i);
         const __m512i index = _mm512_add_epi32(lanes, _mm512_set1_epi32(base + int32_t(i)));
-        _mm512_storeu_si512(indices + found, _mm512_maskz_compress_epi32(near, index));
-        found += __builtin_popcount(near);
+        _mm512_storeu_si512(indices + count, _mm512_maskz_compress_epi32(near, index));
+        count += __builtin_popcount(near);
     }
 #else
     for (int64_t i = 0; i < number; ++i) {
-        indices[found] = base + int32_t(i);
-        found += values[i] <= limit;
+        indices[count] = base + int32_t(i);
+        count += values[i] <= limit;
     }
 #endif
-    return found;
+    return count;
 }
 
-// Centroids within `reach` of an anchor, itself left out, ascending.
+// Centroids within `reach` of an anchor, without the anchor itself, ascending.
 struct Nearby {
-    int32_t* index;  // with room for kLanes more
-    float* squared;  // to the anchor
+    int32_t* index;  // room for kLanes more than `number`
+    float* squared;  // distances to the anchor
     int64_t number;
     float reach;
 
     void keep(float within, const int32_t* from_index, const float* from_squared, int64_t from_number);
 };
 
-// May narrow down itself: nothing is written beyond what has been read.
+// The source may be this list itself: writes never overtake reads.
 inline void Nearby::keep(float within, const int32_t* from_index, const float* from_squared, int64_t from_number) {
     number = 0;
     reach = within;
@@ -66,16 +66,16 @@ inline void Nearby::keep(float within, const int32_t* from_index, const float* f
     }
 #else
     for (int64_t i = 0; i < from_number; ++i) {
-        const bool near = from_squared[i] <= reach;
+        const bool is_near = from_squared[i] <= reach;
         index[number] = from_index[i];
         squared[number] = from_squared[i];
-        number += near;
+        number += is_near;
     }
 #endif
 }
 
-// One bit for every lane with a <= b.
-inline uint32_t lanes_at_most(Float a, Float b) {
+// One bit per lane, set where a <= b.
+inline uint32_t lanes_below_or_equal(Float a, Float b) {
 #if defined(__AVX512F__)
     return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ);
 #elif defined(__AVX2__)
@@ -88,7 +88,7 @@ inline uint32_t lanes_at_most(Float a, Float b) {
 #endif
 }
 
-// Compares a block with C of the listed centroids. Few are nearer than the anchor that the comparison starts from.
+// Compare a block with C listed centroids. Most are no nearer than the anchor, so the common case returns early.
 template <int C>
 inline void compare_listed(const float* block, const float* centroids, const int32_t* list, int64_t width,
                            Nearest& nearest) {
@@ -104,7 +104,7 @@ inline void compare_listed(const float* block, const float* centroids, const int
     }
     Float least = squared[0];
     for (int c = 1; c < C; ++c) least = squared[c] < least ? squared[c] : least;
-    if (!lanes_at_most(least, nearest.squared)) return;
+    if (!lanes_below_or_equal(least, nearest.squared)) return;
     for (int c = 0; c < C; ++c) {
         const Int first = (squared[c] == nearest.squared) & (list[c] < nearest.label);
         const Int closer = (squared[c] < nearest.squared) | first;

@@ -1,23 +1,23 @@
-// What the k-means kernels share: points scaled and packed for the vectors, distances, nearest centroids, scheduling.
+// Shared by the k-means kernels: packed points, distances, nearest centroids, scheduling.
 //
-// Distances are sums of squared differences, never |x|² - 2 x·c + |c|²: no digit is lost to an offset of the data. All
-// kernels add up in the order of the columns, so one point and one centroid give the same bits wherever they meet.
+// Distances are sums of squared differences, not |x|² - 2 x·c + |c|², which loses digits when data are far from 0. All
+// kernels sum in the order of the columns, so a point and a centroid have the same distance everywhere.
 #pragma once
 
+#include "cpu/arena.h"
 #include "cpu/pool.h"
 #include "cpu/simd.h"
-#include "cpu/worker_memory.h"
 #include "kmeans_numbers.h"
 
 namespace sopr::SOPR_LEVEL {
 
-constexpr int64_t kChunk = 1024;  // points that one thread takes at a time; a multiple of kLanes
-constexpr int kAnchors = 8;       // centres whose distances to blocks of points are measured together
+constexpr int64_t kChunk = 1024;  // points per task, a multiple of kLanes
+constexpr int kAnchors = 8;       // centroids whose distances are computed together
 
 inline int64_t blocks_of(int64_t points) { return ceil_div(points, kLanes); }
 inline int64_t chunks_of(int64_t points) { return ceil_div(points, kChunk); }
 
-// Of finite numbers: as integers, the bits of positive floats are in the same order, and their maximum vectorises.
+// The bits of |x|. For finite numbers they are ordered like the numbers, and an integer maximum vectorises.
 inline int32_t magnitude_bits(float x) {
     int32_t bits;
     __builtin_memcpy(&bits, &x, sizeof bits);
@@ -35,7 +35,7 @@ inline float largest_magnitude(const float* x, int64_t count) {
     return magnitude;
 }
 
-// The largest magnitude in every column of (count, width) numbers.
+// largest (width) = the largest magnitude in each column of x (count, width).
 inline void column_magnitudes(const float* x, int64_t count, int64_t width, float* largest) {
     for (int64_t d = 0; d < width; ++d) largest[d] = 0;
     for (int64_t row = 0; row < count; ++row, x += width)
@@ -45,7 +45,7 @@ inline void column_magnitudes(const float* x, int64_t count, int64_t width, floa
         }
 }
 
-// kLanes rows → one packed block (width, kLanes), by transposing squares of four by four.
+// block (width, kLanes) = kLanes scaled rows, transposed in squares of 4 x 4.
 inline void pack_block(const float* const (&rows)[kLanes], int64_t width, float scale, float* block) {
     using Four = float __attribute__((vector_size(16)));
     int64_t d = 0;
@@ -70,7 +70,7 @@ inline void pack_block(const float* const (&rows)[kLanes], int64_t width, float 
         for (int lane = 0; lane < kLanes; ++lane) block[d * kLanes + lane] = rows[lane][d] * scale;
 }
 
-// (count, width) rows → packed (blocks, width, kLanes); the last block is filled up with copies of the last row.
+// packed (blocks, width, kLanes) = scaled points (count, width); copies of the last row fill the last block.
 inline void pack(const float* points, int64_t count, int64_t width, float scale, float* packed) {
     for (int64_t first = 0; first < count; first += kLanes) {
         const float* rows[kLanes];
@@ -108,7 +108,7 @@ inline void compare(const float* block, const float* centroids, int64_t first, i
     }
 }
 
-// The nearest of all centroids; of several, the first.
+// The nearest centroid of each point, ties to the lowest index.
 inline Nearest nearest_of(const float* block, const float* centroids, int64_t clusters, int64_t width) {
     Nearest nearest = {broadcast(__builtin_inff()), Int{}};
     int64_t k = 0;
@@ -119,12 +119,13 @@ inline Nearest nearest_of(const float* block, const float* centroids, int64_t cl
     return nearest;
 }
 
-// solve(problem, worker, threads): whole problems side by side while every thread has one, the rest on all threads.
+// solve(problem, worker, threads): one problem per thread while there are as many problems as threads, then the rest
+// one by one on all threads.
 template <class Solve>
 void for_problems(int64_t problems, int threads, Solve&& solve) {
     const int64_t side_by_side = problems / threads * threads;
     parallel_for(side_by_side, threads, [&](int64_t problem, int worker) { solve(problem, worker, 1); });
-    for (int64_t problem = side_by_side; problem < problems; ++problem) solve(problem, 0, threads);
+    for (int64_t problem = side_by_side; problem < problems && !cancelled(); ++problem) solve(problem, 0, threads);
 }
 
 }  // namespace sopr::SOPR_LEVEL

@@ -1,4 +1,4 @@
-// The order in which threads take segments.
+// Order in which threads process segments.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace sopr {
 
-// The segments by size, largest first, so that no thread is left with a large one at the end; equal ones in order.
+// Indices of the segments, largest first, so that no thread starts a large one last. Stable.
 std::vector<int32_t> largest_first(const int32_t* offsets, int64_t segments);
 
 }  // namespace sopr

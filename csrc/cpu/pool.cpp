@@ -1,8 +1,9 @@
 #include "cpu/pool.h"
 
 #include <pthread.h>
+#include <time.h>
 
-#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -12,21 +13,44 @@
 namespace sopr {
 namespace {
 
+constexpr int64_t kPollMilliseconds = 50;
+
+thread_local KernelCall* this_call = nullptr;
+thread_local bool polls = false;  // this thread created this_call
+
+std::atomic<bool> is_shut_down{false};
+std::atomic<int> blocked{0};
+thread_local bool survives = false;  // this thread called shut_down()
+
+int64_t milliseconds() {
+#if defined(CLOCK_MONOTONIC_COARSE)
+    timespec now;  // ticks every few milliseconds, but costs a quarter of a precise clock
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return int64_t(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
+#else
+    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+#endif
+}
+
+bool is_cancelled(KernelCall* call, bool poll) { return call && (poll ? call->poll() : call->cancelled()); }
+
 struct Job {
     Task task;
     void* context;
     int64_t items;
+    KernelCall* call;
     std::atomic<int64_t> next{0};
 
-    // An exception would leave the other threads in a job that is gone: noexcept ends the process instead.
-    void work(int worker) noexcept {
-        for (int64_t i = next++; i < items; i = next++) task(context, i, worker);
+    // noexcept: an exception would leave other threads with a job that no longer exists.
+    void work(int worker, bool poll) noexcept {
+        for (int64_t i = next++; i < items && !is_cancelled(call, poll); i = next++) task(context, i, worker);
     }
 };
 
 class Pool {
   public:
-    // One owner at a time; a flag, since a thread must not ask again for a mutex that it has.
+    // One owner at a time. A flag instead of a mutex, since the owner may ask again from inside a task.
     bool acquire() { return !owned_.test_and_set(std::memory_order_acquire); }
     void release() { owned_.clear(std::memory_order_release); }
 
@@ -38,10 +62,14 @@ class Pool {
         ++generation_;
         lock.unlock();
         wake_.notify_all();
-        job.work(0);
+        job.work(0, polls);
         lock.lock();
-        job_ = nullptr;  // every item is taken: who wakes now comes too late, and is not waited for
-        done_.wait(lock, [this] { return running_ == 0; });
+        job_ = nullptr;  // every item is taken: threads that wake now find nothing to do
+        while (!done_.wait_for(lock, std::chrono::milliseconds(kPollMilliseconds), [this] { return running_ == 0; })) {
+            lock.unlock();
+            cancelled();  // polls
+            lock.lock();
+        }
     }
 
   private:
@@ -50,7 +78,7 @@ class Pool {
             while (int(threads_.size()) < workers)
                 threads_.emplace_back([this, worker = int(threads_.size()) + 1] { loop(worker); });
         } catch (const std::exception&) {
-            // The system has no more threads, or no memory for them, to give: those there are do the work.
+            // The system refuses more threads or memory: the existing threads do the work.
         }
     }
 
@@ -63,14 +91,16 @@ class Pool {
             Job* job = job_;
             ++running_;
             lock.unlock();
-            job->work(worker);
+            this_call = job->call;
+            job->work(worker, false);
+            this_call = nullptr;
             lock.lock();
             if (--running_ == 0) done_.notify_one();
         }
     }
 
     std::atomic_flag owned_ = ATOMIC_FLAG_INIT;
-    std::mutex state_;  // guards what follows
+    std::mutex state_;  // guards the members below
     std::condition_variable wake_, done_;
     std::vector<std::thread> threads_;
     Job* job_ = nullptr;
@@ -81,7 +111,7 @@ class Pool {
 // Pools are never destroyed: their threads may outlive static destruction.
 std::atomic<Pool*> current{nullptr};
 
-// A forked child has none of its parent's threads and perhaps a locked mutex: it makes a pool of its own.
+// A forked child lacks its parent's threads, and may inherit a locked mutex: it creates a new pool.
 [[maybe_unused]] const int at_fork = pthread_atfork(nullptr, nullptr, [] { current = nullptr; });
 
 Pool& pool() {
@@ -95,18 +125,54 @@ Pool& pool() {
 
 }  // namespace
 
+KernelCall::KernelCall(bool (*interrupted)())
+    : interrupted_(interrupted),
+      next_poll_(milliseconds() + kPollMilliseconds),
+      outer_(this_call),
+      outer_polls_(polls) {
+    this_call = this;
+    polls = true;
+}
+
+KernelCall::~KernelCall() {
+    this_call = outer_;
+    polls = outer_polls_;
+}
+
+bool KernelCall::poll() {
+    if (cancelled() || milliseconds() < next_poll_) return cancelled();
+    if ((is_shut_down && !survives) || interrupted_()) cancelled_.store(true, std::memory_order_relaxed);
+    next_poll_ = milliseconds() + kPollMilliseconds;
+    return cancelled();
+}
+
+bool cancelled() { return is_cancelled(this_call, polls); }
+
+void shut_down() {
+    survives = true;
+    is_shut_down = true;
+}
+
+void block_if_shut_down() {
+    if (!is_shut_down || survives) return;
+    ++blocked;
+    for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+int blocked_threads() { return blocked; }
+
 void parallel_for(int64_t items, int threads, Task task, void* context) {
     if (threads > items) threads = int(items);
     if (threads > 1) {
         Pool& shared = pool();
         if (shared.acquire()) {
-            Job job{task, context, items};
+            Job job{task, context, items, this_call};
             shared.run(job, threads);
             shared.release();
             return;
         }
     }
-    for (int64_t i = 0; i < items; ++i) task(context, i, 0);
+    for (int64_t i = 0; i < items && !cancelled(); ++i) task(context, i, 0);
 }
 
 }  // namespace sopr

@@ -3,7 +3,7 @@
 namespace sopr::SOPR_LEVEL {
 namespace {
 
-constexpr int64_t kRun = 256;  // depth of one sum: a long sum is of such, to keep its rounding errors small
+constexpr int64_t kRun = 256;  // longest sum in registers: longer sums add up partial sums, to limit rounding errors
 
 struct Tile {
     const float* left;
@@ -83,12 +83,12 @@ void multiply(const Product& p) {
             float* out = p.out + row * p.out_row + column;
             float* to = partial ? edge : out;
             const int64_t to_row = partial ? kPanel : p.out_row;
-            const float* start = p.start.at ? p.start.at + row * p.start.row + column : nullptr;
+            const float* start = p.start.data ? p.start.data + row * p.start.row + column : nullptr;
             const TileKernel run = kBf16 && p.right.pairs ? kernel<kBf16>(rows, vectors) : kernel<false>(rows, vectors);
             for (int64_t k = 0; !k || k < p.depth; k += kRun) {
                 const bool last = k + kRun >= p.depth;
-                run({p.left.at + row * p.left.row + k * p.left.step, p.left.row, p.left.step,
-                     p.right.at + panel * p.right.panel + k * p.right.step, p.right.step, last ? p.depth - k : kRun,
+                run({p.left.data + row * p.left.row + k * p.left.step, p.left.row, p.left.step,
+                     p.right.data + panel * p.right.panel + k * p.right.step, p.right.step, last ? p.depth - k : kRun,
                      k ? to : start, k ? to_row : p.start.row, to, to_row, last ? floor : -__builtin_inff()});
             }
             if (!partial) continue;
@@ -97,14 +97,14 @@ void multiply(const Product& p) {
     }
 }
 
-void pack(const float* at, int64_t row, int64_t step, int64_t depth, int64_t columns, bool pairs, float* to) {
+void pack(const float* data, int64_t row, int64_t step, int64_t depth, int64_t columns, bool pairs, float* to) {
     for (int64_t column = 0; column < columns; column += kPanel)
         for (int64_t k = 0; k < depth; k += pairs ? 2 : 1)
             for (int64_t begin = column; begin < column + kPanel; begin += kLanes, to += kLanes) {
                 Float low{}, high{};
                 for (int64_t i = 0; i < kLanes && begin + i < columns; ++i) {
-                    low[i] = at[k * row + (begin + i) * step];
-                    if (pairs && k + 1 < depth) high[i] = at[(k + 1) * row + (begin + i) * step];
+                    low[i] = data[k * row + (begin + i) * step];
+                    if (pairs && k + 1 < depth) high[i] = data[(k + 1) * row + (begin + i) * step];
                 }
                 store(to, pairs ? pair_vectors(low, high) : low);
             }
@@ -112,7 +112,8 @@ void pack(const float* at, int64_t row, int64_t step, int64_t depth, int64_t col
 
 namespace {
 
-// Lanes of a and b with bit `Bit` of the lane number clear (High = 0) or set (1): a's stay at clear places, b's at set.
+// One half of a butterfly step: of a and b, the lanes whose number has bit `Bit` clear (High = 0) or set (High = 1).
+// Those of a go to places with the bit clear, those of b to places with it set.
 template <int Bit, int High, int... I>
 Float exchange(Float a, Float b, std::integer_sequence<int, I...>) {
     return __builtin_shufflevector(a, b,

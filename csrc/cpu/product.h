@@ -1,4 +1,4 @@
-// Products of small matrices that stay in cache: one register-tiled micro-kernel serves every product of the encoder.
+// Products of small matrices in cache: one register-tiled kernel computes every product of the encoder.
 #pragma once
 
 #include "cpu/bf16.h"
@@ -9,29 +9,28 @@ constexpr int kTileRows = 6;
 constexpr int kTileVectors = kLanes == 16 ? 4 : 2;
 constexpr int kPanel = kTileVectors * kLanes;  // columns of a tile
 
-// Element (i, k) is at[i * row + k * step]: either stride may be the small one, so a transpose costs nothing.
+// Element (i, k) is data[i * row + k * step]. Either stride may be 1, so a transposed operand needs no copy.
 struct Left {
-    const float* at;
+    const float* data;
     int64_t row, step;
 };
 
-// Rows k of kPanel columns, `step` apart; the next kPanel columns lie `panel` further. See packed() and plain().
-// With `pairs`, these and Left's are pairs of bf16 along k: see bf16.h.
+// Panels of kPanel columns, `panel` apart; rows k of a panel are `step` apart. See packed() and plain(). With `pairs`,
+// the elements of both operands are pairs of bf16 along k: see bf16.h.
 struct Right {
-    const float* at;
+    const float* data;
     int64_t step, panel;
     bool pairs = false;
 };
 
-// The rows that a product starts from: zeros, a bias (row = 0), or the output itself to add to it.
+// Initial value of the output: zero (null), a bias (row = 0), or the output itself.
 struct Start {
-    const float* at = nullptr;
+    const float* data = nullptr;
     int64_t row = 0;
 };
 
-// out[i, j] = max(floor, start[i, j] + sum over k < depth of left[i, k] right[k, j]) for i < rows, j < columns.
-// Whole vectors are read from `right` and `start`; with `exact` no column past `columns` is written, otherwise whole
-// vectors are.
+// out[i, j] = start[i, j] + sum over k < depth of left[i, k] * right[k, j] for i < rows, j < columns; then ReLU if
+// `relu`. Reads whole vectors of `right` and `start`. Writes whole vectors of `out` unless `exact`.
 struct Product {
     int64_t rows, columns, depth;
     Left left;
@@ -43,19 +42,20 @@ struct Product {
 };
 void multiply(const Product&);
 
-inline Right plain(const float* at, int64_t row) { return {at, row, kPanel}; }
+// A row-major matrix as it is.
+inline Right plain(const float* data, int64_t row) { return {data, row, kPanel}; }
 
-// A (depth, columns) matrix in panels, element (k, j) read from at[k * row + j * step]; zero columns fill the last
-// panel. In pairs it has half the depth, and a zero fills the last of an odd one.
+// A (depth, columns) matrix in panels, the last one padded with zero columns. As pairs it has half the depth, padded
+// with a zero row if the depth is odd. pack() reads element (k, j) from data[k * row + j * step].
 inline int64_t depth_of(int64_t depth, bool pairs) { return pairs ? ceil_div(depth, 2) : depth; }
 inline int64_t packed_size(int64_t depth, int64_t columns) { return depth * round_up(columns, kPanel); }
-inline Right packed(const float* at, int64_t depth, bool pairs = false) {
-    return {at, kPanel, depth_of(depth, pairs) * kPanel, pairs};
+inline Right packed(const float* data, int64_t depth, bool pairs = false) {
+    return {data, kPanel, depth_of(depth, pairs) * kPanel, pairs};
 }
-void pack(const float* at, int64_t row, int64_t step, int64_t depth, int64_t columns, bool pairs, float* to);
+void pack(const float* data, int64_t row, int64_t step, int64_t depth, int64_t columns, bool pairs, float* to);
 
-// to[c * to_row + r] = from[r * from_row + c] * scale for r < rows, c < columns. Whole vectors are read from the rows
-// of `from`. With `pad`, zeros follow the rows up to a whole vector.
+// to[c * to_row + r] = from[r * from_row + c] * scale for r < rows, c < columns. Reads whole vectors of `from`. With
+// `pad`, zeros fill the last vector of each row of `to`.
 void transpose(const float* from, int64_t from_row, int64_t rows, int64_t columns, float* to, int64_t to_row, bool pad,
                float scale = 1.0f);
 

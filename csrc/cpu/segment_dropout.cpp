@@ -1,29 +1,29 @@
-#include "cpu/draws.h"
+#include "cpu/arena.h"
+#include "cpu/dropout_draws.h"
 #include "cpu/pool.h"
 #include "cpu/table.h"
-#include "cpu/worker_memory.h"
 
 namespace sopr::SOPR_LEVEL {
 
 void segment_dropout(const SegmentDropout& p, int threads) {
-    const int64_t pitch = draws_row(p.width);
+    const int64_t pitch = draws_pitch(p.width);
     int64_t longest = 0;
     for (int64_t g = 0; g < p.segments; ++g) longest = max(longest, p.offsets[g + 1] - p.offsets[g]);
-    Arrays measure(0);
+    Arena measure;
     measure.take<uint16_t>(longest * pitch);
     const WorkerMemory scratch(measure.bytes(), threads);
     parallel_for(p.segments, threads, [&](int64_t g, int worker) {
-        const Drops drops = drops_of(p.dropout, g);
+        const DropoutSite site(p.dropout, g);
         const int64_t begin = p.offsets[g], end = p.offsets[g + 1];
-        uint16_t* draws = scratch.piece(worker).take<uint16_t>(longest * pitch);
-        drops.draw_rows(end - begin, p.width, draws);
+        uint16_t* draws = scratch.arena(worker).take<uint16_t>(longest * pitch);
+        draw_rows(site, end - begin, p.width, draws);
         for (int64_t t = begin; t < end; ++t, draws += pitch) {
             const float* x = p.x + t * p.width;
             float* out = p.out + t * p.width;
             int64_t c = 0;
             for (; c + kLanes <= p.width; c += kLanes)
-                store(out + c, load(x + c) * keep(broadcast(drops.scale), load_draws(draws + c), drops.threshold));
-            for (; c < p.width; ++c) out[c] = x[c] * (draws[c] < drops.threshold ? 0.0f : drops.scale);
+                store(out + c, load(x + c) * keep(broadcast(site.scale), load_draws(draws + c), site.threshold));
+            for (; c < p.width; ++c) out[c] = x[c] * (draws[c] < site.threshold ? 0.0f : site.scale);
         }
     });
 }

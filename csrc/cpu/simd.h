@@ -1,4 +1,4 @@
-// One vector of floats at the width of the level being compiled, by the compiler's vector extensions.
+// Vectors as wide as the level being compiled has them, by the compiler's vector extensions.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ constexpr int kLanes = 4;
 using Float = float __attribute__((vector_size(kLanes * 4)));
 using Int = int32_t __attribute__((vector_size(kLanes * 4)));
 using Word = uint32_t __attribute__((vector_size(kLanes * 4)));
-using Short = int16_t __attribute__((vector_size(kLanes * 4)));  // twice as many lanes of 16 bits
-using Wide = uint64_t __attribute__((vector_size(kLanes * 4)));  // half as many lanes of 64 bits
+using Short = int16_t __attribute__((vector_size(kLanes * 4)));  // twice as many 16-bit lanes
+using Wide = uint64_t __attribute__((vector_size(kLanes * 4)));  // half as many 64-bit lanes
 
 template <class Vector = Float, class T>
 inline Vector load(const T* from) {
@@ -37,15 +37,15 @@ inline void store(T* to, Vector v) {
 }
 inline void store(float* to, Float v, int64_t count) { std::memcpy(to, &v, count * sizeof(float)); }
 inline Float broadcast(float x) { return x - Float{}; }
-inline Float max(Float a, Float b) { return a < b ? b : a; }  // a where either is not a number
+inline Float max(Float a, Float b) { return a < b ? b : a; }  // a where either is NaN
 
-// Our own, in the level's namespace: of std's, the linker would keep one level's copy for all.
+// In the level's namespace, since the linker would keep one copy of std::min for all levels.
 constexpr int64_t min(int64_t a, int64_t b) { return b < a ? b : a; }
 constexpr int64_t max(int64_t a, int64_t b) { return a < b ? b : a; }
 constexpr int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
 constexpr int64_t round_up(int64_t n, int64_t step) { return ceil_div(n, step) * step; }
 
-// v with lane i taken from lane i ^ Flip.
+// Lane i of the result is lane i ^ Flip of v.
 template <int Flip, int... I>
 inline Float flip(Float v, std::integer_sequence<int, I...>) {
     return __builtin_shufflevector(v, v, (I ^ Flip)...);
@@ -74,12 +74,12 @@ inline float largest(Float v) {
 // 2^x for x <= 0, relative error below 2e-7 down to 2^-126, 0 far below.
 inline Float exp2_nonpositive(Float x) {
 #if defined(__AVX512F__)
-    x = max(x, broadcast(-151.0f));  // subnormal results are left to the hardware
+    x = max(x, broadcast(-151.0f));  // the hardware handles subnormal results
     const Float whole = (Float)_mm512_maskz_roundscale_ps(0xFFFF, (__m512)x, 0);
     const Float r = x - whole;
 #else
     x = max(x, broadcast(-127.0f));
-    const Float shifted = x + 12582912.0f;  // 1.5 * 2^23: the nearest integer lies in the low bits
+    const Float shifted = x + 12582912.0f;  // 1.5 * 2^23 leaves the nearest integer in the low bits
     const Float r = x - (shifted - 12582912.0f);
 #endif
     Float y = r * 1.32647285e-3f + 9.67151299e-3f;

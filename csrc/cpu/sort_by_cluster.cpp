@@ -3,7 +3,8 @@
 
 namespace sopr::SOPR_LEVEL {
 
-// A stable counting sort: the offsets serve as cursors, then move back by one cluster.
+// A stable counting sort. While rows are written, offsets[k] is the next position of cluster k; afterwards offsets are
+// shifted back by one cluster.
 void sort_by_cluster(const SortByCluster& p, int threads) {
     parallel_for(p.problems, threads, [&](int64_t b, int) {
         const int32_t* labels = p.labels + b * p.count;

@@ -1,4 +1,4 @@
-// The kernels of one instruction-set level. Included with SOPR_LEVEL defined, it declares that level's own copies.
+// The kernels of one instruction-set level. With SOPR_LEVEL defined, declares the copies of that level.
 #pragma once
 
 #include "kernels.h"

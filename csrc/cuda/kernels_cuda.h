@@ -1,4 +1,4 @@
-// The CUDA kernels: each runs on the given stream of the current device.
+// The CUDA kernels. Each runs on the given stream of the current device.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +8,7 @@
 
 namespace sopr::cuda {
 
-// What Lloyd's steps keep between them; nothing need be in it.
+// Scratch of kmeans; need not be initialised.
 struct KMeansMemory {
     float* squared;     // (B, N)
     int64_t* sums;      // (B, K, D)
@@ -16,8 +16,9 @@ struct KMeansMemory {
     float* to_integer;  // (B, D)
 };
 
-constexpr int kKMeansBin = 128;  // rows whose weights k-means++ keeps together
+constexpr int kKMeansBin = 128;  // rows per sum of weights
 
+// Scratch of kmeans_init; need not be initialised.
 struct KMeansInitMemory {
     float* squared;    // (B, N)
     int64_t* weights;  // (B, ceil(N / kKMeansBin))
@@ -34,12 +35,12 @@ void segment_dropout(const SegmentDropout&, cudaStream_t stream);
 void segment_attention(const SegmentAttention&, cudaStream_t stream);
 void segment_attention_backward(const SegmentAttentionBackward&, cudaStream_t stream);
 
-// The same for segments that lie anywhere; the parameters' own offsets are not read.
+// The same for the given segments; ignores the offsets in the parameters.
 void segment_mean(const SegmentMean&, const Segments&, cudaStream_t stream);
 void segment_dropout(const SegmentDropout&, const Segments&, cudaStream_t stream);
 void segment_attention(const SegmentAttention&, const Segments&, cudaStream_t stream);
 
-// `order`, `longest` and `bf16` are not read.
+// Ignores `order`, `longest` and `bf16`.
 int64_t segment_encoder_workspace(const SegmentEncoder&);
 void segment_encoder(const SegmentEncoder&, cudaStream_t stream);
 

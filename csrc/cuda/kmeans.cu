@@ -1,5 +1,5 @@
-// Lloyd's algorithm, one block a problem: see csrc/cpu/kmeans.cpp, whose steps these are. Sums of coordinates are
-// integers, brought up to date by the points that change their cluster; so atomics leave no trace of their order.
+// Lloyd's algorithm, one block per problem, with the steps of csrc/cpu/kmeans.cpp. Points that change their cluster
+// update sums of coordinates with integer atomics, so sums are order-independent.
 #include "cuda/kernels_cuda.h"
 #include "cuda/kmeans_block.h"
 
@@ -8,13 +8,13 @@ namespace {
 
 struct Lloyd {
     int64_t count, width, clusters;
-    const float* points;  // (N, D), as given
+    const float* points;  // (N, D), not scaled
     float* centroids;     // (K, D), scaled
     int32_t* labels;      // (N)
     float* squared;       // (N), to the centroid of the label
     int64_t* sums;        // (K, D)
     int64_t* sizes;       // (K)
-    float* to_integer;    // (D), a power of two for each column of the sums
+    float* to_integer;    // (D), powers of two that turn columns into integers
     float scale;
 
     __device__ Lloyd(const KMeans& p, const KMeansMemory& memory, int64_t b)
@@ -62,12 +62,12 @@ struct Lloyd {
         if (from >= 0) add(sizes + from, -1);
     }
 
-    // Every point to its nearest centroid; how many changed their cluster.
-    template <int kChunk>
+    // Label every point with its nearest centroid; returns how many labels changed.
+    template <int kDepth>
     __device__ __noinline__ int64_t assign() const {
-        __shared__ float tile[kGroup * kChunk];
+        __shared__ float tile[kGroup * kDepth];
         int64_t changed = 0;
-        Comparison<kChunk> comparison;
+        Comparison<kDepth> comparison;
         for (int64_t first = 0; first < count; first += kProblemThreads) {
             const int64_t row = first + threadIdx.x;
             float least;
@@ -90,22 +90,22 @@ struct Lloyd {
         return block_reduce(first, [](int64_t a, int64_t b) { return a < b ? a : b; });
     }
 
-    // The row of the largest finite distance, the first of several; -1 where every point lies on a centroid.
+    // The row with the largest finite distance, ties to the first; -1 if every point lies on a centroid.
     __device__ int64_t farthest() const {
-        unsigned long long key = 0;  // distances are not negative: their bits are in their order
+        unsigned long long key = 0;  // bits of non-negative floats are ordered like the floats
         for (int64_t row = threadIdx.x; row < count; row += kProblemThreads) {
             if (!(squared[row] < INFINITY)) continue;
             const unsigned long long bits = __float_as_uint(squared[row]);
-            const unsigned long long mine = bits << 32 | (0xFFFFFFFFu - uint32_t(row));
-            if (mine > key) key = mine;
+            const unsigned long long row_key = bits << 32 | (0xFFFFFFFFu - uint32_t(row));
+            if (row_key > key) key = row_key;
         }
         using Key = unsigned long long;
         key = block_reduce(key, [](Key a, Key b) { return a > b ? a : b; });
         return key >> 32 ? int64_t(0xFFFFFFFFu - uint32_t(key)) : -1;
     }
 
-    // Moves every empty cluster's centroid to the farthest point, with the points that are nearest to it there; whether
-    // there was one. Points that are not finite never count as far or near: or this would not end.
+    // Move the centroid of every empty cluster to the farthest point and relabel the points that are nearest to it;
+    // returns whether there was one. Ignores points that are not finite, since they would make this loop endless.
     __device__ __noinline__ bool fill_empty() const {
         for (bool filled = false;; filled = true) {
             const int64_t k = first_empty(), chosen = farthest();
@@ -115,30 +115,30 @@ struct Lloyd {
                 centroid[d] = points[chosen * width + d] * scale;
             __syncthreads();
             for (int64_t row = threadIdx.x; row < count; row += kProblemThreads) {
-                const float there = squared_distance(points + row * width, centroid, 1.0f, scale, width);
-                if (!(there <= squared[row]) || (there == squared[row] && labels[row] < k)) continue;
+                const float distance = squared_distance(points + row * width, centroid, 1.0f, scale, width);
+                if (!(distance <= squared[row]) || (distance == squared[row] && labels[row] < k)) continue;
                 relabel(row, int32_t(k));
-                squared[row] = there;
+                squared[row] = distance;
             }
             __syncthreads();
         }
     }
 
-    // Every centroid to the mean of its points; the sum of the squared moves.
+    // Move every centroid to the mean of its points; returns the sum of squared moves.
     __device__ double move_centroids() const {
         double moved = 0;
-        for (int64_t at = threadIdx.x; at < clusters * width; at += kProblemThreads) {
-            const int64_t size = sizes[at / width];
+        for (int64_t i = threadIdx.x; i < clusters * width; i += kProblemThreads) {
+            const int64_t size = sizes[i / width];
             if (size == 0) continue;
-            const float mean = float(double(sums[at]) / double(size) / double(to_integer[at % width]));
-            const double move = double(mean) - double(centroids[at]);
+            const float mean = float(double(sums[i]) / double(size) / double(to_integer[i % width]));
+            const double move = double(mean) - double(centroids[i]);
             moved += move * move;
-            centroids[at] = mean;
+            centroids[i] = mean;
         }
         return block_sum(moved);
     }
 
-    // The mean over the columns of their variance, as scikit-learn scales its tolerance.
+    // Mean variance of the columns, by which scikit-learn scales its tolerance too.
     __device__ double mean_variance() const {
         double variance = 0;
         for (int64_t d = 0; d < width; ++d) {
@@ -153,18 +153,18 @@ struct Lloyd {
         return block_sum(variance) / double(count) / double(width);
     }
 
-    template <int kChunk>
+    template <int kDepth>
     __device__ int32_t solve(int64_t steps, double tolerance) const {
         double allowed = 0;
         int32_t done = 0;
         while (done < steps) {
             ++done;
-            const int64_t changed = assign<kChunk>();
+            const int64_t changed = assign<kDepth>();
             if (!fill_empty() && changed == 0) return done;
             if (done == 1 && tolerance > 0) allowed = tolerance * mean_variance();
             if (move_centroids() <= allowed) break;
         }
-        assign<kChunk>();
+        assign<kDepth>();
         fill_empty();
         return done;
     }
@@ -176,10 +176,10 @@ struct Lloyd {
     }
 };
 
-template <int kChunk>
+template <int kDepth>
 __global__ void __launch_bounds__(kProblemThreads) lloyd_kernel(KMeans p, KMeansMemory memory) {
     const Lloyd lloyd(p, memory, blockIdx.x);
-    const int32_t done = lloyd.solve<kChunk>(p.steps, p.tolerance);
+    const int32_t done = lloyd.solve<kDepth>(p.steps, p.tolerance);
     const double inertia = lloyd.inertia();
     for (int64_t i = threadIdx.x; i < p.clusters * p.width; i += kProblemThreads) lloyd.centroids[i] /= lloyd.scale;
     if (threadIdx.x != 0) return;

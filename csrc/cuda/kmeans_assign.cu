@@ -4,15 +4,15 @@
 namespace sopr::cuda {
 namespace {
 
-template <int kChunk>
+template <int kDepth>
 __global__ void __launch_bounds__(kProblemThreads) assign_kernel(KMeansAssign p) {
-    __shared__ float tile[kGroup * kChunk];
+    __shared__ float tile[kGroup * kDepth];
     const int64_t b = blockIdx.x;
     const float* points = p.points + b * p.count * p.width;
     const float* centroids = p.centroids + b * p.clusters * p.width;
     const float largest = largest_magnitude(points, p.count * p.width);
     const float scale = scale_of(fmaxf(largest, largest_magnitude(centroids, p.clusters * p.width)));
-    Comparison<kChunk> comparison;
+    Comparison<kDepth> comparison;
     for (int64_t first = 0; first < p.count; first += kProblemThreads) {
         const int64_t row = first + threadIdx.x;
         float least;

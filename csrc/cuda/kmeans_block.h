@@ -1,6 +1,6 @@
-// What the k-means kernels share. One block owns one problem: its barriers suffice, and every problem stops by itself.
+// Shared by the k-means kernels. One block owns one problem, so block barriers suffice and problems stop independently.
 //
-// Distances add up squared differences in the order of the columns, with fused multiply-adds, as csrc/cpu does.
+// Distances sum squared differences in the order of the columns with fused multiply-adds, as csrc/cpu does.
 #pragma once
 
 #include "cuda/launch.h"
@@ -9,16 +9,17 @@
 
 namespace sopr::cuda {
 
-constexpr int kProblemThreads = 512, kProblemWarps = kProblemThreads / kLanes;
-constexpr int kGroup = 16;  // centres that a point is compared with at a time
+constexpr int kProblemThreads = 512, kProblemWarps = kProblemThreads / kWarpSize;
+constexpr int kGroup = 16;  // centroids that a point is compared with at a time
 
-// combine over the values of all threads, in an order that does not change; a barrier.
+// Combine the values of all threads in a fixed order. Includes a barrier.
 template <class T, class Combine>
 __device__ T block_reduce(T value, const Combine& combine) {
     __shared__ T parts[kProblemWarps];
-    for (int step = kLanes / 2; step > 0; step /= 2) value = combine(value, __shfl_xor_sync(kWholeWarp, value, step));
+    for (int step = kWarpSize / 2; step > 0; step /= 2)
+        value = combine(value, __shfl_xor_sync(kWholeWarp, value, step));
     __syncthreads();
-    if (threadIdx.x % kLanes == 0) parts[threadIdx.x / kLanes] = value;
+    if (threadIdx.x % kWarpSize == 0) parts[threadIdx.x / kWarpSize] = value;
     __syncthreads();
     value = parts[0];
     for (int warp = 1; warp < kProblemWarps; ++warp) value = combine(value, parts[warp]);
@@ -30,7 +31,7 @@ __device__ T block_sum(T value) {
     return block_reduce(value, [](T a, T b) { return a + b; });
 }
 
-// Of `count` numbers, `stride` apart.
+// The largest magnitude of `count` numbers, `stride` apart.
 __device__ inline float largest_magnitude(const float* x, int64_t count, int64_t stride = 1) {
     float largest = 0;
     for (int64_t i = threadIdx.x; i < count; i += kProblemThreads) largest = fmaxf(largest, fabsf(x[i * stride]));
@@ -47,40 +48,40 @@ __device__ inline float squared_distance(const float* point, const float* centre
     return squared;
 }
 
-// One row a thread, compared with groups of centres that pass through shared memory, kChunk columns at a time.
-template <int kChunk>
+// One row per thread, compared with groups of centroids in shared memory, kDepth columns at a time.
+template <int kDepth>
 struct Comparison {
-    float x[kChunk];
+    float x[kDepth];
     float squared[kGroup];
 
-    // squared[g] = from this thread's point (null: anything) to the row centre(g), times centre_scale, for g < number.
-    // All threads of the block call it. The first call for a point is `fresh`.
+    // squared[g] = squared distance of this thread's point (may be null) to centre(g) * centre_scale, for g < number.
+    // All threads of the block must call it. `fresh` marks the first call for a point.
     template <class Centre>
     __device__ void measure(const float* point, float scale, bool fresh, const Centre& centre, float centre_scale,
                             int number, int64_t width, float* tile) {
 #pragma unroll
         for (int g = 0; g < kGroup; ++g) squared[g] = 0;
-        for (int64_t d = 0; d < width; d += kChunk) {
+        for (int64_t d = 0; d < width; d += kDepth) {
             __syncthreads();
-            for (int i = threadIdx.x; i < kGroup * kChunk; i += kProblemThreads) {
-                const int g = i / kChunk, c = i % kChunk;
+            for (int i = threadIdx.x; i < kGroup * kDepth; i += kProblemThreads) {
+                const int g = i / kDepth, c = i % kDepth;
                 tile[i] = g < number && d + c < width ? centre(g)[d + c] * centre_scale : 0.0f;
             }
-            if (fresh || width > kChunk)
+            if (fresh || width > kDepth)
 #pragma unroll
-                for (int c = 0; c < kChunk; ++c) x[c] = point && d + c < width ? point[d + c] * scale : 0.0f;
+                for (int c = 0; c < kDepth; ++c) x[c] = point && d + c < width ? point[d + c] * scale : 0.0f;
             __syncthreads();
 #pragma unroll
             for (int g = 0; g < kGroup; ++g)
 #pragma unroll
-                for (int c = 0; c < kChunk; ++c) {
-                    const float difference = x[c] - tile[g * kChunk + c];
+                for (int c = 0; c < kDepth; ++c) {
+                    const float difference = x[c] - tile[g * kDepth + c];
                     squared[g] = fmaf(difference, difference, squared[g]);
                 }
         }
     }
 
-    // The nearest of all centroids, the first of several, and its squared distance.
+    // The nearest centroid, ties to the lowest index, and its squared distance.
     __device__ void nearest(const float* point, float scale, const float* centroids, float centroids_scale,
                             int64_t clusters, int64_t width, float* tile, float& least, int32_t& label) {
         least = INFINITY;
@@ -100,7 +101,7 @@ struct Comparison {
     }
 };
 
-// Of a kernel's copies for 8, 16, 24 and 32 columns, the least that holds a row; wider rows pass in chunks of 32.
+// The kernel for 8, 16, 24 or 32 columns at a time that fits a row best; wider rows take several passes.
 template <class Kernel>
 Kernel by_width(int64_t width, Kernel of8, Kernel of16, Kernel of24, Kernel of32) {
     return width <= 8 ? of8 : width <= 16 ? of16 : width <= 24 ? of24 : of32;

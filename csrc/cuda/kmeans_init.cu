@@ -1,5 +1,5 @@
-// The points that k-means starts from, one block a problem: the draws and the integer weights of
-// csrc/cpu/kmeans_init.cpp, so the same rows.
+// Initial centroids of k-means, one block per problem. Draws and integer weights are those of csrc/cpu/kmeans_init.cpp,
+// so the rows are too.
 #include "cuda/kernels_cuda.h"
 #include "cuda/kmeans_block.h"
 
@@ -8,32 +8,32 @@ namespace {
 
 constexpr int64_t kBin = kKMeansBin;
 
-// The first i in begin : end at which the running sum of value(i) passes the target, which is reduced by the sum before
-// it. A whole warp calls it.
+// The first i in begin : end at which the cumulative sum of value(i) passes the target; subtracts the sum before i from
+// the target. All lanes of a warp must call it.
 template <class Value>
-__device__ int64_t passing(int64_t begin, int64_t end, uint64_t& target, const Value& value) {
-    const int lane = threadIdx.x % kLanes;
-    for (int64_t base = begin; base < end; base += kLanes) {
-        const unsigned long long mine = base + lane < end ? value(base + lane) : 0;
-        unsigned long long sum = mine;
-        for (int step = 1; step < kLanes; step *= 2) {
+__device__ int64_t first_above(int64_t begin, int64_t end, uint64_t& target, const Value& value) {
+    const int lane = threadIdx.x % kWarpSize;
+    for (int64_t base = begin; base < end; base += kWarpSize) {
+        const unsigned long long addend = base + lane < end ? value(base + lane) : 0;
+        unsigned long long sum = addend;
+        for (int step = 1; step < kWarpSize; step *= 2) {
             const unsigned long long before = __shfl_up_sync(kWholeWarp, sum, step);
             if (lane >= step) sum += before;
         }
         const unsigned passed = __ballot_sync(kWholeWarp, sum > target);
         if (passed) {
-            const int at = __ffs(int(passed)) - 1;
-            target -= __shfl_sync(kWholeWarp, sum - mine, at);
-            return base + at;
+            const int first = __ffs(int(passed)) - 1;
+            target -= __shfl_sync(kWholeWarp, sum - addend, first);
+            return base + first;
         }
-        target -= __shfl_sync(kWholeWarp, sum, kLanes - 1);
+        target -= __shfl_sync(kWholeWarp, sum, kWarpSize - 1);
     }
     return end - 1;
 }
 
 struct PlusPlus {
     int64_t count, width, clusters, bins;
-    const float* points;  // (N, D), as given
+    const float* points;  // (N, D), not scaled
     float* squared;       // (N), scaled, to the nearest centre
     int64_t* weights;     // (bins), sums over kBin rows
     float scale, to_weight;
@@ -51,27 +51,27 @@ struct PlusPlus {
 
     __device__ uint64_t weight_of(float x) const { return uint64_t(int64_t(x * to_weight)); }
 
-    // Squared distances to a row, or what is less of them and what there was.
-    __device__ void take(int64_t centre, bool first) {
+    // squared[row] = min(squared[row], distance to `centre`); the first call initialises.
+    __device__ void add_centre(int64_t centre, bool first) {
         for (int64_t row = threadIdx.x; row < count; row += kProblemThreads) {
-            const float to = squared_distance(points + row * width, points + centre * width, scale, scale, width);
-            if (first || to <= squared[row]) squared[row] = to;
+            const float distance = squared_distance(points + row * width, points + centre * width, scale, scale, width);
+            if (first || distance <= squared[row]) squared[row] = distance;
         }
         __syncthreads();
     }
 
-    // Weights with 62 bits for their sum, whatever the distances have shrunk to.
+    // Choose the unit of the weights so that their sum uses 62 bits, however small the distances are.
     __device__ void set_unit() { to_weight = integer_scale_of(largest_magnitude(squared, count), count); }
 
-    // The weights of bins, and the sum of all.
+    // Compute the weights of bins; returns their sum.
     __device__ uint64_t weigh() {
-        const int lane = threadIdx.x % kLanes;
+        const int lane = threadIdx.x % kWarpSize;
         unsigned long long total = 0;
-        for (int64_t bin = threadIdx.x / kLanes; bin < bins; bin += kProblemWarps) {
+        for (int64_t bin = threadIdx.x / kWarpSize; bin < bins; bin += kProblemWarps) {
             unsigned long long sum = 0;
-            for (int64_t row = bin * kBin + lane; row < (bin + 1) * kBin && row < count; row += kLanes)
+            for (int64_t row = bin * kBin + lane; row < (bin + 1) * kBin && row < count; row += kWarpSize)
                 sum += weight_of(squared[row]);
-            for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
+            for (int step = kWarpSize / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
             if (lane == 0) {
                 weights[bin] = int64_t(sum);
                 total += sum;
@@ -80,19 +80,19 @@ struct PlusPlus {
         return block_sum(total);
     }
 
-    // The row at which the running sum of weights passes the target.
+    // The row at which the cumulative sum of weights passes the target.
     __device__ int32_t sample(uint64_t target) const {
-        const int64_t bin = passing(0, bins, target, [&](int64_t i) { return uint64_t(weights[i]); });
+        const int64_t bin = first_above(0, bins, target, [&](int64_t i) { return uint64_t(weights[i]); });
         const int64_t end = (bin + 1) * kBin < count ? (bin + 1) * kBin : count;
-        return int32_t(passing(bin * kBin, end, target, [&](int64_t row) { return weight_of(squared[row]); }));
+        return int32_t(first_above(bin * kBin, end, target, [&](int64_t row) { return weight_of(squared[row]); }));
     }
 
-    // Of the drawn rows, the one that takes most weight away; of several, the first.
-    template <int kChunk>
+    // The drawn row that reduces the weights most, ties to the first.
+    template <int kDepth>
     __device__ int best_of(const int32_t* drawn, int candidates, float* tile) const {
         int best = 0;
         unsigned long long most = 0;
-        Comparison<kChunk> comparison;
+        Comparison<kDepth> comparison;
         for (int begin = 0; begin < candidates; begin += kGroup) {
             const int number = candidates - begin < kGroup ? candidates - begin : kGroup;
             unsigned long long gains[kGroup] = {};
@@ -121,16 +121,16 @@ struct PlusPlus {
     }
 };
 
-template <int kChunk>
+template <int kDepth>
 __global__ void __launch_bounds__(kProblemThreads)
     plus_plus_kernel(KMeansInit p, KMeansInitMemory memory, int candidates) {
-    __shared__ float tile[kGroup * kChunk];
+    __shared__ float tile[kGroup * kDepth];
     __shared__ int32_t drawn[kMaxCandidates];
     const ClusteringDraw draw = {p.seeds[blockIdx.x], p.restart};
     int32_t* rows = p.rows + blockIdx.x * p.clusters;
     PlusPlus problem(p, memory, blockIdx.x);
     const int64_t start = int64_t(draw(uint64_t(p.count), 0, 0));
-    problem.take(start, true);
+    problem.add_centre(start, true);
     problem.set_unit();
     if (threadIdx.x == 0) rows[0] = int32_t(start);
     for (int64_t round = 1; round < p.clusters; ++round) {
@@ -143,18 +143,18 @@ __global__ void __launch_bounds__(kProblemThreads)
             for (int64_t k = round + threadIdx.x; k < p.clusters; k += kProblemThreads) rows[k] = int32_t(start);
             return;
         }
-        for (int c = threadIdx.x / kLanes; c < candidates; c += kProblemWarps) {
+        for (int c = threadIdx.x / kWarpSize; c < candidates; c += kProblemWarps) {
             const int32_t row = problem.sample(draw(total, round, c));
-            if (threadIdx.x % kLanes == 0) drawn[c] = row;
+            if (threadIdx.x % kWarpSize == 0) drawn[c] = row;
         }
         __syncthreads();
-        const int best = problem.best_of<kChunk>(drawn, candidates, tile);
-        problem.take(drawn[best], false);
+        const int best = problem.best_of<kDepth>(drawn, candidates, tile);
+        problem.add_centre(drawn[best], false);
         if (threadIdx.x == 0) rows[round] = drawn[best];
     }
 }
 
-// Floyd's method, by one thread: after step j, the rows drawn are a uniform sample of the first N - K + j + 1.
+// Floyd's method, in one thread: after step j, the rows are a uniform sample of the first N - K + j + 1.
 __global__ void __launch_bounds__(kProblemThreads) distinct_kernel(KMeansInit p, KMeansInitMemory memory) {
     const ClusteringDraw draw = {p.seeds[blockIdx.x], p.restart};
     int32_t* rows = p.rows + blockIdx.x * p.clusters;

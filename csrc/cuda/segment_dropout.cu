@@ -1,7 +1,7 @@
-// One block a segment, one thread eight columns: those that share a counter of philox.h.
-#include "cuda/dropout.h"
+// One block per segment, one thread per eight columns, which share a counter of philox.h.
 #include "cuda/kernels_cuda.h"
 #include "cuda/launch.h"
+#include "dropout_site.h"
 
 namespace sopr::cuda {
 namespace {
@@ -12,15 +12,15 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(SegmentDropout p, Seg
     const int64_t g = blockIdx.x;
     const auto [begin, length] = segments[g];
     const int64_t blocks = (p.width + 7) / 8;
-    const Drops drops(p.dropout, g, 0);
+    const DropoutSite site(p.dropout, g);
     for (int64_t item = threadIdx.x; item < length * blocks; item += kThreads) {
         const int64_t row = item / blocks, block = item % blocks;
-        const Philox4 draws = drops.draws(row, block);
+        const Philox4 bits = site.bits(row, block);
         const int64_t first = (begin + row) * p.width + block * 8;
 #pragma unroll
         for (uint32_t c = 0; c < 8; ++c)
             if (block * 8 + c < p.width)
-                p.out[first + c] = p.x[first + c] * (philox_draw(draws, c) < drops.threshold ? 0.0f : drops.scale);
+                p.out[first + c] = p.x[first + c] * (philox_draw(bits, c) < site.threshold ? 0.0f : site.scale);
     }
 }
 

@@ -1,39 +1,39 @@
-// The transformer encoder, one kernel a step, for as many cells of the (policy, subset) grid at a time as the workspace
-// holds. Products, norms and sums in fp32; weights are read where they lie.
+// Transformer encoder, one kernel per step, for as many cells of the (policy, subset) grid at a time as fit the
+// workspace. Computes in fp32; reads weights in place.
 #include "cuda/kernels_cuda.h"
 #include "cuda/launch.h"
-#include "cuda/linear.h"
+#include "cuda/segment_encoder_linear.h"
 #include "cuda/segments.h"
 #include "cuda/warp.h"
 
-#ifndef SOPR_TOKENS_AT_ONCE  // fewer in tests
-#define SOPR_TOKENS_AT_ONCE (1 << 16)
+#ifndef SOPR_MAX_TOKENS  // tests set fewer
+#define SOPR_MAX_TOKENS (1 << 16)
 #endif
 
 namespace sopr::cuda {
 namespace {
 
-constexpr int kWarps = 8, kThreads = kWarps * kLanes;
-constexpr int64_t kTokensAtOnce = SOPR_TOKENS_AT_ONCE;
+constexpr int kWarps = 8, kThreads = kWarps * kWarpSize;
+constexpr int64_t kMaxTokens = SOPR_MAX_TOKENS;
 
 int64_t inputs_of(const SegmentEncoder& p) { return p.state_width + p.column_width; }
 
-int64_t cells_at_once(const SegmentEncoder& p) {
+int64_t cells_per_pass(const SegmentEncoder& p) {
     const int64_t cells = p.policies * p.subsets;
     const int64_t size = p.subset_size > p.clusters ? p.subset_size : p.clusters;
-    const int64_t fit = size < 1 ? cells : size < kTokensAtOnce ? kTokensAtOnce / size : 1;
-    return fit < cells ? fit : cells;
+    const int64_t limit = size < 1 ? cells : size < kMaxTokens ? kMaxTokens / size : 1;
+    return limit < cells ? limit : cells;
 }
 
 // The activations of T tokens.
 struct Activations {
     float *x, *branch, *attended;  // (T, E)
-    float* wide;                   // (T, ds + dc), (3, T, E) or (T, F): tokens, or queries, keys and values, or hidden
+    float* wide;                   // tokens (T, ds + dc); queries, keys and values (3, T, E); or hidden values (T, F)
     float* statistics;             // (T, H, 2)
     int64_t size = 0;
 
     explicit Activations(const SegmentEncoder& p) : base(p.workspace) {
-        const int64_t tokens = cells_at_once(p) * p.subset_size;
+        const int64_t tokens = cells_per_pass(p) * p.subset_size;
         int64_t widest = 3 * p.width > p.feedforward ? 3 * p.width : p.feedforward;
         if (inputs_of(p) > widest) widest = inputs_of(p);
         x = take(tokens * p.width);
@@ -51,72 +51,64 @@ struct Activations {
     }
 };
 
-// Hands out one tensor of the flat parameters after the other.
-struct Parameters {
-    const float* at;
-    const float* next(int64_t floats) {
-        at += floats;
-        return at - floats;
-    }
-};
-
 int64_t blocks_of(int64_t rows) { return (rows + kWarps - 1) / kWarps; }
 
 // The row of this thread's warp.
-__device__ int64_t warp_row() { return int64_t(blockIdx.x) * kWarps + threadIdx.x / kLanes; }
+__device__ int64_t warp_row() { return int64_t(blockIdx.x) * kWarps + threadIdx.x / kWarpSize; }
 
-// Tokens (rows, ds + dc); zeros past the last segment, where p.rows may hold anything.
+// to = tokens (rows, ds + dc); zeros after the last segment, where p.rows is arbitrary.
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(int64_t rows, SegmentEncoder p, Segments segments, float* to) {
     const int64_t token = warp_row();
     if (token >= rows) return;
     const int64_t cell = segments.first + token / p.subset_size, width = p.state_width + p.column_width;
-    const bool real = segments.owns(token);
-    const int64_t row = real ? p.rows[cell % p.subsets * p.subset_size + token % p.subset_size] : 0;
+    const bool used = segments.owns(token);
+    const int64_t row = used ? p.rows[cell % p.subsets * p.subset_size + token % p.subset_size] : 0;
     const float* state = p.states + row * p.state_width;
     const float* columns = p.columns + (cell / p.subsets * p.states_count + row) * p.column_width;
-    for (int64_t c = threadIdx.x % kLanes; c < width; c += kLanes)
-        to[token * width + c] = !real ? 0.0f : c < p.state_width ? state[c] : columns[c - p.state_width];
+    for (int64_t c = threadIdx.x % kWarpSize; c < width; c += kWarpSize)
+        to[token * width + c] = !used ? 0.0f : c < p.state_width ? state[c] : columns[c - p.state_width];
 }
 
-// x = norm(x + branch); branch is overwritten.
+// x = norm(x + branch); overwrites branch.
 __global__ void __launch_bounds__(kThreads)
     add_norm_kernel(int64_t rows, int64_t width, const float* weight, const float* bias, float* branch, float* x) {
     const int64_t row = warp_row();
     if (row >= rows) return;
     x += row * width;
     branch += row * width;
-    const int lane = threadIdx.x % kLanes;
-    const float share = 1.0f / float(width);
+    const int lane = threadIdx.x % kWarpSize;
+    const float weight_of_column = 1.0f / float(width);
     float sum = 0, squares = 0;
-    for (int64_t e = lane; e < width; e += kLanes) {
+    for (int64_t e = lane; e < width; e += kWarpSize) {
         branch[e] += x[e];
         sum += branch[e];
     }
-    const float mean = warp_sum(sum) * share;
-    for (int64_t e = lane; e < width; e += kLanes) {
+    const float mean = warp_sum(sum) * weight_of_column;
+    for (int64_t e = lane; e < width; e += kWarpSize) {
         const float off = branch[e] - mean;
         squares = fmaf(off, off, squares);
     }
-    const float scale = 1.0f / sqrtf(warp_sum(squares) * share + 1e-5f);
-    for (int64_t e = lane; e < width; e += kLanes) x[e] = (branch[e] - mean) * scale * weight[e] + bias[e];
+    const float scale = 1.0f / sqrtf(warp_sum(squares) * weight_of_column + 1e-5f);
+    for (int64_t e = lane; e < width; e += kWarpSize) x[e] = (branch[e] - mean) * scale * weight[e] + bias[e];
 }
 
-// The rows of segments as they are, zeros past the last of a cell.
+// to = rows of segments; zeros after the last segment of a cell.
 __global__ void __launch_bounds__(kThreads)
     copy_kernel(int64_t rows, Segments segments, int64_t width, const float* x, float* to) {
     const int64_t row = warp_row();
     if (row >= rows) return;
-    const bool real = segments.owns(row);
-    for (int64_t e = threadIdx.x % kLanes; e < width; e += kLanes) to[row * width + e] = real ? x[row * width + e] : 0;
+    const bool used = segments.owns(row);
+    for (int64_t e = threadIdx.x % kWarpSize; e < width; e += kWarpSize)
+        to[row * width + e] = used ? x[row * width + e] : 0;
 }
 
-// The cells segments.first : segments.first + cells.
+// Encode cells segments.first : segments.first + cells.
 void encode(const SegmentEncoder& p, const Segments& segments, int64_t cells, cudaStream_t stream) {
     const Activations a(p);
     const int64_t tokens = cells * p.subset_size, number = cells * p.clusters;
     const int64_t E = p.width, F = p.feedforward;
-    Parameters parameters{p.parameters};
+    ParameterReader parameters{p.parameters};
 
     const auto apply = [&](const float* in, int64_t inputs, int64_t outputs, float* out, bool relu = false) {
         const float* weight = parameters.next(outputs * inputs);
@@ -145,14 +137,14 @@ void encode(const SegmentEncoder& p, const Segments& segments, int64_t cells, cu
     if (p.project) apply(a.wide, inputs_of(p), E, a.x, true);
     for (int64_t layer = 0; layer < p.layers; ++layer) {
         const float *in = parameters.next(3 * E * E), *in_bias = parameters.next(3 * E);
-        float* joint[3];
+        float* qkv[3];
         for (int i = 0; i < 3; ++i) {
-            joint[i] = a.wide + i * tokens * E;
-            linear({a.x, in + i * E * E, in_bias + i * E, joint[i], tokens, E, E, false}, stream);
+            qkv[i] = a.wide + i * tokens * E;
+            linear({a.x, in + i * E * E, in_bias + i * E, qkv[i], tokens, E, E, false}, stream);
         }
         const float scale = 1.0f / sqrtf(float(E / p.heads));
-        segment_attention({joint[0], joint[1], joint[2], nullptr, a.attended, a.statistics, number, p.heads,
-                           E / p.heads, scale, dropout(layer, kAttentionWeights)},
+        segment_attention({qkv[0], qkv[1], qkv[2], nullptr, a.attended, a.statistics, number, p.heads, E / p.heads,
+                           scale, dropout(layer, kAttentionWeights)},
                           segments, stream);
         apply(a.attended, E, E, a.branch);
         drop(a.branch, E, layer, kAfterAttention);
@@ -174,10 +166,10 @@ void encode(const SegmentEncoder& p, const Segments& segments, int64_t cells, cu
 int64_t segment_encoder_workspace(const SegmentEncoder& p) { return Activations(p).size; }
 
 void segment_encoder(const SegmentEncoder& p, cudaStream_t stream) {
-    const int64_t cells = p.policies * p.subsets, at_once = cells_at_once(p);
-    for (int64_t first = 0; first < cells; first += at_once)
-        encode(p, {p.offsets, p.clusters, p.subsets, p.subset_size, first},
-               cells - first < at_once ? cells - first : at_once, stream);
+    const int64_t cells = p.policies * p.subsets, pass = cells_per_pass(p);
+    for (int64_t first = 0; first < cells; first += pass)
+        encode(p, {p.offsets, p.clusters, p.subsets, p.subset_size, first}, cells - first < pass ? cells - first : pass,
+               stream);
 }
 
 }  // namespace sopr::cuda

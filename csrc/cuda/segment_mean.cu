@@ -1,5 +1,5 @@
-// One block a segment, one thread a column: neighbouring threads read neighbouring floats of a row. Sums are of sums of
-// kRun rows, so that the rounding errors of a long segment stay small.
+// One block per segment, one thread per column, so that reads are coalesced. Partial sums of kRun rows keep rounding
+// errors of long segments small.
 #include "cuda/kernels_cuda.h"
 #include "cuda/launch.h"
 
@@ -10,7 +10,7 @@ constexpr int kMaxThreads = 256;
 constexpr int64_t kRun = 128;
 
 int block_threads(int64_t width) {
-    const int64_t rounded = (width + kLanes - 1) / kLanes * kLanes;
+    const int64_t rounded = (width + kWarpSize - 1) / kWarpSize * kWarpSize;
     return int(rounded < kMaxThreads ? rounded : kMaxThreads);
 }
 

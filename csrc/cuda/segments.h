@@ -1,4 +1,4 @@
-// Where segments lie: side by side, or in each cell of an encoder's (policy, subset) grid.
+// Segments of a ragged batch, or of each cell of an encoder's (policy, subset) grid.
 #pragma once
 
 #include "kernels.h"
@@ -10,8 +10,8 @@ struct Span {
     int64_t begin, length;
 };
 
-// Cell c owns rows c * size : (c + 1) * size and has the offsets of subset (first + c) % S; rows of a cell past its
-// last segment belong to none. Operators over plain offsets have one cell.
+// Cell c owns rows c * size : (c + 1) * size and has the offsets of subset (first + c) % S; rows after its last segment
+// belong to no segment. Operators over plain offsets have one cell.
 struct Segments {
     const int32_t* offsets;  // (S, K + 1)
     int64_t clusters, subsets = 1, size = 0, first = 0;

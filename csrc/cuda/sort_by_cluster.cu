@@ -1,4 +1,4 @@
-// One block a problem, one thread a cluster: each reads all labels and keeps its own, in their order.
+// One block per problem, one thread per cluster: each thread reads all labels and writes the rows of its cluster.
 #include "cuda/kernels_cuda.h"
 #include "cuda/launch.h"
 

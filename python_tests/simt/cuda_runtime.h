@@ -1,5 +1,5 @@
-// CUDA's language on the CPU, as far as csrc/cuda speaks it: every thread of a block is a fiber that runs to its next
-// barrier or shuffle, so kernels compiled by a C++ compiler give what they would on a GPU, slowly.
+// The part of CUDA that csrc/cuda uses, on the CPU. Every thread of a block is a fiber that runs to its next barrier or
+// shuffle, so kernels compiled by a C++ compiler compute what they would on a GPU, slowly.
 #pragma once
 
 #include <cmath>
@@ -32,7 +32,7 @@ Barrier& warp_barrier();
 uint64_t& exchange(int lane);  // a slot of this thread's warp
 int lane();
 
-// Runs body(context) in `threads` fibers; throws where some wait at a barrier that others never reach.
+// Run body(context) in `threads` fibers; throws if some wait at a barrier that others never reach.
 void run_block(int threads, bool reversed, void (*body)(void*), void* context);
 
 template <class T>

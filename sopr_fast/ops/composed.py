@@ -1,6 +1,6 @@
-"""Encoders composed of torch operators and `ops.segment_*`: SOPR-MLP, and SOPR-T where no fused kernel fits.
+"""Encoders composed of torch operators and `ops.segment_*`: SOPR-MLP, and SOPR-T where there is no fused kernel.
 
-Both take a few policies at a time and compute them again in the backward pass, so memory does not grow with policies.
+Both process a few policies at a time and recompute them in the backward pass, so memory does not grow with policies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .segment_attention import segment_attention
 from .segment_dropout import segment_dropout
 from .segment_mean import segment_mean
 
-_TOKENS_AT_ONCE = 1 << 16
+_MAX_TOKENS = 1 << 16
 _log = logging.getLogger(__name__)
 
 
@@ -42,7 +42,7 @@ def segment_encoder(
     segment_base: int = 0,
     precision: str = "fp32",
 ) -> Tensor:
-    """See `ops.segment_encoder`, whose arguments and result these are; always in fp32."""
+    """Compute `ops.segment_encoder` from smaller operators, always in fp32."""
     _log.info("segment_encoder runs composed of torch operators on %s, %s", columns.device, columns.dtype)
     inputs = states.shape[1] + columns.shape[2]
     projection, stack = encoder_tensors(parameters, inputs, width, layers, feedforward, project)
@@ -69,10 +69,10 @@ def segment_encoder(
 
 
 def mlp_encoder(
-    states: Tensor,  # (U, dim_s)
-    columns: Tensor,  # (P, U, dim_c)
-    rows: Tensor,  # (S, N) int32
-    offsets: Tensor,  # (S, K + 1) int32
+    states: Tensor,
+    columns: Tensor,
+    rows: Tensor,
+    offsets: Tensor,
     stack: Sequence[Sequence[torch.nn.Linear]],
     *,
     projection: Sequence[Tensor],
@@ -80,8 +80,26 @@ def mlp_encoder(
     dropout: float,
     rng: Tensor | None,
     level: int,
-) -> Tensor:  # (P, S, K, E), or (P, S, N, E) without pooling
-    """SOPR-MLP (paper section 4.4): every encoder layer is two linear maps, dropout and ReLU between them."""
+) -> Tensor:
+    """Encode every segment of every (policy, subset) with SOPR-MLP (paper section 4.4).
+
+    A layer is two linear maps with dropout and ReLU between them.
+
+    Args:
+        states: (U, dim_s) float32, shared by all policies.
+        columns: (P, U, dim_c) float32.
+        rows: (S, N) int32; see `ops.segment_encoder`.
+        offsets: (S, K + 1) int32; see `ops.segment_encoder`.
+        stack: The two linear maps of every layer.
+        projection: Weight and bias of a linear map before the layers, or nothing.
+        pool: Return means of segments instead of tokens.
+        dropout: Probability of dropping a value.
+        rng: (2,) int64: seed and step. None disables dropout.
+        level: Level of the encoder, 0 or 1, which selects other dropout masks.
+
+    Returns:
+        (P, S, K, E) float32, or (P, S, N, E) without pooling.
+    """
 
     def encode(x: Tensor, segments: Tensor, base: int) -> Tensor:
         for i, (widen, narrow) in enumerate(stack):
@@ -108,34 +126,36 @@ def _by_policies(
     subsets, count = rows.shape
     clusters = offsets.shape[1] - 1
     index = rows.reshape(-1).long()
-    past = torch.arange(count, device=rows.device) >= offsets[:, -1:]  # (S, N) the rows of no segment
-    regular = rows.device.type == "cpu" and not past.any()
+    unused = torch.arange(count, device=rows.device) >= offsets[:, -1:]  # (S, N), rows after the last segment
+    all_used = rows.device.type == "cpu" and not unused.any()  # a GPU would have to synchronize
 
-    def chunk(seen: Tensor, base: int) -> Tensor:
-        policies = len(seen)
-        x = torch.cat([states[index].expand(policies, -1, -1), seen[:, index]], -1).flatten(0, 1)
+    def encode_policies(some_columns: Tensor, base: int) -> Tensor:
+        policies = len(some_columns)
+        x = torch.cat([states[index].expand(policies, -1, -1), some_columns[:, index]], -1).flatten(0, 1)
         if projection:
             x = functional.linear(x, *projection).relu()
-        nowhere = past.repeat(policies, 1)
-        order = None if regular else nowhere.flatten().byte().argsort(stable=True)  # those last, one more segment
+        unused_tokens = unused.repeat(policies, 1)
+        # Unused tokens are moved to the end, into a segment of their own.
+        order = None if all_used else unused_tokens.flatten().byte().argsort(stable=True)
         sizes = offsets[:, -1].repeat(policies)
         ends = sizes.cumsum(0, dtype=torch.int32)
         begins = (ends - sizes)[:, None] + offsets[:, :-1].repeat(policies, 1)
         segments = functional.pad(torch.cat([begins.flatten(), ends[-1:]]), (0, 1), value=len(x))
-        x = encode(x if regular else x[order], segments, base)
+        x = encode(x if order is None else x[order], segments, base)
         if pool:
             return segment_mean(x, segments)[:-1].view(policies, subsets, clusters, x.shape[1])
-        if not regular:
-            x = torch.zeros_like(x).index_copy(0, order, x).masked_fill(nowhere.view(-1, 1), 0.0)
+        if order is not None:
+            x = torch.zeros_like(x).index_copy(0, order, x).masked_fill(unused_tokens.view(-1, 1), 0.0)
         return x.view(policies, subsets, count, x.shape[1])
 
-    at_once = max(1, _TOKENS_AT_ONCE // max(1, rows.numel()))
+    group = max(1, _MAX_TOKENS // max(1, rows.numel()))
     encoded = []
-    for start in range(0, max(1, len(columns)), at_once):
-        seen, base = columns[start : start + at_once], segment_base + start * subsets * clusters
-        with without_autocast(seen.device):  # segment operators take float32 alone
+    for start in range(0, max(1, len(columns)), group):
+        some_columns, base = columns[start : start + group], segment_base + start * subsets * clusters
+        with without_autocast(some_columns.device):  # segment operators accept float32 only
             if torch.is_grad_enabled():
-                encoded.append(checkpoint(chunk, seen, base, use_reentrant=False, preserve_rng_state=False))
+                result = checkpoint(encode_policies, some_columns, base, use_reentrant=False, preserve_rng_state=False)
             else:
-                encoded.append(chunk(seen, base))
+                result = encode_policies(some_columns, base)
+        encoded.append(result)
     return torch.cat(encoded)

@@ -1,16 +1,18 @@
-"""Every operator in plain torch, any dtype and device: the oracle of the tests and the general fallback."""
+"""Every operator in plain torch, for any dtype and device: oracle of the tests and fallback without a kernel."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import math
+from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-# The sites of dropout in csrc/philox.h.
+# Dropout sites of csrc/philox.h.
 ATTENTION_WEIGHTS, AFTER_ATTENTION, INSIDE_FEED_FORWARD, AFTER_FEED_FORWARD = range(4)
 _WORD = 0xFFFFFFFF
 
@@ -23,18 +25,26 @@ def segment_mean(x: Tensor, offsets: Tensor) -> Tensor:
 
 
 def segments_and_rows(offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """The segment of each of the T rows, and its row in that segment: (T,), (T,) int64."""
+    """Return the segment of each row, and its row in the segment: (T,) and (T,) int64."""
     sizes = offsets.diff().long()
     segment = torch.repeat_interleave(sizes)
     return segment, torch.arange(len(segment), device=offsets.device) - offsets[:-1].long()[segment]
 
 
 def philox(seed: Tensor | int, step: Tensor | int, *counter: Tensor | int) -> tuple[Tensor, ...]:
-    """Philox4x32-10 of csrc/philox.h: key (seed, step), four counter words, four words out.
+    """Compute Philox4x32-10 of csrc/philox.h.
 
-    All are int64 tensors (or integers, but not all) that hold unsigned 32-bit words, and broadcast.
+    Words are unsigned 32-bit integers in int64 tensors or, except for at least one, Python integers. They broadcast.
+
+    Args:
+        seed: First word of the key.
+        step: Second word of the key.
+        counter: Four words.
+
+    Returns:
+        Four random words.
     """
-    c0, c1, c2, c3 = counter
+    c0, c1, c2, c3 = cast("tuple[Tensor, ...]", counter)
     for _ in range(10):
         a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57  # wraps to the bits of the unsigned product
         c0, c1 = (b >> 32 & _WORD) ^ c1 ^ seed, b & _WORD
@@ -44,20 +54,34 @@ def philox(seed: Tensor | int, step: Tensor | int, *counter: Tensor | int) -> tu
 
 
 def dropout_mask(
-    segment: Tensor,  # (...) integers: segment numbers
-    row: Tensor,  # (...) integers: rows in their segments
+    segment: Tensor,
+    row: Tensor,
     columns: int,
     *,
-    rng: Tensor,  # (2,) int64: seed, step
+    rng: Tensor,
     probability: float,
     level: int,
     layer: int,
     site: int,
-    head: Tensor | int = 0,  # (...) integers
-) -> Tensor:  # (..., columns) float32
-    """The multipliers of dropout, 0 or 1 / (1 - probability), exactly those of csrc/philox.h.
+    head: Tensor | int = 0,
+) -> Tensor:
+    """Compute the multipliers of dropout, 0 or 1 / (1 - probability), exactly as csrc/philox.h specifies.
 
     `segment`, `row` and `head` broadcast against each other.
+
+    Args:
+        segment: Segment numbers, integers (...).
+        row: Rows in their segments, integers (...).
+        columns: Number of columns.
+        rng: (2,) int64: seed and step.
+        probability: Probability of dropping a value.
+        level: Level of the encoder.
+        layer: Layer of the encoder.
+        site: Dropout site in the layer.
+        head: Attention heads, integers (...).
+
+    Returns:
+        (..., columns) float32.
     """
     threshold = int(np.float32(probability) * np.float32(65536) + np.float32(0.5))
     scale = np.float32(65536) / np.float32(65536 - threshold) if threshold < 65536 else np.float32(0)
@@ -124,31 +148,31 @@ def kmeans_assign(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def kmeans_init(points: Tensor, k: int, seeds: Tensor, restart: int, plus_plus: bool) -> Tensor:
-    """See `ops.kmeans_plusplus`; without `plus_plus`, distinct rows by Floyd's method."""
+    """See `ops.kmeans_init`; without `plus_plus`, distinct rows by Floyd's method."""
 
-    def fraction(seed: int, round: int, number: int) -> int:
-        place = torch.tensor([number]), round, restart, 255 << 24
-        low, high, *_ = philox(seed & _WORD, seed >> 32 & _WORD, *place)
+    def draw(seed: int, round: int, candidate: int) -> int:
+        counter = torch.tensor([candidate]), round, restart, 255 << 24
+        low, high, *_ = philox(seed & _WORD, seed >> 32 & _WORD, *counter)
         return int(high) << 32 | int(low)
 
     def distinct(x: Tensor, seed: int) -> list[int]:
-        rows = []
+        rows: list[int] = []
         for last in range(len(x) - k, len(x)):
-            row = fraction(seed, len(rows), 0) * (last + 1) >> 64
+            row = draw(seed, len(rows), 0) * (last + 1) >> 64
             rows.append(last if row in rows else row)
         return rows
 
     def greedy(x: Tensor, seed: int) -> list[int]:
-        rows = [fraction(seed, 0, 0) * len(x) >> 64]
-        now = (x - x[rows[0]]).square().sum(-1)
-        while len(rows) < k and now.any():
-            ends = now.double().cumsum(0)
-            shares = [fraction(seed, len(rows), number) / 2**64 for number in range(2 + int(math.log(k)))]
-            drawn = torch.searchsorted(ends, ends.new_tensor(shares) * ends[-1], right=True)
-            then = torch.minimum((x - x[drawn, None]).square().sum(-1), now)
-            best = int(then.sum(-1).argmin())
-            rows.append(int(drawn[best]))
-            now = then[best]
+        rows = [draw(seed, 0, 0) * len(x) >> 64]
+        squared = (x - x[rows[0]]).square().sum(-1)
+        while len(rows) < k and squared.any():
+            ends = squared.double().cumsum(0)
+            fractions = [draw(seed, len(rows), candidate) / 2**64 for candidate in range(2 + int(math.log(k)))]
+            candidates = torch.searchsorted(ends, ends.new_tensor(fractions) * ends[-1], right=True)
+            reduced = torch.minimum((x - x[candidates, None]).square().sum(-1), squared)
+            best = int(reduced.sum(-1).argmin())
+            rows.append(int(candidates[best]))
+            squared = reduced[best]
         return rows + rows[:1] * (k - len(rows))
 
     choose = greedy if plus_plus else distinct
@@ -157,7 +181,7 @@ def kmeans_init(points: Tensor, k: int, seeds: Tensor, restart: int, plus_plus: 
 
 
 def kmeans(points: Tensor, start: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Lloyd's steps of `ops.kmeans` from given centroids: centroids, labels, inertia, iterations."""
+    """Return centroids, labels, inertia and iterations of `ops.kmeans`, started from centroids `start`."""
 
     def assign(x: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
         labels, squared = kmeans_assign(x[None], centroids[None])
@@ -168,7 +192,9 @@ def kmeans(points: Tensor, start: Tensor, iterations: int, tolerance: float) -> 
         return assign(x, centroids)
 
     def solve(x: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
-        labels, settled, steps, moved = None, False, 0, math.inf
+        settled, steps, moved = False, 0, math.inf
+        labels: Tensor | None = None
+        squared = x.new_zeros(len(x))
         allowed = tolerance * float(x.var(0, correction=0).mean())
         while steps < iterations and not settled and moved > allowed:
             steps += 1
@@ -179,7 +205,7 @@ def kmeans(points: Tensor, start: Tensor, iterations: int, tolerance: float) -> 
                 for cluster in labels.unique().tolist():
                     centroids[cluster] = x[labels == cluster].mean(0)
                 moved = float((centroids - old).square().sum())
-        if not settled:
+        if labels is None or not settled:
             labels, squared = assign(x, centroids)
         return centroids, labels, squared.double().sum(), steps
 
@@ -200,11 +226,18 @@ def sort_by_cluster(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def encoder_shapes(
     inputs: int, width: int, layers: int, feedforward: int, project: bool = True
 ) -> list[tuple[int, ...]]:
-    """Shapes of the tensors that `segment_encoder`'s flat parameters hold, in their order.
+    """Return the shapes of the tensors that `segment_encoder` expects in its flat parameters, in order.
 
-    The projection's weight and bias if `project`; then of every layer in_proj_weight, in_proj_bias, out_proj.weight,
-    out_proj.bias, norm1.weight, norm1.bias, linear1.weight, linear1.bias, linear2.weight, linear2.bias, norm2.weight,
-    norm2.bias of torch's TransformerEncoderLayer.
+    First weight and bias of the projection if `project`; then, for every layer, in_proj_weight, in_proj_bias,
+    out_proj.weight, out_proj.bias, norm1.weight, norm1.bias, linear1.weight, linear1.bias, linear2.weight,
+    linear2.bias, norm2.weight and norm2.bias of torch.nn.TransformerEncoderLayer.
+
+    Args:
+        inputs: Width of the tokens before the projection, ds + dc.
+        width: Width of the tokens in the layers.
+        layers: Number of layers.
+        feedforward: Width of the feed-forward block.
+        project: Whether a projection precedes the layers.
     """
     attention = [(3 * width, width), (3 * width,), (width, width), (width,), (width,), (width,)]
     feed = [(feedforward, width), (feedforward,), (width, feedforward), (width,), (width,), (width,)]
@@ -214,7 +247,7 @@ def encoder_shapes(
 def encoder_tensors(
     parameters: Tensor, inputs: int, width: int, layers: int, feedforward: int, project: bool
 ) -> tuple[list[Tensor], list[list[Tensor]]]:
-    """The tensors of `encoder_shapes` in flat parameters: the projection's, none without, and the 12 of every layer."""
+    """Split flat parameters into the tensors of the projection (none without one) and the 12 tensors of each layer."""
     shapes = encoder_shapes(inputs, width, layers, feedforward, project)
     pieces = parameters.split([math.prod(shape) for shape in shapes])
     tensors = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
@@ -241,7 +274,7 @@ def segment_encoder(
     segment_base: int = 0,
     precision: str = "fp32",
 ) -> Tensor:
-    """See `ops.segment_encoder`; `precision` is whatever the tensors have."""
+    """See `ops.segment_encoder`; computes in the dtype of its tensors, whatever `precision` says."""
     policies, subsets, clusters = len(columns), len(rows), offsets.shape[1] - 1
     inputs = states.shape[1] + columns.shape[2]
     projection, stack = encoder_tensors(parameters, inputs, width, layers, feedforward, project)
@@ -252,8 +285,8 @@ def segment_encoder(
             if begin == end:
                 pooled.append(columns.new_zeros(policies, width))
                 continue
-            mine = rows[s, begin:end].long()
-            x = torch.cat([states[mine].expand(policies, -1, -1), columns[:, mine]], -1)  # (P, L, ds + dc)
+            index = rows[s, begin:end].long()
+            x = torch.cat([states[index].expand(policies, -1, -1), columns[:, index]], -1)  # (P, L, ds + dc)
             segments = segment_base + (torch.arange(policies, device=rows.device) * subsets + s) * clusters + k
             if project:
                 weight, bias = projection
@@ -265,17 +298,18 @@ def segment_encoder(
             tokens.append(x)
         tokens.append(columns.new_zeros(policies, rows.shape[1] - bounds[-1], width))
     if pool:
-        pooled = torch.stack(pooled, 1) if pooled else columns.new_zeros(policies, 0, width)
-        return pooled.view(policies, subsets, clusters, width)
+        means = torch.stack(pooled, 1) if pooled else columns.new_zeros(policies, 0, width)
+        return means.view(policies, subsets, clusters, width)
     return torch.cat(tokens, 1).view(policies, *rows.shape, width)
 
 
-def _encoder_layer(x, heads, drop, w_in, b_in, w_out, b_out, g1, b1, w_up, b_up, w_down, b_down, g2, b2):
+def _encoder_layer(x: Tensor, heads: int, drop: Callable, *tensors: Tensor) -> Tensor:
+    w_in, b_in, w_out, b_out, g1, b1, w_up, b_up, w_down, b_down, g2, b2 = tensors
     policies, length, width = x.shape
     q, k, v = (x @ w_in.T + b_in).view(policies, length, 3, heads, -1).permute(2, 0, 3, 1, 4)  # (P, H, L, d)
     scale = (width // heads) ** -0.5
     attended = []
-    for begin in range(0, length, 1024):  # a long segment needs no L x L matrix
+    for begin in range(0, length, 1024):  # avoids an L x L matrix for long segments
         weights = torch.softmax(q[:, :, begin : begin + 1024] * scale @ k.mT, -1)
         attended.append(drop(weights, site=ATTENTION_WEIGHTS, begin=begin, heads=heads) @ v)
     y = torch.cat(attended, 2).transpose(1, 2).reshape(x.shape)
@@ -284,8 +318,19 @@ def _encoder_layer(x, heads, drop, w_in, b_in, w_out, b_out, g1, b1, w_up, b_up,
     return torch.layer_norm(x + drop(y, site=AFTER_FEED_FORWARD), (width,), g2, b2)
 
 
-def _drop(segments, x, *, site, rng, probability, level, layer, begin=0, heads=0):
-    """x (P, L, columns), or (P, H, L, columns) of which row 0 is row `begin` of its segment, times its mask."""
+def _drop(
+    segments: Tensor,
+    x: Tensor,
+    *,
+    site: int,
+    rng: Tensor | None,
+    probability: float,
+    level: int,
+    layer: int,
+    begin: int = 0,
+    heads: int = 0,
+) -> Tensor:
+    """Apply dropout to x (P, L, columns), or (P, H, L, columns) with heads; row 0 is row `begin` of its segment."""
     if rng is None or probability == 0:
         return x
     row = torch.arange(begin, begin + x.shape[-2], device=x.device)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from . import reference
-from .library import call, check_offsets, check_tensor, contiguous, define, once
-from .segment_dropout import drops
+from .checks import check_dropout, check_offsets, check_tensor
+from .library import call, contiguous, define, differentiable_once
 
 
 def segment_attention(
@@ -23,24 +25,30 @@ def segment_attention(
     layer: int = 0,
     segment_base: int = 0,
 ) -> Tensor:
-    """Softmax attention of the rows of each segment to one another, head by head (paper section 3.1).
+    """Compute softmax attention among the rows of each segment, per head (paper section 3.1).
 
     Args:
-        q, k, v: (T, H, D) float32.
-        offsets: (G + 1,) int32; segment g is rows ``offsets[g]:offsets[g + 1]``, all rows are covered.
-        scale: of the products q k; 1 / sqrt(D) by default.
-        dropout: probability that a weight is dropped, with the masks of csrc/philox.h, site 0.
-        rng: (2,) int64 on the device of q: seed and step. None: no dropout.
-        level, layer: place in the model. segment_base: number of the first segment.
+        q: Queries, (T, H, D) float32.
+        k: Keys, (T, H, D) float32.
+        v: Values, (T, H, D) float32.
+        offsets: (G + 1,) int32; segment g is rows ``offsets[g]:offsets[g + 1]``. Segments cover all rows.
+        scale: Factor of the products of queries and keys; 1 / sqrt(D) by default.
+        dropout: Probability of dropping an attention weight, with the masks of csrc/philox.h, site 0.
+        rng: (2,) int64 on the device of `q`: seed and step. None disables dropout.
+        level: Level of the encoder, 0 or 1.
+        layer: Layer of the encoder.
+        segment_base: Number of the first segment.
 
     Returns:
-        (T, H, D) float32. Differentiable once in q, k and v. No segment is too long: memory grows with T.
+        (T, H, D) float32, differentiable once in `q`, `k` and `v`. Memory grows linearly with T.
 
     Raises:
-        NotImplementedError: a second derivative.
-        TypeError, ValueError: a wrong dtype, shape, probability or offsets (on the CPU, what they hold too).
+        NotImplementedError: A second derivative is requested.
+        TypeError: An argument has another dtype.
+        ValueError: An argument has another shape, `dropout` is outside [0, 1), or offsets (on the CPU) do not ascend
+            from 0 to T.
 
-    Equivalent to, without dropout::
+    Equivalent, without dropout, to::
 
         parts = [F.scaled_dot_product_attention(*(x[a:b].transpose(0, 1) for x in (q, k, v)), scale=scale)
                  for a, b in zip(offsets, offsets[1:])]
@@ -51,7 +59,7 @@ def segment_attention(
     v = check_tensor("v", v, torch.float32, *q.shape)
     offsets = check_tensor("offsets", offsets, torch.int32, "G + 1")
     scale = max(1, q.shape[2]) ** -0.5 if scale is None else float(scale)
-    if not drops(dropout, rng):
+    if not check_dropout(dropout, rng):
         dropout, rng = 0.0, None
     return _segment_attention(q, k, v, offsets, scale, dropout, rng, level, layer, segment_base)[0]
 
@@ -70,9 +78,26 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     q, k, v, offsets, rng = contiguous(q, k, v, offsets, rng)
     out, statistics = torch.empty_like(q), q.new_empty(*q.shape[:2], 2)
-    sizes = (len(offsets) - 1, q.shape[1], q.shape[2])
-    place = (rng, dropout, level, layer, segment_base)
-    call("segment_attention", q.device, q, k, v, offsets, out, statistics, *sizes, scale, *place)
+    _, heads, dim = q.shape
+    call(
+        "segment_attention",
+        q.device,
+        q=q,
+        k=k,
+        v=v,
+        offsets=offsets,
+        out=out,
+        statistics=statistics,
+        segments=len(offsets) - 1,
+        heads=heads,
+        dim=dim,
+        scale=scale,
+        rng=rng,
+        dropout=dropout,
+        level=level,
+        layer=layer,
+        segment_base=segment_base,
+    )
     return out, statistics
 
 
@@ -91,12 +116,33 @@ def _backward_kernel(
     layer: int,
     segment_base: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    *tensors, rng = contiguous(q, k, v, offsets, out, statistics, grad_out, rng)
-    grads = tuple(map(torch.empty_like, tensors[:3]))
-    sizes = (len(offsets) - 1, q.shape[1], q.shape[2])
-    place = (rng, dropout, level, layer, segment_base)
-    call("segment_attention_backward", q.device, *tensors, *grads, *sizes, scale, *place)
-    return grads
+    q, k, v, offsets, out, statistics, grad_out, rng = contiguous(q, k, v, offsets, out, statistics, grad_out, rng)
+    grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    _, heads, dim = q.shape
+    call(
+        "segment_attention_backward",
+        q.device,
+        q=q,
+        k=k,
+        v=v,
+        offsets=offsets,
+        out=out,
+        statistics=statistics,
+        segments=len(offsets) - 1,
+        heads=heads,
+        dim=dim,
+        scale=scale,
+        rng=rng,
+        dropout=dropout,
+        level=level,
+        layer=layer,
+        segment_base=segment_base,
+        grad_out=grad_out,
+        grad_q=grad_q,
+        grad_k=grad_k,
+        grad_v=grad_v,
+    )
+    return grad_q, grad_k, grad_v
 
 
 _segment_attention_backward = define(
@@ -108,21 +154,21 @@ _segment_attention_backward = define(
     fake=lambda grad_out, q, k, v, *_: tuple(
         torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)
     ),
-    backward=once("segment_attention"),
+    backward=differentiable_once("segment_attention"),
 )
 
 
-def _fake(q: Tensor, *_) -> tuple[Tensor, Tensor]:
+def _fake(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(*q.shape[:2], 2)
 
 
-def _setup_context(ctx, inputs, output) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, offsets, ctx.scale, ctx.dropout, rng, *ctx.place = inputs
     ctx.save_for_backward(q, k, v, offsets, *output, rng)
     ctx.mark_non_differentiable(output[1])
 
 
-def _backward(ctx, grad_out: Tensor, _) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     *tensors, rng = ctx.saved_tensors
     grads = _segment_attention_backward(grad_out, *tensors, ctx.scale, ctx.dropout, rng, *ctx.place)
     return *grads, *[None] * 7

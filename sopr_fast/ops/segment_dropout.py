@@ -1,12 +1,15 @@
-"""Dropout whose masks depend on (seed, step) and on a value's place in its segment alone."""
+"""Dropout with masks that depend only on (seed, step) and a value's place in its segment."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import reference
-from .library import call, check_offsets, check_tensor, contiguous, define
+from .checks import check_dropout, check_offsets, check_tensor
+from .library import call, contiguous, define
 
 
 def segment_dropout(
@@ -20,20 +23,25 @@ def segment_dropout(
     site: int = 0,
     segment_base: int = 0,
 ) -> Tensor:
-    """Dropout of the rows of every segment, with the masks of csrc/philox.h.
+    """Drop values at random, with the masks of csrc/philox.h.
 
     Args:
         x: (T, E) float32.
-        offsets: (G + 1,) int32; segment g is rows ``offsets[g]:offsets[g + 1]``, all rows are covered.
-        probability: of a value being dropped, to 1 / 65536.
-        rng: (2,) int64 on the device of x: seed and step. None: no dropout.
-        level, layer, site: place in the model. segment_base: number of the first segment.
+        offsets: (G + 1,) int32; segment g is rows ``offsets[g]:offsets[g + 1]``. Segments cover all rows.
+        probability: Probability of dropping a value, rounded to a multiple of 1 / 65536.
+        rng: (2,) int64 on the device of `x`: seed and step. None disables dropout.
+        level: Level of the encoder, 0 or 1.
+        layer: Layer of the encoder.
+        site: Dropout site in the layer.
+        segment_base: Number of the first segment.
 
     Returns:
-        (T, E) float32. Differentiable in x.
+        (T, E) float32, differentiable in `x`.
 
     Raises:
-        TypeError, ValueError: a wrong dtype, shape, probability or offsets (on the CPU, what they hold too).
+        TypeError: An argument has another dtype.
+        ValueError: An argument has another shape, `probability` is outside [0, 1), or offsets (on the CPU) do not
+            ascend from 0 to T.
 
     Equivalent to::
 
@@ -42,19 +50,9 @@ def segment_dropout(
     """
     x = check_tensor("x", x, torch.float32, "T", "E")
     offsets = check_tensor("offsets", offsets, torch.int32, "G + 1")
-    if not drops(probability, rng):
+    if not check_dropout(probability, rng):
         return x
     return _segment_dropout(x, offsets, rng, probability, level, layer, site, segment_base)
-
-
-def drops(probability: float, rng: Tensor | None) -> bool:
-    """Whether there is dropout at all; a wrong probability or rng raises."""
-    if not 0 <= probability < 1:
-        raise ValueError(f"dropout must be at least 0 and below 1, got {probability}")
-    if rng is None or probability == 0:
-        return False
-    check_tensor("rng", rng, torch.int64, 2)
-    return True
 
 
 def _kernel(
@@ -69,17 +67,30 @@ def _kernel(
 ) -> Tensor:
     x, offsets, rng = contiguous(x, offsets, rng)
     out = torch.empty_like(x)
-    place = (level, layer, site, segment_base)
-    call("segment_dropout", x.device, x, offsets, out, len(offsets) - 1, x.shape[1], rng, probability, *place)
+    call(
+        "segment_dropout",
+        x.device,
+        x=x,
+        offsets=offsets,
+        out=out,
+        segments=len(offsets) - 1,
+        width=x.shape[1],
+        rng=rng,
+        probability=probability,
+        level=level,
+        layer=layer,
+        site=site,
+        segment_base=segment_base,
+    )
     return out
 
 
-def _setup_context(ctx, inputs, output) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, offsets, rng, *ctx.options = inputs
     ctx.save_for_backward(offsets, rng)
 
 
-def _backward(ctx, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     return _segment_dropout(grad_out, *ctx.saved_tensors, *ctx.options), *[None] * 7
 
 

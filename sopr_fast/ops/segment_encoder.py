@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 import torch
@@ -12,14 +12,15 @@ from torch import Tensor
 
 from ..runtime import native
 from . import composed, reference
-from .library import call, call_cpu, check_tensor, contiguous, define, has_kernel, once, one_device
+from .checks import check_tensor, common_device
+from .library import call, call_cpu, contiguous, define, differentiable_once, has_kernel
 from .reference import encoder_shapes
 
 _log = logging.getLogger(__name__)
 
 
 class Options(NamedTuple):
-    """What the operators take behind their tensors; see `segment_encoder`."""
+    """Arguments of the operators that are not tensors; see `segment_encoder`."""
 
     width: int
     layers: int
@@ -52,36 +53,42 @@ def segment_encoder(
     segment_base: int = 0,
     precision: str = "fp32",
 ) -> Tensor:
-    """Encodes every segment of every (policy, subset) by post-norm transformer layers (paper section 3.1).
+    """Encode every segment of every (policy, subset) with post-norm transformer layers (paper section 3.1).
 
-    Token t of (p, s) is ``[states[rows[s, t]], columns[p, rows[s, t]]]``. Tokens attend to those of their segment
-    alone. A segment's result is the mean over its tokens, 0 if it has none.
+    Token t of (p, s) is ``[states[rows[s, t]], columns[p, rows[s, t]]]``. Tokens attend only to
+    tokens of their segment. The result of a segment is the mean of its tokens, 0 if it is empty.
 
     Args:
         states: (U, ds) float32, shared by all policies; ds may be 0.
         columns: (P, U, dc) float32.
-        rows: (S, N) int32 into the states, those of a segment side by side.
+        rows: (S, N) int32, indices of states; rows of a segment are adjacent.
         offsets: (S, K + 1) int32; segment k of subset s is ``rows[s, offsets[s, k]:offsets[s, k + 1]]``. Ascends
-            from 0 to at most N; rows past the last segment are ignored.
-        parameters: flat float32: the tensors of ``ops.encoder_shapes`` one after the other.
-        width, layers, heads, feedforward: of torch's TransformerEncoderLayer (ReLU, norm last, eps 1e-5).
-        project: tokens pass a linear layer and ReLU first; otherwise ds + dc must equal the width.
-        pool: return means of segments, not tokens.
-        dropout: probability; needs ``rng``, int64 (2,): seed and step. Without ``rng`` nothing is dropped.
-        level, segment_base: tell apart the numbers that dropout draws: see csrc/philox.h. Segment (p, s, k) is
-            number ``segment_base + (p * S + s) * K + k``.
-        precision: "fp32", or "bf16" for the operands of the layers' matrix products, forward and backward, with sums,
-            residuals, norms and softmax in float32. Without AVX512-BF16, with heads of odd width, or on a GPU, bf16
-            is fp32.
+            from 0 to at most N; rows after the last segment are ignored.
+        parameters: Concatenated tensors of `encoder_shapes`, flat float32.
+        width: Width E of the tokens.
+        layers: Number of layers, as in torch.nn.TransformerEncoderLayer with ReLU, norm after, eps 1e-5.
+        heads: Attention heads; must divide `width`.
+        feedforward: Width of the feed-forward block.
+        project: Apply a linear map and ReLU to the tokens first; otherwise ds + dc must equal `width`.
+        pool: Return means of segments instead of tokens.
+        dropout: Probability of dropping a value.
+        rng: (2,) int64: seed and step. None disables dropout.
+        level: Level of the encoder, 0 or 1, which selects other dropout masks; see csrc/philox.h.
+        segment_base: Number of the first segment; segment (p, s, k) has number
+            ``segment_base + (p * S + s) * K + k``.
+        precision: ``"fp32"``, or ``"bf16"`` for the operands of the layers' matrix products, forward and backward;
+            sums, residuals, norms and softmax stay in float32. Without AVX512-BF16, with heads of odd width, or on a
+            GPU, bf16 is computed in fp32.
 
     Returns:
-        (P, S, K, width) float32 if ``pool``, else (P, S, N, width) in the order of ``rows``, 0 past the last segment.
-        Differentiable once in ``parameters`` and ``columns``; gradients recompute the pass and keep only its inputs. On
-        a GPU, the kernel computes what needs no gradient, torch's operators and the other segment operators the rest.
+        (P, S, K, width) float32 if `pool`, else (P, S, N, width) in the order of `rows`, 0 after the last segment.
+        Differentiable once in `parameters` and `columns`; the backward pass recomputes the forward pass and keeps only
+        its inputs. On a GPU, calls that need gradients run in torch's operators and the other segment operators.
 
     Raises:
-        NotImplementedError: a second derivative.
-        TypeError, ValueError: a wrong dtype, shape or option, on the CPU a wrong row or offset.
+        NotImplementedError: A second derivative is requested.
+        TypeError: An argument has another dtype.
+        ValueError: An argument has another shape or is out of range, including (on the CPU) rows and offsets.
 
     Equivalent to::
 
@@ -97,7 +104,7 @@ def segment_encoder(
     _check_options(options)
     inputs = states.shape[1] + columns.shape[2]
     if not project and inputs != width:
-        raise ValueError(f"without project, the {inputs} inputs must be as many as the width {width}")
+        raise ValueError(f"without project, the number of inputs, {inputs}, must equal the width, {width}")
     shapes = encoder_shapes(inputs, width, layers, feedforward, project)
     parameters = check_tensor("parameters", parameters, torch.float32, sum(map(math.prod, shapes)))
     if rng is not None:
@@ -105,7 +112,7 @@ def segment_encoder(
     if offsets.shape[1] < 1:
         raise ValueError("offsets must have at least one column")
     tensors = (states, columns, rows, offsets, parameters)
-    device = one_device("segment_encoder", *tensors, rng)
+    device = common_device("segment_encoder", *tensors, rng)
     if device.type == "cuda" and has_kernel(device):
         if torch.is_grad_enabled() and (columns.requires_grad or parameters.requires_grad):
             return composed.segment_encoder(*tensors, rng=rng, **options._asdict())
@@ -127,19 +134,20 @@ def _check_options(options: Options) -> None:
         raise ValueError(f"precision must be 'fp32' or 'bf16', got {options.precision!r}")
 
 
-def _check_rows(states: Tensor, columns: Tensor, rows: Tensor, offsets: Tensor, *_) -> None:
+def _check_rows(states: Tensor, columns: Tensor, rows: Tensor, offsets: Tensor, *_: Any) -> None:
     if rows.device.type != "cpu":
         return
     ends, row, count = offsets.numpy(), rows.numpy(), len(states)
     wrong = (ends[:, 0] != 0) | (ends[:, -1] > row.shape[1]) | (ends[:, 1:] < ends[:, :-1]).any(1)
     if wrong.any():
         s = int(wrong.argmax())
-        raise ValueError(f"offsets[{s}] must ascend from 0 to at most the {row.shape[1]} rows")
+        raise ValueError(f"offsets[{s}] must ascend from 0 to at most {row.shape[1]}, the number of rows")
     if row.size and (row.min() < 0 or row.max() >= count):
-        raise ValueError(f"rows must be in [0, {count}), the states; found {row.min()} and {row.max()} among them")
+        raise ValueError(f"rows must be in [0, {count}), the range of states, got {row.min()} … {row.max()}")
 
 
-def _parameter_struct(module, tensors, options: Options, *, out: Tensor | None, **of_the_cpu):
+def _problem(module: Any, tensors: tuple[Any, ...], options: Options, *, out: Tensor | None, **cpu_fields: int) -> Any:
+    """Return the parameter struct of the kernels."""
     states, columns, rows, offsets, parameters, rng = tensors
     fields = options._asdict()
     bf16 = fields.pop("precision") == "bf16"
@@ -160,60 +168,105 @@ def _parameter_struct(module, tensors, options: Options, *, out: Tensor | None, 
         clusters=offsets.shape[1] - 1,
         bf16=bf16,
         **fields,
-        **of_the_cpu,
+        **cpu_fields,
     )
 
 
-def _cpu_arguments(tensors, options: Options, *, out: Tensor | None, backward: bool):
-    """The kernels' parameter struct, its workspace, and the tensor that must outlive both."""
+def _cpu_problem(
+    tensors: tuple[Any, ...], options: Options, *, out: Tensor | None, backward: bool
+) -> tuple[Any, Tensor, Tensor]:
+    """Return the parameter struct of the CPU kernels, their workspace, and the tensor that must outlive the struct."""
     sizes = np.diff(tensors[3].numpy(), axis=1).ravel()
     order = torch.from_numpy(np.argsort(-sizes, kind="stable").astype(np.int32))
-    of_the_cpu = {"order": order.data_ptr(), "longest": int(sizes.max(initial=0))}
-    arguments = _parameter_struct(native._cpu, tensors, options, out=out, **of_the_cpu)
-    floats = native._cpu.segment_encoder_workspace(arguments, backward, native.threads())
-    return arguments, tensors[1].new_empty(floats), order
+    cpu_fields = {"order": order.data_ptr(), "longest": int(sizes.max(initial=0))}
+    problem = _problem(native._cpu, tensors, options, out=out, **cpu_fields)
+    floats = native._cpu.segment_encoder_workspace(problem=problem, backward=backward, threads=native.threads())
+    return problem, tensors[1].new_empty(floats), order
 
 
-def _forward(states, columns, rows, offsets, parameters, rng, *options) -> Tensor:
+def _forward(
+    states: Tensor,
+    columns: Tensor,
+    rows: Tensor,
+    offsets: Tensor,
+    parameters: Tensor,
+    rng: Tensor | None,
+    *options: Any,
+) -> Tensor:
     tensors = contiguous(states, columns, rows, offsets, parameters, rng)
     out = _fake(*tensors, *options)
-    arguments, workspace, _order = _cpu_arguments(tensors, Options(*options), out=out, backward=False)
-    call_cpu("segment_encoder", arguments, workspace)
+    problem, workspace, _order = _cpu_problem(tensors, Options(*options), out=out, backward=False)
+    call_cpu("segment_encoder", problem=problem, workspace=workspace)
     return out
 
 
-def _forward_cuda(states, columns, rows, offsets, parameters, rng, *options) -> Tensor:
+def _forward_cuda(
+    states: Tensor,
+    columns: Tensor,
+    rows: Tensor,
+    offsets: Tensor,
+    parameters: Tensor,
+    rng: Tensor | None,
+    *options: Any,
+) -> Tensor:
     tensors = contiguous(states, columns, rows, offsets, parameters, rng)
     out = _fake(*tensors, *options)
-    arguments = _parameter_struct(native._cuda, tensors, Options(*options), out=out)
-    workspace = columns.new_empty(native._cuda.segment_encoder_workspace(arguments))
-    call("segment_encoder", columns.device, arguments, workspace)
+    problem = _problem(native._cuda, tensors, Options(*options), out=out)
+    workspace = columns.new_empty(native._cuda.segment_encoder_workspace(problem=problem))
+    call("segment_encoder", columns.device, problem=problem, workspace=workspace)
     return out
 
 
-def _fake(states, columns, rows, offsets, parameters, rng, *options) -> Tensor:
-    options = Options(*options)
-    tokens = offsets.shape[1] - 1 if options.pool else rows.shape[1]
-    return columns.new_empty(columns.shape[0], rows.shape[0], tokens, options.width)
+def _fake(
+    states: Tensor,
+    columns: Tensor,
+    rows: Tensor,
+    offsets: Tensor,
+    parameters: Tensor,
+    rng: Tensor | None,
+    *options: Any,
+) -> Tensor:
+    pool, width = Options(*options).pool, Options(*options).width
+    tokens = offsets.shape[1] - 1 if pool else rows.shape[1]
+    return columns.new_empty(columns.shape[0], rows.shape[0], tokens, width)
 
 
-def _backward_kernel(grad_out, columns_grad, states, columns, rows, offsets, parameters, rng, *options):
+def _backward_kernel(
+    grad_out: Tensor,
+    columns_grad: bool,
+    states: Tensor,
+    columns: Tensor,
+    rows: Tensor,
+    offsets: Tensor,
+    parameters: Tensor,
+    rng: Tensor | None,
+    *options: Any,
+) -> tuple[Tensor, Tensor]:
     tensors = contiguous(states, columns, rows, offsets, parameters, rng)
     grad_out = grad_out.contiguous()
     grad_parameters, grad_columns = _fake_backward(grad_out, columns_grad, *tensors)
-    arguments, workspace, _order = _cpu_arguments(tensors, Options(*options), out=None, backward=True)
+    problem, workspace, _order = _cpu_problem(tensors, Options(*options), out=None, backward=True)
     call_cpu(
         "segment_encoder_backward",
-        arguments,
-        workspace,
-        grad_out,
-        grad_parameters,
-        grad_columns if columns_grad else None,
+        problem=problem,
+        workspace=workspace,
+        grad_out=grad_out,
+        grad_parameters=grad_parameters,
+        grad_columns=grad_columns if columns_grad else None,
     )
     return grad_parameters, grad_columns
 
 
-def _fake_backward(grad_out, columns_grad, states, columns, rows, offsets, parameters, *_):
+def _fake_backward(
+    grad_out: Tensor,
+    columns_grad: bool,
+    states: Tensor,
+    columns: Tensor,
+    rows: Tensor,
+    offsets: Tensor,
+    parameters: Tensor,
+    *_: Any,
+) -> tuple[Tensor, Tensor]:
     grad_columns = torch.empty_like(columns) if columns_grad else columns.new_empty(0)
     return torch.empty_like(parameters), grad_columns
 
@@ -225,16 +278,16 @@ _segment_encoder_backward = define(
     f"segment_encoder_backward(Tensor grad_out, bool columns_grad, {_TENSORS}, {_OPTIONS}) -> (Tensor, Tensor)",
     cpu=_backward_kernel,
     fake=_fake_backward,
-    backward=once("segment_encoder"),
+    backward=differentiable_once("segment_encoder"),
 )
 
 
-def _setup_context(ctx, inputs, output) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:6])
     ctx.options = inputs[6:]
 
 
-def _backward(ctx, grad_out: Tensor):
+def _backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     columns_grad = ctx.needs_input_grad[1]
     grad_parameters, grad_columns = _segment_encoder_backward(grad_out, columns_grad, *ctx.saved_tensors, *ctx.options)
     return (

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from . import reference
-from .library import call, check_offsets, check_tensor, define
+from .checks import check_offsets, check_tensor
+from .library import call, define
 
 
 def segment_mean(x: Tensor, offsets: Tensor) -> Tensor:
-    """Mean over the rows of each segment, 0 for an empty one (mean pooling, paper section 3.1).
+    """Average the rows of each segment (mean pooling, paper section 3.1); 0 for an empty segment.
 
     Args:
         x: (T, E) float32.
-        offsets: (G + 1,) int32; segment g is rows ``offsets[g]:offsets[g + 1]``, all rows are covered.
+        offsets: (G + 1,) int32; segment g is rows ``offsets[g]:offsets[g + 1]``. Segments cover all rows.
 
     Returns:
-        (G, E) float32. Differentiable in x.
+        (G, E) float32, differentiable in `x`.
 
     Raises:
-        TypeError, ValueError: a wrong dtype or shape, on the CPU offsets that do not ascend from 0 to T.
+        TypeError: An argument has another dtype.
+        ValueError: An argument has another shape, or offsets (on the CPU) do not ascend from 0 to T.
 
     Equivalent to::
 
@@ -33,14 +38,24 @@ def segment_mean(x: Tensor, offsets: Tensor) -> Tensor:
 def _forward(x: Tensor, offsets: Tensor) -> Tensor:
     x, offsets = x.contiguous(), offsets.contiguous()
     out = x.new_empty(len(offsets) - 1, x.shape[1])
-    call("segment_mean", x.device, x, offsets, out, *out.shape)
+    segments, width = out.shape
+    call("segment_mean", x.device, x=x, offsets=offsets, out=out, segments=segments, width=width)
     return out
 
 
 def _backward_kernel(grad_out: Tensor, offsets: Tensor, tokens: int) -> Tensor:
     grad_out, offsets = grad_out.contiguous(), offsets.contiguous()
     grad_x = grad_out.new_empty(tokens, grad_out.shape[1])
-    call("segment_mean_backward", grad_out.device, grad_out, offsets, grad_x, *grad_out.shape)
+    segments, width = grad_out.shape
+    call(
+        "segment_mean_backward",
+        grad_out.device,
+        grad_out=grad_out,
+        offsets=offsets,
+        grad_x=grad_x,
+        segments=segments,
+        width=width,
+    )
     return grad_x
 
 
@@ -54,18 +69,18 @@ _segment_mean_backward = define(
 )
 
 
-def _setup_context(ctx, inputs, output) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
     x, offsets = inputs
     ctx.save_for_backward(offsets)
     ctx.tokens = x.shape[0]
 
 
-def _backward(ctx, grad_out: Tensor) -> tuple[Tensor, None]:
+def _backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
     (offsets,) = ctx.saved_tensors
     return _segment_mean_backward(grad_out, offsets, ctx.tokens), None
 
 
-_segment_mean = define(
+_segment_mean: Callable = define(
     "segment_mean(Tensor x, Tensor offsets) -> Tensor",
     cpu=_forward,
     cuda=_forward,

@@ -1,27 +1,33 @@
-"""The compiled modules: which were built, for what, and on how many threads they and torch run."""
+"""The compiled modules: how they were built, how many threads they use, and how they end with the process."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import platform
 import threading
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from .._version import __version__
+from .cgroup import cpu_limit
 
 _package = __package__.rpartition(".")[0]
 if find_spec("._cpu", _package) is None:
-    raise ImportError("sopr_fast's compiled module is missing; build it with `pip install .` in the sources")
+    raise ImportError("the compiled module of sopr_fast is missing; build it with `pip install .` in the source folder")
 try:
     from .. import _cpu
 except ImportError as error:
-    raise ImportError(f"sopr_fast's compiled module cannot be loaded: {error}") from error
+    raise ImportError(f"the compiled module of sopr_fast cannot be loaded: {error}") from error
 
-_cuda, why_no_cuda = None, "not built"
+_cuda: Any = None  # the CUDA module, or None; a test may replace it
+why_no_cuda: str | None = "not built"
 if find_spec("._cuda", _package):
     try:
         from .. import _cuda
@@ -30,27 +36,32 @@ if find_spec("._cuda", _package):
     except ImportError as error:
         why_no_cuda = f"cannot be loaded: {error}"
 
-for _module in filter(None, (_cpu, _cuda)):
+_modules: list[ModuleType] = [_cpu] if _cuda is None else [_cpu, _cuda]
+for _module in _modules:
     if _module.version != __version__:
         raise ImportError(
-            f"{_module.__file__} is of version {_module.version}, the Python sources are {__version__}; "
+            f"{_module.__file__} has version {_module.version}, but the Python sources have version {__version__}; "
             "build again with `pip install .`"
         )
 
+_EXIT_SECONDS = 2.0
+_CPU_LIMIT = cpu_limit()
 _local = threading.local()
 _lock = threading.Lock()
-_inside, _outside = 0, 1  # Python threads in `torch_on_one_thread`, and torch's threads outside
+_inside = 0  # Python threads in `torch_on_one_thread`
+_outside = 0  # threads of torch outside of it
 
 
 def threads() -> int:
-    """Threads that a CPU kernel called now may use."""
+    """Return the number of threads for a CPU kernel: torch's, but at most the CPU quota of the cgroup."""
     with _lock:
-        return _outside if _inside else torch.get_num_threads()
+        count = _outside if _inside else torch.get_num_threads()
+    return min(count, _CPU_LIMIT) if _CPU_LIMIT else count
 
 
 @contextlib.contextmanager
 def torch_on_one_thread() -> Iterator[None]:
-    """Torch's own operators on one thread, since their sums depend on how many; kernels keep all."""
+    """Run torch's own operators on one thread, since their sums depend on the number; kernels keep all threads."""
     global _inside, _outside
     if getattr(_local, "inside", False):
         yield
@@ -67,14 +78,40 @@ def torch_on_one_thread() -> Iterator[None]:
         with _lock:
             _inside -= 1
             torch.set_num_threads(_outside)
-            if _inside:  # torch counts by thread and by process: this thread has all again, the process still one
+            if _inside:  # torch has a count per thread and one per process: the process stays at 1
                 other = threading.Thread(target=torch.set_num_threads, args=(1,))
                 other.start()
                 other.join()
 
 
+def _after_fork_in_child() -> None:
+    """Replace the lock, which another thread may have held, and forget threads that do not exist in the child."""
+    global _lock, _inside
+    _lock = threading.Lock()
+    inside = bool(getattr(_local, "inside", False))
+    if _inside and not inside:
+        torch.set_num_threads(_outside)
+    _inside = int(inside)
+
+
+def _before_exit() -> None:
+    """Cancel kernels of daemon threads and wait until these threads block.
+
+    A thread that returns from a kernel to a finalizing interpreter would abort the process.
+    """
+    _cpu.shut_down()
+    deadline = time.monotonic() + _EXIT_SECONDS
+    while _inside > _cpu.blocked_threads() and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+atexit.register(_before_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 def build_info() -> dict[str, Any]:
-    """What is installed and what it runs on: versions, compiled modules, instruction set, CUDA, threads.
+    """Return versions, compiled modules, instruction sets, threads and CUDA architectures.
 
     Does not touch the CUDA driver.
     """
@@ -82,7 +119,7 @@ def build_info() -> dict[str, Any]:
         "version": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
+        "threads": threads(),
         "modules": {
             "_cpu": _cpu.__file__,
             "_cuda": _cuda.__file__ if _cuda else None,

@@ -1,4 +1,4 @@
-// Stands in for csrc/cuda/launch.h: every block in turn, its threads once in order and once in reverse by turns.
+// Replaces csrc/cuda/launch.h: runs the blocks one by one, with threads alternately in ascending and descending order.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,7 @@
 
 namespace sopr::cuda {
 
-constexpr int kLanes = 32;
+constexpr int kWarpSize = 32;
 constexpr unsigned kWholeWarp = 0xFFFFFFFFu;
 
 template <class... Parameters>

@@ -1,19 +1,19 @@
-#include "cpu/encoder.h"
 #include "cpu/pool.h"
+#include "cpu/segment_encoder.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {
 
 constexpr float kLog2E = 1.4426950408889634f;
 
-float query_scale(const Shape& s) { return kLog2E / __builtin_sqrtf(float(s.head)); }
+float query_scale(const Shape& s) { return kLog2E / __builtin_sqrtf(float(s.head_width)); }
 
-// Weights (inputs, outputs) in panels, biases as rows of whole vectors.
-Linear take_linear(Arena& arena, int64_t inputs, int64_t outputs, bool backward) {
-    Linear l;
+// The weight is (inputs, outputs) in panels, the bias one padded row.
+PackedLinear take_linear(Arena& arena, int64_t inputs, int64_t outputs, bool backward) {
+    PackedLinear l;
     l.weight = arena.take(packed_size(inputs, outputs));
     l.bias = arena.take(round_up(outputs, kLanes));
-    l.back = backward ? arena.take(packed_size(outputs, inputs)) : nullptr;
+    l.transpose = backward ? arena.take(packed_size(outputs, inputs)) : nullptr;
     return l;
 }
 
@@ -22,8 +22,8 @@ Norm take_norm(Arena& arena, int64_t pitch) {
     return {weight, arena.take(pitch)};
 }
 
-Layer take_layer(Arena& arena, const Shape& s, bool backward) {
-    Layer l;
+PackedLayer take_layer(Arena& arena, const Shape& s, bool backward) {
+    PackedLayer l;
     l.in = take_linear(arena, s.width, 3 * s.width, backward);
     l.out = take_linear(arena, s.width, s.width, backward);
     l.up = take_linear(arena, s.width, s.feed, backward);
@@ -36,7 +36,7 @@ Layer take_layer(Arena& arena, const Shape& s, bool backward) {
 LayerGradient take_gradient(Arena& arena, const Shape& s) {
     LayerGradient g;
     g.in = arena.take(3 * s.width * s.pitch);
-    g.in_bias = arena.take(s.joint_pitch);
+    g.in_bias = arena.take(s.qkv_pitch);
     g.out = arena.take(s.width * s.pitch);
     g.out_bias = arena.take(s.pitch);
     g.norm1 = arena.take(s.pitch);
@@ -54,32 +54,24 @@ void copy_row(const float* from, int64_t count, float* to) {
     for (int64_t i = 0; i < round_up(count, kLanes); ++i) to[i] = i < count ? from[i] : 0.0f;
 }
 
-// Reads one tensor after the other from the flat parameters.
-struct Reader {
-    const float* at;
-    const float* next(int64_t floats) {
-        at += floats;
-        return at - floats;
-    }
-};
-
-void fill_linear(Reader& reader, const Linear& l, int64_t inputs, int64_t outputs, bool bf16) {
+void fill_linear(ParameterReader& reader, const PackedLinear& l, int64_t inputs, int64_t outputs, bool bf16) {
     const float* weight = reader.next(outputs * inputs);
     pack(weight, 1, inputs, inputs, outputs, bf16, l.weight);
-    if (l.back) pack(weight, inputs, 1, outputs, inputs, bf16, l.back);
+    if (l.transpose) pack(weight, inputs, 1, outputs, inputs, bf16, l.transpose);
     copy_row(reader.next(outputs), outputs, l.bias);
 }
 
-void fill_norm(Reader& reader, const Norm& n, int64_t width) {
+void fill_norm(ParameterReader& reader, const Norm& n, int64_t width) {
     copy_row(reader.next(width), width, n.weight);
     copy_row(reader.next(width), width, n.bias);
 }
 
-// Appends tensors, rows without their padding, to the flat gradient.
-struct Writer {
-    float* at;
+// Appends tensors to the flat gradient, without the padding of their rows.
+struct GradientWriter {
+    float* position;
     void put(const float* from, int64_t rows, int64_t columns, int64_t pitch) {
-        for (int64_t r = 0; r < rows; ++r, at += columns) std::memcpy(at, from + r * pitch, columns * sizeof(float));
+        for (int64_t r = 0; r < rows; ++r, position += columns)
+            std::memcpy(position, from + r * pitch, columns * sizeof(float));
     }
 };
 
@@ -89,47 +81,48 @@ Shape::Shape(const SegmentEncoder& p)
     : inputs(p.state_width + p.column_width),
       width(p.width),
       heads(p.heads),
-      head(p.width / p.heads),
+      head_width(p.width / p.heads),
       feed(p.feedforward),
       inputs_pitch(round_up(inputs, kLanes)),
       pitch(round_up(p.width, kLanes)),
-      joint_pitch(round_up(3 * p.width, kLanes)),
+      qkv_pitch(round_up(3 * p.width, kLanes)),
       feed_pitch(round_up(p.feedforward, kLanes)) {}
 
-Weights::Weights(Arena& arena, const SegmentEncoder& p, bool backward, bool bf16)
+PackedWeights::PackedWeights(Arena& arena, const SegmentEncoder& p, bool backward, bool bf16)
     : shape(p), backward(backward), bf16(bf16), columns_begin(p.state_width) {
     project = {};
     if (p.project) {
         project = take_linear(arena, shape.inputs, shape.width, false);
-        if (backward) project.back = arena.take(packed_size(shape.width, p.column_width));
+        if (backward) project.transpose = arena.take(packed_size(shape.width, p.column_width));
     }
     scaled = arena.take(3 * shape.width * (shape.width + 1));
-    Arena measure{nullptr};
+    Arena measure;
     take_layer(measure, shape, backward);
-    layer_size = measure.used;
+    layer_size = measure.floats();
     layers = arena.take(p.layers * layer_size);
 }
 
-Layer Weights::layer(int64_t index) const {
-    Arena arena{layers + index * layer_size};
+PackedLayer PackedWeights::layer(int64_t index) const {
+    Arena arena(layers + index * layer_size);
     return take_layer(arena, shape, backward);
 }
 
-void Weights::fill(const SegmentEncoder& p) const {
+void PackedWeights::fill(const SegmentEncoder& p) const {
     const int64_t width = shape.width;
-    Reader reader{p.parameters};
+    ParameterReader reader{p.parameters};
     if (p.project) {
-        if (backward) pack(reader.at + columns_begin, shape.inputs, 1, width, p.column_width, false, project.back);
-        Linear forward = project;
-        forward.back = nullptr;
+        if (backward)
+            pack(reader.position + columns_begin, shape.inputs, 1, width, p.column_width, false, project.transpose);
+        PackedLinear forward = project;
+        forward.transpose = nullptr;
         fill_linear(reader, forward, shape.inputs, width, false);
     }
     for (int64_t i = 0; i < p.layers; ++i) {
-        const Layer l = layer(i);
+        const PackedLayer l = layer(i);
         std::memcpy(scaled, reader.next(3 * width * (width + 1)), 3 * width * (width + 1) * sizeof(float));
         for (int64_t j = 0; j < width * width; ++j) scaled[j] *= query_scale(shape);
         for (int64_t j = 0; j < width; ++j) scaled[3 * width * width + j] *= query_scale(shape);
-        Reader in{scaled};
+        ParameterReader in{scaled};
         fill_linear(in, l.in, width, 3 * width, bf16);
         fill_linear(reader, l.out, width, width, bf16);
         fill_norm(reader, l.norm1, width);
@@ -140,24 +133,24 @@ void Weights::fill(const SegmentEncoder& p) const {
 }
 
 Gradient::Gradient(Arena& arena, const SegmentEncoder& p) : shape(p) {
-    base = arena.base ? arena.base + arena.used : nullptr;
-    const int64_t before = arena.used;
+    base = reinterpret_cast<float*>(arena.next());
+    const int64_t before = arena.floats();
     project = p.project ? arena.take(shape.width * shape.inputs_pitch) : nullptr;
     project_bias = p.project ? arena.take(shape.pitch) : nullptr;
-    Arena measure{nullptr};
+    Arena measure;
     take_gradient(measure, shape);
-    layer_size = measure.used;
+    layer_size = measure.floats();
     layers = arena.take(p.layers * layer_size);
-    size = arena.used - before;
+    size = arena.floats() - before;
 }
 
 LayerGradient Gradient::layer(int64_t index) const {
-    Arena arena{layers + index * layer_size};
+    Arena arena(layers + index * layer_size);
     return take_gradient(arena, shape);
 }
 
-void add_up(const SegmentEncoder& p, const Gradient& first, int64_t count, int64_t stride, float* parameters,
-            int threads) {
+void sum_gradients(const SegmentEncoder& p, const Gradient& first, int64_t count, int64_t stride, float* parameters,
+                   int threads) {
     constexpr int64_t kChunk = 4096;
     parallel_for(ceil_div(first.size, kChunk), threads, [&](int64_t chunk, int) {
         const int64_t begin = chunk * kChunk, end = min(begin + kChunk, first.size);
@@ -166,7 +159,7 @@ void add_up(const SegmentEncoder& p, const Gradient& first, int64_t count, int64
     });
     const Shape s(p);
     const float scale = query_scale(s);
-    Writer writer{parameters};
+    GradientWriter writer{parameters};
     if (p.project) {
         writer.put(first.project, s.width, s.inputs, s.inputs_pitch);
         writer.put(first.project_bias, 1, s.width, s.pitch);
@@ -176,9 +169,9 @@ void add_up(const SegmentEncoder& p, const Gradient& first, int64_t count, int64
         for (int64_t j = 0; j < s.width * s.pitch; ++j) g.in[j] *= scale;
         for (int64_t j = 0; j < s.width; ++j) g.in_bias[j] *= scale;
         writer.put(g.in, 3 * s.width, s.width, s.pitch);
-        writer.put(g.in_bias, 1, 3 * s.width, s.joint_pitch);
+        writer.put(g.in_bias, 1, 3 * s.width, s.qkv_pitch);
         for (int64_t r = 0; r < s.width; ++r)
-            for (int64_t c = 0; c < s.width; ++c) *writer.at++ = g.out[c * s.pitch + r];
+            for (int64_t c = 0; c < s.width; ++c) *writer.position++ = g.out[c * s.pitch + r];
         writer.put(g.out_bias, 1, s.width, s.pitch);
         writer.put(g.norm1, 1, s.width, s.pitch);
         writer.put(g.norm1_bias, 1, s.width, s.pitch);
@@ -192,9 +185,9 @@ void add_up(const SegmentEncoder& p, const Gradient& first, int64_t count, int64
 }
 
 Tape::Tape(Arena& arena, const Shape& s, int64_t longest, bool backward) {
-    const int64_t tokens = tokens_pitch(longest), draws = longest * draws_row(s.width);
+    const int64_t tokens = tokens_pitch(longest), draws = longest * draws_pitch(s.width);
     x = arena.take(longest * s.pitch);
-    joint = arena.take(longest * s.joint_pitch);
+    qkv = arena.take(longest * s.qkv_pitch);
     attended = arena.take(s.width * tokens);
     statistics = arena.take(s.heads * 2 * tokens);
     middle = arena.take(longest * s.pitch);
@@ -213,7 +206,7 @@ Scratch::Scratch(Arena& arena, const Shape& s, int64_t longest, bool backward, b
     branch = arena.take(longest * s.pitch);
     queries = arena.take(s.width * tokens);
     scores = arena.take(kKeys * kPanel);
-    draws = arena.take<uint16_t>(longest * draws_row(s.feed));
+    draws = arena.take<uint16_t>(longest * draws_pitch(s.feed));
     if (bf16) {
         const int64_t rows = pairs_size(longest, max(3 * s.width, s.feed)), columns = pairs_size(s.width, tokens);
         for (float** buffer : {&buffers.left, &buffers.right, &buffers.keys, &buffers.queries, &buffers.values,
@@ -224,11 +217,11 @@ Scratch::Scratch(Arena& arena, const Shape& s, int64_t longest, bool backward, b
     if (!backward) return;
     grad = arena.take(longest * s.pitch);
     grad_hidden = arena.take(longest * s.feed_pitch);
-    grad_joint = arena.take(longest * s.joint_pitch);
+    grad_qkv = arena.take(longest * s.qkv_pitch);
     grad_attended = arena.take(longest * s.pitch);
     grad_attended_t = arena.take(s.width * tokens);
     grad_scores = arena.take(kKeys * kPanel);
-    grad_queries = arena.take(s.head * kPanel);
+    grad_queries = arena.take(s.head_width * kPanel);
 }
 
 }  // namespace sopr::SOPR_LEVEL

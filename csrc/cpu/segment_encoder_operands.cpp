@@ -1,16 +1,16 @@
-#include "cpu/encoder_operands.h"
+#include "cpu/segment_encoder_operands.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {
 
-// (rows, pitch / 2): pairs of neighbours in a row.
+// to (rows, pitch / 2) = pairs of neighbours in a row.
 void pair_columns(const float* x, int64_t rows, int64_t columns, int64_t pitch, float* to, int64_t to_pitch) {
     for (int64_t r = 0; r < rows; ++r, x += pitch, to += to_pitch)
         for (int64_t c = 0; c < columns; c += 2 * kLanes)
             store(to + c / 2, pair_lanes(load(x + c), c + kLanes < columns ? load(x + c + kLanes) : Float{}));
 }
 
-// (rows / 2, pitch): pairs of neighbours in a column; a zero follows an odd last row.
+// to (rows / 2, pitch) = pairs of neighbours in a column; the last row of an odd number is paired with zeros.
 void pair_rows(const float* x, int64_t rows, int64_t columns, int64_t pitch, float* to, int64_t to_pitch) {
     for (int64_t r = 0; r < rows; r += 2, x += 2 * pitch, to += to_pitch)
         for (int64_t c = 0; c < columns; c += kLanes)

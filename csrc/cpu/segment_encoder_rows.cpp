@@ -1,26 +1,26 @@
-#include "cpu/encoder.h"
+#include "cpu/segment_encoder.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {
 
-// v with zeros in the lanes from `count` on.
+// v with zeros in lanes `count` and above.
 Float first_lanes(Float v, int64_t count) { return (Float)((Int)v & (Int)(lanes_from(0) < uint32_t(count))); }
 
-Float dropped(Float x, const uint16_t* draws, const Drops& drops) {
-    return keep(x * drops.scale, load_draws(draws), drops.threshold);
+Float dropped(Float x, const uint16_t* draws, const DropoutSite& site) {
+    return keep(x * site.scale, load_draws(draws), site.threshold);
 }
 
-// One row: z = residual + dropout(branch), then out, hat and inverse from it. Of `Vectors` vectors that stay in
-// registers, or of any number (0) that wait in `branch`.
+// One row: z = x + dropout(branch), out = norm(z), hat and inverse for backward. z stays in `Vectors` registers, or in
+// `branch` if Vectors is 0.
 template <int Vectors>
-void add_norm_row(const Shape& s, const Drops& drops, const Norm& norm, const float* x, float* branch,
+void add_norm_row(const Shape& s, const DropoutSite& site, const Norm& norm, const float* x, float* branch,
                   const uint16_t* draws, float* out, float* hat, float* inverse) {
     const int64_t vectors = Vectors ? Vectors : s.pitch / kLanes;
     const float weight = 1.0f / float(s.width);
     Float kept[Vectors ? Vectors : 1], total{}, squares{};
     for (int64_t j = 0; j < vectors; ++j) {
         Float v = load(branch + j * kLanes);
-        if (draws) v = dropped(v, draws + j * kLanes, drops);
+        if (draws) v = dropped(v, draws + j * kLanes, site);
         v += load(x + j * kLanes);
         total += v;
         if (Vectors)
@@ -49,17 +49,17 @@ void add_norm_row(const Shape& s, const Drops& drops, const Norm& norm, const fl
 
 }  // namespace
 
-// out = norm(residual + dropout(branch)); `branch` is overwritten.
+// out = norm(residual + dropout(branch)); overwrites `branch`.
 void add_norm(const Shape& s, const Segment& segment, const Norm& norm, const float* residual, float* branch,
               const uint16_t* draws, float* out, float* hat, float* inverse) {
     const auto row = s.pitch == 4 * kLanes ? add_norm_row<4> : add_norm_row<0>;
     for (int64_t t = 0; t < segment.length; ++t)
-        row(s, segment.drops, norm, residual + t * s.pitch, branch + t * s.pitch,
-            draws ? draws + t * draws_row(s.width) : nullptr, out + t * s.pitch, hat ? hat + t * s.pitch : nullptr,
+        row(s, segment.dropout, norm, residual + t * s.pitch, branch + t * s.pitch,
+            draws ? draws + t * draws_pitch(s.width) : nullptr, out + t * s.pitch, hat ? hat + t * s.pitch : nullptr,
             inverse ? inverse + t : nullptr);
 }
 
-// grad: of the norm's output to that of its input; `hat` is overwritten. Pads of grad and hat are zero.
+// grad of the norm's output becomes grad of its input; overwrites `hat`. The padding of grad and hat is zero.
 void norm_backward(const Shape& s, int64_t length, const Norm& norm, float* hat, const float* inverse, float* grad,
                    float* grad_weight, float* grad_bias) {
     add_rows(length, s.pitch, s.pitch, grad, grad_bias);
@@ -89,13 +89,13 @@ void drop_rows(const Segment& segment, int64_t columns, int64_t pitch, const flo
     for (int64_t t = 0; t < segment.length; ++t)
         for (int64_t e = 0; e < pitch; e += kLanes)
             store(to + t * pitch + e,
-                  dropped(load(from + t * pitch + e), draws + t * draws_row(columns) + e, segment.drops));
+                  dropped(load(from + t * pitch + e), draws + t * draws_pitch(columns) + e, segment.dropout));
 }
 
-// grad = gate > 0 ? grad * scale : 0: backward through ReLU, and through dropout after it.
-void gate_rows(int64_t length, int64_t pitch, const float* gate, float scale, float* grad) {
+// grad = out > 0 ? grad * scale : 0: backward of ReLU, or of ReLU with dropout after it.
+void relu_backward(int64_t length, int64_t pitch, const float* out, float scale, float* grad) {
     for (int64_t i = 0; i < length * pitch; i += kLanes)
-        store(grad + i, (Float)((Int)(load(grad + i) * scale) & (Int)(load(gate + i) > 0.0f)));
+        store(grad + i, (Float)((Int)(load(grad + i) * scale) & (Int)(load(out + i) > 0.0f)));
 }
 
 }  // namespace sopr::SOPR_LEVEL

@@ -1,4 +1,4 @@
-// A linear layer of the encoder: linear.cu.
+// Linear layer of the encoder: segment_encoder_linear.cu.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,7 @@
 
 namespace sopr::cuda {
 
-// out = in weight^T + bias, negative values made 0 if asked for.
+// out = in weight^T + bias, followed by ReLU if `relu`.
 struct Linear {
     const float* in;      // (rows, inputs)
     const float* weight;  // (outputs, inputs)

@@ -1,7 +1,7 @@
-// One block kRows rows by kColumns outputs, one thread kRowsEach by kColumnsEach of them, kDepth inputs at a time
-// through shared memory; every output adds up its inputs in their order.
+// A block computes kRows rows by kColumns outputs, a thread kRowsEach by kColumnsEach of them, from tiles of kDepth
+// inputs in shared memory. Every output sums its inputs in order.
 #include "cuda/launch.h"
-#include "cuda/linear.h"
+#include "cuda/segment_encoder_linear.h"
 #include "philox.h"
 
 namespace sopr::cuda {
@@ -11,17 +11,16 @@ constexpr int kSide = 16, kThreads = kSide * kSide;
 constexpr int kRowsEach = 8, kColumnsEach = 4;
 constexpr int kRows = kSide * kRowsEach, kColumns = kSide * kColumnsEach, kDepth = 32;
 
-SOPR_INLINE constexpr int pitch(int rows) { return rows + 1; }  // then what a warp writes lies in different banks
+SOPR_INLINE constexpr int pitch(int rows) { return rows + 1; }  // +1 avoids bank conflicts
 
-// tile (kDepth, pitch(kCount)) = rows row : row + kCount of x, columns column : column + kDepth, transposed; zeros
-// outside.
+// tile (kDepth, pitch(kCount)) = x[row : row + kCount, column : column + kDepth], transposed; zeros outside of x.
 template <int kCount>
 __device__ void load_transposed(const float* x, int64_t rows, int64_t columns, int64_t row, int64_t column,
                                 float* tile) {
     for (int i = threadIdx.x; i < kCount * kDepth; i += kThreads) {
         const int r = i / kDepth, c = i % kDepth;
-        const bool real = row + r < rows && column + c < columns;
-        tile[c * pitch(kCount) + r] = real ? x[(row + r) * columns + column + c] : 0.0f;
+        const bool inside = row + r < rows && column + c < columns;
+        tile[c * pitch(kCount) + r] = inside ? x[(row + r) * columns + column + c] : 0.0f;
     }
 }
 
@@ -54,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, 2) linear_kernel(Linear p) {
             const int64_t r = row + my_row + i * kSide, c = column + my_column + j * kSide;
             if (r >= p.rows || c >= p.outputs) continue;
             const float value = sums[i][j] + p.bias[c];
-            p.out[r * p.outputs + c] = p.relu && value < 0 ? 0.0f : value;  // keeps what is not a number
+            p.out[r * p.outputs + c] = p.relu && value < 0 ? 0.0f : value;  // keeps NaN
         }
 }
 

@@ -1,30 +1,29 @@
-#include "cpu/encoder.h"
+#include "cpu/segment_encoder.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {
 
 // out = x W^T + b
-void apply(const Scratch& scratch, const Linear& linear, int64_t length, int64_t inputs, int64_t outputs, Left x,
+void apply(const Scratch& scratch, const PackedLinear& l, int64_t length, int64_t inputs, int64_t outputs, Left x,
            float* out, int64_t pitch, bool relu = false) {
     const Operands& o = scratch.operands;
-    multiply(
-        {length, outputs, o.depth(inputs), x, packed(linear.weight, inputs, o.pairs), {linear.bias}, out, pitch, relu});
+    multiply({length, outputs, o.depth(inputs), x, packed(l.weight, inputs, o.pairs), {l.bias}, out, pitch, relu});
 }
-void apply(const Scratch& scratch, const Linear& linear, int64_t length, int64_t inputs, int64_t outputs,
+void apply(const Scratch& scratch, const PackedLinear& l, int64_t length, int64_t inputs, int64_t outputs,
            const float* x, int64_t x_pitch, float* out, int64_t pitch, bool relu = false) {
     const Left left = scratch.operands.by_columns(x, length, inputs, x_pitch, scratch.buffers.left);
-    apply(scratch, linear, length, inputs, outputs, left, out, pitch, relu);
+    apply(scratch, l, length, inputs, outputs, left, out, pitch, relu);
 }
 
-// grad_x (+)= grad W
-void apply_back(const Scratch& scratch, const Linear& linear, int64_t length, int64_t inputs, int64_t outputs,
-                const float* grad, int64_t grad_pitch, float* grad_x, int64_t pitch, bool add) {
+// grad_x = grad W, added to grad_x if `add`
+void apply_transpose(const Scratch& scratch, const PackedLinear& l, int64_t length, int64_t inputs, int64_t outputs,
+                     const float* grad, int64_t grad_pitch, float* grad_x, int64_t pitch, bool add) {
     const Operands& o = scratch.operands;
     multiply({length,
               inputs,
               o.depth(outputs),
               o.by_columns(grad, length, outputs, grad_pitch, scratch.buffers.left),
-              packed(linear.back, outputs, o.pairs),
+              packed(l.transpose, outputs, o.pairs),
               {add ? grad_x : nullptr, pitch},
               grad_x,
               pitch});
@@ -51,18 +50,18 @@ void add_outer(const Scratch& scratch, int64_t length, int64_t inputs, int64_t o
 
 }  // namespace
 
-void layer_forward(const Shape& s, const Segment& segment, uint32_t index, const Layer& layer, const Tape& tape,
+void layer_forward(const Shape& s, const Segment& segment, uint32_t index, const PackedLayer& layer, const Tape& tape,
                    const Scratch& scratch, float* out) {
     const int64_t length = segment.length;
     uint16_t *draws1 = nullptr, *draws2 = nullptr;
-    if (segment.drops.threshold) {
+    if (segment.dropout.threshold) {
         draws1 = tape.draws1;
         draws2 = tape.draws2;
-        segment.at(index, kAfterAttention).draw_rows(length, s.width, draws1);
-        segment.at(index, kInsideFeedForward).draw_rows(length, s.feed, scratch.draws);
-        segment.at(index, kAfterFeedForward).draw_rows(length, s.width, draws2);
+        draw_rows(segment.dropout_at(index, kAfterAttention), length, s.width, draws1);
+        draw_rows(segment.dropout_at(index, kInsideFeedForward), length, s.feed, scratch.draws);
+        draw_rows(segment.dropout_at(index, kAfterFeedForward), length, s.width, draws2);
     }
-    apply(scratch, layer.in, length, s.width, 3 * s.width, tape.x, s.pitch, tape.joint, s.joint_pitch);
+    apply(scratch, layer.in, length, s.width, 3 * s.width, tape.x, s.pitch, tape.qkv, s.qkv_pitch);
     attend(s, segment, index, tape, scratch);
     apply(scratch, layer.out, length, s.width, s.width,
           scratch.operands.by_rows(tape.attended, s.width, length, tokens_pitch(length), scratch.buffers.left),
@@ -70,40 +69,43 @@ void layer_forward(const Shape& s, const Segment& segment, uint32_t index, const
     add_norm(s, segment, layer.norm1, tape.x, scratch.branch, draws1, tape.middle, tape.hat1, tape.inverse1);
 
     apply(scratch, layer.up, length, s.width, s.feed, tape.middle, s.pitch, tape.hidden, s.feed_pitch, true);
-    if (segment.drops.threshold) drop_rows(segment, s.feed, s.feed_pitch, tape.hidden, scratch.draws, tape.hidden);
+    if (segment.dropout.threshold) drop_rows(segment, s.feed, s.feed_pitch, tape.hidden, scratch.draws, tape.hidden);
     apply(scratch, layer.down, length, s.feed, s.width, tape.hidden, s.feed_pitch, scratch.branch, s.pitch);
     add_norm(s, segment, layer.norm2, tape.middle, scratch.branch, draws2, out, tape.hat2, tape.inverse2);
 }
 
-void layer_backward(const Shape& s, const Segment& segment, uint32_t index, const Layer& layer, const Tape& tape,
+void layer_backward(const Shape& s, const Segment& segment, uint32_t index, const PackedLayer& layer, const Tape& tape,
                     const Scratch& scratch, const LayerGradient& to) {
     const int64_t length = segment.length;
     float *grad = scratch.grad, *branch = scratch.branch;
 
     norm_backward(s, length, layer.norm2, tape.hat2, tape.inverse2, grad, to.norm2, to.norm2_bias);
-    if (segment.drops.threshold)
+    if (segment.dropout.threshold)
         drop_rows(segment, s.width, s.pitch, grad, tape.draws2, branch);
     else
         branch = grad;
     add_rows(length, s.pitch, s.pitch, branch, to.down_bias);
     add_outer(scratch, length, s.feed, s.width, branch, s.pitch, tape.hidden, s.feed_pitch, to.down);
-    apply_back(scratch, layer.down, length, s.feed, s.width, branch, s.pitch, scratch.grad_hidden, s.feed_pitch, false);
-    gate_rows(length, s.feed_pitch, tape.hidden, segment.drops.scale, scratch.grad_hidden);
+    apply_transpose(scratch, layer.down, length, s.feed, s.width, branch, s.pitch, scratch.grad_hidden, s.feed_pitch,
+                    false);
+    relu_backward(length, s.feed_pitch, tape.hidden, segment.dropout.scale, scratch.grad_hidden);
     add_rows(length, s.feed_pitch, s.feed_pitch, scratch.grad_hidden, to.up_bias);
     add_outer(scratch, length, s.width, s.feed, scratch.grad_hidden, s.feed_pitch, tape.middle, s.pitch, to.up);
-    apply_back(scratch, layer.up, length, s.width, s.feed, scratch.grad_hidden, s.feed_pitch, grad, s.pitch, true);
+    apply_transpose(scratch, layer.up, length, s.width, s.feed, scratch.grad_hidden, s.feed_pitch, grad, s.pitch, true);
 
     norm_backward(s, length, layer.norm1, tape.hat1, tape.inverse1, grad, to.norm1, to.norm1_bias);
-    if (segment.drops.threshold) drop_rows(segment, s.width, s.pitch, grad, tape.draws1, branch);
+    if (segment.dropout.threshold) drop_rows(segment, s.width, s.pitch, grad, tape.draws1, branch);
     add_rows(length, s.pitch, s.pitch, branch, to.out_bias);
     add_outer(scratch, length, s.width, s.width,
               scratch.operands.by_columns(tape.attended, s.width, length, tokens_pitch(length), scratch.buffers.left),
               branch, s.pitch, to.out);
-    apply_back(scratch, layer.out, length, s.width, s.width, branch, s.pitch, scratch.grad_attended, s.pitch, false);
+    apply_transpose(scratch, layer.out, length, s.width, s.width, branch, s.pitch, scratch.grad_attended, s.pitch,
+                    false);
     attend_backward(s, segment, index, tape, scratch);
-    add_rows(length, s.joint_pitch, s.joint_pitch, scratch.grad_joint, to.in_bias);
-    add_outer(scratch, length, s.width, 3 * s.width, scratch.grad_joint, s.joint_pitch, tape.x, s.pitch, to.in);
-    apply_back(scratch, layer.in, length, s.width, 3 * s.width, scratch.grad_joint, s.joint_pitch, grad, s.pitch, true);
+    add_rows(length, s.qkv_pitch, s.qkv_pitch, scratch.grad_qkv, to.in_bias);
+    add_outer(scratch, length, s.width, 3 * s.width, scratch.grad_qkv, s.qkv_pitch, tape.x, s.pitch, to.in);
+    apply_transpose(scratch, layer.in, length, s.width, 3 * s.width, scratch.grad_qkv, s.qkv_pitch, grad, s.pitch,
+                    true);
 }
 
 }  // namespace sopr::SOPR_LEVEL

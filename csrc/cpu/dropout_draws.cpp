@@ -1,9 +1,9 @@
-#include "cpu/draws.h"
+#include "cpu/dropout_draws.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {
 
-// The 4 x 4 transposes of words inside quarters of vectors: pairs first, then halves.
+// Steps of a 4 x 4 transpose of words inside each quarter of four vectors: pairs, then halves.
 template <int... I>
 Word low_pairs(Word a, Word b, std::integer_sequence<int, I...>) {
     return __builtin_shufflevector(a, b, ((I & ~3) + (I & 3) / 2 + (I & 1 ? kLanes : 0))...);
@@ -19,12 +19,12 @@ Word halves(Word a, Word b, std::integer_sequence<int, I...>) {
 
 }  // namespace
 
-// Counters run along the blocks of 8 columns of a row, then to the next row. Lane 4 b + i of a vector takes counter
-// i * kLanes / 4 + b: then the 4 x 4 transposes of words inside quarters of vectors leave whole counters in order.
-void Drops::draw_rows(int64_t rows, int64_t columns, uint16_t* to) const {
+// Counters run along the blocks of 8 columns of a row, then to the next row. Lane 4 b + i takes counter
+// i * kLanes / 4 + b, so that the 4 x 4 transposes put the words of whole counters in order.
+void draw_rows(const DropoutSite& site, int64_t rows, int64_t columns, uint16_t* to) {
     constexpr auto all = std::make_integer_sequence<int, kLanes>{};
     if (!columns) return;
-    const uint32_t blocks = uint32_t(draws_row(columns) / 8);
+    const uint32_t blocks = uint32_t(draws_pitch(columns) / 8);
     Word block[2], row[2];
     for (uint32_t i = 0; i < 2; ++i)
         for (uint32_t lane = 0; lane < kLanes; ++lane) {
@@ -35,7 +35,7 @@ void Drops::draw_rows(int64_t rows, int64_t columns, uint16_t* to) const {
     const uint32_t next_block = 2 * kLanes % blocks, next_row = 2 * kLanes / blocks;
     for (int64_t left = rows * blocks * 8; left > 0; left -= 16 * kLanes, to += 16 * kLanes) {
         Words w[2];
-        words(block, row, w);
+        draw_words(site, block, row, w);
         Word out[8];
         for (int i = 0; i < 2; ++i) {
             const Word* v = w[i].word;

@@ -1,0 +1,10 @@
+from typing import Any
+
+version: str
+architectures: str
+compiler: str
+kmeans_bin: int
+
+def SegmentEncoder(**fields: Any) -> Any: ...
+def segment_encoder_workspace(*, problem: Any) -> int: ...
+def __getattr__(kernel: str) -> Any: ...

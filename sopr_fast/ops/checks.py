@@ -1,0 +1,100 @@
+"""Checks of the operators' arguments."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def check_tensor(name: str, value: Any, dtype: torch.dtype, *shape: int | str) -> Tensor:
+    """Return `value`, contiguous.
+
+    Args:
+        name: Name of the argument in messages.
+        value: Argument to check.
+        dtype: Required dtype.
+        shape: Required sizes; a string matches any size.
+
+    Raises:
+        TypeError: `value` is not a tensor of `dtype`.
+        ValueError: `value` has another shape.
+    """
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+    if value.dtype != dtype:
+        raise TypeError(f"{name} must be {dtype}, got {value.dtype}")
+    matches = value.dim() == len(shape) and all(
+        isinstance(expected, str) or expected == size for expected, size in zip(shape, value.shape, strict=True)
+    )
+    if not matches:
+        expected_shape = ", ".join(map(str, shape))
+        raise ValueError(f"{name} must have shape ({expected_shape}), got {tuple(value.shape)}")
+    return value.contiguous()
+
+
+def check_offsets(offsets: Tensor, total: int) -> None:
+    """Raise ValueError unless consecutive segments cover rows 0 to `total`. Offsets on a GPU are not read."""
+    if offsets.device.type != "cpu":
+        return
+    ends = offsets.numpy()
+    if len(ends) < 1 or ends[0] != 0 or ends[-1] != total or (ends[1:] < ends[:-1]).any():
+        raise ValueError(f"offsets must ascend from 0 to {total}, the number of rows")
+
+
+def common_device(operator: str, *arguments: Any) -> torch.device:
+    """Return the device of all tensors among the arguments; raise ValueError if they are on several."""
+    devices = {argument.device for argument in arguments if isinstance(argument, Tensor)}
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"{operator}: tensors are on {names}; move all of them to one device")
+    (device,) = devices
+    return device
+
+
+def check_dropout(probability: float, rng: Tensor | None) -> bool:
+    """Return whether anything is dropped; raise for an invalid probability or `rng`."""
+    if not 0 <= probability < 1:
+        raise ValueError(f"dropout must be at least 0 and below 1, got {probability}")
+    if rng is None or probability == 0:
+        return False
+    check_tensor("rng", rng, torch.int64, 2)
+    return True
+
+
+def check_points(points: Tensor) -> Tensor:
+    """Return the points of k-means problems, contiguous and detached."""
+    return check_tensor("points", points, torch.float32, "B", "N", "D").detach()
+
+
+def check_centroids(name: str, centroids: Tensor, points: Tensor, k: int | str) -> Tensor:
+    """Return the centroids of k-means problems, contiguous and detached."""
+    centroids = check_tensor(name, centroids, torch.float32, points.shape[0], k, points.shape[2]).detach()
+    if centroids.shape[1] < 1:
+        raise ValueError(f"{name} must contain at least one centroid, got shape {tuple(centroids.shape)}")
+    return centroids
+
+
+def check_clusters(k: int, count: int) -> None:
+    """Raise ValueError unless 1 ≤ k ≤ count."""
+    if not 1 <= k <= count:
+        raise ValueError(f"k must be between 1 and {count}, the number of points of a problem, got {k}")
+
+
+def check_seeds(seeds: Tensor | int, points: Tensor) -> Tensor:
+    """Return one seed per problem, (B,) int64; an integer s stands for s, s + 1, …"""
+    if isinstance(seeds, numbers.Integral):
+        first = int(seeds)
+        return torch.arange(first, first + len(points), dtype=torch.int64, device=points.device)
+    return check_tensor("seeds", seeds, torch.int64, len(points)).to(points.device)
+
+
+def check_finite(name: str, values: Tensor, row_name: str) -> None:
+    """Raise ValueError, naming the place, if an element of `values` (B, rows, D) is NaN or infinite."""
+    if not values.numel() or all(bound.isfinite() for bound in values.aminmax()):
+        return
+    problem, row, column = (~values.isfinite()).nonzero()[0].tolist()
+    value = values[problem, row, column].item()
+    raise ValueError(f"{name} must be finite; problem {problem}, {row_name} {row}, column {column} is {value}")
