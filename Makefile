@@ -13,10 +13,11 @@ BUILD_TOOLS := scikit-build-core pybind11 cmake ninja setuptools
 PACKAGE := CMakeLists.txt README.md pyproject.toml $(shell find csrc sopr_fast -type f -not -name '*.pyc')
 CPP := $(shell find csrc bench python_tests -name "*.cpp" -o -name "*.h" -o -name "*.cu")
 INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
-OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py) python_tests/test_threads.py
+OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py) python_tests/test_sort_by_cluster.py \
+    python_tests/test_threads.py
 
 .PHONY: demo test extras test-all test-paper test-quality environments fuzz kill soak bench lint format sanitize \
-        matrix gpu-check gpu-sanitize clean
+        sanitize-threads matrix gpu-check gpu-sanitize clean
 
 demo: $(INSTALLED)
 	.venv/bin/sopr-fast demo $(DEMO_ARGS)
@@ -70,12 +71,19 @@ format: .venv/lint
 	.venv/bin/ruff format .
 	.venv/bin/clang-format -i $(CPP)
 
-# The operator tests on a CPU module that watches every memory access and every undefined operation.
+# The operator tests on a CPU module that checks memory accesses and undefined behaviour.
 sanitize: build/sanitize/installed
 	LD_PRELOAD="$$($(or $(CXX),c++) -print-file-name=libasan.so) $$($(or $(CXX),c++) -print-file-name=libstdc++.so)" \
 	PYTHONPATH=build/sanitize/site \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	.venv/bin/pytest -q -s $(OPERATOR_TESTS)
+
+# The kernels on several threads, from several Python threads, with a module that detects data races. Libraries without
+# instrumentation (Python, torch) are ignored.
+sanitize-threads: build/sanitize-threads/installed
+	LD_PRELOAD="$$($(or $(CXX),c++) -print-file-name=libtsan.so)" PYTHONPATH=build/sanitize-threads/site \
+	TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 \
+	.venv/bin/python python_tests/race_kernels.py
 
 # The tests with the oldest torch that pyproject.toml admits and with the newest there is.
 matrix: build/matrix/oldest/installed build/matrix/newest/installed
@@ -132,6 +140,12 @@ build/sanitize/installed: $(INSTALLED) .venv/test
 	$(PIP_INSTALL) --no-build-isolation --no-deps --upgrade --target build/sanitize/site \
 	    -C build-dir=build/sanitize/build -C install.strip=false -C cmake.define.SOPR_FAST_CUDA=OFF \
 	    -C cmake.define.SOPR_FAST_SANITIZE=address,undefined .
+	touch $@
+
+build/sanitize-threads/installed: $(INSTALLED) .venv/test
+	$(PIP_INSTALL) --no-build-isolation --no-deps --upgrade --target build/sanitize-threads/site \
+	    -C build-dir=build/sanitize-threads/build -C install.strip=false -C cmake.define.SOPR_FAST_CUDA=OFF \
+	    -C cmake.define.SOPR_FAST_SANITIZE=thread .
 	touch $@
 
 build/matrix/constraints.txt: constraints.txt

@@ -1,8 +1,8 @@
-"""On a GPU: our kernels beside what torch and others do there, on the data and the parameters of the CPU's benchmarks.
+"""Kernels on a GPU compared with torch and others, with the data and parameters of the CPU benchmarks.
 
-FLOP are counted on the very clusters, a training step as four forward passes; their peak is what torch's own fp32
-product reaches in the same run. K-means of 200 problems; ten policies on twenty subsets. Peers that torch compiles for
-minutes have tests of their own, so that a limit of time takes no other number away.
+FLOP are counted on the actual clusters, a training step as four forward passes. The peak is the rate of torch's fp32
+matrix product in the same run. k-means solves 200 problems; the model scores ten policies on twenty subsets. Compiled
+peers, which take minutes to compile, have their own tests, so that a time limit costs no other result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ compiled_or_not = pytest.mark.parametrize("compiled", [False, True], ids=["eager
 
 @pytest.fixture(scope="module")
 def peak(cuda) -> float:
-    """GFLOP/s of torch's fp32 product on this GPU."""
+    """Return the GFLOP/s of torch's fp32 matrix product on this GPU."""
     x, side = torch.randn(2, 8192, 8192, device=cuda), 8192
     seconds = []
     for _ in range(5):
@@ -54,13 +54,13 @@ def points(cuda, states) -> torch.Tensor:
 
 def test_cuda_lloyd_from_the_same_centroids(points, peak, contend):
     start = points[:, :CLUSTERS].contiguous()
-    found = {}
+    results = {}
 
     def ours():
-        found["ours"] = ops.kmeans(points, CLUSTERS, init=start, iterations=ITERATIONS, tolerance=0.0)
+        results["ours"] = ops.kmeans(points, CLUSTERS, init=start, iterations=ITERATIONS, tolerance=0.0)
 
     def torch_kmeans():
-        found["theirs"], _ = lloyd(points, start, ITERATIONS)
+        results["theirs"], _ = lloyd(points, start, ITERATIONS)
 
     def flash_kmeans():
         batch_kmeans_Euclid(points, CLUSTERS, max_iters=ITERATIONS, tol=0.0, init_centroids=start)
@@ -69,8 +69,8 @@ def test_cuda_lloyd_from_the_same_centroids(points, peak, contend):
     if batch_kmeans_Euclid is not None:
         contenders["flash-kmeans"] = flash_kmeans
     contend(ours, contenders, rounds=3, gflop=3e-9 * points.numel() * CLUSTERS * ITERATIONS, peak=peak)
-    _, squared = ops.kmeans_assign(points, found["theirs"])
-    assert found["ours"].inertia.sum() <= 1.01 * squared.double().sum()
+    _, squared = ops.kmeans_assign(points, results["theirs"])
+    assert results["ours"].inertia.sum() <= 1.01 * squared.double().sum()
 
 
 def test_cuda_kmeans_init(points, peak, contend):
@@ -84,7 +84,7 @@ def clustered(cuda, states) -> Subsets:
 
 
 def on_gpu(subsets: Subsets) -> list[torch.Tensor]:
-    """States, columns of thirty policies, rows and offsets."""
+    """Return states, columns of thirty policies, rows and offsets."""
     return [x.cuda() for x in (subsets.states, actions_on(subsets), subsets.rows, subsets.offsets)]
 
 
@@ -96,7 +96,7 @@ def released(cuda) -> ReleasedModel:
 
 @compiled_or_not
 def test_cuda_forward_10_policies(compiled, released, clustered, peak, contend):
-    """`ours` is in fp32; so are the peers but where their name says bf16."""
+    """All run in fp32, except peers named bf16."""
     states, columns, rows, offsets = on_gpu(clustered)
     columns = columns[:10].contiguous()
     model = from_released(released.state_dict()).to(columns.device)
@@ -142,7 +142,7 @@ def test_cuda_forward_10_policies(compiled, released, clustered, peak, contend):
 
 @compiled_or_not
 def test_cuda_training_step_30_policies(compiled, released, clustered, peak, contend):
-    subset = clustered.take(1)  # the peers normalise by the moments of all states they are given
+    subset = clustered.take(1)  # the peers normalise by the moments of all their states
     states, columns, rows, offsets = on_gpu(subset)
     model = from_released(released.state_dict()).to(columns.device).train()
     rng = torch.tensor([0, 0], device=columns.device)

@@ -1,4 +1,4 @@
-"""Batched k-means on 8 problems of 16,384 real states, K = 256, beside scikit-learn and faiss on all cores."""
+"""Batched k-means on 8 problems of 16,384 real states, K = 256, compared with scikit-learn and faiss on all cores."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_lloyd_from_the_same_centroids(points, contend):
     inertia: dict[str, float] = {}
 
     def ours():
-        found = ops.kmeans(points, CLUSTERS, init=start, iterations=ITERATIONS, tolerance=0.0)
-        inertia["ours"] = float(found.inertia.sum())
+        result = ops.kmeans(points, CLUSTERS, init=start, iterations=ITERATIONS, tolerance=0.0)
+        inertia["ours"] = float(result.inertia.sum())
 
     def scikit_learn():
         options = {"n_init": 1, "max_iter": ITERATIONS, "tol": 0.0, "algorithm": "lloyd"}
@@ -57,7 +57,7 @@ def test_kmeans_init(points, contend):
 
 
 def test_subsets_drawn_and_clustered(states, contend):
-    """The whole way from a log to clustered subsets, as `fit` and `rank` take it."""
+    """From a log to clustered subsets, as in `fit` and `rank`."""
 
     def scikit_learn():
         for s in range(2):

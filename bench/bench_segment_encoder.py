@@ -1,7 +1,7 @@
-"""The scoring model, forward and a training step, beside the best that plain torch does with the same parameters.
+"""The scoring model, forward and a training step, compared with plain torch on the same parameters.
 
-The released per-cluster loop, clusters bucketed and padded, and packed rows; each as `bench/peers` says. A step is
-counted as four forward passes, recomputation included.
+Peers are the released per-cluster loop, bucketed and padded clusters, and packed rows; see `bench/peers`. A training
+step counts as four forward passes, which includes recomputation.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def test_training_step_30_policies(released, subsets, columns, gflop, contend):
 
 @pytest.mark.parametrize(("policies", "rounds"), [(5, 3), (30, 1)])
 def test_training_step_of_the_released_loop(policies, rounds, released, subsets, columns, gflop, contend):
-    """Thirty policies take it 9 GB and most of a minute, so once."""
+    """The loop needs 9 GB and most of a minute for thirty policies, so it runs only once."""
     model = from_released(released.state_dict()).train()
     clustering = (subsets.rows[0].long(), subsets.offsets[0])
     columns = columns[:policies].contiguous()

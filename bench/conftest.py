@@ -1,8 +1,8 @@
-"""Real data and a fair race for the benchmarks: `contend` times every contender in turn, round by round.
+"""Real data and interleaved timing for the benchmarks: `contend` times all contenders, round by round.
 
-A round runs each peer once, then sopr_fast, so all of them see the same drift of the machine's speed; the ratio shown
-is the median over rounds of peer / sopr_fast. A peer that is over 20 times slower runs in the first round alone, one
-that raises in none. The table goes to the terminal, everything to --benchmark-json.
+A round runs each peer once, then sopr_fast, so that drift of the machine's speed affects all alike. Ratios are medians
+over rounds of peer / sopr_fast. A peer that is over 20 times slower runs only in the first round, one that raises in
+none. The table goes to the terminal, all numbers to --benchmark-json.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sopr_fast
 from sopr_fast import Subsets, example
 from sopr_fast.runtime import native
 
-HOPELESS = 20  # times slower than sopr_fast
+MAX_RATIO = 20  # slower peers run once
 _rows = pytest.StashKey[list]()
 
 
@@ -47,7 +47,7 @@ def columns(states, subsets) -> torch.Tensor:
 
 @pytest.fixture(scope="session")
 def cuda() -> torch.device:
-    """A GPU and kernels for it."""
+    """A GPU; skips without one or without CUDA kernels."""
     if native._cuda is None or not torch.cuda.is_available():
         pytest.skip(f"CUDA module {native.why_no_cuda}" if native._cuda is None else "no CUDA device")
     return torch.device("cuda")
@@ -55,9 +55,10 @@ def cuda() -> torch.device:
 
 @pytest.fixture
 def contend(benchmark, request) -> Callable:
-    """contend(ours, peers, rounds=5, gflop=None, precision="fp32"): `peers` maps name and version to a callable.
+    """contend(ours, peers, rounds=5, gflop=None, precision="fp32", peak=None): time `ours` and its peers.
 
-    With a GPU's `peak` in GFLOP/s, contenders run there, and each is timed until it has finished.
+    `peers` maps name and version to a callable. `peak` is the peak rate of a GPU in GFLOP/s; with it, contenders run on
+    the GPU, and timing waits until they have finished.
     """
 
     def run(
@@ -79,7 +80,7 @@ def contend(benchmark, request) -> Callable:
                 failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
         peers = {name: peer for name, peer in peers.items() if name not in failed}
         seconds: dict[str, list[float]] = {name: [] for name in peers}
-        limit = HOPELESS * _seconds(ours)
+        limit = MAX_RATIO * _seconds(ours)
 
         def run_peers() -> None:
             for name, peer in peers.items():
@@ -89,12 +90,12 @@ def contend(benchmark, request) -> Callable:
         try:
             benchmark.pedantic(ours, setup=run_peers, rounds=rounds)
         except KeyboardInterrupt:
-            benchmark.has_error = True  # one without numbers would keep the others' from their file
+            benchmark.has_error = True  # a benchmark without numbers would prevent the JSON file
             raise
-        mine = np.array(benchmark.stats.stats.data)
-        seconds = {f"sopr_fast {sopr_fast.__version__}": mine, **{n: np.array(s) for n, s in seconds.items()}}
+        own = np.array(benchmark.stats.stats.data)
+        seconds = {f"sopr_fast {sopr_fast.__version__}": own, **{n: np.array(s) for n, s in seconds.items()}}
         table = {
-            name: {"min": s.min(), "median": float(np.median(s)), "ratio": float(np.median(s / mine[: len(s)]))}
+            name: {"min": s.min(), "median": float(np.median(s)), "ratio": float(np.median(s / own[: len(s)]))}
             for name, s in seconds.items()
         }
         benchmark.extra_info.update(contenders=table, failed=failed, gflop=gflop, precision=precision)
@@ -118,7 +119,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def peak_gflops(threads: int) -> dict[str, float]:
-    """What this machine multiplies and adds at most, by peak.cpp; empty where that cannot be built or run."""
+    """Return the peak rate of multiply-adds of this machine by precision (peak.cpp); empty if it cannot be measured."""
     with tempfile.TemporaryDirectory() as folder:
         program, source = Path(folder) / "peak", Path(__file__).parent / "peak.cpp"
         try:
@@ -143,15 +144,15 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
     write(f"{_processor()}, {info['threads']} threads, {info['instruction_set']}, torch {info['torch']}")
     if peak:
         write(f"multiply-adds on registers alone: {peak['fp32']:.0f} GFLOP/s in fp32, {peak['bf16']:.0f} in bf16")
-    for name, table, failed, gflop, precision, of_gpu in rows:
+    for name, table, failed, gflop, precision, gpu_peak in rows:
         write("")
         write(f"{name:<46}{'min ms':>10}{'median ms':>11}{'peer / ours':>13}{'GFLOP/s':>9}{'of peak':>9}")
         for contender, row in table.items():
             rate = gflop / row["median"] if gflop else 0
             last = f"{rate:>9.0f}" if rate else ""
-            most = of_gpu or peak.get(precision)
-            if rate and most:
-                last += f"{rate / most:>9.0%}"
+            limit = gpu_peak or peak.get(precision)
+            if rate and limit:
+                last += f"{rate / limit:>9.0%}"
             write(f"  {contender:<44}{row['min'] * 1e3:>10.1f}{row['median'] * 1e3:>11.1f}{row['ratio']:>13.2f}{last}")
         for contender, error in failed.items():
             write(f"  {contender:<44}{error}")

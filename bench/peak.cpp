@@ -1,5 +1,5 @@
-// The most that this machine multiplies and adds: GFLOP/s of fused multiply-adds on registers alone, on N threads, in
-// fp32 and, where the processor has it, in bf16 pairs. Prints both, 0 for what it cannot do.
+// Measure the peak rate of this machine: GFLOP/s of fused multiply-adds in registers on N threads, in fp32 and in bf16
+// pairs. Prints both; 0 for bf16 if the processor does not support it.
 //
 //     c++ -O3 -march=native -pthread peak.cpp -o peak && ./peak N
 #include <immintrin.h>
@@ -12,7 +12,7 @@
 
 namespace {
 
-constexpr int kChains = 12;  // more than latency times throughput
+constexpr int kChains = 12;  // more than latency * throughput
 constexpr long kRounds = 20'000'000;
 
 #if defined(__AVX512F__)

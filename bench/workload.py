@@ -1,4 +1,4 @@
-"""What the benchmarks work on: real policies and states, and what the model does with them."""
+"""Workload of the benchmarks: real policies and states, and the FLOP that the model spends on them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SIZE, CLUSTERS = 16384, 256
 
 
 def actions_on(subsets: Subsets) -> torch.Tensor:
-    """(30, U, 6) actions of real policies."""
+    """Return the actions of real policies, (30, U, 6)."""
     policies = as_policies(dict(list(example.policies().items())[::-1][:30]), states_count=subsets.states_count)
     layout = probe(policies, subsets.states, subsets.source)
     return collect(policies, subsets.states, subsets.source, layout)
 
 
 def forward_gflop(subsets: Subsets) -> float:
-    """Multiplications and additions of one policy's forward pass on one of these very subsets, / 1e9."""
+    """Return the GFLOP of a forward pass for one policy on one of these subsets."""
     states, clusters, width = subsets.rows.shape[1], subsets.offsets.shape[1] - 1, 64
     squares = float(subsets.offsets.diff(dim=1).double().square().sum(1).mean())
     projection = 2 * states * 23 * width
@@ -35,7 +35,7 @@ def forward_gflop(subsets: Subsets) -> float:
 
 
 def read_set(folder: Path | None) -> tuple[dict[str, Policy], np.ndarray, np.ndarray]:
-    """Policies, returns (50,) and states of the embedded example, or of a folder as `bench.paper` makes."""
+    """Return policies, returns and states of the embedded example or of a folder made by `bench.paper`."""
     if folder is None:
         return example.policies(), example.returns(), example.states()
     policies = load(folder / "policies.npz")
@@ -43,12 +43,12 @@ def read_set(folder: Path | None) -> tuple[dict[str, Policy], np.ndarray, np.nda
 
 
 def log_of(folder: Path) -> Path:
-    """The log beside the policies, where the run itself or `bench.paper` put it."""
+    """Return the path of the log in a folder made by a training run or by `bench.paper`."""
     replay = folder / "replay.hdf5"
     return replay if replay.exists() else folder / "logs" / "full-replay.hdf5"
 
 
 def peak_megabytes() -> int:
-    """The most memory this process has held."""
+    """Return the peak memory of this process."""
     unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit)

@@ -70,7 +70,7 @@ PYBIND11_MODULE(_cpu, m) {
     m.def("shut_down", shut_down);
     m.def("blocked_threads", blocked_threads);
 
-    const Binder<Run> bind{m, "threads"};
+    const Binder<Run> bind(m, "threads");
     bind.kernel("segment_mean", kernels.segment_mean, segment_mean_of, kSegmentMean);
     bind.kernel("segment_mean_backward", kernels.segment_mean_backward, segment_mean_backward_of, kSegmentMeanBackward);
     bind.kernel("segment_dropout", kernels.segment_dropout, segment_dropout_of, kSegmentDropout);
@@ -95,7 +95,7 @@ PYBIND11_MODULE(_cpu, m) {
             problem.workspace = at<float>(workspace);
             Run()([&] { kernels.segment_encoder(problem, threads); });
         },
-        py::kw_only(), py::arg("problem"), py::arg("workspace"), py::arg("threads"));
+        py::arg("problem"), py::arg("workspace"), py::arg("threads"));
     m.def(
         "segment_encoder_backward",
         [](SegmentEncoder problem, Address workspace, Address grad_out, Address grad_parameters, Address grad_columns,
@@ -105,6 +105,9 @@ PYBIND11_MODULE(_cpu, m) {
                                                      at<float>(grad_columns)};
             Run()([&] { kernels.segment_encoder_backward(backward, threads); });
         },
-        py::kw_only(), py::arg("problem"), py::arg("workspace"), py::arg("grad_out"), py::arg("grad_parameters"),
+        py::arg("problem"), py::arg("workspace"), py::arg("grad_out"), py::arg("grad_parameters"),
         py::arg("grad_columns"), py::arg("threads"));
+    m.attr("keywords")["segment_encoder"] = py::make_tuple("problem", "workspace");
+    m.attr("keywords")["segment_encoder_backward"] =
+        py::make_tuple("problem", "workspace", "grad_out", "grad_parameters", "grad_columns");
 }

@@ -48,7 +48,7 @@ PYBIND11_MODULE(_cuda, m) {
     m.attr("compiler") = SOPR_CUDA_COMPILER;
     m.attr("kmeans_bin") = cuda::kKMeansBin;
 
-    const Binder<Run> bind{m, "stream"};
+    const Binder<Run> bind(m, "stream");
     bind.kernel<SegmentMean>("segment_mean", cuda::segment_mean, segment_mean_of, kSegmentMean);
     bind.kernel("segment_mean_backward", cuda::segment_mean_backward, segment_mean_backward_of, kSegmentMeanBackward);
     bind.kernel<SegmentDropout>("segment_dropout", cuda::segment_dropout, segment_dropout_of, kSegmentDropout);
@@ -78,5 +78,6 @@ PYBIND11_MODULE(_cuda, m) {
             problem.workspace = at<float>(workspace);
             Run()([&] { cuda::segment_encoder(problem, cudaStream_t(stream)); });
         },
-        py::kw_only(), py::arg("problem"), py::arg("workspace"), py::arg("stream"));
+        py::arg("problem"), py::arg("workspace"), py::arg("stream"));
+    m.attr("keywords")["segment_encoder"] = py::make_tuple("problem", "workspace");
 }

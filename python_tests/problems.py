@@ -1,4 +1,4 @@
-"""A small problem whose answer is known: policies that scale a fixed linear map, better the larger the gain."""
+"""A small problem with a known answer: policies scale a fixed linear map, and larger gains are better."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def log(rows: int = 600, dim: int = 4, seed: int = 0) -> np.ndarray:
 
 
 def blobs(problems, count, width, generator, spread=0.3):
-    """Points around 12 centres a problem."""
+    """Return points around 12 centres per problem."""
     centres = torch.randn(problems, 12, width, generator=generator)
     which = torch.randint(12, (problems, count), generator=generator)
     near = centres.gather(1, which[..., None].expand(-1, -1, width))
@@ -48,7 +48,7 @@ def ladder(gains) -> dict[str, LinearPolicy]:
 
 
 def training_gains(count: int = 12) -> np.ndarray:
-    """In no order, so that neither position nor name tells the return."""
+    """Return gains in random order, so that neither position nor name reveals the return."""
     return np.random.default_rng(1).permutation(np.linspace(0.1, 1.5, count))
 
 
@@ -64,7 +64,7 @@ def _read_only(x: np.ndarray, _: Path) -> np.ndarray:
     return x
 
 
-# Of an array (rows, columns) and a folder to write to, the same numbers in other hands.
+# Functions of an array (rows, columns) and a folder that return the same numbers in another kind of array.
 KINDS_OF_ARRAYS = [
     lambda x, _: x.astype(np.float64),
     lambda x, _: np.asfortranarray(x),

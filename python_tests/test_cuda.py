@@ -1,4 +1,4 @@
-"""What only a GPU can show: streams, devices, captured graphs, memory, and the model there."""
+"""Behaviour that needs a GPU: streams, devices, captured graphs, memory, and the model on it."""
 
 import operators
 import pytest
@@ -40,7 +40,7 @@ def test_cuda_operators_on_the_second_device(name, cuda):
 
 
 def capture(call):
-    """A graph of `call`, and its outputs; warmed up as torch asks."""
+    """Return a graph of `call` and its outputs, after the warm-up that torch requires."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -3,7 +3,7 @@ import torch
 
 from sopr_fast.ops import reference
 
-# Random123's known answers for philox4x32-10: counter, key, result.
+# Known answers of Random123 for philox4x32-10: counter, key, result.
 KNOWN = [
     ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
     ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
@@ -62,7 +62,7 @@ def test_dropout_mask_matches_integers(probability, threshold, device):
     assert torch.equal(mask.cpu(), torch.tensor(expected))
 
 
-def test_dropout_mask_keeps_its_share():
+def test_dropout_mask_drops_the_given_share():
     rng = torch.tensor([1, 2])
     place = {"level": 0, "layer": 0, "site": 2}
     row = torch.arange(4096)

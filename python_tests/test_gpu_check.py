@@ -1,4 +1,4 @@
-"""The command that a machine with a GPU runs, on stages of the shell."""
+"""`bench/gpu_check.py` with shell commands as stages."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def stages(tmp_path, monkeypatch):
-    """Stages that are commands of the shell, reports in a folder of their own, a GPU."""
+    """Run gpu_check with shell commands as stages, a temporary folder for reports and a pretended GPU."""
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(gpu_check, "ROOT", tmp_path)
@@ -27,18 +27,18 @@ def stages(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("at_first", [signal.SIG_IGN, signal.default_int_handler], ids=["background", "foreground"])
-def test_a_stage_out_of_time_reports_what_it_has_and_leaves_no_process(at_first, stages, tmp_path, request):
+def test_a_stage_out_of_time_is_interrupted_and_leaves_no_process(at_first, stages, tmp_path, request):
     before = signal.signal(signal.SIGINT, at_first)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     os.mkfifo(tmp_path / "child")
     child = os.open(tmp_path / "child", os.O_RDONLY | os.O_NONBLOCK)
-    # What a shell starts behind it hears no interrupt.
+    # Background jobs of a shell ignore interrupts.
     script = "trap 'echo told > report; exit 1' INT; sleep 60 > child & wait"
     code, found = stages({"bench": ["-c", script], "module": ["-c", "exit 0"]}, "--timeout", "bench=1")
     assert code == 1 and found["bench"]["status"] == "failed: out of time" and found["bench"]["seconds"] < 20
     assert found["module"]["status"] == "passed"
     assert (tmp_path / "report").read_text() == "told\n"
-    assert select.select([child], [], [], 10)[0] and os.read(child, 1) == b""  # nobody holds the other end
+    assert select.select([child], [], [], 10)[0] and os.read(child, 1) == b""  # no process has the other end open
 
 
 def test_stages_share_one_deadline(stages):

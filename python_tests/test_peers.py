@@ -1,4 +1,4 @@
-"""The fast torch peers compute what the loop computes: otherwise timing beside them means nothing."""
+"""The torch peers compute the same scores and gradients as the released loop, which makes timings comparable."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def test_peer_matches_loop(name, generator):
 
 
 def test_peer_of_varlen_attention_matches_loop(generator, monkeypatch):
-    """With attention in plain torch, since torch's runs on GPUs alone."""
+    """Uses attention in plain torch, since varlen attention needs a GPU."""
     monkeypatch.setattr(
         "peers.packed.varlen_attn", lambda q, k, v, bounds, *_: reference.segment_attention(q, k, v, bounds)
     )

@@ -16,8 +16,8 @@ def batch(sizes, heads, dim, seed=0, spread=1.0):
     return q, k, v, offsets
 
 
-def error_of(found, expected):
-    return (found.double() - expected).abs().max().item() if expected.numel() else 0.0
+def error_of(actual, expected):
+    return (actual.double() - expected).abs().max().item() if expected.numel() else 0.0
 
 
 def check_forward(ops, sizes, heads, dim, spread=1.0, **options):
@@ -27,7 +27,7 @@ def check_forward(ops, sizes, heads, dim, spread=1.0, **options):
     found = ops.segment_attention(*inputs, offsets, **options)
     largest = oracle.abs().max().item() if oracle.numel() else 0.0
     scores = max((inputs[0].norm(dim=-1).amax() * inputs[1].norm(dim=-1).amax()).item(), 1) if oracle.numel() else 1
-    rounding = 1e-6 + 2**-24 * scores / dim**0.5  # a score's own rounding moves its weight by as much
+    rounding = 1e-6 + 2**-24 * scores / dim**0.5  # the rounding error of a score is the relative error of its weight
     assert error_of(found, oracle) <= 2 * error_of(plain, oracle) + rounding * largest
 
 
@@ -89,7 +89,7 @@ def test_segment_attention_gradients_of_large_scores(ops):
 
 
 def check_scores_of_minus_infinity(ops):
-    """Those of whole tiles of keys, then of every key of some queries."""
+    """First whole tiles of keys, then all keys of some queries have scores of -inf."""
     q, k, v, offsets = batch([200], 2, 16)
     q, k[:150] = torch.full_like(q, 1e19), -1e19
     k[150:] *= 1e-20
@@ -109,7 +109,7 @@ def test_segment_attention_scores_of_minus_infinity(ops):
     check_scores_of_minus_infinity(ops)
 
 
-def test_a_long_segment_takes_memory_by_its_rows(ops):
+def test_segment_attention_of_a_long_segment(ops):
     *inputs, offsets = batch([16384], 1, 4)
     found = ops.segment_attention(*inputs, offsets)
     q, k, v = (x.double() for x in inputs)
@@ -118,7 +118,7 @@ def test_a_long_segment_takes_memory_by_its_rows(ops):
     assert error_of(found[some, 0], expected) <= 1e-5 * expected.abs().max()
 
 
-def test_segment_attention_of_a_tile_drops_what_the_whole_does(ops):
+def test_segment_attention_of_a_tile_drops_the_same_weights(ops):
     *inputs, offsets = batch([30, 17, 64, 5], 2, 8)
     options = {"dropout": 0.3, "rng": RNG, "layer": 1}
     whole = ops.segment_attention(*inputs, offsets, segment_base=7, **options)
@@ -127,7 +127,7 @@ def test_segment_attention_of_a_tile_drops_what_the_whole_does(ops):
 
 
 def test_segment_attention_may_drop_everything(ops):
-    """Probabilities that round to 1."""
+    """The probability rounds to 1."""
     q, k, v, offsets = batch([5, 40], 2, 8)
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
     out = ops.segment_attention(*leaves, offsets, dropout=0.999999, rng=RNG)
@@ -135,7 +135,7 @@ def test_segment_attention_may_drop_everything(ops):
     assert not out.any() and not any(x.grad.any() for x in leaves)
 
 
-def test_segment_attention_keeps_not_a_number(ops):
+def test_segment_attention_propagates_nan(ops):
     q, k, v, offsets = batch([10, 200], 2, 8)
     k[60, 1, 3] = float("nan")
     out = ops.segment_attention(q, k, v, offsets)

@@ -21,7 +21,7 @@ SMALL = {"width": 16, "layers": 2, "heads": 2, "feedforward": 24}
 
 
 def problem(sizes, *, seed=0, policies=2, subsets=1, ds=5, dc=3, scale=1.0, spare=2, distinct=None, **options):
-    """Random arguments of `segment_encoder`: every subset has segments of these sizes and `spare` unused rows."""
+    """Return random arguments of `segment_encoder`: subsets have segments of these sizes and `spare` unused rows."""
     generator = torch.Generator().manual_seed(seed)
     if not options.get("project", True):
         dc = options["width"] - ds
@@ -50,12 +50,12 @@ def run(function, tensors, options, dtype=torch.float32):
 
 
 def gradients(function, tensors, options, dtype=torch.float32, seed=1):
-    """Gradients of a random linear function of the output: of columns and of every parameter tensor."""
+    """Return gradients of a random linear function of the output, by columns and by every parameter tensor."""
     states, columns, rows, offsets, parameters = tensors
     columns, parameters = (t.to(dtype, copy=True).requires_grad_() for t in (columns, parameters))
     out = function(states.to(dtype), columns, rows, offsets, parameters, **options)
     weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed))
-    unused = 0 * (columns.sum() + parameters.sum())  # without segments nothing else depends on them
+    unused = 0 * (columns.sum() + parameters.sum())  # without segments, the output does not depend on them
     ((out * weights).sum() + unused).backward()
     shapes = ops.encoder_shapes(
         states.shape[1] + columns.shape[2],
@@ -80,8 +80,8 @@ def assert_as_good_as_torch(ops, tensors, options):
 def assert_gradients(ops, tensors, options, tolerance=1e-4):
     oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
     largest = max(g.norm() for g in oracle)
-    for i, (got, wanted) in enumerate(zip(gradients(ops.segment_encoder, tensors, options), oracle, strict=True)):
-        assert (got - wanted).norm() <= tolerance * wanted.norm() + 1e-6 * largest, f"tensor {i}"
+    for i, (actual, exact) in enumerate(zip(gradients(ops.segment_encoder, tensors, options), oracle, strict=True)):
+        assert (actual - exact).norm() <= tolerance * exact.norm() + 1e-6 * largest, f"tensor {i}"
 
 
 @pytest.mark.parametrize("options", [LOW, HIGH, SMALL], ids=["low", "high", "small"])
@@ -108,7 +108,7 @@ def test_segment_encoder_huge_and_tiny_values(scale, ops):
 
 
 def test_segment_encoder_scores_of_minus_infinity(ops):
-    """Those of whole tiles of keys: queries are 1e19 in one column, keys and values are the tokens."""
+    """Whole tiles of keys have scores of -inf: queries are 1e19 in one column, keys and values are the tokens."""
     options = {"width": 8, "layers": 1, "heads": 1, "feedforward": 4, "project": False, "pool": False}
     tensors, options = problem([300], policies=1, ds=0, **options)
     columns, rows, parameters = tensors[1], tensors[2][0].long(), tensors[4]
@@ -189,7 +189,7 @@ def shapes(draw):
 def test_segment_encoder_any_shape(shape, ops):
     tensors, options = problem(**shape)
     assert run(ops.segment_encoder, tensors, options).isfinite().all()
-    if options["width"] > 2:  # a norm of one or two columns is a step, which magnifies any rounding without bound
+    if options["width"] > 2:  # a norm of one or two columns is a step function, which amplifies rounding without bound
         assert_as_good_as_torch(ops, tensors, options)
         oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
         torch_too = gradients(reference.segment_encoder, tensors, options)
@@ -214,7 +214,7 @@ def test_segment_encoder_is_torchs_layer(ops):
     torch.testing.assert_close(got[0], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_segment_encoder_drops_what_it_should(ops):
+def test_segment_encoder_dropout_depends_on_seed_step_and_segment(ops):
     tensors, options = problem([40, 300], policies=1, **LOW)
     options["dropout"] = 0.25
     plain = run(ops.segment_encoder, tensors, options)
@@ -288,13 +288,13 @@ def test_segment_encoder_bf16_of_odd_heads_is_fp32(ops):
     assert torch.equal(narrow, run(ops.segment_encoder, tensors, options))
 
 
-def test_segment_encoder_says_that_a_gpu_computes_bf16_in_fp32(caplog, monkeypatch):
+def test_segment_encoder_logs_that_a_gpu_computes_bf16_in_fp32(caplog, monkeypatch):
     monkeypatch.setattr(native, "_cuda", native._cuda or native._cpu)
     caplog.set_level("INFO")
     tensors, options = problem([5, 9], **SMALL)
     with FakeTensorMode():
-        there = [torch.empty(x.shape, dtype=x.dtype, device="cuda") for x in tensors]
-        ops.segment_encoder(*there, **options, precision="bf16")
+        on_gpu = [torch.empty(x.shape, dtype=x.dtype, device="cuda") for x in tensors]
+        ops.segment_encoder(*on_gpu, **options, precision="bf16")
     assert "bf16 is computed in fp32" in caplog.text
 
 

@@ -1,6 +1,7 @@
 from typing import Any
 
 version: str
+keywords: dict[str, tuple[str, ...]]
 isa: str
 supported_isas: list[str]
 

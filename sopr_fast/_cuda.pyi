@@ -1,6 +1,7 @@
 from typing import Any
 
 version: str
+keywords: dict[str, tuple[str, ...]]
 architectures: str
 compiler: str
 kmeans_bin: int

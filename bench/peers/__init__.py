@@ -1,1 +1,1 @@
-"""Other ways to compute what sopr_fast computes, timed beside it, same parameters and same results."""
+"""Peers of sopr_fast in the benchmarks: the same computation with the same parameters in other ways."""

@@ -1,7 +1,7 @@
-"""Clusters of like size padded to one length and encoded together: what plain torch does best on a CPU.
+"""Clusters of similar size padded to one length and encoded together: the fastest plain torch on a CPU.
 
-Clusters are sorted by size and cut into buckets of so few tokens that a bucket's activations stay in cache; that also
-leaves little padding. Policies go through in groups.
+Clusters are sorted by size and divided into buckets small enough for their activations to stay in cache, which also
+limits padding. Policies are processed in groups.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from .loop import ReleasedModel, split
 
 
 class Bucket(NamedTuple):
-    index: Tensor  # (k, n) states of k clusters padded to n
-    bias: Tensor  # (k, 1, 1, n) 0, or -inf at padding
-    mean: Tensor  # (k, 1, n) 1 / size, or 0 at padding
+    index: Tensor  # (k, n), states of k clusters padded to n
+    bias: Tensor  # (k, 1, 1, n), 0, or -inf at padding
+    mean: Tensor  # (k, 1, n), 1 / size, or 0 at padding
 
 
 class BucketedModel(nn.Module):
-    """The scores of a `ReleasedModel` (transformer, score "mean"), with its very parameters.
+    """A `ReleasedModel` (transformer, score "mean") on buckets of clusters, with the same parameters.
 
     Args:
-        model: what to compute.
+        model: Model to compute.
         attention: "sdpa" or "matmul".
-        compiled: torch.compile both encoders, with dynamic numbers of clusters and tokens.
-        dtype: of all activations.
-        tokens: of a bucket, all policies of a group together.
-        policies: in a group.
-        hashed_dropout: see `Stack`.
-        recompute: keep no activations of the low level for the gradient, run it again bucket by bucket.
+        compiled: Compile both encoders, with dynamic numbers of clusters and tokens.
+        dtype: Dtype of all activations.
+        tokens: Tokens per bucket, for all policies of a group.
+        policies: Policies per group.
+        hashed_dropout: See `Stack`.
+        recompute: Recompute the activations of the low level in the backward pass, bucket by bucket.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class BucketedModel(nn.Module):
             self.run_low, self.run_high = self.low, self.high
 
     def plan(self, clustering: Tensor | tuple[Tensor, Tensor]) -> list[Bucket]:
-        """The buckets of a subset: made once, whatever the number of policies and steps."""
+        """Return the buckets of a subset, which serve any number of policies and steps."""
         buckets, chosen = [], []
         for cluster in sorted(split(clustering), key=len):
             if chosen and (len(chosen) + 1) * len(cluster) * self.policies > self.tokens:
@@ -72,7 +72,7 @@ class BucketedModel(nn.Module):
         return [*buckets, _bucket(chosen)]
 
     def forward(self, states: Tensor, actions: Tensor, plan: list[Bucket]) -> Tensor:
-        """Scores (P,) from states (N, dim_s), actions (P, N, dim_a), all rows in some cluster of the plan."""
+        """Return scores (P,) for states (N, dim_s) and actions (P, N, dim_a); every row must be in a cluster."""
         weight, bias = folded_projection(self.model.fc, states, actions)
         pooled = [
             torch.cat([self._low(states, group, bucket, weight, bias) for bucket in plan], 1)

@@ -1,6 +1,6 @@
-"""The released scoring model in plain torch, one encoder call a cluster: slow peer and independent oracle.
+"""The released scoring model in plain torch, with one encoder call per cluster: slow peer and independent oracle.
 
-Parameter names are those of a released checkpoint, so its state dict loads as it is.
+Parameters are named as in a released checkpoint, so its state dict loads unchanged.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ WIDTH, DROPOUT = 64, 0.1
 
 
 class ReleasedModel(nn.Module):
-    """SOPR-T (or SOPR-MLP) as released: scores (P,) of P policies on one clustered subset of N states.
+    """SOPR-T or SOPR-MLP as released: scores (P,) of P policies on one clustered subset of N states.
 
     Args:
-        dim_s, dim_a: columns of a state and of an action.
+        dim_s: Width of a state.
+        dim_a: Width of an action.
         encoder: "transformer" or "mlp".
-        score: "mean", "sort" (all clusters must be non-empty then) or "cls".
-        clusters: K, used by score "sort" alone.
+        score: "mean", "sort" (which requires non-empty clusters) or "cls".
+        clusters: Number of clusters K, used only by score "sort".
     """
 
     def __init__(
@@ -50,10 +51,13 @@ class ReleasedModel(nn.Module):
         self.fc_score = nn.Sequential(nn.Linear(clusters, 1))
 
     def forward(self, states: Tensor, actions: Tensor, clustering: Tensor | tuple[Tensor, Tensor]) -> Tensor:
-        """Scores (P,) from states (N, dim_s) and actions (P, N, dim_a).
+        """Return scores (P,).
 
-        ``clustering``: labels (N,), or (rows, offsets): cluster k is ``rows[offsets[k]:offsets[k + 1]]``;
-        in training, the batch norm sees the rows named. Empty clusters are skipped.
+        Args:
+            states: (N, dim_s).
+            actions: (P, N, dim_a).
+            clustering: Labels (N,), or (rows, offsets), where cluster k is ``rows[offsets[k]:offsets[k + 1]]``. Empty
+                clusters are skipped. In training, the batch norm sees only these rows.
         """
         clusters = split(clustering)
         rows = torch.cat(clusters)
@@ -65,7 +69,7 @@ class ReleasedModel(nn.Module):
         return self.score_clusters(pooled)
 
     def score_clusters(self, pooled: Tensor) -> Tensor:
-        """Scores (P,) from the vectors (P, K, E) of the non-empty clusters."""
+        """Return scores (P,) for vectors (P, K, E) of the non-empty clusters."""
         if self.score == "cls":
             token = self.cls_inp.expand(len(pooled), 1, -1)
             return self.encoder_hilev(torch.cat([token, pooled], 1))[:, 0].mean(-1)
@@ -76,7 +80,7 @@ class ReleasedModel(nn.Module):
 
 
 def split(clustering: Tensor | tuple[Tensor, Tensor]) -> list[Tensor]:
-    """The state indices of every non-empty cluster, from labels or (rows, offsets)."""
+    """Return the state indices of every non-empty cluster, from labels or (rows, offsets)."""
     if isinstance(clustering, Tensor):
         rows, sizes = clustering.argsort(stable=True), clustering.bincount()
         return [cluster for cluster in rows.split(sizes.tolist()) if len(cluster)]

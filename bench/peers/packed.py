@@ -1,7 +1,7 @@
-"""No padding: rows side by side, attention within clusters by nested tensors, FlexAttention or varlen attention.
+"""Packed rows without padding, with attention by nested tensors, FlexAttention or varlen attention.
 
-All are written for GPUs: on a CPU, torch runs nested attention segment by segment without fused kernels, FlexAttention,
-compiled, has no backward pass and works on blocks of 32 rows or more, and varlen attention (bf16 alone) is missing.
+All three are made for GPUs. On a CPU, torch runs nested attention segment by segment without fused kernels; compiled
+FlexAttention has no backward pass and uses blocks of at least 32 rows; varlen attention (bf16 only) is missing.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ except ImportError:  # before torch 2.10
 
 
 class PackedModel(nn.Module):
-    """The scores of a `ReleasedModel` (transformer, score "mean"), with its very parameters.
+    """A `ReleasedModel` (transformer, score "mean") on packed rows, with the same parameters.
 
     Args:
-        model: what to compute.
-        attention: "nested" (eager) or "flex" (compiled; forward only), a policy at a time; or "varlen" (compiled), all
-            policies side by side.
-        dtype: of all activations.
+        model: Model to compute.
+        attention: "nested" (eager) or "flex" (compiled, forward only) process one policy at a time, "varlen" (compiled)
+            all policies together.
+        dtype: Dtype of all activations.
     """
 
     def __init__(self, model: ReleasedModel, *, attention: str, dtype: torch.dtype = torch.float32):
@@ -43,7 +43,7 @@ class PackedModel(nn.Module):
         self.run_high = torch.compile(self.high) if compiled else self.high
 
     def plan(self, clustering: Tensor | tuple[Tensor, Tensor]):
-        """Rows by cluster with their offsets, and FlexAttention's mask of blocks, made once a subset."""
+        """Return rows sorted by cluster, their offsets, and FlexAttention's block mask, once per subset."""
         clusters = sorted(split(clustering), key=len)
         self.longest = max(self.longest, len(clusters[-1]))
         device = clusters[0].device
@@ -65,7 +65,7 @@ class PackedModel(nn.Module):
         return torch.cat(clusters), offsets, mask
 
     def forward(self, states: Tensor, actions: Tensor, plan) -> Tensor:
-        """Scores (P,) from states (N, dim_s), actions (P, N, dim_a), all rows in some cluster of the plan."""
+        """Return scores (P,) for states (N, dim_s) and actions (P, N, dim_a); every row must be in a cluster."""
         rows, offsets, mask = plan
         weight, bias = folded_projection(self.model.fc, states, actions)
         pooled = []
@@ -112,6 +112,6 @@ class PackedModel(nn.Module):
 
 
 def _repeated(offsets: Tensor, policies: int) -> Tensor:
-    """Offsets of the same segments, policy after policy."""
+    """Return the offsets of the same segments for consecutive policies."""
     begins = torch.arange(policies, device=offsets.device)[:, None] * offsets[-1] + offsets[:-1]
     return torch.cat([begins.flatten(), policies * offsets[-1:]])

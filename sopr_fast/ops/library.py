@@ -129,14 +129,14 @@ def _log_reference(name: str, device: str) -> None:
 
 def call_cpu(kernel: str, **arguments: Any) -> None:
     """Run a CPU kernel. Tensors are passed as addresses, None as a null address."""
-    getattr(native._cpu, kernel)(**_addresses(arguments), threads=native.threads())
+    getattr(native._cpu, kernel)(*_values(native._cpu, kernel, arguments), native.threads())
 
 
 def call_cuda(kernel: str, device: torch.device, **arguments: Any) -> None:
     """Run a CUDA kernel on the current stream of a device."""
     with torch.cuda.device(device):
         stream = torch.cuda.current_stream(device).cuda_stream
-        getattr(native._cuda, kernel)(**_addresses(arguments), stream=stream)
+        getattr(native._cuda, kernel)(*_values(native._cuda, kernel, arguments), stream)
 
 
 def call(kernel: str, device: torch.device, **arguments: Any) -> None:
@@ -157,8 +157,10 @@ def contiguous(*tensors: Any) -> tuple[Any, ...]:
     return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
 
 
-def _addresses(arguments: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value.data_ptr() if isinstance(value, Tensor) else 0 if value is None else value
-        for name, value in arguments.items()
-    }
+def _values(module: Any, kernel: str, arguments: dict[str, Any]) -> list[Any]:
+    """Return the arguments as a kernel takes them by position, which is several microseconds faster than by keyword."""
+    if tuple(arguments) != module.keywords[kernel]:
+        raise TypeError(f"{kernel} takes {', '.join(module.keywords[kernel])}, got {', '.join(arguments)}")
+    return [
+        value.data_ptr() if isinstance(value, Tensor) else 0 if value is None else value for value in arguments.values()
+    ]
