@@ -34,9 +34,9 @@ def test_cuda_operators_on_two_streams_at_once(name, cuda):
 def test_cuda_operators_on_the_second_device(name, cuda):
     if torch.cuda.device_count() < 2:
         pytest.skip("one CUDA device")
-    expected, found = run(name, "cuda:0"), run(name, "cuda:1")
+    expected, actual = run(name, "cuda:0"), run(name, "cuda:1")
     assert torch.cuda.current_device() == 0
-    assert all(b.device.index == 1 and torch.equal(a, b.to(a.device)) for a, b in zip(expected, found, strict=True))
+    assert all(b.device.index == 1 and torch.equal(a, b.to(a.device)) for a, b in zip(expected, actual, strict=True))
 
 
 def capture(call):
@@ -88,11 +88,11 @@ def test_cuda_graph_of_kmeans(cuda, generator):
 def test_cuda_segment_attention_of_one_long_segment(cuda, generator):
     q, k, v = torch.randn(3, 16384, 2, 32, generator=generator).to(cuda)
     offsets = torch.tensor([0, 16384], dtype=torch.int32, device=cuda)
-    found = ops.segment_attention(q, k, v, offsets).cpu()
+    actual = ops.segment_attention(q, k, v, offsets).cpu()
     some = torch.arange(0, 16384, 1000)
     q, k, v = (x[:, 1].double().cpu() for x in (q, k, v))
     expected = torch.softmax(q[some] / 32**0.5 @ k.T, -1) @ v
-    assert (found[some, 1] - expected).abs().max() <= 1e-5 * expected.abs().max()
+    assert (actual[some, 1] - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 def test_cuda_out_of_memory_is_torchs_error(cuda):
@@ -133,8 +133,8 @@ def test_cuda_model_scores_and_learns_as_on_the_cpu(training, cuda, generator):
         gradients = [p.grad for p in twin.parameters() if p.grad is not None]
         return scores.detach().cpu(), torch.cat([g.reshape(-1).cpu() for g in gradients])
 
-    for mine, theirs in zip(run(cuda), run("cpu"), strict=True):
-        assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
+    for on_gpu, on_cpu in zip(run(cuda), run("cpu"), strict=True):
+        assert (on_gpu - on_cpu).norm() <= 1e-4 * on_cpu.norm()
 
 
 @pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"class_token": True}, {"encoder": "mlp"}], ids=str)

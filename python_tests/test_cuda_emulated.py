@@ -79,16 +79,16 @@ def test_cuda_kernels_match_float64(name, emulated):
 def test_cuda_segment_attention_of_wide_heads(sizes, heads, dim, emulated):
     *inputs, offsets = batch(sizes, heads, dim)
     options = {"scale": 0.2, "dropout": 0.3, "rng": RNG, "level": 1, "layer": 2, "segment_base": 9}
-    found = [x.clone().requires_grad_() for x in inputs]
+    actual = [x.clone().requires_grad_() for x in inputs]
     oracle = [x.double().requires_grad_() for x in inputs]
-    out = ops.segment_attention(*found, offsets, **options)
+    out = ops.segment_attention(*actual, offsets, **options)
     expected = reference.segment_attention(*oracle, offsets, **options)
     weights = torch.linspace(-1, 1, out.numel()).cos().view(out.shape)
     out.backward(weights)
     expected.backward(weights.double())
     assert (out - expected).norm() <= 5e-6 * expected.norm()
-    for mine, theirs in zip(found, oracle, strict=True):
-        assert (mine.grad - theirs.grad).norm() <= 5e-6 * theirs.grad.norm()
+    for leaf, exact in zip(actual, oracle, strict=True):
+        assert (leaf.grad - exact.grad).norm() <= 5e-6 * exact.grad.norm()
     assert emulated == ["segment_attention", "segment_attention_backward"]
 
 
@@ -138,17 +138,17 @@ def test_cuda_kmeans_is_that_of_the_cpu(kind, width, emulated, monkeypatch):
     def results():
         seeds = torch.tensor([3, -(2**40)])
         chosen = [ops.kmeans_init(points, 20, seeds, method=method, restart=1) for method in ("k-means++", "random")]
-        found = ops.kmeans(points, 20, init=start, iterations=4)
-        return *chosen, *ops.kmeans_assign(points, start), *found
+        actual = ops.kmeans(points, 20, init=start, iterations=4)
+        return *chosen, *ops.kmeans_assign(points, start), *actual
 
-    mine = results()
+    actual = results()
     assert set(emulated) == {"kmeans_init", "kmeans_assign", "kmeans"}
     monkeypatch.undo()
     expected = results()
     if native._cpu.isa == "portable":  # without fused multiply-adds
-        assert torch.equal(mine[1], expected[1])
+        assert torch.equal(actual[1], expected[1])
         return
-    for a, b in zip(mine, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         assert torch.equal(a, b) if a.dtype != torch.float64 else torch.allclose(a, b, rtol=1e-12, atol=0)
 
 

@@ -34,15 +34,15 @@ def test_a_stage_out_of_time_is_interrupted_and_leaves_no_process(at_first, stag
     child = os.open(tmp_path / "child", os.O_RDONLY | os.O_NONBLOCK)
     # Background jobs of a shell ignore interrupts.
     script = "trap 'echo told > report; exit 1' INT; sleep 60 > child & wait"
-    code, found = stages({"bench": ["-c", script], "module": ["-c", "exit 0"]}, "--timeout", "bench=1")
-    assert code == 1 and found["bench"]["status"] == "failed: out of time" and found["bench"]["seconds"] < 20
-    assert found["module"]["status"] == "passed"
+    code, actual = stages({"bench": ["-c", script], "module": ["-c", "exit 0"]}, "--timeout", "bench=1")
+    assert code == 1 and actual["bench"]["status"] == "failed: out of time" and actual["bench"]["seconds"] < 20
+    assert actual["module"]["status"] == "passed"
     assert (tmp_path / "report").read_text() == "told\n"
     assert select.select([child], [], [], 10)[0] and os.read(child, 1) == b""  # no process has the other end open
 
 
 def test_stages_share_one_deadline(stages):
     waits = ["-c", "sleep 60"]
-    code, found = stages({name: waits for name in ("build", "module", "test")}, "--timeout", "build=0.5", "all=1")
-    assert code == 1 and found["build"]["status"] == found["module"]["status"] == "failed: out of time"
-    assert found["build"]["seconds"] + found["module"]["seconds"] < 10 and found["test"]["seconds"] < 0.1
+    code, actual = stages({name: waits for name in ("build", "module", "test")}, "--timeout", "build=0.5", "all=1")
+    assert code == 1 and actual["build"]["status"] == actual["module"]["status"] == "failed: out of time"
+    assert actual["build"]["seconds"] + actual["module"]["seconds"] < 10 and actual["test"]["seconds"] < 0.1

@@ -24,11 +24,11 @@ def check_forward(ops, sizes, heads, dim, spread=1.0, **options):
     *inputs, offsets = batch(sizes, heads, dim, spread=spread)
     oracle = reference.segment_attention(*(x.double() for x in inputs), offsets, **options)
     plain = reference.segment_attention(*inputs, offsets, **options)
-    found = ops.segment_attention(*inputs, offsets, **options)
+    actual = ops.segment_attention(*inputs, offsets, **options)
     largest = oracle.abs().max().item() if oracle.numel() else 0.0
     scores = max((inputs[0].norm(dim=-1).amax() * inputs[1].norm(dim=-1).amax()).item(), 1) if oracle.numel() else 1
     rounding = 1e-6 + 2**-24 * scores / dim**0.5  # the rounding error of a score is the relative error of its weight
-    assert error_of(found, oracle) <= 2 * error_of(plain, oracle) + rounding * largest
+    assert error_of(actual, oracle) <= 2 * error_of(plain, oracle) + rounding * largest
 
 
 @pytest.mark.parametrize("sizes", [[3], [0], [1, 0, 15, 16, 17, 0], [400, 2], []], ids=str)
@@ -55,19 +55,19 @@ def test_segment_attention_gradients_match_float64(heads, dim, dropout, ops):
     *inputs, offsets = batch([5, 0, 1, 70, 16, 300], heads, dim)
     options = {"scale": 0.3, "dropout": dropout, "rng": RNG, "layer": 1}
     weights = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1))
-    found = [x.clone().requires_grad_() for x in inputs]
-    (ops.segment_attention(*found, offsets, **options) * weights).sum().backward()
+    actual = [x.clone().requires_grad_() for x in inputs]
+    (ops.segment_attention(*actual, offsets, **options) * weights).sum().backward()
     oracle = [x.double().requires_grad_() for x in inputs]
     (reference.segment_attention(*oracle, offsets, **options) * weights).sum().backward()
-    for mine, expected in zip(found, oracle, strict=True):
-        assert (mine.grad - expected.grad).norm() <= 1e-5 * expected.grad.norm()
+    for leaf, expected in zip(actual, oracle, strict=True):
+        assert (leaf.grad - expected.grad).norm() <= 1e-5 * expected.grad.norm()
 
 
 def check_gradients_of_large_scores(ops):
-    """Two keys are equal, so that some weights are not 0 or 1.
+    """Two keys are equal, so some weights are neither 0 nor 1.
 
-    Rounding moves a score by up to `rounding` per product, and the weights and gradients by as large a share. A few
-    roundings are allowed; which of them cancel depends on the order of the sum.
+    A product of a score has an absolute error of up to `rounding`, which is a relative error of weights and gradients.
+    The order of sums decides which errors cancel, so the limit is a small multiple.
     """
     *inputs, offsets = batch([200], 4, 16)
     inputs[1][0] = inputs[1][1]
@@ -80,8 +80,8 @@ def check_gradients_of_large_scores(ops):
     rounding = 2**-24 * 2500 * torch.einsum("qhd,khd->hqk", inputs[0].abs(), inputs[1].abs()).max()
     assert rounding < 0.005
     oracle = gradients(reference.segment_attention, torch.float64)
-    for found, expected in zip(gradients(ops.segment_attention, torch.float32), oracle, strict=True):
-        assert error_of(found, expected) <= 4 * rounding * expected.abs().max()
+    for actual, expected in zip(gradients(ops.segment_attention, torch.float32), oracle, strict=True):
+        assert error_of(actual, expected) <= 4 * rounding * expected.abs().max()
 
 
 def test_segment_attention_gradients_of_large_scores(ops):
@@ -100,9 +100,9 @@ def check_scores_of_minus_infinity(ops):
     assert all(grad.isfinite().all() for grad in torch.autograd.grad(out.sum(), leaves))
     with torch.no_grad():
         q[7], k[150:] = 1.0, -1e19
-        found = ops.segment_attention(q, k, v, offsets, scale=1.0)
+        actual = ops.segment_attention(q, k, v, offsets, scale=1.0)
         plain = reference.segment_attention(q, k, v, offsets, scale=1.0)
-    assert torch.equal(found.isnan(), plain.isnan()) and plain.isnan().any() and plain[7].isfinite().all()
+    assert torch.equal(actual.isnan(), plain.isnan()) and plain.isnan().any() and plain[7].isfinite().all()
 
 
 def test_segment_attention_scores_of_minus_infinity(ops):
@@ -111,11 +111,11 @@ def test_segment_attention_scores_of_minus_infinity(ops):
 
 def test_segment_attention_of_a_long_segment(ops):
     *inputs, offsets = batch([16384], 1, 4)
-    found = ops.segment_attention(*inputs, offsets)
+    actual = ops.segment_attention(*inputs, offsets)
     q, k, v = (x.double() for x in inputs)
     some = torch.arange(0, 16384, 1000)
     expected = torch.softmax(q[some, 0] / 2 @ k[:, 0].T, -1) @ v[:, 0]
-    assert error_of(found[some, 0], expected) <= 1e-5 * expected.abs().max()
+    assert error_of(actual[some, 0], expected) <= 1e-5 * expected.abs().max()
 
 
 def test_segment_attention_of_a_tile_drops_the_same_weights(ops):

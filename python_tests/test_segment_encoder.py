@@ -116,8 +116,8 @@ def test_segment_encoder_scores_of_minus_infinity(ops):
     parameters[: 3 * 64] = torch.cat([torch.zeros(8, 8), torch.eye(8), torch.eye(8)]).flatten()
     parameters[3 * 64 : 3 * 72] = torch.tensor([1e19] + [0.0] * 23)
     expected = run(reference.segment_encoder, tensors, options, torch.float64)[:, :, 200:]
-    found = run(ops.segment_encoder, tensors, options)[:, :, 200:]
-    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+    actual = run(ops.segment_encoder, tensors, options)[:, :, 200:]
+    assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 def test_segment_encoder_no_segments(ops):
@@ -140,9 +140,11 @@ def test_segment_encoder_gradients(options, dropout, ops):
 def test_gradients_of_many_rows_are_as_good_as_torchs(rows, layers, ops):
     tensors, options = problem([rows], policies=1, **SMALL | {"layers": layers})
     oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
-    usual = gradients(OnDevice(ops.device, reference).segment_encoder, tensors, options)
-    for got, torchs, wanted in zip(gradients(ops.segment_encoder, tensors, options), usual, oracle, strict=True):
-        assert (got - wanted).norm() <= 2 * (torchs - wanted).norm() + 5e-7 * wanted.norm()
+    plain_gradients = gradients(OnDevice(ops.device, reference).segment_encoder, tensors, options)
+    for actual, plain, exact in zip(
+        gradients(ops.segment_encoder, tensors, options), plain_gradients, oracle, strict=True
+    ):
+        assert (actual - exact).norm() <= 2 * (plain - exact).norm() + 5e-7 * exact.norm()
 
 
 def test_segment_encoder_shared_rows(ops):
@@ -157,8 +159,8 @@ def test_composed_encoder_matches_float64(pool):
     oracle = run(reference.segment_encoder, tensors, options, torch.float64)
     assert (run(composed.segment_encoder, tensors, options) - oracle).norm() <= 5e-6 * oracle.norm()
     expected = gradients(reference.segment_encoder, tensors, options, torch.float64)
-    for got, wanted in zip(gradients(composed.segment_encoder, tensors, options), expected, strict=True):
-        assert (got - wanted).norm() <= 1e-4 * wanted.norm() + 1e-6 * max(g.norm() for g in expected)
+    for actual, exact in zip(gradients(composed.segment_encoder, tensors, options), expected, strict=True):
+        assert (actual - exact).norm() <= 1e-4 * exact.norm() + 1e-6 * max(g.norm() for g in expected)
 
 
 @st.composite
@@ -192,10 +194,12 @@ def test_segment_encoder_any_shape(shape, ops):
     if options["width"] > 2:  # a norm of one or two columns is a step function, which amplifies rounding without bound
         assert_as_good_as_torch(ops, tensors, options)
         oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
-        torch_too = gradients(reference.segment_encoder, tensors, options)
+        plain_gradients = gradients(reference.segment_encoder, tensors, options)
         largest = max(g.norm() for g in oracle)
-        for got, usual, wanted in zip(gradients(ops.segment_encoder, tensors, options), torch_too, oracle, strict=True):
-            assert (got - wanted).norm() <= 10 * (usual - wanted).norm() + 1e-4 * (wanted.norm() + 0.01 * largest)
+        for actual, plain, exact in zip(
+            gradients(ops.segment_encoder, tensors, options), plain_gradients, oracle, strict=True
+        ):
+            assert (actual - exact).norm() <= 10 * (plain - exact).norm() + 1e-4 * (exact.norm() + 0.01 * largest)
 
 
 def test_segment_encoder_is_torchs_layer(ops):
@@ -210,8 +214,8 @@ def test_segment_encoder_is_torchs_layer(ops):
     parameters = torch.nn.utils.parameters_to_vector([*project.parameters(), *inside]).detach()
     x = torch.cat([tensors[0][tensors[2][0].long()], tensors[1][0, tensors[2][0].long()]], -1)
     expected = encoder(torch.relu(project(x))[None])
-    got = run(ops.segment_encoder, (*tensors[:4], parameters), options)
-    torch.testing.assert_close(got[0], expected, atol=1e-5, rtol=1e-5)
+    actual = run(ops.segment_encoder, (*tensors[:4], parameters), options)
+    torch.testing.assert_close(actual[0], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_segment_encoder_dropout_depends_on_seed_step_and_segment(ops):
@@ -275,11 +279,11 @@ def test_segment_encoder_bf16_gradients(dropout):
     tensors, options = problem([0, 1, 2, 15, 16, 17, 150], **LOW, dropout=dropout, rng=torch.tensor([3, 4]))
     oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
     with torch.autocast("cpu", torch.bfloat16):
-        usual = gradients(reference.segment_encoder, tensors, options)
-    for got, torch_too, wanted in zip(
-        gradients(ops.segment_encoder, tensors, options | {"precision": "bf16"}), usual, oracle, strict=True
+        plain_gradients = gradients(reference.segment_encoder, tensors, options)
+    for actual, plain, exact in zip(
+        gradients(ops.segment_encoder, tensors, options | {"precision": "bf16"}), plain_gradients, oracle, strict=True
     ):
-        assert (got - wanted).norm() <= 2 * (torch_too - wanted).norm()
+        assert (actual - exact).norm() <= 2 * (plain - exact).norm()
 
 
 def test_segment_encoder_bf16_of_odd_heads_is_fp32(ops):

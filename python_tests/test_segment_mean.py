@@ -24,8 +24,8 @@ def test_the_mean_of_many_rows_is_as_good_as_torchs(width, device, generator):
     x = torch.rand(1_000_000 // width, width, generator=generator)
     offsets = torch.tensor([0, len(x)], dtype=torch.int32)
     expected = x.double().mean(0)
-    found = ops.segment_mean(x.to(device), offsets.to(device))[0].cpu()
-    assert (found - expected).abs().max() <= 2 * (x.mean(0) - expected).abs().max() + 1e-6
+    actual = ops.segment_mean(x.to(device), offsets.to(device))[0].cpu()
+    assert (actual - expected).abs().max() <= 2 * (x.mean(0) - expected).abs().max() + 1e-6
 
 
 def test_segment_mean_gradient_matches_float64(device, generator):
