@@ -93,14 +93,14 @@ inline SegmentAttention segment_attention_of(Address q, Address k, Address v, Ad
 }
 
 constexpr const char* kSegmentAttentionBackward[] = {
-    "q",   "k",       "v",     "offsets", "out",          "statistics", "segments", "heads",  "dim",   "scale",
-    "rng", "dropout", "level", "layer",   "segment_base", "grad_out",   "grad_q",   "grad_k", "grad_v"};
+    "q",        "k",     "v",   "offsets", "out", "statistics", "grad_out", "grad_q", "grad_k",      "grad_v",
+    "segments", "heads", "dim", "scale",   "rng", "dropout",    "level",    "layer",  "segment_base"};
 inline SegmentAttentionBackward segment_attention_backward_of(Address q, Address k, Address v, Address offsets,
-                                                              Address out, Address statistics, int64_t segments,
-                                                              int64_t heads, int64_t dim, float scale, Address rng,
-                                                              float dropout, uint32_t level, uint32_t layer,
-                                                              int64_t segment_base, Address grad_out, Address grad_q,
-                                                              Address grad_k, Address grad_v) {
+                                                              Address out, Address statistics, Address grad_out,
+                                                              Address grad_q, Address grad_k, Address grad_v,
+                                                              int64_t segments, int64_t heads, int64_t dim, float scale,
+                                                              Address rng, float dropout, uint32_t level,
+                                                              uint32_t layer, int64_t segment_base) {
     return {segment_attention_of(q, k, v, offsets, out, statistics, segments, heads, dim, scale, rng, dropout, level,
                                  layer, segment_base),
             at<float>(grad_out), at<float>(grad_q), at<float>(grad_k), at<float>(grad_v)};

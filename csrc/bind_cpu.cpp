@@ -88,7 +88,7 @@ PYBIND11_MODULE(_cpu, m) {
         [](const SegmentEncoder& problem, bool backward, int threads) {
             return kernels.segment_encoder_workspace(problem, backward, threads);
         },
-        py::kw_only(), py::arg("problem"), py::arg("backward"), py::arg("threads"));
+        py::arg("problem"), py::arg("backward"), py::arg("threads"));
     m.def(
         "segment_encoder",
         [](SegmentEncoder problem, Address workspace, int threads) {

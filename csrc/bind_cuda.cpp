@@ -71,7 +71,7 @@ PYBIND11_MODULE(_cuda, m) {
          "width", "steps", "tolerance", "squared", "sums", "sizes", "to_integer"});
 
     bind_segment_encoder(m);
-    m.def("segment_encoder_workspace", &cuda::segment_encoder_workspace, py::kw_only(), py::arg("problem"));
+    m.def("segment_encoder_workspace", &cuda::segment_encoder_workspace, py::arg("problem"));
     m.def(
         "segment_encoder",
         [](SegmentEncoder problem, Address workspace, Address stream) {

@@ -128,6 +128,10 @@ def _backward_kernel(
         offsets=offsets,
         out=out,
         statistics=statistics,
+        grad_out=grad_out,
+        grad_q=grad_q,
+        grad_k=grad_k,
+        grad_v=grad_v,
         segments=len(offsets) - 1,
         heads=heads,
         dim=dim,
@@ -137,10 +141,6 @@ def _backward_kernel(
         level=level,
         layer=layer,
         segment_base=segment_base,
-        grad_out=grad_out,
-        grad_q=grad_q,
-        grad_k=grad_k,
-        grad_v=grad_v,
     )
     return grad_q, grad_k, grad_v
 

@@ -180,7 +180,7 @@ def _cpu_problem(
     order = torch.from_numpy(np.argsort(-sizes, kind="stable").astype(np.int32))
     cpu_fields = {"order": order.data_ptr(), "longest": int(sizes.max(initial=0))}
     problem = _problem(native._cpu, tensors, options, out=out, **cpu_fields)
-    floats = native._cpu.segment_encoder_workspace(problem=problem, backward=backward, threads=native.threads())
+    floats = native._cpu.segment_encoder_workspace(problem, backward, native.threads())
     return problem, tensors[1].new_empty(floats), order
 
 
@@ -212,7 +212,7 @@ def _forward_cuda(
     tensors = contiguous(states, columns, rows, offsets, parameters, rng)
     out = _fake(*tensors, *options)
     problem = _problem(native._cuda, tensors, Options(*options), out=out)
-    workspace = columns.new_empty(native._cuda.segment_encoder_workspace(problem=problem))
+    workspace = columns.new_empty(native._cuda.segment_encoder_workspace(problem))
     call("segment_encoder", columns.device, problem=problem, workspace=workspace)
     return out
 
