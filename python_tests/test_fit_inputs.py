@@ -71,6 +71,7 @@ def with_nan(actions):
         ),
         ({"returns": [1, 2, np.nan, 4, 5]}, ValueError, "return of policy 'gain-.*' is nan"),
         ({"returns": ["a"] * 5}, TypeError, "returns must be numbers"),
+        ({"returns": [1, 2, 3, 4, 10**400]}, TypeError, "returns must be numbers"),
         ({"returns": ["1", "2", "3", "4", "5"]}, TypeError, "returns must be numbers"),
         ({"states": np.ma.masked_equal(log(), log()[3, 0])}, ValueError, "states are not finite .* at row 3"),
         (

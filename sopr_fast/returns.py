@@ -61,7 +61,7 @@ def check_returns(returns: Any, names: list[str]) -> np.ndarray:
         if values.dtype.kind in "SU":
             raise ValueError("they are text")
         values = values.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         raise TypeError(f"returns must be numbers: {error}") from error
     if values.shape != (len(names),):
         raise ValueError(f"returns must have shape ({len(names)},), one for each policy, got {values.shape}")
