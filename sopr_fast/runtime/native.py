@@ -99,8 +99,6 @@ def _before_exit() -> None:
 
     A thread that returns from a kernel to a finalizing interpreter would abort the process.
     """
-    if not hasattr(_cpu, "shut_down"):
-        return
     _cpu.shut_down()
     deadline = time.monotonic() + _EXIT_SECONDS
     while _inside > _cpu.blocked_threads() and time.monotonic() < deadline:
