@@ -22,8 +22,9 @@ OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segm
 demo: $(INSTALLED)
 	.venv/bin/sopr-fast demo $(DEMO_ARGS)
 
+# In processes of one thread each, as many as there are cores, four at most.
 test: .venv/test
-	.venv/bin/pytest -q
+	OMP_NUM_THREADS=1 .venv/bin/pytest -q -n auto --maxprocesses 4
 
 # The libraries whose files are read; with them, `make test` also runs the tests of their readers.
 extras: .venv/extras

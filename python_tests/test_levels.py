@@ -24,7 +24,7 @@ def test_every_operator_on_each_level(level):
 
 
 def test_an_unknown_level_is_refused():
-    result = python("avx1024", "-c", "import sopr_fast")
+    result = python("avx1024", "-m", "sopr_fast")
     assert result.returncode != 0
     names = ", ".join(native._cpu.supported_isas)
     assert f"cannot be loaded: SOPR_FAST_ISA is 'avx1024', but this processor supports only: {names}" in result.stderr

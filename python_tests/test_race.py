@@ -49,7 +49,8 @@ def test_a_broken_peer_and_an_interrupt_keep_the_other_numbers(tmp_path):
     (tmp_path / "test_all.py").write_text(RACE)
     command = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--rootdir=.", "--benchmark-json=race.json"]
     command.append("--benchmark-timer=clock.read")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(BENCH), *filter(None, sys.path)]), "CXX": "false"}
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = outside | {"PYTHONPATH": os.pathsep.join([str(BENCH), *filter(None, sys.path)]), "CXX": "false"}
     made = subprocess.run([sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True)
     broken, slow = ([line for line in made.stdout.splitlines() if name in line] for name in ("  broken", "  slow"))
     assert "no such kernel" in broken[0] and "and more" not in broken[0], made.stdout + made.stderr
