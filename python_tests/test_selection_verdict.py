@@ -111,6 +111,16 @@ def test_verdict_asks_to_measure_when_known_policies_form_one_group():
     assert len(verdict.policies) == 3
 
 
+@pytest.mark.parametrize(("gate", "refused"), [(0.0, False), (1.0, True)])
+def test_verdict_needs_outside_weights_for_foreign_candidates_alone(gate, refused):
+    prediction = predict(synthetic(noise=0.1)[0])
+    weights = replace(prediction.weights, outside=np.zeros(len(prediction.weights.methods)))
+    placement = replace(prediction.placement, gate=np.full(len(prediction.panel.names), gate))
+    verdict = judge(replace(prediction, weights=weights, placement=placement))
+    assert verdict.success > 0.5
+    assert (verdict.kind == "cannot rank these") == refused
+
+
 def test_verdict_without_columns_cannot_rank():
     panel, _ = synthetic()
     verdict = judge(predict(replace(panel, columns={}, grouped_columns={}, errors={})))

@@ -112,7 +112,8 @@ def judge(prediction: Prediction, thresholds: Thresholds | None = None) -> Verdi
         )
         return _verdict(MEASURE, next_ones, reason, evidence)
     tried = _tried(prediction, gate, success)
-    if trust < limits.hopeless or weights.outside.sum() == 0:
+    unearned = gate > 0.5 and weights.outside.sum() == 0  # these weights matter to foreign candidates alone
+    if trust < limits.hopeless or unearned:
         return _verdict(CANNOT, (), f"The estimates do not order policies with known returns: {tried}.", evidence)
     if trust >= limits.trust and evidence["sure"] >= limits.sure:
         reason = f"Its regret is at most {limits.regret:g} of the candidates' range with probability "
