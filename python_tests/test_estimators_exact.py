@@ -125,7 +125,7 @@ def test_model_based_of_a_ring(seed):
     mdp = replace(mdp, step=np.eye(5)[(np.arange(5)[:, None] + [1, 2, 4]) % 5])
     tables = {f"table-{i}": mdp.policy(i) for i in range(3)}
     log = mdp.log(0.5 * mdp.policy(10) + 0.5 / 3, 400, 40, seed=0)
-    method = ModelBased(updates=2000, hidden=(64, 64), learning_rate=3e-3, rollouts=400, ensemble=3)
+    method = ModelBased(updates=1000, hidden=(64, 64), learning_rate=3e-3, rollouts=400, ensemble=2)
     estimates = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
     expected = [mdp.value_within(t, DISCOUNT, estimates.diagnostics["horizon"]) for t in tables.values()]
     np.testing.assert_allclose(estimates.values, expected, rtol=0.03)
@@ -151,8 +151,8 @@ def test_importance_weighting_of_a_table(tabular, fitted):
 @pytest.mark.parametrize(
     "method",
     [
-        FQE(updates=1500, batch_size=512, hidden=(64, 64), learning_rate=3e-3, target_rate=0.05),
-        ModelBased(updates=1500, hidden=(32, 32), learning_rate=3e-3, rollouts=400, ensemble=3),
+        FQE(updates=800, batch_size=256, hidden=(64, 64), learning_rate=3e-3, target_rate=0.05),
+        ModelBased(updates=800, hidden=(32, 32), learning_rate=3e-3, rollouts=400, ensemble=2),
     ],
     ids=["fqe", "model-based"],
 )

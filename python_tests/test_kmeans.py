@@ -1,5 +1,3 @@
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -10,6 +8,7 @@ from hypothesis import strategies as st
 from problems import blobs
 from sklearn.cluster import KMeans
 
+from sopr_fast import ops as cpu_ops
 from sopr_fast.ops import reference
 from sopr_fast.ops.kmeans import _kernel
 
@@ -174,28 +173,24 @@ def test_kmeans_is_the_same_alone_and_in_a_batch(generator, ops):
         assert all(torch.equal(whole[b : b + 1], one) for whole, one in zip(together, alone, strict=True))
 
 
-_THREADS = """
-import sys, torch
-from sopr_fast import ops
-torch.set_num_threads(int(sys.argv[1]))
-points = torch.randn(3, 5000, 17, generator=torch.Generator().manual_seed(0))
-far = torch.full((3, 40, 17), 50.0)
-results = [ops.kmeans(points, 40), ops.kmeans(points[:1], 40, tolerance=0)]
-results.append(ops.kmeans(points, 40, init=far, iterations=5))
-results.append(ops.kmeans_assign(points, points[:, :33].contiguous()))
-torch.save([tuple(result) for result in results], sys.argv[2])
-"""
-
-
-def test_kmeans_is_the_same_on_any_number_of_threads(tmp_path):
-    results = []
-    for threads in (1, 2, 8):
-        path = tmp_path / f"{threads}.pt"
-        subprocess.run([sys.executable, "-c", _THREADS, str(threads), str(path)], check=True)
-        results.append(torch.load(path))
+def test_kmeans_is_the_same_on_any_number_of_threads(generator):
+    points, far = torch.randn(3, 5000, 17, generator=generator), torch.full((3, 40, 17), 50.0)
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 8):
+            torch.set_num_threads(threads)
+            results.append(
+                [
+                    *cpu_ops.kmeans(points, 40),
+                    *cpu_ops.kmeans(points[:1], 40, tolerance=0),
+                    *cpu_ops.kmeans(points, 40, init=far, iterations=5),
+                    *cpu_ops.kmeans_assign(points, points[:, :33].contiguous()),
+                ]
+            )
+    finally:
+        torch.set_num_threads(before)
     for other in results[1:]:
-        for ones, others in zip(results[0], other, strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(ones, others, strict=True))
+        assert all(map(torch.equal, results[0], other))
 
 
 def test_kmeans_seeds(generator, ops):

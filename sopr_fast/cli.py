@@ -358,7 +358,7 @@ def _write_csv(ranking: Ranking) -> None:
 
 
 def _without_nan(value: Any) -> Any:
-    """Return the value with null, which JSON has, in place of NaN, which it lacks."""
+    """Return the value with None in place of NaN, which JSON cannot hold."""
     if isinstance(value, dict):
         return {key: _without_nan(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -322,12 +322,12 @@ class Ranking:
         return np.argsort(-self.scores, kind="stable")
 
     def _is_foreign(self) -> np.ndarray:
-        """(P,) bool; False where the distance is unknown."""
+        """Return (P,) bool, True where foreign; False where the distance is unknown."""
         return np.array([bool(foreign) for foreign in self.foreign or [False] * len(self)], bool)
 
 
 def _mean_errors(samples: np.ndarray) -> np.ndarray:
-    """(P,) standard errors of the means of (P, S) samples."""
+    """Return (P,) standard errors of the means of (P, S) samples."""
     return samples.std(1, ddof=1) / np.sqrt(samples.shape[1])
 
 

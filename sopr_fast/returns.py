@@ -72,7 +72,7 @@ def check_returns(returns: Any, names: list[str]) -> np.ndarray:
 
 
 def without_return(returns: Any, names: list[str]) -> list[str]:
-    """Return the names that returns by name lack; none if returns go by order."""
+    """Return the names without a return; none if returns are given in order."""
     return [name for name in names if name not in returns.keys()] if _are_by_name(returns) else []  # noqa: SIM118
 
 

@@ -84,7 +84,7 @@ def sources(data: Path, sets: Path, logs: list[str]) -> list[Source]:
         game, log = name.split(" ", 1)
         folder = sets / "small" / f"{game}-v4"
         parts: list[tuple[dict[str, Policy], np.ndarray, np.ndarray]] = []
-        if log == "shared":
+        if log == "replay":
             run = data / game
             parts.append(_policies(run / "policies.npz", run / "returns.csv", "sac", 50))
             path = run / "replay.hdf5"
@@ -217,7 +217,7 @@ def main() -> None:
     parser.add_argument("--sets", type=Path, default=Path("bench/paper/sets"), help="folder of bench.paper with logs")
     parser.add_argument("--out", type=Path, default=Path("out/selection"))
     parser.add_argument(
-        "--logs", nargs="+", default=["halfcheetah shared", "hopper full-replay", "walker2d full-replay"]
+        "--logs", nargs="+", default=["halfcheetah replay", "hopper full-replay", "walker2d full-replay"]
     )
     parser.add_argument("--methods", nargs="+", help="default: the default panel")
     parser.add_argument("--splits", type=int, default=6)

@@ -86,7 +86,7 @@ def describe(log: Any, *, max_episode_steps: int | None = None) -> LogDescriptio
 
 
 def _has_names(log: Any) -> bool:
-    """Whether a log consists of named arrays."""
+    """Return whether a log consists of named arrays."""
     if isinstance(log, str | os.PathLike):
         return Path(log).suffix != ".npy"
     return isinstance(log, Mapping) or is_frame(log) or hasattr(log, "iterate_episodes")

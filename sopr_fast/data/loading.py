@@ -73,7 +73,7 @@ def load(source: Any, *, max_episode_steps: int | None = None) -> Transitions:
 
 
 def is_log(path: Path) -> bool:
-    """Whether a path is a log, by its suffix, as a folder or as the id of a Minari dataset."""
+    """Return whether a path is a log: by its suffix, as a folder, or as the id of a Minari dataset."""
     return path.suffix in (".npy", *READERS) or path.is_dir() or (not path.exists() and is_minari_id(path))
 
 

@@ -53,7 +53,7 @@ def find_minari(source: Any) -> Any | None:
 
 
 def is_minari_id(source: str | os.PathLike) -> bool:
-    """Whether a text has the form of the id of a Minari dataset, such as mujoco/hopper/medium-v0."""
+    """Return whether a text has the form of the id of a Minari dataset, such as mujoco/hopper/medium-v0."""
     return _ID.fullmatch(str(source)) is not None
 
 

@@ -79,7 +79,7 @@ class StoredStates(ABC):
         return states
 
     def has_rows(self, rows: np.ndarray, states: np.ndarray) -> bool:
-        """Whether `rows` (n,) int64, ascending, are the states (n, dim_s) float32; no other rows are read."""
+        """Return whether `rows` (n,) int64, ascending, are the states (n, dim_s) float32; read no others."""
         return bool(rows[-1] < len(self)) and np.array_equal(self._gather(rows), states)
 
     def _check_values(self, states: np.ndarray, rows: np.ndarray | None) -> None:

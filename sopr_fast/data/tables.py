@@ -50,7 +50,7 @@ def read_parquet(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
 
 
 def is_frame(source: Any) -> bool:
-    """Whether `source` is a data frame, of pandas or alike."""
+    """Return whether `source` is a data frame of pandas or a similar library."""
     return all(hasattr(source, part) for part in ("columns", "to_numpy", "__getitem__"))
 
 

@@ -18,7 +18,7 @@ _LISTED = 5
 
 
 class UncertainEstimateWarning(UserWarning):
-    """The log holds so little evidence about a policy that its estimate is hardly more than a guess."""
+    """Warning that the log holds so little evidence about a policy that its estimate is nearly a guess."""
 
 
 def warn_about(reasons: dict[str, str], text: str) -> None:

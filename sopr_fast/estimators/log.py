@@ -226,7 +226,7 @@ def read(
 
 
 class PolicyActions:
-    """What every policy does in the states of a log.
+    """Actions of every policy in the states of a log.
 
     These are actions, samples from stochastic policies, or probabilities of discrete actions. They are collected once
     if they fit in `memory` bytes, else anew for every batch. What an array of actions does in a next state that is no

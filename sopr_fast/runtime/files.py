@@ -25,7 +25,7 @@ _HASH_IN_HEADER = f'"{_KEY}":"'.encode() + json.dumps(_HASH)[1:-1].encode()
 
 
 def check_place(path: str | os.PathLike | None) -> None:
-    """Raise if no file can be written to `path`, by trying; None is accepted.
+    """Try to write a file at `path` and raise if that fails; None is accepted.
 
     Raises:
         FileNotFoundError: The folder does not exist.

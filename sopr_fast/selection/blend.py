@@ -184,7 +184,7 @@ def blend(placement: Placement, recipe: Recipe | None = None) -> tuple[Design, W
 
 
 def _typical(distances: np.ndarray) -> float:
-    """Median distance to the nearest other policy, or of any two if that is 0."""
+    """Return the median distance to the nearest other policy, or that of any two policies if it is 0."""
     nearest = (distances + np.where(np.eye(len(distances), dtype=bool), np.inf, 0)).min(1)
     positive = distances[distances > 0]
     return float(np.median(nearest)) or (float(np.median(positive)) if len(positive) else 1.0)

@@ -150,7 +150,7 @@ def _membership(panel: Panel, labels: list[str], gate: np.ndarray, home: dict[in
 
 
 def _merges(distances: np.ndarray) -> tuple[list[tuple[int, int]], np.ndarray]:
-    """Average linkage: pairs of clusters (by their first members) in the order of merging, and their distances."""
+    """Return the merges of average linkage: pairs of clusters (by first members) in order, and their distances."""
     total = distances.astype(float).copy()
     np.fill_diagonal(total, np.inf)
     sizes = np.ones(len(total))

@@ -12,7 +12,7 @@ GROUPS_NEEDED = 5  # for a nominal 80 % that holds for a new group
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Scores of policies that were left out: absolute errors over standard deviations.
+    """Conformity scores of policies that were left out: absolute errors over standard deviations.
 
     Attributes:
         inside: Scores of policies left out at random.

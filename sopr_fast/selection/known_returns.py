@@ -57,7 +57,7 @@ def read_known(
 
 
 def are_ranks(returns: np.ndarray) -> bool:
-    """Whether returns are the numbers 1 to M, or 0 to M - 1, in some order."""
+    """Return whether returns are the numbers 1 to M, or 0 to M - 1, in some order."""
     count = len(returns)
     ordered = np.sort(returns)
     return count > 2 and any(np.array_equal(ordered, first + np.arange(count)) for first in (0, 1))

@@ -101,7 +101,7 @@ def select(
         raise ValueError(f"select needs at least {FEWEST_KNOWN} policies with known returns, got {count}")
     means, errors = read_known(returns, names[:count], return_errors, rollouts)
     if np.ptp(means) == 0:
-        raise ValueError("the returns of all known policies are equal: they tell no method from another")
+        raise ValueError("the returns of all known policies are equal: they cannot show which method is better")
     labels, _ = read_groups(
         {name: groups[name] for name in names[:count] if name in groups} if isinstance(groups, Mapping) else groups,
         names[:count],

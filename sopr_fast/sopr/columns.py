@@ -123,7 +123,7 @@ def read_features(features: Any, names: Sequence[str]) -> Tensor:
 
     Raises:
         TypeError: Features are no mapping, or not numbers.
-        ValueError: A policy has none, or its features are of another number, not finite or too large.
+        ValueError: A policy has none, or its features differ in number, are not finite or are too large.
     """
     if not isinstance(features, Mapping):
         raise TypeError(f"features must map policy names to numbers, got {type(features).__name__}")

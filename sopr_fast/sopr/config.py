@@ -14,7 +14,7 @@ class Config(Options):
     """Options of SOPR-T.
 
     Defaults are those of the paper (appendix A.1) and its released code, except `kmeans_restarts` (10 there) and
-    `warmup_steps` and `gradient_clip`, which it lacks. NumPy's numbers are kept as Python's.
+    `warmup_steps` and `gradient_clip`, which that code lacks. NumPy numbers are stored as Python numbers.
 
     Attributes:
         width: Width of a token and of a cluster vector.

@@ -57,7 +57,7 @@ def fit(
         policies: M training policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like the
             states. Policies without a return are left out.
         returns: Mapping from name to return, path of a CSV or JSON file, or (M,) numbers in the order of the policies.
-            Larger is better, so ranks serve as well.
+            Larger is better; ranks serve too if the best policy has the largest.
         states: (rows, dim_s) logged states as array, tensor or path of a file, see `Subsets.draw`; or clustered
             `Subsets`, whose number, size and clusters then replace those of `config`.
         preferences: (M, M) of 1 (row better), 0.5 (equal), 0 (worse) or NaN (unknown), in place of returns. An array is

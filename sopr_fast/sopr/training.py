@@ -44,7 +44,7 @@ _EQUAL = 1e-5  # relative; collapsed scores differ by float noise of about 1e-7,
 
 
 class CollapsedTrainingWarning(UserWarning):
-    """Training left all policies with the same score, so a ranking by this model means nothing."""
+    """Warning that training ended with equal scores for all policies, so a ranking means nothing."""
 
 
 def warn_of_collapse(cause: str = "") -> None:

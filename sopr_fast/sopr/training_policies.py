@@ -74,7 +74,7 @@ class TrainingPolicies:
         return np.where(np.isnan(distances), 0.0, distances / (distances + typical))
 
     def are_same(self, distances: np.ndarray, nearest: np.ndarray) -> list[bool]:
-        """(P,) whether policies at these distances act as the nearest training policy does, up to rounding."""
+        """Return (P,) whether policies at these distances act as the nearest training policy does, up to rounding."""
         magnitude = self.columns.double().square().sum(2).mean(1).numpy()[nearest]
         return (distances <= _SAME * magnitude).tolist()
 
