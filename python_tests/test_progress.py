@@ -1,5 +1,7 @@
 import io
 import logging
+import os
+import signal
 import sys
 
 import pytest
@@ -69,3 +71,13 @@ def test_a_terminal_shows_a_bar(monkeypatch, caplog):
     with progress.progress_bar(3, "training", "step", show=True) as bar:
         bar.update(3)
     assert "training: 100%" in sys.stderr.getvalue() and not lines(caplog)
+
+
+def test_a_process_killed_while_it_holds_the_lock_of_a_bar_blocks_no_other():
+    holder = os.fork()
+    if holder == 0:
+        progress._Bar.get_lock().acquire()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(holder, 0)
+    assert progress._Bar.get_lock().acquire(blocking=False)
+    progress._Bar.get_lock().release()

@@ -78,7 +78,10 @@ class BucketedModel(nn.Module):
             torch.cat([self._low(states, group, bucket, weight, bias) for bucket in plan], 1)
             for group in actions.split(self.policies)
         ]  # (P, K, E), in groups
-        encoded = [self.run_high(self._dynamic(group, 0), None, self._seed()).float().mean(1) for group in pooled]
+        encoded = [
+            self.run_high(self._dynamic(group, 0), None, self._seed()).to(self.model.fc[0].weight.dtype).mean(1)
+            for group in pooled
+        ]
         return self.model.model(torch.cat(encoded)).squeeze(-1)
 
     def _low(self, states: Tensor, actions: Tensor, bucket: Bucket, weight: Tensor, bias: Tensor) -> Tensor:

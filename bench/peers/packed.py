@@ -75,9 +75,11 @@ class PackedModel(nn.Module):
             x = x.flatten(0, 1)[None].to(self.dtype)
             x = torch.relu(functional.linear(x, weight.to(self.dtype), bias.to(self.dtype)))
             x = self.run_low(x, mask if self.attention == "flex" else bounds)
-            means = torch.segment_reduce(x[0].float(), "mean", lengths=bounds.diff())
+            means = torch.segment_reduce(x[0].to(states.dtype), "mean", lengths=bounds.diff())
             pooled.append(means.unflatten(0, (len(group), -1)))
-        return self.model.model(self.run_high(torch.cat(pooled).to(self.dtype)).float().mean(1)).squeeze(-1)
+        return self.model.model(
+            self.run_high(torch.cat(pooled).to(self.dtype)).to(self.model.fc[0].weight.dtype).mean(1)
+        ).squeeze(-1)
 
     def _flex_low(self, x: Tensor, mask) -> Tensor:
         for layer in self.model.encoder_lowlev.layers:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
 import time
 from typing import Any, Self
 
@@ -30,9 +32,9 @@ def progress_bar(total: int, description: str, unit: str, *, show: bool, initial
         initial: Units done before.
     """
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
-    if show and not on_terminal:
-        return _ProgressLog(total, description, unit, initial)
-    return _Bar(total=total, initial=initial, desc=description, unit=unit, delay=_DELAY, disable=not show)
+    if show and on_terminal:
+        return _Bar(total=total, initial=initial, desc=description, unit=unit, delay=_DELAY)
+    return _ProgressLog(total, description, unit, initial, show)
 
 
 class _Bar(tqdm):
@@ -41,11 +43,22 @@ class _Bar(tqdm):
         return super().update(n)
 
 
-class _ProgressLog:
-    """Stand-in for tqdm that logs lines."""
+def _renew_lock() -> None:
+    """Replace tqdm's lock. Forked processes share it, so that one killed while it holds the lock blocks the others."""
+    _Bar.set_lock(threading.RLock())
 
-    def __init__(self, total: int, description: str, unit: str, initial: int) -> None:
+
+_renew_lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+class _ProgressLog:
+    """Stand-in for tqdm that logs lines, or shows nothing."""
+
+    def __init__(self, total: int, description: str, unit: str, initial: int, show: bool) -> None:
         self.n, self._total, self._description, self._unit = initial, total, description, unit
+        self._show = show
         self._postfix = ""
         self._begun = self._logged = time.monotonic()
 
@@ -69,6 +82,8 @@ class _ProgressLog:
         self.n = 0
 
     def _write(self) -> None:
+        if not self._show:
+            return
         self._logged = time.monotonic()
         _log.info(
             "%s: %s %d of %d%s, %.0f s",

@@ -300,5 +300,10 @@ class _Trainer:
         }
         fields = check_fields("checkpoint", values, {"fingerprint": list_of(text), "progress": record(progress)})
         self.at = Progress(**fields["progress"])
+        for name, curve in self.at.history.items():
+            if len(list_of(any_real)(f"history {name!r}", curve)) != self.at.step:
+                raise ValueError(f"history {name!r} must have one number a step")
+        if self.at.step and "loss" not in self.at.history:
+            raise ValueError("history has no losses")
         self.model.load_state_dict(weights)
         restore_optimizer(self.optimizer, tensors, "adam")
