@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -92,6 +93,32 @@ def test_fit_then_rank(files, capsys):
     assert main(["info", "model.safetensors"]) == 0
     out = capsys.readouterr().out
     assert "12 policies" in out and "subset_size          128" in out
+
+
+def test_rank_adds_subsets_until_the_top_is_settled(files, capsys):
+    assert fit() == 0
+    assert rank("--states", "states.npy", "--subsets", "auto", "--most", "7") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"\nthe best is (not )?settled after [57] subsets\n$", out)
+    top = ["12", "--confidence", "0.999999999", "--most", "20"]
+    assert rank("--json", "--states", "states.npy", "--subsets", "auto", "--top", *top) == 0
+    ranking = json.loads(capsys.readouterr().out)
+    assert ranking["settled"] or np.shape(ranking["subset_scores"]) == (12, 20)
+    assert rank("--subsets", "auto", "--confidence", "1") == 2
+    assert "confidence" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        rank("--subsets", "many")
+
+
+def test_options_go_before_the_settings_of_the_paper(files, capsys, monkeypatch):
+    configs = []
+    monkeypatch.setattr("sopr_fast.sopr.fitting.fit", lambda *_, config, **__: configs.append(config) or 1 / 0)
+    for options in (["--paper", "--steps", "7"], ["--width", "32", "--class-token"], []):
+        with pytest.raises(ZeroDivisionError):
+            main(["fit", "--policies", "gain.npz", "--returns", "returns.csv", "--states", "states.npy",
+                  "--out", "x.safetensors", *options])  # fmt: skip
+    expected = [Config.paper(steps=7), Config(width=32, class_token=True), Config()]
+    assert configs == expected
 
 
 def test_stochastic_files_act_by_their_distributions(files, capsys):

@@ -12,6 +12,7 @@ from problems import TINY, LinearPolicy, ladder, log, training_gains
 import sopr_fast
 from sopr_fast.metrics import spearman
 from sopr_fast.runtime import checkpoints
+from sopr_fast.sopr import config as training_config
 from sopr_fast.sopr import training
 from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.training import CollapsedTrainingWarning
@@ -247,6 +248,58 @@ def test_validation_keeps_the_latest_best_weights(metric):
     kept = fit(config, validation=validation)
     short = dataclasses.replace(config, steps=history["best_step"] + 1)
     assert torch.equal(weights(kept), weights(fit(short, validation=validation)))
+
+
+VALIDATION = (ladder([0.3, 0.8, 0.6]), [0.3, 0.8, 0.6])
+
+
+def test_training_stops_when_the_rank_correlation_no_longer_improves(monkeypatch):
+    curve = [0.1, 0.5, 0.3, 0.6, 0.6, 0.2, math.nan, 0.6, 0.9]
+    coming = iter(curve)
+    monkeypatch.setattr(training, "spearman", lambda *_: next(coming))
+    history = fit(dataclasses.replace(TINY, patience=4), validation=VALIDATION).history
+    np.testing.assert_array_equal(history["validation_rank_correlation"], curve[:8])  # 0.9 would come too late
+    assert len(history["loss"]) == 8 and history["best_step"] == 7
+
+
+def test_training_stops_when_the_loss_no_longer_improves():
+    config = dataclasses.replace(TINY, validation_metric="loss")
+    whole = fit(config, validation=VALIDATION)
+    losses = whole.history["validation_loss"]
+    expected = next((i + 1 for i in range(1, TINY.steps) if losses[i] >= min(losses[:i])), TINY.steps)
+    ranker = fit(dataclasses.replace(config, patience=1), validation=VALIDATION)
+    assert ranker.steps == len(ranker.history["loss"]) == expected
+    assert ranker.history["loss"] == whole.history["loss"][:expected]
+    assert f"in {expected} steps" in repr(ranker)
+
+
+def test_a_run_that_stopped_early_resumes_to_itself(tmp_path, monkeypatch):
+    config, path = dataclasses.replace(TINY, patience=4), tmp_path / "checkpoint.safetensors"
+    whole = fit(config, validation=VALIDATION, checkpoint=path)
+    assert whole.steps < TINY.steps and path.exists()
+    monkeypatch.setattr(training._Trainer, "step", None)
+    assert torch.equal(weights(fit(config, validation=VALIDATION, checkpoint=path)), weights(whole))
+
+
+def test_patience_needs_validation_before_any_policy_acts():
+    def fails(states):
+        raise AssertionError
+
+    with pytest.raises(ValueError, match="patience needs validation policies"):
+        sopr_fast.fit({"a": fails, "b": fails}, [1, 2], log(), config=dataclasses.replace(TINY, patience=3))
+
+
+def test_the_settings_of_the_paper():
+    # Table of appendix A.1; 200 subsets (appendix A.2); 200 steps as in the released code.
+    paper = {
+        "width": 64, "low_layers": 2, "low_heads": 2, "low_feedforward": 128, "high_layers": 6, "high_heads": 8,
+        "high_feedforward": 512, "dropout": 0.1, "learning_rate": 0.001, "subset_size": 16384, "clusters": 256,
+        "subsets": 200, "steps": 200, "loss": "pairwise", "encoder": "transformer", "patience": 0, "precision": "fp32",
+    }  # fmt: skip
+    config = sopr_fast.Config.paper()
+    assert {name: getattr(config, name) for name in paper} == paper
+    assert set(training_config._PAPER) == {field.name for field in dataclasses.fields(config)}
+    assert sopr_fast.Config.paper(encoder="mlp") == dataclasses.replace(config, encoder="mlp")
 
 
 class Killed(Exception):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .sopr.config import Config
     from .sopr.fitting import fit
     from .sopr.ranker import Ranker, load, rank
+    from .sopr.settling import UntilSettled
     from .sopr.subsets import Subsets
     from .sopr.training import CollapsedTrainingWarning
 
@@ -32,6 +33,7 @@ __all__ = [
     "Selection",
     "Subsets",
     "TrainingPolicyWarning",
+    "UntilSettled",
     "__version__",
     "build_info",
     "data",
@@ -58,6 +60,7 @@ _MODULES = {
     "Selection": "selection",
     "Subsets": "sopr.subsets",
     "TrainingPolicyWarning": "ranking",
+    "UntilSettled": "sopr.settling",
     "build_info": "runtime.native",
     "evaluate": "selection",
     "fit": "sopr.fitting",

@@ -23,6 +23,7 @@ from .cli_selection import add_commands as add_selection_commands
 from .runtime.options import flag
 from .runtime.text import printable
 from .sopr.config import Config
+from .sopr.settling import UntilSettled
 
 if TYPE_CHECKING:
     from .policies import Policy
@@ -148,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_device(fit)
     fit.add_argument("--checkpoint", type=Path, metavar="FILE", help="file to write, and to resume from if it exists")
     fit.add_argument("--action-count", type=int, metavar="N", help="number of discrete actions")
+    fit.add_argument("--paper", action="store_true", help="the paper's settings in place of the defaults below")
     _add_config(fit.add_argument_group("options of sopr_fast.Config"))
     fit.set_defaults(run=_fit)
 
@@ -155,7 +157,20 @@ def _parser() -> argparse.ArgumentParser:
     ranking.add_argument("--model", type=Path, metavar="FILE", help="trained model (default: that in SOPR_FAST_MODEL)")
     _add_policies(ranking)
     _add_states(ranking, required=False)
-    ranking.add_argument("--subsets", type=int, metavar="N", help="subsets to score on (default: 5, or all kept)")
+    ranking.add_argument(
+        "--subsets",
+        type=lambda text: text if text == "auto" else int(text),
+        metavar="N|auto",
+        help="subsets to score on, or auto: as many as settle the top of the order (default: 5, or all kept)",
+    )
+    for field in dataclasses.fields(UntilSettled):
+        ranking.add_argument(
+            f"--{field.name}",
+            type=field.metadata["check"].parse,
+            default=field.default,
+            metavar=field.metadata["check"].parse.__name__,
+            help=f"with --subsets auto: {field.metadata['help']} (default: {field.default})",
+        )
     ranking.add_argument(
         "--shrinkage",
         type=float,
@@ -221,13 +236,13 @@ def _add_config(group: argparse._ArgumentGroup) -> None:
     for field in dataclasses.fields(Config):
         name, check = "--" + field.name.replace("_", "-"), field.metadata["check"]
         if check is flag:
-            group.add_argument(name, action="store_true", help=field.metadata["help"])
+            group.add_argument(name, action="store_true", default=argparse.SUPPRESS, help=field.metadata["help"])
             continue
         group.add_argument(
             name,
             type=check.parse,
             choices=check.choices or None,
-            default=field.default,
+            default=argparse.SUPPRESS,  # those set on the command line go before `--paper`
             metavar=None if check.choices else check.parse.__name__,
             help=f"{field.metadata['help']} (default: {field.default})",
         )
@@ -244,7 +259,8 @@ def _fit(options: argparse.Namespace) -> None:
     from .runtime.files import check_place
     from .sopr.fitting import fit
 
-    config = Config(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Config)})
+    changes = {field.name: vars(options)[field.name] for field in dataclasses.fields(Config) if field.name in options}
+    config = Config.paper(**changes) if options.paper else Config(**changes)
     check_place(options.out)
     policies = _read_policies(options)
     returns = read_returns(options.returns, list(policies))
@@ -271,7 +287,7 @@ def _fit(options: argparse.Namespace) -> None:
     )
     ranker.save(options.out)
     count = len(ranker.training_policies.names)
-    print(f"{printable(str(options.out))}: trained on {count} policies, {config.steps} steps")
+    print(f"{printable(str(options.out))}: trained on {count} policies, {ranker.steps} steps")
 
 
 def _read_policies(options: argparse.Namespace) -> dict[str, Policy]:
@@ -287,11 +303,12 @@ def _rank(options: argparse.Namespace) -> None:
 
     if options.plot is not None:
         _check_plot(options.plot)
+    rule = UntilSettled(**{field.name: getattr(options, field.name) for field in dataclasses.fields(UntilSettled)})
     ranking = rank(
         _read_policies(options),
         options.states,
         model=options.model,
-        subsets=options.subsets,
+        subsets=rule if options.subsets == "auto" else options.subsets,
         shrinkage=options.shrinkage,
         seed=options.seed,
         precision=options.precision,
@@ -303,6 +320,9 @@ def _rank(options: argparse.Namespace) -> None:
         _write_csv(ranking)
     else:
         print(ranking.table())
+        if ranking.settled is not None and ranking.subset_scores is not None:
+            places = "the best is" if rule.top == 1 else f"the first {rule.top} places are"
+            print(f"{places} {'' if ranking.settled else 'not '}settled after {ranking.subset_scores.shape[1]} subsets")
     if options.plot is not None:
         cast(Any, ranking.plot().figure).savefig(options.plot, dpi=150)
 

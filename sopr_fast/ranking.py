@@ -50,6 +50,7 @@ class Ranking:
         distances: (P,) action distance to the nearest training policy (Eq. 3), NaN where unknown, or None.
         distance_limit: Distance beyond which a candidate is foreign, or None.
         in_training: (P,) whether each candidate acts exactly as a training policy does, or None where unknown.
+        settled: Whether `subsets="auto"` settled the top of the order before its limit; None for a chosen number.
         timings: Seconds by stage.
     """
 
@@ -64,6 +65,7 @@ class Ranking:
     distances: np.ndarray | None = None
     distance_limit: float | None = None
     in_training: list[bool] | None = None
+    settled: bool | None = None
     timings: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -86,12 +88,9 @@ class Ranking:
             fields: Other attributes of the ranking.
         """
         count = subset_scores.shape[1]
-        shrunk = subset_scores
-        if shrinkage is not None and nearest_scores is not None:
-            shrunk = subset_scores + shrinkage[:, None] * (nearest_scores[:, None] - subset_scores)
         return cls(
             names,
-            shrunk.mean(1),
+            shrink(subset_scores, shrinkage, nearest_scores).mean(1),
             _mean_errors(subset_scores) if count > 1 else np.full(len(names), np.nan),
             subset_scores=subset_scores,
             shrinkage=shrinkage,
@@ -178,7 +177,11 @@ class Ranking:
             nearest_scores=self.nearest_scores,
         )
         return replace(
-            self, scores=first.scores, standard_errors=first.standard_errors, subset_scores=first.subset_scores
+            self,
+            scores=first.scores,
+            standard_errors=first.standard_errors,
+            subset_scores=first.subset_scores,
+            settled=None,
         )
 
     def spearman(self, returns: Any) -> float:
@@ -263,6 +266,7 @@ class Ranking:
             "distance_limit": self.distance_limit,
             "foreign": self.foreign,
             "in_training": self.in_training,
+            "settled": self.settled,
             "timings": dict(self.timings),
         }
         if win_probability:
@@ -324,6 +328,13 @@ class Ranking:
     def _is_foreign(self) -> np.ndarray:
         """Return (P,) bool, True where foreign; False where the distance is unknown."""
         return np.array([bool(foreign) for foreign in self.foreign or [False] * len(self)], bool)
+
+
+def shrink(subset_scores: np.ndarray, weights: np.ndarray | None, nearest_scores: np.ndarray | None) -> np.ndarray:
+    """Return (P, S) scores moved toward those of the nearest training policies, unchanged without weights."""
+    if weights is None or nearest_scores is None:
+        return subset_scores
+    return subset_scores + weights[:, None] * (nearest_scores[:, None] - subset_scores)
 
 
 def _mean_errors(samples: np.ndarray) -> np.ndarray:

@@ -13,8 +13,7 @@ from ..runtime.options import Options, choice, flag, integer, number, option
 class Config(Options):
     """Options of SOPR-T.
 
-    Defaults are those of the paper (appendix A.1) and its released code, except `kmeans_restarts` (10 there) and
-    `warmup_steps` and `gradient_clip`, which that code lacks. NumPy numbers are stored as Python numbers.
+    Defaults are those of `Config.paper()`. NumPy numbers are stored as Python numbers.
 
     Attributes:
         width: Width of a token and of a cluster vector.
@@ -35,6 +34,7 @@ class Config(Options):
         kmeans_iterations: Largest number of k-means iterations.
         kmeans_restarts: Runs of k-means, of which the best is kept.
         steps: Updates; each scores all training policies on one subset.
+        patience: Steps without a better validation result than before after which training stops; 0 to train all steps.
         loss: "pairwise" (paper section 3.2), "listwise" (ListNet) or "mse" on standardised returns.
         tie_margin: Largest difference of two returns that counts as a tie (label 0.5), in return units.
         learning_rate: Learning rate of Adam.
@@ -69,6 +69,7 @@ class Config(Options):
     kmeans_iterations: int = option(300, integer(1), "largest number of k-means iterations")
     kmeans_restarts: int = option(1, integer(1), "runs of k-means, of which the best is kept")
     steps: int = option(200, integer(1), "updates of the weights")
+    patience: int = option(0, integer(0), "steps without a better validation result before training stops, 0 for all")
     loss: str = option("pairwise", choice("pairwise", "listwise", "mse"), "training loss")
     tie_margin: float = option(0.0, number(), "largest difference of returns that counts as a tie")
     learning_rate: float = option(1e-3, number(above=0), "learning rate of Adam")
@@ -93,6 +94,21 @@ class Config(Options):
         if self.class_token and (self.encoder == "mlp" or self.score == "sort"):
             raise ValueError('class_token needs encoder="transformer" and score="mean"')
 
+    @classmethod
+    def paper(cls, **changes: Any) -> Config:
+        """Return the paper's settings (appendix A.1, and its released code for what the paper leaves open).
+
+        Three differ from the released code, which has no warm-up and no limit of the gradient, so that many runs
+        collapse, and runs k-means ten times. Pass `warmup_steps=0, gradient_clip=0, kmeans_restarts=10` for its values.
+
+        Args:
+            changes: Options with other values.
+
+        Raises:
+            ValueError: An option has a wrong value.
+        """
+        return cls(**(_PAPER | changes))
+
     def to_dict(self) -> dict[str, Any]:
         """Return every option by name, ready for JSON."""
         return dataclasses.asdict(self)
@@ -110,3 +126,36 @@ class Config(Options):
         if unknown := sorted(set(values) - {field.name for field in dataclasses.fields(cls)}):
             raise ValueError(f"unknown option {', '.join(unknown)}")
         return cls(**values)
+
+
+_PAPER: dict[str, Any] = {
+    "width": 64,
+    "low_layers": 2,
+    "low_heads": 2,
+    "low_feedforward": 128,
+    "high_layers": 6,
+    "high_heads": 8,
+    "high_feedforward": 512,
+    "dropout": 0.1,
+    "encoder": "transformer",
+    "input_norm": "batch",
+    "score": "mean",
+    "class_token": False,
+    "subset_size": 16384,
+    "clusters": 256,
+    "subsets": 200,
+    "kmeans_iterations": 300,
+    "kmeans_restarts": 1,
+    "steps": 200,
+    "patience": 0,
+    "loss": "pairwise",
+    "tie_margin": 0.0,
+    "learning_rate": 1e-3,
+    "warmup_steps": 20,
+    "gradient_clip": 1.0,
+    "action_noise": 0.0,
+    "validation_subsets": 3,
+    "validation_metric": "rank_correlation",
+    "precision": "fp32",
+    "training_precision": "fp32",
+}

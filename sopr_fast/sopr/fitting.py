@@ -127,6 +127,8 @@ def fit(
         action_count=action_count,
         config=config,
     )
+    if config.patience and not known.validation:
+        raise ValueError("patience needs validation policies: pass validation=(policies, returns) or patience=0")
     file.identify(known.fingerprint(config, seed))
     with timings.stage("drawing"):
         drawn = states

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..data.states import as_states
 from ..data.stored import StoredStates
 from ..policies import ArrayPolicy, Layout, Policy, as_policies
-from ..ranking import COMPARABLE, Ranking, warn_of_doubts
+from ..ranking import COMPARABLE, Ranking, shrink, warn_of_doubts
 from ..runtime.checks import check_integer, check_number
 from ..runtime.devices import check_device
 from ..runtime.progress import progress_bar
@@ -24,6 +24,7 @@ from .config import Config
 from .model import ScoringModel
 from .model_files import read_model, write_model
 from .scoring import score_grid
+from .settling import UntilSettled
 from .subsets import Drawing, Subsets
 from .training import warn_of_collapse
 from .training_policies import TrainingPolicies
@@ -72,7 +73,7 @@ class Ranker:
     def __repr__(self) -> str:
         subsets = "no" if self.subsets is None else len(self.subsets)
         return (
-            f"Ranker(trained on {len(self.training_policies.names)} policies in {self.config.steps} steps, "
+            f"Ranker(trained on {len(self.training_policies.names)} policies in {self.steps} steps, "
             f"states of width {self.state_dim}, {self.layout.kind} policies of action width {self.layout.action_dim}, "
             f"{subsets} subsets kept{', collapsed' if self.collapsed else ''})"
         )
@@ -81,6 +82,11 @@ class Ranker:
     def config(self) -> Config:
         """Options of model and training."""
         return self.model.config
+
+    @property
+    def steps(self) -> int:
+        """Steps that training took, fewer than `config.steps` where it stopped early."""
+        return len(self.history.get("loss", ())) or self.config.steps
 
     @property
     def collapsed(self) -> bool:
@@ -97,7 +103,7 @@ class Ranker:
         candidates: Any,
         states: Any = None,
         *,
-        subsets: int | Subsets | None = None,
+        subsets: int | str | UntilSettled | Subsets | None = None,
         features: Mapping[str, Any] | None = None,
         critic: Critic | None = None,
         shrinkage: float = 0.0,
@@ -114,7 +120,8 @@ class Ranker:
                 `states`; their distance to the training policies is known only on the training log, passed again or as
                 the subsets kept with the model.
             states: (rows, dim_s) logged states or the path of a file; None for the subsets kept with the model.
-            subsets: Number of subsets, by default 5, or all those kept; or clustered `Subsets` to use again.
+            subsets: Number of subsets, by default 5, or all those kept; "auto" or an `UntilSettled` to add subsets
+                until the top of the order is settled; or clustered `Subsets` to use again.
             features: Numbers of the candidates by name, if the model was trained with features.
             critic: The critic, if the model was trained with one and loaded from a file.
             shrinkage: Amount, from 0 (none, as in the paper) to 1, by which to move scores toward the score of the
@@ -123,7 +130,8 @@ class Ranker:
             seed: Seed of drawing subsets from `states`.
             precision: Operands of matrix products, "fp32" or "bf16"; by default that of the model's config.
             batch_size: Largest number of states shown to a policy at once. A policy sees each drawn state once, a few
-                of them twice more as a probe, and the sample of training states kept with the model.
+                of them twice more as a probe, and the sample of training states kept with the model. With "auto" it
+                sees the states of the added subsets in the same way.
             device: Device that clusters and scores, by default that of the model; policies act where they are.
             progress: Show progress: a bar on a terminal, log lines of the logger "sopr_fast" elsewhere.
 
@@ -147,10 +155,11 @@ class Ranker:
         if check_number("shrinkage", shrinkage) > 1:
             raise ValueError(f"shrinkage must be from 0 to 1, got {shrinkage}")
         device = self.device if device is None else check_device(device)
-        timings = Timings()
+        rule, timings = _to_rule(subsets), Timings()
         with timings.stage("drawing"):
             log = None if states is None else as_states(states)
-            chosen = self._subsets(log, subsets, seed)
+            counts = [] if rule is None else rule.counts(len(self.subsets) if log is None and self.subsets else None)
+            chosen = self._subsets(log, counts[0] if counts else subsets, seed)
         drawn = chosen.to("cpu")
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
         policies = as_policies(candidates, states_count=drawn.states_count, action_count=action_count)
@@ -161,13 +170,28 @@ class Ranker:
         with timings.stage("policies"):
             tiles = Tiles(policies, drawn, self.layout, batch_size=batch_size, progress=progress)
             distances, nearest = self._nearest(tiles, same_log)
-        with timings.stage("clustering"):
-            clustered = chosen.clustered(self.config, device, progress=progress)
-        scores = self._score(tiles, clustered, feature_rows, critic_columns, precision, timings, progress)
         training = self.training_policies
         weights, nearest_scores = None, None
         if shrinkage > 0:
             weights, nearest_scores = shrinkage * training.shrinkage(distances), training.scores.numpy()[nearest]
+
+        def score(tiles: Tiles, chosen: Drawing | Subsets) -> np.ndarray:
+            with timings.stage("clustering"):
+                clustered = chosen.clustered(self.config, device, progress=progress)
+            return self._score(tiles, clustered, feature_rows, critic_columns, precision, timings, progress)
+
+        scores, settled = score(tiles, chosen), None
+        while rule is not None:
+            have = scores.shape[1]
+            settled = rule.is_settled(shrink(scores, weights, nearest_scores), len(counts))
+            if settled or have == counts[-1]:
+                break
+            count = next(count for count in counts if count > have)
+            with timings.stage("drawing"):
+                chosen = self._subsets(log, count, seed, first=have)
+            with timings.stage("policies"):
+                tiles = Tiles(policies, chosen.to("cpu"), self.layout, batch_size=batch_size, progress=progress)
+            scores = np.concatenate([scores, score(tiles, chosen)], 1)
         ranking = Ranking.from_subsets(
             names,
             scores,
@@ -176,6 +200,7 @@ class Ranker:
             distances=distances,
             distance_limit=training.distance_limit,
             in_training=training.are_same(distances, nearest),
+            settled=settled,
             timings=dict(timings),
         )
         if self.collapsed:
@@ -248,7 +273,8 @@ class Ranker:
             critic_columns=self.critic_columns,
         )
 
-    def _subsets(self, log: StoredStates | None, subsets: int | Subsets | None, seed: int) -> Drawing | Subsets:
+    def _subsets(self, log: StoredStates | None, subsets: Any, seed: int, *, first: int = 0) -> Drawing | Subsets:
+        """Return the subsets to score on; those before `first` have been scored on already."""
         if isinstance(subsets, Subsets):
             if log is not None:
                 raise ValueError("give states or clustered subsets, not both")
@@ -258,17 +284,21 @@ class Ranker:
         if log is None:
             if self.subsets is None:
                 raise ValueError("no subsets are kept with this model: give states")
-            return self.subsets if subsets is None else self.subsets.take(check_integer("subsets", subsets, 1))
+            return (
+                self.subsets
+                if subsets is None
+                else self.subsets.take(check_integer("subsets", subsets, 1), first=first)
+            )
         self._check_width(log.shape[1])
         remedy = ": the model was trained on subsets of that size and needs at least as many states"
-        count = 5 if subsets is None else subsets
-        return Drawing.draw(log, count, size=self.config.subset_size, seed=seed, remedy=remedy)
+        count = 5 if subsets is None else check_integer("subsets", subsets, 1)
+        return Drawing.draw(log, count - first, size=self.config.subset_size, seed=seed, first=first, remedy=remedy)
 
     def _is_comparable(
         self,
         policies: list[Policy],
         log: StoredStates | None,
-        subsets: int | Subsets | None,
+        subsets: Any,
         shrinkage: float,
     ) -> bool:
         """Return whether arrays of actions, if any, belong to the training log, so that their distance is known."""
@@ -308,6 +338,15 @@ class Ranker:
             )
 
 
+def _to_rule(subsets: Any) -> UntilSettled | None:
+    """Return the rule that decides how many subsets to score on, or None where they are chosen."""
+    if isinstance(subsets, str):
+        if subsets != "auto":
+            raise ValueError(f"subsets is {subsets!r}; give a number or 'auto'")
+        return UntilSettled()
+    return subsets if isinstance(subsets, UntilSettled) else None
+
+
 def load(path: str | os.PathLike, *, device: torch.device | str = "cpu") -> Ranker:
     """Load a model that `Ranker.save` wrote; nothing in the file is executed.
 
@@ -336,7 +375,7 @@ def rank(
     states: Any = None,
     *,
     model: Ranker | str | os.PathLike | None = None,
-    subsets: int | Subsets | None = None,
+    subsets: int | str | UntilSettled | Subsets | None = None,
     features: Mapping[str, Any] | None = None,
     critic: Critic | None = None,
     shrinkage: float = 0.0,

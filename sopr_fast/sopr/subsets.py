@@ -101,23 +101,24 @@ class Subsets:
         tensors = {name: tensor.to(device) for name, tensor in self.tensors().items()}
         return Subsets(**tensors, states_count=self.states_count)
 
-    def take(self, count: int) -> Subsets:
-        """Return the first `count` subsets with the states they use.
+    def take(self, count: int, *, first: int = 0) -> Subsets:
+        """Return the subsets before `count`, from `first` on, with the states they use.
 
         Raises:
             ValueError: `count` is not between 1 and the number of subsets.
         """
         if not 1 <= count <= len(self):
             raise ValueError(f"cannot take {count} subsets: there are {len(self)}")
-        if count == len(self):
+        if first == 0 and count == len(self):
             return self
-        used, rows = torch.unique(self.rows[:count], return_inverse=True)
+        part = slice(first, count)
+        used, rows = torch.unique(self.rows[part], return_inverse=True)
         return Subsets(
             self.states[used],
             self.source[used],
             rows.to(torch.int32),
-            self.offsets[:count],
-            self.centroids[:count],
+            self.offsets[part],
+            self.centroids[part],
             self.states_count,
         )
 
@@ -199,7 +200,7 @@ class Drawing:
         return Drawing(states, source, rows, self.states_count, seeds)
 
     @classmethod
-    def draw(cls, log: StoredStates, count: int, *, size: int, seed: int, remedy: str = "") -> Drawing:
+    def draw(cls, log: StoredStates, count: int, *, size: int, seed: int, first: int = 0, remedy: str = "") -> Drawing:
         """Draw subsets without replacement, see `Subsets.draw`.
 
         Args:
@@ -207,6 +208,7 @@ class Drawing:
             count: Number of subsets, S.
             size: States in a subset, N.
             seed: Seed, 0 or more.
+            first: Position of the first subset: subsets 0 to 4 and then 5 to 9 are those of one draw of 10.
             remedy: What to do about a log smaller than a subset; ends the message.
         """
         seed, count = check_integer("seed", seed, 0), check_integer("subsets", count, 1)
@@ -216,7 +218,7 @@ class Drawing:
         seeds = np.empty(count, np.int64)
         taken = np.zeros(len(log), bool)
         for s in range(count):
-            generator = np.random.default_rng([seed, s])
+            generator = np.random.default_rng([seed, first + s])
             drawn[s] = _draw_distinct(generator, len(log), size, taken)
             seeds[s] = generator.integers(2**62)
         taken[drawn] = True

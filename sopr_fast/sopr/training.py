@@ -105,7 +105,8 @@ def train(
     """Return a trained model in eval mode and the history of its training.
 
     Everything random depends on (seed, attempt, step) alone, so a resumed run ends as an uninterrupted one. A collapsed
-    run starts afresh with a lower learning rate, at most twice.
+    run starts afresh with a lower learning rate, at most twice. Training stops early when validation has not improved
+    for `config.patience` steps.
 
     Args:
         subsets: Clustered subsets, on the device that computes.
@@ -135,16 +136,17 @@ def train(
         progress_bar(config.steps, "training", "step", show=progress, initial=trainer.at.step) as bar,
         checkpoint.training(),
     ):
-        while trainer.at.step < config.steps:
+        while not trainer.is_done():
             trainer.step()
             at = trainer.at
             bar.set_postfix({name: f"{values[-1]:.3f}" for name, values in at.history.items()}, refresh=False)
             bar.update()
-            if at.step in checks and at.attempt < _RESTARTS and trainer.collapsed():
+            judged = at.step in checks or trainer.is_stale()
+            if judged and at.attempt < _RESTARTS and trainer.collapsed():
                 trainer.restart()
                 bar.reset()
             done = f"{trainer.at.step} of {config.steps} steps"
-            checkpoint.keep(*trainer.state(), progress=done, last=trainer.at.step == config.steps)
+            checkpoint.keep(*trainer.state(), progress=done, last=trainer.is_done())
     return trainer.finish()
 
 
@@ -221,6 +223,23 @@ class _Trainer:
         if quality >= self.at.best:
             self.at.best, self.at.best_step = quality, self.at.step
             self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    def is_done(self) -> bool:
+        """Return whether no step is left to take."""
+        return self.at.step == self.config.steps or self.is_stale()
+
+    def is_stale(self) -> bool:
+        """Return whether validation has not improved for `patience` steps; equally good results are no improvement."""
+        patience = self.config.patience
+        if not patience or not self.at.step:
+            return False
+        curve = np.array(self.at.history[self._watched()])
+        quality = np.nan_to_num(-curve if self.config.validation_metric == "loss" else curve, nan=-np.inf)
+        return self.at.step - 1 - int(quality.argmax()) >= patience
+
+    def _watched(self) -> str:
+        """Return the name of the curve that chooses the weights."""
+        return f"validation_{self.config.validation_metric}"
 
     def collapsed(self) -> bool:
         if self.at.step < _FEWEST_STEPS_TO_JUDGE:
@@ -303,7 +322,8 @@ class _Trainer:
         for name, curve in self.at.history.items():
             if len(list_of(any_real)(f"history {name!r}", curve)) != self.at.step:
                 raise ValueError(f"history {name!r} must have one number a step")
-        if self.at.step and "loss" not in self.at.history:
-            raise ValueError("history has no losses")
+        needed = {"loss", self._watched()} if self.config.patience else {"loss"}
+        if self.at.step and (missing := needed - set(self.at.history)):
+            raise ValueError(f"history has no {min(missing)}")
         self.model.load_state_dict(weights)
         restore_optimizer(self.optimizer, tensors, "adam")

@@ -1,0 +1,101 @@
+"""`rank(subsets="auto")`: subsets are added until the top of the order is settled."""
+
+import numpy as np
+import pytest
+from problems import TINY, LinearPolicy, ladder, log, training_gains
+from scipy.stats import t, ttest_rel
+
+import sopr_fast
+from sopr_fast import UntilSettled
+from sopr_fast.sopr.settling import doubt, t_tail
+
+EQUAL = {"a": LinearPolicy(1.2), "b": LinearPolicy(1.2)}  # never settled
+
+
+@pytest.fixture(scope="module")
+def ranker():
+    gains = training_gains()
+    return sopr_fast.fit(ladder(gains), gains, log(), config=TINY, progress=False)
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 10, 199])
+def test_t_tail(degrees):
+    values = np.array([0, 0.3, 1, 2, 4, 30])
+    np.testing.assert_allclose([t_tail(x, degrees) for x in values], t.sf(values, degrees), atol=1e-14)
+
+
+def test_doubt_is_the_sum_of_paired_tests():
+    scores = np.random.default_rng(0).standard_normal((4, 6)) + np.array([[0.5], [2], [1], [0.4]])
+    order = np.argsort(-scores.mean(1))
+
+    def tail(i, j):
+        return ttest_rel(scores[order[i]], scores[order[j]], alternative="greater").pvalue
+
+    first = sum(tail(0, j) for j in (1, 2, 3))
+    assert doubt(scores, 1) == pytest.approx(first)
+    assert doubt(scores, 2) == pytest.approx(first + tail(1, 2) + tail(1, 3))
+    assert doubt(scores, 3) == doubt(scores, 9) == pytest.approx(first + tail(1, 2) + tail(1, 3) + tail(2, 3))
+
+
+def test_doubt_of_few_and_of_equal_scores():
+    assert doubt(np.ones((2, 1)), 1) == np.inf
+    assert doubt(np.ones((1, 1)), 1) == 0
+    assert doubt(np.ones((3, 4)), 1) == 1.0
+    assert doubt(np.array([[2.0, 2.0], [1.0, 1.0]]), 1) == 0
+
+
+def test_the_stated_confidence_holds_over_all_looks():
+    rng, rule = np.random.default_rng(0), UntilSettled(confidence=0.8, most=80)
+    counts, wrong, settled = rule.counts(), 0, 0
+    for _ in range(400):
+        scores = np.array([[0.05], [0.0]]) + rng.standard_normal((2, 80))
+        for count in counts:
+            if rule.is_settled(scores[:, :count], len(counts)):
+                settled += 1
+                wrong += scores[0, :count].mean() < scores[1, :count].mean()
+                break
+    assert settled > 20 and wrong / 400 <= 0.2
+
+
+def test_counts():
+    assert UntilSettled().counts() == [5, 10, 20, 40, 80, 160, 200]
+    assert UntilSettled(most=3).counts() == [3]
+    assert UntilSettled().counts(available=12) == [5, 10, 12]
+
+
+@pytest.mark.parametrize("shrinkage", [0, 0.5])
+def test_added_subsets_are_those_of_one_larger_draw(ranker, shrinkage):
+    options = {"seed": 3, "progress": False, "shrinkage": shrinkage}
+    near = EQUAL | ladder([0.7])
+    ranking = ranker.rank(near, log(), subsets=UntilSettled(most=12), **options)
+    assert ranking.settled is False
+    expected = ranker.rank(near, log(), subsets=12, **options)
+    assert np.array_equal(ranking.subset_scores, expected.subset_scores)
+    assert np.array_equal(ranking.scores, expected.scores) and expected.settled is None
+
+
+def test_a_clear_order_needs_few_subsets(ranker):
+    ranking = ranker.rank(ladder([0.3, 1.2, 0.7]), log(), subsets="auto", progress=False)
+    assert ranking.settled and ranking.subset_scores.shape == (3, 5)
+    assert ranking.to_dict()["settled"] is True and ranking.take(2).settled is None
+    everything = ranker.rank(ladder([0.3, 1.2, 0.7]), log(), subsets=UntilSettled(top=3), progress=False)
+    assert everything.order == ["gain-1.200", "gain-0.700", "gain-0.300"]
+
+
+def test_subsets_kept_with_the_model_are_added_too(ranker):
+    ranking = ranker.rank(EQUAL, subsets="auto", progress=False)
+    assert len(ranker.subsets) == 5 and ranking.subset_scores.shape == (2, 5)
+    states = log()
+    kept = sopr_fast.fit(
+        ladder(training_gains()), training_gains(), states, config=TINY, keep_subsets=8, progress=False
+    )
+    ranking = kept.rank(EQUAL, subsets="auto", progress=False)
+    assert np.array_equal(ranking.subset_scores, kept.rank(EQUAL, progress=False).subset_scores)
+
+
+def test_wrong_rules_are_refused(ranker):
+    with pytest.raises(ValueError, match="subsets is 'all'; give a number or 'auto'"):
+        ranker.rank(ladder([0.3]), log(), subsets="all")
+    for options in ({"top": 0}, {"confidence": 1.0}, {"most": 1}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            UntilSettled(**options)

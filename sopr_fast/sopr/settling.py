@@ -1,0 +1,99 @@
+"""How many subsets to score on: as many as settle the top of the order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..runtime.options import Options, integer, number, option
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_FIRST = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class UntilSettled(Options):
+    """Rule for `Ranker.rank`: score on more subsets until the top of the order is settled, or a limit is reached.
+
+    The order is looked at after 5, 10, 20, … subsets. At each look the doubt is a bound on the probability that more
+    subsets would change the places at the top: the sum, over each place and each candidate below it, of the
+    one-sided p-values of paired t-tests of subset scores (Bonferroni). The top is settled if the doubt is at most
+    (1 - confidence) / looks, so that the looks together err with probability 1 - confidence at most.
+
+    This concerns the noise of drawing subsets alone, not whether scores order policies as their returns do.
+
+    Attributes:
+        top: Places of the order that must be settled, from the best.
+        confidence: Probability with which the places are right.
+        most: Largest number of subsets.
+
+    Raises:
+        ValueError: An option has a wrong value.
+    """
+
+    top: int = option(1, integer(1), "places of the order, from the best, that must be settled")
+    confidence: float = option(0.95, number(above=0, below=1), "probability with which they are right")
+    most: int = option(200, integer(2), "largest number of subsets")
+
+    def counts(self, available: int | None = None) -> list[int]:
+        """Return the numbers of subsets after which the order is looked at.
+
+        Args:
+            available: Subsets there are; None for no limit.
+        """
+        most = self.most if available is None else min(self.most, available)
+        counts = [min(_FIRST, most)]
+        while counts[-1] < most:
+            counts.append(min(2 * counts[-1], most))
+        return counts
+
+    def is_settled(self, subset_scores: np.ndarray, looks: int) -> bool:
+        """Return whether the top of the order is settled.
+
+        Args:
+            subset_scores: (P, S) scores by subset.
+            looks: Number of looks that may be taken.
+        """
+        return doubt(subset_scores, self.top) <= (1 - self.confidence) / looks
+
+
+def doubt(subset_scores: np.ndarray, top: int) -> float:
+    """Return a bound on the probability that one of the first places is not the candidate's that holds it.
+
+    Args:
+        subset_scores: (P, S) scores by subset.
+        top: Number of places.
+
+    Returns:
+        Sum of one-sided p-values; infinite for fewer than two subsets, 0.5 for each pair with equal scores.
+    """
+    count = subset_scores.shape[1]
+    order = (-subset_scores.mean(1)).argsort(kind="stable")
+    if len(order) > 1 and count < 2:
+        return math.inf
+    total = 0.0
+    for place in range(min(top, len(order) - 1)):
+        gaps = subset_scores[order[place]] - subset_scores[order[place + 1 :]]
+        mean, error = gaps.mean(1), gaps.std(1, ddof=1) / math.sqrt(count)
+        for gap, spread in zip(mean.tolist(), error.tolist(), strict=True):
+            total += 0.5 if gap <= 0 else t_tail(gap / spread, count - 1) if spread > 0 else 0.0
+    return total
+
+
+def t_tail(t: float, degrees: int) -> float:
+    """Return the probability that Student's t exceeds `t`, by its finite series for whole degrees of freedom.
+
+    Args:
+        t: 0 or more.
+        degrees: Degrees of freedom, 1 or more.
+    """
+    angle, odd = math.atan(t / math.sqrt(degrees)), degrees % 2
+    term, series = math.cos(angle) if odd else 1.0, 0.0
+    for i in range(2, degrees + 1 - odd, 2):
+        series += term
+        term *= math.cos(angle) ** 2 * (i / (i + 1) if odd else (i - 1) / i)
+    inner = math.sin(angle) * series
+    return max(0.0, (1 - (2 / math.pi * (angle + inner) if odd else inner)) / 2)
