@@ -47,8 +47,7 @@ def test_group_folds_leave_out_one_group_each():
     assert [(fold.name, fold.test.tolist(), fold.train.tolist()) for fold in folds] == [
         ("a", [0, 2], [1, 3, 4]),
         ("b", [1, 4], [0, 2, 3]),
-        ("c", [3], [0, 1, 2, 4]),
-    ]
+    ]  # a single policy has no order
 
 
 def test_one_group_has_no_group_folds():
@@ -84,6 +83,17 @@ def test_unsupervised_methods_run_once_and_supervised_ones_never_see_the_fold():
     for asked, known in learner.calls:
         assert not set(asked) & set(known)
         assert set(asked) | set(known) == set(POLICIES)
+
+
+def test_the_nearest_policy_leaves_one_out_in_random_folds_and_a_group_in_group_folds():
+    gains = {f"{'ab'[i // 4]}-{i}": LinearGain(np.array([float(i // 4 * 9 + i), 0.0])) for i in range(8)}
+    returns = {name: float(i) for i, name in enumerate(gains)}
+    evaluation = evaluate(gains, returns, log(), methods="nearest policy", folds=2, **QUIET)
+    values = {"random": np.zeros(8), "group": np.zeros(8)}
+    for fold, own in zip(evaluation.folds, evaluation.values["nearest policy"], strict=True):
+        values[fold.kind][fold.test] = own
+    assert all(abs(values["random"] - evaluation.returns) == 1)
+    assert values["group"].tolist() == [4, 4, 4, 4, 3, 3, 3, 3]
 
 
 def test_groups_are_found_by_name():

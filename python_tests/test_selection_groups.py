@@ -30,6 +30,26 @@ def test_names_with_steps_group_by_run():
     assert groups == ["sac/run1"] * 3 + ["sac/run2"] * 3
 
 
+def test_small_groups_of_names_join():
+    points = [0, 1, 2, 3, 50, 51, 52, 53, 2.1]
+    names = [f"sac-{i}" for i in range(4)] + [f"trpo-{i}" for i in range(4)] + ["ars-0"]
+    groups, source = find_groups(names, squared_distances(points))
+    assert source == "names"
+    assert groups == ["sac"] * 4 + ["trpo"] * 4 + ["sac"]
+
+
+def test_several_small_groups_of_names_form_one():
+    names = [f"sac-{i}" for i in range(6)] + ["ars-0", "dope-5", "dope-10"]
+    groups, source = find_groups(names, squared_distances(range(9)))
+    assert source == "names"
+    assert groups == ["sac"] * 6 + ["others"] * 3
+
+
+def test_a_single_policy_beside_one_group_of_names_is_no_group():
+    names = [f"sac-{i}" for i in range(6)] + ["ars-0"]
+    assert find_groups(names, np.zeros((7, 7))) == (["all"] * 7, "none")
+
+
 def test_blocks_follow_action_distance_when_names_say_nothing():
     names = ["tern", "gull", "crow", "wren", "rook", "kite", "swan"]
     groups, source = find_groups(names, squared_distances([0, 0.1, 0.2, 9, 9.1, 9.2, 40]))

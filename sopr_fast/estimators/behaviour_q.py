@@ -100,7 +100,7 @@ class BehaviourQ(RewardEstimator):
         discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
         prepared = Log(load(log), action_count=action_count, device=check_device(device))
         with torch.inference_mode(False), without_autocast(prepared.device):
-            return self._train(prepared, discount, seed, checkpoint, progress)[0]
+            return self.train(prepared, discount, seed, checkpoint, progress)[0]
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
         log, request, timings = problem.log, problem.request, problem.request.timings
@@ -109,7 +109,7 @@ class BehaviourQ(RewardEstimator):
         with timings.stage("coverage"):
             uncovered_shares = uncovered(actions, log, progress=request.progress)
         with timings.stage("training"):
-            critic, diagnostics = self._train(
+            critic, diagnostics = self.train(
                 log, problem.discount, request.seed, request.checkpoint, request.progress, watched=actions
             )
         with timings.stage("evaluation"):
@@ -117,16 +117,16 @@ class BehaviourQ(RewardEstimator):
         diagnostics |= {"uncovered": uncovered_shares, "critic": critic}
         return replicates.mean(1), replicates if self.ensemble > 1 else None, diagnostics
 
-    def _train(
+    def train(
         self,
         log: Log,
         discount: float,
         seed: int,
-        checkpoint: str | os.PathLike | None,
-        progress: bool,
+        checkpoint: str | os.PathLike | None = None,
+        progress: bool = True,
         watched: PolicyActions | None = None,
     ) -> tuple[Critic, dict[str, Any]]:
-        """Return the critic, and its lag and curve."""
+        """Return the critic of a log that was read already, and its lag and curve; see `critic`."""
         _check_followed(log)
         rate = target_rate(self.target_rate, self.updates, discount)
         remaining = lag(self.updates, rate, discount)

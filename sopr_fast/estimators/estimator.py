@@ -60,9 +60,11 @@ class Estimator(Options, ABC):
     Attributes:
         supervised: Whether `estimate` learns from known policies and needs their returns.
         needs_rewards: Whether the log must hold rewards; otherwise logged states are enough.
+        leaves_one_out: Whether a policy that is itself known is valued without its own return, at no extra cost.
     """
 
     supervised: ClassVar[bool] = False
+    leaves_one_out: ClassVar[bool] = False
     needs_rewards: ClassVar[bool] = True
 
     @property

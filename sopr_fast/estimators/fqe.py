@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.options import choice, integer, number, option, optional, widths
+from ..runtime.options import choice, flag, integer, number, option, optional, widths
 from .coverage import uncovered
 from .critics import Critic, CriticLearner, lag, target_rate
 from .learning import Batches, learn
@@ -31,6 +31,7 @@ class FQE(RewardEstimator):
         learning_rate: Learning rate of Adam.
         target_rate: Weight of the critic in each update of its target network. None for 5 / (updates (1 - γ)), but at
             least 0.005 and at most 0.1. See `lag` below.
+        layer_norm: Whether hidden layers are normalised, which bounds how far values extrapolate.
         ensemble: Networks per policy. Two or more learn from bootstrap samples of the episodes, and the standard
             deviation of their values is the standard error.
         draws: Actions sampled in every state of a stochastic policy.
@@ -59,6 +60,7 @@ class FQE(RewardEstimator):
     target_rate: float | None = option(
         None, optional(number(above=0, most=1)), "weight of the critic in each update of its target network"
     )
+    layer_norm: bool = option(False, flag, "normalise hidden layers")
     ensemble: int = option(1, integer(1), "networks per policy; two or more give standard errors")
     draws: int = option(4, integer(1), "actions sampled in every state of a stochastic policy")
     start: str = option("initial", choice("initial", "data"), "states whose mean value is the estimate")
@@ -84,6 +86,7 @@ class FQE(RewardEstimator):
                 learning_rate=self.learning_rate,
                 target_rate=rate,
                 seed=request.seed,
+                layer_norm=self.layer_norm,
             )
             critic = Critic(learner.target, learner.scale, log.units)
             initial = log.initial[:: len(log.initial) // _WATCHED_STATES + 1]

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from ..policies import ArrayPolicy, Policy
-from ..runtime.options import integer, number, option, optional, widths
+from ..runtime.options import choice, integer, number, option, optional, widths
 from ..runtime.progress import progress_bar
+from .behaviour_q import BehaviourQ
+from .critics import Critic
 from .dynamics import Dynamics
 from .estimates import warn_about
 from .learning import learn
@@ -26,10 +28,10 @@ _WEIGHT_BEYOND = 0.01  # of discounted rewards after the default horizon
 class ModelBased(RewardEstimator):
     """Returns of policies rolled out in an ensemble of probabilistic models of dynamics, reward and termination.
 
-    The models are trained once. All policies roll out together, from the same initial states with the same noise.
+    The models are trained once. All policies roll out together, from the same states of the log with the same noise.
     States that leave the range of the log are moved back to its edge; rewards stay within the log's range. The value is
-    the discounted return over `horizon` steps from initial states of the log. Arrays of actions cannot be evaluated,
-    because rollouts reach new states.
+    the discounted return over `horizon` steps, and with `critic_updates` what a SARSA critic expects beyond (see
+    `BehaviourQ`). Arrays of actions cannot be evaluated, because rollouts reach new states.
 
     Attributes:
         updates: Gradient steps of the models.
@@ -40,6 +42,9 @@ class ModelBased(RewardEstimator):
             deviation of their values is the standard error.
         rollouts: Rollouts of each policy in each model.
         horizon: Number of steps. None for as many as leave 1 % of the weight of discounted rewards beyond.
+        start: "initial" to begin rollouts in initial states, "data" for logged states.
+        critic_updates: Gradient steps of the critic, which has the models' widths, learning rate and batch size; 0 for no
+            critic. Its training is not part of checkpoints.
 
     Diagnostics:
         state_error: (M,) squared error of each model on held-out rows, as a share of the mean squared change of state.
@@ -62,6 +67,8 @@ class ModelBased(RewardEstimator):
     ensemble: int = option(5, integer(1), "models; two or more give standard errors")
     rollouts: int = option(20, integer(1), "rollouts of each policy in each model")
     horizon: int | None = option(None, optional(integer(1)), "steps of a rollout")
+    start: str = option("initial", choice("initial", "data"), "states in which rollouts begin")
+    critic_updates: int = option(0, integer(0), "gradient steps of a critic of what follows the rollout; 0 for none")
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
         log, request, timings = problem.log, problem.request, problem.request.timings
@@ -93,10 +100,12 @@ class ModelBased(RewardEstimator):
                 progress=request.progress,
             )
             errors = model.held_out_errors()
+            critic = self._critic(problem) if self.critic_updates else None
         discount = max(problem.discount, 1e-9)
         horizon = self.horizon or max(1, math.ceil(math.log(_WEIGHT_BEYOND) / math.log(discount)))
         with timings.stage("rollouts"):
-            replicates, guarded = _roll_out(model, problem, self.rollouts, horizon)
+            starts = log.initial if self.start == "initial" else log.evaluated_rows()
+            replicates, guarded = _roll_out(model, problem, starts, self.rollouts, horizon, critic)
         warn_about(
             {problem.names[i]: f"{guarded[i]:.0%} of steps" for i in np.flatnonzero(guarded > _MOST_GUARDED)},
             "rollouts of {} leave the range of the log, so the models extrapolate; lower horizon, or rely on another "
@@ -105,16 +114,36 @@ class ModelBased(RewardEstimator):
         diagnostics = {**errors, "guarded": guarded, "curve": curve, "horizon": horizon}
         return replicates.mean(1), replicates if self.ensemble > 1 else None, diagnostics
 
+    def _critic(self, problem: Problem) -> Critic:
+        estimator = BehaviourQ(
+            updates=self.critic_updates,
+            batch_size=self.batch_size,
+            hidden=self.hidden,
+            learning_rate=self.learning_rate,
+        )
+        return estimator.train(problem.log, problem.discount, problem.request.seed, progress=problem.request.progress)[0]
+
 
 @torch.no_grad()
-def _roll_out(model: Dynamics, problem: Problem, rollouts: int, horizon: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return values (P, M), and the share (P,) of steps that left the log's range."""
+def _roll_out(
+    model: Dynamics, problem: Problem, starts: Tensor, rollouts: int, horizon: int, critic: Critic | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return values (P, M), and the share (P,) of steps that left the log's range.
+
+    Args:
+        model: M models.
+        problem: P policies and the log.
+        starts: Rows of the log's table of states to begin in.
+        rollouts: Rollouts of each policy in each model.
+        horizon: Steps of a rollout.
+        critic: Value of what follows the last step; None for 0.
+    """
     log, request = problem.log, problem.request
     members, count = model.members, len(problem.policies)
     generator = torch.Generator().manual_seed(request.seed)
-    order = torch.randperm(len(log.initial), generator=generator, device="cpu")
-    starts = order.repeat(-(-members * rollouts // len(order)))[: members * rollouts].view(members, 1, rollouts)
-    states = log.states(log.initial[starts.expand(-1, count, -1).flatten(1).to(log.device)])  # (M, P * R, dim_s)
+    order = torch.randperm(len(starts), generator=generator, device="cpu")
+    chosen = order.repeat(-(-members * rollouts // len(order)))[: members * rollouts].view(members, 1, rollouts)
+    states = log.states(starts[chosen.expand(-1, count, -1).flatten(1).to(log.device)])  # (M, P * R, dim_s)
     values = torch.zeros(members, count * rollouts, dtype=torch.float64, device=log.device)
     alive = torch.ones_like(values)
     guarded = torch.zeros_like(values)
@@ -131,6 +160,10 @@ def _roll_out(model: Dynamics, problem: Problem, rollouts: int, horizon: int) ->
             lived += alive
             alive *= 1 - ends
             bar.update()
+    if critic is not None:
+        actions = _act(problem, states, generator)
+        beyond = critic.value(states.flatten(0, 1), actions.flatten(0, 1))[0].double()
+        values += problem.discount**horizon * alive * critic.scale.restore(beyond).view_as(alive)
     shape = (members, count, rollouts)
     guarded, lived = (x.view(shape).sum((0, 2)) for x in (guarded, lived))
     return values.view(shape).mean(2).T.cpu().numpy(), (guarded / lived).cpu().numpy()

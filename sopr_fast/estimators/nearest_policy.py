@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -38,6 +38,8 @@ class NearestPolicy(SupervisedEstimator):
     Raises:
         ValueError: The only known policy is to be evaluated.
     """
+
+    leaves_one_out: ClassVar[bool] = True
 
     rows: int = option(4096, integer(1), "logged states on which policies are compared")
 

@@ -65,8 +65,8 @@ def compute_columns(
 ) -> Columns:
     """Let every method value the test policies of every fold.
 
-    Methods that learn from known returns are trained for every fold on its training policies. The others value all
-    policies once. A method that fails, exceeds the time limit, or gives values that are equal or not finite is dropped.
+    Methods that learn from known returns are trained for every fold on its training policies; those that leave a known
+    policy out by themselves learn from all others of a random fold. The other methods value all policies once. A method that fails, exceeds the time limit, or gives values that are equal or not finite is dropped.
 
     Args:
         workspace: Policies and log.
@@ -195,11 +195,14 @@ class _Run:
         }
         policies, log = self.method.prepare(self.workspace.policies, self.workspace.log, **options)
         for fold in self.folds:
+            known = fold.train
+            if fold.kind == "random" and getattr(self.method, "leaves_one_out", False):
+                known = np.union1d(fold.train, fold.test)
             yield self.method.estimate(
                 [policies[i] for i in fold.test],
                 log,
-                known=[policies[i] for i in fold.train],
-                returns=self.returns[fold.train],
+                known=[policies[i] for i in known],
+                returns=self.returns[known],
                 discount=self.discount,
                 **options,
             ).values

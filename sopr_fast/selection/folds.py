@@ -57,7 +57,8 @@ def group_folds(groups: Sequence[str]) -> list[Fold]:
     """Return one fold for each group: learn from the other groups, value the policies of this one.
 
     Args:
-        groups: Group of every policy. Groups that leave fewer than two policies to learn from have no fold.
+        groups: Group of every policy. Groups of a single policy, and groups that leave fewer than two policies to learn
+            from, have no fold.
 
     Returns:
         The folds in order of first appearance; none where there is only one group.
@@ -67,6 +68,6 @@ def group_folds(groups: Sequence[str]) -> list[Fold]:
     folds = []
     for label in dict.fromkeys(groups):
         inside = labels == label
-        if np.count_nonzero(~inside) >= 2:
+        if np.count_nonzero(inside) >= 2 and np.count_nonzero(~inside) >= 2:
             folds.append(Fold("group", label, everyone[~inside], everyone[inside]))
     return folds

@@ -41,8 +41,10 @@ def find_groups(names: list[str], distances: np.ndarray) -> tuple[list[str], str
     """Find groups of policies from their names, else from their action distances.
 
     Names are grouped by what stands before a trailing number: "sac/run1/step_100" and "sac/run1/step_200" form one
-    group. Without at least two groups of three policies, groups are blocks of average linkage on the root of the
-    action distance, cut where the linkage distance grows most; single outliers stay alone.
+    group. Groups of fewer than three policies join: they form the group "others" if it then has three, else they join
+    the group of the policy that acts most alike. Unless names give two groups and put most policies into groups of
+    three, groups are blocks of average linkage on the root of the action distance, cut where the linkage distance grows
+    most; single outliers stay alone.
 
     Args:
         names: M names.
@@ -51,16 +53,29 @@ def find_groups(names: list[str], distances: np.ndarray) -> tuple[list[str], str
     Returns:
         M group labels, and "names", "action distance" or "none".
     """
-    stems = [_STEP.sub("", name) for name in names]
-    sizes = Counter(stems)
-    large = [size for size in sizes.values() if size >= _LEAST]
-    if "" not in sizes and len(large) > 1 and sum(large) >= 0.8 * len(names):
+    stems = _join_small([_STEP.sub("", name) for name in names], distances)
+    if len(set(stems)) > 1:
         return stems, "names"
     if len(names) >= 2 * _LEAST and np.isfinite(distances).all():
         blocks = _blocks(distances)
         if blocks.max() > 0:
             return [f"block {block + 1}" for block in blocks], "action distance"
     return ["all"] * len(names), "none"
+
+
+def _join_small(stems: list[str], distances: np.ndarray) -> list[str]:
+    """Join groups of fewer than `_LEAST` policies; one group for all where names say too little."""
+    sizes = Counter(stems)
+    large = {stem for stem, size in sizes.items() if stem and size >= _LEAST}
+    small = [i for i, stem in enumerate(stems) if stem not in large]
+    if not large or len(small) > 0.5 * len(stems):
+        return [""] * len(stems)
+    joined = list(stems)
+    rest = [i for i in range(len(stems)) if stems[i] in large]
+    for i in small:
+        near = rest[int(distances[i, rest].argmin())] if np.isfinite(distances).all() else None
+        joined[i] = "others" if len(small) >= _LEAST else stems[i] if near is None else stems[near]
+    return joined
 
 
 def place(panel: Panel) -> Placement:
