@@ -49,6 +49,17 @@ def test_values_order_policies_as_rank_does(log, known):
     assert estimates.method == "SOPR-T" and estimates.names == ["a", "b"]
 
 
+def test_win_probabilities_are_those_of_rank(log, known):
+    policies, returns = known
+    candidates = {f"near-{i}": LinearGain(policy.gain + 0.003) for i, policy in enumerate(policies.values())}
+    candidates["far"] = LinearGain(np.array([9.0, 9.0]))
+    estimates = METHOD.estimate(candidates, log, known=policies, returns=returns, seed=3, progress=False)
+    ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3, progress=False)
+    expected = ranker.rank(candidates, subsets=3, shrinkage=0, progress=False).win_probability
+    assert np.isnan(expected[-1]).all() and np.isfinite(expected[0, 1])
+    np.testing.assert_allclose(estimates.ranking().win_probability, expected, atol=1e-5)
+
+
 def test_values_of_known_policies_have_the_moments_of_their_returns(log, known):
     policies, returns = known
     # The model's scores of its training policies are means over five subsets.

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..policies import Policy, probe
+from ..ranking import Ranking
 from ..runtime.devices import check_device
 from ..runtime.options import Check, integer, number, option
 from ..sopr.columns import collect_all
@@ -130,6 +131,7 @@ class SOPR(SupervisedEstimator):
             [policy.name for policy in problem.policies],
             ranking.scores * scale + offset,
             ranking.standard_errors * scale,
+            _replicates(ranking, scale, offset),
             method=self.name,
             diagnostics={
                 "scores": ranking.scores,
@@ -148,6 +150,20 @@ class SOPR(SupervisedEstimator):
         if held < 2:
             held = 0
         return np.sort(order[held:]), np.sort(order[:held])
+
+
+def _replicates(ranking: Ranking, scale: float, offset: float) -> np.ndarray | None:
+    """Return values (P, S) whose standard deviations are the standard errors of the mean over S subsets.
+
+    They are NaN for foreign policies: the noise of drawing subsets says nothing of how far their values err.
+    """
+    if ranking.subset_scores is None or ranking.subset_scores.shape[1] < 2:
+        return None
+    scores = ranking.subset_scores
+    mean = scores.mean(1, keepdims=True)
+    values = (mean + (scores - mean) / np.sqrt(scores.shape[1])) * scale + offset
+    values[[bool(foreign) for foreign in ranking.foreign or [False] * len(values)]] = np.nan
+    return values
 
 
 def _units(ranker: Ranker, returns: np.ndarray) -> tuple[float, float]:
