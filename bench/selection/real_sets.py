@@ -22,14 +22,27 @@ from typing import Any
 import numpy as np
 import torch
 
+from sopr_fast.estimators import FQE, Estimator, ModelBased
 from sopr_fast.policies import Policy, load
 from sopr_fast.runtime.files import atomic_path
 from sopr_fast.selection.columns import Columns, compute_columns
 from sopr_fast.selection.folds import Fold, group_folds, random_folds
 from sopr_fast.selection.groups import find_groups
-from sopr_fast.selection.methods import read_methods
+from sopr_fast.selection.methods import DEFAULT_PANEL, read_methods
 from sopr_fast.selection.workspace import Workspace
 
+# Variants of methods of the default panel that the report compares with them; pass their labels to --methods.
+VARIANTS: dict[str, Estimator] = {
+    "FQE layer norm": FQE(
+        updates=2000, batch_size=128, hidden=(64, 64), learning_rate=1e-3, ensemble=2, layer_norm=True
+    ),
+    "model-based closed": ModelBased(
+        updates=3000, hidden=(128, 128), ensemble=3, rollouts=10, horizon=30, critic_updates=4000
+    ),
+    "model-based closed, logged starts": ModelBased(
+        updates=3000, hidden=(128, 128), ensemble=3, rollouts=10, horizon=30, critic_updates=4000, start="data"
+    ),
+}
 GAMES = ("halfcheetah", "hopper", "walker2d")
 DISCOUNT = 0.99
 
@@ -148,7 +161,8 @@ def scenarios(families: np.ndarray, splits: int) -> list[Scenario]:
 def compute(options: argparse.Namespace) -> None:
     """Compute every column of every scenario that is not in a file yet."""
     torch.set_num_threads(options.threads)
-    methods = read_methods(options.methods)
+    labels = DEFAULT_PANEL if options.methods is None else options.methods
+    methods = read_methods({label: VARIANTS.get(label, label) for label in labels})
     once = {label: method for label, method in methods.items() if not method.supervised}
     learned = {label: method for label, method in methods.items() if method.supervised}
     for source in sources(options.data, options.sets, options.logs):

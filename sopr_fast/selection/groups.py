@@ -83,8 +83,10 @@ def place(panel: Panel) -> Placement:
 
     With action distances, the gate of a candidate grows with the logarithm of its distance to the nearest known
     policy, from 0 at the distance within which nine of ten members of that policy's group have a neighbour in it, to 1
-    at their median distance to the nearest policy of another group, or twice the former if that is larger. Without
-    them, a candidate that claims a known group has gate 0, and every other candidate has gate 1.
+    at their median distance to the nearest policy of another group, or twice the former if that is larger. The former
+    is at most the distance within which nine of ten known policies have a neighbour in their group, so that a loose
+    group does not make distant policies look known. Without distances, a candidate that claims a known group has gate
+    0, and every other candidate has gate 1.
 
     Candidates without a claim belong to the group of the nearest known policy as far as the gate is closed, and to a
     group of foreign candidates, found like those of known policies, as far as it is open; if none is found, each
@@ -134,10 +136,12 @@ def _reference_distances(distances: np.ndarray, labels: np.ndarray) -> tuple[np.
     apart = distances + np.where(np.eye(len(labels), dtype=bool), np.inf, 0)
     siblings, others = np.where(same, apart, np.inf).min(1), np.where(same, np.inf, apart).min(1)
     inside, outside = np.zeros(len(labels)), np.zeros(len(labels))
+    paired = siblings[np.isfinite(siblings)]
+    most = float(np.quantile(paired, 0.9)) if len(paired) else np.inf
     for label in dict.fromkeys(labels):
         rows = labels == label
         near = siblings[rows] if rows.sum() > 1 else apart.min(1)
-        inside[rows] = max(float(np.quantile(near, 0.9)), smallest)
+        inside[rows] = max(min(float(np.quantile(near, 0.9)), most), smallest)
         far = float(np.median(others[rows])) if np.isfinite(others[rows]).all() else _positive_median(distances)
         outside[rows] = max(far, 2 * inside[rows][0])
     return inside, outside
