@@ -5,16 +5,19 @@ import pytest
 from mdps import Linear, LinearGain
 
 from sopr_fast.data import Transitions
-from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased
+from sopr_fast.estimators import FQE, LSTDQ, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased
 
 SMALL = {"updates": 30, "batch_size": 32, "hidden": (8,)}
 METHODS = {
     "fqe": FQE(**SMALL),
     "fqe-ensemble": FQE(**SMALL, ensemble=3),
     "behaviour-q": BehaviourQ(**SMALL, ensemble=2),
+    "fqe-layer-norm": FQE(**SMALL, layer_norm=True),
+    "lstdq": LSTDQ(**SMALL),
     "dual-dice": DualDICE(**SMALL),
     "importance-weighting": ImportanceWeighting(**SMALL, bootstraps=10),
     "model-based": ModelBased(**SMALL, ensemble=2, rollouts=3, horizon=5),
+    "model-based-closed": ModelBased(**SMALL, ensemble=2, rollouts=3, horizon=5, critic_updates=20, start="data"),
 }
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 quiet = {"discount": 0.9, "progress": False}

@@ -67,6 +67,34 @@ def test_evaluate_reads_groups(folder, capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["group_source"] == "given"
 
 
+@pytest.mark.parametrize(
+    ("columns", "cells", "more"),
+    [
+        ("return_error", "0.5", ()),
+        ("return_std,rollouts", "2.0,16", ()),
+        ("return_std", "2.0", ("--rollouts", "16")),
+    ],
+)
+def test_standard_errors_come_from_the_file_of_returns(folder, capsys, tmp_path, columns, cells, more):
+    path = tmp_path / "returns.csv"
+    lines = [f"policy,return_mean,{columns}", *(f"{name},{RETURNS[name]},{cells}" for name in POLICIES)]
+    path.write_text("\n".join(lines))
+    assert run(folder, "evaluate", path, *NEAREST, "--folds", "2", "--json", *more) == 0
+    assert json.loads(capsys.readouterr().out)["return_errors"] == pytest.approx([0.5] * len(POLICIES))
+
+
+def test_standard_errors_that_are_no_numbers_are_refused(folder, capsys, tmp_path):
+    path = tmp_path / "returns.csv"
+    path.write_text("\n".join(["name,return,return_error", *(f"{name},{RETURNS[name]},-1" for name in POLICIES)]))
+    assert run(folder, "evaluate", path, *NEAREST, "--folds", "2") == 2
+    assert "standard error or deviation of 'right-00' must be a number from 0 up" in capsys.readouterr().err
+
+
+def test_rollouts_need_standard_deviations(folder, capsys):
+    assert run(folder, "evaluate", "all.csv", *NEAREST, "--folds", "2", "--rollouts", "5") == 2
+    assert "--rollouts needs a column return_std" in capsys.readouterr().err
+
+
 def test_select_tells_candidates_by_their_missing_returns(folder, capsys):
     assert run(folder, "select", "known.csv", *NEAREST, "--json", "--incumbent", KNOWN[0]) == 0
     content = json.loads(capsys.readouterr().out)

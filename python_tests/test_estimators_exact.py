@@ -12,7 +12,7 @@ import pytest
 from mdps import Linear, LinearGain, TablePolicy, Tabular
 
 from sopr_fast.data import Transitions
-from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased
+from sopr_fast.estimators import FQE, LSTDQ, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased
 
 DISCOUNT = 0.9
 GAINS = [np.array([-0.2, -0.8]), np.array([0.3, -0.3]), np.array([0.2, 0.1])]
@@ -46,6 +46,46 @@ def frequency(log):
 
 def rms(error, weights):
     return np.sqrt((error**2 * weights).sum())
+
+
+def test_lstdq_of_a_table(tabular):
+    """Features that tell every state and action apart give the values of the log's process, without an error."""
+    _, known, tables, log = tabular
+    method = LSTDQ(updates=1, hidden=(), ridge=1e-9)
+    estimates = method.estimate(policies(tables), log, discount=DISCOUNT, progress=False)
+    np.testing.assert_allclose(estimates.values, [known.value(t, DISCOUNT) for t in tables.values()], rtol=1e-4)
+    assert (estimates.diagnostics["effective_sample_size"] < len(log)).all()
+
+
+def test_lstdq_covers_the_logged_behaviour_best(tabular):
+    mdp, _, tables, log = tabular
+    behaviour = {"behaviour": 0.5 * mdp.policy(10) + 0.5 / 3}
+    method = LSTDQ(updates=1, hidden=(), ridge=1e-9, start="data")
+    sizes = method.estimate(policies(behaviour | tables), log, discount=DISCOUNT, progress=False).diagnostics[
+        "effective_sample_size"
+    ]
+    assert sizes[0] > 0.9 * min(len(log), method.rows)
+    assert (sizes[0] > sizes[1:]).all()
+
+
+def test_a_closing_critic_replaces_the_steps_beyond_the_horizon():
+    """Rollouts of one step, closed by the critic of a behaviour, give that behaviour its value."""
+    gain, std = BEHAVIOUR
+    process = Linear.small()
+    log = process.log(gain, std, 200, 20, seed=0)
+    policy = {"behaviour": LinearGain(gain, std)}
+    options = {"updates": 1000, "hidden": (32, 32), "ensemble": 2, "rollouts": 200, "horizon": 1}
+    closed, cut = (
+        ModelBased(**options, critic_updates=updates).estimate(policy, log, discount=DISCOUNT, progress=False).values[0]
+        for updates in (2000, 0)
+    )
+    expected = (
+        FQE(updates=2000, hidden=(32, 32), learning_rate=1e-3)
+        .estimate(policy, log, discount=DISCOUNT, progress=False)
+        .values[0]
+    )
+    assert closed == pytest.approx(expected, rel=0.15)
+    assert abs(cut) < 0.5 * abs(expected)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -18,6 +18,7 @@ ESTIMATORS = {
     "dual-dice": "DualDICE",
     "fqe": "FQE",
     "importance-weighting": "ImportanceWeighting",
+    "lstdq": "LSTDQ",
     "model-based": "ModelBased",
     "nearest-policy": "NearestPolicy",
     "sopr": "SOPR",
@@ -69,6 +70,13 @@ def _add_input(parser: argparse.ArgumentParser, returns: str, *, required: bool 
 
 
 def _add_panel(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rollouts",
+        type=int,
+        metavar="N",
+        help="rollouts behind each return, where the CSV file of returns has their standard deviation in return_std "
+        "(default: its column rollouts; a column return_error holds standard errors)",
+    )
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="methods to use (default: the default panel)")
     parser.add_argument("--groups", type=Path, metavar="FILE", help="JSON object of policy and group")
     parser.add_argument("--folds", type=int, default=5, metavar="N", help="random folds (default: 5)")
@@ -81,7 +89,14 @@ def _evaluate(options: argparse.Namespace) -> None:
 
     policies, returns = _read(options)
     known = {name: policy for name, policy in policies.items() if name in returns}
-    evaluation = evaluate(known, returns, options.log, groups=_read_groups(options), **_panel_options(options))
+    evaluation = evaluate(
+        known,
+        returns,
+        options.log,
+        groups=_read_groups(options),
+        return_errors=_read_errors(options, policies),
+        **_panel_options(options),
+    )
     _show(evaluation, options)
 
 
@@ -100,6 +115,7 @@ def _select(options: argparse.Namespace) -> None:
         returns=returns,
         groups=_read_groups(options),
         incumbent=options.incumbent,
+        return_errors=_read_errors(options, policies),
         **_panel_options(options),
     )
     _show(selection, options)
@@ -152,6 +168,14 @@ def _read_groups(options: argparse.Namespace) -> dict[str, str] | None:
     if not isinstance(groups, dict):
         raise ValueError(f"{options.groups}: expected an object of policy and group")
     return groups
+
+
+def _read_errors(options: argparse.Namespace, policies: dict[str, Policy]) -> dict[str, float] | None:
+    from .selection.known_returns import read_errors
+
+    if options.rollouts is not None and options.rollouts < 1:
+        raise ValueError(f"--rollouts must be 1 or more, got {options.rollouts}")
+    return read_errors(options.returns, list(policies), options.rollouts)
 
 
 def _panel_options(options: argparse.Namespace) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sopr_fast.estimators import FQE, Estimator, ModelBased
+from sopr_fast.estimators import FQE, LSTDQ, Estimator, ModelBased
 from sopr_fast.policies import Policy, load
 from sopr_fast.runtime.files import atomic_path
 from sopr_fast.selection.columns import Columns, compute_columns
@@ -33,6 +33,8 @@ from sopr_fast.selection.workspace import Workspace
 
 # Variants of methods of the default panel that the report compares with them; pass their labels to --methods.
 VARIANTS: dict[str, Estimator] = {
+    "LSTDQ": LSTDQ(),
+    "LSTDQ, logged starts": LSTDQ(start="data"),
     "FQE layer norm": FQE(
         updates=2000, batch_size=128, hidden=(64, 64), learning_rate=1e-3, ensemble=2, layer_norm=True
     ),

@@ -1,6 +1,6 @@
 """Estimators of the values of policies from a log, behind one interface.
 
-`FQE`, `BehaviourQ`, `DualDICE`, `ImportanceWeighting` and `ModelBased` learn from logged rewards; `SOPR` and
+`FQE`, `BehaviourQ`, `LSTDQ`, `DualDICE`, `ImportanceWeighting` and `ModelBased` learn from logged rewards; `SOPR` and
 `NearestPolicy` learn from the returns of known policies.
 """
 
@@ -12,12 +12,14 @@ from .estimates import Estimates, UncertainEstimateWarning
 from .estimator import Estimator
 from .fqe import FQE
 from .importance_weighting import ImportanceWeighting
+from .lstdq import LSTDQ
 from .model_based import ModelBased
 from .nearest_policy import NearestPolicy
 from .sopr import SOPR
 
 __all__ = [
     "FQE",
+    "LSTDQ",
     "SOPR",
     "BehaviourQ",
     "Critic",

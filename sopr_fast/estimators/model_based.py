@@ -121,7 +121,9 @@ class ModelBased(RewardEstimator):
             hidden=self.hidden,
             learning_rate=self.learning_rate,
         )
-        return estimator.train(problem.log, problem.discount, problem.request.seed, progress=problem.request.progress)[0]
+        return estimator.train(problem.log, problem.discount, problem.request.seed, progress=problem.request.progress)[
+            0
+        ]
 
 
 @torch.no_grad()

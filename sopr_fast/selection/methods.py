@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..estimators import FQE, SOPR, BehaviourQ, DualDICE, Estimator, ImportanceWeighting, ModelBased, NearestPolicy
+from ..estimators import (
+    FQE,
+    LSTDQ,
+    SOPR,
+    BehaviourQ,
+    DualDICE,
+    Estimator,
+    ImportanceWeighting,
+    ModelBased,
+    NearestPolicy,
+)
 from ..sopr.config import Config
 
 SMALL = Config(
@@ -32,6 +42,7 @@ _FACTORIES: dict[str, Callable[[], Estimator]] = {
     "importance weighting": lambda: ImportanceWeighting(
         updates=2000, hidden=(128, 128), clip=(-6.0, 2.0), bootstraps=50
     ),
+    "LSTDQ": LSTDQ,
     "SOPR-T thorough": lambda: SOPR(Config(subset_size=4096, clusters=64, subsets=120, steps=120)),
     "SOPR-MLP": lambda: SOPR(Config(encoder="mlp", subset_size=4096, clusters=64, subsets=120, steps=120)),
     "SARSA critic thorough": BehaviourQ,
