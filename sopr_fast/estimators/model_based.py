@@ -43,8 +43,8 @@ class ModelBased(RewardEstimator):
         rollouts: Rollouts of each policy in each model.
         horizon: Number of steps. None for as many as leave 1 % of the weight of discounted rewards beyond.
         start: "initial" to begin rollouts in initial states, "data" for logged states.
-        critic_updates: Gradient steps of the critic, which has the models' widths, learning rate and batch size; 0 for no
-            critic. Its training is not part of checkpoints.
+        critic_updates: Gradient steps of the critic, which has the models' widths, learning rate and batch size; 0 for
+            no critic. Its training is not part of checkpoints.
 
     Diagnostics:
         state_error: (M,) squared error of each model on held-out rows, as a share of the mean squared change of state.

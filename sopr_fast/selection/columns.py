@@ -66,7 +66,8 @@ def compute_columns(
     """Let every method value the test policies of every fold.
 
     Methods that learn from known returns are trained for every fold on its training policies; those that leave a known
-    policy out by themselves learn from all others of a random fold. The other methods value all policies once. A method that fails, exceeds the time limit, or gives values that are equal or not finite is dropped.
+    policy out by themselves learn from all others of a random fold. The other methods value all policies once. A method
+    that fails, exceeds the time limit, or gives values that are equal or not finite is dropped.
 
     Args:
         workspace: Policies and log.
