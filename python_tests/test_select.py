@@ -4,10 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from mdps import LinearGain
+from mdps import LinearGain, TablePolicy, Tabular
 from selection_problems import DISCOUNT, Failing, Scripted, gains, log, true_values
 
+from sopr_fast.estimators import BehaviourQ
 from sopr_fast.policies import Gaussian
+from sopr_fast.runtime.progress import progress_bar
 from sopr_fast.selection import select
 
 QUIET = {"discount": DISCOUNT, "progress": False}
@@ -189,6 +191,37 @@ def test_logs_without_rewards_say_so():
     selection = select(CANDIDATES, log().states, known=KNOWN, returns=RETURNS, methods=methods, **QUIET)
     assert selection.panel.methods == ["nearest"]
     assert any("the log holds no rewards" in note for note in selection.notes)
+    assert selection.verdict.reason.endswith("The log holds no rewards, so no method used any.")
+
+
+def test_methods_beyond_their_time_limit_are_dropped():
+    class Slow(Scripted):
+        def estimate(self, policies, log, **options):
+            with progress_bar(1, "slow", "step", show=False) as bar:
+                bar.update()
+            return super().estimate(policies, log, **options)
+
+    selection = chosen(methods={"m": Scripted(said(0.05)), "slow": Slow(said(0.05))}, time_limit=1e-9)
+    assert selection.panel.dropped == {"slow": "stopped after its time limit of 1e-09 s"}
+
+
+def test_discrete_actions():
+    process = Tabular.random()
+    policies = {f"table-{i}": TablePolicy(process.policy(i)) for i in range(8)}
+    returns = {name: process.value(process.policy(i), DISCOUNT) for i, name in enumerate(policies)}
+    known = dict(list(policies.items())[:6])
+    candidates = {name: policies[name] for name in policies if name not in known}
+    critic = BehaviourQ(updates=100, batch_size=64, hidden=(16,), learning_rate=3e-3)
+    selection = select(
+        candidates,
+        process.log(process.policy(9), 20, 10, seed=0),
+        known=known,
+        returns={name: returns[name] for name in known},
+        methods={"nearest": "nearest policy", "critic": critic},
+        **QUIET,
+    )
+    assert set(selection.candidates) == set(candidates)
+    assert selection.panel.methods == ["nearest", "critic"]
 
 
 def test_ranks_are_noted():

@@ -9,24 +9,32 @@ from typing import Any
 import numpy as np
 
 from sopr_fast.metrics import regret_at_k, spearman
-from sopr_fast.selection.blend import ranks
+from sopr_fast.selection.blend import Recipe, ranks
 from sopr_fast.selection.columns import Columns
 from sopr_fast.selection.metrics import gap_accuracy, risk_coverage
 from sopr_fast.selection.panel import Panel
 from sopr_fast.selection.predict import predict
 from sopr_fast.selection.selecting import assemble
 
+from . import recipes
 from .real_sets import Scenario, make_folds, scenarios
 from .studies import MEASUREMENTS, measured_returns, predicted_row, process_scores, regrets
 from .tables import table
 
-LABELS = {
+LABELS = {  # columns of the panel
     "sopr-t": "SOPR-T",
     "nearest-policy": "nearest policy",
     "sarsa-critic": "SARSA critic",
     "fqe": "FQE",
     "model-based": "model-based",
     "importance-weighting": "importance weighting",
+    "lstdq-logged-starts": "LSTDQ",
+}
+VARIANTS = {  # compared alone
+    "lstdq": "LSTDQ, initial states",
+    "fqe-layer-norm": "FQE layer norm",
+    "model-based-closed": "model-based closed",
+    "model-based-closed-logged-starts": "model-based closed, logged starts",
 }
 UNSEEN, FOREIGN, NEW, OFFLINE = "unseen snapshots", "foreign", "foreign, one family known", "offline, Test Set I"
 MEASURES = ("rho", "gap", "regret@1", "regret@3")
@@ -40,9 +48,10 @@ def report(out: Path, splits: int = 6) -> None:
     if not cases:
         raise SystemExit(f"{out} holds no columns; run the stage columns first")
     (out / "results.json").write_text(json.dumps(cases, indent=1))
-    text = "\n\n".join(
-        part(cases) for part in (targets, ordering, known_families, ablation, intervals, trust, measuring)
-    )
+    parts = [part(cases) for part in (targets, ordering, known_families, ablation)]
+    parts += [recipes.rotations(cases, (UNSEEN, FOREIGN, NEW)), recipes.every(cases, (UNSEEN, FOREIGN, NEW))]
+    parts += [part(cases) for part in (intervals, trust, measuring)]
+    text = "\n\n".join(part for part in parts if part)
     (out / "tables.md").write_text(text + "\n")
     plot(cases, out)
     print(text)
@@ -56,9 +65,9 @@ def _cases(folder: Path, splits: int) -> list[Case]:
         part = folder / scenario.name.replace(" ", "-")
         if not part.exists():
             continue
-        whole = _panel(folder, described, scenario)
-        if not whole.methods:
-            continue
+        whole, variants = _panel(folder, described, scenario)
+        if not set(LABELS.values()) <= set(whole.methods) | set(whole.dropped):
+            continue  # not all columns are done
         own = families[scenario.order]
         known = np.arange(len(scenario.known))
         alone = set(own[known]) == {"sac"}
@@ -73,12 +82,13 @@ def _cases(folder: Path, splits: int) -> list[Case]:
             place = scenario.order[chosen]
             truth, errors = np.array(described["returns"])[place], np.array(described["errors"])[place]
             labels = {"set": described["name"], "game": described["game"], "scenario": scenario.name, "kind": kind}
-            cases.append(labels | _case(whole.take(rows), truth, errors, kind))
+            alone_there = {name: values[chosen] for name, values in variants.items()}
+            cases.append(labels | _case(whole.take(rows), truth, errors, kind, alone_there))
     return cases
 
 
-def _panel(folder: Path, described: dict[str, Any], scenario: Scenario) -> Panel:
-    """Return the panel of known policies and all others, as `select` would assemble it."""
+def _panel(folder: Path, described: dict[str, Any], scenario: Scenario) -> tuple[Panel, dict[str, np.ndarray]]:
+    """Return the panel of known policies and all others, as `select` would assemble it, and columns of variants."""
     order, count = scenario.order, len(scenario.known)
     distances = np.array(described["distances"])
     folds, groups = make_folds(described["policies"], distances, scenario)
@@ -101,14 +111,20 @@ def _panel(folder: Path, described: dict[str, Any], scenario: Scenario) -> Panel
     returns = np.array(described["returns"])[order]
     returns[count:] = np.nan
     errors = np.array(described["errors"])[order][:count]
-    return assemble(
+    variants = {}
+    for name, label in VARIANTS.items():
+        path = folder / "all" / f"{name}.json"
+        if path.exists():
+            variants[label] = np.array(json.loads(path.read_text())["values"][0])[order]
+    panel = assemble(
         names, returns, errors, groups + [""] * len(scenario.others), columns, distances[np.ix_(order, order)]
     )
+    return panel, variants
 
 
-def _case(panel: Panel, truth: np.ndarray, errors: np.ndarray, kind: str) -> Case:
+def _case(panel: Panel, truth: np.ndarray, errors: np.ndarray, kind: str, variants: dict[str, np.ndarray]) -> Case:
     candidates = ~panel.known
-    scores = {method: values[candidates] for method, values in panel.grouped_columns.items()}
+    scores = variants | {method: values[candidates] for method, values in panel.grouped_columns.items()}
     table_of_ranks = ranks(np.array([panel.grouped_columns[method] for method in panel.methods]).T)
     scores[_UNIFORM] = table_of_ranks[candidates].mean(1)
     scores["Gaussian process on actions"] = process_scores(panel)
@@ -122,13 +138,10 @@ def _case(panel: Panel, truth: np.ndarray, errors: np.ndarray, kind: str) -> Cas
             return_errors=panel.return_errors, distances=panel.distances,
         )  # fmt: skip
         scores[f"{_BLEND} without {method}"] = predict(smaller).posterior.mean[candidates]
-    blind = Panel.build(
-        panel.names, panel.returns, panel.columns, grouped_columns=panel.grouped_columns, groups=panel.groups,
-        return_errors=panel.return_errors,
-    )  # fmt: skip
-    scores[f"{_BLEND} without distances"] = predict(blind).posterior.mean[candidates]
+    scores |= recipes.orders(panel)
     case: Case = {
         "candidates": int(candidates.sum()),
+        "methods": list(panel.methods),
         "seconds": panel.seconds,
         "weights": dict(zip(prediction.weights.methods, prediction.weights.outside.tolist(), strict=True)),
         "gate": float(prediction.placement.gate[candidates].mean()),
@@ -159,7 +172,12 @@ def _measuring(panel: Panel, truth: np.ndarray, scores: dict[str, np.ndarray]) -
         "random picks": regrets(truth, True),
         "order of the uniform panel": regrets(truth[np.argsort(-scores[_UNIFORM], kind="stable")], False),
         "order of the predictions": regrets(truth[np.argsort(-scores[_BLEND], kind="stable")], False),
-        "measure_next, Gaussian process on actions alone": regrets(measured_returns(predict(alone), by_name), False),
+        "measure_next, Gaussian process on actions alone": regrets(
+            measured_returns(predict(alone, recipe=Recipe(local=True)), by_name), False
+        ),
+        "measure_next, with a local term": regrets(
+            measured_returns(predict(panel, recipe=Recipe(local=True)), by_name), False
+        ),
         "measure_next": regrets(measured_returns(predict(panel), by_name), False),
     }
 
@@ -176,20 +194,35 @@ def _mean(cases: list[Case], kind: str, way: str, measure: str, **match: str) ->
 def ordering(cases: list[Case]) -> str:
     """Order of every method on every set."""
     parts = []
-    ways = [*LABELS.values(), _UNIFORM, "Gaussian process on actions", _BLEND]
+    ways = [*LABELS.values(), *VARIANTS.values(), _UNIFORM, "Gaussian process on actions", _BLEND]
     sets = list(dict.fromkeys(case["set"] for case in cases))
     for kind in (UNSEEN, FOREIGN, NEW, OFFLINE):
         rows = []
         for way in ways:
             cells = [_numbers(cases, kind, way, set=name) for name in sets]
-            rows.append([way, *cells, _numbers(cases, kind, way)])
-        parts.append(table(f"{kind}: Spearman / gap accuracy / regret@1 / regret@3", ["", *sets, "mean"], rows))
+            rows.append([way, *cells, _with_errors(cases, kind, way)])
+        title = f"{kind}: Spearman / gap accuracy / regret@1 / regret@3; means ± standard error over sets"
+        parts.append(table(title, ["", *sets, "mean"], rows))
     return "\n\n".join(parts)
 
 
 def _numbers(cases: list[Case], kind: str, way: str, **match: str) -> str:
     values = [_mean(cases, kind, way, measure, **match) for measure in MEASURES]
     return "–" if np.isnan(values).all() else " / ".join(f"{value:.2f}" for value in values)
+
+
+def _with_errors(cases: list[Case], kind: str, way: str) -> str:
+    """Format means over sets with their standard errors over sets."""
+    sets = list(dict.fromkeys(case["set"] for case in cases))
+    cells = []
+    for measure in MEASURES:
+        values = np.array([_mean(cases, kind, way, measure, set=name) for name in sets])
+        values = values[np.isfinite(values)]
+        if not len(values):
+            return "–"
+        error = f" ± {values.std(ddof=1) / np.sqrt(len(values)):.2f}" if len(values) > 1 else ""
+        cells.append(f"{values.mean():.2f}{error}")
+    return " / ".join(cells)
 
 
 def known_families(cases: list[Case]) -> str:
@@ -210,7 +243,7 @@ def known_families(cases: list[Case]) -> str:
 
 def ablation(cases: list[Case]) -> str:
     """What each column and the distances add."""
-    ways = [_BLEND, *(f"{_BLEND} without {part}" for part in [*LABELS.values(), "distances"])]
+    ways = [_BLEND, *(f"{_BLEND} without {part}" for part in LABELS.values())]
     kinds = (UNSEEN, FOREIGN, NEW)
     rows = [[way, *(_numbers(cases, kind, way) for kind in kinds)] for way in ways]
     return table("What each column adds: Spearman / gap / regret@1 / regret@3", ["", *kinds], rows)

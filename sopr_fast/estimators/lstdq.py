@@ -104,7 +104,8 @@ class _Moments:
                 own = _features(critic, log.states(chunk), log.actions[chunk])  # (B, D)
                 masked = counted[..., None] * own  # (P or 1, B, D)
                 alive = discount * (1 - log.terminals[chunk])
-                next_states, following = log.states(log.next[chunk]), torch.zeros(())
+                next_states = log.states(log.next[chunk])
+                following: Any = 0.0
                 for draw in range(actions.draws):
                     taken = actions(log.next[chunk], draw)
                     following = following + _features(critic, next_states, taken) / actions.draws

@@ -15,7 +15,7 @@ from .posterior import Design
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the outside weights are made from correlations within groups.
+    """How the outside weights are made from correlations within groups, and what else predicts.
 
     Attributes:
         power: Power of the correlation.
@@ -23,6 +23,7 @@ class Recipe:
         agreement: Power of a column's correlation with the weighted mean of the others on the candidates.
         uniform: Share of the weight that all columns get alike.
         least: Policies that a group needs for a correlation.
+        local: Whether policies that act alike share a residual.
     """
 
     power: float = 2.0
@@ -30,6 +31,7 @@ class Recipe:
     agreement: float = 1.0
     uniform: float = 0.0
     least: int = 4
+    local: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +170,7 @@ def blend(placement: Placement, recipe: Recipe | None = None) -> tuple[Design, W
         slope = max(0.0, float(blended[:, 0].mean())) if len(blended) else 0.0
     within = correlations[:, :-1].mean(0) if len(correlations) else np.zeros(len(methods))
     distances = None
-    if np.isfinite(panel.distances).all():
+    if recipe.local and np.isfinite(panel.distances).all():
         distances = panel.distances / _typical(panel.distances[np.ix_(known, known)])
     score = _standardise(score[:, None])[:, 0]
     normal = _standardise(_normal(pooled, count))

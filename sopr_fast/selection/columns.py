@@ -21,6 +21,8 @@ from ..runtime.files import atomic_path
 from .folds import Fold
 from .workspace import Workspace, possible_values
 
+NO_REWARDS = "the log holds no rewards"
+
 
 @dataclass
 class Columns:
@@ -90,7 +92,7 @@ def compute_columns(
         folder.mkdir(parents=True, exist_ok=True)
     for label, method in methods.items():
         if method.needs_rewards and not workspace.has_rewards:
-            columns.dropped[label] = "the log holds no rewards"
+            columns.dropped[label] = NO_REWARDS
             continue
         run = _Run(workspace, label, method, returns, folds, discount, seed, folder, device, progress)
         begin = time.perf_counter()

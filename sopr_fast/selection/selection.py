@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..ranking import figure_class
+from .columns import NO_REWARDS
 from .measure import leaders, measure_next, probability_beats, probability_best
 from .panel import Panel
 from .predict import Prediction
@@ -277,6 +278,8 @@ def _judge(prediction: Prediction) -> Verdict:
     """Judge a prediction; a measured candidate that no other is likely to exceed is to be deployed."""
     verdict = judge(prediction)
     panel = prediction.panel
+    if NO_REWARDS in panel.dropped.values():
+        verdict = replace(verdict, reason=f"{verdict.reason} The log holds no rewards, so no method used any.")
     measured = {name: float(panel.returns[panel.names.index(name)]) for name in prediction.measured}
     if not measured:
         return verdict

@@ -1,0 +1,90 @@
+"""Recipes of `sopr_fast.selection.predict`: chosen on some games, judged on another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sopr_fast.selection.blend import Recipe, blend
+from sopr_fast.selection.groups import place
+from sopr_fast.selection.panel import Panel
+from sopr_fast.selection.posterior import fit_posterior
+
+from .tables import table
+
+Case = dict[str, Any]
+
+
+def grid() -> dict[str, Recipe]:
+    """List the recipes among which games choose."""
+    return {
+        f"power {power:g}, caution {caution}, agreement {agreement}, uniform {uniform:g}{', local' * local}": Recipe(
+            power, caution, agreement, uniform, local=bool(local)
+        )
+        for power, caution in ((2, 2), (1, 0))
+        for agreement in (0, 1)
+        for uniform in (0.0, 0.5, 1.0)
+        for local in (0, 1)
+        if uniform < 1 or power == 1  # uniform weights do not depend on the power
+    }
+
+
+def orders(panel: Panel) -> dict[str, np.ndarray]:
+    """Return the predictions of the candidates by every recipe."""
+    placement = place(panel)
+    result = {}
+    for name, recipe in grid().items():
+        design, _ = blend(placement, recipe)
+        result[name] = fit_posterior(design, panel.returns, panel.return_errors).mean[~panel.known]
+    return result
+
+
+def rotations(cases: list[Case], kinds: tuple[str, ...]) -> str:
+    """Let all games but one choose a recipe and a single method, and judge them on that one."""
+    games = list(dict.fromkeys(case["game"] for case in cases))
+    if len(games) < 2:
+        return ""
+    methods = sorted({name for case in cases for name in case["methods"]})
+    rows = []
+    for game in games:
+        others = [case for case in cases if case["game"] != game]
+        own = [case for case in cases if case["game"] == game]
+        recipe = max(grid(), key=lambda name: _quality(others, kinds, name))
+        single = max(methods, key=lambda name: _quality(others, kinds[1:], name))
+        best = max(grid(), key=lambda name: _quality(own, kinds, name))
+        for label, name in (
+            ("chosen recipe", recipe),
+            ("default", "this posterior"),
+            ("uniform panel", "uniform panel"),
+            ("chosen single method", single),
+            ("best recipe, with hindsight", best),
+        ):
+            cells = [f"{_quality(own, (kind,), name):.2f}" for kind in kinds]
+            rows.append([game, label if label == "default" else f"{label}: {name}", *cells])
+    for label in ("chosen recipe", "default", "uniform panel", "chosen single method", "best recipe, with hindsight"):
+        part = [row for row in rows if row[1].startswith(label)]
+        means = [np.nanmean([float(row[2 + k]) for row in part]) for k in range(len(kinds))]
+        rows.append(["mean", label, *(f"{mean:.2f}" for mean in means)])
+    title = "Recipes chosen on the other games, judged on one (mean of Spearman and gap accuracy)"
+    return table(title, ["judged on", "way", *kinds], rows)
+
+
+def every(cases: list[Case], kinds: tuple[str, ...]) -> str:
+    """Compare all recipes on all games."""
+    rows = [[name, *(f"{_quality(cases, (kind,), name):.2f}" for kind in kinds)] for name in grid()]
+    return table("All recipes (mean of Spearman and gap accuracy)", ["recipe", *kinds], rows)
+
+
+def _quality(cases: list[Case], kinds: tuple[str, ...], way: str) -> float:
+    """Mean of Spearman and gap accuracy: over the cases of a set, over sets, over kinds."""
+    means = []
+    for kind in kinds:
+        values: dict[str, list[float]] = {}
+        for case in cases:
+            if case["kind"] == kind and way in case["orders"]:
+                measures = case["orders"][way]
+                values.setdefault(case["set"], []).append((measures["rho"] + measures["gap"]) / 2)
+        if values:
+            means.append(np.mean([np.mean(each) for each in values.values()]))
+    return float(np.mean(means)) if means else float("nan")
