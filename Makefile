@@ -26,8 +26,8 @@ demo: $(INSTALLED)
 test: .venv/test
 	OMP_NUM_THREADS=1 .venv/bin/pytest -q -n auto --maxprocesses 4
 
-# The libraries whose files are read; with them, `make test` also runs the tests of their readers.
-extras: .venv/extras
+# The libraries whose files are read, and a browser for reports; with them, `make test` also runs the tests of these.
+extras: .venv/extras .venv/browser
 
 test-all: .venv/test .venv/extras .venv/peers
 	.venv/bin/pytest -q -m "not fuzz"
@@ -135,6 +135,10 @@ $(INSTALLED): .venv/tools constraints.txt $(PACKAGE)
 .venv/bench: EXTRAS := bench
 .venv/test .venv/extras .venv/peers .venv/paper .venv/bench: pyproject.toml constraints.txt | $(INSTALLED)
 	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[$(EXTRAS)]'
+	touch $@
+
+.venv/browser: .venv/extras .ci/browser
+	.ci/browser
 	touch $@
 
 build/sanitize/installed: $(INSTALLED) .venv/test

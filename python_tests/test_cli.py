@@ -56,7 +56,8 @@ def test_fit_then_rank(files, capsys):
     out, err = capsys.readouterr()
     assert "model.safetensors: trained on 12 policies" in out and "%" not in err  # no bars outside a terminal
 
-    assert rank("--plot", "ranking.png") == 0
+    assert rank("--plot", "ranking.png", "--report", "ranking.html") == 0
+    assert "sopr-fast rank --model model.safetensors" in (files / "ranking.html").read_text(encoding="utf-8")
     table = capsys.readouterr().out
     assert all(f"gain-{i:03d}" in table for i in range(12))
     assert (files / "ranking.png").read_bytes().startswith(b"\x89PNG")
@@ -355,6 +356,8 @@ def test_a_plot_without_matplotlib_is_refused_before_anything_is_read(files, cap
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert rank("--plot", "ranking.png") == 2
     assert "plot needs matplotlib: pip install 'sopr_fast[plot]'" in capsys.readouterr().err
+    assert rank("--report", "ranking.html") == 2
+    assert "a report needs matplotlib: pip install 'sopr_fast[plot]'" in capsys.readouterr().err
 
 
 def test_info_and_usage(capsys):
@@ -371,4 +374,9 @@ def test_demo_ranks_unseen_policies(tmp_path, capsys):
     assert main(["demo", "--quick", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert float(out.split("Spearman ")[1].split()[0]) > 0.8
-    assert {path.name for path in tmp_path.iterdir()} == {"demo.safetensors", "demo.json", "demo.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "demo.safetensors",
+        "demo.json",
+        "demo.png",
+        "demo.html",
+    }

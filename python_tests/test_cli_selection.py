@@ -153,3 +153,18 @@ def test_groups_that_are_no_json_are_refused(folder, capsys, tmp_path):
     groups.write_text("a: b")
     assert run(folder, "evaluate", "all.csv", *NEAREST, "--groups", str(groups)) == 2
     assert "not a JSON file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "returns"), [("select", "known.csv"), ("evaluate", "all.csv")])
+def test_reports_name_their_command(folder, capsys, tmp_path, command, returns):
+    report = tmp_path / "it's a report.html"
+    assert run(folder, command, returns, *NEAREST, "--folds", "2", "--report", str(report)) == 0
+    text = report.read_text(encoding="utf-8")
+    assert f"sopr-fast {command} --policies" in text
+    assert "&#39;nearest policy&#39;" in text
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_policies_are_read(capsys):
+    arguments = ["select", "--policies", "missing", "--returns", "missing", "--log", "missing"]
+    assert main([*arguments, "--report", "nowhere/report.html"]) == 2
+    assert "cannot write nowhere/report.html: the folder nowhere does not exist" in capsys.readouterr().err

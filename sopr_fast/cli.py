@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit code: 0; 2 after wrong input, with one line on stderr; 130 after an interrupt.
     """
     options = _parser().parse_args(arguments)
+    options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not every encoding has ±, or all names
     with warnings.catch_warnings(), _log_to_stderr():
@@ -190,6 +192,7 @@ def _parser() -> argparse.ArgumentParser:
         "--win-probability", action="store_true", help="with --json: add the win probability of every pair"
     )
     ranking.add_argument("--plot", type=Path, metavar="FILE", help="plot the scores to an image")
+    add_report(ranking)
     ranking.set_defaults(run=_rank)
 
     add_selection_commands(commands)
@@ -198,6 +201,33 @@ def _parser() -> argparse.ArgumentParser:
     info.add_argument("path", type=Path, nargs="?", help="model, or log of states or transitions, to describe")
     info.set_defaults(run=_info)
     return parser
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Add the option of a report."""
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write a report, one HTML file")
+
+
+def check_outputs(options: argparse.Namespace) -> None:
+    """Check before long work that the plot and the report can be written.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: A file cannot be written.
+        ValueError: The image has an unknown format.
+    """
+    if options.plot is not None:
+        _check_plot(options.plot)
+    if options.report is not None:
+        from .report import check_report
+
+        check_report(options.report)
+
+
+def write_report(result: Any, options: argparse.Namespace) -> None:
+    """Write the report of a result, if the options ask for one."""
+    if options.report is not None:
+        result.report(options.report, command=shlex.join(["sopr-fast", *options.arguments]))
 
 
 def _add_policies(parser: argparse.ArgumentParser) -> None:
@@ -301,8 +331,7 @@ def _read_policies(options: argparse.Namespace) -> dict[str, Policy]:
 def _rank(options: argparse.Namespace) -> None:
     from .sopr.ranker import rank
 
-    if options.plot is not None:
-        _check_plot(options.plot)
+    check_outputs(options)
     rule = UntilSettled(**{field.name: getattr(options, field.name) for field in dataclasses.fields(UntilSettled)})
     ranking = rank(
         _read_policies(options),
@@ -325,6 +354,7 @@ def _rank(options: argparse.Namespace) -> None:
             print(f"{places} {'' if ranking.settled else 'not '}settled after {ranking.subset_scores.shape[1]} subsets")
     if options.plot is not None:
         cast(Any, ranking.plot().figure).savefig(options.plot, dpi=150)
+    write_report(ranking, options)
 
 
 def _check_plot(path: Path) -> None:

@@ -31,9 +31,12 @@ def add_commands(commands: Any) -> None:
     Args:
         commands: Subparsers of the command line.
     """
+    from .cli import add_report
+
     evaluate = commands.add_parser("evaluate", help="measure how well each method ranks policies with known returns")
     _add_input(evaluate, "returns of all policies; policies without one are left out")
     _add_panel(evaluate)
+    add_report(evaluate)
     evaluate.set_defaults(run=_evaluate)
 
     select = commands.add_parser("select", help="predict returns of candidates, and say whether to deploy one")
@@ -41,6 +44,7 @@ def add_commands(commands: Any) -> None:
     _add_panel(select)
     select.add_argument("--incumbent", metavar="NAME", help="known policy to beat")
     select.add_argument("--measure", type=int, default=0, metavar="N", help="name N candidates to measure next")
+    add_report(select)
     select.set_defaults(run=_select)
 
     estimate = commands.add_parser("estimate", help="value policies by one estimator")
@@ -50,7 +54,7 @@ def add_commands(commands: Any) -> None:
         "--set", nargs="+", default=[], metavar="OPTION=VALUE", help="options of the estimator, such as updates=5000"
     )
     estimate.add_argument("--checkpoint", type=Path, metavar="FILE", help="file to write, and to resume from")
-    estimate.set_defaults(run=_estimate)
+    estimate.set_defaults(run=_estimate, report=None)
 
 
 def _add_input(parser: argparse.ArgumentParser, returns: str, *, required: bool = True) -> None:
@@ -149,11 +153,10 @@ def _estimate(options: argparse.Namespace) -> None:
 
 
 def _read(options: argparse.Namespace) -> tuple[dict[str, Policy], dict[str, float]]:
-    from .cli import _check_plot, _read_policies
+    from .cli import _read_policies, check_outputs
     from .returns import read_returns
 
-    if options.plot is not None:
-        _check_plot(options.plot)
+    check_outputs(options)
     policies = _read_policies(options)
     return policies, {} if options.returns is None else read_returns(options.returns, list(policies))
 
@@ -209,9 +212,10 @@ def _read_estimator(options: argparse.Namespace) -> Estimator:
 
 
 def _show(result: Any, options: argparse.Namespace) -> None:
-    from .cli import _without_nan
+    from .cli import _without_nan, write_report
 
     print(json.dumps(_without_nan(result.to_dict()), indent=1) if options.json else result.table())
     if options.plot is not None:
         shown = result.ranking() if hasattr(result, "ranking") else result
         cast(Any, shown.plot().figure).savefig(options.plot, dpi=150)
+    write_report(result, options)

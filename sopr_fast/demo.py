@@ -17,7 +17,7 @@ from .sopr.fitting import fit
 
 
 def demo(folder: Path, *, quick: bool = False) -> None:
-    """Print a ranking beside the true returns; write the model, the ranking and a plot.
+    """Print a ranking beside the true returns; write the model, the ranking, a plot and a report.
 
     Args:
         folder: Folder to write to; made if it does not exist.
@@ -53,9 +53,10 @@ def demo(folder: Path, *, quick: bool = False) -> None:
     written = ["demo.safetensors", "demo.json"]
     try:
         cast(Any, ranking.plot(true).figure).savefig(folder / "demo.png", dpi=150)
-        written.append("demo.png")
+        ranking.report(folder / "demo.html", returns=true, command=f"sopr-fast demo{' --quick' if quick else ''}")
+        written += ["demo.png", "demo.html"]
     except ImportError as error:
-        print(f"no plot: {error}")
+        print(f"no plot and no report: {error}")
     print(f"{', '.join(written)} in {folder}")
 
 

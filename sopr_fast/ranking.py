@@ -14,6 +14,8 @@ from .runtime.text import printable
 from .runtime.warn import warn
 
 if TYPE_CHECKING:
+    import os
+
     import matplotlib.axes
     import matplotlib.figure
     import pandas
@@ -29,6 +31,29 @@ class ForeignPolicyWarning(UserWarning):
 
 class TrainingPolicyWarning(UserWarning):
     """A candidate was a training policy, so its score is no test of the model."""
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """How the model of a ranking was trained.
+
+    Attributes:
+        names: (M,) names of the training policies.
+        scores: (M,) float64 scores of the training policies by the model that learned from them.
+        distances: (P, M) float64 action distances of candidates to training policies; NaN where unknown.
+        between: (M, M) float64 action distances between training policies.
+        among: (P, P) float64 action distances between candidates; NaN where unknown; None for many candidates.
+        history: Loss and validation results of each step, and how training went.
+        settings: Seed and configuration, as plain text and numbers.
+    """
+
+    names: list[str]
+    scores: np.ndarray
+    distances: np.ndarray
+    between: np.ndarray
+    among: np.ndarray | None
+    history: dict[str, Any]
+    settings: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +77,8 @@ class Ranking:
         in_training: (P,) whether each candidate acts exactly as a training policy does, or None where unknown.
         settled: Whether `subsets="auto"` settled the top of the order before its limit; None for a chosen number.
         timings: Seconds by stage.
+        training: How the model was trained, or None.
+        settings: What the ranking rests on, as plain text and numbers.
     """
 
     names: list[str]
@@ -67,6 +94,8 @@ class Ranking:
     in_training: list[bool] | None = None
     settled: bool | None = None
     timings: dict[str, float] = field(default_factory=dict)
+    training: Training | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_subsets(
@@ -321,6 +350,26 @@ class Ranking:
             right.set_yticks(places, [f"{true[i]:,.6g}" for i in order])
             right.set_ylabel("true return")
         return ax
+
+    def report(
+        self, path: str | os.PathLike, *, returns: Any = None, command: str | None = None, date: str | None = None
+    ) -> None:
+        """Write a report: one HTML file that needs no network.
+
+        Args:
+            path: File to write or replace.
+            returns: True returns to print beside the scores, see `spearman`; None for none.
+            command: Command that makes the report again; by default a call of `rank`.
+            date: Date to print. None for none, so that equal rankings give equal bytes.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+            OSError: The file cannot be written.
+            TypeError, ValueError: See `spearman`.
+        """
+        from .report import write_ranking
+
+        write_ranking(self, path, returns=returns, command=command, date=date)
 
     def _order(self) -> np.ndarray:
         return np.argsort(-self.scores, kind="stable")

@@ -37,7 +37,7 @@ def uncovered(actions: PolicyActions, log: Log, *, progress: bool) -> np.ndarray
     Warns:
         UncertainEstimateWarning: The share of a policy exceeds 0.9.
     """
-    shares = _shares(actions, log, progress)
+    shares = uncovered_shares(actions, log, progress=progress)
     warn_about(
         {actions.policies[i].name: f"{shares[i]:.0%}" for i in np.flatnonzero(shares > _MOST_UNCOVERED)},
         "the log hardly covers {}: in this share of its states they act unlike any action logged nearby, so the "
@@ -47,7 +47,8 @@ def uncovered(actions: PolicyActions, log: Log, *, progress: bool) -> np.ndarray
 
 
 @torch.no_grad()
-def _shares(actions: PolicyActions, log: Log, progress: bool) -> np.ndarray:
+def uncovered_shares(actions: PolicyActions, log: Log, *, progress: bool) -> np.ndarray:
+    """Return (P,) float64 shares as `uncovered` does, without warnings."""
     rows, candidates = log.evaluated_rows(_STATES), log.evaluated_rows()
     neighbours = _nearest(log, rows, candidates, progress)  # (B, k)
     taken = actions(rows)  # (P, B, dim_a)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..estimators import Estimator
 from ..metrics import kendall, regret_at_k, spearman
 from ..ranking import figure_class
 from ..runtime.options import integer, number
@@ -123,7 +124,27 @@ def evaluate(
         seconds=columns.seconds,
         notes=notes,
         seed=seed,
+        distances=workspace.distances,
+        coverage=workspace.coverage(),
+        settings=describe_settings(workspace, chosen, discount=discount, seed=seed, folds=folds, rows=rows),
     )
+
+
+def describe_settings(workspace: Workspace, methods: dict[str, Estimator], **numbers: Any) -> dict[str, Any]:
+    """Return what a run rests on, as plain text and numbers: arguments, the log, methods by label.
+
+    Args:
+        workspace: Policies and log.
+        methods: Label -> estimator.
+        numbers: Arguments of the run by name.
+    """
+    return {
+        **numbers,
+        "action_count": workspace.action_count,
+        "states": len(workspace.states),
+        "has_rewards": workspace.has_rewards,
+        "methods": {label: repr(method) for label, method in methods.items()},
+    }
 
 
 def read_groups(
@@ -169,6 +190,9 @@ class Evaluation:
         seconds: Method -> time spent.
         notes: What limits the evidence.
         seed: Seed of the bootstrap.
+        distances: (M, M) action distances, or None.
+        coverage: (M,) share of logged states in which each policy acts as the log does; NaN where unknown; or None.
+        settings: What the run rests on, see `describe_settings`.
     """
 
     names: list[str]
@@ -182,6 +206,9 @@ class Evaluation:
     seconds: dict[str, float]
     notes: list[str] = field(default_factory=list)
     seed: int = 0
+    distances: np.ndarray | None = None
+    coverage: np.ndarray | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def methods(self) -> list[str]:
@@ -339,6 +366,22 @@ class Evaluation:
         ax.grid(axis="x", alpha=0.3)
         ax.legend()
         return ax
+
+    def report(self, path: str | os.PathLike, *, command: str | None = None, date: str | None = None) -> None:
+        """Write a report: one HTML file that needs no network.
+
+        Args:
+            path: File to write or replace.
+            command: Command that makes the report again; by default a call of `evaluate`.
+            date: Date to print. None for none, so that equal evaluations give equal bytes.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+            OSError: The file cannot be written.
+        """
+        from ..report import write_evaluation
+
+        write_evaluation(self, path, command=command, date=date)
 
 
 def _measure(returns: np.ndarray, values: np.ndarray, errors: np.ndarray) -> list[float]:

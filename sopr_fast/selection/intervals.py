@@ -11,6 +11,28 @@ GROUPS_NEEDED = 5  # for a nominal 80 % that holds for a new group
 
 
 @dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Predictions for known policies that were left out.
+
+    Attributes:
+        names: (n,) names.
+        returns: (n,) measured returns.
+        predicted: (n,) predicted returns.
+        deviation: (n,) standard deviations of the posterior and the measurement together, not calibrated.
+    """
+
+    names: list[str]
+    returns: np.ndarray
+    predicted: np.ndarray
+    deviation: np.ndarray
+
+    @property
+    def scores(self) -> np.ndarray:
+        """(n,) conformity scores."""
+        return np.abs(self.returns - self.predicted) / np.maximum(self.deviation, np.finfo(float).tiny)
+
+
+@dataclass(frozen=True, eq=False)
 class Calibration:
     """Conformity scores of policies that were left out: absolute errors over standard deviations.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from ..metrics import regret_at_k, spearman
 from .blend import Recipe, Weights, blend
 from .groups import Placement, place
-from .intervals import Calibration
+from .intervals import Calibration, LeftOut
 from .metrics import gap_accuracy
 from .panel import Panel
 from .posterior import Posterior, fit_posterior
@@ -51,6 +51,8 @@ class Prediction:
         seed: Seed of folds and draws.
         recipe: Settings of the outside weights.
         measured: Names of former candidates that `update` made known.
+        left_out: Predictions for policies left out at random, or None with fewer than five known policies.
+        groups_left_out: Group -> predictions for its policies when the whole group was left out.
     """
 
     placement: Placement
@@ -62,6 +64,8 @@ class Prediction:
     seed: int
     recipe: Recipe
     measured: tuple[str, ...] = ()
+    left_out: LeftOut | None = None
+    groups_left_out: dict[str, LeftOut] = field(default_factory=dict)
 
     @property
     def panel(self) -> Panel:
@@ -132,11 +136,24 @@ def predict(panel: Panel, *, recipe: Recipe | None = None, folds: int = 5, seed:
     placement = place(panel)
     design, weights = blend(placement, recipe)
     posterior = fit_posterior(design, panel.returns, panel.return_errors)
-    inside, correlation = _random_folds(placement, recipe, posterior.variances, folds, seed)
-    outside, trials = _leave_groups_out(placement, recipe, posterior.variances)
-    calibration = Calibration(inside, outside)
+    left_out = _random_folds(placement, recipe, posterior.variances, folds, seed)
+    groups, trials = _leave_groups_out(placement, recipe, posterior.variances)
+    inside = np.zeros(0) if left_out is None else left_out.scores
+    correlation = float("nan") if left_out is None else spearman(left_out.predicted, left_out.returns)
+    calibration = Calibration(inside, {group: predictions.scores for group, predictions in groups.items()})
     scaled = posterior.scaled(_scale(calibration, placement.gate))
-    return Prediction(placement, weights, scaled, calibration, trials, correlation, seed, recipe)
+    return Prediction(
+        placement,
+        weights,
+        scaled,
+        calibration,
+        trials,
+        correlation,
+        seed,
+        recipe,
+        left_out=left_out,
+        groups_left_out=groups,
+    )
 
 
 def _scale(calibration: Calibration, gate: np.ndarray) -> np.ndarray:
@@ -184,33 +201,33 @@ def _fit_held_out(
 
 def _random_folds(
     placement: Placement, recipe: Recipe, start: dict[str, float], folds: int, seed: int
-) -> tuple[np.ndarray, float]:
+) -> LeftOut | None:
     known = np.flatnonzero(placement.panel.known)
     if len(known) < max(folds, 5):
-        return np.zeros(0), float("nan")
-    predictions, scores = np.zeros(len(known)), np.zeros(len(known))
+        return None
+    predicted, deviation = np.zeros(len(known)), np.zeros(len(known))
     for rows in np.array_split(np.random.default_rng(seed).permutation(len(known)), folds):
         held = known[rows]
         posterior = _fit_held_out(placement, held, recipe, start, foreign=False)
-        predictions[rows] = posterior.mean
-        scores[rows] = _conformity(posterior, placement.panel, held)
-    return scores, spearman(predictions, placement.panel.returns[known])
+        each = _left_out(posterior, placement.panel, held)
+        predicted[rows], deviation[rows] = each.predicted, each.deviation
+    return LeftOut([placement.panel.names[i] for i in known], placement.panel.returns[known], predicted, deviation)
 
 
 def _leave_groups_out(
     placement: Placement, recipe: Recipe, start: dict[str, float]
-) -> tuple[dict[str, np.ndarray], list[Trial]]:
+) -> tuple[dict[str, LeftOut], list[Trial]]:
     panel = placement.panel
     known = np.flatnonzero(panel.known)
     labels = np.array([panel.groups[i] for i in known], dtype=object)
-    scores: dict[str, np.ndarray] = {}
+    predictions: dict[str, LeftOut] = {}
     trials: list[Trial] = []
     for group in dict.fromkeys(labels):
         held = known[labels == group]
         if len(known) - len(held) < 2 or len(held) < recipe.least:
             continue
         posterior = _fit_held_out(placement, held, recipe, start, foreign=True)
-        scores[group] = _conformity(posterior, panel, held)
+        predictions[group] = _left_out(posterior, panel, held)
         returns, errors = panel.returns[held], panel.return_errors[held]
         trials.append(
             Trial(
@@ -221,9 +238,9 @@ def _leave_groups_out(
                 regret_at_k(returns=returns, scores=posterior.mean, k=1),
             )
         )
-    return scores, trials
+    return predictions, trials
 
 
-def _conformity(posterior: Posterior, panel: Panel, held: np.ndarray) -> np.ndarray:
+def _left_out(posterior: Posterior, panel: Panel, held: np.ndarray) -> LeftOut:
     deviation = np.sqrt(posterior.deviation**2 + panel.return_errors[held] ** 2)
-    return np.abs(panel.returns[held] - posterior.mean) / np.maximum(deviation, np.finfo(float).tiny)
+    return LeftOut([panel.names[i] for i in held], panel.returns[held], posterior.mean, deviation)

@@ -12,7 +12,7 @@ import numpy as np
 from ..policies import Policy, as_policies
 from ..runtime.options import integer, number
 from .columns import Columns, compute_columns
-from .evaluation import read_groups
+from .evaluation import Evaluation, describe_settings, read_groups
 from .folds import FEWEST_KNOWN, Fold, group_folds, random_folds
 from .known_returns import are_ranks, read_known
 from .methods import read_methods
@@ -102,7 +102,7 @@ def select(
     means, errors = read_known(returns, names[:count], return_errors, rollouts)
     if np.ptp(means) == 0:
         raise ValueError("the returns of all known policies are equal: they cannot show which method is better")
-    labels, _ = read_groups(
+    labels, group_source = read_groups(
         {name: groups[name] for name in names[:count] if name in groups} if isinstance(groups, Mapping) else groups,
         names[:count],
         workspace.distances[:count, :count],
@@ -132,7 +132,29 @@ def select(
     if are_ranks(means):
         notes.append("the returns look like ranks, so predictions and intervals are ranks too")
     panel = assemble(names, values, errors, labels + claims, columns, workspace.distances)
-    return Selection.of(predict(panel, seed=seed), incumbent=incumbent, clipped=columns.clipped, notes=notes)
+    trials = [k for k, fold in enumerate(splits) if fold.kind != "candidates"]
+    evaluation = Evaluation(
+        names=names[:count],
+        returns=means,
+        return_errors=errors,
+        groups=labels,
+        group_source=group_source,
+        folds=[splits[k] for k in trials],
+        values={method: [values[k] for k in trials] for method, values in columns.values.items()},
+        dropped=columns.dropped,
+        seconds=columns.seconds,
+        seed=seed,
+        distances=workspace.distances[:count, :count],
+    )
+    return Selection.of(
+        predict(panel, seed=seed),
+        incumbent=incumbent,
+        clipped=columns.clipped,
+        notes=notes,
+        evaluation=evaluation,
+        coverage=dict(zip(names, workspace.coverage().tolist(), strict=True)),
+        settings=describe_settings(workspace, chosen, discount=discount, seed=seed, folds=folds, rows=rows),
+    )
 
 
 def assemble(

@@ -16,8 +16,12 @@ from .predict import Prediction
 from .verdict import DEPLOY, Verdict, judge
 
 if TYPE_CHECKING:
+    import os
+
     import matplotlib.axes
     import pandas
+
+    from .evaluation import Evaluation
 
 _FOREIGN = 0.5  # gate from which a candidate is flagged
 _SURE = 0.2  # probability of being exceeded, below which a measured candidate is deployed
@@ -33,6 +37,9 @@ class Selection:
         incumbent: Name of the known policy to beat, or None.
         clipped: Method -> policies whose values exceeded what the rewards allow.
         notes: What limits the evidence.
+        evaluation: What every method made of known policies that it had not learned from, or None.
+        coverage: Policy -> share of logged states in which it acts as the log does; NaN where unknown.
+        settings: What the run rests on, as plain text and numbers.
     """
 
     prediction: Prediction
@@ -40,6 +47,9 @@ class Selection:
     incumbent: str | None = None
     clipped: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    evaluation: Evaluation | None = None
+    coverage: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -49,9 +59,10 @@ class Selection:
         incumbent: str | None = None,
         clipped: dict[str, list[str]] | None = None,
         notes: Sequence[str] = (),
+        **fields: Any,
     ) -> Selection:
         """Judge a prediction."""
-        return cls(prediction, _judge(prediction), incumbent, dict(clipped or {}), list(notes))
+        return cls(prediction, _judge(prediction), incumbent, dict(clipped or {}), list(notes), **fields)
 
     @property
     def panel(self) -> Panel:
@@ -272,6 +283,22 @@ class Selection:
         ax.grid(axis="x", alpha=0.3)
         ax.legend()
         return ax
+
+    def report(self, path: str | os.PathLike, *, command: str | None = None, date: str | None = None) -> None:
+        """Write a report: one HTML file that needs no network.
+
+        Args:
+            path: File to write or replace.
+            command: Command that makes the report again; by default a call of `select`.
+            date: Date to print. None for none, so that equal selections give equal bytes.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+            OSError: The file cannot be written.
+        """
+        from ..report import write_selection
+
+        write_selection(self, path, command=command, date=date)
 
 
 def _judge(prediction: Prediction) -> Verdict:

@@ -14,6 +14,8 @@ from torch import Tensor
 from ..data import Transitions, load
 from ..data.keys import KEYS, find_key
 from ..data.states import as_states
+from ..estimators.coverage import uncovered_shares
+from ..estimators.log import Log, PolicyActions
 from ..metrics import policy_distances
 from ..policies import ArrayPolicy, Layout, Output, Policy, as_policies, collect, probe
 from ..runtime.timing import Timings
@@ -64,6 +66,19 @@ class Workspace:
     def reorder(self, indices: np.ndarray) -> Workspace:
         """Return the workspace of some of the policies, in the given order."""
         return replace(self, policies=self.take(indices), distances=self.distances[np.ix_(indices, indices)])
+
+    def coverage(self) -> np.ndarray:
+        """Return (P,) shares of logged states in which each policy acts as the log does; NaN without logged actions.
+
+        See `sopr_fast.estimators.coverage.uncovered`, whose shares are the complement.
+        """
+        if not isinstance(self.log, Transitions):
+            return np.full(len(self.policies), np.nan)
+        log = Log(self.log, action_count=self.layout.action_dim if self.layout.kind == "discrete" else None)
+        if log.action_dim != self.layout.action_dim or not log.followed.any():
+            return np.full(len(self.policies), np.nan)
+        actions = PolicyActions(self.policies, self.layout, log, memory=0, progress=False)
+        return 1 - uncovered_shares(actions, log, progress=False)
 
     @classmethod
     def build(

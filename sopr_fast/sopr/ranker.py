@@ -14,7 +14,7 @@ from torch import Tensor
 from ..data.states import as_states
 from ..data.stored import StoredStates
 from ..policies import ArrayPolicy, Layout, Policy, as_policies
-from ..ranking import COMPARABLE, Ranking, shrink, warn_of_doubts
+from ..ranking import COMPARABLE, Ranking, Training, shrink, warn_of_doubts
 from ..runtime.checks import check_integer, check_number
 from ..runtime.devices import check_device
 from ..runtime.progress import progress_bar
@@ -169,7 +169,8 @@ class Ranker:
         feature_rows = features_for(self.model.feature_count, features, names)
         with timings.stage("policies"):
             tiles = Tiles(policies, drawn, self.layout, batch_size=batch_size, progress=progress)
-            distances, nearest = self._nearest(tiles, same_log)
+            to_training, among = self._distances(tiles, same_log)
+            distances, nearest = to_training.min(1), to_training.argmin(1)
         training = self.training_policies
         weights, nearest_scores = None, None
         if shrinkage > 0:
@@ -202,6 +203,13 @@ class Ranker:
             in_training=training.are_same(distances, nearest),
             settled=settled,
             timings=dict(timings),
+            training=self._training_of(to_training, among),
+            settings={
+                "subsets": scores.shape[1],
+                "seed": seed,
+                "shrinkage": shrinkage,
+                "precision": precision or self.config.precision,
+            },
         )
         if self.collapsed:
             warn_of_collapse()
@@ -238,16 +246,32 @@ class Ranker:
             raise ValueError("the model gives scores that are not finite: its training failed")
         return scores
 
-    def _nearest(self, tiles: Tiles, same_log: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return distance to and index of the nearest training policy, (P,) each, see `TrainingPolicies.nearest`."""
+    def _distances(self, tiles: Tiles, same_log: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return action distances to the training policies, (P, M), and among the candidates, (P, P) or None."""
         parts = [
-            self.training_policies.nearest(
+            self.training_policies.distances(
                 tiles.policies[tile], self.layout, batch_size=tiles.batch_size, same_log=same_log
             )
             for tile in tiles
         ]
-        distances, nearest = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return distances, nearest
+        return np.concatenate([part for part, _ in parts]), parts[0][1] if len(parts) == 1 else None
+
+    def _training_of(self, distances: np.ndarray, among: np.ndarray | None) -> Training:
+        """Return what a ranking keeps of the training.
+
+        Args:
+            distances: (P, M) action distances of the candidates to the training policies.
+            among: (P, P) action distances among the candidates, or None.
+        """
+        return Training(
+            names=list(self.training_policies.names),
+            scores=self.training_policies.scores.numpy(),
+            distances=distances,
+            between=self.training_policies.between,
+            among=among,
+            history=dict(self.history),
+            settings={"seed": self.seed, **self.config.to_dict()},
+        )
 
     def save(self, path: str | os.PathLike, *, subsets: bool = True) -> None:
         """Write the model to one safetensors file, whole or not at all.

@@ -8,10 +8,11 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
-from ..metrics import policy_distance, policy_distances
+from ..metrics import policy_distances
 from ..policies import ArrayPolicy, Layout, Policy, collect
 
 _FOREIGN = 2.0
+_MAPPED = 100  # policies of which all distances are computed, for a map of them
 _SAME = 1e-10  # of the mean squared action: float32 rounding in batches of other sizes
 
 
@@ -33,26 +34,36 @@ class TrainingPolicies:
     columns: Tensor
     scores: Tensor
 
-    def nearest(
+    def distances(
         self, policies: list[Policy], layout: Layout, *, batch_size: int, same_log: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return each policy's action distance to the nearest training policy (Eq. 3) and that one's index, (P,).
+        """Return action distances (Eq. 3) to the training policies, (P, M), and among the policies, (P, P), float64.
+
+        The latter are NaN for more than 100 policies.
 
         Args:
             policies: P policies.
             layout: What the model reads of a policy.
             batch_size: Largest number of states shown to a policy at once.
-            same_log: Whether arrays of actions belong to the training log; otherwise their distance is NaN and their
-                index -1.
+            same_log: Whether arrays of actions belong to the training log; otherwise their distances are NaN.
         """
-        distances, indices = np.full(len(policies), np.nan), np.full(len(policies), -1)
+        count = len(policies)
+        distances, among = np.full((count, len(self.names)), np.nan), np.full((count, count), np.nan)
         comparable = [i for i, policy in enumerate(policies) if same_log or not isinstance(policy, ArrayPolicy)]
         if comparable:
             columns = collect(
                 [policies[i] for i in comparable], self.states, self.source, layout, batch_size=batch_size
             )
-            distances[comparable], indices[comparable] = policy_distance(self.columns.numpy(), columns.numpy())
-        return distances, indices
+            distances[comparable] = policy_distances(columns.numpy(), self.columns.numpy())
+            if count <= _MAPPED:
+                among[np.ix_(comparable, comparable)] = policy_distances(columns.numpy(), columns.numpy())
+        return distances, among
+
+    @cached_property
+    def between(self) -> np.ndarray:
+        """(M, M) float64 action distances between training policies."""
+        columns = self.columns.numpy()
+        return policy_distances(columns, columns)
 
     @property
     def distance_limit(self) -> float:
@@ -81,9 +92,7 @@ class TrainingPolicies:
     @cached_property
     def _leave_one_out(self) -> np.ndarray:
         """Distance from each distinct policy to its nearest other; 0 if all act alike."""
-        columns = self.columns.numpy()
-        between = policy_distances(columns, columns)
-        first = (between == 0).argmax(1) == np.arange(len(between))
-        between = between[np.ix_(first, first)]
+        first = (self.between == 0).argmax(1) == np.arange(len(self.between))
+        between = self.between[np.ix_(first, first)]
         np.fill_diagonal(between, np.inf if len(between) > 1 else 0)
         return between.min(1)

@@ -1,0 +1,258 @@
+"""Reports as files: structure, hostile names, reproducibility, and files that cannot be written."""
+
+import base64
+import hashlib
+import re
+import sys
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from reports import HOSTILE, RESULTS, ranking, selection
+
+from sopr_fast.report.map import classical_scaling
+from sopr_fast.report.page import _template
+from sopr_fast.report.text import Name, Numbers, label, number, percent
+
+VOID = {"meta", "link", "br", "img", "input"}
+
+
+class Document(HTMLParser):
+    """Elements of a page with their attributes and text, checked for nesting."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict, list[str]]] = []
+        self.open: list[tuple[str, dict, list[str]]] = []
+        self.feed(text)
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attributes):
+        element = (tag, dict(attributes), [])
+        self.elements.append(element)
+        if tag not in VOID:
+            self.open.append(element)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes), []))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        for element in self.open:
+            element[2].append(data)
+
+    def all(self, *tags):
+        return [element for element in self.elements if element[0] in tags]
+
+    def text(self, tag):
+        return ["".join(parts) for _, _, parts in self.all(tag)]
+
+
+@pytest.fixture(scope="module")
+def results():
+    return {(kind, hostile): make(hostile=hostile) for kind, make in RESULTS.items() for hostile in (False, True)}
+
+
+@pytest.fixture(scope="module")
+def pages(results, tmp_path_factory):
+    """Return the text of every report by kind and hostility."""
+    folder = tmp_path_factory.mktemp("reports")
+    found = {}
+    for key, result in results.items():
+        path = folder / f"{key[0]}{key[1]}.html"
+        result.report(path, command="sopr-fast select --policies '<b>'")
+        found[key] = path.read_text(encoding="utf-8")
+    return found
+
+
+KINDS = [(kind, hostile) for kind in RESULTS for hostile in (False, True)]
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_pages_are_well_formed_and_ordered(pages, key):
+    page = Document(pages[key])
+    levels = [int(tag[1]) for tag, _, _ in page.all("h1", "h2", "h3")]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    assert page.all("html")[0][1]["lang"] == "en"
+    identities = [attributes["id"] for _, attributes, _ in page.elements if "id" in attributes]
+    assert len(identities) == len(set(identities))
+    for _, attributes, _ in page.all("a"):
+        assert attributes["href"].removeprefix("#") in identities
+    for _, attributes, _ in page.all("svg"):
+        assert attributes["role"] == "img"
+        assert attributes["aria-labelledby"] in identities
+    for text in re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', pages[key]):
+        assert (text[0] or text[1]) in identities
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_tables_name_their_rows_and_columns(pages, key):
+    page = Document(pages[key])
+    assert page.all("table")
+    for _, attributes, _ in page.all("th"):
+        assert attributes["scope"] in ("row", "col")
+    assert len(page.all("caption")) == len(page.all("table"))
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_the_policy_allows_the_page_its_own_style_and_script_alone(pages, key):
+    page = Document(pages[key])
+    [policy] = [a["content"] for _, a, _ in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        [text] = page.text(tag)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    for _, attributes, _ in page.elements:
+        assert not [name for name in attributes if name == "style" or name.startswith("on")]
+    assert set(re.findall(r"https?://[^\"'< ]*", pages[key])) <= {"http://www.w3.org/2000/svg"}
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_hostile_names_stay_text(pages, kind):
+    text = pages[kind, True]
+    page = Document(text)
+    assert len(page.all("script")) == 1 and not page.all("img", "b", "i")
+    assert not [char for char in text if not char.isprintable() and char not in "\n\u00a0"]
+    shown = "".join(page.text("body"))
+    if kind != "evaluation":
+        assert HOSTILE[0] in shown
+        assert "a \\u202egnp.exe \\x1b[31m\\x00 \\u2066b" in shown
+        assert "{{ 7 * 7 }}" in shown
+    else:
+        assert "<i>known</i>\\n\\u202e" in shown
+
+
+def test_the_parts_stand_in_the_order_of_their_use(pages):
+    page = Document(pages["selection", False])
+    assert page.text("h2") == [
+        "Candidates among the known policies",
+        "Who beats the incumbent",
+        "Why to believe it",
+        "How the candidates differ from the known policies",
+        "Settings",
+    ]
+    assert "sopr-fast select --policies '<b>'" in page.text("code")[0]
+
+
+def test_a_selection_tells_its_numbers(results, pages):
+    selected, page = results["selection", False], Document(pages["selection", False])
+    cells = "\n".join(page.text("table"))
+    for name in selected.names:
+        assert name in cells
+    assert selected.verdict.reason in "".join(page.text("header"))
+    leader = selected.candidates[0]
+    assert percent(selected.beats_incumbent[leader]) in cells
+    assert percent(selected.coverage[leader]) in cells
+    assert number(selected.evaluation.measures("random")["m1"]["spearman"][0]) in cells
+
+
+def test_a_selection_without_incumbent_compares_with_the_best_known_policy(tmp_path):
+    selected = selection(incumbent=False)
+    selected.report(tmp_path / "r.html")
+    page = Document((tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert page.text("h2")[1] == "Who beats the best known policy"
+    assert "sopr_fast.select(" in page.text("code")[0]
+
+
+def test_a_measured_selection_has_a_report(tmp_path):
+    selected = selection()
+    updated = selected.update({selected.candidates[0]: 3.0})
+    updated.report(tmp_path / "r.html")
+    assert "measured" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_a_ranking_with_true_returns_prints_their_correlation(tmp_path):
+    ranked = ranking()
+    ranked.report(tmp_path / "r.html", returns=dict(zip(ranked.names, ranked.scores, strict=True)))
+    page = Document((tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert "1.000" in "".join(page.text("header"))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_few_candidates_have_a_report(tmp_path, count):
+    ranking(count=count, known=2).report(tmp_path / "r.html")
+    assert Document((tmp_path / "r.html").read_text(encoding="utf-8")).all("table")
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_equal_results_give_equal_bytes(results, pages, kind, tmp_path):
+    results[kind, False].report(tmp_path / "r.html", command="sopr-fast select --policies '<b>'")
+    assert (tmp_path / "r.html").read_text(encoding="utf-8") == pages[kind, False]
+
+
+def test_a_date_is_printed_if_given(tmp_path):
+    ranking().report(tmp_path / "r.html", date="1 May 2030")
+    assert "Ranking of policies · 1 May 2030" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_a_user_s_settings_of_matplotlib_change_nothing(results, tmp_path):
+    import matplotlib
+
+    results["ranking", False].report(tmp_path / "a")
+    with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "path", "axes.grid": True, "text.usetex": True}):
+        results["ranking", False].report(tmp_path / "b")
+        assert matplotlib.rcParams["font.size"] == 30
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_hundred_policies_take_less_than_two_megabytes(tmp_path):
+    ranking(count=60, known=40).report(tmp_path / "r.html")
+    assert (tmp_path / "r.html").stat().st_size < 2e6
+
+
+@pytest.mark.parametrize("place", ["missing/report.html", ""])
+def test_a_report_that_cannot_be_written_is_refused(results, tmp_path, place):
+    with pytest.raises(OSError, match="cannot write"):
+        results["ranking", False].report(tmp_path / place)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_report_without_matplotlib_names_the_extra(results, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"a report needs matplotlib: pip install 'sopr_fast\[plot\]'"):
+        results["ranking", False].report(tmp_path / "r.html")
+
+
+def _luminance(colour: str) -> float:
+    parts = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_text_stands_out_in_light_and_dark():
+    style = _template("style.css")
+    themes = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    assert len(themes) == 3
+    for theme in themes:
+        colours = dict(re.findall(r"--(\w+): (#\w{6})", theme))
+        for name in ("ink", "muted", "accent", "known", "warn", "good", "bad"):
+            for ground in ("surface", "raised"):
+                light, dark = sorted((_luminance(colours[name]), _luminance(colours[ground])), reverse=True)
+                assert (light + 0.05) / (dark + 0.05) >= 4.5, (name, ground)
+
+
+def test_numbers_have_the_decimals_that_tell_them_apart():
+    assert Numbers([0.0, 6000.0])(-1234.5) == "−1,234"
+    assert Numbers([0.1, 0.2])(0.1234) == "0.123"
+    assert number(float("nan")) == "–"
+    assert number(-0.001) == "0.00"
+    assert [percent(x).replace("\u00a0", " ") for x in (0, 0.001, 0.256, 0.999, 1)] == [
+        "0 %", "< 1 %", "26 %", "> 99 %", "100 %",
+    ]  # fmt: skip
+    assert label("runs/experiment-17/best_model", 15) == "runs/ex…t_model"
+    assert Name("a<b").__html__() == "<bdi>a&lt;b</bdi>"
+
+
+def test_the_map_keeps_the_distances_of_points_in_a_plane():
+    points = np.random.default_rng(0).standard_normal((7, 2))
+    distances = ((points[:, None] - points) ** 2).sum(2)
+    places, shown = classical_scaling(distances)
+    np.testing.assert_allclose(((places[:, None] - places) ** 2).sum(2), distances, atol=1e-9)
+    assert shown == pytest.approx(1)
+    assert classical_scaling(np.zeros((4, 4)))[1] == 1.0
