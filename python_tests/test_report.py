@@ -13,7 +13,7 @@ from reports import HOSTILE, RESULTS, ranking, selection
 
 from sopr_fast.report.map import classical_scaling
 from sopr_fast.report.page import _template
-from sopr_fast.report.text import Name, Numbers, label, number, percent
+from sopr_fast.report.text import Name, Numbers, chance, label, number, percent
 
 VOID = {"meta", "link", "br", "img", "input"}
 
@@ -147,7 +147,7 @@ def test_a_selection_tells_its_numbers(results, pages):
         assert name in cells
     assert selected.verdict.reason in "".join(page.text("header"))
     leader = selected.candidates[0]
-    assert percent(selected.beats_incumbent[leader]) in cells
+    assert chance(selected.beats_incumbent[leader]) in cells
     assert percent(selected.coverage[leader]) in cells
     assert number(selected.evaluation.measures("random")["m1"]["spearman"][0]) in cells
 
@@ -245,6 +245,7 @@ def test_numbers_have_the_decimals_that_tell_them_apart():
     assert [percent(x).replace("\u00a0", " ") for x in (0, 0.001, 0.256, 0.999, 1)] == [
         "0 %", "< 1 %", "26 %", "> 99 %", "100 %",
     ]  # fmt: skip
+    assert chance(1.0) == percent(0.999)
     assert label("runs/experiment-17/best_model", 15) == "runs/ex…t_model"
     assert Name("a<b").__html__() == "<bdi>a&lt;b</bdi>"
 

@@ -82,15 +82,10 @@ def _head(best: dict[str, tuple[str, float, float, float]]) -> Markup:
     if "group" not in best:
         return sentence("{} ranks policies it has not seen best: rank correlation {}.", Name(method), number(mean))
     foreign, on_foreign, _, _ = best["group"]
-    if foreign == method:
-        return sentence(
-            "{} ranks best: rank correlation {} for policies like the known ones, {} for a new group.",
-            Name(method), number(mean), number(on_foreign),
-        )  # fmt: skip
     return sentence(
-        "{} ranks policies like the known ones best (rank correlation {}), {} those of a new group ({}).",
-        Name(method), number(mean), Name(foreign), number(on_foreign),
-    )  # fmt: skip
+        "Best on policies like the known ones: {}, rank correlation {}. Best on a new group: {}, {}.",
+        *(Name(method), number(mean), Name(foreign), number(on_foreign)),
+    )
 
 
 def _reason(evaluation: Evaluation, best: dict[str, tuple[str, float, float, float]]) -> Markup:
@@ -142,9 +137,8 @@ def _distances(evaluation: Evaluation, styles: StyleSheet) -> list[Any]:
     count = len(evaluation.names)
     if evaluation.distances is None:
         return [Paragraph("The action distances of these policies are unknown.")]
-    groups = evaluation.groups if len(set(evaluation.groups)) <= 8 else [""] * count
     everyone = np.ones(count, bool)
-    figure = map_figure(evaluation.distances, everyone, ~everyone, [0] * count, groups, styles)
+    figure = map_figure(evaluation.distances, everyone, ~everyone, [0] * count, evaluation.groups, styles)
     apart = np.where(np.eye(count, dtype=bool), np.nan, evaluation.distances)
     roots = np.sqrt(apart)
     typical = float(np.nanmedian(roots)) or 1.0

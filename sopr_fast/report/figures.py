@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .svg import ACCENT, INK, KNOWN, MUTED, SURFACE, WARN, Drawing, StyleSheet, draw
-from .text import label, number, percent
+from .text import chance, label, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,7 +116,7 @@ def probabilities(names: Sequence[str], values: np.ndarray, styles: StyleSheet, 
             ax.plot(value, place, "o", color=colour, markersize=5.5)
             inside = value >= 0.5
             ax.annotate(
-                percent(value), (value, place), (7 if inside else -7, 0), textcoords="offset points",
+                chance(value), (value, place), (7 if inside else -7, 0), textcoords="offset points",
                 ha="left" if inside else "right", va="center", color=INK,
             )  # fmt: skip
         ax.axvline(0.5, color=MUTED, linewidth=0.9, zorder=0)
@@ -188,7 +188,7 @@ def calibration(
         ax.annotate("as predicted", (high, high), (-14, -8), textcoords="offset points", ha="right", color=MUTED)
         for which, (predicted, half, returns) in enumerate(parts.values()):
             colour, face = (ACCENT, ACCENT) if which == 0 else (WARN, SURFACE)
-            ax.hlines(returns, predicted - half, predicted + half, color=colour, linewidth=0.7, alpha=0.4)
+            ax.hlines(returns, predicted - half, predicted + half, color=colour, linewidth=0.7, alpha=0.3)
             ax.plot(predicted, returns, "o", color=colour, markerfacecolor=face, markersize=4, markeredgewidth=1.2)
         _write_kinds(ax, list(parts))
         ax.set(xlim=(low, high), ylim=(low, high), xlabel="predicted return (80 % interval)", ylabel="measured return")
@@ -264,9 +264,11 @@ def policy_map(
         taken = list(dots)
         for group in dict.fromkeys(group for group, is_known in zip(groups, known, strict=True) if is_known and group):
             members = np.array([g == group for g in groups]) & known
-            top = np.flatnonzero(members)[dots[members, 1].argmax()]
-            _annotate_near(ax, label(group, 16), places[top], (0, 11), color=MUTED)
-            taken += [dots[top] + np.array([dx, 11]) for dx in (-18, -9, 0, 9, 18)]
+            rows = np.flatnonzero(members)
+            middle = rows[np.linalg.norm(dots[rows] - np.median(dots[rows], axis=0), axis=1).argmin()]
+            place = _free_place(dots[middle], taken, (22, 30, 38))
+            _annotate_near(ax, label(group, 16), places[middle], place - dots[middle], color=MUTED)
+            taken += [place + np.array([dx, 0]) for dx in (-18, -9, 0, 9, 18)]
         for i in sorted(map(int, np.flatnonzero(~known)), key=lambda i: numbers[i]):
             place = _free_place(dots[i], taken)
             taken.append(place)
@@ -341,9 +343,9 @@ def _write_kinds(ax: Axes, kinds: Sequence[str]) -> None:
         )  # fmt: skip
 
 
-def _free_place(point: np.ndarray, taken: list[np.ndarray]) -> np.ndarray:
+def _free_place(point: np.ndarray, taken: list[np.ndarray], radii: Sequence[float] = (9, 13)) -> np.ndarray:
     """Return a place for a label around a point, the one farthest from what is there already, the nearest preferred."""
-    offsets = [(r * np.cos(a), r * np.sin(a)) for r in (9, 13) for a in np.arange(0, 2 * np.pi, np.pi / 4)]
+    offsets = [(r * np.cos(a), r * np.sin(a)) for r in radii for a in np.arange(0, 2 * np.pi, np.pi / 4)]
     spots = point + np.array(offsets)
     others = np.array([other for other in taken if not np.array_equal(other, point)]).reshape(-1, 2)
     room = [float(np.linalg.norm(others - spot, axis=1).min(initial=40)) for spot in spots]

@@ -16,12 +16,13 @@ from . import figures
 from .map import classical_scaling
 from .page import Cell, Code, Column, Facts, Figure, Paragraph, Section, Table
 from .svg import StyleSheet
-from .text import MISSING, Name, listed, number, percent, sentence
+from .text import MISSING, Name, chance, listed, number, percent, sentence
 
 if TYPE_CHECKING:
     from ..selection import Evaluation
 
-_KINDS = {"random": "policies left out at random", "group": "one group left out"}
+_NAMED = 8  # groups that have room on a map
+_KINDS = {"random": "left out at random", "group": "left out as a group"}
 _TERMS = {
     "rows": "transitions to use, at most",
     "states": "states used",
@@ -71,9 +72,14 @@ def all_measures(evaluation: Evaluation) -> Measures:
     return {kind: evaluation.measures(kind) for kind in evaluation.kinds}
 
 
-def order_of_methods(by_kind: Measures) -> list[str]:
-    """Return methods by their rank correlation on the last kind of folds, the best first."""
-    measures = list(by_kind.values())[-1]
+def chance_cell(value: float) -> Cell:
+    """Return the cell of a probability."""
+    return Cell(chance(value), finite(value))
+
+
+def order_of_methods(by_kind: Measures, kind: str | None = None) -> list[str]:
+    """Return methods by their rank correlation on a kind of folds, by default the last, the best first."""
+    measures = by_kind[kind or list(by_kind)[-1]]
     return sorted(measures, key=lambda method: -np.nan_to_num(measures[method]["spearman"][0], nan=-2))
 
 
@@ -116,7 +122,7 @@ def tried_methods(
             columns += [Column(name, help=_HELP[name])] + ([Column("90 % interval")] if name == "spearman" else [])
         columns += [Column(head) for head in extra] if last else []
         rows = []
-        for method in order:
+        for method in order_of_methods(by_kind, kind):
             cells = [name_cell(method)]
             for name in MEASURES:
                 mean, low, high = measures[method][name]
@@ -175,7 +181,7 @@ def map_figure(
         known: (P,) bool.
         foreign: (P,) bool.
         numbers: Number of each candidate, 0 for known policies.
-        groups: Group of each policy; "" for none.
+        groups: Group of each policy; written on the map if there are several, but few.
         styles: Style sheet of the page.
     """
     kept = np.isfinite(distances).sum(1) > 1
@@ -184,12 +190,13 @@ def map_figure(
         return None
     places, shown = classical_scaling(distances[np.ix_(kept, kept)])
     rows = np.flatnonzero(kept).tolist()
+    named = 1 < len({groups[i] for i in rows if known[i]}) <= _NAMED
     drawing = figures.policy_map(
         places,
         known[kept],
         foreign[kept],
         [numbers[i] for i in rows],
-        [groups[i] for i in rows],
+        [groups[i] if named else "" for i in rows],
         styles,
         title="Map of policies by action distance",
     )

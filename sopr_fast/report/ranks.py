@@ -12,9 +12,9 @@ from ..ranking import Ranking
 from ..returns import check_returns
 from . import figures
 from .page import Cell, Column, Figure, Page, Paragraph, Section, Table
-from .parts import finite, flag, map_figure, name_cell, number_cell, settings_section, share_cell
+from .parts import chance_cell, finite, flag, map_figure, name_cell, number_cell, settings_section
 from .svg import StyleSheet
-from .text import MISSING, Name, Numbers, number, percent, sentence
+from .text import MISSING, Name, Numbers, chance, number, sentence
 
 _KEPT = ("loss", "subset_size", "clusters", "subsets", "steps", "encoder", "width", "low_layers", "high_layers", "seed")
 
@@ -85,7 +85,7 @@ def _reason(ranking: Ranking, first: int, doubtful: bool) -> Markup:
         second = Name(ranking.names[order[1]])
         if np.isfinite(wins):
             text += sentence(
-                "It scores above the next, {}, with a probability of {} over draws of states. ", second, percent(wins)
+                "It scores above the next, {}, with a probability of {} over draws of states. ", second, chance(wins)
             )
         else:
             text += sentence("The next is {}. ", second)
@@ -212,8 +212,8 @@ def _wins(ranking: Ranking) -> list[Any]:
                 name_cell(ranking.names[i]),
                 Cell(str(place + 1), place + 1),
                 Cell(Name(ranking.names[after]) if after is not None else MISSING),
-                share_cell(float("nan") if after is None else float(wins[i, after])),
-                share_cell(float(wins[order[0], i]) if place else float("nan")),
+                chance_cell(float("nan") if after is None else float(wins[i, after])),
+                chance_cell(float(wins[order[0], i]) if place else float("nan")),
             ]
         )
     columns = [

@@ -15,6 +15,7 @@ from . import figures
 from .page import Cell, Column, Figure, Page, Paragraph, Row, Section, Table
 from .parts import (
     all_measures,
+    chance_cell,
     finite,
     flag,
     map_figure,
@@ -27,7 +28,7 @@ from .parts import (
     values_and_returns,
 )
 from .svg import StyleSheet
-from .text import MISSING, Name, Numbers, interval, listed, number, percent, sentence
+from .text import MISSING, Name, Numbers, chance, interval, listed, number, percent, sentence
 
 _LEVELS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
 
@@ -102,7 +103,7 @@ def _facts(selection: Selection) -> list[tuple[str, Any]]:
         ("foreign candidates", str(foreign)),
     ]
     if np.isfinite(verdict.probability_best):
-        facts.append(("leader is the best candidate", percent(verdict.probability_best)))
+        facts.append(("leader is the best candidate", chance(verdict.probability_best)))
     if np.isfinite(verdict.expected_regret):
         facts.append(("expected regret of the leader", percent(verdict.expected_regret)))
     facts.append(("trust, from 0 to 1", number(verdict.trust)))
@@ -126,7 +127,7 @@ def _order(selection: Selection, styles: StyleSheet) -> list[Any]:
                 Cell("" if known else str(places[name]), None if known else places[name]),
                 Cell(numbers(mean), mean),
                 Cell("measured" if certain else interval(low, high, numbers), finite(low)),
-                Cell(MISSING if known else percent(table["best"][i]), finite(table["best"][i])),
+                Cell(MISSING if known else chance(table["best"][i]), finite(table["best"][i])),
                 Cell(Name(table["group"][i]), table["group"][i]),
                 Cell(marks, ", ".join(own)),
             ]
@@ -224,7 +225,7 @@ def _against(selection: Selection, rival: str, is_given: bool, styles: StyleShee
     )
     gains = selection.predicted - value
     rows = [
-        [name_cell(name), share_cell(chances[name]), Cell(_signed(gains[selection.names.index(name)], numbers), gain)]
+        [name_cell(name), chance_cell(chances[name]), Cell(_signed(gains[selection.names.index(name)], numbers), gain)]
         for name in order
         for gain in [float(gains[selection.names.index(name)])]
     ]
@@ -386,7 +387,7 @@ def _distances(selection: Selection, styles: StyleSheet) -> list[Any]:
         known,
         foreign,
         [places.get(name, 0) for name in panel.names],
-        panel.groups if len({panel.groups[i] for i in np.flatnonzero(known)}) <= 8 else [""] * len(panel),
+        panel.groups,
         styles,
     )
     blocks: list[Any] = [] if figure is None else [figure]

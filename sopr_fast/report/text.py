@@ -85,11 +85,16 @@ def number(value: float, decimals: int = 2) -> str:
 
 def percent(share: float) -> str:
     """Return a share as whole percent; one that is neither 0 nor 1 is never rounded to 0 or 100."""
+    return chance(share) if 0 < share < 1 or not math.isfinite(share) else f"{round(100 * share)}{_TIED}%"
+
+
+def chance(share: float) -> str:
+    """Return a probability as whole percent, never 0 or 100: nothing is that certain."""
     if not math.isfinite(share):
         return MISSING
-    if 0 < share < 0.01:
+    if share < 0.01:
         return f"<{_TIED}1{_TIED}%"
-    if 0.99 < share < 1:
+    if share > 0.99:
         return f">{_TIED}99{_TIED}%"
     return f"{round(100 * share)}{_TIED}%"
 
