@@ -16,7 +16,7 @@ INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
 OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py) python_tests/test_sort_by_cluster.py \
     python_tests/test_threads.py
 
-.PHONY: demo test extras test-all test-paper test-quality environments fuzz kill soak bench lint format sanitize \
+.PHONY: demo test extras test-all test-paper paper test-quality environments fuzz kill soak bench lint format sanitize \
         sanitize-threads matrix gpu-check gpu-sanitize clean
 
 demo: $(INSTALLED)
@@ -56,6 +56,16 @@ soak: .venv/test
 # Makes the smallest of the paper's sets, kills and resumes its stages: minutes.
 test-paper: .venv/test .venv/paper
 	.venv/bin/pytest -q python_tests/test_paper.py
+
+# The paper's sets, then its tables and figures, in out/paper-results. smoke takes minutes, small a day, paper weeks.
+SCALE ?= smoke
+PAPER_GAMES ?= $(if $(filter smoke,$(SCALE)),hopper-medium,halfcheetah hopper walker2d)
+paper: .venv/test .venv/paper
+	for game in $(PAPER_GAMES); do \
+	    .venv/bin/python -m bench.paper all --game $$game --scale $(SCALE) || exit 1; \
+	done
+	.venv/bin/python -m bench.paper studies --scale $(SCALE) --sets out/paper --results out/paper-results \
+	    --page out/paper-results/$(SCALE)/results.md $(PAPER_ARGS)
 
 bench: $(INSTALLED) .venv/bench
 	mkdir -p out

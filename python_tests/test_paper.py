@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from paper import __main__ as command_line
-from paper import offline, rollouts, sac, scores
+from paper import competent, offline, rollouts, sac, scores
 from paper.__main__ import main
 from paper.actors import Actor, read_stack, save_stack
 from paper.games import find_game
@@ -258,7 +258,7 @@ def test_checkpoint_survives_a_second_save(online, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("algorithm", offline.ALGORITHMS)
+@pytest.mark.parametrize("algorithm", offline.ALGORITHMS + competent.FAMILIES)
 def test_snapshot_acts_as_the_policy_of_d3rlpy(tmp_path, algorithm):
     pytest.importorskip("d3rlpy", reason="needs the extra [paper]")
     states = np.random.default_rng(0).standard_normal((50, 11)).astype(np.float32)
@@ -266,9 +266,19 @@ def test_snapshot_acts_as_the_policy_of_d3rlpy(tmp_path, algorithm):
     learner, _ = offline._new(Task(find_game("hopper"), SCALES["smoke"], tmp_path), algorithm, log)
     with torch.no_grad():
         expected = torch.tanh(learner.impl.policy(torch.from_numpy(states)).mu).numpy()
-    if algorithm == "cql":  # predict of the others draws
+    if algorithm not in ("bear", "crr"):  # whose predict draws
         np.testing.assert_allclose(learner.predict(states), expected, atol=1e-6)
     np.testing.assert_allclose(Actor(offline._layers(learner)).act(states)[0], expected, atol=1e-6)
+
+
+def test_best_episodes_hold_a_share_of_the_rows():
+    rewards = np.repeat([1.0, 3, 2, 5], 10).astype(np.float32)
+    ends = np.arange(40) % 10 == 9
+    states = np.arange(40.0)[:, None]
+    log = sopr_fast.data.Transitions.from_arrays(states, states, rewards, states + 1, timeouts=ends)
+    best = competent.best_episodes(log, share=0.5)
+    assert best.states[:, 0].tolist() == [*range(10, 20), *range(30, 40)] and best.episodes.tolist() == [0, 10, 20]
+    assert len(competent.best_episodes(log, share=0.1)) == 10
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from .games import find_game
 from .manifest import Task, claim
 from .offline import chosen_logs
 from .scales import SCALES
+from .studies.command import STUDIES
+from .studies.command import main as run_study
 
 STAGES = {
     "sac": "train online SAC and save snapshots",
@@ -26,13 +28,14 @@ STAGES = {
     "models": "train SOPR-T on the game's snapshots",
     "scores": "rank both test sets with the trained models",
     "all": "run all stages above",
+    "competent": "train BC, TD3+BC, IQL and AWAC on every log and choose a test set of competent policies",
     "table": "print the scores and distances of all games at this scale",
     "summary": "print the steps, seconds and returns of all games at this scale",
     "speed": "print the environment steps per second of rollouts with the last snapshot",
 }
 
 _READ_ONLY = ("table", "summary", "speed")
-_USE_LOGS = ("offline", "test-sets", "distances", "models", "scores", "all")
+_USE_LOGS = ("offline", "test-sets", "distances", "models", "scores", "all", "competent")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         Exit status: 0, or 2 after an error message.
     """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments and arguments[0] in STUDIES:
+        return run_study(arguments)
     options = _options(arguments)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     try:
@@ -81,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(stage: str, task: Task) -> list[Path | str]:
     # Imported here because the stages need jax and d3rlpy, the options do not.
-    from . import distances, logs, offline, sac, scores, tables
+    from . import competent, distances, logs, offline, sac, scores, tables
 
     stages = {
         "sac": lambda: [sac.train(task)],
@@ -89,6 +95,7 @@ def _run(stage: str, task: Task) -> list[Path | str]:
         "split": lambda: [logs.split(task)],
         "logs": lambda: logs.write_logs(task),
         "offline": lambda: offline.train_all(task),
+        "competent": lambda: competent.train_all(task),
         "test-sets": lambda: offline.collect_test_sets(task),
         "distances": lambda: distances.write_distances(task),
         "models": lambda: scores.train_models(task),
@@ -103,7 +110,7 @@ def _run(stage: str, task: Task) -> list[Path | str]:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.paper",
-        description="Make training, validation and test sets as in the paper.",
+        description="Make training, validation and test sets as in the paper. For studies on them, see README.md.",
         epilog="stages: " + "; ".join(f"{stage}: {text}" for stage, text in STAGES.items()),
     )
     parser.add_argument("stage", choices=STAGES)

@@ -82,7 +82,7 @@ def write_manifest(task: Task, product: Path, seconds: float | None, **fields: A
     """
     manifest = {
         "settings": task.settings(),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
+        "versions": versions(),
         "machine": f"{platform.system()} {platform.machine()}",
         "processes": task.processes,
         "threads": task.threads,
@@ -91,6 +91,11 @@ def write_manifest(task: Task, product: Path, seconds: float | None, **fields: A
         **fields,
     }
     write_json(_manifest_path(product), manifest)
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of Python and of the packages that decide what products contain."""
+    return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
 
 
 def read_manifest(product: Path) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def train_all(task: Task) -> list[Path]:
             if not is_made(product):
                 if transitions is None:
                     transitions = sopr_fast.data.load(task.folder / "logs" / f"{log}.hdf5")
-                _train(task, product, algorithm, transitions, log)
+                train_one(task, product, algorithm, transitions, log)
     return products
 
 
@@ -72,38 +72,54 @@ def collect_test_sets(task: Task) -> list[Path]:
     Returns:
         Paths `test_set_1/LOG/policies.npz`; `returns.csv` and `all.csv` lie beside them.
     """
-    products = []
-    for log in chosen_logs(task):
-        folder, begin = task.folder / "test_set_1" / log, time.monotonic()
-        folder.mkdir(parents=True, exist_ok=True)
-        products.append(folder / "policies.npz")
-        if is_made(products[-1]):
-            continue
-        actors, names, updates = [], [], []
-        partial = folder / "all.partial"
-        resumed = partial.exists()
-        for algorithm in ALGORITHMS:
-            source = task.folder / "offline" / log / f"{algorithm}.npz"
-            actors += read_stack(source)
-            steps = read_manifest(source)["snapshot_updates"]
-            names += [algorithm] * len(steps)
-            updates += steps
-        measured = measure_returns(
-            actors,
-            task.game.environment,
-            task.scale.rollouts,
-            task.seed,
-            partial,
-            task.processes,
+    return [
+        collect(
+            task,
+            task.folder / "test_set_1" / log,
+            {algorithm: task.folder / "offline" / log / f"{algorithm}.npz" for algorithm in ALGORITHMS},
         )
-        write_returns(folder / "all.csv", measured, algorithm=names, updates=updates)
-        chosen = evenly_spaced(read_return_means(folder / "all.csv"), task.scale.chosen)
-        columns = {"algorithm": [names[i] for i in chosen], "updates": [updates[i] for i in chosen]}
-        write_returns(folder / "returns.csv", measured[chosen], **columns)
-        save_stack(products[-1], [actors[i] for i in chosen])
-        write_manifest(task, products[-1], None if resumed else time.monotonic() - begin, of=len(actors))
-        partial.unlink()
-    return products
+        for log in chosen_logs(task)
+    ]
+
+
+def collect(task: Task, folder: Path, sources: dict[str, Path]) -> Path:
+    """Measure the returns of snapshots and choose some, evenly spaced in return.
+
+    Args:
+        task: Game, scale and seed.
+        folder: Where to write `policies.npz`, `returns.csv` and `all.csv`.
+        sources: Algorithm -> file of its snapshots.
+
+    Returns:
+        Path of `policies.npz`.
+    """
+    product, partial, begin = folder / "policies.npz", folder / "all.partial", time.monotonic()
+    folder.mkdir(parents=True, exist_ok=True)
+    if is_made(product):
+        return product
+    actors, names, updates = [], [], []
+    resumed = partial.exists()
+    for algorithm, source in sources.items():
+        actors += read_stack(source)
+        steps = read_manifest(source)["snapshot_updates"]
+        names += [algorithm] * len(steps)
+        updates += steps
+    measured = measure_returns(
+        actors,
+        task.game.environment,
+        task.scale.rollouts,
+        task.seed,
+        partial,
+        task.processes,
+    )
+    write_returns(folder / "all.csv", measured, algorithm=names, updates=updates)
+    chosen = evenly_spaced(read_return_means(folder / "all.csv"), task.scale.chosen)
+    columns = {"algorithm": [names[i] for i in chosen], "updates": [updates[i] for i in chosen]}
+    write_returns(folder / "returns.csv", measured[chosen], **columns)
+    save_stack(product, [actors[i] for i in chosen])
+    write_manifest(task, product, None if resumed else time.monotonic() - begin, of=len(actors))
+    partial.unlink()
+    return product
 
 
 def evenly_spaced(returns: np.ndarray, count: int) -> list[int]:
@@ -126,7 +142,16 @@ def evenly_spaced(returns: np.ndarray, count: int) -> list[int]:
     return sorted(chosen, key=lambda i: returns[i])
 
 
-def _train(task: Task, product: Path, algorithm: str, log: Transitions, name: str) -> None:
+def train_one(task: Task, product: Path, algorithm: str, log: Transitions, name: str) -> None:
+    """Train one algorithm and write its snapshots; a killed run resumes.
+
+    Args:
+        task: Scale, seed and device.
+        product: File to write.
+        algorithm: One of `ALGORITHMS` or of `competent.FAMILIES`.
+        log: What it learns from.
+        name: Name of the log.
+    """
     total, count = task.scale.offline_updates, task.scale.offline_snapshots
     snapshots = [total * (i + 1) // count for i in range(count)]
     product.parent.mkdir(parents=True, exist_ok=True)
@@ -161,6 +186,11 @@ def _new(task: Task, algorithm: str, log: Transitions) -> tuple[Any, dict[str, A
         "bear": d3rlpy.algos.BEARConfig,
         "cql": d3rlpy.algos.CQLConfig,
         "crr": d3rlpy.algos.CRRConfig,
+        "bc": d3rlpy.algos.BCConfig,
+        "bc-best": d3rlpy.algos.BCConfig,
+        "td3-bc": d3rlpy.algos.TD3PlusBCConfig,
+        "iql": d3rlpy.algos.IQLConfig,
+        "awac": d3rlpy.algos.AWACConfig,
     }[algorithm](**options)
     torch.set_num_threads(task.threads)
     d3rlpy.seed(task.seed)
@@ -186,10 +216,11 @@ def _batch(log: Transitions, generator: np.random.Generator, size: int) -> Any:
 
 
 def _layers(learner: Any) -> Layers:
-    """Return the policy's network. Its deterministic action is tanh(mean) for all three algorithms."""
+    """Return the policy's network. Its deterministic action is tanh(mean) for all algorithms."""
     policy = learner.impl.policy
+    mean = policy._mu if hasattr(policy, "_mu") else policy._fc
     hidden = [module for module in policy._encoder.modules() if isinstance(module, torch.nn.Linear)]
-    named = {**{f"hidden_{i}": layer for i, layer in enumerate(hidden)}, "mean": policy._mu}
+    named = {**{f"hidden_{i}": layer for i, layer in enumerate(hidden)}, "mean": mean}
     layers = {}
     for name, layer in named.items():
         layers[f"{name}.weight"] = layer.weight.detach().cpu().numpy().copy()

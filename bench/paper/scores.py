@@ -121,18 +121,20 @@ def snapshots(game: Path) -> dict[str, Known]:
     return {part: ({f"sac-{i}": policies[i] for i in split[part]}, returns[split[part]]) for part in parts}
 
 
-def offline_policies(game: Path, log: str) -> Known:
-    """Load Test Set I of a log.
+def offline_policies(game: Path, log: str, test_set: str = "test_set_1") -> Known:
+    """Load Test Set I of a log, or its test set of competent policies.
 
     Args:
         game: Folder of the game.
         log: Name of the log.
+        test_set: "test_set_1" or "competent".
 
     Returns:
         Policies and their returns.
     """
-    folder = game / "test_set_1" / log
-    policies = {f"offline-{i}": policy for i, policy in enumerate(load(folder / "policies.npz").values())}
+    folder = game / test_set / log
+    prefix = "offline" if test_set == "test_set_1" else test_set
+    policies = {f"{prefix}-{i}": policy for i, policy in enumerate(load(folder / "policies.npz").values())}
     return policies, read_return_means(folder / "returns.csv")
 
 

@@ -1,0 +1,299 @@
+"""Methods of the studies: each scores the test policies of a task."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import sopr_fast
+from sopr_fast import ForeignPolicyWarning
+from sopr_fast.data import Transitions
+from sopr_fast.estimators import (
+    FQE,
+    BehaviourQ,
+    DualDICE,
+    Estimator,
+    ImportanceWeighting,
+    ModelBased,
+    NearestPolicy,
+    UncertainEstimateWarning,
+)
+from sopr_fast.policies import Policy, load
+from sopr_fast.selection.methods import read_methods
+from sopr_fast.sopr.config import Config
+
+from ..rollouts import read_return_means
+from ..scores import Known, offline_policies, snapshots
+from .cells import Cell
+
+DISCOUNT = 0.99
+LABELS = {
+    "sopr-t": "SOPR-T",
+    "sopr-mlp": "SOPR-MLP",
+    "nearest-policy": "nearest policy",
+    "sarsa-critic": "SARSA critic",
+    "importance-weighting": "importance weighting",
+    "model-based": "model-based",
+    "fqe": "FQE",
+    "dual-dice": "DualDICE",
+    "sopr-t-critic": "SOPR-T with critic values",
+    "sopr-t-estimates": "SOPR-T with estimates",
+}
+SOPR = ("sopr-t", "sopr-mlp", "sopr-t-critic", "sopr-t-estimates")
+_ESTIMATORS: dict[str, Callable[[], Estimator]] = {
+    "nearest-policy": NearestPolicy,
+    "sarsa-critic": BehaviourQ,
+    "importance-weighting": lambda: ImportanceWeighting(clip=(-6.0, 2.0)),
+    "model-based": ModelBased,
+    "fqe": FQE,
+    "dual-dice": DualDICE,
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a cell is run on.
+
+    Attributes:
+        train: Training policies and returns.
+        validation: Validation policies and returns.
+        tests: Test policies and returns by test set.
+        log: The rows that are used.
+    """
+
+    train: Known
+    validation: Known
+    tests: dict[str, Known]
+    log: Transitions
+
+    @property
+    def candidates(self) -> dict[str, Any]:
+        """The policies of all test sets."""
+        return {name: policy for policies, _ in self.tests.values() for name, policy in policies.items()}
+
+
+def read_task(cell: Cell, sets: Path, foreign: Path | None) -> Task:
+    """Load policies, returns and log of a cell.
+
+    Args:
+        cell: The cell.
+        sets: Folder of the games at one scale.
+        foreign: Folder with policies of other authors, a folder a game, or None.
+
+    Raises:
+        FileNotFoundError: A product of the stages is missing.
+    """
+    game = sets / f"{cell.game}-v4"
+    online, log = snapshots(game), sopr_fast.data.load(game / "logs" / f"{cell.log}.hdf5")
+    tests = {"I": offline_policies(game, cell.log), "II": online["test_set_2"]}
+    if (game / "competent" / cell.log / "policies.npz").exists():
+        tests["competent"] = offline_policies(game, cell.log, "competent")
+    if foreign is not None:
+        tests["foreign"] = _foreign_policies(foreign / cell.game)
+    return Task(choose_known(online["train"], cell.known), online["validation"], tests, take_rows(log, cell))
+
+
+def _foreign_policies(folder: Path) -> Known:
+    with (folder / "returns.csv").open(newline="") as file:
+        names = [row["policy"] for row in csv.DictReader(file)]
+    policies = {f"foreign-{name}": _Clipped(next(iter(load(folder / f"{name}.npz").values()))) for name in names}
+    return policies, read_return_means(folder / "returns.csv")
+
+
+@dataclass(frozen=True)
+class _Clipped:
+    """A policy whose actions are clipped to [-1, 1], as the games clip them; those of other authors may be larger."""
+
+    policy: Policy
+
+    def __call__(self, states: np.ndarray) -> np.ndarray:
+        return np.clip(np.asarray(self.policy(states)), -1, 1)
+
+
+def choose_known(train: Known, which: str) -> Known:
+    """Return some of the training policies.
+
+    Args:
+        train: Policies and returns.
+        which: "all"; or "poor-K" and "good-K" for the K of lowest and highest return, "mixed-K" for K spread evenly
+            over the ranks.
+    """
+    if which == "all":
+        return train
+    kind, count = which.split("-")
+    (policies, returns), number = train, int(count)
+    order = np.argsort(returns, kind="stable")
+    spread = np.linspace(0, len(order) - 1, number).round().astype(int)
+    chosen = np.sort({"poor": order[:number], "good": order[::-1][:number], "mixed": order[spread]}[kind])
+    names = list(policies)
+    return {names[i]: policies[names[i]] for i in chosen}, returns[chosen]
+
+
+def take_rows(log: Transitions, cell: Cell) -> Transitions:
+    """Return whole episodes with the cell's number of rows, the last one cut (paper section 4.4, data size).
+
+    Episodes of expert and medium logs are chosen at random, those of replays in order.
+    """
+    if cell.rows is None:
+        return log
+    episodes = np.arange(len(log.episodes) - 1)
+    if "replay" not in cell.log:
+        episodes = np.random.default_rng([cell.seed, 7]).permutation(episodes)
+    spans = [np.arange(log.episodes[e], log.episodes[e + 1]) for e in episodes]
+    rows = np.concatenate(spans)[: cell.rows]
+    timeouts = log.timeouts[rows].copy()
+    timeouts[-1] = not log.terminals[rows[-1]]
+    return Transitions.from_arrays(
+        log.states[rows],
+        log.actions[rows],
+        log.rewards[rows],
+        log.next_states[rows],
+        log.terminals[rows],
+        timeouts,
+        None if log.log_probs is None else log.log_probs[rows],
+    )
+
+
+def run(cell: Cell, task: Task, panel: Path | None = None) -> dict[str, Any]:
+    """Return scores of all test policies, seconds and what is known of the training.
+
+    Args:
+        cell: The cell.
+        task: What it is run on.
+        panel: Folder of columns that `bench.selection.real_sets` computed, read by cells with `settings="panel"`.
+
+    Raises:
+        ValueError, RuntimeError: The method failed.
+    """
+    with warnings.catch_warnings():
+        for expected in (ForeignPolicyWarning, UncertainEstimateWarning):
+            warnings.simplefilter("ignore", expected)
+        if cell.options.get("settings") == "panel" and panel is not None:
+            path = panel / cell.task / "all" / f"{cell.method}.json"
+            if path.exists():
+                return _read_column(path, task)
+        return (_run_sopr if cell.method in SOPR else _run_estimator)(cell, task)
+
+
+def _read_column(path: Path, task: Task) -> dict[str, Any]:
+    """Return the scores in a column of a panel, whose policies `policies.json` names."""
+    names = json.loads((path.parents[1] / "policies.json").read_text())["policies"]
+    column = json.loads(path.read_text())
+    values = dict(zip(names, column["values"][0], strict=True))
+    scores = {}
+    for name in task.candidates:
+        family, _, own = name.partition("-")
+        scores[name] = values.get(own if family == "foreign" else f"{family}-{int(own):03d}")
+    if None in scores.values():
+        raise ValueError(f"{path.name} has no value for some test policies")
+    return {"scores": scores, "fit_seconds": {"wall": round(column["seconds"], 2)}, "bounded": column["clipped"]}
+
+
+def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
+    options = dict(cell.options)
+    updates = options.pop("updates", 10_000)
+    config = Config(**options, encoder="mlp" if cell.method == "sopr-mlp" else "transformer")
+    config = replace(config, subsets=config.steps)
+    known: dict[str, Any] = {}
+    features: dict[str, Any] = {}
+    if cell.method == "sopr-t-critic":
+        critic = BehaviourQ(updates=updates)
+        known["critic"] = critic.critic(task.log, discount=DISCOUNT, seed=cell.seed, progress=False)
+    if cell.method == "sopr-t-estimates":
+        known["features"] = features["features"] = _features(cell, task, updates)
+    clock = _Clock()
+    ranker = sopr_fast.fit(
+        *task.train,
+        task.log.states,
+        validation=task.validation,
+        config=config,
+        seed=cell.seed,
+        keep_subsets=0,
+        progress=False,
+        **known,
+    )
+    fit_seconds = clock.lap()
+    rankings = [
+        ranker.rank(
+            task.candidates,
+            task.log.states,
+            subsets=cell.rank_subsets,
+            seed=1000 * (1 + repeat) + cell.seed,
+            progress=False,
+            **features,
+        )
+        for repeat in range(cell.repeats)
+    ]
+    rank_seconds = clock.lap()
+    if ranker.collapsed:
+        return {"gap": "training collapsed"}
+    result = {
+        "scores": dict(zip(rankings[0].names, rankings[0].scores.tolist(), strict=True)),
+        "distances": dict(zip(rankings[0].names, rankings[0].distances.tolist(), strict=True)),
+        "distance_limit": ranker.training_policies.distance_limit,
+        "fit_seconds": fit_seconds,
+        "rank_seconds": rank_seconds,
+        "stages": {stage: round(seconds, 2) for stage, seconds in ranker.timings.items()},
+        "best_step": ranker.history["best_step"],
+        "last_step": len(ranker.history["loss"]),
+        "restarts": ranker.history["restarts"],
+    }
+    if cell.repeats > 1:
+        counts = [count for count in (1, 5, 10, 50, 100, 200) if count <= cell.rank_subsets]
+        result["prefixes"] = {
+            str(count): [dict(zip(r.names, r.take(count).scores.tolist(), strict=True)) for r in rankings]
+            for count in counts
+        }
+    return result
+
+
+def _features(cell: Cell, task: Task, updates: int) -> dict[str, list[float]]:
+    """Return the values of every policy by a SARSA critic and by its nearest training policy."""
+    everyone = task.train[0] | task.validation[0] | task.candidates
+    shared = {"discount": DISCOUNT, "seed": cell.seed, "progress": False}
+    critic = BehaviourQ(updates=updates).estimate(everyone, task.log, **shared)
+    nearest = NearestPolicy().estimate(everyone, task.log, known=task.train[0], returns=task.train[1], **shared)
+    return dict(zip(everyone, np.stack([critic.values, nearest.values], 1).tolist(), strict=True))
+
+
+def _run_estimator(cell: Cell, task: Task) -> dict[str, Any]:
+    clock = _Clock()
+    if cell.options.get("settings") == "panel":
+        (estimator,) = read_methods([LABELS[cell.method]]).values()
+    else:
+        estimator = replace(_ESTIMATORS[cell.method](), **cell.options)
+    estimates = estimator.estimate(
+        task.candidates,
+        task.log,
+        known=task.train[0],
+        returns=task.train[1],
+        discount=DISCOUNT,
+        seed=cell.seed,
+        progress=False,
+    )
+    if not np.isfinite(estimates.values).all():
+        return {"gap": "the method diverged: values are not finite"}
+    names = list(task.candidates)
+    return {"scores": dict(zip(names, estimates.values.tolist(), strict=True)), "fit_seconds": clock.lap()}
+
+
+class _Clock:
+    """Seconds since the last lap, on the wall and of this process's CPU."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter(), time.process_time()
+
+    def lap(self) -> dict[str, float]:
+        """Return seconds since the last lap."""
+        now = time.perf_counter(), time.process_time()
+        wall, cpu = (end - begin for begin, end in zip(self._last, now, strict=True))
+        self._last = now
+        return {"wall": round(wall, 2), "cpu": round(cpu, 2)}

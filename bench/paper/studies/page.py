@@ -1,0 +1,64 @@
+"""docs/results.md: one page made from the result files of one scale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sopr_fast.runtime.files import atomic_path
+
+from . import plans, tables
+from .command import PAGE, STUDIES
+from .tables import Source
+
+_NOTES = Path(__file__).parent / "notes"
+_HEAD = """# Results of the paper's experiments
+
+This page is written by `python -m bench.paper page --scale {scale}` from the files in `bench/paper/results/{scale}`; a
+test checks that they agree. Do not edit it: what each section says in words comes from `bench/paper/studies/notes`.
+
+`bench/paper/README.md` describes sets, test policies and logs. A mean is over tasks of means over seeds; ± is its
+standard error over tasks; "deviation" is over seeds or repeats. {done} of {wanted} runs have numbers. A dash is a gap;
+its reason stands below the table. To run what is missing (finished runs are kept):
+
+```
+python -m bench.paper logs --game GAME --scale {scale} --out bench/paper/sets    # for each of the three games
+python -m bench.paper studies --scale {scale} --foreign FOLDER
+```
+
+Seconds are CPU seconds with one thread, measured while other work ran on the same two cores."""
+
+
+def write_page(source: Source, page: Path = PAGE) -> None:
+    """Write the page."""
+    with atomic_path(page) as temporary:
+        temporary.write_text(text(source, page.parent))
+
+
+def text(source: Source, folder: Path) -> str:
+    """Return the page.
+
+    Args:
+        source: Where the results are.
+        folder: Folder of the page, from which plots are linked.
+    """
+    built = {study: tables.build(study, source) for study in plans.PLANS}
+    cells = {(row.setting, row.task, row.seed): row for study in plans.PLANS for row in source.records(study)}
+    done = sum(not row.gap for row in cells.values())
+    blocks = [_HEAD.format(scale=source.scale, done=done, wanted=len(cells))]
+    for study, one in built.items():
+        blocks.append(f"## {study}: {STUDIES[study]}")
+        note = _NOTES / f"{study}.md"
+        if note.exists():
+            blocks.append(note.read_text().strip())
+        plot = source.results / f"{study}.png"
+        if plot.exists():
+            up = "../" * len(folder.resolve().relative_to(_common(folder, plot)).parts)
+            blocks.append(f"![{study}]({up}{plot.resolve().relative_to(_common(folder, plot)).as_posix()})")
+        blocks.append(tables.markdown(one))
+        blocks.append(f"`python -m bench.paper {study} --scale {source.scale}` runs what is missing here.")
+    return "\n\n".join(blocks) + "\n"
+
+
+def _common(folder: Path, plot: Path) -> Path:
+    first, second = folder.resolve(), plot.resolve()
+    return next(parent for parent in [first, *first.parents] if second.is_relative_to(parent))
