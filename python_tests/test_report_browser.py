@@ -119,6 +119,14 @@ def test_tables_are_whole_without_script(show):
     assert page.locator("section[aria-labelledby=order] thead th").nth(2).inner_text() == "return"
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("kind", RESULTS)
+def test_axe_finds_no_barrier(show, kind, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
+    found = axe.Axe().run(show(kind, color_scheme=scheme, bypass_csp=True))
+    assert not found.response["violations"], found.generate_report()
+
+
 def _colour(page, selector, name):
     return page.locator(selector).first.evaluate(f"element => getComputedStyle(element).{name}")
 
