@@ -46,7 +46,9 @@ def _bars(figure: Any, groups: dict[str, list[Record]]) -> None:
             value = mean(groups[name], measure(test, "spearman"))
             if value.value is not None:
                 ax.errorbar(value.value, place, xerr=value.error or 0, fmt="o", capsize=2, color="C0")
-        ax.set_xlabel(f"Spearman, {title(test)}")
+                ax.annotate(f"{value.tasks} tasks", (value.value, place + 0.15), fontsize=6, ha="center")
+        ax.set_title(title(test), fontsize=8)
+        ax.set_xlabel("Spearman")
         ax.grid(alpha=0.3)
     seconds = {name: mean(groups[name], lambda row: row.cpu("fit")) for name in names}
     panels[0].set_yticks(
