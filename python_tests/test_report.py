@@ -4,17 +4,21 @@ import base64
 import hashlib
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from reports import HOSTILE, RESULTS, ranking, selection
+from reports import HOSTILE, RESULTS, policies, ranking, selection
+from selection_problems import DISCOUNT, Scripted, log
 
 from sopr_fast.report.map import classical_scaling
 from sopr_fast.report.page import _template
 from sopr_fast.report.text import Name, Numbers, chance, label, number, percent
+from sopr_fast.selection import select
 
+QUIET = {"folds": 4, "discount": DISCOUNT, "progress": False}
 VOID = {"meta", "link", "br", "img", "input"}
 
 
@@ -49,6 +53,14 @@ class Document(HTMLParser):
 
     def text(self, tag):
         return ["".join(parts) for _, _, parts in self.all(tag)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_replicates():
+    """Make bootstrapped intervals cheap."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sopr_fast.selection.evaluation._REPLICATES", 10)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +184,18 @@ def test_a_ranking_with_true_returns_prints_their_correlation(tmp_path):
     ranked.report(tmp_path / "r.html", returns=dict(zip(ranked.names, ranked.scores, strict=True)))
     page = Document((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert "1.000" in "".join(page.text("header"))
+
+
+def test_coverage_is_unknown_where_the_log_has_no_actions_of_the_policies(tmp_path):
+    known, candidates, truth = policies(False)
+    transitions = log()
+    wide = replace(transitions, actions=np.repeat(transitions.actions, 2, axis=1))
+    learner = Scripted(truth, supervised=True, needs_rewards=False)
+    selected = select(
+        candidates, wide, known=known, returns={name: truth[name] for name in known}, methods={"m": learner}, **QUIET
+    )
+    assert np.isnan(list(selected.coverage.values())).all()
+    selected.report(tmp_path / "r.html")
 
 
 @pytest.mark.parametrize("count", [1, 2])

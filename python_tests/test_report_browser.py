@@ -7,6 +7,14 @@ from reports import HOSTILE, RESULTS
 WIDE, PHONE = {"width": 1200, "height": 900}, {"width": 360, "height": 700}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_replicates():
+    """Make bootstrapped intervals cheap."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sopr_fast.selection.evaluation._REPLICATES", 10)
+        yield
+
+
 @pytest.fixture(scope="module")
 def chromium():
     with browser() as opened:

@@ -99,8 +99,8 @@ def _reason(evaluation: Evaluation, best: dict[str, tuple[str, float, float, flo
 
 def _policies(evaluation: Evaluation, order: list[str], styles: StyleSheet) -> list[Any]:
     numbers = Numbers(evaluation.returns)
-    columns = [Column("policy", numeric=False), Column("group", numeric=False), Column("return"), Column("true place")]
-    columns += [Column(f"place by {method}") for method in order]
+    columns = [Column("policy", numeric=False), Column("group", numeric=False), Column("return"), Column("true rank")]
+    columns += [Column(f"rank by {method}") for method in order]
     true, places = _places(evaluation.returns), {}
     for method in order:
         values = np.full(len(evaluation.names), np.nan)
@@ -122,7 +122,7 @@ def _policies(evaluation: Evaluation, order: list[str], styles: StyleSheet) -> l
         )
     return [
         values_and_returns(evaluation, order, styles),
-        Table("Places by known return and by each method, left out at random", columns, rows),
+        Table("Ranks by known return and by each method, left out at random", columns, rows),
     ]
 
 

@@ -203,7 +203,7 @@ def map_figure(
     caption = "Policies that act alike stand close together (classical scaling of the action distances"
     caption += f"; the plane shows {percent(shown)} of the variance)."
     if not known.all():
-        caption += " Grey: known policies. Numbers: candidates, by their place in the order."
+        caption += " Grey: known policies. Numbers: candidates, by rank."
     if foreign.any():
         caption += " Hollow: foreign candidates."
     return Figure(drawing, caption)

@@ -112,6 +112,8 @@ def _facts(ranking: Ranking, true: np.ndarray | None) -> list[tuple[str, Any]]:
 
 def _notes(ranking: Ranking) -> list[Any]:
     notes = []
+    if ranking.settled is False:
+        notes.append("The first ranks were not settled when the largest number of subsets was reached.")
     if ranking.foreign and any(foreign is None for foreign in ranking.foreign):
         notes.append(
             "The distance of some candidates to the known policies is unknown: their scores may be extrapolations."
@@ -158,7 +160,7 @@ def _order(ranking: Ranking, true: np.ndarray | None, styles: StyleSheet) -> lis
     entries.sort(key=lambda entry: -entry[0])
     columns = [
         Column("policy", numeric=False),
-        Column("place", help="Place among the candidates."),
+        Column("rank", help="1: the best candidate."),
         Column("score"),
         Column("standard error", help="Noise of drawing states alone; unknown for foreign candidates."),
         *([Column("true return")] if true is not None else []),
@@ -218,7 +220,7 @@ def _wins(ranking: Ranking) -> list[Any]:
         )
     columns = [
         Column("candidate", numeric=False),
-        Column("place"),
+        Column("rank"),
         Column("next", numeric=False),
         Column("scores above the next"),
         Column("the first scores above it"),
@@ -309,7 +311,7 @@ def _distances(ranking: Ranking, styles: StyleSheet) -> list[Any]:
         kinds.append("foreign" if foreign[i] else "candidate")
     columns = [
         Column("candidate", numeric=False),
-        Column("place"),
+        Column("rank"),
         Column("nearest known policy", numeric=False),
         Column("action distance"),
         Column("over the limit", help="Above 1 the candidate is foreign."),

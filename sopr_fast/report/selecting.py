@@ -137,7 +137,7 @@ def _order(selection: Selection, styles: StyleSheet) -> list[Any]:
             dots.append(figures.Dot(f"{places[name]}  {name}", mean, low, high, foreign))
     columns = [
         Column("policy", numeric=False),
-        Column("place", help="Place among the candidates."),
+        Column("rank", help="1: the best candidate."),
         Column("return", help="Measured for known policies, predicted for candidates."),
         Column("80 % interval"),
         Column("best candidate", help="Probability of being the best candidate."),
@@ -410,17 +410,17 @@ def _distances(selection: Selection, styles: StyleSheet) -> list[Any]:
         kinds.append("foreign" if foreign[i] else "candidate")
     columns = [
         Column("candidate", numeric=False),
-        Column("place"),
+        Column("rank"),
         Column("nearest known policy", numeric=False),
         Column("distance", help="Root of the action distance, over the median of the same between two known policies."),
-        Column("foreignness", help="0: acts like known policies; 1: foreign."),
+        Column("gate", help="0: acts like known policies; 1: foreign."),
         Column("covered by the log", help="Share of logged states in which the policy acts as the log does."),
     ]
     blocks.append(Table("Candidates and the known policies nearest to them", columns, rows, kinds))
     blocks.append(
         Paragraph(
             "Distance is the root of the mean squared difference of actions, over the median of the same between two "
-            "known policies. Foreignness grows from 0 (acts like known policies) to 1 (unlike any); from 0.5 on a "
+            "known policies. The gate grows from 0 (acts like known policies) to 1 (unlike any); from 0.5 on a "
             "candidate is flagged. Covered by the log: the share of logged states in which a policy acts as the log "
             "does nearby; estimates from the log extrapolate in the others.",
             note=True,

@@ -74,7 +74,10 @@ class Workspace:
         """
         if not isinstance(self.log, Transitions):
             return np.full(len(self.policies), np.nan)
-        log = Log(self.log, action_count=self.layout.action_dim if self.layout.kind == "discrete" else None)
+        try:
+            log = Log(self.log, action_count=self.layout.action_dim if self.layout.kind == "discrete" else None)
+        except ValueError:  # logged actions of another kind, which matter to critics alone
+            return np.full(len(self.policies), np.nan)
         if log.action_dim != self.layout.action_dim or not log.followed.any():
             return np.full(len(self.policies), np.nan)
         actions = PolicyActions(self.policies, self.layout, log, memory=0, progress=False)
