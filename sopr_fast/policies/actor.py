@@ -99,6 +99,9 @@ class Actor(Policy):
         clip: Bounds to which actions are clipped.
         head: Meaning of the last layer's output: "action"; for discrete actions "logits", of which the probabilities
             are returned, or "values", of which the largest is taken.
+        atoms: (B,) float32 values of a distributional critic, with head "values": the last layer then gives B logits
+            for each action, and the action's value is the mean of the atoms under their softmax.
+        log_std_tanh: Map log standard deviations to their bounds by tanh instead of clamping them.
 
     Raises:
         ValueError: An option is unknown, `log_std` is missing, or widths do not fit the layers.
@@ -118,6 +121,8 @@ class Actor(Policy):
         scale: Bounds | None = None,
         clip: Bounds | None = None,
         head: str = "action",
+        atoms: Tensor | None = None,
+        log_std_tanh: bool = False,
     ):
         if stochastic and log_std is None and head == "action":
             raise ValueError(f"policy {name!r} has no log_std layer, so it cannot be stochastic")
@@ -128,7 +133,8 @@ class Actor(Policy):
         self.activation, self.squash, self.stochastic = activation, squash, stochastic and head == "action"
         self.standardisation, self.scale, self.clip = standardisation, scale, clip
         self._hidden, self._mean = list(layers[:-1]), layers[-1]
-        self._log_std, self._log_std_bounds = log_std, log_std_bounds
+        self._log_std, self._log_std_bounds, self._log_std_tanh = log_std, log_std_bounds, log_std_tanh
+        self._atoms = atoms
         self._check_widths()
 
     @property
@@ -139,7 +145,7 @@ class Actor(Policy):
     @property
     def action_dim(self) -> int:
         """Width of the action, or number of discrete actions."""
-        return self._mean[0].shape[0]
+        return self._mean[0].shape[0] // (1 if self._atoms is None else len(self._atoms))
 
     def _check_widths(self) -> None:
         for part, key, width in [
@@ -154,6 +160,10 @@ class Actor(Policy):
             if value is not None and value.shape != (width,):
                 shape = tuple(value.shape)
                 raise ValueError(f"policy {self.name!r}: {part}'s {key} has shape {shape}, expected ({width},)")
+        if self._atoms is not None and len(self._mean[0]) % len(self._atoms):
+            raise ValueError(
+                f"policy {self.name!r}: {len(self._mean[0])} outputs are no multiple of {len(self._atoms)} atoms"
+            )
         log_std = self._log_std[1] if isinstance(self._log_std, tuple) else self._log_std
         if log_std is not None and log_std.shape != (self.action_dim,):
             shape = tuple(log_std.shape)
@@ -166,10 +176,15 @@ class Actor(Policy):
         if self.head == "logits":
             return Output("discrete", mean.softmax(1))
         if self.head == "values":
+            if self._atoms is not None:
+                mean = mean.view(len(mean), self.action_dim, len(self._atoms)).softmax(2) @ self._atoms
             return Output("discrete", one_hot(mean.argmax(1), self.action_dim))
         action = self._to_range(mean.tanh() if self.squash else mean)
         if log_std is None:
             return Output("action", action)
+        if self._log_std_tanh:
+            low, high = self._log_std_bounds
+            log_std = low + 0.5 * (high - low) * (log_std.tanh() + 1)
         std = log_std.clamp_(*self._log_std_bounds).exp_()
         if self.scale is not None and not self.squash:
             mean, std = self.scale.from_unit(mean), std * (self.scale.high - self.scale.low) / 2
@@ -177,8 +192,8 @@ class Actor(Policy):
         return Output("gaussian", action, std, self._squashed(normal) if self.squash else normal)
 
     def _last_layers(self, states: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return (N, dim_a) each: the output of the last layer, and log standard deviations if stochastic."""
-        mean = states.new_empty(len(states), self.action_dim)
+        """Return (N, outputs) each: the output of the last layer, and log standard deviations if stochastic."""
+        mean = states.new_empty(len(states), len(self._mean[0]))
         log_std = torch.empty_like(mean) if self.stochastic else None
         for first in range(0, len(states), _ROWS):
             rows = slice(first, first + _ROWS)

@@ -25,6 +25,7 @@ BY_SUFFIX: dict[str, Reader | None] = {  # None: the content determines the read
     ".pt": None,
     ".pth": None,
     ".pt2": None,
+    ".cleanrl_model": None,
 }
 
 
@@ -63,7 +64,7 @@ def _by_content(path: Path) -> Reader | None:
         return npy.read
     if head[8:10] == b'{"':
         return sequential.read_safetensors
-    is_torch = path.suffix.lower() in (".pt", ".pth")
+    is_torch = path.suffix.lower() in (".pt", ".pth", ".cleanrl_model")
     if head.startswith(b"\x80") and not is_torch:
         return d4rl.read
     return torch_files.read if is_torch else None

@@ -13,6 +13,14 @@ from torch import Tensor
 from ..actor import Layer
 
 Arrays = Mapping[str, Any]  # tensors, or values that numpy.asarray accepts
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
+
+
+def unwrap(weights: Any) -> Any:
+    """Return the state dict in a checkpoint that keeps it under a usual name, else the content itself."""
+    if isinstance(weights, dict):
+        return next((weights[key] for key in _WRAPPERS if isinstance(weights.get(key), dict)), weights)
+    return weights
 
 
 def floats(arrays: Arrays, key: str) -> Tensor:

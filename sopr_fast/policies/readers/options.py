@@ -34,6 +34,23 @@ class Options:
     trust: bool = False
 
 
+def stated(options: Options, key: str, what: str) -> str:
+    """Return what the options say and a file does not.
+
+    Args:
+        options: The options.
+        key: "activation" or "squash".
+        what: What the file is, for the message.
+
+    Raises:
+        ValueError: They do not say it either.
+    """
+    value = getattr(options, key)
+    if value is None:
+        raise ValueError(f"{what} does not say its {key}: give {key}=… (--{key} …)")
+    return value
+
+
 def parse_settings(text: str | bytes) -> dict[str, Any]:
     """Return the settings of a policy, a JSON object.
 

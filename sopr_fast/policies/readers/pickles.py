@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import pickletools
 import re
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
@@ -17,6 +19,9 @@ from .archives import check_stored, open_archive
 _MODULES = {"numpy.core.": "numpy._core."}  # numpy 1's name to numpy 2's
 _DTYPE = re.compile(r"[<>=|]?([biufc]\d{1,2}|[SU]\d{1,9}|\?)")
 _REFUSAL = "only arrays, numbers, text and containers of them are read"
+
+_RECORDS = ("tianshou.utils.statistics.RunningMeanStd",)  # classes beside the tensors of torch's files
+_STAND_INS = threading.Lock()
 
 _MAX_OPCODES = 200_000
 _MAX_DEPTH = 64
@@ -83,6 +88,16 @@ def read_weights(file: BinaryIO) -> Any:
         for name in names:
             if name.endswith("data.pkl"):
                 _read(archive.read(name), _Checker)
+    try:
+        return _load_weights(file)
+    except RefusedError as error:
+        if not str(error).startswith(("its pickle names numpy.", *(f"its pickle names {name}" for name in _RECORDS))):
+            raise
+        with _STAND_INS, _stand_ins():
+            return _load_weights(file)
+
+
+def _load_weights(file: BinaryIO) -> Any:
     file.seek(0)
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
@@ -91,6 +106,33 @@ def read_weights(file: BinaryIO) -> Any:
         if refused is not None:
             raise RefusedError(f"its pickle names {refused[1]}; {_REFUSAL}") from error
         raise ValueError(f"damaged weights ({' '.join(str(error).split())[:200]})") from error
+
+
+@contextlib.contextmanager
+def _stand_ins() -> Iterator[None]:
+    """Let torch read numpy's numbers and arrays beside tensors, as our own plain stand-ins, and some `Record`s.
+
+    torch keeps the accepted globals for the whole process, so they are put back afterwards.
+    """
+    plain = {name: make for name, make in _plain_globals().items() if name.startswith("numpy.")}
+    plain |= {name.replace("numpy._core.", "numpy.core."): make for name, make in plain.items()}
+    plain |= {name: type("Record", (Record,), {"source": name}) for name in _RECORDS}
+    before = torch.serialization.get_safe_globals()
+    try:
+        for name, make in plain.items():
+            accepted = make if isinstance(make, type) else _copy_function(make)
+            # torch 2.4 knows a global by these attributes.
+            accepted.__module__, _, accepted.__qualname__ = name.rpartition(".")
+            accepted.__name__ = accepted.__qualname__
+            torch.serialization.add_safe_globals([accepted])
+        yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)
+
+
+def _copy_function(function: Callable[..., Any]) -> Any:
+    return lambda *arguments: function(*arguments)
 
 
 def read_weights_in(data: bytes) -> Any:

@@ -11,10 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from ..actor import Actor
-from .layers import numbered, perceptron
+from .layers import numbered, perceptron, unwrap
 from .options import Options
-
-_WRAPPERS = ("state_dict", "model_state_dict")
 
 
 def read_safetensors(path: Path, options: Options) -> list[Actor]:
@@ -28,8 +26,7 @@ def read_safetensors(path: Path, options: Options) -> list[Actor]:
 
 def from_state_dict(arrays: Any, options: Options) -> list[Actor]:
     """Return the actor in a state dict, whose activation and squashing the options state."""
-    if isinstance(arrays, dict):
-        arrays = next((arrays[key] for key in _WRAPPERS if isinstance(arrays.get(key), dict)), arrays)
+    arrays = unwrap(arrays)
     if not isinstance(arrays, dict) or not all(isinstance(key, str) for key in arrays):
         raise ValueError(f"expected a state dict, found {type(arrays).__name__}")
     prefixes = {m[1] for key in arrays if (m := re.fullmatch(r"(|.*\.)\d+\.weight", key))}

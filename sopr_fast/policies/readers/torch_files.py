@@ -1,4 +1,4 @@
-"""Files that `torch.save` wrote: state dicts and d3rlpy's checkpoints; pickled modules only if trusted."""
+"""Files that `torch.save` wrote: state dicts and libraries' checkpoints; pickled modules only if trusted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from ..called import Called, acts
 from ..policy import Policy
-from . import d3rlpy
+from . import cleanrl, d3rlpy, rl_games, rsl_rl, tianshou, torchrl
 from .options import Options
 from .pickles import RefusedError, read_weights
 from .sequential import from_state_dict
@@ -26,6 +26,9 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
         return [_module(path, options)]
     if d3rlpy.is_checkpoint(weights):
         return d3rlpy.from_checkpoint(path, weights, options)
+    for library in (cleanrl, rsl_rl, rl_games, tianshou, torchrl):
+        if library.is_weights(path, weights):
+            return library.from_weights(path, weights, options)
     return from_state_dict(weights, options)
 
 
