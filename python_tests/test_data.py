@@ -178,6 +178,6 @@ def test_damaged_files(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such file"):
         sopr_fast.data.load(tmp_path / "none.hdf5")
     with pytest.raises(ValueError, match="expected transitions in a file of"):
-        sopr_fast.data.load(tmp_path / "log.csv")
+        sopr_fast.data.load(tmp_path / "log.txt")
     with pytest.raises(TypeError, match="got int"):
         sopr_fast.data.load(3)

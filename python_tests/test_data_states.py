@@ -209,5 +209,7 @@ def test_a_file_cut_short_after_opening(tmp_path):
 
 
 def test_files_of_other_kinds(tmp_path):
-    with pytest.raises(ValueError, match=r"s\.csv: expected states in a file of \.npy, \.npz, \.parquet, \.hdf5, \.h5"):
-        load_states(tmp_path / "s.csv")
+    with pytest.raises(
+        ValueError, match=r"s\.txt: expected states in a file of \.npy, \.npz, \.parquet, \.csv, \.hdf5, \.h5"
+    ):
+        load_states(tmp_path / "s.txt")

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from . import d3rlpy
+from .csv_files import read_csv
 from .files import check_regular, read_folder, read_npz
 from .hdf5 import read_hdf5
-from .keys import ALL_KEYS, KEYS, find_key
+from .keys import ALL_KEYS, KEYS, find_key, list_names
+from .lerobot import is_lerobot, read_lerobot
 from .minari import find_minari, is_minari_id, read_minari
+from .replay_buffers import read_pickled
 from .tables import is_frame, read_frame, read_parquet
 from .transitions import Transitions
+
+
+def _read_hdf5(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
+    return d3rlpy.read_dump(path) if d3rlpy.is_dump(path) else read_hdf5(path, wanted)
+
 
 READERS: dict[str, Callable[[Path, Collection[str]], dict[str, np.ndarray]]] = {
     ".npz": read_npz,
     ".parquet": read_parquet,
-    ".hdf5": read_hdf5,
-    ".h5": read_hdf5,
+    ".csv": read_csv,
+    ".hdf5": _read_hdf5,
+    ".h5": _read_hdf5,
+    ".pkl": read_pickled,
+    ".pickle": read_pickled,
 }
+Columns = Mapping[str, str | Sequence[str]]
 NEEDED = ("states", "actions", "rewards")
 
 
-def load(source: Any, *, max_episode_steps: int | None = None) -> Transitions:
+def load(source: Any, *, columns: Columns | None = None, max_episode_steps: int | None = None) -> Transitions:
     """Load logged transitions into memory.
 
     Arrays are recognised by name; the first name present is read:
@@ -46,12 +59,17 @@ def load(source: Any, *, max_episode_steps: int | None = None) -> Transitions:
     Args:
         source: One of
 
-            - path of an HDF5 file in D4RL's layout (.hdf5, .h5), or of an .npz or parquet file;
-            - path of a folder of .npy files, which are memory-mapped;
+            - path of an HDF5 file in D4RL's layout (.hdf5, .h5), or of an .npz, parquet or CSV file;
+            - path of an HDF5 file that d3rlpy's `ReplayBuffer.dump` wrote;
+            - path of a pickle (.pkl) of a replay buffer of Stable-Baselines3 or sb3-contrib, of a dict of arrays, or of
+              a list of such dicts, one for each episode; nothing in it is executed;
+            - path of a folder of .npy files, which are memory-mapped, or of a LeRobot dataset;
             - id, folder or object of a local Minari dataset;
             - dictionary of arrays or tensors, such as d4rl's `qlearning_dataset(env)` returns;
             - data frame;
             - `Transitions`, returned unchanged.
+        columns: Part of the log (an argument of `Transitions.from_arrays`, such as "states") → name of its array, or
+            names of the columns that it consists of, for logs whose names are not those above.
         max_episode_steps: Time limit of the environment, if the log has neither next states nor timeouts.
 
     Raises:
@@ -67,8 +85,10 @@ def load(source: Any, *, max_episode_steps: int | None = None) -> Transitions:
     if isinstance(source, Transitions):
         if max_episode_steps is not None:
             raise ValueError("max_episode_steps: Transitions are cut into episodes already; leave it out")
+        if columns is not None:
+            raise ValueError("columns: Transitions have no names to map; leave it out")
         return source
-    arrays, where = read_arrays(source)
+    arrays, where = read_arrays(source, columns)
     return from_mapping(arrays, where, max_episode_steps)
 
 
@@ -77,12 +97,29 @@ def is_log(path: Path) -> bool:
     return path.suffix in (".npy", *READERS) or path.is_dir() or (not path.exists() and is_minari_id(path))
 
 
-def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
+def read_arrays(source: Any, columns: Columns | None = None) -> tuple[Mapping[str, Any], str]:
     """Return the named arrays of a source, see `load`, and its name for error messages."""
+    if columns is None:
+        return _read_named(source, ALL_KEYS)
+    parts = {part: [names] if isinstance(names, str) else list(names) for part, names in columns.items()}
+    if unknown := [part for part in parts if part not in KEYS]:
+        raise ValueError(f"columns name the part {unknown[0]!r}; a log's parts are {', '.join(KEYS)}")
+    arrays, where = _read_named(source, ALL_KEYS | {name for names in parts.values() for name in names})
+    mapped = {name: values for name, values in arrays.items() if name not in ALL_KEYS}
+    for part, names in parts.items():
+        if missing := [name for name in names if name not in arrays]:
+            raise ValueError(f"{where}: no column {missing[0]!r} for the {part}; it has {list_names([*arrays])}")
+        values = [np.asarray(arrays[name]) for name in names]
+        mapped[KEYS[part][0]] = values[0] if len(values) == 1 else np.column_stack(values)
+    unmapped = {part: name for part, name in find_names(arrays).items() if part not in parts}
+    return mapped | {name: arrays[name] for name in unmapped.values()}, where
+
+
+def _read_named(source: Any, wanted: Collection[str]) -> tuple[Mapping[str, Any], str]:
     if isinstance(source, Mapping):
         return source, "dataset"
     if is_frame(source):
-        return read_frame(source, ALL_KEYS, "data frame"), "data frame"
+        return read_frame(source, wanted, "data frame"), "data frame"
     dataset = find_minari(source)
     if dataset is not None:
         return read_minari(dataset), f"Minari dataset {dataset.id}"
@@ -98,11 +135,11 @@ def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
             "an .npz file, a dictionary or a folder of .npy files of these names"
         )
     if path.is_dir():
-        return read_folder(path, ALL_KEYS), str(path)
+        return (read_lerobot if is_lerobot(path) else read_folder)(path, wanted), str(path)
     if path.suffix not in READERS:
         raise ValueError(f"{path}: expected transitions in a file of {', '.join(READERS)}, or a Minari dataset")
     check_regular(path)
-    return READERS[path.suffix](path, ALL_KEYS), str(path)
+    return READERS[path.suffix](path, wanted), str(path)
 
 
 def from_mapping(arrays: Mapping[str, Any], where: str, max_episode_steps: int | None = None) -> Transitions:

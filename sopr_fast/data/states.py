@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from . import d3rlpy
 from .arrays import to_array
 from .files import check_regular, read_npy
 from .keys import ALL_KEYS, KEYS, find_key, list_names
-from .loading import READERS
+from .lerobot import is_lerobot
+from .loading import READERS, read_arrays
 from .minari import find_minari, read_minari_states
 from .stored import ArrayStates, FlatStates, SlicedStates, StoredStates, states_of_hdf5
 from .tables import is_frame, read_frame
@@ -22,13 +24,15 @@ from .transitions import Transitions
 _NO_STATES = (ALL_KEYS - {*KEYS["states"]}) | {"time", "timestamp", "timestep", "step", "episode", "episode_id"}
 
 
-def load_states(path: str | os.PathLike) -> StoredStates:
+def load_states(path: str | os.PathLike, *, columns: str | Sequence[str] | None = None) -> StoredStates:
     """Open the logged states of a file; those of `.npy` and HDF5 files are read only as they are drawn.
 
     Args:
-        path: An `.npy` file; an `.npz`, parquet or HDF5 file with an array `observations`, `states`, `obs`,
-            `observation` or `state`, in parquet also as columns `obs_0`, `obs_1`, …; a folder with an `.npy` file of
-            such a name; or the folder or id of a local Minari dataset.
+        path: An `.npy` file; an `.npz`, parquet, CSV or HDF5 file with an array `observations`, `states`, `obs`,
+            `observation` or `state`, in parquet and CSV also as columns `obs_0`, `obs_1`, …; a folder with an `.npy`
+            file of such a name; a dump of d3rlpy, a pickled replay buffer or a LeRobot dataset, see
+            `sopr_fast.data.load`; or the folder or id of a local Minari dataset.
+        columns: Name of the array of states, or names of the columns that they consist of, where they have others.
 
     Raises:
         FileNotFoundError: No such file.
@@ -37,10 +41,15 @@ def load_states(path: str | os.PathLike) -> StoredStates:
         TypeError: The states are not numbers.
         ValueError: The file is damaged or has no states; or they are not a table, not finite or too large.
     """
+    if columns is not None:
+        arrays, where = read_arrays(path, {"states": columns})
+        return ArrayStates(np.asarray(arrays[KEYS["states"][0]]), where)
     dataset = find_minari(path)
     if dataset is not None:
         return _of_minari(dataset)
     path = Path(path)
+    if path.is_dir() and is_lerobot(path):
+        return ArrayStates(read_arrays(path)[0]["observations"], str(path))
     if path.is_dir():
         path = next((file for key in KEYS["states"] if (file := path / f"{key}.npy").is_file()), path)
     if path.suffix not in (".npy", *READERS):
@@ -48,7 +57,7 @@ def load_states(path: str | os.PathLike) -> StoredStates:
     check_regular(path)
     if path.suffix == ".npy":
         return _of_npy(path)
-    if path.suffix in (".hdf5", ".h5"):
+    if path.suffix in (".hdf5", ".h5") and not d3rlpy.is_dump(path):
         return states_of_hdf5(path)
     arrays = READERS[path.suffix](path, KEYS["states"])
     return ArrayStates(arrays[find_key("states", arrays, path)], str(path))

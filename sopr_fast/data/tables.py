@@ -39,14 +39,14 @@ def read_parquet(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
     with reading(path, "a parquet file"):
         with pyarrow.parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            groups = _group_numbered(names, wanted)
+            groups = group_numbered(names, wanted)
             numbered = {name for group in groups.values() for name in group}
             needed = [name for name in names if name in wanted or name in numbered]
             check_memory(path, _decoded_size(file.metadata, needed))
             table = file.read(needed)
             chunks = {name: table.column(name).combine_chunks() for name in needed}
         columns = {name: _column(path, name, column) for name, column in chunks.items()}
-        return _stack_numbered(names, columns, groups)
+        return stack_numbered(names, columns, groups)
 
 
 def is_frame(source: Any) -> bool:
@@ -66,7 +66,7 @@ def read_frame(frame: Any, wanted: Collection[str], where: str) -> dict[str, np.
         ValueError: Numbered columns are not numbers, or lists of a column differ in length.
     """
     columns = {str(name): name for name in frame.columns}
-    groups = _group_numbered(columns, wanted)
+    groups = group_numbered(columns, wanted)
     numbered = {name for group in groups.values() for name in group}
     arrays = {}
     for name, key in columns.items():
@@ -74,10 +74,10 @@ def read_frame(frame: Any, wanted: Collection[str], where: str) -> dict[str, np.
             values = frame[key].to_numpy()
             with reading(f"{where}: {name!r}", "numbers or lists of equal length"):
                 arrays[name] = np.stack(list(values)) if values.dtype == object and len(values) else values
-    return _stack_numbered(columns, arrays, groups)
+    return stack_numbered(columns, arrays, groups)
 
 
-def _group_numbered(names: Iterable[str], wanted: Collection[str]) -> dict[str, list[str]]:
+def group_numbered(names: Iterable[str], wanted: Collection[str]) -> dict[str, list[str]]:
     """Return wanted name → its numbered columns in ascending order, where no column has the name itself."""
     groups: dict[str, dict[int, str]] = {}
     for name in names:
@@ -87,9 +87,10 @@ def _group_numbered(names: Iterable[str], wanted: Collection[str]) -> dict[str, 
     return {key: [group[i] for i in sorted(group)] for key, group in groups.items()}
 
 
-def _stack_numbered(
+def stack_numbered(
     names: Iterable[str], columns: dict[str, np.ndarray], groups: dict[str, list[str]]
 ) -> dict[str, np.ndarray]:
+    """Return arrays of columns, numbered ones stacked; columns that were not read give empty arrays."""
     numbered = {name for group in groups.values() for name in group}
     arrays = {name: columns.get(name, np.empty(0)) for name in names if name not in numbered}
     return arrays | {key: np.stack([columns[name] for name in group], 1) for key, group in groups.items()}

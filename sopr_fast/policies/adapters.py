@@ -16,7 +16,15 @@ from .files import common_folder, load
 from .policy import Policy
 
 
-def as_policies(policies: Any, *, states_count: int | None = None, action_count: int | None = None) -> list[Policy]:
+def as_policies(
+    policies: Any,
+    *,
+    states_count: int | None = None,
+    action_count: int | None = None,
+    stochastic: bool = False,
+    trust: bool = False,
+    skip: bool = False,
+) -> list[Policy]:
     """Return policies under one interface, in the given order.
 
     `policies` is a dict from name to policy, a sequence of policies, or the path of a file or folder. In a sequence, a
@@ -43,6 +51,9 @@ def as_policies(policies: Any, *, states_count: int | None = None, action_count:
         policies: Dict, sequence or path.
         states_count: Number of states in the user's data, against which arrays are checked.
         action_count: Number of discrete actions, for policies that return indices or bare probabilities.
+        stochastic: Act by the distributions in files, see `load`.
+        trust: Run code in files where reading them needs it, see `load`.
+        skip: Skip files that cannot be read, with a warning for each, instead of raising.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -52,11 +63,18 @@ def as_policies(policies: Any, *, states_count: int | None = None, action_count:
         ValueError: There are no policies, two have one name, a file is damaged or not supported, or an array does not
             have one row per state.
     """
+    options = {
+        "states_count": states_count,
+        "action_count": action_count,
+        "stochastic": stochastic,
+        "trust": trust,
+        "skip": skip,
+    }
     result: list[Policy] = []
     origins: dict[str, str] = {}
     for origin, name, item, folder in _items(policies):
         position = len(result)
-        for policy in _adapt(origin, name, item, folder, f"policy-{position:03d}", states_count, action_count):
+        for policy in _adapt(origin, name, item, folder, f"policy-{position:03d}", options):
             if policy.name in origins:
                 raise ValueError(
                     f"{origins[policy.name]} and {origin} are both named {policy.name!r}; name them in a dict"
@@ -94,11 +112,11 @@ def _adapt(
     item: Any,
     folder: Path | None,
     default: str,
-    states_count: int | None,
-    action_count: int | None,
+    options: Mapping[str, Any],
 ) -> list[Policy]:
+    states_count, action_count = options["states_count"], options["action_count"]
     if isinstance(item, str | PathLike):
-        loaded = list(load(item, states_count=states_count, action_count=action_count, relative_to=folder).values())
+        loaded = list(load(item, relative_to=folder, **options).values())
         if name is None:
             return loaded
         if len(loaded) == 1:

@@ -12,7 +12,9 @@ import numpy as np
 
 from ..estimators import Estimator
 from ..metrics import kendall, regret_at_k, spearman
+from ..policies import as_policies
 from ..ranking import figure_class
+from ..returns import with_returns
 from ..runtime.options import integer, number
 from .columns import compute_columns
 from .folds import FEWEST_KNOWN, Fold, group_folds, random_folds
@@ -49,6 +51,9 @@ def evaluate(
     time_limit: float | None = None,
     device: Any = "cpu",
     progress: bool = True,
+    trust: bool = False,
+    stochastic: bool = False,
+    skip: bool = False,
 ) -> Evaluation:
     """Measure how well each method ranks policies that it has not learned from.
 
@@ -58,7 +63,9 @@ def evaluate(
 
     Args:
         policies: M policies, see `sopr_fast.policies.as_policies`.
-        returns: Their returns: (M,) numbers, a mapping from name, or for each policy the returns of its rollouts.
+        returns: Their returns: (M,) numbers, a mapping from name, a file, folder or data frame (see
+            `sopr_fast.returns.read_returns`), or for each policy the returns of its rollouts. Policies without a
+            return are left out.
         log: Logged transitions, see `sopr_fast.data.load`; or states alone, which only methods that need no rewards
             can use.
         methods: Names (see `sopr_fast.selection.METHODS`), estimators, or a mapping from label to either; None for
@@ -75,6 +82,9 @@ def evaluate(
         time_limit: Seconds that each method may take; a method that exceeds it is dropped.
         device: Device of networks and data.
         progress: Whether to show progress bars.
+        trust: Run code in files of policies where reading them needs it, see `sopr_fast.policies.load`.
+        stochastic: Act by the distributions in files of policies instead of their means.
+        skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
 
     Returns:
         Measures of every method for both kinds of folds.
@@ -87,7 +97,9 @@ def evaluate(
     """
     discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
     chosen = read_methods(methods)
-    workspace = Workspace.build(policies, log, rows=rows, action_count=action_count, progress=progress)
+    known = as_policies(policies, action_count=action_count, trust=trust, stochastic=stochastic, skip=skip)
+    known, returns = with_returns(known, returns)
+    workspace = Workspace.build(known, log, rows=rows, action_count=action_count, progress=progress)
     names = workspace.names
     values, errors = read_known(returns, names, return_errors, rollouts)
     if np.ptp(values) == 0:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..returns import check_returns
+from ..returns import Returns, check_returns, is_source, read_returns
 
 
 def read_known(
@@ -18,10 +18,11 @@ def read_known(
     """Return the returns of policies and the standard errors of these returns.
 
     Args:
-        returns: (M,) numbers or a mapping from name to number; or for each policy the returns of its rollouts.
+        returns: (M,) numbers, a mapping from name to number, a file or a data frame (see
+            `sopr_fast.returns.read_returns`); or for each policy the returns of its rollouts.
         names: Names of the M policies.
         return_errors: Standard errors of the returns, one number, (M,) or by name; with `rollouts`, standard
-            deviations over a policy's rollouts.
+            deviations over a policy's rollouts. None for those that a file or data frame has.
         rollouts: Number of rollouts behind each return, one number, (M,) or by name.
 
     Returns:
@@ -31,6 +32,11 @@ def read_known(
         TypeError: The returns are not numbers.
         ValueError: Returns are missing or not finite, or are preferences; an error is negative.
     """
+    if is_source(returns):
+        returns = read_returns(returns, names)
+    if isinstance(returns, Returns) and return_errors is None and rollouts is None:
+        values = check_returns(returns, names)
+        return values, _numbers("return_errors", [returns.errors.get(name, 0.0) for name in names], names)
     if _are_preferences(returns, len(names)):
         raise ValueError(
             "returns hold preferences between policies, which have no unit that regret and intervals could be measured "

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..policies import Policy, as_policies
+from ..returns import with_returns
 from ..runtime.options import integer, number
 from .columns import Columns, compute_columns
 from .evaluation import Evaluation, describe_settings, read_groups
@@ -44,6 +45,9 @@ def select(
     time_limit: float | None = None,
     device: Any = "cpu",
     progress: bool = True,
+    trust: bool = False,
+    stochastic: bool = False,
+    skip: bool = False,
 ) -> Selection:
     """Predict the returns of candidates from a panel of methods, and judge whether one can be deployed.
 
@@ -57,7 +61,9 @@ def select(
         log: Logged transitions, see `sopr_fast.data.load`; or states alone, which only methods that need no rewards
             can use.
         known: M policies with known returns, at least four.
-        returns: Their returns: (M,) numbers, a mapping from name, or for each policy the returns of its rollouts.
+        returns: Their returns: (M,) numbers, a mapping from name, a file, folder or data frame (see
+            `sopr_fast.returns.read_returns`), or for each policy the returns of its rollouts. Policies without a
+            return are left out.
         groups: Group of each known policy, by name or in order: training run, algorithm or author. None finds them: by
             name, else by action distance. A mapping may also hold candidates.
         incumbent: Name of the known policy to beat.
@@ -74,6 +80,9 @@ def select(
         time_limit: Seconds that each method may take; a method that exceeds it is dropped.
         device: Device of networks and data.
         progress: Whether to show progress bars.
+        trust: Run code in files of policies where reading them needs it, see `sopr_fast.policies.load`.
+        stochastic: Act by the distributions in files of policies instead of their means.
+        skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
 
     Returns:
         Predicted returns, intervals, probabilities and a verdict.
@@ -87,7 +96,9 @@ def select(
     """
     discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
     chosen = read_methods(methods)
-    everyone, count, notes = _join(known, candidates, action_count)
+    options: dict[str, Any] = {"action_count": action_count, "trust": trust, "stochastic": stochastic, "skip": skip}
+    first, returns = with_returns(as_policies(known, **options), returns)
+    everyone, count, notes = _join(first, as_policies(candidates, **options))
     workspace = Workspace.build(everyone, log, rows=rows, action_count=action_count, progress=progress)
     workspace, repeats = _without_repeats(workspace, count)
     names = workspace.names
@@ -195,14 +206,12 @@ def assemble(
     )
 
 
-def _join(known: Any, candidates: Any, action_count: int | None) -> tuple[list[Policy], int, list[str]]:
+def _join(first: list[Policy], second: list[Policy]) -> tuple[list[Policy], int, list[str]]:
     """Return known policies followed by candidates, the number of known ones, and notes.
 
     Raises:
         ValueError: A candidate has the name of a known policy that is another object and no array.
     """
-    first = as_policies(known, action_count=action_count)
-    second = as_policies(candidates, action_count=action_count)
     names = {policy.name: policy for policy in first}
     same = [policy.name for policy in second if policy.name in names and policy.is_same(names[policy.name])]
     clashing = [policy.name for policy in second if policy.name in names and policy.name not in same]

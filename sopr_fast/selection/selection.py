@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..data.keys import list_names
 from ..ranking import figure_class
+from ..returns import Returns, is_source, read_returns
 from .columns import NO_REWARDS
 from .measure import leaders, measure_next, probability_beats, probability_best
 from .panel import Panel
@@ -158,16 +160,24 @@ class Selection:
         """
         return measure_next(self.prediction, k)
 
-    def update(self, returns: Mapping[str, float], errors: Mapping[str, float] | None = None) -> Selection:
+    def update(self, returns: Any, errors: Mapping[str, float] | None = None) -> Selection:
         """Return the selection after candidates were measured; nothing is trained again.
 
         Args:
-            returns: Name -> measured return.
-            errors: Name -> standard error of the return.
+            returns: Name -> measured return, or a file or data frame (see `sopr_fast.returns.read_returns`), of which
+                policies that are not in the selection are ignored.
+            errors: Name -> standard error of the return; None for those that a file or data frame has.
 
         Raises:
             ValueError: A name is unknown, or a return is not finite.
         """
+        if is_source(returns):
+            returns = read_returns(returns, self.names)
+            returns = Returns({name: returns[name] for name in self.names if name in returns}, returns.errors)
+            if not returns:
+                raise ValueError(f"no policy of the selection has a return; its policies are {list_names(self.names)}")
+        if errors is None and isinstance(returns, Returns):
+            errors = returns.errors
         prediction = self.prediction.update(dict(returns), None if errors is None else dict(errors))
         return replace(self, prediction=prediction, verdict=_judge(prediction))
 

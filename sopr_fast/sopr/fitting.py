@@ -50,14 +50,18 @@ def fit(
     batch_size: int = 16384,
     device: torch.device | str = "cpu",
     progress: bool = True,
+    trust: bool = False,
+    stochastic: bool = False,
+    skip: bool = False,
 ) -> Ranker:
     """Train SOPR-T on policies with known returns (paper section 3, Algorithm 1).
 
     Args:
         policies: M training policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like the
             states. Policies without a return are left out.
-        returns: Mapping from name to return, path of a CSV or JSON file, or (M,) numbers in the order of the policies.
-            Larger is better; ranks serve too if the best policy has the largest.
+        returns: Mapping from name to return, (M,) numbers in the order of the policies, or a file, folder or data
+            frame (see `sopr_fast.returns.read_returns`). Larger is better; ranks serve too if the best policy has the
+            largest.
         states: (rows, dim_s) logged states as array, tensor or path of a file, see `Subsets.draw`; or clustered
             `Subsets`, whose number, size and clusters then replace those of `config`.
         preferences: (M, M) of 1 (row better), 0.5 (equal), 0 (worse) or NaN (unknown), in place of returns. An array is
@@ -80,6 +84,9 @@ def fit(
         device: Device that clusters and trains, and where the model stays. It holds the columns of all policies in all
             drawn states; policies act where they are.
         progress: Show progress: a bar on a terminal, log lines of the logger "sopr_fast" elsewhere.
+        trust: Run code in files of policies where reading them needs it, see `sopr_fast.policies.load`.
+        stochastic: Act by the distributions in files of policies instead of their means.
+        skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
 
     Returns:
         The trained model with its history, kept subsets and a sample of how training policies act.
@@ -126,6 +133,7 @@ def fit(
         states_count=states_count,
         action_count=action_count,
         config=config,
+        reading={"trust": trust, "stochastic": stochastic, "skip": skip},
     )
     if config.patience and not known.validation:
         raise ValueError("patience needs validation policies: pass validation=(policies, returns) or patience=0")

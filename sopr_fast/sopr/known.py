@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from ..policies import Policy, as_policies
-from ..returns import check_returns, describe_missing, read_returns, without_return
+from ..returns import check_returns, describe_missing, is_source, read_returns, without_return
 from ..runtime.checkpoints import fingerprint
 from ..runtime.warn import warn
 from . import losses
@@ -84,6 +82,7 @@ def read_known(
     states_count: int,
     action_count: int | None,
     config: Config,
+    reading: Mapping[str, bool] | None = None,
 ) -> Known:
     """Return the known policies that were passed to `sopr_fast.fit`, checked.
 
@@ -96,6 +95,7 @@ def read_known(
         states_count: Rows of the logged states.
         action_count: Number of discrete actions, or None.
         config: Options of the training.
+        reading: Options of `as_policies` for policies given as paths.
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -104,7 +104,7 @@ def read_known(
     Warns:
         UserWarning: There are few training policies, or some policies have no return.
     """
-    options = {"states_count": states_count, "action_count": action_count}
+    options: dict[str, Any] = {"states_count": states_count, "action_count": action_count, **(reading or {})}
     mean, scale = 0.0, 1.0
     if preferences is None:
         trained, labels = _read_returns("training", as_policies(policies, **options), returns)
@@ -136,8 +136,8 @@ def read_known(
 
 def _read_returns(kind: str, policies: list[Policy], returns: Any) -> tuple[list[Policy], np.ndarray]:
     """Return the policies that have a return, and their returns."""
-    if isinstance(returns, str | os.PathLike):
-        returns = read_returns(Path(returns), [policy.name for policy in policies])
+    if is_source(returns):
+        returns = read_returns(returns, [policy.name for policy in policies])
     missing = without_return(returns, [policy.name for policy in policies])
     complaint = describe_missing(missing, returns) if missing else ""
     policies = [policy for policy in policies if policy.name not in missing]

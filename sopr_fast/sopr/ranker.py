@@ -112,6 +112,9 @@ class Ranker:
         batch_size: int = 16384,
         device: torch.device | str | None = None,
         progress: bool = True,
+        trust: bool = False,
+        stochastic: bool = False,
+        skip: bool = False,
     ) -> Ranking:
         """Rank candidates by their mean score over subsets of the states (paper section 3.2).
 
@@ -119,7 +122,8 @@ class Ranker:
             candidates: Policies to rank, see `sopr_fast.policies.as_policies`. Arrays of actions are indexed like
                 `states`; their distance to the training policies is known only on the training log, passed again or as
                 the subsets kept with the model.
-            states: (rows, dim_s) logged states or the path of a file; None for the subsets kept with the model.
+            states: (rows, dim_s) logged states or the path of a file; or clustered `Subsets` to use again; None for
+                the subsets kept with the model.
             subsets: Number of subsets, by default 5, or all those kept; "auto" or an `UntilSettled` to add subsets
                 until the top of the order is settled; or clustered `Subsets` to use again.
             features: Numbers of the candidates by name, if the model was trained with features.
@@ -134,6 +138,9 @@ class Ranker:
                 sees the states of the added subsets in the same way.
             device: Device that clusters and scores, by default that of the model; policies act where they are.
             progress: Show progress: a bar on a terminal, log lines of the logger "sopr_fast" elsewhere.
+            trust: Run code in files of policies where reading them needs it, see `sopr_fast.policies.load`.
+            stochastic: Act by the distributions in files of policies instead of their means.
+            skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
 
         Raises:
             ImportError: A file needs an extra that is not installed.
@@ -157,12 +164,23 @@ class Ranker:
         device = self.device if device is None else check_device(device)
         rule, timings = _to_rule(subsets), Timings()
         with timings.stage("drawing"):
+            if isinstance(states, Subsets):
+                if subsets is not None:
+                    raise ValueError("subsets are given twice: pass clustered Subsets as states or as subsets")
+                states, subsets = None, states
             log = None if states is None else as_states(states)
             counts = [] if rule is None else rule.counts(len(self.subsets) if log is None and self.subsets else None)
             chosen = self._subsets(log, counts[0] if counts else subsets, seed)
         drawn = chosen.to("cpu")
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
-        policies = as_policies(candidates, states_count=drawn.states_count, action_count=action_count)
+        policies = as_policies(
+            candidates,
+            states_count=drawn.states_count,
+            action_count=action_count,
+            trust=trust,
+            stochastic=stochastic,
+            skip=skip,
+        )
         names = [policy.name for policy in policies]
         same_log = self._is_comparable(policies, log, subsets, shrinkage)
         critic_columns = self._with_critic(critic)
@@ -408,6 +426,9 @@ def rank(
     batch_size: int = 16384,
     device: torch.device | str | None = None,
     progress: bool = True,
+    trust: bool = False,
+    stochastic: bool = False,
+    skip: bool = False,
 ) -> Ranking:
     """Rank candidates with a trained model: `Ranker.rank` in one call.
 
@@ -424,6 +445,9 @@ def rank(
         batch_size: Largest number of states shown to a policy at once.
         device: Device that clusters and scores.
         progress: Show progress.
+        trust: Run code in files of policies where reading them needs it.
+        stochastic: Act by the distributions in files of policies.
+        skip: Skip files of policies that cannot be read.
 
     Raises:
         OSError: The model cannot be read.
@@ -442,6 +466,9 @@ def rank(
         batch_size=batch_size,
         device=device,
         progress=progress,
+        trust=trust,
+        stochastic=stochastic,
+        skip=skip,
     )
 
 

@@ -51,13 +51,14 @@ class Record:
             self.__dict__.update(state)
 
 
-def read_pickle(file: BinaryIO, *, records: tuple[str, ...] = ()) -> Any:
+def read_pickle(file: BinaryIO, *, records: tuple[str, ...] = (), instructions: int = _MAX_OPCODES) -> Any:
     """Return the value of a pickle.
 
     Args:
         file: The pickle.
         records: Prefixes of full names. Instances of classes, and results of functions, whose name starts with one
             become `Record`s.
+        instructions: Largest number of the pickle's instructions.
 
     Returns:
         The value; arrays in it are objects for `numpy.asarray`.
@@ -66,7 +67,7 @@ def read_pickle(file: BinaryIO, *, records: tuple[str, ...] = ()) -> Any:
         RefusedError: The pickle names another global, or exceeds a bound.
         ValueError: The pickle is damaged.
     """
-    return _read(file.read(), lambda data: _Unpickler(data, records))
+    return _read(file.read(), lambda data: _Unpickler(data, records), instructions)
 
 
 def read_weights(file: BinaryIO) -> Any:
@@ -140,12 +141,12 @@ def read_weights_in(data: bytes) -> Any:
     return read_weights(io.BytesIO(data))
 
 
-def _read(data: bytes, unpickler: Callable[[bytes], _Unpickler]) -> Any:
+def _read(data: bytes, unpickler: Callable[[bytes], _Unpickler], instructions: int = _MAX_OPCODES) -> Any:
     try:
         # This pass also finds lengths beyond the end of the file, for which the unpickler would reserve memory.
         for count, _ in enumerate(pickletools.genops(data)):
-            if count >= _MAX_OPCODES:
-                raise RefusedError(f"its pickle has more than {_MAX_OPCODES} instructions")
+            if count >= instructions:
+                raise RefusedError(f"its pickle has more than {instructions} instructions")
         value = unpickler(data).load()
         _measure(value, _growth(data), 0, {})
         return value

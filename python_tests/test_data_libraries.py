@@ -1,0 +1,305 @@
+"""Logs as other libraries write them: replay buffers, dumps, LeRobot datasets, CSV files."""
+
+import json
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from test_data import d4rl_arrays
+
+import sopr_fast.data
+from sopr_fast.data import load_states
+
+STEPS = ("states", "actions", "rewards", "terminals", "timeouts")
+
+
+@pytest.fixture
+def arrays():
+    return d4rl_arrays()
+
+
+def assert_same(log, expected, parts=(*STEPS, "next_states", "episodes")):
+    for part in parts:
+        np.testing.assert_array_equal(getattr(log, part), getattr(expected, part), err_msg=part)
+
+
+def write_csv(path, arrays, names):
+    columns = {}
+    for key, values in arrays.items():
+        table = values.reshape(len(values), -1)
+        name = names.get(key, key)
+        columns |= {f"{name}_{i}" if values.ndim > 1 else name: table[:, i] for i in range(table.shape[1])}
+    rows = zip(*columns.values(), strict=True)
+    path.write_text("\n".join([",".join(columns), *(",".join(map(repr, map(float, row))) for row in rows)]) + "\n")
+
+
+def test_csv(tmp_path, arrays):
+    path = tmp_path / "log.csv"
+    write_csv(path, arrays, {"observations": "obs", "next_observations": "next_obs"})
+    assert_same(sopr_fast.data.load(path), sopr_fast.data.load(arrays))
+    np.testing.assert_array_equal(np.asarray(load_states(path)), arrays["observations"])
+
+
+def test_csv_with_a_map_of_columns(tmp_path, arrays):
+    path = tmp_path / "log.csv"
+    names = {"observations": "x", "next_observations": "y", "actions": "u", "rewards": "r", "terminals": "end"}
+    write_csv(path, arrays, {**names, "timeouts": "cut"})
+    columns = {
+        "states": ["x_0", "x_1", "x_2"],
+        "next_states": ("y_0", "y_1", "y_2"),
+        "actions": "u",
+        "rewards": "r",
+        "terminals": "end",
+        "timeouts": "cut",
+    }
+    log = sopr_fast.data.load(path, columns=columns)
+    assert_same(log, sopr_fast.data.load(arrays))
+    reordered = load_states(path, columns=["x_2", "x_0"])
+    np.testing.assert_array_equal(np.asarray(reordered), arrays["observations"][:, [2, 0]])
+    with pytest.raises(ValueError, match=r"log\.csv: no column 'z' for the states; it has x_0, x_1, "):
+        sopr_fast.data.load(path, columns={**columns, "states": "z"})
+    with pytest.raises(ValueError, match="columns name the part 'state'; a log's parts are states, actions"):
+        sopr_fast.data.load(path, columns={"state": "x"})
+    with pytest.raises(ValueError, match="Transitions have no names to map"):
+        sopr_fast.data.load(log, columns=columns)
+
+
+def test_columns_are_mapped_from_a_dictionary(arrays):
+    renamed = {"s" if key == "observations" else key: values for key, values in arrays.items()}
+    assert_same(sopr_fast.data.load(renamed, columns={"states": "s"}), sopr_fast.data.load(arrays))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,2\n3,4\n", "its first line must name the columns"),
+        ("obs,obs\n1,2\n", "its first line must name the columns, each once"),
+        ("obs_0,reward\n1,2\n1\n", "line 3 has 1 values, the header 2"),
+        ("obs_0,reward\n1,2\n1,x\n", "line 3: 'reward' is 'x', expected a number"),
+        ("", "its first line must name the columns"),
+    ],
+)
+def test_broken_csv(tmp_path, text, message):
+    path = tmp_path / "log.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"log\.csv: .*{message}"):
+        sopr_fast.data.load(path)
+
+
+def make_buffer(kind="ReplayBuffer", *, size=8, environments=1, **options):
+    pytest.importorskip("stable_baselines3")
+    gymnasium = pytest.importorskip("gymnasium")
+    from stable_baselines3.common import buffers
+
+    observations = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    actions = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    return getattr(buffers, kind)(size, observations, actions, device="cpu", n_envs=environments, **options)
+
+
+def fill(buffer, steps, generator, end=(), cut=()):
+    """Add steps; `end` are (step, environment) that terminate, `cut` those that a time limit ends."""
+    count = buffer.n_envs
+    states, stored = generator.normal(size=(count, 3)).astype(np.float32), []
+    for step in range(steps):
+        following = generator.normal(size=(count, 3)).astype(np.float32)
+        actions, rewards = generator.uniform(-1, 1, (count, 2)), generator.normal(size=count)
+        done = np.array([(step, i) in end or (step, i) in cut for i in range(count)])
+        infos = [{"TimeLimit.truncated": (step, i) in cut} for i in range(count)]
+        buffer.add(states, following, actions, rewards, done, infos)
+        stored.append((states, actions, rewards, following))
+        states = following
+    return [np.array(part, np.float32) for part in zip(*stored, strict=True)]
+
+
+def save_buffer(buffer, path):
+    from stable_baselines3.common.save_util import save_to_pkl
+
+    save_to_pkl(path, buffer)
+
+
+def test_a_replay_buffer_of_stable_baselines3(tmp_path):
+    buffer, path = make_buffer(), tmp_path / "replay_buffer.pkl"
+    stored = fill(buffer, 11, np.random.default_rng(0), end={(5, 0)}, cut={(8, 0)})
+    save_buffer(buffer, path)
+    log = sopr_fast.data.load(path)  # the ring holds the last 8 of 11 steps, 3 to 10
+    for part, values in zip(("states", "actions", "rewards", "next_states"), stored, strict=True):
+        np.testing.assert_array_equal(getattr(log, part), values[3:, 0], err_msg=part)
+    assert np.flatnonzero(log.terminals).tolist() == [2]
+    assert np.flatnonzero(log.timeouts).tolist() == [5, 7]
+    np.testing.assert_array_equal(np.asarray(load_states(path)), stored[0][3:, 0])
+
+
+def test_environments_of_a_replay_buffer_follow_each_other(tmp_path):
+    buffer, path = make_buffer(size=20, environments=2), tmp_path / "replay_buffer.pkl"
+    states, *_ = fill(buffer, 6, np.random.default_rng(0), end={(2, 1)})
+    save_buffer(buffer, path)
+    log = sopr_fast.data.load(path)
+    np.testing.assert_array_equal(log.states, np.concatenate([states[:, 0], states[:, 1]]))
+    assert log.episodes.tolist() == [0, 6, 9, 12]
+    assert np.flatnonzero(log.terminals).tolist() == [8]
+
+
+def test_a_replay_buffer_without_next_observations(tmp_path):
+    buffer = make_buffer(optimize_memory_usage=True, handle_timeout_termination=False)
+    path = tmp_path / "replay_buffer.pkl"
+    states, _, _, following = fill(buffer, 6, np.random.default_rng(0), end={(2, 0)})
+    save_buffer(buffer, path)
+    log = sopr_fast.data.load(path)  # the next state of the last step is not among the filled rows
+    np.testing.assert_array_equal(log.states, states[:5, 0])
+    alive = ~log.terminals
+    np.testing.assert_array_equal(log.next_states[alive], following[:5, 0][alive])
+
+
+def test_other_pickles_are_refused_by_name(tmp_path):
+    gymnasium = pytest.importorskip("gymnasium")
+    buffers = pytest.importorskip("stable_baselines3.common.buffers")
+    spaces = gymnasium.spaces
+    observations = spaces.Dict({"camera": spaces.Box(0, 1, (2,)), "joints": spaces.Box(0, 1, (3,))})
+    buffer = buffers.DictReplayBuffer(4, observations, spaces.Box(-1, 1, (2,)), device="cpu")
+    path = tmp_path / "replay_buffer.pkl"
+    save_buffer(buffer, path)
+    with pytest.raises(ValueError, match=r"replay_buffer\.pkl: its observations are by name \(camera, joints\)"):
+        sopr_fast.data.load(path)
+    save_buffer(make_buffer(), path)
+    with pytest.raises(ValueError, match=r"replay_buffer\.pkl: an empty replay buffer"):
+        sopr_fast.data.load(path)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ValueError, match=r"replay_buffer\.pkl: a damaged pickle"):
+        sopr_fast.data.load(path)
+
+
+class Touch:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_pickles_are_not_executed(tmp_path):
+    path = tmp_path / "log.pkl"
+    path.write_bytes(pickle.dumps({"observations": Touch(tmp_path / "executed")}))
+    with pytest.raises(ValueError, match=r"log\.pkl: its pickle names (io|_io)\.open"):
+        sopr_fast.data.load(path)
+    assert not (tmp_path / "executed").exists()
+    path.write_bytes(pickle.dumps(3))
+    with pytest.raises(ValueError, match=r"log\.pkl: expected a replay buffer or a dict of arrays, found a int"):
+        sopr_fast.data.load(path)
+
+
+def test_pickled_arrays_and_trajectories(tmp_path, arrays):
+    arrays["timeouts"][-1] = ~arrays["terminals"][-1].astype(bool)
+    expected, path = sopr_fast.data.load(arrays), tmp_path / "log.pkl"
+    path.write_bytes(pickle.dumps(arrays))
+    assert_same(sopr_fast.data.load(path), expected)
+    ends = expected.episodes
+    del arrays["timeouts"]
+    episodes = [{key: v[i:j] for key, v in arrays.items()} for i, j in pairwise(ends)]
+    path.write_bytes(pickle.dumps(episodes))
+    assert_same(sopr_fast.data.load(path), expected)
+    del episodes[1]["rewards"]
+    path.write_bytes(pickle.dumps(episodes))
+    with pytest.raises(ValueError, match=r"log\.pkl: episode 1 has no 'rewards'"):
+        sopr_fast.data.load(path)
+
+
+def write_dump(path, arrays):
+    """As d3rlpy 2.8.1, dataset/io.py."""
+    h5py = pytest.importorskip("h5py")
+    ends = np.flatnonzero(arrays["terminals"] | arrays["timeouts"]) + 1
+    with h5py.File(path, "w") as file:
+        file["columns"], file["num_episodes"] = ["observations", "actions", "rewards", "terminated"], len(ends)
+        for i, (start, stop) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+            for key in ("observations", "actions", "rewards"):
+                file[f"{key}_{i}"] = arrays[key][start:stop].reshape(stop - start, -1)
+            file[f"terminated_{i}"] = bool(arrays["terminals"][stop - 1])
+        file["version"] = "2.1"
+
+
+def test_a_dump_of_d3rlpy(tmp_path, arrays):
+    path = tmp_path / "buffer.h5"
+    arrays["timeouts"][-1] = ~arrays["terminals"][-1].astype(bool)
+    write_dump(path, arrays)
+    expected = {key: values for key, values in arrays.items() if key != "next_observations"}
+    assert_same(sopr_fast.data.load(path), sopr_fast.data.load(expected))
+    np.testing.assert_array_equal(np.asarray(load_states(path)), arrays["observations"])
+    import h5py
+
+    with h5py.File(path, "a") as file:
+        del file["rewards_1"]
+    with pytest.raises(ValueError, match=r"buffer\.h5: no array 'rewards_1'"):
+        sopr_fast.data.load(path)
+
+
+def test_d3rlpy_writes_what_is_read(tmp_path, arrays):
+    d3rlpy = pytest.importorskip("d3rlpy")
+    arrays["timeouts"][-1] = ~arrays["terminals"][-1].astype(bool)
+    terminals, timeouts = (arrays[key].astype(np.float32) for key in ("terminals", "timeouts"))
+    buffer = d3rlpy.dataset.create_infinite_replay_buffer(
+        d3rlpy.dataset.EpisodeGenerator(
+            arrays["observations"], arrays["actions"], arrays["rewards"], terminals, timeouts
+        )()
+    )
+    with open(tmp_path / "buffer.h5", "w+b") as file:
+        buffer.dump(file)
+    expected = {key: values for key, values in arrays.items() if key != "next_observations"}
+    assert_same(sopr_fast.data.load(tmp_path / "buffer.h5"), sopr_fast.data.load(expected))
+
+
+def write_lerobot(folder, version, arrays, *, rewards=True):
+    """As LeRobot 0.4.4 (v3.0) and 0.3.3 (v2.1): `meta/info.json`, `data/chunk-*/`, a column for each feature."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    ends = np.flatnonzero(arrays["terminals"] | arrays["timeouts"]) + 1
+    starts = [0, *ends[:-1]]
+    episode = np.repeat(np.arange(len(ends)), np.diff([0, *ends]))
+    frame = pandas.DataFrame(
+        {
+            "observation.state": list(arrays["observations"][:, :2]),
+            "observation.environment_state": list(arrays["observations"][:, 2:]),
+            "action": list(arrays["actions"]),
+            "episode_index": episode,
+            "frame_index": np.arange(len(episode)) - np.array(starts)[episode],
+            "timestamp": np.arange(len(episode)) / 10,
+            "index": np.arange(len(episode)),
+            "task_index": 0,
+        }
+    )
+    if rewards:
+        frame["next.reward"], frame["next.done"] = arrays["rewards"], arrays["terminals"].astype(bool)
+    data = folder / "data" / "chunk-000"
+    data.mkdir(parents=True)
+    (folder / "meta").mkdir()
+    info = {"codebase_version": version, "features": {name: {"dtype": "float32"} for name in frame}}
+    info["features"]["observation.images.top"] = {"dtype": "video"}
+    (folder / "meta" / "info.json").write_text(json.dumps(info))
+    if version == "v3.0":
+        frame.to_parquet(data / "file-000.parquet")
+    else:
+        for index, rows in frame.groupby("episode_index"):
+            rows.to_parquet(data / f"episode_{index:06d}.parquet")
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_a_lerobot_dataset(tmp_path, arrays, version):
+    arrays["timeouts"][-1] = ~arrays["terminals"][-1].astype(bool)
+    write_lerobot(tmp_path / "set", version, arrays)
+    expected = {key: values for key, values in arrays.items() if key != "next_observations"}
+    assert_same(sopr_fast.data.load(tmp_path / "set"), sopr_fast.data.load(expected))
+    np.testing.assert_array_equal(np.asarray(load_states(tmp_path / "set")), arrays["observations"])
+
+
+def test_demonstrations_of_lerobot_have_no_rewards(tmp_path, arrays):
+    arrays["timeouts"][-1] = True
+    write_lerobot(tmp_path / "set", "v3.0", arrays, rewards=False)
+    with pytest.raises(ValueError, match="set: no array 'rewards'"):
+        sopr_fast.data.load(tmp_path / "set")
+    assert load_states(tmp_path / "set").shape == (14, 3)
+    info = tmp_path / "set" / "meta" / "info.json"
+    info.write_text(info.read_text().replace("v3.0", "v1.6"))
+    with pytest.raises(ValueError, match=r"info\.json: version 'v1\.6' of LeRobot's format, expected v2\.0 to v3\.0"):
+        load_states(tmp_path / "set")
+    info.write_text("{")
+    with pytest.raises(ValueError, match=r"info\.json: damaged, cut short, or not the description of a LeRobot"):
+        load_states(tmp_path / "set")

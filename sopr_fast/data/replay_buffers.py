@@ -1,0 +1,105 @@
+"""Replay buffers of Stable-Baselines3 and pickled arrays, read without executing the pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..policies.readers.pickles import Record, RefusedError, read_pickle
+from ..policies.readers.vecnormalize import OWN, SPACES
+from .files import check_memory, check_regular
+
+_RECORDS = (*OWN, *SPACES, "torch.device")
+_ARRAYS = ("observations", "actions", "rewards", "dones", "next_observations", "timeouts")
+_INSTRUCTIONS = 2_000_000
+_COPIES = 3  # of the file's bytes while it is read
+
+
+def read_pickled(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
+    """Read the arrays of a pickle.
+
+    It holds a replay buffer of Stable-Baselines3 or sb3-contrib, a dict of arrays, or a list of dicts of arrays, one
+    for each episode, as Decision Transformer and D4RL's converters write it.
+
+    Args:
+        path: File.
+        wanted: Names of the arrays to return; the others give empty arrays.
+
+    Returns:
+        Arrays by name, rows of a ring buffer in the order in which they were stored; of several environments, one
+        environment after the other.
+
+    Raises:
+        MemoryError: The file is larger than the free memory.
+        ValueError: The file is damaged, or holds something else; nothing in it is executed.
+    """
+    check_regular(path)
+    check_memory(path, _COPIES * path.stat().st_size)
+    try:
+        with path.open("rb") as file:
+            content = read_pickle(file, records=_RECORDS, instructions=_INSTRUCTIONS)
+        if isinstance(content, Record):
+            return _of_buffer(content)
+        if isinstance(content, Mapping):
+            return _of_dict(content, wanted)
+        if isinstance(content, list) and content and all(isinstance(item, Mapping) for item in content):
+            return _of_episodes(content, wanted)
+    except (AttributeError, RefusedError, TypeError, ValueError, IndexError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    raise ValueError(f"{path}: expected a replay buffer or a dict of arrays, found a {type(content).__name__}")
+
+
+def _of_buffer(buffer: Record) -> dict[str, np.ndarray]:
+    """Return the filled rows of a `ReplayBuffer`, oldest first."""
+    content = vars(buffer)
+    if missing := [key for key in ("observations", "actions", "rewards", "dones", "pos") if key not in content]:
+        raise ValueError(f"a {buffer.source} without {', '.join(missing)}, not a replay buffer of Stable-Baselines3")
+    if isinstance(content["observations"], Mapping):
+        names = ", ".join(map(str, content["observations"]))
+        raise ValueError(f"its observations are by name ({names}); write the ones that policies read to an .npz file")
+    arrays = {key: np.asarray(content[key]) for key in _ARRAYS if content.get(key) is not None}
+    size, end = len(arrays["dones"]), int(content["pos"])
+    if not 0 <= end <= size or any(values.ndim < 2 or len(values) != size for values in arrays.values()):
+        raise ValueError("damaged: its arrays and its position do not fit each other")
+    rows = np.roll(np.arange(size), -end) if content.get("full") else np.arange(end)
+    if not len(rows):
+        raise ValueError("an empty replay buffer")
+    is_overlaid = content.get("optimize_memory_usage") or "next_observations" not in arrays
+    if is_overlaid:
+        arrays.pop("next_observations", None)
+    done = arrays.pop("dones")[rows].astype(bool)
+    cut = arrays.pop("timeouts", np.zeros_like(done)).reshape(-1, done.shape[1])
+    cut = cut[rows].astype(bool) if len(cut) == size else np.zeros_like(done)
+    ends = {"terminals": done & ~cut, "timeouts": cut}
+    ends["timeouts"][-1] |= ~done[-1]  # the next environment, or nothing, follows
+    arrays = {key: _one_after_another(values[rows]) for key, values in arrays.items()}
+    return arrays | {key: _one_after_another(values) for key, values in ends.items()}
+
+
+def _one_after_another(values: np.ndarray) -> np.ndarray:
+    """Return (steps, environments, …) as (environments · steps, …)."""
+    values = values.swapaxes(0, 1)
+    return values.reshape(values.shape[0] * values.shape[1], *values.shape[2:])
+
+
+def _of_dict(content: Mapping[Any, Any], wanted: Collection[str]) -> dict[str, np.ndarray]:
+    return {str(key): np.asarray(values) if key in wanted else np.empty(0) for key, values in content.items()}
+
+
+def _of_episodes(content: list[Mapping[Any, Any]], wanted: Collection[str]) -> dict[str, np.ndarray]:
+    keys = [str(key) for key in content[0] if key in wanted]
+    for place, episode in enumerate(content):
+        if missing := [key for key in keys if key not in episode]:
+            raise ValueError(f"episode {place} has no {missing[0]!r}")
+    arrays = {key: np.concatenate([np.asarray(episode[key]) for episode in content]) for key in keys}
+    lengths = [len(np.asarray(episode[keys[0]])) for episode in content] if keys else []
+    terminals = next((arrays[key] for key in ("terminals", "terminations", "dones") if key in arrays), None)
+    if lengths and not {"timeouts", "truncations"} & arrays.keys():
+        last = np.cumsum(lengths) - 1
+        timeouts = np.zeros(last[-1] + 1, bool)
+        timeouts[last] = True if terminals is None else ~terminals.reshape(-1)[last].astype(bool)
+        arrays["timeouts"] = timeouts
+    return arrays

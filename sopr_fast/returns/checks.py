@@ -1,0 +1,127 @@
+"""Returns of policies, by name or in order, checked."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Set
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from ..runtime.warn import warn
+from .reading import is_source, read_returns
+
+
+class _HasName(Protocol):
+    name: str
+
+
+_Named = TypeVar("_Named", bound=_HasName)
+
+
+def check_returns(returns: Any, names: list[str]) -> np.ndarray:
+    """Return the returns of all named policies, (M,) float64.
+
+    Args:
+        returns: Mapping from name to return; path of a file or folder, or data frame with a name and a return in each
+            row (see `read_returns`); or numbers in the order of the names: an array or any ordered iterable. A pandas
+            series is by name if its index holds strings, and in order if its index is 0, 1, ….
+        names: (M,) names of the policies.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        TypeError: Returns are not numbers, or are a table.
+        ValueError: Returns are missing, repeated, not finite, of another number, or have another index.
+    """
+    if returns is None:
+        raise ValueError("returns are needed (or preferences)")
+    if is_source(returns):
+        returns = read_returns(returns, names)
+    if hasattr(returns, "columns"):
+        raise TypeError(f"returns are a {type(returns).__name__}; pass one of its columns")
+    keys = list(returns.keys()) if hasattr(returns, "keys") else None
+    if _are_by_name(returns):
+        count = Counter(keys)
+        for name in names:
+            if count[name] > 1:
+                raise ValueError(f"returns hold several numbers for policy {name!r}")
+        if missing := without_return(returns, names):
+            raise ValueError(describe_missing(missing, returns))
+        returns = [returns[name] for name in names]
+    elif keys is not None and keys != list(range(len(keys))):
+        raise ValueError(
+            f"returns have an index that is neither names of policies nor 0 to {len(keys) - 1}; "
+            "index them by name, or pass .to_numpy() if they are in the order of the policies"
+        )
+    elif isinstance(returns, Iterable) and not isinstance(returns, Set) and not hasattr(returns, "__array__"):
+        returns = list(returns)
+    if isinstance(returns, Tensor):
+        returns = returns.detach().cpu().double()
+    try:
+        values = np.asarray(returns)
+        if values.dtype.kind in "SU":
+            raise ValueError("they are text")
+        values = values.astype(np.float64)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise TypeError(f"returns must be numbers: {error}") from error
+    if values.shape != (len(names),):
+        raise ValueError(f"returns must have shape ({len(names)},), one for each policy, got {values.shape}")
+    if not np.isfinite(values).all():
+        i = int(np.argmin(np.isfinite(values)))
+        raise ValueError(f"the return of policy {names[i]!r} is {values[i]}")
+    return values
+
+
+def without_return(returns: Any, names: list[str]) -> list[str]:
+    """Return the names without a return; none if returns are given in order."""
+    return [name for name in names if name not in returns.keys()] if _are_by_name(returns) else []  # noqa: SIM118
+
+
+def describe_missing(missing: list[str], returns: Any) -> str:
+    """Return a message that names policies without a return and the nearest names that have one.
+
+    Args:
+        missing: Names of policies, at least one.
+        returns: Returns by name.
+    """
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return f"returns hold nothing for policy {missing[0]!r}{suggest(missing[0], list(returns.keys()))}{more}"
+
+
+def with_returns(policies: list[_Named], returns: Any) -> tuple[list[_Named], Any]:
+    """Return the policies that have a return, and the returns; a file or data frame is read.
+
+    Args:
+        policies: Policies with their names.
+        returns: See `check_returns`.
+
+    Raises:
+        FileNotFoundError, TypeError, ValueError: See `read_returns`; or no policy has a return.
+
+    Warns:
+        UserWarning: Some policies have none.
+    """
+    names = [policy.name for policy in policies]
+    if is_source(returns):
+        returns = read_returns(returns, names)
+    missing = without_return(returns, names)
+    if missing:
+        complaint = describe_missing(missing, returns)
+        if len(missing) == len(names):
+            raise ValueError(f"no policy has a return: {complaint}")
+        warn(f"policies without a return are left out: {complaint}")
+    return [policy for policy in policies if policy.name not in missing], returns
+
+
+def suggest(name: str, names: Collection[str]) -> str:
+    """Return " (nearest names: …)", or "" if none is near."""
+    nearest = difflib.get_close_matches(name, [other for other in names if isinstance(other, str)])
+    return f" (nearest names: {', '.join(map(repr, nearest))})" if nearest else ""
+
+
+def _are_by_name(returns: Any) -> bool:
+    if isinstance(returns, Mapping):
+        return True
+    return hasattr(returns, "keys") and any(isinstance(key, str) for key in returns.keys())  # noqa: SIM118

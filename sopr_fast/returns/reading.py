@@ -1,0 +1,94 @@
+"""Returns from files, folders of runs, and data frames."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ..data.files import check_regular
+from . import evaluations, tensorboard
+from .tables import read_csv, read_frame, read_json
+from .values import Returns
+
+_SEEN = 5
+
+
+def is_source(returns: Any) -> bool:
+    """Return whether `read_returns` reads this: a path, or a data frame (not one of its columns)."""
+    return isinstance(returns, str | os.PathLike) or (hasattr(returns, "columns") and hasattr(returns, "__getitem__"))
+
+
+def read_returns(source: Any, names: list[str], *, tag: str | None = None) -> Returns:
+    """Return name and return of policies, with standard errors where the source has them.
+
+    - A CSV file or data frame has a column `name` or `policy` and a column `return` or `return_mean`, in any case.
+      Without a header, the first two columns of a file are these; the first column may lack a name, as a pandas index
+      does. Standard errors are a column `return_se`, or `return_std` (over a policy's rollouts) and `rollouts`.
+    - A JSON file (`.json`) holds an object of name and return, or of name and a list of the returns of rollouts; or a
+      list in the order of the names.
+    - `evaluations.npz` of Stable-Baselines3's `EvalCallback`, or a TensorBoard event file; or a folder with such files,
+      of which each policy gets that of its own folder: `runs/ppo_1/evaluations.npz` for "ppo_1/best_model" in `runs`,
+      the nearest one above it. A policy named `…_100000_steps` gets the evaluation nearest to that step, one whose name
+      contains "best" the highest one, others the last one. Of these, files of the first kind come before event files.
+
+    Args:
+        source: Path of a file or folder, or a data frame.
+        names: Names of the policies. In tables, an integer that is none of them is a position among them.
+        tag: Tag of the returns in event files; by default the first of `tensorboard.TAGS` that a file has.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        TypeError: A data frame has no returns or no names.
+        ValueError: The file has another layout, or no policy's folder has returns; the message names the file.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return read_frame(source, names)
+    path = Path(source)
+    if path.is_dir():
+        return _of_folder(path, names, tag)
+    check_regular(path)
+    if path.suffix.lower() == ".npz":
+        return evaluations.choose(evaluations.read(path), names)
+    if tensorboard.is_event_file(path):
+        return evaluations.choose(tensorboard.read([path], tag), names)
+    return read_json(path, names) if path.suffix.lower() == ".json" else read_csv(path, names)
+
+
+def _of_folder(folder: Path, names: list[str], tag: str | None) -> Returns:
+    """Return the returns of policies from the runs in a folder and below it."""
+    runs: dict[PurePosixPath, Callable[[], evaluations.Evaluations]] = {}
+    events: dict[Path, list[Path]] = {}
+    for file in sorted(folder.rglob("*")):
+        if tensorboard.is_event_file(file) and file.is_file():
+            events.setdefault(file.parent, []).append(file)
+    for parent, files in events.items():
+        runs[_relative(parent, folder)] = lambda files=files: tensorboard.read(files, tag)  # type: ignore[misc]
+    for file in sorted(folder.rglob("evaluations.npz")):
+        runs[_relative(file.parent, folder)] = lambda file=file: evaluations.read(file)  # type: ignore[misc]
+    if not runs:
+        raise ValueError(f"{folder}: no returns: expected evaluations.npz or TensorBoard event files in it or below it")
+    returns, read = Returns(), {}
+    for name in names:
+        place = PurePosixPath(name)
+        run = next((run for run in (place, *place.parents) if run in runs), None)
+        if run is None:
+            continue
+        if run not in read:
+            read[run] = runs[run]()
+        chosen = evaluations.choose(read[run], [name])
+        returns.update(chosen)
+        returns.errors.update(chosen.errors)
+    if not returns:
+        seen = ", ".join(str(run) for run in list(runs)[:_SEEN])
+        more = f" and {len(runs) - _SEEN} more" if len(runs) > _SEEN else ""
+        raise ValueError(
+            f"{folder}: its returns lie in {seen}{more}, and no policy does; pass the folder to which their names are "
+            f"relative, such as {names[0]!r}"
+        )
+    return returns
+
+
+def _relative(path: Path, folder: Path) -> PurePosixPath:
+    return PurePosixPath(path.relative_to(folder).as_posix())

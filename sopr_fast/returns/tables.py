@@ -1,0 +1,160 @@
+"""Returns in CSV and JSON files and in data frames."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .values import Returns, of_rollouts
+
+_NAME, _RETURN = ("name", "policy"), ("return", "return_mean")
+_ERROR = ("return_se", "return_error", "return_stderr", "standard_error")
+_DEVIATION, _ROLLOUTS = ("return_std",), ("rollouts", "episodes")
+_PANDAS_SERIES = ["", "0"]  # header of a series without a name
+
+
+def read_json(path: Path, names: list[str]) -> Returns:
+    """Read an object of name and return, or of name and the returns of its rollouts; or a list of returns in order."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: not a JSON file: {error}") from error
+    if isinstance(content, list):
+        if len(content) != len(names):
+            raise ValueError(f"{path}: has {len(content)} returns for {len(names)} policies; map names to returns")
+        content = dict(zip(names, content, strict=True))
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected an object of name and return, or a list of returns")
+    returns = Returns()
+    for name, value in content.items():
+        rollouts = value if isinstance(value, list) and value else [value]
+        if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in rollouts):
+            raise ValueError(f"{path}: the return of {name!r} is no number")
+        if isinstance(value, list):
+            returns[name], returns.errors[name] = of_rollouts(value)
+        else:
+            returns[name] = value
+    return returns
+
+
+def read_csv(path: Path, names: list[str]) -> Returns:
+    """Read a table of a name and a return in each row, and of standard errors where it has them."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = [(line, row) for line, row in enumerate(csv.reader(file), 1) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: not a CSV file in UTF-8: {error}") from error
+    if not lines:
+        raise ValueError(f"{path}: no returns in it")
+    expected = f"{path}: expected columns name and return, found"
+    for separator, label in ((";", "';'"), ("\t", "tabs")):
+        if len(lines[0][1]) == 1 and separator in lines[0][1][0]:
+            raise ValueError(f"{expected} {lines[0][1][0]}, separated by {label} instead of ','")
+    rows = [(line, [cell.strip() for cell in row]) for line, row in lines]
+    header = rows[0][1]
+    if header == _PANDAS_SERIES:
+        header = ["name", "return"]
+    name_column, return_column = 0, 1
+    if not any(map(_is_number, header)):
+        name_column, return_column = (_find(header, labels) for labels in (_NAME, _RETURN))
+        if name_column == -1 and not header[0]:
+            name_column = 0
+        if -1 in (name_column, return_column):
+            raise ValueError(f"{expected} {', '.join(header)}")
+        rows = rows[1:]
+    errors = [_find(header, labels) for labels in (_ERROR, _DEVIATION, _ROLLOUTS)]
+    returns = Returns()
+    for line, row in rows:
+        where = f"{path}, line {line}"
+        if len(row) <= max(name_column, return_column) or not _is_number(row[return_column]):
+            raise ValueError(f"{where}: expected a name and a number, found {','.join(row)}")
+        name = row[name_column]
+        if name not in names and name.isdecimal() and int(name) < len(names):
+            name = names[int(name)]
+        if name in returns:
+            raise ValueError(f"{where}: a second return of {name!r}")
+        returns[name] = float(row[return_column])
+        cells = [row[column] if 0 <= column < len(row) else "" for column in errors]
+        spread = _standard_error(cells, f"{where}: {name!r}")
+        if spread is not None:
+            returns.errors[name] = spread
+    return returns
+
+
+def read_frame(frame: Any, names: list[str]) -> Returns:
+    """Read a data frame with a row for each policy, whose columns are named as those of a CSV file.
+
+    Its index holds the names if no column does.
+
+    Raises:
+        TypeError: There is no column of returns, or none of names.
+        ValueError: A return is repeated or no number.
+    """
+    header = [str(name) for name in frame.columns]
+    kind = type(frame).__name__
+    if _find(header, _RETURN) == -1:
+        raise TypeError(f"returns are a {kind} of {', '.join(header)}; pass one of its columns, or name one 'return'")
+    columns = [[*frame[frame.columns[i]]] if i >= 0 else None for i in (_find(header, part) for part in _PARTS)]
+    labels, values = columns[0], columns[1]
+    if labels is None:
+        labels = [*frame.index] if hasattr(frame, "index") else []
+        if not all(isinstance(label, str) for label in labels) or len(labels) != len(frame):
+            raise TypeError(f"returns are a {kind} without names; name a column 'name', or index it by name")
+    returns = Returns()
+    for row, (name, value) in enumerate(zip(map(str, labels), values or [], strict=True)):
+        if name in returns:
+            raise ValueError(f"returns hold several numbers for policy {name!r}")
+        returns[name] = float(value)
+        cells = ["" if column is None or _is_missing(column[row]) else str(column[row]) for column in columns[2:]]
+        spread = _standard_error(cells, f"{name!r}")
+        if spread is not None:
+            returns.errors[name] = spread
+    return returns
+
+
+_PARTS = (_NAME, _RETURN, _ERROR, _DEVIATION, _ROLLOUTS)
+
+
+def _find(header: Sequence[str], labels: Sequence[str]) -> int:
+    return next((i for i, cell in enumerate(header) if cell.lower() in labels), -1)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float | np.floating) and math.isnan(value))
+
+
+def _standard_error(cells: Sequence[str], where: str) -> float | None:
+    """Return the standard error in a row, given or from the deviation over rollouts; None without one.
+
+    Args:
+        cells: Standard error, standard deviation and number of rollouts, "" where there is none.
+        where: Beginning of the message.
+
+    Raises:
+        ValueError: One is no number or negative, or there are no rollouts.
+    """
+    numbers = []
+    for label, cell in zip(("standard error", "standard deviation", "number of rollouts"), cells, strict=True):
+        if cell and not (_is_number(cell) and 0 <= float(cell) < math.inf):
+            raise ValueError(f"{where} has the {label} {cell}, expected a number that is not negative")
+        numbers.append(float(cell) if cell else None)
+    error, deviation, rollouts = numbers
+    if error is not None or deviation is None or rollouts is None:
+        return error
+    if rollouts < 1:
+        raise ValueError(f"{where} has {rollouts:g} rollouts, expected at least 1")
+    return deviation / math.sqrt(rollouts)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,197 @@
+"""Scalars of TensorBoard's event files, without TensorBoard: records that each hold a small protobuf message."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ..data.files import check_regular, reading
+from .evaluations import Evaluations
+
+# Stable-Baselines3, Tianshou and RL Zoo evaluate; CleanRL, rsl_rl and rl_games log what training episodes return.
+TAGS = (
+    "eval/mean_reward",
+    "test/reward",
+    "eval/reward",
+    "eval/episode_reward_mean",
+    "charts/episodic_return",
+    "rollout/ep_rew_mean",
+    "Train/mean_reward",
+    "rewards/step",
+    "rewards/iter",
+)
+_ONE_EPISODE, _EPISODES = (
+    ("charts/episodic_return",),
+    100,
+)  # tags of single episodes, of which the last ones are averaged
+_LARGEST = 64 << 20  # bytes of a record
+_CRC_POLYNOMIAL = 0x82F63B78
+_FLOAT, _DOUBLE = 1, 2  # types of TensorProto
+
+
+def is_event_file(path: Path) -> bool:
+    """Return whether a file has the name of an event file, `events.out.tfevents.…`."""
+    return ".tfevents." in path.name
+
+
+def read(paths: list[Path], tag: str | None = None) -> Evaluations:
+    """Read the returns in the event files of one run.
+
+    Values of `charts/episodic_return`, one for each episode, are averaged over the last 100 up to each step.
+
+    Args:
+        paths: Event files, oldest first.
+        tag: Tag of the returns; by default the first of `TAGS` that occurs.
+
+    Raises:
+        ValueError: A file is damaged, or has no such tag.
+    """
+    scalars: dict[str, dict[int, float]] = {}
+    for path in paths:
+        check_regular(path)
+        with reading(path, "a TensorBoard event file"):
+            for name, step, value in _scalars(path):
+                scalars.setdefault(name, {})[step] = value
+    chosen = tag if tag is not None else next((name for name in TAGS if name in scalars), None)
+    if chosen is None or chosen not in scalars:
+        expected = repr(tag) if tag is not None else f"of {', '.join(TAGS[:3])}, …"
+        raise ValueError(
+            f"{paths[0]}: no tag {expected}; it has {', '.join(sorted(scalars)[:10]) or 'none'}; choose one with "
+            "sopr_fast.returns.read_returns(…, tag=…)"
+        )
+    points = sorted(scalars[chosen].items())
+    steps, values = (np.array(part, np.float64) for part in zip(*points, strict=True))
+    if not np.isfinite(values).all():
+        raise ValueError(f"{paths[0]}: {chosen} is not finite at step {steps[~np.isfinite(values)][0]:.0f}")
+    errors = np.full(len(values), math.nan)
+    if chosen in _ONE_EPISODE:
+        windows = [values[max(0, i - _EPISODES + 1) : i + 1] for i in range(len(values))]
+        errors = np.array([part.std(ddof=1) / math.sqrt(len(part)) if len(part) > 1 else math.nan for part in windows])
+        values = np.array([part.mean() for part in windows])
+    return Evaluations(str(paths[0]), steps, values, errors)
+
+
+def _scalars(path: Path) -> Iterator[tuple[str, int, float]]:
+    """Yield tag, step and value of every scalar in a file."""
+    for record in _records(path):
+        step, summaries = 0, []
+        for number, value in _fields(record):
+            if number == 2 and isinstance(value, int):
+                step = value
+            elif number == 5 and isinstance(value, bytes):
+                summaries.append(value)
+        for summary in summaries:
+            for number, value in _fields(summary):
+                if number == 1 and isinstance(value, bytes) and (scalar := _scalar(value)) is not None:
+                    yield scalar[0], step, scalar[1]
+
+
+def _records(path: Path) -> Iterator[bytes]:
+    """Yield the records of a file; one that is cut short at its end, as of a run that goes on, ends it.
+
+    Raises:
+        ValueError: A check sum differs, or a record is too large.
+    """
+    with path.open("rb") as file:
+        while len(head := file.read(12)) == 12:
+            length, check = struct.unpack("<QI", head)
+            if _masked_crc(head[:8]) != check:
+                raise ValueError(f"the check sum of the record at byte {file.tell() - 12} differs")
+            if length > _LARGEST:
+                raise ValueError(f"a record of {length:,} bytes")
+            record = file.read(length + 4)
+            if len(record) < length + 4:
+                return
+            if length < 4096 and _masked_crc(record[:-4]) != struct.unpack("<I", record[-4:])[0]:
+                raise ValueError(f"the check sum of the record at byte {file.tell() - length - 16} differs")
+            yield record[:-4]
+
+
+def _scalar(message: bytes) -> tuple[str, float] | None:
+    """Return tag and value of a `Summary.Value`, None if it is no scalar."""
+    tag, scalar = "", None
+    for number, value in _fields(message):
+        if number == 1 and isinstance(value, bytes):
+            tag = value.decode("utf-8", "replace")
+        elif number == 2 and isinstance(value, float):
+            scalar = value
+        elif number == 8 and isinstance(value, bytes):
+            scalar = _tensor(value)
+    return None if scalar is None else (tag, scalar)
+
+
+def _tensor(message: bytes) -> float | None:
+    """Return the number in a `TensorProto` of one float or double, None for other tensors."""
+    kind, content = 0, b""
+    for number, value in _fields(message):
+        if number == 1 and isinstance(value, int):
+            kind = value
+        elif number in (4, 5, 6) and isinstance(value, bytes):
+            content = value
+        elif number in (5, 6) and isinstance(value, float):
+            return value
+    if kind == _FLOAT and len(content) == 4:
+        return struct.unpack("<f", content)[0]
+    return struct.unpack("<d", content)[0] if kind == _DOUBLE and len(content) == 8 else None
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:
+    """Yield number and value of the fields of a protobuf message; 32 and 64 bits are floats.
+
+    Raises:
+        ValueError: The message is damaged.
+    """
+    place = 0
+    while place < len(message):
+        key, place = _varint(message, place)
+        kind = key & 7
+        if kind == 0:
+            value, place = _varint(message, place)
+            yield key >> 3, value
+            continue
+        length = {1: 8, 5: 4}.get(kind)
+        if kind == 2:
+            length, place = _varint(message, place)
+        if length is None or place + length > len(message):
+            raise ValueError("a damaged message")
+        part = message[place : place + length]
+        place += length
+        yield key >> 3, part if kind == 2 else struct.unpack("<d" if kind == 1 else "<f", part)[0]
+
+
+def _varint(message: bytes, place: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(message):
+            break
+        byte = message[place]
+        value |= (byte & 127) << shift
+        place += 1
+        if byte < 128:
+            return value, place
+    raise ValueError("a damaged message")
+
+
+def _crc_table() -> list[int]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (_CRC_POLYNOMIAL if value & 1 else 0)
+        table.append(value)
+    return table
+
+
+_CRC = _crc_table()
+
+
+def _masked_crc(data: bytes) -> int:
+    """Return the CRC-32C of the data as TFRecord files store it."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _CRC[(crc ^ byte) & 255]
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
