@@ -87,12 +87,12 @@ def test_standard_errors_that_are_no_numbers_are_refused(folder, capsys, tmp_pat
     path = tmp_path / "returns.csv"
     path.write_text("\n".join(["name,return,return_error", *(f"{name},{RETURNS[name]},-1" for name in POLICIES)]))
     assert run(folder, "evaluate", path, *NEAREST, "--folds", "2") == 2
-    assert "standard error or deviation of 'right-00' must be a number from 0 up" in capsys.readouterr().err
+    assert "'right-00' has the standard error -1, expected a number that is not negative" in capsys.readouterr().err
 
 
 def test_rollouts_need_standard_deviations(folder, capsys):
     assert run(folder, "evaluate", "all.csv", *NEAREST, "--folds", "2", "--rollouts", "5") == 2
-    assert "--rollouts needs a column return_std" in capsys.readouterr().err
+    assert "rollouts need a column return_std" in capsys.readouterr().err
 
 
 def test_select_tells_candidates_by_their_missing_returns(folder, capsys):

@@ -40,6 +40,14 @@ def test_transitions_are_described_from_any_source(tmp_path):
         "episodes: 2",
         "returns of episodes: 3 to 12, mean 7.5",
         "missing: log probs",
+        "not for importance weighting by logged probabilities: no log probs",
+        "column             low         high         mean          std",
+        "state 0              0            4            2        1.414",
+        "state 1              5            5            5            0",
+        "action 0             0            1          0.6       0.4899",
+        "action 1             1            1            1            0",
+        "action 2             2            2            2            0",
+        "reward               1            5            3        1.414",
     ]
     assert json.loads(json.dumps(description.to_dict()))["returns"] == [3, 7.5, 12]
 
@@ -65,7 +73,10 @@ def test_states_alone_are_described(tmp_path, name):
     assert (description.rows, description.state_dim, description.constant_states) == (5, 2, (1,))
     assert description.episodes is description.action_dim is description.returns is None
     assert description.missing == ("actions", "rewards", "next_states", "terminals", "timeouts", "log_probs")
-    assert str(description).splitlines()[-1].startswith("missing: actions, rewards, next states")
+    lines = str(description).splitlines()
+    assert lines[2].startswith("missing: actions, rewards, next states")
+    assert lines[3].startswith("not for FQE, SARSA critic, ") and lines[3].endswith(": no actions, rewards")
+    assert [column.name for column in description.columns] == ["state 0", "state 1"]
 
 
 def test_a_log_without_states_is_refused():

@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from problems import TINY, ladder, log, training_gains
 from safetensors.torch import save_file
+from test_data_libraries import write_dump
+from test_return_files import event
 
 import sopr_fast
 from sopr_fast import data, policies
@@ -101,6 +103,30 @@ def write_pickle(path):
     path.write_bytes(pickle.dumps({**weights, "nonlinearity": "relu", "output_distribution": "tanh_gaussian"}))
 
 
+def write_replay_buffer(path):
+    gymnasium = pytest.importorskip("gymnasium")
+    buffers = pytest.importorskip("stable_baselines3.common.buffers")
+    observations, actions = gymnasium.spaces.Box(-9, 9, (4,)), gymnasium.spaces.Box(-1, 1, (2,))
+    buffer = buffers.ReplayBuffer(32, observations, actions, device="cpu")
+    for state in STATES[:40]:
+        buffer.add(state, state, np.zeros(2), np.ones(1), np.zeros(1), [{}])
+    path.write_bytes(pickle.dumps(buffer))
+
+
+def write_log_csv(path):
+    rows = np.column_stack([STATES, TRANSITIONS["actions"], TRANSITIONS["rewards"]])
+    names = [*(f"obs_{i}" for i in range(STATES.shape[1])), "action_0", "action_1", "reward"]
+    np.savetxt(path, rows, delimiter=",", header=",".join(names), comments="", fmt="%.4g")
+
+
+def write_events(path):
+    path.write_bytes(b"".join(event(100 * i, "eval/mean_reward", float(i)) for i in range(20)))
+
+
+def read_names(path):
+    read_returns(path, [f"p{i}" for i in range(20)])
+
+
 def load_policy(path):
     policies.load(path, activation="relu", squash="tanh")
 
@@ -110,6 +136,32 @@ def load_states(path):
 
 
 SEQUENTIAL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+WEIGHTS = SEQUENTIAL.state_dict()
+
+
+def prefixed(prefix, **others):
+    return {**{f"{prefix}{key}": value for key, value in WEIGHTS.items()}, **others}
+
+
+LIBRARIES = {
+    "CleanRL": (".cleanrl_model", prefixed("actor_mean.", actor_logstd=torch.zeros(1, 2))),
+    "CleanRL C51": (".cleanrl_model", {"model_weights": prefixed("network.", atoms=torch.arange(2.0)), "args": {}}),
+    "rsl_rl": (".pt", {"model_state_dict": prefixed("actor.", std=torch.ones(2)), "iter": 1, "infos": None}),
+    "rl_games": (
+        ".pth",
+        {
+            "model": {
+                "a2c_network.actor_mlp.0.weight": torch.ones(8, 4),
+                "a2c_network.actor_mlp.0.bias": torch.ones(8),
+                "a2c_network.mu.weight": torch.ones(2, 8),
+                "a2c_network.mu.bias": torch.ones(2),
+            },
+            "last_mean_rewards": np.float32(1),
+        },
+    ),
+    "Tianshou": (".pth", {**prefixed("actor.preprocess.model.model."), **prefixed("actor.mu.model.")}),
+    "TorchRL": (".pt", prefixed("module.0.module.0.")),
+}
 GUARDED = {  # by a content hash; what such files call their kind
     "model": "model",
     "subsets": "set of clustered subsets",
@@ -130,6 +182,10 @@ KINDS = {
     "actions": (".npy", lambda path: np.save(path, TRANSITIONS["actions"]), load_policy),
     "state dict": (".pt", lambda path: torch.save(SEQUENTIAL.state_dict(), path), load_policy),
     "safetensors": (".safetensors", lambda path: save_file(SEQUENTIAL.state_dict(), path), load_policy),
+    **{
+        kind: (suffix, lambda path, content=content: torch.save(content, path), load_policy)
+        for kind, (suffix, content) in LIBRARIES.items()
+    },
     "D4RL": (".pkl", write_pickle, load_policy),
     "Stable-Baselines3": (".zip", write_sb3, load_policy),
     "d3rlpy": (".d3", write_d3, load_policy),
@@ -140,6 +196,29 @@ KINDS = {
     "states parquet": (".parquet", write_parquet, load_states),
     "log npz": (".npz", lambda path: np.savez(path, **TRANSITIONS), data.load),
     "log HDF5": (".hdf5", write_hdf5, data.load),
+    "log csv": (".csv", write_log_csv, data.load),
+    "log pickle": (".pkl", lambda path: path.write_bytes(pickle.dumps(TRANSITIONS)), data.load),
+    "log of episodes": (".pkl", lambda path: path.write_bytes(pickle.dumps([TRANSITIONS] * 3)), data.load),
+    "replay buffer": (".pkl", write_replay_buffer, data.load),
+    "d3rlpy dump": (".h5", lambda path: write_dump(path, TRANSITIONS), data.load),
+    "evaluations": (
+        ".npz",
+        lambda path: np.savez(path, timesteps=np.arange(9), results=np.ones((9, 3))),
+        read_names,
+    ),
+    "events": (".tfevents.1", write_events, read_names),
+    "returns json": (
+        ".json",
+        lambda path: path.write_text(json.dumps({f"p{i}": [i, i + 1.5] for i in range(20)})),
+        read_names,
+    ),
+    "returns csv with errors": (
+        ".csv",
+        lambda path: path.write_text(
+            "name,return,return_std,rollouts\n" + "".join(f"p{i},1,2,{i}\n" for i in range(9))
+        ),
+        read_names,
+    ),
     "returns csv": (
         ".csv",
         lambda path: path.write_text("name,return\n" + "".join(f"p{i},{i}.5\n" for i in range(20))),

@@ -246,3 +246,105 @@ def test_actor_checks(tmp_path):
         Actor("x", layers, activation="sine")
     with pytest.raises(ValueError, match="policy 'x' reads states of width 5, got 4"):
         Actor("x", layers).act(torch.zeros(2, 4))
+
+
+def write_actor(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, **make_layers())
+
+
+def test_a_folder_with_nothing_readable_says_what_was_seen(tmp_path):
+    folder = tmp_path / "runs"
+    (folder / "a").mkdir(parents=True)
+    with pytest.raises(ValueError, match="passed over: nothing, since it holds no files"):
+        load(folder)
+    for name in ("notes.txt", "more.txt", "a/video.mp4", "a/Makefile", ".hidden", "vecnormalize.pkl"):
+        (folder / name).touch()
+    with pytest.raises(ValueError, match=r"runs: no policies .*passed over: 2 \.txt, 1 .*1 \.mp4"):
+        load(folder)
+    (folder / "a" / "cut.npz").write_bytes(b"PK")
+    (folder / "cut.pt").write_bytes(b"PK\x03\x04")
+    with pytest.warns(UserWarning, match="skipped"), pytest.raises(ValueError) as caught:
+        load(folder, skip=True)
+    for part in ("runs: none of the files could be read: ", "cut.npz: damaged", "cut.pt: "):
+        assert part in str(caught.value)
+
+
+def test_half_written_files_are_refused(tmp_path):
+    torch.save({"a.0.weight": torch.zeros(3, 4)}, tmp_path / "whole.pt")
+    write_actor(tmp_path / "whole.npz")
+    for whole in ("whole.pt", "whole.npz"):
+        content = (tmp_path / whole).read_bytes()
+        for part in (0, 1, len(content) // 2, len(content) - 1):
+            cut = tmp_path / f"cut{(tmp_path / whole).suffix}"
+            cut.write_bytes(content[:part])
+            with pytest.raises(ValueError, match=rf"cut\{cut.suffix}: "):
+                load(cut)
+
+
+def test_the_cache_of_the_hugging_face_hub(tmp_path):
+    repository = tmp_path / "hub" / "models--team--ant"
+    commits = ["1" * 40, "2" * 40]
+    for commit in commits:
+        write_actor(repository / "blobs" / f"{commit[:4]}.npz")
+        (repository / "snapshots" / commit).mkdir(parents=True)
+        link = repository / "snapshots" / commit / "best.npz"
+        link.symlink_to(f"../../blobs/{commit[:4]}.npz")
+        (repository / "snapshots" / commit / "config.json").write_text("{}")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commits[1])
+    assert list(load(tmp_path / "hub")) == ["team/ant/best"]
+    assert list(load(repository)) == ["best"]
+    assert list(load(repository / "snapshots" / commits[0])) == ["best"]
+    unpacked = repository / "snapshots" / commits[1] / "best"  # as RL Zoo uploads it beside the zip
+    unpacked.mkdir()
+    for name in ("policy.pth", "policy.optimizer.pth", "_stable_baselines3_version"):
+        (unpacked / name).touch()
+    assert list(load(tmp_path / "hub")) == ["team/ant/best"]
+
+
+def test_policies_of_lerobot_are_refused_with_the_remedy(tmp_path):
+    from safetensors.torch import save_file
+
+    # As LeRobot 0.4.4: a folder with config.json and model.safetensors.
+    save_file({"model.action_head.weight": torch.zeros(3, 4)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"type": "act", "input_features": {}}')
+    with pytest.raises(
+        ValueError, match=r"model\.safetensors: a LeRobot policy of type 'act', .*: open it with lerobot"
+    ):
+        load(tmp_path)
+
+
+def test_a_log_of_another_width_names_the_policies_and_their_widths():
+    states = torch.zeros(20, 4)
+    wide = {name: Actor(name, [(torch.zeros(DA, 5), torch.zeros(DA))]) for name in "ab"}
+    fitting = {"c": Actor("c", [(torch.zeros(DA, 4), torch.zeros(DA))])}
+    message = r"states have 4 columns, .* \(only 'c' can\): 5 columns: 'a', 'b'; pass states of that width"
+    with pytest.raises(ValueError, match=message):
+        probe(as_policies(wide | fitting), states, torch.arange(20))
+
+
+def test_fit_and_rank_take_the_options_of_files(tmp_path):
+    import sopr_fast
+    from sopr_fast import Config
+
+    states = np.random.default_rng(0).normal(size=(64, DS)).astype(np.float32)
+    for seed in range(4):
+        np.savez(tmp_path / f"p{seed}.npz", **make_layers(seed=seed))
+    (tmp_path / "p9.npz").write_bytes(b"PK")
+    config = Config(
+        width=8, low_heads=2, high_heads=2, low_layers=1, high_layers=1, steps=2, subsets=2, subset_size=32, clusters=4
+    )
+    options = {"stochastic": True, "skip": True, "progress": False}
+    with pytest.warns(UserWarning, match=r"skipped .*p9\.npz"):
+        ranker = sopr_fast.fit(str(tmp_path), {f"p{i}": i for i in range(4)}, states, config=config, **options)
+    assert ranker.layout.kind == "gaussian"
+    subsets = sopr_fast.Subsets.draw(states, 2, size=32, clusters=4)
+    with pytest.warns(UserWarning, match=r"skipped .*p9\.npz"):
+        ranking = ranker.rank(str(tmp_path), subsets, **options)
+        again = ranker.rank(str(tmp_path), subsets=subsets, **options)
+    np.testing.assert_array_equal(ranking.scores, again.scores)
+    with pytest.raises(ValueError, match="subsets are given twice"):
+        ranker.rank(str(tmp_path), subsets, subsets=2, **options)
+    with pytest.raises(ValueError, match=r"p9\.npz: damaged"):
+        ranker.rank(str(tmp_path), progress=False)

@@ -222,30 +222,49 @@ def test_rsl_rl_of_other_networks_is_refused(tmp_path, change, message):
         load(tmp_path / "model.pt", activation="elu")
 
 
-# rl_games
-
-RL_GAMES = {
-    "separate": False,
-    "space": {
-        "continuous": {
-            "mu_activation": "None",
-            "sigma_activation": "None",
-            "mu_init": {"name": "default"},
-            "sigma_init": {"name": "const_initializer", "val": -0.5},
-            "fixed_sigma": True,
-        }
-    },
-    "mlp": {"units": [8, 6], "activation": "elu", "d2rl": False, "initializer": {"name": "default"}},
-}
+# rl_games 1.6.5: algos_torch/network_builder.py (A2CBuilder), models.py, running_mean_std.py, common/a2c_common.py. Not
+# among the extras, since it needs an older psutil; where it is installed, it writes the file.
 
 
-def rl_games_model(states, **space):
+class RLGamesStatistics(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.register_buffer("running_mean", torch.randn(width, dtype=torch.float64))
+        self.register_buffer("running_var", torch.rand(width, dtype=torch.float64) + 0.1)
+        self.register_buffer("count", torch.ones((), dtype=torch.float64))
+
+    def forward(self, x):
+        return ((x - self.running_mean.float()) / (self.running_var.float() + 1e-5).sqrt()).clamp(-5, 5)
+
+
+class RLGames(nn.Module):
+    def __init__(self, head):
+        super().__init__()
+        self.value_mean_std = RLGamesStatistics(1)
+        self.running_mean_std = RLGamesStatistics(DS)
+        body = nn.Sequential(nn.Linear(DS, 8), nn.ELU(), nn.Linear(8, 6), nn.ELU())
+        self.a2c_network = nn.ModuleDict({"actor_mlp": body, "value": nn.Linear(6, 1), head: nn.Linear(6, DA)})
+        self.head = head
+        if head == "mu":
+            self.a2c_network.sigma = nn.Parameter(torch.full((DA,), -0.5))
+
+    def forward(self, inputs):
+        outputs = self.a2c_network[self.head](self.a2c_network["actor_mlp"](self.running_mean_std(inputs["obs"])))
+        if self.head == "logits":
+            return {"logits": outputs}
+        return {"mus": outputs, "sigmas": self.a2c_network.sigma.exp().expand_as(outputs)}
+
+
+def rl_games_model(states, head):
     builders = pytest.importorskip("rl_games.algos_torch.network_builder")
     models = pytest.importorskip("rl_games.algos_torch.models")
-    builder = builders.A2CBuilder()
-    params = {**RL_GAMES, "space": space or RL_GAMES["space"]}
-    builder.load(params)
-    kind = models.ModelA2C if "discrete" in space else models.ModelA2CContinuousLogStd
+    builder, none = builders.A2CBuilder(), {"name": "default"}
+    continuous = {"mu_activation": "None", "sigma_activation": "None", "mu_init": none, "fixed_sigma": True}
+    continuous["sigma_init"] = {"name": "const_initializer", "val": -0.5}
+    perceptron = {"units": [8, 6], "activation": "elu", "d2rl": False, "initializer": none}
+    space = {"continuous": continuous} if head == "mu" else {"discrete": {}}
+    builder.load({"separate": False, "space": space, "mlp": perceptron})
+    kind = models.ModelA2CContinuousLogStd if head == "mu" else models.ModelA2C
     model = kind(builder).build(
         {"input_shape": (DS,), "actions_num": DA, "normalize_input": True, "normalize_value": True, "num_seqs": 1}
     )
@@ -254,14 +273,19 @@ def rl_games_model(states, **space):
     return model.eval()
 
 
+def make_rl_games(states, head, written):
+    return rl_games_model(states, head) if written == "library" else RLGames(head)
+
+
 def save_rl_games(model, path):
     # As A2CBase.get_full_state_weights; last_mean_rewards is a number of NumPy.
     content = {"model": model.state_dict(), "epoch": 3, "frame": 100, "optimizer": {"state": {}}, "env_state": None}
     torch.save({**content, "last_mean_rewards": np.float32(12.5)}, path)
 
 
-def test_rl_games(tmp_path, states):
-    model = rl_games_model(states)
+@pytest.mark.parametrize("written", ["by hand", "library"])
+def test_rl_games(tmp_path, states, written):
+    model = make_rl_games(states, "mu", written)
     (tmp_path / "nn").mkdir()
     path = tmp_path / "nn" / "model.pth"
     save_rl_games(model, path)
@@ -280,8 +304,9 @@ def test_rl_games(tmp_path, states):
     same_distribution(path, states, dist.Normal(result["mus"], result["sigmas"]))
 
 
-def test_rl_games_of_discrete_actions(tmp_path, states):
-    model = rl_games_model(states, discrete={})
+@pytest.mark.parametrize("written", ["by hand", "library"])
+def test_rl_games_of_discrete_actions(tmp_path, states, written):
+    model = make_rl_games(states, "logits", written)
     save_rl_games(model, tmp_path / "model.pth")
     with torch.no_grad():
         logits = model({"obs": states.clone(), "is_train": False})["logits"]

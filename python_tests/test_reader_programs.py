@@ -77,6 +77,24 @@ def test_onnx_picks_the_output_named_action(tmp_path, module, states):
     acts_alike(policy, module, states)
 
 
+def test_onnx_of_several_inputs_that_have_defaults(tmp_path, module, states):
+    needs_onnx()
+    import onnx
+
+    export_onnx(module, tmp_path / "net.onnx")
+    model = onnx.load(str(tmp_path / "net.onnx"))
+    # An input that also is an initialiser has it as its default; a factor of the states here.
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32([2.0]), "factor"))
+    model.graph.input.append(onnx.helper.make_tensor_value_info("factor", onnx.TensorProto.FLOAT, [1]))
+    first = model.graph.input[0].name
+    for node in model.graph.node:
+        node.input[:] = ["scaled" if name == first else name for name in node.input]
+    model.graph.node.insert(0, onnx.helper.make_node("Mul", [first, "factor"], ["scaled"]))
+    onnx.save(model, str(tmp_path / "net.onnx"))
+    (policy,) = load(tmp_path / "net.onnx").values()
+    acts_alike(policy, lambda states: module(2 * states), states)
+
+
 def test_onnx_of_discrete_actions(tmp_path, module, states):
     needs_onnx()
     greedy = Then(module, lambda states, actions: actions.argmax(1))

@@ -79,7 +79,7 @@ def _add_panel(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="rollouts behind each return, where the CSV file of returns has their standard deviation in return_std "
-        "(default: its column rollouts; a column return_error holds standard errors)",
+        "(default: its column rollouts; a column return_se holds standard errors)",
     )
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="methods to use (default: the default panel)")
     parser.add_argument("--groups", type=Path, metavar="FILE", help="JSON object of policy and group")
@@ -98,7 +98,6 @@ def _evaluate(options: argparse.Namespace) -> None:
         returns,
         options.log,
         groups=_read_groups(options),
-        return_errors=_read_errors(options, policies),
         **_panel_options(options),
     )
     _show(evaluation, options)
@@ -119,7 +118,6 @@ def _select(options: argparse.Namespace) -> None:
         returns=returns,
         groups=_read_groups(options),
         incumbent=options.incumbent,
-        return_errors=_read_errors(options, policies),
         **_panel_options(options),
     )
     _show(selection, options)
@@ -158,7 +156,9 @@ def _read(options: argparse.Namespace) -> tuple[dict[str, Policy], dict[str, flo
 
     check_outputs(options)
     policies = _read_policies(options)
-    return policies, {} if options.returns is None else read_returns(options.returns, list(policies))
+    if options.returns is None:
+        return policies, {}
+    return policies, read_returns(options.returns, list(policies), rollouts=getattr(options, "rollouts", None))
 
 
 def _read_groups(options: argparse.Namespace) -> dict[str, str] | None:
@@ -171,14 +171,6 @@ def _read_groups(options: argparse.Namespace) -> dict[str, str] | None:
     if not isinstance(groups, dict):
         raise ValueError(f"{options.groups}: expected an object of policy and group")
     return groups
-
-
-def _read_errors(options: argparse.Namespace, policies: dict[str, Policy]) -> dict[str, float] | None:
-    from .selection.known_returns import read_errors
-
-    if options.rollouts is not None and options.rollouts < 1:
-        raise ValueError(f"--rollouts must be 1 or more, got {options.rollouts}")
-    return read_errors(options.returns, list(policies), options.rollouts)
 
 
 def _panel_options(options: argparse.Namespace) -> dict[str, Any]:

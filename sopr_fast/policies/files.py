@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,8 @@ from .readers.options import Options
 
 _ERRORS = (ValueError, OSError, ImportError, MemoryError)
 _MESSAGE_LENGTH = 1000
+_KINDS_SHOWN = 8
+_REASONS_SHOWN = 3
 
 
 def load(
@@ -47,6 +50,9 @@ def load(
       the only `*/vecnormalize.pkl` below its folder, as RL Zoo keeps it. The policy's `normalisation` and the logger
       "sopr_fast" say which file was used. In folders, statistics, replay buffers and `evaluations.npz` are passed over.
     - `.d3` of d3rlpy, or its `.pt` beside `params.json`.
+    - `.cleanrl_model` of CleanRL: PPO, RPO, SAC, TD3, DDPG, DQN, C51.
+    - `.pt` of rsl_rl and `.pth` of rl_games: PPO; the activation stands in `params/agent.yaml` or `config.yaml` of the
+      run, else in `activation`. State dicts of Tianshou's policies and TorchRL's actors; with `activation`, `squash`.
     - `.pt`, `.pth`, `.safetensors`: the state dict of an `nn.Sequential` of linear layers, with one `activation`
       between each two and "tanh" or "none" as `squash` at the end.
     - `.pkl` of D4RL and DOPE: a dict of arrays.
@@ -58,7 +64,8 @@ def load(
 
     A policy is named by its path without suffix, relative to the folder that contains everything given: "ppo_1/best"
     for `load("runs")`, "best" for `load("runs/ppo_1/best.zip")`. Files of one folder that differ in the suffix alone
-    keep it. A stack adds "-000", "-001", … to the name.
+    keep it. A stack adds "-000", "-001", … to the name. In the cache of the Hugging Face Hub, the current snapshot of
+    each repository is read, and `models--owner--name/snapshots/<commit>/best.zip` is "owner/name/best".
 
     Args:
         paths: A file, a folder, or several of them.
@@ -93,6 +100,7 @@ def load(
         raise ValueError("no paths given")
     folder = common_folder(given) if relative_to is None else Path(os.path.abspath(relative_to))
     policies: dict[str, Policy] = {}
+    reasons: list[str] = []
     for file, name in _names([file for path in given for file in _files(path)], folder).items():
         options = Options(name, stochastic, states_count, action_count, activation, squash, trust)
         try:
@@ -101,13 +109,16 @@ def load(
             if not skip:
                 raise
             warn(f"skipped {error}")
+            reasons.append(str(error))
             continue
         for policy in loaded:
             if policy.name in policies:
                 raise ValueError(f"{file}: another file has a policy named {policy.name!r}; rename one of the files")
             policies[policy.name] = policy
     if not policies:
-        raise ValueError(f"{', '.join(map(str, given))}: none of the files could be read")
+        more = f"; and {len(reasons) - _REASONS_SHOWN} more" if len(reasons) > _REASONS_SHOWN else ""
+        where = ", ".join(map(str, given))
+        raise ValueError(f"{where}: none of the files could be read: {'; '.join(reasons[:_REASONS_SHOWN])}{more}")
     return policies
 
 
@@ -122,22 +133,48 @@ def _files(path: Path) -> list[Path]:
         if not os.path.lexists(path):
             raise FileNotFoundError(f"{path}: no such file")
         return [path]
-    files = sorted(_walk(path), key=lambda file: file.parts)
+    passed: Counter[str] = Counter()
+    files = sorted(_walk(path, passed), key=lambda file: file.parts)
     if not files:
-        raise ValueError(f"{path}: no policies ({', '.join(BY_SUFFIX)}) in this folder or below it")
+        seen = ", ".join(f"{count} {kind}" for kind, count in passed.most_common(_KINDS_SHOWN))
+        raise ValueError(
+            f"{path}: no policies ({', '.join(BY_SUFFIX)}) in this folder or below it; passed over: "
+            f"{_printable(seen) or 'nothing, since it holds no files'}"
+        )
     return files
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, passed: Counter[str]) -> Iterator[Path]:
+    """Yield the policy files below a folder, and count the others by kind."""
+
     def fail(error: OSError) -> None:
         raise error
 
     for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
+        if {"snapshots", "blobs"} <= {*folders}:  # a repository that the Hugging Face Hub caches; files link to blobs
+            folders[:] = ["snapshots"]
+        elif Path(parent).name == "snapshots" and (current := _current_snapshot(Path(parent).parent)) in folders:
+            folders[:] = [current]
         for name in names:
             file = Path(parent, name)
-            if file.suffix.lower() in BY_SUFFIX and not name.startswith(".") and not is_companion(file):
+            if name.startswith("."):
+                passed["hidden"] += 1
+            elif file.suffix.lower() not in BY_SUFFIX:
+                passed[file.suffix.lower() or "without suffix"] += 1
+            elif is_companion(file):
+                passed["files that belong to a policy (statistics, buffers, optimisers)"] += 1
+            else:
                 yield file
+
+
+def _current_snapshot(folder: Path) -> str:
+    """Return the snapshot that `refs/main` of a cached repository names, "" without one."""
+    try:
+        with (folder / "refs" / "main").open("rb") as file:
+            return file.read(100).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
 
 
 def _names(files: Iterable[Path], folder: Path) -> dict[Path, str]:
@@ -146,12 +183,24 @@ def _names(files: Iterable[Path], folder: Path) -> dict[Path, str]:
     for path, file in relative.items():
         if not path.is_relative_to(folder):
             raise ValueError(f"{file} is not in the folder {folder}, to which names are relative")
-    stems = {path: path.relative_to(folder).with_suffix("").as_posix() for path in relative}
+    stems = {path: _in_repository(path.relative_to(folder).with_suffix("")).as_posix() for path in relative}
     counts = Counter(stems.values())
     return {
         file: stems[path] if counts[stems[path]] == 1 else path.relative_to(folder).as_posix()
         for path, file in relative.items()
     }
+
+
+def _in_repository(path: Path) -> Path:
+    """Return a path in a cache of the Hugging Face Hub, `models--owner--name/snapshots/<commit>` as `owner/name`."""
+    parts = list(path.parts)
+    for i in range(len(parts) - 2):
+        if parts[i] == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", parts[i + 1]):
+            above = parts[:i]
+            if above and above[-1].startswith("models--"):
+                above[-1:] = above[-1].split("--")[1:]
+            return Path(*above, *parts[i + 2 :])
+    return path
 
 
 def _read(file: Path, options: Options) -> list[Policy]:

@@ -66,6 +66,7 @@ def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, *, batch_s
     Warns:
         UserWarning: Policies give different actions when asked twice for the same states.
     """
+    check_widths(policies, states.shape[1])
     rows = _probe_rows(batch_size)
     states, source = states[rows], source[rows]
     outputs = [policy.output(states, source) for policy in policies]
@@ -104,12 +105,39 @@ def check_fit(
     Warns:
         UserWarning: Policies give different actions when asked twice for the same states.
     """
+    check_widths(policies, states.shape[1])
     rows = _probe_rows(batch_size)
     states, source = states[rows], source[rows]
     outputs = [policy.output(states, source) for policy in policies]
     for policy, output in zip(policies, outputs, strict=True):
         _columns(policy, output, layout)
     _warn_of_sampling(policies, outputs, states, source)
+
+
+def check_widths(policies: Sequence[Policy], width: int) -> None:
+    """Check that every policy whose weights tell it reads states of the log's width.
+
+    Raises:
+        ValueError: Some do not; the message says how many columns which policies read.
+    """
+    by_width: dict[int, list[str]] = {}
+    for policy in policies:
+        if isinstance(policy, Actor):
+            by_width.setdefault(policy.state_dim, []).append(policy.name)
+    others = {reads: names for reads, names in by_width.items() if reads != width}
+    if not others:
+        return
+    needed = "; ".join(f"{reads} columns: {_list_few(names)}" for reads, names in sorted(others.items()))
+    fitting = f" (only {_list_few(by_width[width])} can)" if width in by_width else ""
+    raise ValueError(
+        f"the log's states have {width} columns, which these policies do not read{fitting}: {needed}; pass states of "
+        "that width, such as sopr_fast.data.load_states(…, columns=…), or leave those policies out"
+    )
+
+
+def _list_few(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:_NAMES_SHOWN]))
+    return f"{shown} and {len(names) - _NAMES_SHOWN} others" if len(names) > _NAMES_SHOWN else shown
 
 
 def _probe_rows(batch_size: int) -> slice:
@@ -127,12 +155,10 @@ def _warn_of_sampling(policies: Sequence[Policy], outputs: Sequence[Output], sta
     names = [p.name for p, output in pairs if isinstance(p, Called) and varies(p, output.mean)]
     if not names:
         return
-    shown = ", ".join(map(repr, names[:_NAMES_SHOWN]))
-    others = f" and {len(names) - _NAMES_SHOWN} others" if len(names) > _NAMES_SHOWN else ""
     warn(
-        f"policies {shown}{others} give different actions when asked twice for the same states: they sample, or depend "
-        "on earlier calls. Return the mean action (for Stable-Baselines3, call predict with deterministic=True) or the "
-        "distribution"
+        f"policies {_list_few(names)} give different actions when asked twice for the same states: they sample, or "
+        "depend on earlier calls. Return the mean action (for Stable-Baselines3, call predict with deterministic=True) "
+        "or the distribution"
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..data.files import check_regular
+from ..runtime.checks import check_integer
 from . import evaluations, tensorboard
 from .tables import read_csv, read_frame, read_json
 from .values import Returns
@@ -20,7 +21,7 @@ def is_source(returns: Any) -> bool:
     return isinstance(returns, str | os.PathLike) or (hasattr(returns, "columns") and hasattr(returns, "__getitem__"))
 
 
-def read_returns(source: Any, names: list[str], *, tag: str | None = None) -> Returns:
+def read_returns(source: Any, names: list[str], *, tag: str | None = None, rollouts: int | None = None) -> Returns:
     """Return name and return of policies, with standard errors where the source has them.
 
     - A CSV file or data frame has a column `name` or `policy` and a column `return` or `return_mean`, in any case.
@@ -36,6 +37,7 @@ def read_returns(source: Any, names: list[str], *, tag: str | None = None) -> Re
     Args:
         source: Path of a file or folder, or a data frame.
         names: Names of the policies. In tables, an integer that is none of them is a position among them.
+        rollouts: Number of rollouts behind each return of a table, in place of its column.
         tag: Tag of the returns in event files; by default the first of `tensorboard.TAGS` that a file has.
 
     Raises:
@@ -43,9 +45,13 @@ def read_returns(source: Any, names: list[str], *, tag: str | None = None) -> Re
         TypeError: A data frame has no returns or no names.
         ValueError: The file has another layout, or no policy's folder has returns; the message names the file.
     """
+    if rollouts is not None:
+        rollouts = check_integer("rollouts", rollouts, 1)
     if not isinstance(source, str | os.PathLike):
-        return read_frame(source, names)
+        return read_frame(source, names, rollouts)
     path = Path(source)
+    if rollouts is not None and (path.is_dir() or path.suffix.lower() in (".json", ".npz")):
+        raise ValueError(f"{path}: rollouts are for tables with a column return_std; leave them out")
     if path.is_dir():
         return _of_folder(path, names, tag)
     check_regular(path)
@@ -53,7 +59,7 @@ def read_returns(source: Any, names: list[str], *, tag: str | None = None) -> Re
         return evaluations.choose(evaluations.read(path), names)
     if tensorboard.is_event_file(path):
         return evaluations.choose(tensorboard.read([path], tag), names)
-    return read_json(path, names) if path.suffix.lower() == ".json" else read_csv(path, names)
+    return read_json(path, names) if path.suffix.lower() == ".json" else read_csv(path, names, rollouts)
 
 
 def _of_folder(folder: Path, names: list[str], tag: str | None) -> Returns:

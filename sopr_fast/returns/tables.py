@@ -43,7 +43,7 @@ def read_json(path: Path, names: list[str]) -> Returns:
     return returns
 
 
-def read_csv(path: Path, names: list[str]) -> Returns:
+def read_csv(path: Path, names: list[str], rollouts: int | None = None) -> Returns:
     """Read a table of a name and a return in each row, and of standard errors where it has them."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -69,6 +69,7 @@ def read_csv(path: Path, names: list[str]) -> Returns:
             raise ValueError(f"{expected} {', '.join(header)}")
         rows = rows[1:]
     errors = [_find(header, labels) for labels in (_ERROR, _DEVIATION, _ROLLOUTS)]
+    _check_rollouts(header, rollouts, str(path))
     returns = Returns()
     for line, row in rows:
         where = f"{path}, line {line}"
@@ -81,13 +82,13 @@ def read_csv(path: Path, names: list[str]) -> Returns:
             raise ValueError(f"{where}: a second return of {name!r}")
         returns[name] = float(row[return_column])
         cells = [row[column] if 0 <= column < len(row) else "" for column in errors]
-        spread = _standard_error(cells, f"{where}: {name!r}")
+        spread = _standard_error(cells, f"{where}: {name!r}", rollouts)
         if spread is not None:
             returns.errors[name] = spread
     return returns
 
 
-def read_frame(frame: Any, names: list[str]) -> Returns:
+def read_frame(frame: Any, names: list[str], rollouts: int | None = None) -> Returns:
     """Read a data frame with a row for each policy, whose columns are named as those of a CSV file.
 
     Its index holds the names if no column does.
@@ -100,6 +101,7 @@ def read_frame(frame: Any, names: list[str]) -> Returns:
     kind = type(frame).__name__
     if _find(header, _RETURN) == -1:
         raise TypeError(f"returns are a {kind} of {', '.join(header)}; pass one of its columns, or name one 'return'")
+    _check_rollouts(header, rollouts, f"the {kind}")
     columns = [[*frame[frame.columns[i]]] if i >= 0 else None for i in (_find(header, part) for part in _PARTS)]
     labels, values = columns[0], columns[1]
     if labels is None:
@@ -112,7 +114,7 @@ def read_frame(frame: Any, names: list[str]) -> Returns:
             raise ValueError(f"returns hold several numbers for policy {name!r}")
         returns[name] = float(value)
         cells = ["" if column is None or _is_missing(column[row]) else str(column[row]) for column in columns[2:]]
-        spread = _standard_error(cells, f"{name!r}")
+        spread = _standard_error(cells, f"{name!r}", rollouts)
         if spread is not None:
             returns.errors[name] = spread
     return returns
@@ -129,12 +131,18 @@ def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float | np.floating) and math.isnan(value))
 
 
-def _standard_error(cells: Sequence[str], where: str) -> float | None:
+def _check_rollouts(header: Sequence[str], rollouts: int | None, where: str) -> None:
+    if rollouts is not None and _find(header, _DEVIATION) == -1:
+        raise ValueError(f"{where}: rollouts need a column return_std, the standard deviation over them")
+
+
+def _standard_error(cells: Sequence[str], where: str, rollouts: int | None) -> float | None:
     """Return the standard error in a row, given or from the deviation over rollouts; None without one.
 
     Args:
         cells: Standard error, standard deviation and number of rollouts, "" where there is none.
         where: Beginning of the message.
+        rollouts: Number of rollouts in place of that in the row, or None.
 
     Raises:
         ValueError: One is no number or negative, or there are no rollouts.
@@ -144,12 +152,14 @@ def _standard_error(cells: Sequence[str], where: str) -> float | None:
         if cell and not (_is_number(cell) and 0 <= float(cell) < math.inf):
             raise ValueError(f"{where} has the {label} {cell}, expected a number that is not negative")
         numbers.append(float(cell) if cell else None)
-    error, deviation, rollouts = numbers
-    if error is not None or deviation is None or rollouts is None:
+    error, deviation, count = numbers
+    if rollouts is not None:
+        error, count = None, float(rollouts)
+    if error is not None or deviation is None or count is None:
         return error
-    if rollouts < 1:
-        raise ValueError(f"{where} has {rollouts:g} rollouts, expected at least 1")
-    return deviation / math.sqrt(rollouts)
+    if count < 1:
+        raise ValueError(f"{where} has {count:g} rollouts, expected at least 1")
+    return deviation / math.sqrt(count)
 
 
 def _is_number(text: str) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,57 +60,6 @@ def read_known(
             raise ValueError(f"rollouts of policy {names[int(np.argmin(counts))]!r} must be at least 1")
         errors = errors / np.sqrt(counts)
     return values, errors
-
-
-def read_errors(path: Path, names: list[str], rollouts: int | None = None) -> dict[str, float] | None:
-    """Return the standard errors of the returns in a CSV file, by name.
-
-    They stand in the column `return_error` or `standard_error`. Otherwise they are those of standard deviations over
-    rollouts in the column `return_std`, whose numbers are in the column `rollouts` or given.
-
-    Args:
-        path: File of returns that `sopr_fast.returns.read_returns` has read.
-        names: Names of the policies. An integer that is none of them is a position among them.
-        rollouts: Number of rollouts behind every return, in place of the column.
-
-    Returns:
-        Standard errors, or None where the file has no such columns.
-
-    Raises:
-        ValueError: A cell is no number from 0 up, or `rollouts` is given without a column `return_std`.
-    """
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        lines = [row for row in csv.reader(file) if row] if path.suffix.lower() != ".json" else []
-    header = [cell.strip().lower() for cell in lines[0]] if lines else []
-    error = next((header.index(label) for label in ("return_error", "standard_error") if label in header), None)
-    deviation = header.index("return_std") if "return_std" in header else None
-    counts = header.index("rollouts") if "rollouts" in header and rollouts is None else None
-    if rollouts is not None and deviation is None:
-        raise ValueError(f"{path}: --rollouts needs a column return_std, the standard deviation over rollouts")
-    if error is None and (deviation is None or (rollouts is None and counts is None)):
-        return None
-    place = next((header.index(label) for label in ("name", "policy") if label in header), 0)
-    errors = {}
-    for row in lines[1:]:
-        name = row[place].strip()
-        if name not in names and name.isdecimal() and int(name) < len(names):
-            name = names[int(name)]
-        if error is not None and rollouts is None:
-            errors[name] = _cell(path, name, row, error)
-        else:
-            count = rollouts if counts is None else _cell(path, name, row, counts)
-            errors[name] = _cell(path, name, row, deviation) / max(count or 0, 1) ** 0.5
-    return errors
-
-
-def _cell(path: Path, name: str, row: list[str], column: int | None) -> float:
-    try:
-        value = float(row[column or 0])
-    except (IndexError, ValueError):
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"{path}: the standard error or deviation of {name!r} must be a number from 0 up; correct it")
-    return value
 
 
 def are_ranks(returns: np.ndarray) -> bool:

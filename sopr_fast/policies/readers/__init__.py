@@ -47,11 +47,14 @@ def reader_of(path: Path) -> Reader:
 def is_companion(path: Path) -> bool:
     """Return whether a file of a known suffix belongs to a policy beside it.
 
-    These are statistics and replay buffers of Stable-Baselines3, and the returns that its EvalCallback measured.
+    These are statistics and replay buffers of Stable-Baselines3, the returns that its EvalCallback measured, and the
+    unpacked model and the metrics that RL Zoo uploads beside a model.
     """
+    if path.suffix.lower() == ".pth" and (path.parent / "_stable_baselines3_version").is_file():
+        return True
     if path.suffix.lower() == ".pkl":
         return any(part in path.stem.replace("_", "") for part in ("vecnormalize", "replaybuffer"))
-    return path.name == "evaluations.npz"
+    return path.name in ("evaluations.npz", "train_eval_metrics.zip")
 
 
 def _by_content(path: Path) -> Reader | None:

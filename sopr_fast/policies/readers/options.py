@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-_SETTINGS_BYTES = 8 << 20  # parsed JSON may take 20 times the memory of its text
+SETTINGS_BYTES = 8 << 20  # parsed JSON may take 20 times the memory of its text
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def parse_settings(text: str | bytes) -> dict[str, Any]:
     Raises:
         ValueError: The text is damaged, too long, or not an object.
     """
-    if len(text) > _SETTINGS_BYTES:
-        raise ValueError(f"its settings take {len(text) / 2**20:.0f} MiB, expected at most {_SETTINGS_BYTES >> 20}")
+    if len(text) > SETTINGS_BYTES:
+        raise ValueError(f"its settings take {len(text) / 2**20:.0f} MiB, expected at most {SETTINGS_BYTES >> 20}")
     try:
         settings = json.loads(text)
     except RecursionError as error:
