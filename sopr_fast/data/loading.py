@@ -134,12 +134,28 @@ def _read_named(source: Any, wanted: Collection[str]) -> tuple[Mapping[str, Any]
             f"{path}: an .npy file is one array; transitions need states, actions and rewards at least: put them into "
             "an .npz file, a dictionary or a folder of .npy files of these names"
         )
+    check_readable(path)
     if path.is_dir():
         return (read_lerobot if is_lerobot(path) else read_folder)(path, wanted), str(path)
     if path.suffix not in READERS:
         raise ValueError(f"{path}: expected transitions in a file of {', '.join(READERS)}, or a Minari dataset")
     check_regular(path)
     return READERS[path.suffix](path, wanted), str(path)
+
+
+def check_readable(path: Path) -> None:
+    """Raise for RLDS and TFRecord files, which are common and are not read, with the way to convert them.
+
+    Raises:
+        ValueError: The path is such a file, or a folder of them.
+    """
+    is_folder = path.is_dir() and (path / "features.json").is_file() and any(path.glob("*.tfrecord*"))
+    if is_folder or ".tfrecord" in path.name:
+        raise ValueError(
+            f"{path}: TFRecord files (RLDS) are not read; convert them where tensorflow_datasets is installed: write "
+            "observations, actions, rewards, terminals (is_terminal) and timeouts of all steps to an .npz file by "
+            "numpy.savez"
+        )
 
 
 def from_mapping(arrays: Mapping[str, Any], where: str, max_episode_steps: int | None = None) -> Transitions:

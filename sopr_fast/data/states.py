@@ -15,7 +15,7 @@ from .arrays import to_array
 from .files import check_regular, read_npy
 from .keys import ALL_KEYS, KEYS, find_key, list_names
 from .lerobot import is_lerobot
-from .loading import READERS, read_arrays
+from .loading import READERS, check_readable, read_arrays
 from .minari import find_minari, read_minari_states
 from .stored import ArrayStates, FlatStates, SlicedStates, StoredStates, states_of_hdf5
 from .tables import is_frame, read_frame
@@ -48,6 +48,7 @@ def load_states(path: str | os.PathLike, *, columns: str | Sequence[str] | None 
     if dataset is not None:
         return _of_minari(dataset)
     path = Path(path)
+    check_readable(path)
     if path.is_dir() and is_lerobot(path):
         return ArrayStates(read_arrays(path)[0]["observations"], str(path))
     if path.is_dir():
