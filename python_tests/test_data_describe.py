@@ -90,6 +90,11 @@ def test_the_command_line_describes_logs(tmp_path, capsys):
     path = write_hdf5(tmp_path / "log.hdf5", arrays())
     cli.main(["info", str(path)])
     assert capsys.readouterr().out == f"{describe(path)}\n"
+    csv = tmp_path / "other.csv"
+    csv.write_text("x,speed,u\n1,2,3\n4,2,6\n")
+    cli.main(["info", str(csv), "--columns", "states=x,speed"])
+    assert capsys.readouterr().out.startswith("rows: 2\nstate columns: 2 (constant: 1)\n")
+    csv.unlink()
     np.save(tmp_path / "states.npy", arrays()["observations"])
     cli.main(["info", str(tmp_path)])
     assert capsys.readouterr().out.startswith("rows: 5\nstate columns: 2 (constant: 1)\n")

@@ -132,8 +132,8 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         required=True,
         metavar="FILE",
-        help="CSV with columns name (or a policy's position) and return, or JSON; policies without a return are left "
-        "out",
+        help="CSV with columns name (or a policy's position) and return, JSON, evaluations.npz, a TensorBoard event "
+        "file, or a folder of runs with either of these; policies without a return are left out",
     )
     _add_states(fit, required=True)
     held_out = fit.add_mutually_exclusive_group()
@@ -199,6 +199,9 @@ def _parser() -> argparse.ArgumentParser:
 
     info = commands.add_parser("info", help="describe the installation, a model or a log")
     info.add_argument("path", type=Path, nargs="?", help="model, or log of states or transitions, to describe")
+    info.add_argument(
+        "--columns", nargs="+", metavar="PART=NAME", help="names in the log, such as states=x,speed actions=u rewards=r"
+    )
     info.set_defaults(run=_info)
     return parser
 
@@ -377,7 +380,11 @@ def _info(options: argparse.Namespace) -> None:
     from .data.loading import is_log
 
     if is_log(options.path):
-        print(describe(options.path))
+        columns = None
+        if options.columns is not None:
+            pairs = [item.partition("=") for item in options.columns]
+            columns = {part: names.split(",") for part, _, names in pairs}
+        print(describe(options.path, columns=columns))
         return
     from .sopr.ranker import load
 

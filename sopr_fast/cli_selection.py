@@ -61,7 +61,9 @@ def _add_input(parser: argparse.ArgumentParser, returns: str, *, required: bool 
     from .cli import _add_device, _add_policies
 
     _add_policies(parser)
-    parser.add_argument("--returns", type=Path, required=required, metavar="FILE", help=f"CSV or JSON: {returns}")
+    parser.add_argument(
+        "--returns", type=Path, required=required, metavar="FILE", help=f"file or folder, as for fit: {returns}"
+    )
     parser.add_argument(
         "--log", required=True, metavar="FILE", help="logged transitions: .hdf5, .npz, .parquet or a Minari dataset"
     )
