@@ -41,13 +41,13 @@ def test_transitions_are_described_from_any_source(tmp_path):
         "returns of episodes: 3 to 12, mean 7.5",
         "missing: log probs",
         "not for importance weighting by logged probabilities: no log probs",
-        "column             low         high         mean          std",
-        "state 0              0            4            2        1.414",
-        "state 1              5            5            5            0",
-        "action 0             0            1          0.6       0.4899",
-        "action 1             1            1            1            0",
-        "action 2             2            2            2            0",
-        "reward               1            5            3        1.414",
+        "column            low         high         mean          std",
+        "state 0             0            4            2        1.414",
+        "state 1             5            5            5            0",
+        "action 0            0            1          0.6       0.4899",
+        "action 1            1            1            1            0",
+        "action 2            2            2            2            0",
+        "reward              1            5            3        1.414",
     ]
     assert json.loads(json.dumps(description.to_dict()))["returns"] == [3, 7.5, 12]
 
