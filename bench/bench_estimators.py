@@ -11,11 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import halfcheetah
 import numpy as np
 import pytest
 import torch
 
-from sopr_fast import example
 from sopr_fast.data import Transitions
 from sopr_fast.estimators import dual_dice
 from sopr_fast.estimators.critics import CriticLearner
@@ -27,9 +27,9 @@ ROWS, POLICIES, UPDATES, DISCOUNT = 300_000, 10, 10, 0.99
 
 def make_log() -> Transitions:
     random = np.random.default_rng(0)
-    states = np.tile(example.states(), (5, 1))[:ROWS]
+    states = np.tile(halfcheetah.states(), (5, 1))[:ROWS]
     states = states + 0.01 * random.standard_normal(states.shape, np.float32)
-    actions = next(iter(example.policies().values())).act(torch.from_numpy(states)).numpy()
+    actions = next(iter(halfcheetah.policies().values())).act(torch.from_numpy(states)).numpy()
     actions = np.clip(actions + 0.3 * random.standard_normal(actions.shape, np.float32), -1, 1)
     rewards = states[:, 8] - 0.1 * np.square(actions).sum(1)
     timeouts = np.arange(1, ROWS + 1) % 1000 == 0
@@ -37,7 +37,7 @@ def make_log() -> Transitions:
 
 
 def candidates(count: int) -> dict:
-    return dict(list(example.policies().items())[:count])
+    return dict(list(halfcheetah.policies().items())[:count])
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import halfcheetah
 import numpy as np
 import pytest
 import torch
 from workload import CLUSTERS, SIZE, actions_on
 
 import sopr_fast
-from sopr_fast import Subsets, example
+from sopr_fast import Subsets
 from sopr_fast.runtime import native
 
 MAX_RATIO = 20  # slower peers run once
@@ -30,7 +31,7 @@ _rows = pytest.StashKey[list]()
 @pytest.fixture(scope="session")
 def states() -> np.ndarray:
     """(65536, 17) float32: real HalfCheetah states."""
-    return example.states()
+    return halfcheetah.states()
 
 
 @pytest.fixture(scope="session")

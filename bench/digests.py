@@ -1,4 +1,4 @@
-"""Digests of all scores, losses and estimates on the embedded example, to compare two versions of the code.
+"""Digests of all scores, losses and estimates on the HalfCheetah set, to compare two versions of the code.
 
 python bench/digests.py > before.txt        # then change the code and install it
 python bench/digests.py | diff before.txt -
@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import warnings
 
+import halfcheetah
 import numpy as np
 import torch
 
 import sopr_fast
-from sopr_fast import estimators, example
+from sopr_fast import estimators
 
 SMALL = {"subset_size": 1024, "clusters": 16, "subsets": 12, "steps": 12}
 CONFIGS = {
@@ -35,7 +36,7 @@ ESTIMATORS = {
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    policies, returns, states = example.policies(), example.returns(), example.states()
+    policies, returns, states = halfcheetah.policies(), halfcheetah.returns(), halfcheetah.states()
     names = list(policies)
     known, held_out, candidates = ({name: policies[name] for name in names[i::3]} for i in range(3))
     by_name = dict(zip(names, returns, strict=True))

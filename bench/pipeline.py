@@ -13,17 +13,18 @@ import argparse
 import json
 from pathlib import Path
 
+import halfcheetah
 from workload import peak_megabytes
 
 import sopr_fast
-from sopr_fast import Config, example
+from sopr_fast import Config
 
 PAPER_SECONDS = {"train": "3,216 to 5,578", "rank": "490 to 1,010"}
 
 
 def main() -> None:
     options = _options()
-    policies, returns, states = example.policies(), example.returns(), example.states()
+    policies, returns, states = halfcheetah.policies(), halfcheetah.returns(), halfcheetah.states()
     names = list(policies)
     config = Config(subset_size=options.subset_size, clusters=options.clusters, precision=options.precision)
     if options.stage == "train":

@@ -48,7 +48,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", type=Path, help="trained models")
-    parser.add_argument("--data", type=Path, help="folder made by bench.paper (default: the embedded example)")
+    parser.add_argument("--data", type=Path, help="folder made by bench.paper (default: bench/halfcheetah)")
     parser.add_argument("--subsets", type=int, default=5)
     return parser.parse_args()
 

@@ -159,7 +159,7 @@ def _line(run: dict) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder made by bench.paper (default: the embedded example)")
+    parser.add_argument("--data", type=Path, help="folder made by bench.paper (default: bench/halfcheetah)")
     parser.add_argument("--splits", type=int, default=6)
     parser.add_argument("--first-split", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=3)

@@ -6,11 +6,12 @@ import resource
 import sys
 from pathlib import Path
 
+import halfcheetah
 import numpy as np
 import torch
 from paper.rollouts import read_return_means
 
-from sopr_fast import Subsets, example
+from sopr_fast import Subsets
 from sopr_fast.data import load_states
 from sopr_fast.policies import Policy, as_policies, collect, load, probe
 
@@ -19,7 +20,7 @@ SIZE, CLUSTERS = 16384, 256
 
 def actions_on(subsets: Subsets) -> torch.Tensor:
     """Return the actions of real policies, (30, U, 6)."""
-    policies = as_policies(dict(list(example.policies().items())[::-1][:30]), states_count=subsets.states_count)
+    policies = as_policies(dict(list(halfcheetah.policies().items())[::-1][:30]), states_count=subsets.states_count)
     layout = probe(policies, subsets.states, subsets.source)
     return collect(policies, subsets.states, subsets.source, layout)
 
@@ -35,9 +36,9 @@ def forward_gflop(subsets: Subsets) -> float:
 
 
 def read_set(folder: Path | None) -> tuple[dict[str, Policy], np.ndarray, np.ndarray]:
-    """Return policies, returns and states of the embedded example or of a folder made by `bench.paper`."""
+    """Return policies, returns and states of `halfcheetah` or of a folder made by `bench.paper`."""
     if folder is None:
-        return example.policies(), example.returns(), example.states()
+        return halfcheetah.policies(), halfcheetah.returns(), halfcheetah.states()
     policies = load(folder / "policies.npz")
     return policies, read_return_means(folder / "returns.csv"), np.asarray(load_states(log_of(folder)))
 

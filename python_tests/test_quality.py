@@ -2,6 +2,7 @@
 
 import json
 
+import halfcheetah
 import numpy as np
 import pytest
 
@@ -22,7 +23,7 @@ def test_the_demo_ranks_unseen_policies(tmp_path):
 
 @pytest.mark.parametrize("split", [1, 2])
 def test_a_model_ranks_unseen_policies_of_other_splits(split):
-    policies, returns, states = example.policies(), example.returns(), example.states()
+    policies, returns, states = halfcheetah.policies(), halfcheetah.returns(), halfcheetah.states()
     returns = dict(zip(policies, returns, strict=True))
     names = np.array(list(policies))[np.random.default_rng(split).permutation(50)]
     training, validation, unseen = ({name: policies[name] for name in part} for part in np.split(names, [30, 40]))

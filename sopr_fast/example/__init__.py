@@ -1,4 +1,4 @@
-"""A small real set: 50 HalfCheetah policies, their returns, and 65,536 logged states (origin: README.md)."""
+"""A small set: 50 HalfCheetah policies, their returns, and 8,192 logged states (origin: README.md)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def policies() -> dict[str, Actor]:
 
 
 def returns() -> np.ndarray:
-    """Return the mean undiscounted return of each policy over 50 episodes, (50,) float64."""
+    """Return the mean undiscounted return of each policy over 20 episodes, (50,) float64."""
     table = np.genfromtxt(_FOLDER / "returns.csv", delimiter=",", names=True)
     return table["return_mean"]
 
 
 def states() -> np.ndarray:
-    """Return the logged states, (65536, 17) float32, in the order in which they were logged."""
+    """Return the logged states, (8192, 17) float32, in the order in which they were logged."""
     with np.load(_FOLDER / "states.npz") as archive:
         return archive["observations"].astype(np.float32)

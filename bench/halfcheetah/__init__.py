@@ -1,0 +1,27 @@
+"""The HalfCheetah set of the benchmarks: 50 policies, their returns, 65,536 logged states (origin: README.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from sopr_fast.policies import Actor, load
+
+_FOLDER = Path(__file__).parent
+
+
+def policies() -> dict[str, Actor]:
+    """Return the 50 actors, "halfcheetah-000" to "halfcheetah-049", in the order in which training saved them."""
+    return load(_FOLDER / "halfcheetah.npz")
+
+
+def returns() -> np.ndarray:
+    """Return the mean undiscounted return of each policy over 50 episodes, (50,) float64."""
+    return np.genfromtxt(_FOLDER / "returns.csv", delimiter=",", names=True)["return_mean"]
+
+
+def states() -> np.ndarray:
+    """Return the logged states, (65536, 17) float32, in the order in which they were logged."""
+    with np.load(_FOLDER / "states.npz") as archive:
+        return archive["observations"].astype(np.float32)
