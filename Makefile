@@ -17,7 +17,7 @@ OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segm
     python_tests/test_threads.py
 
 .PHONY: demo test extras test-all test-paper paper test-quality environments fuzz kill soak bench lint format sanitize \
-        sanitize-threads matrix gpu-check gpu-sanitize clean
+        sanitize-threads matrix docs wheel wheel-check gpu-check gpu-sanitize clean
 
 demo: $(INSTALLED)
 	.venv/bin/sopr-fast demo $(DEMO_ARGS)
@@ -102,6 +102,25 @@ matrix: build/matrix/oldest/installed build/matrix/newest/installed
 	    build/matrix/$$torch/bin/python -m sopr_fast && build/matrix/$$torch/bin/pytest -q || exit 1; \
 	done
 
+# The site, in build/site. Warnings, such as broken links, are errors.
+docs: .venv/docs
+	.venv/bin/mkdocs build --strict
+
+# A source distribution, and a Linux wheel that is built from it outside of git; at most 2 MB.
+wheel: .venv/wheel
+	rm -rf dist build/dist
+	.venv/bin/python -m build --no-isolation --outdir build/dist
+	.venv/bin/auditwheel repair --wheel-dir dist build/dist/*.whl
+	cp build/dist/*.tar.gz dist
+	test -z "$$(find dist -name '*.whl' -size +1953k)" || { echo "a wheel exceeds 2 MB"; exit 1; }
+
+# The wheel in clean environments, with the oldest torch that pyproject.toml admits and with the newest there is.
+wheel-check: build/wheel-check/oldest/made build/wheel-check/newest/made
+	for torch in oldest newest; do \
+	    build/wheel-check/$$torch/bin/python -m pip install -q --force-reinstall --no-deps dist/*.whl && \
+	    build/wheel-check/$$torch/bin/python .ci/check_wheel.py || exit 1; \
+	done
+
 # On a machine with a GPU, with the torch and the build tools of $(PYTHON): no network. GPU_STAGES="test bench".
 gpu-check:
 	$(PYTHON) bench/gpu_check.py $(GPU_STAGES)
@@ -143,7 +162,9 @@ $(INSTALLED): .venv/tools constraints.txt $(PACKAGE)
 .venv/peers: EXTRAS := test-peers
 .venv/paper: EXTRAS := paper
 .venv/bench: EXTRAS := bench
-.venv/test .venv/extras .venv/peers .venv/paper .venv/bench: pyproject.toml constraints.txt | $(INSTALLED)
+.venv/docs: EXTRAS := docs
+.venv/wheel: EXTRAS := wheel
+.venv/test .venv/extras .venv/peers .venv/paper .venv/bench .venv/docs .venv/wheel: pyproject.toml constraints.txt | $(INSTALLED)
 	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[$(EXTRAS)]'
 	touch $@
 
@@ -166,6 +187,13 @@ build/sanitize-threads/installed: $(INSTALLED) .venv/test
 build/matrix/constraints.txt: constraints.txt
 	mkdir -p build/matrix
 	grep -vE '^(torch|triton|cuda-|nvidia-)' $< > $@
+
+build/wheel-check/oldest/made: TORCH := 'torch<2.5'
+build/wheel-check/newest/made: TORCH := torch
+build/wheel-check/%/made:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install -q $(TORCH) numpy safetensors tqdm
+	touch $@
 
 build/matrix/oldest/installed: TORCH := 'torch<2.5'
 build/matrix/newest/installed: TORCH := torch
