@@ -15,6 +15,7 @@ import torch
 from torch import distributions as dist
 from torch import nn
 
+from sopr_fast import cli
 from sopr_fast.policies import load
 
 DS, DA = 5, 3
@@ -411,6 +412,14 @@ def test_tianshou_statistics_beside_the_weights(tmp_path, states, monkeypatch):
     inputs = (states.double().numpy() - statistics.mean) / np.sqrt(statistics.var + 1e-7)
     inputs = torch.from_numpy(inputs.clip(-10, 10)).float()
     close(policy, states, actor["mu"].model(actor["preprocess"](inputs)))
+
+
+def test_the_command_line_passes_the_number_of_discrete_actions(tmp_path, states):
+    _, weights = tianshou("actor.", last=1)
+    torch.save(weights, tmp_path / "model.pth")
+    options = ["--policies", str(tmp_path), "--activation", "tanh", "--returns", "r.csv", "--log", "log.npz"]
+    parsed = cli._parser().parse_args(["evaluate", *options, "--action-count", str(DA)])
+    assert cli._read_policies(parsed)["model"].output(states).kind == "discrete"
 
 
 # TorchRL

@@ -328,7 +328,7 @@ def _read_policies(options: argparse.Namespace) -> dict[str, Policy]:
     from .policies import load
 
     reading = {key: getattr(options, key) for key in ("activation", "squash", "stochastic", "trust")}
-    return load(options.policies, **reading)
+    return load(options.policies, action_count=getattr(options, "action_count", None), **reading)
 
 
 def _rank(options: argparse.Namespace) -> None:
