@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from mdps import LinearGain
 from reports import HOSTILE, RESULTS, policies, ranking, selection
 from selection_problems import DISCOUNT, Scripted, log
 
@@ -196,6 +197,21 @@ def test_coverage_is_unknown_where_the_log_has_no_actions_of_the_policies(tmp_pa
     )
     assert np.isnan(list(selected.coverage.values())).all()
     selected.report(tmp_path / "r.html")
+
+
+def test_a_foreign_candidate_is_a_caution_under_the_verdict(tmp_path):
+    known, candidates, truth = policies(False)
+    candidates, truth = candidates | {"stranger": LinearGain(np.array([6.0, 6.0]))}, truth | {"stranger": -5.0}
+    returns = {name: truth[name] for name in known}
+    selected = select(candidates, log(), known=known, returns=returns, methods={"m": Scripted(truth)}, **QUIET)
+    assert "foreign" in selected.flags["stranger"]
+    selected.report(tmp_path / "r.html")
+    cautions = [
+        "".join(parts)
+        for _, attributes, parts in Document((tmp_path / "r.html").read_text(encoding="utf-8")).all("p")
+        if attributes.get("class") == "caution"
+    ]
+    assert any("stranger acts unlike every known policy" in text for text in cautions)
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -70,7 +70,7 @@ def selection_page(selection: Selection, *, command: str | None, date: str | Non
         sections=sections,
         styles=styles,
         date=date,
-        notes=[_capital(note) for note in selection.notes],
+        notes=[*_doubts(selection), *(_capital(note) for note in selection.notes)],
     )
 
 
@@ -88,6 +88,22 @@ def _head(selection: Selection) -> Markup:
 
 def _reason(selection: Selection) -> str:
     return selection.verdict.reason
+
+
+def _doubts(selection: Selection) -> list[Markup]:
+    """Return what the probabilities leave out."""
+    foreign = [name for name in selection.candidates if "foreign" in selection.flags[name]]
+    if selection.calibrated or not foreign:
+        return []
+    return [
+        sentence(
+            "{} act{} unlike every known policy, and there are too few groups of known policies to calibrate their "
+            "intervals: a better policy than the probabilities say may be among them. Measure one before you rely on "
+            "this.",
+            listed(foreign),
+            "s" if len(foreign) == 1 else "",
+        )
+    ]
 
 
 def _capital(text: str) -> str:
@@ -167,13 +183,6 @@ def _order(selection: Selection, styles: StyleSheet) -> list[Any]:
             mark=mark,
         )
         blocks.append(Figure(drawing, caption))
-    if not selection.calibrated and any("foreign" in own for own in flags.values()):
-        blocks.append(
-            Paragraph(
-                "There are too few groups of known policies to calibrate the intervals of foreign candidates: read "
-                "these intervals as lower bounds of the doubt."
-            )
-        )
     blocks.append(Table("All policies, the highest return first", columns, rows, kinds))
     return blocks
 
