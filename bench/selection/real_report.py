@@ -18,7 +18,7 @@ from sopr_fast.selection.selecting import assemble
 
 from . import recipes
 from .real_sets import Scenario, make_folds, scenarios
-from .studies import MEASUREMENTS, measured_returns, predicted_row, process_scores, regrets
+from .studies import MEASUREMENTS, measured_returns, predicted_row, process_measured, process_scores, regrets
 from .tables import table
 
 LABELS = {  # columns of the panel
@@ -28,10 +28,10 @@ LABELS = {  # columns of the panel
     "fqe": "FQE",
     "model-based": "model-based",
     "importance-weighting": "importance weighting",
-    "lstdq-logged-starts": "LSTDQ",
 }
 VARIANTS = {  # compared alone
-    "lstdq": "LSTDQ, initial states",
+    "lstdq": "LSTDQ",
+    "lstdq-logged-starts": "LSTDQ, logged starts",
     "fqe-layer-norm": "FQE layer norm",
     "model-based-closed": "model-based closed",
     "model-based-closed-logged-starts": "model-based closed, logged starts",
@@ -164,19 +164,13 @@ def _measures(truth: np.ndarray, scores: np.ndarray, errors: np.ndarray) -> dict
 
 def _measuring(panel: Panel, truth: np.ndarray, scores: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
     by_name = dict(zip(np.array(panel.names)[~panel.known], truth.tolist(), strict=True))
-    alone = Panel.build(
-        panel.names, panel.returns, {}, groups=panel.groups, return_errors=panel.return_errors,
-        distances=panel.distances,
-    )  # fmt: skip
     return {
         "random picks": regrets(truth, True),
         "order of the uniform panel": regrets(truth[np.argsort(-scores[_UNIFORM], kind="stable")], False),
         "order of the predictions": regrets(truth[np.argsort(-scores[_BLEND], kind="stable")], False),
-        "measure_next, Gaussian process on actions alone": regrets(
-            measured_returns(predict(alone, recipe=Recipe(local=True)), by_name), False
-        ),
-        "measure_next, with a local term": regrets(
-            measured_returns(predict(panel, recipe=Recipe(local=True)), by_name), False
+        "measure_next, Gaussian process on actions alone": regrets(process_measured(panel, by_name), False),
+        "measure_next, weights by success with one group": regrets(
+            measured_returns(predict(panel, recipe=Recipe(lone=0)), by_name), False
         ),
         "measure_next": regrets(measured_returns(predict(panel), by_name), False),
     }

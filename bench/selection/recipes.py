@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
+from sopr_fast.selection import posterior as posterior_module
 from sopr_fast.selection.blend import Recipe, blend
 from sopr_fast.selection.groups import place
 from sopr_fast.selection.panel import Panel
@@ -16,17 +18,24 @@ from .tables import table
 Case = dict[str, Any]
 
 
-def grid() -> dict[str, Recipe]:
-    """List the recipes among which games choose."""
+WEIGHTINGS: dict[str, dict[str, float]] = {
+    "power 2, caution 2": {"lone": 0},
+    "power 2, caution 2, uniform with one group": {"lone": 1},
+    "half uniform": {"lone": 0, "uniform": 0.5},
+    "power 1": {"lone": 0, "power": 1, "caution": 0},
+    "power 4": {"lone": 0, "power": 4, "caution": 0},
+    "uniform": {"uniform": 1},
+}
+LENGTHS = {"near copies": (0.1, 0.3), "neighbours": (2.0, 1.0)}  # priors of the length of the local term
+
+
+def grid() -> dict[str, tuple[Recipe, str]]:
+    """List the recipes among which games choose, each with the policies that share a local term."""
     return {
-        f"power {power:g}, caution {caution}, agreement {agreement}, uniform {uniform:g}{', local' * local}": Recipe(
-            power, caution, agreement, uniform, local=bool(local)
-        )
-        for power, caution in ((2, 2), (1, 0))
+        f"{label}, agreement {agreement}, local term of {shared}": (Recipe(**options, agreement=agreement), shared)
+        for label, options in WEIGHTINGS.items()
         for agreement in (0, 1)
-        for uniform in (0.0, 0.5, 1.0)
-        for local in (0, 1)
-        if uniform < 1 or power == 1  # uniform weights do not depend on the power
+        for shared in LENGTHS
     }
 
 
@@ -34,9 +43,10 @@ def orders(panel: Panel) -> dict[str, np.ndarray]:
     """Return the predictions of the candidates by every recipe."""
     placement = place(panel)
     result = {}
-    for name, recipe in grid().items():
-        design, _ = blend(placement, recipe)
-        result[name] = fit_posterior(design, panel.returns, panel.return_errors).mean[~panel.known]
+    for name, (recipe, shared) in grid().items():
+        with mock.patch.dict(posterior_module._PRIOR, {"length": LENGTHS[shared]}):
+            design, _ = blend(placement, recipe)
+            result[name] = fit_posterior(design, panel.returns, panel.return_errors).mean[~panel.known]
     return result
 
 

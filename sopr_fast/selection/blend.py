@@ -15,23 +15,24 @@ from .posterior import Design
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the outside weights are made from correlations within groups, and what else predicts.
+    """How the outside weights are made from correlations within groups.
 
     Attributes:
         power: Power of the correlation.
         caution: Standard errors subtracted from the correlation.
         agreement: Power of a column's correlation with the weighted mean of the others on the candidates.
         uniform: Share of the weight that all columns get alike.
+        lone: The same where only one group is large enough for a correlation, so that nothing shows whether its order
+            carries over to others.
         least: Policies that a group needs for a correlation.
-        local: Whether policies that act alike share a residual.
     """
 
     power: float = 2.0
     caution: float = 2.0
     agreement: float = 1.0
     uniform: float = 0.0
+    lone: float = 1.0
     least: int = 4
-    local: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +120,8 @@ def outside_weights(correlations: np.ndarray, candidates: np.ndarray, recipe: Re
     agreement = np.full(len(weights), np.nan)
     if weights.sum() > 0:
         weights /= weights.sum()
-        weights = (1 - recipe.uniform) * weights + recipe.uniform / len(weights)
+        uniform = max(recipe.uniform, recipe.lone) if len(rho) == 1 else recipe.uniform
+        weights = (1 - uniform) * weights + uniform / len(weights)
         if len(candidates) >= 5:
             agreement = _agreement(weights, candidates)
             agreeing = weights * np.maximum(np.nan_to_num(agreement), 0) ** recipe.agreement
@@ -170,7 +172,7 @@ def blend(placement: Placement, recipe: Recipe | None = None) -> tuple[Design, W
         slope = max(0.0, float(blended[:, 0].mean())) if len(blended) else 0.0
     within = correlations[:, :-1].mean(0) if len(correlations) else np.zeros(len(methods))
     distances = None
-    if recipe.local and np.isfinite(panel.distances).all():
+    if np.isfinite(panel.distances).all():
         distances = panel.distances / _typical(panel.distances[np.ix_(known, known)])
     score = _standardise(score[:, None])[:, 0]
     normal = _standardise(_normal(pooled, count))
