@@ -34,6 +34,7 @@ def contenders(estimators: list[str]) -> dict[str, Scores]:
     table["ridge on ranks"] = _ridge
     table["best single column within groups"] = _best_single
     table["best single unless the blend wins by a standard error"] = _fall_back
+    table["as delivered: this recipe, uniform with one known group"] = _by_recipe(Recipe())
     return table | {name: _by_recipe(recipe) for name, recipe in grid().items()}
 
 

@@ -224,10 +224,12 @@ def _leave_groups_out(
     trials: list[Trial] = []
     for group in dict.fromkeys(labels):
         held = known[labels == group]
-        if len(known) - len(held) < 2 or len(held) < recipe.least:
+        if len(known) - len(held) < 2 or len(held) < 2:
             continue
         posterior = _fit_held_out(placement, held, recipe, start, foreign=True)
         predictions[group] = _left_out(posterior, panel, held)
+        if len(held) < recipe.least:  # too few for an order, but their errors count
+            continue
         returns, errors = panel.returns[held], panel.return_errors[held]
         trials.append(
             Trial(
