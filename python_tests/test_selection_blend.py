@@ -239,3 +239,14 @@ def test_risk_coverage_shares_the_risk_of_equal_confidence():
     assert area == pytest.approx(np.mean([0, 0.25, 1 / 3, 0.5]))
     with pytest.raises(ValueError, match="at least one"):
         risk_coverage([], [])
+
+
+def test_columns_weigh_alike_if_one_group_is_known_and_a_column_was_learned_from_it():
+    panel, _ = synthetic(groups=2, held=1)
+    within = blend(place(panel))[1].outside
+    learned = blend(place(replace(panel, supervised=frozenset({"good"}))), Recipe(agreement=0))[1].outside
+    assert within.max() > 0.5
+    np.testing.assert_allclose(learned, 0.25)
+    several, _ = synthetic(groups=3, held=1)
+    both = blend(place(several))[1].outside
+    np.testing.assert_array_equal(blend(place(replace(several, supervised=frozenset({"good"}))))[1].outside, both)

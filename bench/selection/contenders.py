@@ -17,7 +17,7 @@ RIDGE_PENALTY = 1.0
 def grid() -> dict[str, Recipe]:
     """List the recipes among which some tasks choose for the others."""
     return {
-        f"power {power}, caution {caution}, agreement {agreement}": Recipe(power, caution, agreement, lone=0)
+        f"power {power}, caution {caution}, agreement {agreement}": Recipe(power, caution, agreement)
         for power in (1, 2, 4, 8)
         for caution in (0, 1, 2)
         for agreement in (0, 1, 2)
@@ -29,12 +29,11 @@ def contenders(estimators: list[str]) -> dict[str, Scores]:
     table: dict[str, Scores] = {name: _single(name) for name in estimators}
     table["uniform mean of all"] = lambda panel: _ranks(panel)[~panel.known].mean(1)
     for power in (1, 2, 4, 8):
-        table[f"within groups^{power}"] = _by_recipe(Recipe(power, 0, 0, lone=0))
-    table["pooled^4"] = _by_recipe(Recipe(4, 0, 0, lone=0), pooled=True)
+        table[f"within groups^{power}"] = _by_recipe(Recipe(power, 0, 0))
+    table["pooled^4"] = _by_recipe(Recipe(4, 0, 0), pooled=True)
     table["ridge on ranks"] = _ridge
     table["best single column within groups"] = _best_single
     table["best single unless the blend wins by a standard error"] = _fall_back
-    table["as delivered: this recipe, uniform with one known group"] = _by_recipe(Recipe())
     return table | {name: _by_recipe(recipe) for name, recipe in grid().items()}
 
 

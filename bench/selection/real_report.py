@@ -1,4 +1,4 @@
-"""Tables and plots of the panels on real policies, made from the files of `real_sets`."""
+"""What the panels on real policies are worth, computed from the files of `real_sets`."""
 
 from __future__ import annotations
 
@@ -11,35 +11,41 @@ import numpy as np
 from sopr_fast.metrics import regret_at_k, spearman
 from sopr_fast.selection.blend import Recipe, ranks
 from sopr_fast.selection.columns import Columns
-from sopr_fast.selection.metrics import gap_accuracy, risk_coverage
+from sopr_fast.selection.metrics import gap_accuracy
 from sopr_fast.selection.panel import Panel
 from sopr_fast.selection.predict import predict
 from sopr_fast.selection.selecting import assemble
 
 from . import recipes
 from .real_sets import Scenario, make_folds, scenarios
-from .studies import MEASUREMENTS, measured_returns, predicted_row, process_measured, process_scores, regrets
-from .tables import table
-
-LABELS = {  # columns of the panel
-    "sopr-t": "SOPR-T",
-    "nearest-policy": "nearest policy",
-    "sarsa-critic": "SARSA critic",
-    "fqe": "FQE",
-    "model-based": "model-based",
-    "importance-weighting": "importance weighting",
-}
-VARIANTS = {  # compared alone
-    "lstdq": "LSTDQ",
-    "lstdq-logged-starts": "LSTDQ, logged starts",
-    "fqe-layer-norm": "FQE layer norm",
-    "model-based-closed": "model-based closed",
-    "model-based-closed-logged-starts": "model-based closed, logged starts",
-}
-UNSEEN, FOREIGN, NEW, OFFLINE = "unseen snapshots", "foreign", "foreign, one family known", "offline, Test Set I"
-MEASURES = ("rho", "gap", "regret@1", "regret@3")
-_UNIFORM, _BLEND = "uniform panel", "this posterior"
-Case = dict[str, Any]
+from .real_tables import (
+    BLEND,
+    FOREIGN,
+    LABELS,
+    NEW,
+    OFFLINE,
+    UNIFORM,
+    UNSEEN,
+    VARIANTS,
+    Case,
+    ablation,
+    intervals,
+    known_families,
+    measuring,
+    ordering,
+    plot,
+    targets,
+    trust,
+)
+from .studies import (
+    MEASUREMENTS,
+    measured_returns,
+    predicted_row,
+    process_measured,
+    process_scores,
+    regrets,
+    thompson_returns,
+)
 
 
 def report(out: Path, splits: int = 6) -> None:
@@ -105,6 +111,7 @@ def _panel(folder: Path, described: dict[str, Any], scenario: Scenario) -> tuple
                 errors = np.array([np.nan if error is None else error for error in stored["errors"]])
                 columns.errors[label] = errors[order]
             else:
+                columns.supervised.add(label)
                 columns.values[label] = [np.array(values) for values in stored["values"]]
             columns.seconds[label] = stored["seconds"]
     names = [described["policies"][i] for i in order]
@@ -126,19 +133,19 @@ def _case(panel: Panel, truth: np.ndarray, errors: np.ndarray, kind: str, varian
     candidates = ~panel.known
     scores = variants | {method: values[candidates] for method, values in panel.grouped_columns.items()}
     table_of_ranks = ranks(np.array([panel.grouped_columns[method] for method in panel.methods]).T)
-    scores[_UNIFORM] = table_of_ranks[candidates].mean(1)
+    scores[UNIFORM] = table_of_ranks[candidates].mean(1)
     scores["Gaussian process on actions"] = process_scores(panel)
     prediction = predict(panel)
-    scores[_BLEND] = prediction.posterior.mean[candidates]
+    scores[BLEND] = prediction.posterior.mean[candidates]
     for method in panel.methods:
         rest = {name: values for name, values in panel.columns.items() if name != method}
         grouped = {name: values for name, values in panel.grouped_columns.items() if name != method}
         smaller = Panel.build(
             panel.names, panel.returns, rest, grouped_columns=grouped, groups=panel.groups,
-            return_errors=panel.return_errors, distances=panel.distances,
+            return_errors=panel.return_errors, distances=panel.distances, supervised=panel.supervised,
         )  # fmt: skip
-        scores[f"{_BLEND} without {method}"] = predict(smaller).posterior.mean[candidates]
-    scores |= recipes.orders(panel)
+        scores[f"{BLEND} without {method}"] = predict(smaller).posterior.mean[candidates]
+    scores |= recipes.orders(panel) | recipes.inside(panel)
     case: Case = {
         "candidates": int(candidates.sum()),
         "methods": list(panel.methods),
@@ -164,269 +171,18 @@ def _measures(truth: np.ndarray, scores: np.ndarray, errors: np.ndarray) -> dict
 
 def _measuring(panel: Panel, truth: np.ndarray, scores: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
     by_name = dict(zip(np.array(panel.names)[~panel.known], truth.tolist(), strict=True))
+    first = predict(panel)
+    thompson = [regrets(thompson_returns(first, by_name, seed), False) for seed in range(5)]
     return {
         "random picks": regrets(truth, True),
-        "order of the uniform panel": regrets(truth[np.argsort(-scores[_UNIFORM], kind="stable")], False),
-        "order of the predictions": regrets(truth[np.argsort(-scores[_BLEND], kind="stable")], False),
+        "order of the uniform panel": regrets(truth[np.argsort(-scores[UNIFORM], kind="stable")], False),
+        "order of the predictions": regrets(truth[np.argsort(-scores[BLEND], kind="stable")], False),
         "measure_next, Gaussian process on actions alone": regrets(process_measured(panel, by_name), False),
+        "Thompson sampling (mean of five seeds)": {
+            count: float(np.mean([each[count] for each in thompson])) for count in map(str, MEASUREMENTS)
+        },
         "measure_next, weights by success with one group": regrets(
             measured_returns(predict(panel, recipe=Recipe(lone=0)), by_name), False
         ),
-        "measure_next": regrets(measured_returns(predict(panel), by_name), False),
+        "measure_next": regrets(measured_returns(first, by_name), False),
     }
-
-
-def _mean(cases: list[Case], kind: str, way: str, measure: str, **match: str) -> float:
-    """Return the mean over sets of the mean over a set's cases."""
-    values: dict[str, list[float]] = {}
-    for case in cases:
-        if case["kind"] == kind and way in case["orders"] and all(case[key] == value for key, value in match.items()):
-            values.setdefault(case["set"], []).append(case["orders"][way][measure])
-    return float(np.mean([np.nanmean(each) for each in values.values()])) if values else float("nan")
-
-
-def ordering(cases: list[Case]) -> str:
-    """Order of every method on every set."""
-    parts = []
-    ways = [*LABELS.values(), *VARIANTS.values(), _UNIFORM, "Gaussian process on actions", _BLEND]
-    sets = list(dict.fromkeys(case["set"] for case in cases))
-    for kind in (UNSEEN, FOREIGN, NEW, OFFLINE):
-        rows = []
-        for way in ways:
-            cells = [_numbers(cases, kind, way, set=name) for name in sets]
-            rows.append([way, *cells, _with_errors(cases, kind, way)])
-        title = f"{kind}: Spearman / gap accuracy / regret@1 / regret@3; means ± standard error over sets"
-        parts.append(table(title, ["", *sets, "mean"], rows))
-    return "\n\n".join(parts)
-
-
-def _numbers(cases: list[Case], kind: str, way: str, **match: str) -> str:
-    values = [_mean(cases, kind, way, measure, **match) for measure in MEASURES]
-    return "–" if np.isnan(values).all() else " / ".join(f"{value:.2f}" for value in values)
-
-
-def _with_errors(cases: list[Case], kind: str, way: str) -> str:
-    """Format means over sets with their standard errors over sets."""
-    sets = list(dict.fromkeys(case["set"] for case in cases))
-    cells = []
-    for measure in MEASURES:
-        values = np.array([_mean(cases, kind, way, measure, set=name) for name in sets])
-        values = values[np.isfinite(values)]
-        if not len(values):
-            return "–"
-        error = f" ± {values.std(ddof=1) / np.sqrt(len(values)):.2f}" if len(values) > 1 else ""
-        cells.append(f"{values.mean():.2f}{error}")
-    return " / ".join(cells)
-
-
-def known_families(cases: list[Case]) -> str:
-    """Weights, gate and verdict of every foreign set."""
-    rows = []
-    for case in cases:
-        if case["kind"] in (FOREIGN, NEW):
-            evidence = case["evidence"]
-            weights = ", ".join(f"{name} {weight:.2f}" for name, weight in case["weights"].items() if weight >= 0.01)
-            numbers = [
-                f"{evidence[key]:.2f}" if evidence[key] is not None else "–" for key in ("rho", "gap", "regret@1")
-            ]
-            said = f"{evidence['verdict']} (trust {evidence['trust']:.2f})"
-            rows.append([case["set"], case["scenario"], f"{case['gate']:.2f}", weights or "none", *numbers, said])
-    header = ["set", "known", "gate", "weights", "Spearman", "gap", "regret@1", "verdict"]
-    return table("Foreign sets one by one", header, rows)
-
-
-def ablation(cases: list[Case]) -> str:
-    """What each column and the distances add."""
-    ways = [_BLEND, *(f"{_BLEND} without {part}" for part in LABELS.values())]
-    kinds = (UNSEEN, FOREIGN, NEW)
-    rows = [[way, *(_numbers(cases, kind, way) for kind in kinds)] for way in ways]
-    return table("What each column adds: Spearman / gap / regret@1 / regret@3", ["", *kinds], rows)
-
-
-def intervals(cases: list[Case]) -> str:
-    """Coverage of nominal 80 % intervals."""
-    ways = [
-        "uncalibrated",
-        "random folds",
-        "groups left out, pooled",
-        "groups left out, largest quantile",
-        "as delivered",
-    ]
-    rows = []
-    for way in ways:
-        row = [way]
-        for kind in (UNSEEN, FOREIGN, NEW):
-            by_game = _by_game(cases, kind, f"coverage, {way}")
-            width = _by_game(cases, kind, f"width, {way}")
-            if by_game:
-                means, widths = np.array(list(by_game.values())), np.array(list(width.values()))
-                row.append(f"{means.mean():.2f} (worst game {means.min():.2f}), {widths.mean():.2f}")
-            else:
-                row.append("–")
-        rows.append(row)
-    return table(
-        "Coverage of nominal 80 % intervals, width over the range of returns", ["", UNSEEN, FOREIGN, NEW], rows
-    )
-
-
-def _by_game(cases: list[Case], kind: str, key: str) -> dict[str, float]:
-    values: dict[str, list[float]] = {}
-    for case in cases:
-        if case["kind"] == kind and case["evidence"].get(key) is not None:
-            values.setdefault(case["game"], []).append(case["evidence"][key])
-    return {game: float(np.mean(each)) for game, each in values.items()}
-
-
-def trust(cases: list[Case]) -> str:
-    """What predicts success, and the regret behind the verdicts."""
-    rows = []
-    tried = [case for case in cases if np.isfinite(_number(case, "success")) and case["kind"] != OFFLINE]
-    for name, key in (("success on left-out groups", "success"), ("trust", "trust"), ("agreement", "agreement"),
-                      ("correlation over random folds", "inside correlation")):  # fmt: skip
-        cells = []
-        for kinds in ((FOREIGN, NEW), (UNSEEN, FOREIGN, NEW)):
-            part = [case for case in tried if case["kind"] in kinds and np.isfinite(_number(case, key))]
-            signal = np.array([_number(case, key) for case in part])
-            gap = np.array([case["orders"][_BLEND]["gap"] for case in part])
-            regret = np.array([case["orders"][_BLEND]["regret@1"] for case in part])
-            if len(part) > 2 and np.ptp(signal) > 0:
-                area = risk_coverage(signal, regret)[2]
-                cells.append(f"{np.corrcoef(signal, gap)[0, 1]:.2f} ({len(part)}), {area:.3f} of {regret.mean():.3f}")
-            else:
-                cells.append("–")
-        rows.append([name, *cells])
-    header = ["signal", "foreign sets: correlation with gap accuracy (cases), area under risk-coverage", "all sets"]
-    parts = [table("What predicts success", header, rows)]
-    counts: dict[tuple[str, str], list[float]] = {}
-    for case in cases:
-        regret = case["evidence"]["regret of the verdict"]
-        leader = case["orders"][_BLEND]["regret@1"]
-        counts.setdefault((case["evidence"]["verdict"], case["kind"]), []).append(leader if regret is None else regret)
-    rows = [
-        [verdict, kind, str(len(each)), f"{np.mean(each):.3f}", f"{np.mean(np.array(each) <= 0.05):.2f}"]
-        for (verdict, kind), each in sorted(counts.items())
-    ]
-    header = ["verdict", "candidates", "cases", "mean regret of the best policy named", "share with at most 0.05"]
-    return "\n\n".join([*parts, table("Verdicts", header, rows)])
-
-
-def _number(case: Case, key: str) -> float:
-    value = case["evidence"].get(key)
-    return float("nan") if value is None else float(value)
-
-
-def measuring(cases: list[Case]) -> str:
-    """Regret after measurements on foreign sets."""
-    parts = []
-    for kinds, title in (
-        ((FOREIGN,), "snapshots known"),
-        ((NEW,), "a foreign family known too"),
-        ((FOREIGN, NEW), "all"),
-    ):
-        part = [case for case in cases if case["kind"] in kinds and "measuring" in case]
-        if not part:
-            continue
-        rows = []
-        for way in part[0]["measuring"]:
-            cells = []
-            for count in MEASUREMENTS:
-                values: dict[str, list[float]] = {}
-                for case in part:
-                    values.setdefault(case["set"], []).append(case["measuring"][way][str(count)])
-                cells.append(f"{np.mean([np.mean(each) for each in values.values()]):.2f}")
-            rows.append([way, *cells])
-        header = ["way", *(str(count) for count in MEASUREMENTS)]
-        parts.append(table(f"Regret of the best candidate after n measurements, {title}", header, rows))
-    return "\n\n".join(parts)
-
-
-def targets(cases: list[Case]) -> str:
-    """What was asked for, and what was reached."""
-    sets = list(dict.fromkeys(case["set"] for case in cases))
-    behind = []
-    for name in sets:
-        best = max(_mean(cases, UNSEEN, way, "rho", set=name) for way in LABELS.values())
-        behind.append(best - _mean(cases, UNSEEN, _BLEND, "rho", set=name))
-    rows = [
-        [
-            "unseen snapshots: behind the best single method of each set by at most 0.01 in the mean, 0.03 at worst",
-            f"{np.mean(behind):.3f} in the mean, {np.max(behind):.3f} at worst",
-            _met(np.mean(behind) <= 0.01 and np.max(behind) <= 0.03),
-        ],
-        _at_most("unseen snapshots: regret@3 at most 0.01", _mean(cases, UNSEEN, _BLEND, "regret@3"), 0.01),
-    ]
-    for kind in (FOREIGN, NEW):
-        for measure in ("gap", "rho"):
-            single = {way: _mean(cases, kind, way, measure) for way in LABELS.values()}
-            best = max(single, key=lambda way, single=single: np.nan_to_num(single[way], nan=-9))
-            own = _mean(cases, kind, _BLEND, measure)
-            rows.append([
-                f"{kind}: {measure} 0.05 above the best fixed method",
-                f"{own:.2f}, {best} {single[best]:.2f}",
-                _met(own >= single[best] + 0.05),
-            ])  # fmt: skip
-        rows.append(_at_most(f"{kind}: regret@3 at most 0.05", _mean(cases, kind, _BLEND, "regret@3"), 0.05))
-    foreign = [case for case in cases if case["kind"] in (FOREIGN, NEW)]
-    wrong = [
-        c for c in foreign if c["orders"][_BLEND]["rho"] < 0 and c["evidence"]["verdict"] in ("deploy", "undecided")
-    ]
-    rows.append(["foreign sets below 0 without a warning: none", f"{len(wrong)} of {len(foreign)}", _met(not wrong)])
-    tried = [case for case in foreign if np.isfinite(_number(case, "success"))]
-    if len(tried) > 2:
-        signal = [_number(case, "success") for case in tried]
-        correlation = float(np.corrcoef(signal, [case["orders"][_BLEND]["gap"] for case in tried])[0, 1])
-        text = "success on left-out groups predicts success on foreign sets: correlation at least 0.6"
-        rows.append([text, f"{correlation:.2f} over {len(tried)} cases", _met(correlation >= 0.6)])
-    for kind, low, high in ((UNSEEN, 0.75, 0.85), (FOREIGN, 0.75, 1.0), (NEW, 0.75, 1.0)):
-        by_game = list(_by_game(cases, kind, "coverage, as delivered").values())
-        if by_game:
-            text = f"{kind}: coverage of 80 % intervals {low:.2f} to {high:.2f}, per game at least 0.60"
-            reached = f"{np.mean(by_game):.2f}, worst game {np.min(by_game):.2f}"
-            rows.append([text, reached, _met(low <= np.mean(by_game) <= high and np.min(by_game) >= 0.6)])
-    deployed = [case["orders"][_BLEND]["regret@1"] for case in cases if case["evidence"]["verdict"] == "deploy"]
-    if deployed:
-        share = float(np.mean(np.array(deployed) <= 0.05))
-        rows.append(
-            ["deploy: regret@1 at most 0.05 in 9 of 10 cases", f"{share:.2f} of {len(deployed)}", _met(share >= 0.9)]
-        )
-    for count, limit in ((2, 0.10), (3, 0.05)):
-        values: dict[str, list[float]] = {}
-        for case in foreign:
-            values.setdefault(case["set"], []).append(case["measuring"]["measure_next"][str(count)])
-        if values:
-            reached_regret = float(np.mean([np.mean(each) for each in values.values()]))
-            rows.append(_at_most(f"regret after {count} measurements at most {limit}", reached_regret, limit))
-    return table("Targets", ["target", "reached", "met"], rows)
-
-
-def _at_most(text: str, value: float, limit: float) -> list[str]:
-    return [text, f"{value:.3f}", _met(value <= limit)]
-
-
-def _met(yes: bool) -> str:
-    return "yes" if yes else "no"
-
-
-def plot(cases: list[Case], out: Path) -> None:
-    """Plot success on left-out groups against success on candidates, and regret after measurements."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for place, kind in enumerate((UNSEEN, FOREIGN, NEW)):
-        part = [case for case in cases if case["kind"] == kind]
-        success, gap = [_number(case, "success") for case in part], [case["orders"][_BLEND]["gap"] for case in part]
-        left.plot(success, gap, "o", color=f"C{place}", alpha=0.7, label=kind)
-    left.set(xlabel="success on policies that were left out", ylabel="gap accuracy on the candidates")
-    left.legend(fontsize="small")
-    part = [case for case in cases if "measuring" in case]
-    for way in part[0]["measuring"] if part else ():
-        means = [np.mean([case["measuring"][way][str(count)] for case in part]) for count in MEASUREMENTS]
-        right.plot(MEASUREMENTS, means, "o-", label=way)
-    right.set(xlabel="foreign candidates measured", ylabel="regret of the best one")
-    right.legend(fontsize="small")
-    for ax in (left, right):
-        ax.grid(alpha=0.3)
-    figure.savefig(out / "real-sets.png", dpi=130)

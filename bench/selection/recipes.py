@@ -7,11 +7,13 @@ from unittest import mock
 
 import numpy as np
 
+from sopr_fast.metrics import spearman
 from sopr_fast.selection import posterior as posterior_module
 from sopr_fast.selection.blend import Recipe, blend
 from sopr_fast.selection.groups import place
 from sopr_fast.selection.panel import Panel
 from sopr_fast.selection.posterior import fit_posterior
+from sopr_fast.selection.predict import _random_folds
 
 from .tables import table
 
@@ -48,6 +50,27 @@ def orders(panel: Panel) -> dict[str, np.ndarray]:
             design, _ = blend(placement, recipe)
             result[name] = fit_posterior(design, panel.returns, panel.return_errors).mean[~panel.known]
     return result
+
+
+def inside(panel: Panel) -> dict[str, np.ndarray]:
+    """Return the predictions of the candidates by ways to weigh columns near known policies.
+
+    The package fits the variance of the effects of columns by marginal likelihood. Here random folds of the known
+    policies choose it, or a single column.
+    """
+    placement, known = place(panel), panel.known
+    recipe = Recipe()
+    trials = {}
+    for variance in (0.002, 0.01, 0.05, 0.2, 1.0):
+        with mock.patch.dict(posterior_module._PRIOR, {"weights": (variance, 0.01)}):
+            design, _ = blend(placement, recipe)
+            posterior = fit_posterior(design, panel.returns, panel.return_errors)
+            trials[variance] = _random_folds(placement, recipe, posterior.variances, 5, 0)[1], posterior.mean[~known]
+    rho = {name: spearman(values[known], panel.returns[known]) for name, values in panel.columns.items()}
+    return {
+        "variance of columns' effects chosen by random folds": max(trials.values(), key=lambda trial: trial[0])[1],
+        "best column by random folds": panel.columns[max(rho, key=lambda name: np.nan_to_num(rho[name]))][~known],
+    }
 
 
 def rotations(cases: list[Case], kinds: tuple[str, ...]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -14,7 +15,7 @@ from sopr_fast.selection import posterior as posterior_module
 from sopr_fast.selection.blend import Recipe
 from sopr_fast.selection.groups import place
 from sopr_fast.selection.intervals import conformal_quantile
-from sopr_fast.selection.measure import measure_next
+from sopr_fast.selection.measure import draw_returns, measure_next
 from sopr_fast.selection.metrics import gap_accuracy
 from sopr_fast.selection.panel import Panel
 from sopr_fast.selection.posterior import Design, fit_posterior
@@ -220,6 +221,19 @@ def measured_returns(prediction: Prediction, truth: dict[str, float]) -> np.ndar
     values = []
     for _ in range(max(MEASUREMENTS)):
         name = measure_next(prediction)[0]
+        values.append(truth[name])
+        prediction = prediction.update({name: truth[name]})
+    rest = [truth[n] for n, known in zip(prediction.panel.names, prediction.panel.known, strict=True) if not known]
+    return np.array(values + rest)
+
+
+def thompson_returns(prediction: Prediction, truth: dict[str, float], seed: int) -> np.ndarray:
+    """Returns in the order in which Thompson sampling asks for them: the best of one draw of the posterior."""
+    values = []
+    for step in range(max(MEASUREMENTS)):
+        candidates = np.flatnonzero(~prediction.panel.known)
+        drawn = draw_returns(replace(prediction, seed=1000 * seed + step), candidates, 1)
+        name = prediction.panel.names[candidates[int(drawn.argmax())]]
         values.append(truth[name])
         prediction = prediction.update({name: truth[name]})
     rest = [truth[n] for n, known in zip(prediction.panel.names, prediction.panel.known, strict=True) if not known]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -22,8 +22,8 @@ class Recipe:
         caution: Standard errors subtracted from the correlation.
         agreement: Power of a column's correlation with the weighted mean of the others on the candidates.
         uniform: Share of the weight that all columns get alike.
-        lone: The same where only one group is large enough for a correlation, so that nothing shows whether its order
-            carries over to others.
+        lone: The same where only one group is large enough for a correlation and a column was learned from known
+            returns: within one group such a column has an advantage that other groups may not show.
         least: Policies that a group needs for a correlation.
     """
 
@@ -120,8 +120,7 @@ def outside_weights(correlations: np.ndarray, candidates: np.ndarray, recipe: Re
     agreement = np.full(len(weights), np.nan)
     if weights.sum() > 0:
         weights /= weights.sum()
-        uniform = max(recipe.uniform, recipe.lone) if len(rho) == 1 else recipe.uniform
-        weights = (1 - uniform) * weights + uniform / len(weights)
+        weights = (1 - recipe.uniform) * weights + recipe.uniform / len(weights)
         if len(candidates) >= 5:
             agreement = _agreement(weights, candidates)
             agreeing = weights * np.maximum(np.nan_to_num(agreement), 0) ** recipe.agreement
@@ -164,6 +163,8 @@ def blend(placement: Placement, recipe: Recipe | None = None) -> tuple[Design, W
     pooled = ranks(np.array([panel.columns[method] for method in methods]).reshape(-1, count).T)
     groups = [group for group, is_known in zip(panel.groups, known, strict=True) if is_known]
     correlations = within_correlations(grouped[known], panel.returns[known], groups, recipe.least)
+    if len(correlations) == 1 and panel.supervised.intersection(methods):
+        recipe = replace(recipe, uniform=max(recipe.uniform, recipe.lone))
     weights, agreement = outside_weights(correlations, grouped[~known], recipe)
     score = grouped @ weights
     slope = 0.0

@@ -34,6 +34,7 @@ class Columns:
         dropped: Method -> reason why it has no values.
         seconds: Method -> time spent.
         clipped: Method -> names of the policies whose values exceeded what the rewards allow.
+        supervised: Methods that learn from known returns.
     """
 
     folds: list[Fold]
@@ -42,6 +43,7 @@ class Columns:
     dropped: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     clipped: dict[str, list[str]] = field(default_factory=dict)
+    supervised: set[str] = field(default_factory=set)
 
     def column(self, method: str, count: int, *kinds: str) -> np.ndarray:
         """Return (P,) values, NaN where no fold of these kinds has tested a policy."""
@@ -114,6 +116,8 @@ def compute_columns(
             columns.dropped[label] = reason
             continue
         columns.values[label] = [np.array(values) for values in stored["values"]]
+        if method.supervised:
+            columns.supervised.add(label)
         columns.errors[label] = np.array([np.nan if e is None else e for e in stored["errors"]])
         if stored["clipped"]:
             columns.clipped[label] = stored["clipped"]

@@ -97,7 +97,8 @@ def measure_next(prediction: Prediction, k: int = 1, floor: float | None = None)
     """Choose the candidates whose measurement is expected to gain most.
 
     Candidates join the batch one by one: each raises the expected maximum of the batch (parallel expected improvement)
-    most, so that a batch does not hold several candidates whose returns are strongly correlated.
+    most, so that a batch does not hold several candidates whose returns are strongly correlated. Thompson sampling
+    would draw a batch at random; expected improvement gives the same batch for the same evidence.
 
     Args:
         prediction: The prediction.

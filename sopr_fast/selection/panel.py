@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,6 +28,7 @@ class Panel:
         distances: (P, P) float64 action distances (Eq. 3 of the paper); NaN where unknown.
         dropped: Estimator -> reason why it has no column.
         seconds: Estimator -> time spent, in seconds.
+        supervised: Estimators that learn from the known returns.
     """
 
     names: list[str]
@@ -40,6 +41,7 @@ class Panel:
     distances: np.ndarray
     dropped: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    supervised: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         count = len(self.names)
@@ -77,6 +79,7 @@ class Panel:
         distances: np.ndarray | None = None,
         dropped: dict[str, str] | None = None,
         seconds: dict[str, float] | None = None,
+        supervised: Collection[str] = (),
     ) -> Panel:
         """Build a panel from what is at hand.
 
@@ -91,6 +94,7 @@ class Panel:
             distances: (P, P) action distances; NaN by default.
             dropped: Estimator -> reason why it has no column.
             seconds: Estimator -> time spent, in seconds.
+            supervised: Estimators that learn from the known returns.
 
         Returns:
             The panel, its arrays in float64.
@@ -113,6 +117,7 @@ class Panel:
             distances=np.full((count, count), np.nan) if distances is None else np.asarray(distances, np.float64),
             dropped=dict(dropped or {}),
             seconds=dict(seconds or {}),
+            supervised=frozenset(supervised),
         )
 
     @property

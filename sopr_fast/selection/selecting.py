@@ -203,6 +203,7 @@ def assemble(
         distances=distances,
         dropped=columns.dropped,
         seconds=columns.seconds,
+        supervised=columns.supervised,
     )
 
 
