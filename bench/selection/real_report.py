@@ -29,12 +29,12 @@ from .real_tables import (
     VARIANTS,
     Case,
     ablation,
+    all_targets,
     intervals,
     known_families,
     measuring,
     ordering,
     plot,
-    targets,
     trust,
 )
 from .studies import (
@@ -54,7 +54,7 @@ def report(out: Path, splits: int = 6) -> None:
     if not cases:
         raise SystemExit(f"{out} holds no columns; run the stage columns first")
     (out / "results.json").write_text(json.dumps(cases, indent=1))
-    parts = [part(cases) for part in (targets, ordering, known_families, ablation)]
+    parts = [part(cases) for part in (all_targets, ordering, known_families, ablation)]
     parts += [recipes.rotations(cases, (UNSEEN, FOREIGN, NEW)), recipes.every(cases, (UNSEEN, FOREIGN, NEW))]
     parts += [part(cases) for part in (intervals, trust, measuring)]
     text = "\n\n".join(part for part in parts if part)
