@@ -65,7 +65,9 @@ def inside(panel: Panel) -> dict[str, np.ndarray]:
         with mock.patch.dict(posterior_module._PRIOR, {"weights": (variance, 0.01)}):
             design, _ = blend(placement, recipe)
             posterior = fit_posterior(design, panel.returns, panel.return_errors)
-            trials[variance] = _random_folds(placement, recipe, posterior.variances, 5, 0)[1], posterior.mean[~known]
+            left_out = _random_folds(placement, recipe, posterior.variances, 5, 0)
+            success = spearman(left_out.predicted, left_out.returns) if left_out else 0.0
+            trials[variance] = success, posterior.mean[~known]
     rho = {name: spearman(values[known], panel.returns[known]) for name, values in panel.columns.items()}
     return {
         "variance of columns' effects chosen by random folds": max(trials.values(), key=lambda trial: trial[0])[1],
