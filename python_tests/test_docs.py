@@ -1,0 +1,48 @@
+"""What the documentation shows happens: its code runs and prints what the pages say."""
+
+import re
+import sys
+
+import doc_pages
+import pytest
+
+ROOT = doc_pages.ROOT
+
+
+@pytest.mark.parametrize("page", doc_pages.pages(), ids=lambda page: str(page.relative_to(ROOT / "docs")))
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    for module in doc_pages.needs(page):
+        pytest.importorskip(module)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    for block, expected, printed in doc_pages.run(page):
+        place = f"{page.relative_to(ROOT)}:{block.line + 1}"
+        assert doc_pages.agrees(expected, printed), f"{place} printed\n{printed}"
+    sys.modules.pop("reach", None)
+
+
+def test_a_page_that_shows_something_else_fails(tmp_path):
+    text = doc_pages.Block("text", "", "rank  policy  score\n   1  a       1.5\n", 0, 0)
+    assert doc_pages.agrees(text, "rank policy score\n1 a -0.25\n")
+    assert not doc_pages.agrees(text, "rank policy score\n1 b 1.5\n")
+    assert not doc_pages.agrees(text, "rank policy score\n2 a 1.5\n")
+    assert not doc_pages.agrees(None, "something")
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n")
+    [(_, expected, printed)] = doc_pages.run(page)
+    assert printed == "2\n" and not doc_pages.agrees(expected, printed)
+
+
+@pytest.mark.parametrize(
+    "command", ["make nothing", "pip install '.[nothing]'", "nothing --help", "python -m bench.no"]
+)
+def test_a_page_with_a_wrong_command_fails(command):
+    with pytest.raises(AssertionError):
+        doc_pages._shell(command)
+
+
+def test_every_page_has_a_place_in_the_menu():
+    pages = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text()))
+    there = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert pages == there | {"benchmarks.md", "contributing.md", "changelog.md"}  # docs/hooks/repository.py
