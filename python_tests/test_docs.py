@@ -1,10 +1,13 @@
 """What the documentation shows happens: its code runs and prints what the pages say."""
 
 import re
+import shlex
 import sys
 
 import doc_pages
 import pytest
+
+from sopr_fast import cli
 
 ROOT = doc_pages.ROOT
 
@@ -40,6 +43,20 @@ def test_a_page_that_shows_something_else_fails(tmp_path):
 def test_a_page_with_a_wrong_command_fails(command):
     with pytest.raises(AssertionError):
         doc_pages._shell(command)
+
+
+BARE = re.compile(r"^```\n((?:python|make|pip|sopr-fast) .*?)^```$", re.MULTILINE | re.DOTALL)
+OTHER_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "bench/README.md", "bench/paper/README.md")]
+
+
+@pytest.mark.parametrize("page", [*OTHER_PAGES, *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.stem)
+def test_commands_that_are_not_run_name_what_exists(page):
+    for text in BARE.findall(page.read_text()):
+        for line in filter(None, (shlex.split(line, comments=True) for line in text.splitlines())):
+            if line[0] == "sopr-fast":
+                cli._parser().parse_args(line[1:])
+            else:
+                doc_pages._check_words(line)
 
 
 def test_every_page_has_a_place_in_the_menu():
