@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import runpy
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,12 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the figures to the files of the site."""
     with warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": "sopr_fast", "font.size": 9}):
         warnings.simplefilter("ignore")
-        for name, figure in {**of_the_example(), **of_a_selection()}.items():
+        for name, result in {**of_the_example(), **of_a_selection()}.items():
+            if isinstance(result, str):
+                files.append(File.generated(config, f"reports/{name}.html", content=result))
+                continue
             drawn = io.BytesIO()
-            figure.savefig(drawn, format="svg", metadata={"Date": None})
+            result.savefig(drawn, format="svg", metadata={"Date": None})
             files.append(File.generated(config, f"figures/{name}.svg", content=drawn.getvalue()))
     return files
 
@@ -64,8 +68,8 @@ def of_the_example() -> dict[str, Figure]:
     }
 
 
-def of_a_selection() -> dict[str, Figure]:
-    """Draw the results of estimators, of `evaluate` and of `select` on the problem of the tutorials."""
+def of_a_selection() -> dict[str, Figure | str]:
+    """Draw the results of estimators, of `evaluate` and of `select` on the problem of the tutorials, and their reports."""
     reach = runpy.run_path(str(Path(__file__).parents[1] / "tutorials" / "reach.py"))
     pull, log = reach["pull"], reach["log"](reach["pull"](0.2), episodes=60)
     known = {f"brake-{s}": pull(s) for s in (0.02, 0.06, 0.12, 0.25, 0.5, 1.0)}
@@ -88,7 +92,16 @@ def of_a_selection() -> dict[str, Figure]:
         "evaluation": evaluation.plot().figure,
         "selection": selection.plot().figure,
         "estimates": estimates.plot(true).figure,
+        "of-an-evaluation": report(evaluation),
+        "of-a-selection": report(selection),
     }
+
+
+def report(result: Any) -> str:
+    """Return the report of a result, an HTML page."""
+    with tempfile.TemporaryDirectory() as folder:
+        result.report(Path(folder, "report.html"))
+        return Path(folder, "report.html").read_text(encoding="utf-8")
 
 
 def clusters(subsets: Any) -> Figure:
