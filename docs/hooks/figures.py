@@ -69,7 +69,7 @@ def of_the_example() -> dict[str, Figure]:
 
 
 def of_a_selection() -> dict[str, Figure | str]:
-    """Draw the results of estimators, of `evaluate` and of `select` on the problem of the tutorials, and their reports."""
+    """Draw the results of estimators, `evaluate` and `select` on the problem of the tutorials; make their reports."""
     reach = runpy.run_path(str(Path(__file__).parents[1] / "tutorials" / "reach.py"))
     pull, log = reach["pull"], reach["log"](reach["pull"](0.2), episodes=60)
     known = {f"brake-{s}": pull(s) for s in (0.02, 0.06, 0.12, 0.25, 0.5, 1.0)}
