@@ -14,7 +14,14 @@ PAGES = {"benchmarks.md": "bench/README.md", "contributing.md": "CONTRIBUTING.md
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages, and the plots of the benchmarks."""
     for name, source in PAGES.items():
-        files.append(File.generated(config, name, content=(ROOT / source).read_text(encoding="utf-8")))
-    for plot in sorted((ROOT / "bench").glob("*.png")):
-        files.append(File.generated(config, plot.name, content=plot.read_bytes()))
+        text = (ROOT / source).read_text(encoding="utf-8").replace("](../docs/", "](")
+        files.append(File.generated(config, name, content=text))
+    for plot in sorted((ROOT / "bench").rglob("*.png")):
+        place = plot.relative_to(ROOT if plot.parent.parent != ROOT else ROOT / "bench")
+        files.append(File.generated(config, place.as_posix(), content=plot.read_bytes()))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Find the plots of the benchmarks inside of the site."""
+    return markdown.replace("](../bench/", "](bench/")
