@@ -25,7 +25,8 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     sys.modules.pop("reach", None)
 
 
-def test_a_page_that_shows_something_else_fails(tmp_path):
+def test_a_page_that_shows_something_else_fails(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     text = doc_pages.Block("text", "", "rank  policy  score\n   1  a       1.5\n", 0, 0)
     assert doc_pages.agrees(text, "rank policy score\n1 a -0.25\n")
     assert not doc_pages.agrees(text, "rank policy score\n1 b 1.5\n")
