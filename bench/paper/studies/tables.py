@@ -345,7 +345,23 @@ def _frontier(rows: list[Record], source: Source) -> list[Table]:
     head = ["point", "training, s of one core", "ranking, s of one core", *map(title, tests_of(rows))]
     head += ["regret@3, II", "Spearman II minus the paper's, choosing tasks", "the same, judging tasks"]
     note = frontier_choice.verdict(points, source.sizes.frontier[-1])
-    return [Table("Spearman against cost: subset size x clusters x steps", head, lines, note)]
+    tables = [Table("Spearman against cost: subset size x clusters x steps", head, lines, note)]
+    return [*tables, *_early_stopping(group_by_setting(rows))]
+
+
+def _early_stopping(groups: dict[str, list[Record]]) -> list[Table]:
+    """Return a table of runs with patience beside the same runs without, or none."""
+    lines = []
+    for setting, own in groups.items():
+        whole = groups.get(setting.split(".patience=")[0], [])
+        if "patience" in setting and any(not row.gap for row in own):
+            gains = [difference(own, whole, measure(test, "spearman")) for test in ("I", "II")]
+            seconds = difference(own, whole, lambda row: row.cpu("fit"))
+            steps = mean(own, lambda row: row.result["last_step"])
+            lines.append([setting, steps.format(0), seconds.format(0), *map(str, gains)])
+    head = ["setting", "steps taken", "training, s of one core, difference"]
+    head += [f"Spearman, {title(test)}, difference" for test in ("I", "II")]
+    return [Table("Early stopping, minus the same runs to the last step", head, lines)] if lines else []
 
 
 _BUILDERS: dict[str, Callable[[list[Record], Source], list[Table]]] = {
