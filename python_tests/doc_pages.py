@@ -1,7 +1,7 @@
 """Run the code of a documentation page, and compare what it prints.
 
-- `python` blocks run in order and share variables. One with a title, or with a name in its first line (`# work.py`), is a
-  file: it is written to the working folder.
+- `python` blocks run in order and share variables. One with a title, or with a name in its first line (`# work.py`), is
+  a file: it is written to the working folder.
 - `sh` blocks run line by line: `sopr-fast …` and `python …`. Of other commands only the words are checked, since they
   install, build or need several machines: targets of make, extras of pip, files of the repository.
 - A `text` block below is what the block above prints. Numbers with a decimal point are not compared, nor is the width

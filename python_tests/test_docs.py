@@ -3,11 +3,14 @@
 import re
 import shlex
 import sys
+from unittest.mock import patch
 
 import doc_pages
 import pytest
 
 from sopr_fast import cli
+from sopr_fast.data import loading
+from sopr_fast.policies import readers
 
 ROOT = doc_pages.ROOT
 
@@ -19,10 +22,13 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    for block, expected, printed in doc_pages.run(page):
+    with patch.dict(readers.BY_SUFFIX), patch.dict(loading.READERS):
+        results = doc_pages.run(page)
+    for name in ("reach", "reach_env"):
+        sys.modules.pop(name, None)
+    for block, expected, printed in results:
         place = f"{page.relative_to(ROOT)}:{block.line + 1}"
         assert doc_pages.agrees(expected, printed), f"{place} printed\n{printed}"
-    sys.modules.pop("reach", None)
 
 
 def test_a_page_that_shows_something_else_fails(tmp_path, monkeypatch):
