@@ -36,6 +36,7 @@ from .real_tables import (
     ordering,
     plot,
     trust,
+    variants,
 )
 from .studies import (
     MEASUREMENTS,
@@ -54,7 +55,7 @@ def report(out: Path, splits: int = 6) -> None:
     if not cases:
         raise SystemExit(f"{out} holds no columns; run the stage columns first")
     (out / "results.json").write_text(json.dumps(cases, indent=1))
-    parts = [part(cases) for part in (all_targets, ordering, known_families, ablation)]
+    parts = [part(cases) for part in (all_targets, ordering, known_families, ablation, variants)]
     parts += [recipes.rotations(cases, (UNSEEN, FOREIGN, NEW)), recipes.every(cases, (UNSEEN, FOREIGN, NEW))]
     parts += [part(cases) for part in (intervals, trust, measuring)]
     text = "\n\n".join(part for part in parts if part)

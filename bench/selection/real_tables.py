@@ -52,7 +52,7 @@ def _mean(cases: list[Case], kind: str, way: str, measure: str, **match: str) ->
 def ordering(cases: list[Case]) -> str:
     """Order of every method on every set."""
     parts = []
-    ways = [*LABELS.values(), *VARIANTS.values(), UNIFORM, "Gaussian process on actions", BLEND]
+    ways = [*LABELS.values(), UNIFORM, "Gaussian process on actions", BLEND]
     sets = list(dict.fromkeys(case["set"] for case in cases))
     for kind in (UNSEEN, FOREIGN, NEW, OFFLINE):
         rows = []
@@ -207,6 +207,21 @@ def measuring(cases: list[Case]) -> str:
         header = ["way", *(str(count) for count in MEASUREMENTS)]
         parts.append(table(f"Regret of the best candidate after n measurements, {title}", header, rows))
     return "\n\n".join(parts)
+
+
+def variants(cases: list[Case]) -> str:
+    """Variants of methods beside the methods themselves, on the sets that have both."""
+    rows = []
+    for variant in VARIANTS.values():
+        part = [case for case in cases if variant in case["orders"]]
+        if not part:
+            continue
+        method = next((base for base in ("FQE", "model-based") if variant.startswith(base)), "SARSA critic")
+        sets = len({case["set"] for case in part})
+        for way in (variant, method):
+            cells = [_numbers(part, kind, way, MEASURES[:2]) for kind in (UNSEEN, FOREIGN, NEW, OFFLINE)]
+            rows.append([way if way == variant else f"… beside: {way}", str(sets), *cells])
+    return table("Variants: Spearman / gap accuracy", ["method", "sets", UNSEEN, FOREIGN, NEW, OFFLINE], rows)
 
 
 def all_targets(cases: list[Case]) -> str:
