@@ -71,6 +71,9 @@ PYBIND11_MODULE(_cuda, m) {
          "width", "steps", "tolerance", "squared", "sums", "sizes", "to_integer"});
 
     bind_segment_encoder(m);
+    m.def("launches", &cuda::launch_count, "Kernels launched so far.");
+    m.def("set_device", &cuda::set_device, py::arg("index"), "Choose the device of this thread's later calls.");
+    m.def("segment_encoder_uses_tensor_cores", &cuda::segment_encoder_uses_tensor_cores, py::arg("problem"));
     m.def("segment_encoder_workspace", &cuda::segment_encoder_workspace, py::arg("problem"));
     m.def(
         "segment_encoder",

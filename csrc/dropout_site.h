@@ -26,14 +26,6 @@ struct DropoutSite {
     SOPR_INLINE Philox4 bits(int64_t row, int64_t block) const {
         return philox(seed, step, uint32_t(block), uint32_t(row), segment, place);
     }
-    SOPR_INLINE bool keeps(int64_t row, int64_t column) const {
-        if (threshold == 0) return true;
-        const Philox4 b = bits(row, column / 8);
-        // Selecting instead of indexing keeps b in registers on a GPU.
-        const uint32_t low = column & 2 ? b.word[1] : b.word[0], high = column & 2 ? b.word[3] : b.word[2];
-        const uint32_t word = column & 4 ? high : low;
-        return (column & 1 ? word >> 16 : word & 0xFFFFu) >= threshold;
-    }
 };
 
 }  // namespace sopr

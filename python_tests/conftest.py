@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 import operators
 import pytest
 import torch
+from emulator import cuda_module_for_cpu, emulated  # noqa: F401
 from hypothesis import settings
 
 from sopr_fast.runtime import native

@@ -8,6 +8,10 @@
 
 namespace sopr::cuda {
 
+int64_t launch_count();  // of all kernels so far
+// This module has a CUDA runtime of its own, which must learn which device the caller's stream belongs to.
+void set_device(int index);
+
 // Scratch of kmeans; need not be initialised.
 struct KMeansMemory {
     float* squared;     // (B, N)
@@ -40,7 +44,8 @@ void segment_mean(const SegmentMean&, const Segments&, cudaStream_t stream);
 void segment_dropout(const SegmentDropout&, const Segments&, cudaStream_t stream);
 void segment_attention(const SegmentAttention&, const Segments&, cudaStream_t stream);
 
-// Ignores `order`, `longest` and `bf16`.
+// Ignores `order` and `longest`, and `bf16` unless segment_encoder_uses_tensor_cores().
+bool segment_encoder_uses_tensor_cores(const SegmentEncoder&);
 int64_t segment_encoder_workspace(const SegmentEncoder&);
 void segment_encoder(const SegmentEncoder&, cudaStream_t stream);
 

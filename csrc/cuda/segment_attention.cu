@@ -81,6 +81,30 @@ __device__ void store_rows(const SegmentHead& h, int64_t row, int64_t column, co
                 to[h.index(row + r) + column + lane + i * kWarpSize] = factor[r] * sums[r][i];
 }
 
+// keep[r] = whether dropout keeps the weight of row + r and key first_key + lane. Lane l < 16 draws for row + l / 4 and
+// eight keys from first_key + 8 (l % 4) on; first_key is a multiple of 8.
+__device__ void keep_by_queries(const DropoutSite& site, int64_t row, int64_t first_key, bool (&keep)[kRows]) {
+    static_assert(kRows * kWarpSize / 8 <= kWarpSize);
+    for (int r = 0; r < kRows; ++r) keep[r] = true;
+    if (site.threshold == 0) return;
+    const int lane = threadIdx.x % kWarpSize;
+    const Philox4 own = site.bits(row + lane / 4 % kRows, first_key / 8 + lane % 4);
+    for (int r = 0; r < kRows; ++r) {
+        Philox4 bits;
+        for (int i = 0; i < 4; ++i) bits.word[i] = __shfl_sync(kWholeWarp, own.word[i], r * 4 + lane / 8);
+        keep[r] = philox_draw(bits, uint32_t(lane)) >= site.threshold;
+    }
+}
+
+// keep[r] = whether dropout keeps the weight of a query and key first_key + r: one draw, since kRows divides 8.
+__device__ void keep_by_keys(const DropoutSite& site, int64_t query, int64_t first_key, bool (&keep)[kRows]) {
+    static_assert(8 % kRows == 0);
+    for (int r = 0; r < kRows; ++r) keep[r] = true;
+    if (site.threshold == 0) return;
+    const Philox4 bits = site.bits(query, first_key / 8);
+    for (int r = 0; r < kRows; ++r) keep[r] = philox_draw(bits, uint32_t(first_key + r)) >= site.threshold;
+}
+
 // Attend from one tile of queries; wide heads recompute the scores for every kColumns columns of the output.
 __device__ void attend(const SegmentAttention& p, const SegmentHead& h, const DropoutSite& site, int64_t query,
                        float* queries, float* keys, float* values) {
@@ -101,6 +125,8 @@ __device__ void attend(const SegmentAttention& p, const SegmentHead& h, const Dr
                 add_dots(queries, keys, h.width(c), weights);
             }
             const bool inside = key + lane < h.length;
+            bool keep[kRows];
+            keep_by_queries(site, row, key, keep);
             for (int r = 0; r < kRows; ++r) {
                 const float new_maximum = fmaxf(maximum[r], warp_max(inside ? weights[r] : -INFINITY));
                 const float rescale = expf(maximum[r] - new_maximum);
@@ -108,7 +134,7 @@ __device__ void attend(const SegmentAttention& p, const SegmentHead& h, const Dr
                 maximum[r] = new_maximum;
                 total[r] = total[r] * rescale + warp_sum(weights[r]);
                 for (int i = 0; i < kParts; ++i) sums[r][i] *= rescale;
-                if (inside && row + r < h.length && !site.keeps(row + r, key + lane)) weights[r] = 0;
+                if (!keep[r]) weights[r] = 0;
             }
             add_weighted_rows(weights, values, h.width(column), sums);
         }
@@ -177,11 +203,12 @@ __device__ void attend_by_queries(const SegmentAttentionBackward& b, const Segme
                 add_dots(queries, keys, h.width(c), scores);
                 add_dots(grads, values, h.width(c), grad_scores);
             }
+            bool keep[kRows];
+            keep_by_queries(site, row, key, keep);
             for (int r = 0; r < kRows; ++r) {
                 const bool inside = row + r < h.length && key + lane < h.length;
-                const bool keep = inside && site.keeps(row + r, key + lane);
                 const Pair pair =
-                    softmax_backward(scores[r], grad_scores[r], maximum[r], inverse[r], mean[r], keep, site.scale);
+                    softmax_backward(scores[r], grad_scores[r], maximum[r], inverse[r], mean[r], keep[r], site.scale);
                 grad_scores[r] = inside ? pair.grad_score : 0.0f;
             }
             if (h.dim > kColumns) {
@@ -225,10 +252,11 @@ __device__ void attend_by_keys(const SegmentAttentionBackward& b, const SegmentH
             const bool is_query = query + lane < h.length;
             const float maximum = is_query ? p.statistics[h.statistics_index(query + lane)] : 0.0f;
             const float inverse = is_query ? p.statistics[h.statistics_index(query + lane) + 1] : 0.0f;
+            bool keep[kRows];
+            keep_by_keys(site, query + lane, row, keep);
             for (int r = 0; r < kRows; ++r) {
                 const bool inside = row + r < h.length && is_query;
-                const bool keep = inside && site.keeps(query + lane, row + r);
-                const Pair pair = softmax_backward(scores[r], weights[r], maximum, inverse, mean, keep, site.scale);
+                const Pair pair = softmax_backward(scores[r], weights[r], maximum, inverse, mean, keep[r], site.scale);
                 scores[r] = inside ? pair.grad_score : 0.0f;
                 weights[r] = inside ? pair.weight : 0.0f;
             }

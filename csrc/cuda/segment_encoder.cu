@@ -1,8 +1,10 @@
 // Transformer encoder, one kernel per step, for as many cells of the (policy, subset) grid at a time as fit the
-// workspace. Computes in fp32; reads weights in place.
+// workspace. Computes in fp32; reads weights in place. Where shapes fit, the kernels of segment_encoder_tiles.cu run
+// instead.
 #include "cuda/kernels_cuda.h"
 #include "cuda/launch.h"
 #include "cuda/segment_encoder_linear.h"
+#include "cuda/segment_encoder_tiles.h"
 #include "cuda/segments.h"
 #include "cuda/warp.h"
 
@@ -163,9 +165,14 @@ void encode(const SegmentEncoder& p, const Segments& segments, int64_t cells, cu
 
 }  // namespace
 
-int64_t segment_encoder_workspace(const SegmentEncoder& p) { return Activations(p).size; }
+bool segment_encoder_uses_tensor_cores(const SegmentEncoder& p) { return tiles_fit(p); }
+
+int64_t segment_encoder_workspace(const SegmentEncoder& p) {
+    return tiles_fit(p) ? segment_encoder_tiles_workspace(p) : Activations(p).size;
+}
 
 void segment_encoder(const SegmentEncoder& p, cudaStream_t stream) {
+    if (tiles_fit(p)) return segment_encoder_tiles(p, stream);
     const int64_t cells = p.policies * p.subsets, pass = cells_per_pass(p);
     for (int64_t first = 0; first < cells; first += pass)
         encode(p, {p.offsets, p.clusters, p.subsets, p.subset_size, first}, cells - first < pass ? cells - first : pass,

@@ -1,5 +1,7 @@
 // The part of CUDA that csrc/cuda uses, on the CPU. Every thread of a block is a fiber that runs to its next barrier or
 // shuffle, so kernels compiled by a C++ compiler compute what they would on a GPU, slowly.
+//
+// Kernels are compiled with -fsanitize=thread, whose calls shadow.cpp implements: it reports races (see there).
 #pragma once
 
 #include <cmath>
@@ -10,14 +12,33 @@
 #define __host__
 #define __shared__ static
 #define __noinline__
+#define __forceinline__ inline
 #define __launch_bounds__(...)
 
 using cudaStream_t = void*;
+inline int cudaSetDevice(int) { return 0; }
 
 struct dim3 {
     unsigned x = 1, y = 1, z = 1;
     dim3(unsigned x = 1, unsigned y = 1) : x(x), y(y) {}
 };
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) int2 {
+    int x, y;
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline int2 make_int2(int x, int y) { return {x, y}; }
 
 namespace simt {
 
@@ -26,46 +47,58 @@ struct Barrier {
     unsigned generation = 0;
 };
 
-void wait(Barrier& barrier);
-Barrier& block_barrier();
-Barrier& warp_barrier();
-uint64_t& exchange(int lane);  // a slot of this thread's warp
+void wait_for_block();
+void wait_for_warp();  // with the memory order of __syncwarp
 int lane();
 
-// Run body(context) in `threads` fibers; throws if some wait at a barrier that others never reach.
-void run_block(int threads, bool reversed, void (*body)(void*), void* context);
+// Give a value of at most 64 bytes to the warp; returns those of its lanes, valid until the next but one call. Orders
+// no memory, as shuffles do not.
+struct Values {
+    const char* of_lanes;
+    template <class T>
+    T of(int lane) const {
+        T value;
+        __builtin_memcpy(&value, of_lanes + 64 * lane, sizeof value);
+        return value;
+    }
+};
+Values exchange(const void* value, int size);
 
 template <class T>
-T shuffle(T value, int from) {
-    static_assert(sizeof(T) <= sizeof(uint64_t));
-    __builtin_memcpy(&exchange(lane()), &value, sizeof value);
-    wait(warp_barrier());
-    __builtin_memcpy(&value, &exchange(from), sizeof value);
-    wait(warp_barrier());
-    return value;
+Values exchange(const T& value) {
+    static_assert(sizeof(T) <= 64);
+    return exchange(&value, sizeof value);
 }
+
+// Run body(context) in `threads` fibers; throws if some wait at a barrier that others never reach or two race.
+// `reversed` runs them in descending order. `first` marks the first block of a launch.
+void run_block(const char* name, int threads, int shared_bytes, bool reversed, bool first, void (*body)(void*),
+               void* context);
+unsigned char* dynamic_shared();
+void forget_copies();  // of cuda/mma.h that no thread waited for
 
 }  // namespace simt
 
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-inline void __syncthreads() { simt::wait(simt::block_barrier()); }
-inline void __syncwarp() { simt::wait(simt::warp_barrier()); }
+inline void __syncthreads() { simt::wait_for_block(); }
+inline void __syncwarp() { simt::wait_for_warp(); }
 template <class T>
 T __shfl_sync(unsigned, T value, int from) {
-    return simt::shuffle(value, from);
+    return simt::exchange(value).template of<T>(from);
 }
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int flip) {
-    return simt::shuffle(value, simt::lane() ^ flip);
+    return simt::exchange(value).template of<T>(simt::lane() ^ flip);
 }
 template <class T>
 T __shfl_up_sync(unsigned, T value, int by) {
-    return simt::shuffle(value, simt::lane() < by ? simt::lane() : simt::lane() - by);
+    return simt::exchange(value).template of<T>(simt::lane() < by ? simt::lane() : simt::lane() - by);
 }
 inline unsigned __ballot_sync(unsigned, bool yes) {
+    const simt::Values values = simt::exchange(yes);
     unsigned all = 0;
-    for (int lane = 0; lane < 32; ++lane) all |= unsigned(simt::shuffle(int(yes), lane)) << lane;
+    for (int lane = 0; lane < 32; ++lane) all |= unsigned(values.of<bool>(lane)) << lane;
     return all;
 }
 inline int __ffs(int x) { return __builtin_ffs(x); }
@@ -74,8 +107,14 @@ inline unsigned __float_as_uint(float x) {
     __builtin_memcpy(&bits, &x, sizeof bits);
     return bits;
 }
+inline float __uint_as_float(unsigned bits) {
+    float x;
+    __builtin_memcpy(&x, &bits, sizeof x);
+    return x;
+}
+// Atomic operations do not race with each other.
 template <class T>
-T atomicAdd(T* to, T value) {
+__attribute__((noinline, no_sanitize("thread"))) T atomicAdd(T* to, T value) {
     const T old = *to;
     *to += value;
     return old;

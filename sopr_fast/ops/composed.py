@@ -54,7 +54,11 @@ def segment_encoder(
             )  # fmt: skip
 
         for i, w in enumerate(stack):
-            q, k, v = functional.linear(x, w[0], w[1]).view(len(x), 3, heads, -1).unbind(1)
+            # Three products, since the kernels would copy slices of one.
+            q, k, v = (
+                functional.linear(x, weight, bias).view(len(x), heads, -1)
+                for weight, bias in zip(w[0].chunk(3), w[1].chunk(3), strict=True)
+            )
             mixed = segment_attention(
                 q, k, v, segments, dropout=dropout, rng=rng, level=level, layer=i, segment_base=base
             )
@@ -135,17 +139,16 @@ def _by_policies(
         if projection:
             x = functional.linear(x, *projection).relu()
         unused_tokens = unused.repeat(policies, 1)
-        # Unused tokens are moved to the end, into a segment of their own.
-        order = None if all_used else unused_tokens.flatten().byte().argsort(stable=True)
         sizes = offsets[:, -1].repeat(policies)
         ends = sizes.cumsum(0, dtype=torch.int32)
         begins = (ends - sizes)[:, None] + offsets[:, :-1].repeat(policies, 1)
         segments = functional.pad(torch.cat([begins.flatten(), ends[-1:]]), (0, 1), value=len(x))
-        x = encode(x if order is None else x[order], segments, base)
+        place = None if all_used else _places(unused_tokens)
+        x = encode(x if place is None else torch.zeros_like(x).index_copy(0, place, x), segments, base)
         if pool:
             return segment_mean(x, segments)[:-1].view(policies, subsets, clusters, x.shape[1])
-        if order is not None:
-            x = torch.zeros_like(x).index_copy(0, order, x).masked_fill(unused_tokens.view(-1, 1), 0.0)
+        if place is not None:
+            x = x.index_select(0, place).masked_fill(unused_tokens.view(-1, 1), 0.0)
         return x.view(policies, subsets, count, x.shape[1])
 
     group = max(1, _MAX_TOKENS // max(1, rows.numel()))
@@ -159,3 +162,17 @@ def _by_policies(
                 result = encode_policies(some_columns, base)
         encoded.append(result)
     return torch.cat(encoded)
+
+
+def _places(unused: Tensor) -> Tensor:
+    """Return where each token goes so that unused ones stand last and others keep their order.
+
+    Args:
+        unused: (cells, N) bool.
+
+    Returns:
+        (cells * N,) int64.
+    """
+    flat = unused.flatten()
+    used = (~flat).cumsum(0)
+    return torch.where(flat, used[-1:] + flat.cumsum(0), used) - 1

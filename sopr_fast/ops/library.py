@@ -135,6 +135,7 @@ def call_cpu(kernel: str, **arguments: Any) -> None:
 def call_cuda(kernel: str, device: torch.device, **arguments: Any) -> None:
     """Run a CUDA kernel on the current stream of a device."""
     with torch.cuda.device(device):
+        native._cuda.set_device(torch.cuda.current_device())
         stream = torch.cuda.current_stream(device).cuda_stream
         getattr(native._cuda, kernel)(*_values(native._cuda, kernel, arguments), stream)
 

@@ -77,13 +77,15 @@ def segment_encoder(
         segment_base: Number of the first segment; segment (p, s, k) has number
             ``segment_base + (p * S + s) * K + k``.
         precision: ``"fp32"``, or ``"bf16"`` for the operands of the layers' matrix products, forward and backward;
-            sums, residuals, norms and softmax stay in float32. Without AVX512-BF16, with heads of odd width, or on a
-            GPU, bf16 is computed in fp32.
+            sums, residuals, norms and softmax stay in float32. bf16 is computed in fp32 without AVX512-BF16 and with
+            heads of odd width; on a GPU, in calls that need gradients and where tensor cores are not used.
 
     Returns:
         (P, S, K, width) float32 if `pool`, else (P, S, N, width) in the order of `rows`, 0 after the last segment.
         Differentiable once in `parameters` and `columns`; the backward pass recomputes the forward pass and keeps only
-        its inputs. On a GPU, calls that need gradients run in torch's operators and the other segment operators.
+        its inputs. On a GPU, calls that need gradients run in torch's operators and the other segment operators; others
+        use tensor cores if `width` is 64, heads are 8, 16 or 32 wide and `feedforward` is a multiple of 32. There, fp32
+        means three products in TF32, which are as exact; SOPR_FAST_TENSOR_CORES=0 in the environment forbids them.
 
     Raises:
         NotImplementedError: A second derivative is requested.
@@ -113,11 +115,9 @@ def segment_encoder(
         raise ValueError("offsets must have at least one column")
     tensors = (states, columns, rows, offsets, parameters)
     device = common_device("segment_encoder", *tensors, rng)
-    if device.type == "cuda" and has_kernel(device):
-        if torch.is_grad_enabled() and (columns.requires_grad or parameters.requires_grad):
-            return composed.segment_encoder(*tensors, rng=rng, **options._asdict())
-        if precision == "bf16":
-            _log.info("segment_encoder: bf16 is computed in fp32 on a GPU")
+    needs_gradients = torch.is_grad_enabled() and (columns.requires_grad or parameters.requires_grad)
+    if needs_gradients and device.type == "cuda" and has_kernel(device):
+        return composed.segment_encoder(*tensors, rng=rng, **options._asdict())
     return _segment_encoder(*tensors, rng, *options)
 
 
@@ -212,6 +212,8 @@ def _forward_cuda(
     tensors = contiguous(states, columns, rows, offsets, parameters, rng)
     out = _fake(*tensors, *options)
     problem = _problem(native._cuda, tensors, Options(*options), out=out)
+    if Options(*options).precision == "bf16" and not native._cuda.segment_encoder_uses_tensor_cores(problem):
+        _log.info("segment_encoder: bf16 is computed in fp32, since tensor cores do not take this shape")
     workspace = columns.new_empty(native._cuda.segment_encoder_workspace(problem))
     call("segment_encoder", columns.device, problem=problem, workspace=workspace)
     return out

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
 #include <tuple>
 
 namespace sopr::cuda {
@@ -10,26 +11,42 @@ namespace sopr::cuda {
 constexpr int kWarpSize = 32;
 constexpr unsigned kWholeWarp = 0xFFFFFFFFu;
 
+inline int64_t launches = 0;
+inline void check(const char*, int) {}
+inline int shared_memory_limit() { return 227 << 10; }  // of sm_90
+template <class Kernel>
+int64_t blocks_at_once(Kernel, int, int) {
+    return 3;  // so that blocks take several tiles
+}
+inline unsigned char* dynamic_shared() { return simt::dynamic_shared(); }
+
 template <class... Parameters>
-void launch(const char*, void (*kernel)(Parameters...), int64_t blocks_x, int64_t blocks_y, int threads, cudaStream_t,
-            Parameters... arguments) {
+void launch_with_memory(const char* name, void (*kernel)(Parameters...), int64_t blocks_x, int64_t blocks_y,
+                        int threads, int shared_bytes, cudaStream_t, Parameters... arguments) {
     struct Call {
         void (*kernel)(Parameters...);
         std::tuple<Parameters...> arguments;
     } call{kernel, {arguments...}};
+    ++launches;
     gridDim = dim3(unsigned(blocks_x), unsigned(blocks_y));
     blockDim = dim3(unsigned(threads));
     for (int64_t x = 0; x < blocks_x; ++x)
         for (int64_t y = 0; y < blocks_y; ++y) {
             blockIdx = dim3(unsigned(x), unsigned(y));
             simt::run_block(
-                threads, (x + y) % 2,
+                name, threads, shared_bytes, (x + y) % 2, x + y == 0,
                 [](void* context) {
                     Call& call = *static_cast<Call*>(context);
                     std::apply(call.kernel, call.arguments);
                 },
                 &call);
         }
+}
+
+template <class... Parameters>
+void launch(const char* name, void (*kernel)(Parameters...), int64_t blocks_x, int64_t blocks_y, int threads,
+            cudaStream_t stream, Parameters... arguments) {
+    launch_with_memory(name, kernel, blocks_x, blocks_y, threads, 0, stream, arguments...);
 }
 
 }  // namespace sopr::cuda

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Gates on the code that nvcc makes of the encoder's tensor-core kernels, without a GPU.
+
+    .ci/cuda_gates.py [--architectures 80 90 100 120] [--out FOLDER]
+
+Every architecture must compile. No kernel may spill more bytes than SPILLS lists, and every kernel must contain the
+instructions that make it fast: HMMA (products on tensor cores), LDSM (ldmatrix) and LDGSTS (cp.async). Counts need
+cuobjdump and nvdisasm on PATH, from the CUDA toolkit or the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm;
+without them they are not checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "csrc" / "cuda" / "segment_encoder_tiles.cu"
+KERNEL = re.compile(r"(closed|open)_kernelINS0_4(Tf32|Bf16)ELi(\d+)E")
+# Bytes of spill stores allowed by kernel, precision and width of heads, on any architecture.
+SPILLS: dict[tuple[str, str, int], int] = {}
+# Least numbers of instructions of one kernel; a product of 16 x 16 x 8 is six HMMA in fp32 grade, one in bf16.
+LEAST = {"Tf32": {"HMMA": 600, "LDSM": 12, "LDGSTS": 2}, "Bf16": {"HMMA": 100, "LDSM": 12, "LDGSTS": 2}}
+
+
+def kernel_of(line: str) -> tuple[str, str, int] | None:
+    match = KERNEL.search(line)
+    return (match[1], match[2], int(match[3])) if match else None
+
+
+def name(kernel: tuple[str, str, int]) -> str:
+    return "{} kernel, {}, heads of {}".format(*kernel)
+
+
+def spills(log: str) -> dict[tuple[str, str, int], int]:
+    """Return bytes of spill stores by kernel from the output of ptxas -v."""
+    found, kernel = {}, None
+    for line in log.splitlines():
+        if "Compiling entry function" in line:
+            kernel = kernel_of(line)
+        elif kernel and (match := re.search(r"(\d+) bytes spill stores", line)):
+            found[kernel] = int(match[1])
+    return found
+
+
+def instructions(sass: str) -> dict[tuple[str, str, int], collections.Counter]:
+    """Return counts of HMMA, LDSM and LDGSTS by kernel from a disassembly."""
+    counts: dict[tuple[str, str, int], collections.Counter] = {}
+    kernel = None
+    for line in sass.splitlines():
+        if "Function :" in line:
+            kernel = kernel_of(line)
+        elif kernel and (match := re.search(r"\b(HMMA|LDSM|LDGSTS)\b", line)):
+            counts.setdefault(kernel, collections.Counter())[match[1]] += 1
+    return counts
+
+
+def check(architecture: str, nvcc: str, cuobjdump: str | None, out: Path) -> list[str]:
+    """Compile for an architecture; print a table and return what fails."""
+    target = out / f"tiles_{architecture}.cubin"
+    command = [nvcc, "-std=c++17", "-O3", f"-arch=sm_{architecture}", f"-I{ROOT / 'csrc'}", "-Xptxas", "-v", "-cubin"]
+    built = subprocess.run([*command, SOURCE, "-o", target], capture_output=True, text=True)
+    if built.returncode:
+        return [f"sm_{architecture}: {SOURCE.name} does not compile:\n{built.stderr}"]
+    spilled, counted, wrong = spills(built.stderr), {}, []
+    if len(spilled) != 12:
+        wrong.append(f"sm_{architecture}: ptxas reports {len(spilled)} kernels instead of 12")
+    if cuobjdump:
+        sass = subprocess.run([cuobjdump, "-sass", target], capture_output=True, text=True, check=True).stdout
+        counted = instructions(sass)
+    for kernel, stores in sorted(spilled.items()):
+        counts = counted.get(kernel, collections.Counter())
+        print(f"sm_{architecture} {name(kernel)}: {stores} bytes spilled, {dict(sorted(counts.items()))}")
+        if stores > SPILLS.get(kernel, 0):
+            wrong.append(f"sm_{architecture} {name(kernel)}: {stores} bytes spilled, allowed {SPILLS.get(kernel, 0)}")
+        for instruction, least in LEAST[kernel[1]].items():
+            if cuobjdump and counts[instruction] < least:
+                wrong.append(f"sm_{architecture} {name(kernel)}: {counts[instruction]} {instruction}, needs {least}")
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Check the code of the tensor-core kernels.")
+    parser.add_argument("--architectures", nargs="+", default=["80", "90", "100", "120"])
+    parser.add_argument("--nvcc", default="nvcc")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "cuda_gates")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    cuobjdump = shutil.which("cuobjdump")
+    if not cuobjdump:
+        print("no cuobjdump on PATH: instructions are not counted")
+    wrong = [w for a in options.architectures for w in check(a, options.nvcc, cuobjdump, options.out)]
+    print(*wrong, sep="\n", file=sys.stderr)
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+// Products of 16 rows of a warp with weights on tensor cores, in two precisions with one interface: Tf32 splits every
+// operand into two TF32 numbers and adds three products, which gives the grade of fp32; Bf16 rounds operands to bf16.
+//
+// A value of 16 rows and 8 columns ("tile") is held as the sums of mma.h. Two tiles in a row make the left operand of a
+// product of depth 16 without moving a value: which k a lane holds does not matter where the right operand agrees. So
+// right operands ("units", 16 deep and 8 wide) are ordered such that with t = lane % 4, words 2 i and 2 i + 1 of Tf32,
+// or word i of Bf16, are k = 8 i + 2 t and 8 i + 2 t + 1.
+#pragma once
+
+#include "cuda/launch.h"
+#include "cuda/mma.h"
+
+namespace sopr::cuda {
+
+constexpr int kTileRows = 16, kTileColumns = 8, kUnitDepth = 16;
+
+struct Tf32 {
+    using Element = float;                // of keys and values in shared memory
+    static constexpr int kUnitWords = 4;  // per lane
+    struct Left {
+        uint32_t high[2][4], low[2][4];
+    };
+
+    __device__ static void split(float x, uint32_t& high, uint32_t& low) {
+        high = to_tf32(x);
+        low = to_tf32(x - __uint_as_float(high));
+    }
+    __device__ static void left_half(const float (&x)[4], uint32_t (&high)[4], uint32_t (&low)[4]) {
+        split(x[0], high[0], low[0]);
+        split(x[2], high[1], low[1]);
+        split(x[1], high[2], low[2]);
+        split(x[3], high[3], low[3]);
+    }
+    __device__ static Left left(const float (&x)[4], const float (&y)[4]) {
+        Left a;
+        left_half(x, a.high[0], a.low[0]);
+        left_half(y, a.high[1], a.low[1]);
+        return a;
+    }
+    // Tensor cores cut off sums instead of rounding them, so they add the small products first and only a few terms.
+    __device__ static void add(float (&c)[4], const Left& a, const uint32_t (&unit)[4]) {
+        uint32_t high[4], low[4];
+        for (int i = 0; i < 4; ++i) split(__uint_as_float(unit[i]), high[i], low[i]);
+        float sums[4] = {};
+        mma_tf32(sums, a.low[0], high[0], high[1]);
+        mma_tf32(sums, a.low[1], high[2], high[3]);
+        mma_tf32(sums, a.high[0], low[0], low[1]);
+        mma_tf32(sums, a.high[1], low[2], low[3]);
+        mma_tf32(sums, a.high[0], high[0], high[1]);
+        mma_tf32(sums, a.high[1], high[2], high[3]);
+        for (int i = 0; i < 4; ++i) c[i] += sums[i];
+    }
+
+    // A product of depth 8: a tile and half a unit.
+    __device__ static void add_shallow(float (&c)[4], const float (&x)[4], const uint32_t (&half)[2]) {
+        uint32_t a_high[4], a_low[4], high[2], low[2];
+        left_half(x, a_high, a_low);
+        for (int i = 0; i < 2; ++i) split(__uint_as_float(half[i]), high[i], low[i]);
+        float sums[4] = {};
+        mma_tf32(sums, a_low, high[0], high[1]);
+        mma_tf32(sums, a_high, low[0], low[1]);
+        mma_tf32(sums, a_high, high[0], high[1]);
+        for (int i = 0; i < 4; ++i) c[i] += sums[i];
+    }
+
+    // Where column or row c of eight stands in shared memory, so that a row of load_matrices is in the order of units.
+    __device__ static constexpr int place(int c) { return c / 2 + c % 2 * 4; }
+    __device__ static void store_pair(float* at, int t, float x, float y) {
+        at[t] = x;
+        at[t + 4] = y;
+    }
+    __device__ static float element(float x) { return x; }
+};
+
+struct Bf16 {
+    using Element = uint16_t;
+    static constexpr int kUnitWords = 2;
+    struct Left {
+        uint32_t words[4];
+    };
+
+    __device__ static Left left(const float (&x)[4], const float (&y)[4]) {
+        return {{to_bf16(x[0], x[1]), to_bf16(x[2], x[3]), to_bf16(y[0], y[1]), to_bf16(y[2], y[3])}};
+    }
+    __device__ static void add(float (&c)[4], const Left& a, const uint32_t (&unit)[2]) {
+        mma_bf16(c, a.words, unit[0], unit[1]);
+    }
+    __device__ static void add_shallow(float (&c)[4], const float (&x)[4], const uint32_t (&half)[2]) {
+        const uint32_t a[4] = {to_bf16(x[0], x[1]), to_bf16(x[2], x[3]), 0, 0};
+        mma_bf16(c, a, half[0], 0);
+    }
+    __device__ static constexpr int place(int c) { return c; }
+    __device__ static void store_pair(uint16_t* at, int t, float x, float y) {
+        reinterpret_cast<uint32_t*>(at)[t] = to_bf16(x, y);
+    }
+    __device__ static uint16_t element(float x) { return uint16_t(to_bf16(x, 0.0f)); }
+};
+
+// The unit of this lane at `words`, which holds those of a warp's lanes one after the other.
+__device__ __forceinline__ void load_unit(const uint32_t* words, uint32_t (&unit)[4]) {
+    const uint4 x = reinterpret_cast<const uint4*>(words)[threadIdx.x % kWarpSize];
+    unit[0] = x.x, unit[1] = x.y, unit[2] = x.z, unit[3] = x.w;
+}
+__device__ __forceinline__ void load_unit(const uint32_t* words, uint32_t (&unit)[2]) {
+    const uint2 x = reinterpret_cast<const uint2*>(words)[threadIdx.x % kWarpSize];
+    unit[0] = x.x, unit[1] = x.y;
+}
+
+// A unit of rows in shared memory: element (row, c) of the unit's transpose is at rows[row * pitch + place(c)]. Half of
+// one if `words` has half as many.
+template <class P, int kWords>
+__device__ __forceinline__ void load_unit_of_rows(const typename P::Element* rows, int pitch,
+                                                  uint32_t (&words)[kWords]) {
+    constexpr int kElements = 16 / int(sizeof(typename P::Element));  // of a matrix' row
+    const int lane = threadIdx.x % kWarpSize;
+    load_matrices(words, rows + lane % 8 * pitch + lane / 8 % kWords * kElements);
+}
+
+// sums (16, 8 kTiles) += x (16, 16 kUnits) weights, whose units are ordered by depth, then by tile.
+template <class P, int kTiles, int kUnits>
+__device__ __forceinline__ void add_product(float (&sums)[kTiles][4], const float (&x)[2 * kUnits][4],
+                                            const uint32_t* weights) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+        const typename P::Left a = P::left(x[2 * u], x[2 * u + 1]);
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+            uint32_t unit[P::kUnitWords];
+            load_unit(weights + (u * kTiles + n) * kWarpSize * P::kUnitWords, unit);
+            P::add(sums[n], a, unit);
+        }
+    }
+}
+
+}  // namespace sopr::cuda

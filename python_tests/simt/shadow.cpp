@@ -1,0 +1,151 @@
+// Reports two threads that touch one place, at least one of them writing, without a barrier between: in shared memory,
+// __syncthreads, or __syncwarp within a warp; in other memory, blocks of one launch race too. Shuffles and mma order no
+// memory.
+//
+// The compiler calls the functions __tsan_* below before every access of a kernel. Places are two bytes wide.
+#include "shadow.h"
+
+#include <cstdio>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+// The linker's names for this library's variables, among them the kernels' static shared memory.
+extern "C" {
+extern char __bss_start[] __attribute__((visibility("hidden")));
+extern char _end[] __attribute__((visibility("hidden")));
+}
+
+namespace simt::shadow {
+
+Thread thread;
+Range own_stack;
+
+namespace {
+
+constexpr uintptr_t kPlace = 2, kPage = 4096;
+constexpr size_t kMaxPages = 2000;
+
+struct Access {
+    uint64_t block = 0;  // 0: none yet
+    Thread by{};
+};
+
+struct Place {
+    Access write, read;
+    bool more_lanes, more_warps;  // read by others than read.by since the barrier
+};
+
+struct Page {
+    Place places[kPage / kPlace];
+};
+
+std::unordered_map<uintptr_t, std::unique_ptr<Page>> pages;
+uintptr_t last_number;
+Page* last_page;
+Range dynamic;
+bool watching;
+uint64_t block, first_of_launch;
+std::string race;
+
+bool is_shared(const void* address) { return dynamic.contains(address) || Range{__bss_start, _end}.contains(address); }
+
+Page& page_of(uintptr_t address) {
+    const uintptr_t number = address / kPage;
+    if (last_page && number == last_number) return *last_page;
+    auto& page = pages[number];
+    if (!page) page = std::make_unique<Page>();
+    last_number = number;
+    return *(last_page = page.get());
+}
+
+// Whether this thread's access is unordered with an earlier one by another.
+bool unordered(const Access& earlier, bool shared) {
+    if (earlier.block != block) return !shared && earlier.block >= first_of_launch;
+    if (earlier.by.index == thread.index || earlier.by.block_epoch != thread.block_epoch) return false;
+    return earlier.by.warp != thread.warp || earlier.by.warp_epoch == thread.warp_epoch;
+}
+
+void report(const char* what, const void* address, const Access& earlier, bool shared) {
+    if (!race.empty()) return;
+    char text[200];
+    std::snprintf(text, sizeof text,
+                  "race: threads %d and %d touch one place of %s memory without a barrier between (%s)",
+                  earlier.by.index, thread.index, shared ? "shared" : "global", what);
+    race = text;
+    (void)address;
+}
+
+}  // namespace
+
+void start_block(bool first, const void* begin, const void* end) {
+    ++block;
+    if (first) first_of_launch = block;
+    if (first && pages.size() > kMaxPages) {  // nothing races with an earlier launch
+        pages.clear();
+        last_page = nullptr;
+    }
+    dynamic = {begin, end};
+    watching = true;
+}
+
+std::string end_block() {
+    watching = false;
+    return std::exchange(race, {});
+}
+
+void touch(const void* address, int bytes, bool writes) {
+    if (!watching || own_stack.contains(address)) return;
+    const bool shared = is_shared(address);
+    const uintptr_t begin = uintptr_t(address), end = begin + uintptr_t(bytes);
+    for (uintptr_t at = begin / kPlace * kPlace; at < end; at += kPlace) {
+        Place& place = page_of(at).places[at % kPage / kPlace];
+        const Access now{block, thread};
+        if (unordered(place.write, shared))
+            report(writes ? "write, write" : "write, read", address, place.write, shared);
+        Access& read = place.read;
+        const bool same_barrier = read.block == block && read.by.block_epoch == thread.block_epoch;
+        if (writes) {
+            const bool others = same_barrier && (place.more_warps || (place.more_lanes && read.by.warp == thread.warp &&
+                                                                      read.by.warp_epoch == thread.warp_epoch));
+            if (others || unordered(read, shared)) report("read, write", address, read, shared);
+            place.write = now;
+            continue;
+        }
+        if (!same_barrier) {
+            read = now;
+            place.more_lanes = place.more_warps = false;
+        } else if (read.by.warp != thread.warp) {
+            place.more_warps = true;
+        } else if (read.by.warp_epoch != thread.warp_epoch) {
+            read = now;
+            place.more_lanes = false;
+        } else if (read.by.index != thread.index) {
+            place.more_lanes = true;
+        }
+    }
+}
+
+}  // namespace simt::shadow
+
+#define SHADOW(name, bytes, writes) \
+    void __tsan_##name(void* address) { simt::shadow::touch(address, bytes, writes); }
+#define SHADOWS(prefix)                                                                                 \
+    SHADOW(prefix##read1, 1, false)                                                                     \
+    SHADOW(prefix##write1, 1, true) SHADOW(prefix##read2, 2, false) SHADOW(prefix##write2, 2, true)     \
+        SHADOW(prefix##read4, 4, false) SHADOW(prefix##write4, 4, true) SHADOW(prefix##read8, 8, false) \
+            SHADOW(prefix##write8, 8, true) SHADOW(prefix##read16, 16, false) SHADOW(prefix##write16, 16, true)
+
+extern "C" {
+SHADOWS()
+SHADOWS(unaligned_)
+void __tsan_read_range(void* address, unsigned long bytes) { simt::shadow::touch(address, int(bytes), false); }
+void __tsan_write_range(void* address, unsigned long bytes) { simt::shadow::touch(address, int(bytes), true); }
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+void* __tsan_memcpy(void* to, const void* from, unsigned long bytes) { return __builtin_memcpy(to, from, bytes); }
+void* __tsan_memset(void* to, int value, unsigned long bytes) { return __builtin_memset(to, value, bytes); }
+}

@@ -1,0 +1,99 @@
+"""The encoder on tensor cores, emulated: precision, segments of all lengths, dropout, launches."""
+
+import ctypes
+
+import pytest
+import torch
+from test_segment_attention import RNG
+from test_segment_encoder import HIGH, LOW, assert_as_good_as_torch, problem, run
+
+from sopr_fast import ops
+from sopr_fast.ops import reference
+
+HEADS_OF_16 = {"width": 64, "layers": 1, "heads": 4, "feedforward": 32}
+ONE = {"layers": 1}
+
+
+@pytest.fixture(autouse=True)
+def tensor_cores(emulated, cuda_module_for_cpu):
+    """Run the operator in the emulator; fail if the tensor cores had nothing to do."""
+    products = ctypes.CDLL(cuda_module_for_cpu.__file__).simt_products
+    before = products()
+    yield
+    assert products() > before
+
+
+def check(tensors, options):
+    """Check both kinds of output against float64, in both precisions."""
+    for pool in (True, False):
+        options |= {"pool": pool}
+        assert_as_good_as_torch(ops, tensors, options)
+        oracle = run(reference.segment_encoder, tensors, options, torch.float64)
+        out = run(ops.segment_encoder, tensors, options | {"precision": "bf16"})
+        assert (out - oracle).norm() <= 2e-2 * oracle.norm()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [LOW, HIGH | ONE, HEADS_OF_16, LOW | ONE | {"ds": 40, "subsets": 2, "policies": 3}],
+    ids=["low", "high", "heads of 16", "many inputs"],
+)
+def test_tensor_cores_match_float64(options, poison):
+    """Tiles hold several segments, empty ones and unused rows; pieces are partly filled."""
+    tensors, options = problem([0, 1, 33, 0, 40, 16, 60], **options)
+    check(tensors, options)
+
+
+def test_tensor_cores_split_long_segments(poison):
+    """There are more tiles of long segments than the workspace holds at once; the short one is in a tile of its own."""
+    check(*problem([129, 7, 260], policies=2, spare=3, **LOW))
+
+
+def test_tensor_cores_split_long_segments_of_the_high_level(poison):
+    tensors, options = problem([129], policies=1, subsets=2, **HIGH | ONE)
+    assert_as_good_as_torch(ops, tensors, options | {"pool": True})
+
+
+@pytest.mark.parametrize("options", [LOW, HIGH | ONE, HEADS_OF_16], ids=["low", "high", "heads of 16"])
+def test_tensor_cores_drop_what_the_reference_drops(options):
+    tensors, options = problem([0, 9, 40, 150], **options, dropout=0.3, rng=RNG)
+    check(tensors, options)
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e4])
+def test_tensor_cores_of_huge_and_tiny_values(scale):
+    tensors, options = problem([5, 40], policies=1, scale=scale, **LOW)
+    assert_as_good_as_torch(ops, tensors, options)
+    assert_as_good_as_torch(ops, (*tensors[:4], tensors[4] * 30), options)
+
+
+def test_tensor_cores_keep_nan_in_its_segment():
+    tensors, options = problem([20, 40, 200, 8], policies=1, spare=0, **LOW | ONE)
+    tensors[1][0, tensors[2][0, 30], 0] = float("nan")
+    for precision in ("fp32", "bf16"):
+        out = run(ops.segment_encoder, tensors, options | {"precision": precision})[0, 0]
+        assert out[1].isnan().all() and out[[0, 2, 3]].isfinite().all()
+
+
+def test_tensor_cores_repeat_bit_for_bit_and_by_cell():
+    """A cell of the grid does not depend on other cells, which change the packing into tiles and blocks."""
+    tensors, options = problem([9, 30, 130], policies=3, subsets=2, dropout=0.2, rng=RNG, **LOW | ONE)
+    whole = run(ops.segment_encoder, tensors, options)
+    assert torch.equal(run(ops.segment_encoder, tensors, options), whole)
+    states, columns, *rest = tensors
+    alone = run(ops.segment_encoder, (states, columns[1:], *rest), options | {"segment_base": 7 + 2 * 3})
+    assert torch.equal(alone, whole[1:])
+
+
+def test_tensor_cores_of_hardly_any_segments():
+    for sizes in ([], [0], [1], [0, 0]):
+        check(*problem(sizes, distinct=3, **LOW | ONE))
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(128, 5), (129, 5 + 2 + 2)])
+def test_tensor_cores_launch_few_kernels(rows, expected, cuda_module_for_cpu):
+    """Clearing, weights, two for the plan, one for all layers; where segments may be long, one a layer and two."""
+    tensors, options = problem([20, 40], policies=2, subsets=2, spare=rows - 60, **LOW)
+    before = cuda_module_for_cpu.launches()
+    run(ops.segment_encoder, tensors, options)
+    assert cuda_module_for_cpu.launches() - before == expected
