@@ -108,23 +108,19 @@ struct Attention {
         float weights[kBlocks][4] = {};
         const auto* keys = from.keys + done * from.key_pitch;
         if constexpr (kDim == 8) {
-#pragma unroll
-            for (int n = 0; n < kBlocks; ++n) {
-                uint32_t half[2];
-                load_unit_of_rows<P>(keys + n * kTileColumns * from.key_pitch, from.key_pitch, half);
-                P::add_shallow(weights[n], q[h], half);
-            }
+            uint32_t halves[kBlocks][2];
+            for (int n = 0; n < kBlocks; ++n)
+                load_unit_of_rows<P>(keys + n * kTileColumns * from.key_pitch, from.key_pitch, halves[n]);
+            P::add_shallow(weights, q[h], halves);
         } else {
 #pragma unroll
             for (int u = 0; u < kDim / kUnitDepth; ++u) {
                 const typename P::Left a = P::left(q[h * kTiles + 2 * u], q[h * kTiles + 2 * u + 1]);
-#pragma unroll
-                for (int n = 0; n < kBlocks; ++n) {
-                    uint32_t unit[P::kUnitWords];
+                uint32_t units[kBlocks][P::kUnitWords];
+                for (int n = 0; n < kBlocks; ++n)
                     load_unit_of_rows<P>(keys + n * kTileColumns * from.key_pitch + u * kUnitDepth, from.key_pitch,
-                                         unit);
-                    P::add(weights[n], a, unit);
-                }
+                                         units[n]);
+                P::add(weights, a, units);
             }
         }
         soften(weights, h, count - done);
@@ -132,13 +128,11 @@ struct Attention {
 #pragma unroll
         for (int u = 0; u < kBlocks / 2; ++u) {
             const typename P::Left a = P::left(weights[2 * u], weights[2 * u + 1]);
-#pragma unroll
-            for (int n = 0; n < kTiles; ++n) {
-                uint32_t unit[P::kUnitWords];
+            uint32_t units[kTiles][P::kUnitWords];
+            for (int n = 0; n < kTiles; ++n)
                 load_unit_of_rows<P>(from.values + n * kTileColumns * from.value_pitch + done + u * kUnitDepth,
-                                     from.value_pitch, unit);
-                P::add(out[h * kTiles + n], a, unit);
-            }
+                                     from.value_pitch, units[n]);
+            P::add(out + h * kTiles, a, units);
         }
     }
 

@@ -37,30 +37,37 @@ struct Tf32 {
         left_half(y, a.high[1], a.low[1]);
         return a;
     }
-    // Tensor cores cut off sums instead of rounding them, so they add the small products first and only a few terms.
-    __device__ static void add(float (&c)[4], const Left& a, const uint32_t (&unit)[4]) {
-        uint32_t high[4], low[4];
-        for (int i = 0; i < 4; ++i) split(__uint_as_float(unit[i]), high[i], low[i]);
-        float sums[4] = {};
-        mma_tf32(sums, a.low[0], high[0], high[1]);
-        mma_tf32(sums, a.low[1], high[2], high[3]);
-        mma_tf32(sums, a.high[0], low[0], low[1]);
-        mma_tf32(sums, a.high[1], low[2], low[3]);
-        mma_tf32(sums, a.high[0], high[0], high[1]);
-        mma_tf32(sums, a.high[1], high[2], high[3]);
-        for (int i = 0; i < 4; ++i) c[i] += sums[i];
+    // c[n] += a units[n]. Tensor cores cut off sums instead of rounding them, so they add the small products first and
+    // only a few terms. Tiles take turns, since a product waits for the one before with the same sums.
+    template <int kNumber>
+    __device__ static void add(float (*c)[4], const Left& a, const uint32_t (&units)[kNumber][4]) {
+        uint32_t high[kNumber][4], low[kNumber][4];
+        float sums[kNumber][4] = {};
+        for (int n = 0; n < kNumber; ++n)
+            for (int i = 0; i < 4; ++i) split(__uint_as_float(units[n][i]), high[n][i], low[n][i]);
+        for (int h = 0; h < 2; ++h)
+            for (int n = 0; n < kNumber; ++n) mma_tf32(sums[n], a.low[h], high[n][2 * h], high[n][2 * h + 1]);
+        for (int h = 0; h < 2; ++h)
+            for (int n = 0; n < kNumber; ++n) mma_tf32(sums[n], a.high[h], low[n][2 * h], low[n][2 * h + 1]);
+        for (int h = 0; h < 2; ++h)
+            for (int n = 0; n < kNumber; ++n) mma_tf32(sums[n], a.high[h], high[n][2 * h], high[n][2 * h + 1]);
+        for (int n = 0; n < kNumber; ++n)
+            for (int i = 0; i < 4; ++i) c[n][i] += sums[n][i];
     }
 
-    // A product of depth 8: a tile and half a unit.
-    __device__ static void add_shallow(float (&c)[4], const float (&x)[4], const uint32_t (&half)[2]) {
-        uint32_t a_high[4], a_low[4], high[2], low[2];
+    // Products of depth 8: a tile and halves of units.
+    template <int kNumber>
+    __device__ static void add_shallow(float (*c)[4], const float (&x)[4], const uint32_t (&halves)[kNumber][2]) {
+        uint32_t a_high[4], a_low[4], high[kNumber][2], low[kNumber][2];
+        float sums[kNumber][4] = {};
         left_half(x, a_high, a_low);
-        for (int i = 0; i < 2; ++i) split(__uint_as_float(half[i]), high[i], low[i]);
-        float sums[4] = {};
-        mma_tf32(sums, a_low, high[0], high[1]);
-        mma_tf32(sums, a_high, low[0], low[1]);
-        mma_tf32(sums, a_high, high[0], high[1]);
-        for (int i = 0; i < 4; ++i) c[i] += sums[i];
+        for (int n = 0; n < kNumber; ++n)
+            for (int i = 0; i < 2; ++i) split(__uint_as_float(halves[n][i]), high[n][i], low[n][i]);
+        for (int n = 0; n < kNumber; ++n) mma_tf32(sums[n], a_low, high[n][0], high[n][1]);
+        for (int n = 0; n < kNumber; ++n) mma_tf32(sums[n], a_high, low[n][0], low[n][1]);
+        for (int n = 0; n < kNumber; ++n) mma_tf32(sums[n], a_high, high[n][0], high[n][1]);
+        for (int n = 0; n < kNumber; ++n)
+            for (int i = 0; i < 4; ++i) c[n][i] += sums[n][i];
     }
 
     // Where column or row c of eight stands in shared memory, so that a row of load_matrices is in the order of units.
@@ -82,12 +89,14 @@ struct Bf16 {
     __device__ static Left left(const float (&x)[4], const float (&y)[4]) {
         return {{to_bf16(x[0], x[1]), to_bf16(x[2], x[3]), to_bf16(y[0], y[1]), to_bf16(y[2], y[3])}};
     }
-    __device__ static void add(float (&c)[4], const Left& a, const uint32_t (&unit)[2]) {
-        mma_bf16(c, a.words, unit[0], unit[1]);
+    template <int kNumber>
+    __device__ static void add(float (*c)[4], const Left& a, const uint32_t (&units)[kNumber][2]) {
+        for (int n = 0; n < kNumber; ++n) mma_bf16(c[n], a.words, units[n][0], units[n][1]);
     }
-    __device__ static void add_shallow(float (&c)[4], const float (&x)[4], const uint32_t (&half)[2]) {
+    template <int kNumber>
+    __device__ static void add_shallow(float (*c)[4], const float (&x)[4], const uint32_t (&halves)[kNumber][2]) {
         const uint32_t a[4] = {to_bf16(x[0], x[1]), to_bf16(x[2], x[3]), 0, 0};
-        mma_bf16(c, a, half[0], 0);
+        for (int n = 0; n < kNumber; ++n) mma_bf16(c[n], a, halves[n][0], 0);
     }
     __device__ static constexpr int place(int c) { return c; }
     __device__ static void store_pair(uint16_t* at, int t, float x, float y) {
@@ -120,14 +129,16 @@ __device__ __forceinline__ void load_unit_of_rows(const typename P::Element* row
 template <class P, int kTiles, int kUnits>
 __device__ __forceinline__ void add_product(float (&sums)[kTiles][4], const float (&x)[2 * kUnits][4],
                                             const uint32_t* weights) {
+    constexpr int kNumber = 4;
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
         const typename P::Left a = P::left(x[2 * u], x[2 * u + 1]);
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-            uint32_t unit[P::kUnitWords];
-            load_unit(weights + (u * kTiles + n) * kWarpSize * P::kUnitWords, unit);
-            P::add(sums[n], a, unit);
+        for (int first = 0; first < kTiles; first += kNumber) {
+            uint32_t units[kNumber][P::kUnitWords];
+            for (int n = 0; n < kNumber; ++n)
+                load_unit(weights + (u * kTiles + first + n) * kWarpSize * P::kUnitWords, units[n]);
+            P::add(sums + first, a, units);
         }
     }
 }
