@@ -96,6 +96,13 @@ _encoder = {
     "parameters": 0.2 * _random(sum(torch.Size(s).numel() for s in ops.encoder_shapes(8, 16, 2, 24)), seed=2),
     **_layers,
 }
+_long = torch.tensor([0, 0, 1, 17, 33, 33, 50, 51, 190, 200, 203, 236, 236], dtype=torch.int32)
+_tensor_cores = {
+    **_encoder,
+    "offsets": torch.stack([_offsets, _long]),  # one segment takes two tiles
+    "parameters": 0.1 * _random(sum(torch.Size(s).numel() for s in ops.encoder_shapes(8, 64, 2, 32)), seed=2),
+    **{"width": 64, "layers": 2, "heads": 4, "feedforward": 32},
+}
 
 CALLS = {
     "kmeans_assign": call("kmeans_assign", points=_points, centroids=_points[:, ::70]),
@@ -121,6 +128,10 @@ CALLS = {
     ),
     "segment_encoder without gradients": call("segment_encoder", dropout=0.2, rng=_rng, **_encoder),
     "segment_encoder in bf16": call("segment_encoder", tolerance=2e-2, precision="bf16", **_encoder),
+    "segment_encoder of width 64": call("segment_encoder", dropout=0.2, rng=_rng, **_tensor_cores),
+    "segment_encoder of width 64 in bf16": call(
+        "segment_encoder", tolerance=2e-2, precision="bf16", pool=False, **_tensor_cores
+    ),
 }
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from sopr_fast import Config, ops
 from sopr_fast.sopr.model import ScoringModel
 
-CAPTURED = ["segment_mean", "segment_dropout", "segment_attention", "segment_encoder"]
+CAPTURED = ["segment_mean", "segment_dropout", "segment_attention", "segment_encoder", "segment_encoder of width 64"]
 
 
 def run(name: str, device: str = "cuda") -> list[Tensor]:

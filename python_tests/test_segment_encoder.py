@@ -160,6 +160,22 @@ def test_composed_encoder_matches_float64(pool):
         assert (actual - exact).norm() <= 1e-4 * exact.norm() + 1e-6 * max(g.norm() for g in expected)
 
 
+@pytest.mark.parametrize("pool", [True, False])
+def test_composed_backward_of_several_groups_matches_float64(pool, monkeypatch):
+    monkeypatch.setattr(composed, "_MAX_TOKENS", 200)
+    tensors, options = problem([0, 3, 40], policies=3, subsets=2, spare=7, **SMALL, pool=pool)
+    options |= {"dropout": 0.2, "rng": torch.tensor([3, 4])}
+    expected = gradients(reference.segment_encoder, tensors, options, torch.float64)
+    shape = run(reference.segment_encoder, tensors, options).shape
+    weights = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    grad_parameters, grad_columns = composed.segment_encoder_backward(
+        weights, *tensors, columns_grad=True, project=True, precision="fp32", **options
+    )
+    actual = [grad_columns, *grad_parameters.split([g.numel() for g in expected[1:]])]
+    for ours, exact in zip(actual, expected, strict=True):
+        assert (ours - exact).norm() <= 1e-4 * exact.norm() + 1e-6 * max(g.norm() for g in expected)
+
+
 @st.composite
 def shapes(draw):
     heads, head = draw(st.integers(1, 5)), draw(st.integers(1, 9))

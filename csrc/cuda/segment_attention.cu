@@ -33,10 +33,11 @@ struct SegmentHead {
     SOPR_INLINE int width(int64_t column) const { return int(dim - column < kColumns ? dim - column : kColumns); }
 };
 
-// Blocks per head: more than one fills a device when there are few heads.
+// Blocks per head: many fill a device when there are few heads, and some share the rows of a long segment. Those that a
+// short segment leaves idle come after all first ones.
 SOPR_INLINE int64_t blocks_per_head(int64_t all_heads) {
     const int64_t blocks = 1024 / all_heads;
-    return blocks < 1 ? 1 : blocks < 256 ? blocks : 256;
+    return blocks < 8 ? 8 : blocks < 256 ? blocks : 256;
 }
 
 // tile (kTile, kPitch) = factor * x[row : row + kTile, column : column + width]; zeros after the segment.

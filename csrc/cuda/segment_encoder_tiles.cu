@@ -191,10 +191,10 @@ struct Encoder {
         for (int64_t first = 0; first < p.subsets; first += memory.subsets) {
             const int64_t subsets = p.subsets - first < memory.subsets ? p.subsets - first : memory.subsets;
             make_plan(p, first, subsets, memory.plan, stream);
-            run_closed(subsets * memory.plan.closed_per_subset);
-            if (memory.plan.open_per_subset)
+            if (memory.plan.open_per_subset)  // first: long segments take longest
                 for (int64_t policy = 0; policy < p.policies; policy += memory.policies)
                     run_open(policy, subsets * memory.plan.open_per_subset);
+            run_closed(subsets * memory.plan.closed_per_subset);
         }
     }
 

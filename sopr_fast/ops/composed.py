@@ -6,7 +6,7 @@ Both process a few policies at a time and recompute them in the backward pass, s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from .segment_dropout import segment_dropout
 from .segment_mean import segment_mean
 
 _MAX_TOKENS = 1 << 16
+_Encode = Callable[[Tensor, Tensor, int], Tensor]  # of tokens, segments and the first segment's number
 _log = logging.getLogger(__name__)
 
 
@@ -46,6 +47,67 @@ def segment_encoder(
     _log.info("segment_encoder runs composed of torch operators on %s, %s", columns.device, columns.dtype)
     inputs = states.shape[1] + columns.shape[2]
     projection, stack = encoder_tensors(parameters, inputs, width, layers, feedforward, project)
+    encode = _transformer(stack, width, heads, dropout, rng, level)
+    return _by_policies(states, columns, rows, offsets, projection, encode, pool, segment_base)
+
+
+def segment_encoder_backward(
+    grad_out: Tensor,
+    states: Tensor,
+    columns: Tensor,
+    rows: Tensor,
+    offsets: Tensor,
+    parameters: Tensor,
+    *,
+    columns_grad: bool,
+    width: int,
+    layers: int,
+    heads: int,
+    feedforward: int,
+    project: bool,
+    pool: bool,
+    dropout: float,
+    rng: Tensor | None,
+    level: int,
+    segment_base: int,
+    precision: str,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute the gradients of `ops.segment_encoder` from smaller operators, always in fp32.
+
+    Recomputes a few policies at a time.
+
+    Args:
+        grad_out: Gradient of the output.
+        states: See `ops.segment_encoder`, as all other arguments that are not listed.
+        columns_grad: Also return the gradient of the columns.
+
+    Returns:
+        Gradients of the parameters and of the columns, or None for the latter.
+    """
+    parameters = parameters.detach().requires_grad_()
+    grad_parameters = torch.zeros_like(parameters)
+    grad_columns = torch.zeros_like(columns) if columns_grad else None
+    inputs = states.shape[1] + columns.shape[2]
+    for start, some_columns, base in _groups(columns, rows, offsets, segment_base):
+        leaf = some_columns.detach().requires_grad_(columns_grad)
+        with torch.enable_grad(), without_autocast(columns.device):
+            projection, stack = encoder_tensors(parameters, inputs, width, layers, feedforward, project)
+            encode = _transformer(stack, width, heads, dropout, rng, level)
+            out = _encode_policies(states, leaf, rows, offsets, projection, encode, pool, base)
+        leaves = (parameters, leaf) if columns_grad else (parameters,)
+        grads = torch.autograd.grad(
+            out, leaves, grad_out[start : start + len(leaf)], allow_unused=True, materialize_grads=True
+        )
+        grad_parameters += grads[0]
+        if grad_columns is not None:
+            grad_columns[start : start + len(leaf)] = grads[1]
+    return grad_parameters, grad_columns
+
+
+def _transformer(
+    stack: Sequence[Sequence[Tensor]], width: int, heads: int, dropout: float, rng: Tensor | None, level: int
+) -> _Encode:
+    """Return the function that applies the layers to tokens."""
 
     def encode(x: Tensor, segments: Tensor, base: int) -> Tensor:
         def drop(x: Tensor, layer: int, site: int) -> Tensor:
@@ -69,7 +131,7 @@ def segment_encoder(
             x = functional.layer_norm(x + inner, (width,), w[10], w[11])
         return x
 
-    return _by_policies(states, columns, rows, offsets, projection, encode, pool, segment_base)
+    return encode
 
 
 def mlp_encoder(
@@ -117,44 +179,28 @@ def mlp_encoder(
     return _by_policies(states, columns, rows, offsets, projection, encode, pool, 0)
 
 
+def _groups(columns: Tensor, rows: Tensor, offsets: Tensor, segment_base: int) -> Iterator[tuple[int, Tensor, int]]:
+    """Yield the first policy, the columns and the first segment's number of groups of policies that fit in memory."""
+    size = max(1, _MAX_TOKENS // max(1, rows.numel()))
+    for start in range(0, max(1, len(columns)), size):
+        yield start, columns[start : start + size], segment_base + start * len(rows) * (offsets.shape[1] - 1)
+
+
 def _by_policies(
     states: Tensor,
     columns: Tensor,
     rows: Tensor,
     offsets: Tensor,
     projection: Sequence[Tensor],
-    encode: Callable[[Tensor, Tensor, int], Tensor],
+    encode: _Encode,
     pool: bool,
     segment_base: int,
 ) -> Tensor:
-    subsets, count = rows.shape
-    clusters = offsets.shape[1] - 1
-    index = rows.reshape(-1).long()
-    unused = torch.arange(count, device=rows.device) >= offsets[:, -1:]  # (S, N), rows after the last segment
-    all_used = rows.device.type == "cpu" and not unused.any()  # a GPU would have to synchronize
-
     def encode_policies(some_columns: Tensor, base: int) -> Tensor:
-        policies = len(some_columns)
-        x = torch.cat([states[index].expand(policies, -1, -1), some_columns[:, index]], -1).flatten(0, 1)
-        if projection:
-            x = functional.linear(x, *projection).relu()
-        unused_tokens = unused.repeat(policies, 1)
-        sizes = offsets[:, -1].repeat(policies)
-        ends = sizes.cumsum(0, dtype=torch.int32)
-        begins = (ends - sizes)[:, None] + offsets[:, :-1].repeat(policies, 1)
-        segments = functional.pad(torch.cat([begins.flatten(), ends[-1:]]), (0, 1), value=len(x))
-        place = None if all_used else _places(unused_tokens)
-        x = encode(x if place is None else torch.zeros_like(x).index_copy(0, place, x), segments, base)
-        if pool:
-            return segment_mean(x, segments)[:-1].view(policies, subsets, clusters, x.shape[1])
-        if place is not None:
-            x = x.index_select(0, place).masked_fill(unused_tokens.view(-1, 1), 0.0)
-        return x.view(policies, subsets, count, x.shape[1])
+        return _encode_policies(states, some_columns, rows, offsets, projection, encode, pool, base)
 
-    group = max(1, _MAX_TOKENS // max(1, rows.numel()))
     encoded = []
-    for start in range(0, max(1, len(columns)), group):
-        some_columns, base = columns[start : start + group], segment_base + start * subsets * clusters
+    for _, some_columns, base in _groups(columns, rows, offsets, segment_base):
         with without_autocast(some_columns.device):  # segment operators accept float32 only
             if torch.is_grad_enabled():
                 result = checkpoint(encode_policies, some_columns, base, use_reentrant=False, preserve_rng_state=False)
@@ -162,6 +208,38 @@ def _by_policies(
                 result = encode_policies(some_columns, base)
         encoded.append(result)
     return torch.cat(encoded)
+
+
+def _encode_policies(
+    states: Tensor,
+    columns: Tensor,
+    rows: Tensor,
+    offsets: Tensor,
+    projection: Sequence[Tensor],
+    encode: _Encode,
+    pool: bool,
+    base: int,
+) -> Tensor:
+    subsets, count = rows.shape
+    clusters, policies = offsets.shape[1] - 1, len(columns)
+    index = rows.reshape(-1).long()
+    unused = torch.arange(count, device=rows.device) >= offsets[:, -1:]  # (S, N), rows after the last segment
+    all_used = rows.device.type == "cpu" and not unused.any()  # a GPU would have to synchronize
+    x = torch.cat([states[index].expand(policies, -1, -1), columns[:, index]], -1).flatten(0, 1)
+    if projection:
+        x = functional.linear(x, *projection).relu()
+    unused_tokens = unused.repeat(policies, 1)
+    sizes = offsets[:, -1].repeat(policies)
+    ends = sizes.cumsum(0, dtype=torch.int32)
+    begins = (ends - sizes)[:, None] + offsets[:, :-1].repeat(policies, 1)
+    segments = functional.pad(torch.cat([begins.flatten(), ends[-1:]]), (0, 1), value=len(x))
+    place = None if all_used else _places(unused_tokens)
+    x = encode(x if place is None else torch.zeros_like(x).index_copy(0, place, x), segments, base)
+    if pool:
+        return segment_mean(x, segments)[:-1].view(policies, subsets, clusters, x.shape[1])
+    if place is not None:
+        x = x.index_select(0, place).masked_fill(unused_tokens.view(-1, 1), 0.0)
+    return x.view(policies, subsets, count, x.shape[1])
 
 
 def _places(unused: Tensor) -> Tensor:

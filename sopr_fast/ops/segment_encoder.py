@@ -13,7 +13,7 @@ from torch import Tensor
 from ..runtime import native
 from . import composed, reference
 from .checks import check_tensor, common_device
-from .library import call, call_cpu, contiguous, define, differentiable_once, has_kernel
+from .library import call, call_cpu, contiguous, define, differentiable_once
 from .reference import encoder_shapes
 
 _log = logging.getLogger(__name__)
@@ -78,14 +78,14 @@ def segment_encoder(
             ``segment_base + (p * S + s) * K + k``.
         precision: ``"fp32"``, or ``"bf16"`` for the operands of the layers' matrix products, forward and backward;
             sums, residuals, norms and softmax stay in float32. bf16 is computed in fp32 without AVX512-BF16 and with
-            heads of odd width; on a GPU, in calls that need gradients and where tensor cores are not used.
+            heads of odd width; on a GPU, backward and where tensor cores are not used.
 
     Returns:
         (P, S, K, width) float32 if `pool`, else (P, S, N, width) in the order of `rows`, 0 after the last segment.
         Differentiable once in `parameters` and `columns`; the backward pass recomputes the forward pass and keeps only
-        its inputs. On a GPU, calls that need gradients run in torch's operators and the other segment operators; others
-        use tensor cores if `width` is 64, heads are 8, 16 or 32 wide and `feedforward` is a multiple of 32. There, fp32
-        means three products in TF32, which are as exact; SOPR_FAST_TENSOR_CORES=0 in the environment forbids them.
+        its inputs. A GPU uses tensor cores if `width` is 64, heads are 8, 16 or 32 wide and `feedforward` is a multiple
+        of 32. There, fp32 means three products in TF32, which are as exact; SOPR_FAST_TENSOR_CORES=0 in the environment
+        forbids them. Its backward pass runs in torch's operators and the other segment operators.
 
     Raises:
         NotImplementedError: A second derivative is requested.
@@ -116,7 +116,7 @@ def segment_encoder(
     tensors = (states, columns, rows, offsets, parameters)
     device = common_device("segment_encoder", *tensors, rng)
     needs_gradients = torch.is_grad_enabled() and (columns.requires_grad or parameters.requires_grad)
-    if needs_gradients and device.type == "cuda" and has_kernel(device):
+    if needs_gradients and device.type == "cuda" and torch.compiler.is_compiling():  # cannot trace `_backward` there
         return composed.segment_encoder(*tensors, rng=rng, **options._asdict())
     return _segment_encoder(*tensors, rng, *options)
 
@@ -284,6 +284,16 @@ _segment_encoder_backward = define(
 )
 
 
+def _backward_cuda(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> tuple[Tensor, Tensor | None]:
+    """Return gradients from torch's operators and the other segment operators: there is no CUDA kernel for them."""
+    if torch.is_grad_enabled():
+        raise NotImplementedError("segment_encoder is differentiable once")
+    tensors, rng, options = arguments[:5], arguments[5], Options(*arguments[6:])
+    return composed.segment_encoder_backward(
+        grad_out, *tensors, columns_grad=columns_grad, rng=rng, **options._asdict()
+    )
+
+
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:6])
     ctx.options = inputs[6:]
@@ -291,7 +301,12 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     columns_grad = ctx.needs_input_grad[1]
-    grad_parameters, grad_columns = _segment_encoder_backward(grad_out, columns_grad, *ctx.saved_tensors, *ctx.options)
+    if grad_out.device.type == "cuda":
+        grad_parameters, grad_columns = _backward_cuda(grad_out, columns_grad, *ctx.saved_tensors, *ctx.options)
+    else:
+        grad_parameters, grad_columns = _segment_encoder_backward(
+            grad_out, columns_grad, *ctx.saved_tensors, *ctx.options
+        )
     return (
         None,
         grad_columns if columns_grad else None,
