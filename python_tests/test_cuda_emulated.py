@@ -73,7 +73,7 @@ def problems(kind, count=150, width=5, seed=0):
     return points * 1e-30 if kind == "small" else points
 
 
-@pytest.mark.parametrize("width", [3, 40])
+@pytest.mark.parametrize("width", [3, 17, 40])
 @pytest.mark.parametrize("kind", ["normal", "grid", "duplicates", "outlier", "small", "units"])
 def test_cuda_kmeans_is_that_of_the_cpu(kind, width, emulated, monkeypatch):
     """Labels, centroids and iterations are equal. 20 clusters make two groups of centroids; one cluster is empty."""

@@ -6,7 +6,7 @@ from peers.loop import ReleasedModel
 
 from sopr_fast import Config, Subsets, ops
 from sopr_fast.ops import composed
-from sopr_fast.sopr.model import ScoringModel, row_moments
+from sopr_fast.sopr.model import ScoringModel, _column_moments, row_moments
 from sopr_fast.sopr.released import from_released
 from sopr_fast.sopr.scoring import score_grid
 
@@ -265,3 +265,10 @@ def test_a_wrong_checkpoint_is_refused(spoil, score, message, generator):
     spoil(state)
     with pytest.raises(ValueError, match=f"not a released checkpoint.*(?s:.*){message}"):
         from_released(state, score=score)
+
+
+def test_column_moments_at_once_equal_those_by_policy(generator):
+    taken = 3 + torch.randn(5, 40, 3, generator=generator)
+    mean = taken.double().mean((0, 1))
+    for a, b in zip(*(_column_moments(taken, mean, at_once=at_once) for at_once in (False, True)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)

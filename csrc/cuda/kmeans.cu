@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kProblemThreads) lloyd_kernel(KMeans p, KMeans
 
 void kmeans(const KMeans& p, const KMeansMemory& memory, cudaStream_t stream) {
     if (p.problems == 0) return;
-    const auto kernel = by_width(p.width, lloyd_kernel<8>, lloyd_kernel<16>, lloyd_kernel<24>, lloyd_kernel<32>);
+    const auto kernel = by_width(p.width, [](auto depth) { return &lloyd_kernel<decltype(depth)::value>; });
     launch("kmeans", kernel, p.problems, 1, kProblemThreads, stream, p, memory);
     sort_by_cluster({p.labels, p.rows, p.offsets, p.problems, p.count, p.clusters}, stream);
 }

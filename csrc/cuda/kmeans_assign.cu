@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kProblemThreads) assign_kernel(KMeansAssign p)
 
 void kmeans_assign(const KMeansAssign& p, cudaStream_t stream) {
     if (p.problems == 0 || p.count == 0) return;
-    const auto kernel = by_width(p.width, assign_kernel<8>, assign_kernel<16>, assign_kernel<24>, assign_kernel<32>);
+    const auto kernel = by_width(p.width, [](auto depth) { return &assign_kernel<decltype(depth)::value>; });
     launch("kmeans_assign", kernel, p.problems, 1, kProblemThreads, stream, p);
 }
 

@@ -101,10 +101,34 @@ struct Comparison {
     }
 };
 
-// The kernel for 8, 16, 24 or 32 columns at a time that fits a row best; wider rows take several passes.
+template <int kDepth>
+struct Depth {
+    static constexpr int value = kDepth;
+};
+
+// kernel(Depth<columns at a time>()) for the least multiple of 4 that holds a row; rows wider than 32 take several
+// passes.
 template <class Kernel>
-Kernel by_width(int64_t width, Kernel of8, Kernel of16, Kernel of24, Kernel of32) {
-    return width <= 8 ? of8 : width <= 16 ? of16 : width <= 24 ? of24 : of32;
+auto by_width(int64_t width, const Kernel& kernel) {
+    switch ((width + 3) / 4) {
+        case 0:
+        case 1:
+            return kernel(Depth<4>());
+        case 2:
+            return kernel(Depth<8>());
+        case 3:
+            return kernel(Depth<12>());
+        case 4:
+            return kernel(Depth<16>());
+        case 5:
+            return kernel(Depth<20>());
+        case 6:
+            return kernel(Depth<24>());
+        case 7:
+            return kernel(Depth<28>());
+        default:
+            return kernel(Depth<32>());
+    }
 }
 
 }  // namespace sopr::cuda

@@ -176,8 +176,7 @@ __global__ void __launch_bounds__(kProblemThreads) distinct_kernel(KMeansInit p,
 void kmeans_init(const KMeansInit& p, const KMeansInitMemory& memory, cudaStream_t stream) {
     if (p.problems == 0) return;
     if (!p.plus_plus) return launch("kmeans_init", distinct_kernel, p.problems, 1, kProblemThreads, stream, p, memory);
-    const auto kernel =
-        by_width(p.width, plus_plus_kernel<8>, plus_plus_kernel<16>, plus_plus_kernel<24>, plus_plus_kernel<32>);
+    const auto kernel = by_width(p.width, [](auto depth) { return &plus_plus_kernel<decltype(depth)::value>; });
     launch("kmeans_init", kernel, p.problems, 1, kProblemThreads, stream, p, memory, candidates_of(p.clusters));
 }
 

@@ -256,17 +256,31 @@ def row_moments(states: Tensor, columns: Tensor, rows: Tensor) -> tuple[Tensor, 
     policies, total = taken.shape[:2]
     state_mean, column_mean = drawn.mean(0), taken.double().mean((0, 1))
     drawn = drawn - state_mean
-    across = drawn.new_zeros(total, columns.shape[2])
-    own = drawn.new_zeros(columns.shape[2], columns.shape[2])
-    for policy in taken:
-        centred = policy.double() - column_mean
-        across += centred
-        own += centred.T @ centred
+    across, own = _column_moments(taken, column_mean, at_once=columns.is_cuda)
     count = policies * total
     cross = drawn.T @ across / count
     top = torch.cat([drawn.T @ drawn / total, cross], 1)
     bottom = torch.cat([cross.T, own / count], 1)
     return torch.cat([state_mean, column_mean]), torch.cat([top, bottom]), count
+
+
+def _column_moments(taken: Tensor, mean: Tensor, *, at_once: bool) -> tuple[Tensor, Tensor]:
+    """Return the sum of the centred columns over policies, (T, dim_c), and their products, (dim_c, dim_c).
+
+    Args:
+        taken: (P, T, dim_c) columns.
+        mean: (dim_c,) float64 mean of the columns.
+        at_once: Take all policies at once: needs more memory, but on a GPU a loop launches kernels for each.
+    """
+    if at_once:
+        centred = taken.double() - mean
+        return centred.sum(0), centred.flatten(0, 1).T @ centred.flatten(0, 1)
+    across, own = mean.new_zeros(taken.shape[1:]), mean.new_zeros(len(mean), len(mean))
+    for policy in taken:
+        centred = policy.double() - mean
+        across += centred
+        own += centred.T @ centred
+    return across, own
 
 
 def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
