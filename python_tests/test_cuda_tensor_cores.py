@@ -7,8 +7,9 @@ import torch
 from test_segment_attention import RNG
 from test_segment_encoder import HIGH, LOW, assert_as_good_as_torch, problem, run
 
-from sopr_fast import ops
+from sopr_fast import Config, ops
 from sopr_fast.ops import reference
+from sopr_fast.sopr.model import ScoringModel
 
 HEADS_OF_16 = {"width": 64, "layers": 1, "heads": 4, "feedforward": 32}
 ONE = {"layers": 1}
@@ -97,3 +98,19 @@ def test_tensor_cores_launch_few_kernels(rows, expected, cuda_module_for_cpu):
     before = cuda_module_for_cpu.launches()
     run(ops.segment_encoder, tensors, options)
     assert cuda_module_for_cpu.launches() - before == expected
+
+
+def test_tensor_cores_score_policies_in_ten_launches(cuda_module_for_cpu, generator, monkeypatch):
+    """Five for each level, where no segment can be long."""
+    shape = {"low_layers": 1, "low_feedforward": 32, "high_layers": 2, "high_feedforward": 64, "clusters": 4}
+    model = ScoringModel(6, Config(**shape)).eval()
+    states, columns = torch.randn(80, 4, generator=generator), torch.randn(3, 80, 2, generator=generator)
+    rows = torch.randint(80, (2, 50), generator=generator, dtype=torch.int32)
+    offsets = torch.tensor([[0, 5, 5, 40, 50], [0, 16, 32, 48, 50]], dtype=torch.int32)
+    before = cuda_module_for_cpu.launches()
+    with torch.no_grad():
+        scores = model(states, columns, rows, offsets)
+        assert cuda_module_for_cpu.launches() - before == 10
+        monkeypatch.undo()
+        expected = model(states, columns, rows, offsets)
+    assert (scores - expected).norm() <= 1e-5 * expected.norm()

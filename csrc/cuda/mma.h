@@ -13,6 +13,10 @@
 
 #include <cstdint>
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "the CUDA kernels need compute capability 8.0; set CMAKE_CUDA_ARCHITECTURES to 80 or later"
+#endif
+
 namespace sopr::cuda {
 
 // The nearest TF32 number, ties away from 0.
