@@ -37,6 +37,7 @@ struct Tf32 {
         left_half(y, a.high[1], a.low[1]);
         return a;
     }
+
     // c[n] += a units[n]. Tensor cores cut off sums instead of rounding them, so they add the small products first and
     // only a few terms. Tiles take turns, since a product waits for the one before with the same sums.
     template <int kNumber>
