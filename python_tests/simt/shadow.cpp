@@ -128,17 +128,18 @@ void touch(const void* address, int bytes, bool writes) {
 
 }  // namespace simt::shadow
 
-#define SHADOW(name, bytes, writes) \
-    void __tsan_##name(void* address) { simt::shadow::touch(address, bytes, writes); }
-#define SHADOWS(prefix)                                                                                 \
-    SHADOW(prefix##read1, 1, false)                                                                     \
-    SHADOW(prefix##write1, 1, true) SHADOW(prefix##read2, 2, false) SHADOW(prefix##write2, 2, true)     \
-        SHADOW(prefix##read4, 4, false) SHADOW(prefix##write4, 4, true) SHADOW(prefix##read8, 8, false) \
-            SHADOW(prefix##write8, 8, true) SHADOW(prefix##read16, 16, false) SHADOW(prefix##write16, 16, true)
+#define SHADOW(bytes)                                                                                \
+    void __tsan_read##bytes(void* address) { simt::shadow::touch(address, bytes, false); }           \
+    void __tsan_write##bytes(void* address) { simt::shadow::touch(address, bytes, true); }           \
+    void __tsan_unaligned_read##bytes(void* address) { simt::shadow::touch(address, bytes, false); } \
+    void __tsan_unaligned_write##bytes(void* address) { simt::shadow::touch(address, bytes, true); }
 
 extern "C" {
-SHADOWS()
-SHADOWS(unaligned_)
+SHADOW(1)
+SHADOW(2)
+SHADOW(4)
+SHADOW(8)
+SHADOW(16)
 void __tsan_read_range(void* address, unsigned long bytes) { simt::shadow::touch(address, int(bytes), false); }
 void __tsan_write_range(void* address, unsigned long bytes) { simt::shadow::touch(address, int(bytes), true); }
 void __tsan_init() {}
