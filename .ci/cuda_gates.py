@@ -22,10 +22,16 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "csrc" / "cuda" / "segment_encoder_tiles.cu"
 KERNEL = re.compile(r"(closed|open)_kernelINS0_4(Tf32|Bf16)ELi(\d+)E")
-# Bytes of spill stores allowed by kernel, precision and width of heads, on any architecture.
-SPILLS: dict[tuple[str, str, int], int] = {}
+# Bytes of spill stores allowed by kernel, precision and width of heads, on any architecture (nvcc 13.0).
+SPILLS = {
+    ("closed", "Tf32", 8): 8,
+    ("closed", "Tf32", 32): 52,
+    ("open", "Tf32", 8): 184,
+    ("open", "Tf32", 16): 60,
+    ("open", "Tf32", 32): 112,
+}
 # Least numbers of instructions of one kernel; a product of 16 x 16 x 8 is six HMMA in fp32 grade, one in bf16.
-LEAST = {"Tf32": {"HMMA": 600, "LDSM": 12, "LDGSTS": 2}, "Bf16": {"HMMA": 100, "LDSM": 12, "LDGSTS": 2}}
+LEAST = {"Tf32": {"HMMA": 600, "LDSM": 24, "LDGSTS": 12}, "Bf16": {"HMMA": 150, "LDSM": 24, "LDGSTS": 12}}
 
 
 def kernel_of(line: str) -> tuple[str, str, int] | None:

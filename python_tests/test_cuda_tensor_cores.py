@@ -5,7 +5,7 @@ import ctypes
 import pytest
 import torch
 from test_segment_attention import RNG
-from test_segment_encoder import HIGH, LOW, assert_as_good_as_torch, problem, run
+from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, problem, run
 
 from sopr_fast import Config, ops
 from sopr_fast.ops import reference
@@ -84,6 +84,14 @@ def test_tensor_cores_repeat_bit_for_bit_and_by_cell():
     states, columns, *rest = tensors
     alone = run(ops.segment_encoder, (states, columns[1:], *rest), options | {"segment_base": 7 + 2 * 3})
     assert torch.equal(alone, whole[1:])
+
+
+def test_log_says_where_bf16_is_computed_in_fp32(caplog):
+    caplog.set_level("INFO")
+    for shape, logged in [(LOW | ONE, False), (SMALL, True)]:
+        tensors, options = problem([5, 9], policies=1, **shape)
+        run(ops.segment_encoder, tensors, options | {"precision": "bf16"})
+        assert ("bf16 is computed in fp32" in caplog.text) == logged
 
 
 def test_tensor_cores_of_hardly_any_segments():

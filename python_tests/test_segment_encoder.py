@@ -6,7 +6,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operators import OnDevice
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sopr_fast import ops
 from sopr_fast.ops import composed, reference
@@ -303,16 +302,6 @@ def test_segment_encoder_bf16_of_odd_heads_is_fp32(ops):
     tensors, options = problem([0, 1, 2, 40], **SMALL | {"width": 15, "heads": 3})
     narrow = run(ops.segment_encoder, tensors, options | {"precision": "bf16"})
     assert torch.equal(narrow, run(ops.segment_encoder, tensors, options))
-
-
-def test_segment_encoder_logs_that_a_gpu_computes_bf16_in_fp32(caplog, monkeypatch):
-    monkeypatch.setattr(native, "_cuda", native._cuda or native._cpu)
-    caplog.set_level("INFO")
-    tensors, options = problem([5, 9], **SMALL)
-    with FakeTensorMode():
-        on_gpu = [torch.empty(x.shape, dtype=x.dtype, device="cuda") for x in tensors]
-        ops.segment_encoder(*on_gpu, **options, precision="bf16")
-    assert "bf16 is computed in fp32" in caplog.text
 
 
 @pytest.mark.parametrize("pool", [True, False])
