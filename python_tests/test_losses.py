@@ -19,7 +19,31 @@ def test_pairwise_is_the_mean_over_pairs(generator):
             total -= y * math.log(p) + (1 - y) * math.log(1 - p)
             pairs += 1
     targets = losses.pair_targets(returns).double()
-    assert losses.pairwise(scores, targets).item() == pytest.approx(total / pairs)
+    assert losses.pairwise(scores, losses.Pairs.of(targets)).item() == pytest.approx(total / pairs)
+
+
+def test_pairwise_in_chunks_has_the_gradient_of_all_pairs_at_once(generator, monkeypatch):
+    monkeypatch.setattr(losses, "_PAIRS", 20)  # two rows at a time, then one
+    count = 9
+    returns = np.round(2 * np.random.default_rng(0).standard_normal(count))
+    targets = losses.pair_targets(returns, tie_margin=1.0)
+    targets[torch.rand(count, count, generator=generator) < 0.3] = math.nan
+    scores = torch.randn(count, generator=generator, requires_grad=True)
+    i, j = torch.triu_indices(count, count, 1)
+    y = targets[i, j]
+    difference = (scores[i] - scores[j])[~y.isnan()]
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(difference, y[~y.isnan()])
+    loss = losses.pairwise(scores, losses.Pairs.of(targets))
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(3 * each, scores)[0] for each in (loss, expected)))
+    assert losses.pairwise_floor(losses.Pairs.of(targets)) == pytest.approx(
+        math.log(2) * float((y[~y.isnan()] == 0.5).float().mean())
+    )
+
+
+def test_pair_targets_by_rows_are_rows_of_all():
+    returns = np.array([2.0, 0.0, 1.0, 1.2])
+    assert torch.equal(losses.pair_targets(returns, 0.5, slice(1, 3)), losses.pair_targets(returns, 0.5)[1:3])
 
 
 def test_pair_targets_with_margin():
@@ -30,14 +54,14 @@ def test_pair_targets_with_margin():
 def test_unknown_pairs_are_left_out():
     targets = torch.tensor([[math.nan, 1, math.nan], [0, math.nan, math.nan], [math.nan] * 3])
     scores = torch.tensor([0.3, 0.1, 100.0])
-    assert losses.pairwise(scores, targets).item() == pytest.approx(math.log(1 + math.exp(-0.2)))
+    assert losses.pairwise(scores, losses.Pairs.of(targets)).item() == pytest.approx(math.log(1 + math.exp(-0.2)))
 
 
 def test_flat_scores_lose_ln_2_and_ties_set_the_floor():
     targets = losses.pair_targets(np.array([1.0, 1.0, 2.0]))
-    assert losses.pairwise(torch.zeros(3), targets).item() == pytest.approx(math.log(2))
-    sure = losses.pairwise(torch.tensor([0.0, 0.0, 1e4]), targets).item()
-    assert sure == pytest.approx(losses.pairwise_floor(targets))
+    assert losses.pairwise(torch.zeros(3), losses.Pairs.of(targets)).item() == pytest.approx(math.log(2))
+    sure = losses.pairwise(torch.tensor([0.0, 0.0, 1e4]), losses.Pairs.of(targets)).item()
+    assert sure == pytest.approx(losses.pairwise_floor(losses.Pairs.of(targets)))
 
 
 def test_listwise_matches_the_definition():

@@ -1,10 +1,12 @@
-"""`python -m sopr_fast`: what is installed, one fact a line."""
+"""`python -m sopr_fast`: what is installed, one fact a line; with arguments, the command `sopr-fast`."""
 
-from .runtime.native import build_info
+import sys
 
 
 def main() -> None:
     """Print what `build_info` returns."""
+    from .runtime.native import build_info
+
     info = build_info()
     why_no_cuda = info.pop("why_no_cuda")
     for name, value in info.items():
@@ -17,4 +19,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        from .cli import main as run
+
+        sys.exit(run())
     main()

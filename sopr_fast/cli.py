@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from ._version import __version__
+from .cli_processes import is_first, shared_work, speaks_of
 from .cli_selection import add_commands as add_selection_commands
 from .runtime.options import flag
 from .runtime.text import printable
@@ -61,15 +62,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings(), _log_to_stderr():
         warnings.showwarning = _show_warning
         try:
-            options.run(options)
+            with shared_work():
+                options.run(options)
             print(end="", flush=True)
         except BrokenPipeError:
             pass  # the reader, such as `head`, has closed the pipe
         except (ValueError, TypeError, OSError, ImportError, MemoryError, RuntimeError) as error:
-            _complain("error", error)
+            if speaks_of(error):
+                _complain("error", error)
             return 2
         except KeyboardInterrupt as interrupt:
-            _complain("interrupted", interrupt)
+            if is_first():
+                _complain("interrupted", interrupt)
             return 130
         finally:
             _settle_stdout()
@@ -161,9 +165,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_states(ranking, required=False)
     ranking.add_argument(
         "--subsets",
-        type=lambda text: text if text == "auto" else int(text),
-        metavar="N|auto",
-        help="subsets to score on, or auto: as many as settle the top of the order (default: 5, or all kept)",
+        type=_to_subsets,
+        metavar="N|auto|FILE",
+        help="subsets to score on; or auto: as many as settle the top of the order; or a .safetensors file "
+        "that Subsets.save wrote (default: 5, or all kept)",
     )
     for field in dataclasses.fields(UntilSettled):
         ranking.add_argument(
@@ -219,6 +224,8 @@ def check_outputs(options: argparse.Namespace) -> None:
         OSError: A file cannot be written.
         ValueError: The image has an unknown format.
     """
+    if not is_first():
+        return
     if options.plot is not None:
         _check_plot(options.plot)
     if options.report is not None:
@@ -229,7 +236,7 @@ def check_outputs(options: argparse.Namespace) -> None:
 
 def write_report(result: Any, options: argparse.Namespace) -> None:
     """Write the report of a result, if the options ask for one."""
-    if options.report is not None:
+    if options.report is not None and is_first():
         result.report(options.report, command=shlex.join(["sopr-fast", *options.arguments]))
 
 
@@ -239,8 +246,8 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="PATH",
-        help="files of policies (.npz .npy .zip .d3 .onnx .pt .pth .safetensors .pkl .pt2) or folders with subfolders, "
-        "named by their paths relative to the folder that contains all of them",
+        help="files of policies (.npz .npy .parquet .zip .d3 .onnx .pt .pth .safetensors .pkl .pt2) or folders with "
+        "subfolders, named by their paths relative to the folder that contains all of them",
     )
     parser.add_argument(
         "--activation", choices=ACTIVATIONS, help="activation between the layers of state dicts and bare .npz files"
@@ -294,7 +301,8 @@ def _fit(options: argparse.Namespace) -> None:
 
     changes = {field.name: vars(options)[field.name] for field in dataclasses.fields(Config) if field.name in options}
     config = Config.paper(**changes) if options.paper else Config(**changes)
-    check_place(options.out)
+    if is_first():
+        check_place(options.out)
     policies = _read_policies(options)
     returns = read_returns(options.returns, list(policies))
     held_out: dict[str, float] = {}
@@ -333,14 +341,16 @@ def _read_policies(options: argparse.Namespace) -> dict[str, Policy]:
 
 def _rank(options: argparse.Namespace) -> None:
     from .sopr.ranker import rank
+    from .sopr.subsets import Subsets
 
     check_outputs(options)
     rule = UntilSettled(**{field.name: getattr(options, field.name) for field in dataclasses.fields(UntilSettled)})
+    subsets = Subsets.load(options.subsets) if isinstance(options.subsets, Path) else options.subsets
     ranking = rank(
         _read_policies(options),
         options.states,
         model=options.model,
-        subsets=rule if options.subsets == "auto" else options.subsets,
+        subsets=rule if options.subsets == "auto" else subsets,
         shrinkage=options.shrinkage,
         seed=options.seed,
         precision=options.precision,
@@ -355,9 +365,15 @@ def _rank(options: argparse.Namespace) -> None:
         if ranking.settled is not None and ranking.subset_scores is not None:
             places = "the best is" if rule.top == 1 else f"the first {rule.top} places are"
             print(f"{places} {'' if ranking.settled else 'not '}settled after {ranking.subset_scores.shape[1]} subsets")
-    if options.plot is not None:
+    if options.plot is not None and is_first():
         cast(Any, ranking.plot().figure).savefig(options.plot, dpi=150)
     write_report(ranking, options)
+
+
+def _to_subsets(text: str) -> int | str | Path:
+    if text == "auto":
+        return text
+    return Path(text) if text.endswith(".safetensors") else int(text)
 
 
 def _check_plot(path: Path) -> None:

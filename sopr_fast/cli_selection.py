@@ -207,9 +207,10 @@ def _read_estimator(options: argparse.Namespace) -> Estimator:
 
 def _show(result: Any, options: argparse.Namespace) -> None:
     from .cli import _without_nan, write_report
+    from .cli_processes import is_first
 
     print(json.dumps(_without_nan(result.to_dict()), indent=1) if options.json else result.table())
-    if options.plot is not None:
+    if options.plot is not None and is_first():
         shown = result.ranking() if hasattr(result, "ranking") else result
         cast(Any, shown.plot().figure).savefig(options.plot, dpi=150)
     write_report(result, options)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +34,7 @@ def read_parquet(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
         TypeError: A column does not hold numbers.
         ValueError: The file is damaged, values are missing, or lists differ in length.
     """
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(f"{path}: reading it needs pyarrow: pip install 'sopr_fast[parquet]'") from error
+    pyarrow = _import_pyarrow(path)
     with reading(path, "a parquet file"):
         with pyarrow.parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names
@@ -47,6 +46,95 @@ def read_parquet(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
             chunks = {name: table.column(name).combine_chunks() for name in needed}
         columns = {name: _column(path, name, column) for name, column in chunks.items()}
         return stack_numbered(names, columns, groups)
+
+
+class ParquetArray:
+    """An array in the columns of a parquet file, of which rows are read on demand, a row group at a time.
+
+    Args:
+        path: File.
+        names: Names that the array may have, see `read_parquet`.
+
+    Attributes:
+        shape: (rows,) or (rows, width).
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        MemoryError: A row group is larger than the free memory.
+        TypeError: A column does not hold numbers.
+        ValueError: The file is damaged, or has no or several such arrays.
+    """
+
+    def __init__(self, path: Path, names: Collection[str]) -> None:
+        self.path = path
+        with _open_parquet(path) as file:
+            columns = file.schema_arrow.names
+            groups = group_numbered(columns, names)
+            candidates = [*groups, *(name for name in columns if name in names)]
+            if len(candidates) != 1:
+                found = ", ".join(candidates or columns)
+                raise ValueError(f"{path}: expected one of the columns {', '.join(names)}; found {found}")
+            self._name, self._columns = candidates[0], groups.get(candidates[0], candidates)
+            counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+            self._bounds = np.concatenate([[0], np.cumsum(counts)])
+            first = next(file.iter_batches(batch_size=1, columns=self._columns), None)
+            width = () if first is None else self._decode(first).shape[1:]
+        self.shape = (int(self._bounds[-1]), *width)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows by their indices (N,)."""
+        groups = np.searchsorted(self._bounds, rows, side="right") - 1
+        values: np.ndarray | None = None
+        for group in np.unique(groups):
+            mine = groups == group
+            read = _read_row_group(self, int(group))[rows[mine] - self._bounds[group]]
+            if values is None:
+                values = np.empty((len(rows), *read.shape[1:]), read.dtype)
+            values[mine] = read
+        return np.empty(self.shape[1:]) if values is None else values
+
+    def read_group(self, group: int) -> np.ndarray:
+        """Return all rows of a row group."""
+        with _open_parquet(self.path) as file:
+            check_memory(self.path, _decoded_size(file.metadata, self._columns, group))
+            values = self._decode(file.read_row_group(group, self._columns))
+        if values.shape[1:] != self.shape[1:]:
+            first = self._bounds[group]
+            raise ValueError(f"{self.path}: row {first} has shape {values.shape[1:]}, row 0 {self.shape[1:]}")
+        return values
+
+    def _decode(self, table: Any) -> np.ndarray:
+        with reading(self.path, "a parquet file"):
+            parts = (table.column(name) for name in self._columns)
+            chunks = [part.combine_chunks() if hasattr(part, "chunks") else part for part in parts]
+            columns = [_column(self.path, name, part) for name, part in zip(self._columns, chunks, strict=True)]
+            return columns[0] if self._columns == [self._name] else np.stack(columns, 1)
+
+
+@functools.lru_cache(maxsize=1)  # the next batch of states often lies in the same group
+def _read_row_group(array: ParquetArray, group: int) -> np.ndarray:
+    return array.read_group(group)
+
+
+def _import_pyarrow(path: Path) -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError(f"{path}: reading it needs pyarrow: pip install 'sopr_fast[parquet]'") from error
+    return pyarrow
+
+
+@contextlib.contextmanager
+def _open_parquet(path: Path) -> Iterator[Any]:
+    with reading(path, "a parquet file"), _import_pyarrow(path).parquet.ParquetFile(path) as file:
+        yield file
 
 
 def is_frame(source: Any) -> bool:
@@ -96,10 +184,11 @@ def stack_numbered(
     return arrays | {key: np.stack([columns[name] for name in group], 1) for key, group in groups.items()}
 
 
-def _decoded_size(metadata: Any, names: list[str]) -> int:
-    """Return a lower bound on the decoded bytes of columns: one byte per value."""
+def _decoded_size(metadata: Any, names: list[str], only: int | None = None) -> int:
+    """Return a lower bound on the decoded bytes of columns, in one row group or all: one byte per value."""
     size = 0
-    for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
+    groups = range(metadata.num_row_groups) if only is None else (only,)
+    for group in map(metadata.row_group, groups):
         for column in (group.column(i) for i in range(group.num_columns)):
             if column.path_in_schema.partition(".")[0] in names or column.path_in_schema in names:
                 size += column.num_values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -60,6 +60,8 @@ class DualDICE(RewardEstimator):
         UncertainEstimateWarning: The ratios of a policy have fewer than 100 effective rows or a mass below 0.5 or above
             1.5, or a value lies outside what rewards allow.
     """
+
+    shares_policies: ClassVar[bool] = True
 
     updates: int = option(20000, integer(1), "gradient steps")
     batch_size: int = option(256, integer(1), "transitions per step")

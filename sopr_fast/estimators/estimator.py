@@ -61,11 +61,14 @@ class Estimator(Options, ABC):
         supervised: Whether `estimate` learns from known policies and needs their returns.
         needs_rewards: Whether the log must hold rewards; otherwise logged states are enough.
         leaves_one_out: Whether a policy that is itself known is valued without its own return, at no extra cost.
+        shares_policies: Whether the value of a policy does not depend on the others and little work is shared between
+            them, so that processes can share the policies.
     """
 
     supervised: ClassVar[bool] = False
     leaves_one_out: ClassVar[bool] = False
     needs_rewards: ClassVar[bool] = True
+    shares_policies: ClassVar[bool] = False
 
     @property
     def name(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -52,6 +52,8 @@ class FQE(RewardEstimator):
         UncertainEstimateWarning: A policy is uncovered in over 90 % of the states, the lag exceeds 0.1, or a value lies
             outside what rewards allow.
     """
+
+    shares_policies: ClassVar[bool] = True
 
     updates: int = option(20000, integer(1), "gradient steps")
     batch_size: int = option(256, integer(1), "transitions per step")

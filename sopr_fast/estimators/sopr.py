@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -100,10 +100,7 @@ class SOPR(SupervisedEstimator):
             subsets = drawing.clustered(self.config, check_device(device), progress=progress).to("cpu")
         layout = probe(adapted, subsets.states, subsets.source, batch_size=batch_size)
         columns = collect_all(adapted, subsets, layout, batch_size=batch_size, progress=progress)
-        drawn = len(subsets.states)
-        return as_arrays(adapted, columns, layout), replace(
-            subsets, source=torch.arange(drawn, device="cpu"), states_count=drawn
-        )
+        return as_arrays(adapted, columns, layout), subsets.over_drawn()
 
     def _evaluate(self, problem: SupervisedProblem) -> Estimates:
         request, known, returns = problem.request, problem.known, problem.returns

@@ -146,6 +146,7 @@ def mlp_encoder(
     dropout: float,
     rng: Tensor | None,
     level: int,
+    segment_base: int = 0,
 ) -> Tensor:
     """Encode every segment of every (policy, subset) with SOPR-MLP (paper section 4.4).
 
@@ -162,6 +163,7 @@ def mlp_encoder(
         dropout: Probability of dropping a value.
         rng: (2,) int64: seed and step. None disables dropout.
         level: Level of the encoder, 0 or 1, which selects other dropout masks.
+        segment_base: Number of the first segment; see `ops.segment_encoder`.
 
     Returns:
         (P, S, K, E) float32, or (P, S, N, E) without pooling.
@@ -176,7 +178,7 @@ def mlp_encoder(
             x = narrow(inner.relu())
         return x
 
-    return _by_policies(states, columns, rows, offsets, projection, encode, pool, 0)
+    return _by_policies(states, columns, rows, offsets, projection, encode, pool, segment_base)
 
 
 def _groups(columns: Tensor, rows: Tensor, offsets: Tensor, segment_base: int) -> Iterator[tuple[int, Tensor, int]]:

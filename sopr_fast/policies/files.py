@@ -44,6 +44,8 @@ def load(
       `mean`; used if `stochastic`) and the strings `activation` and `squash` ("tanh" or "none"); without them, the
       arguments of these names apply, else "relu" and "tanh".
     - `.npy`: actions in every state of the data, memory-mapped.
+    - `.parquet`: the same, in columns `actions_0`, `actions_1`, … or one of lists (also `action` and other names that
+      logs use), read a row group at a time when the policy acts; needs pyarrow.
     - `.zip` of Stable-Baselines3 and sb3-contrib (PPO, A2C, TRPO, SAC, TQC, TD3, DDPG, ARS, DQN with MLP policies),
       saved by version 1.0 or later, with gym or gymnasium. States are standardised by the first of
       `<name>_vecnormalize.pkl`, `<name>/vecnormalize.pkl` and `vecnormalize.pkl` that exists beside the file, else by

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import distributed
 from .files import by_prefix, check_checkpoint, load_tensors, save_tensors
 from .schema import check_like, list_of, reading, text
 from .warn import warn
@@ -27,6 +28,8 @@ State = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and values 
 class Checkpoint:
     """File from which a training run resumes, rewritten every ten seconds and when the run ends or is interrupted.
 
+    Of several processes, process 0 alone reads and writes it.
+
     Args:
         path: File to write, and to resume from if it exists; None to keep no checkpoint.
         kind: Kind of checkpoint, see `save_tensors`.
@@ -38,7 +41,8 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike | None = None, kind: str = "", inputs: str = "") -> None:
-        self.path, self.kind, self.inputs = path, kind, inputs
+        self.path, self.kind, self.inputs = path if distributed.current().rank == 0 else None, kind, inputs
+        path = self.path
         self.fingerprints: list[str] = []
         existing = check_checkpoint(path, kind)
         self._written_by: list[str] | None = None
@@ -64,7 +68,10 @@ class Checkpoint:
             )
 
     def load(self) -> State | None:
-        """Return the state to resume from, or None to start anew."""
+        """Return the state to resume from, which process 0 reads, or None to start anew."""
+        return distributed.current().from_first(self._load)
+
+    def _load(self) -> State | None:
         if self.path is None or not Path(self.path).exists():
             return None
         return load_tensors(self.path, self.kind)
@@ -81,6 +88,9 @@ class Checkpoint:
             yield
         except KeyboardInterrupt as interrupt:
             raise KeyboardInterrupt(self._rescue()) from interrupt
+        except distributed.LostProcessError:
+            self._write()
+            raise
 
     def keep(self, tensors: dict[str, Tensor], values: dict[str, Any], *, progress: str, last: bool = False) -> None:
         """Keep the state of a run, and write it if ten seconds have passed since the last time.

@@ -12,6 +12,7 @@ from typing import Any, Self
 from tqdm import tqdm
 
 from .deadline import check_deadline
+from .distributed import is_first
 
 _DELAY = 1.0  # seconds before anything is shown
 _SECONDS_BETWEEN_LINES = 30.0
@@ -28,9 +29,10 @@ def progress_bar(total: int, description: str, unit: str, *, show: bool, initial
         total: Number of units in the stage.
         description: Name of the stage.
         unit: Name of a unit.
-        show: Whether to show progress at all.
+        show: Whether to show progress at all; only process 0 does.
         initial: Units done before.
     """
+    show = show and is_first()
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
     if show and on_terminal:
         return _Bar(total=total, initial=initial, desc=description, unit=unit, delay=_DELAY)

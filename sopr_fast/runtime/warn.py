@@ -5,16 +5,20 @@ from __future__ import annotations
 import sys
 import warnings
 
-_SKIPPED = ("sopr_fast", "torch")  # torch's decorators lie between this package's frames
+from .distributed import is_first
+
+_SKIPPED = ("sopr_fast", "torch", "contextlib")  # decorators lie between this package's frames
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning that points at the innermost line outside this package and torch.
+    """Issue a warning that points at the innermost line outside this package and torch; in process 0 alone.
 
     Args:
         text: Message.
         category: Class of the warning.
     """
+    if not is_first():
+        return
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _SKIPPED:
         frame, level = frame.f_back, level + 1

@@ -6,22 +6,26 @@ import json
 import re
 import time
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..estimators import Estimator, UncertainEstimateWarning
+from ..policies import Policy
 from ..ranking import ForeignPolicyWarning, TrainingPolicyWarning
+from ..runtime import distributed
 from ..runtime.checkpoints import fingerprint
 from ..runtime.deadline import time_limit as limit_time
+from ..runtime.distributed import Blocks
 from ..runtime.files import atomic_path
 from .folds import Fold
 from .workspace import Workspace, possible_values
 
 NO_REWARDS = "the log holds no rewards"
+_WHOLE = ".safetensors"  # suffix of the checkpoint of all policies
 
 
 @dataclass
@@ -92,21 +96,27 @@ def compute_columns(
     columns = Columns(folds)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
+    runs: dict[str, _Run] = {}
     for label, method in methods.items():
         if method.needs_rewards and not workspace.has_rewards:
             columns.dropped[label] = NO_REWARDS
             continue
-        run = _Run(workspace, label, method, returns, folds, discount, seed, folder, device, progress)
+        runs[label] = _Run(workspace, label, method, returns, folds, discount, seed, folder, device, progress)
+    group = distributed.current()
+    if group.count > 1:
+        group.check_same(log_policies_returns_or_options=[run.identity() for run in runs.values()])
+    for label, run in runs.items():
+        stored = group.from_first(run.load)
         begin = time.perf_counter()
         try:
-            with warnings.catch_warnings(), limit_time(time_limit):
+            with distributed.together(), warnings.catch_warnings(), limit_time(time_limit):
                 # Columns say which values are clipped, and folds are meant to hold foreign policies.
                 for category in (UncertainEstimateWarning, ForeignPolicyWarning, TrainingPolicyWarning):
                     warnings.simplefilter("ignore", category)
                 warnings.filterwarnings("ignore", "only .* training policies")  # a fold has fewer than the user gave
-                stored = run.load() or run.compute()
+                stored = stored or run.compute()
         except Exception as error:  # one method of several must not end hours of work
-            if isinstance(error, _OtherRun):
+            if isinstance(error, distributed.LostProcessError):
                 raise
             columns.dropped[label] = _reason(error)
             columns.seconds[label] = time.perf_counter() - begin
@@ -125,10 +135,6 @@ def compute_columns(
         reasons = "; ".join(f"{label}: {reason}" for label, reason in columns.dropped.items())
         raise ValueError(f"no method is left to value the policies ({reasons})")
     return columns
-
-
-class _OtherRun(ValueError):
-    """A stored column belongs to another run."""
 
 
 @dataclass(frozen=True)
@@ -150,50 +156,76 @@ class _Run:
         path = self._path(".json")
         if path is None or not path.exists():
             return None
-        stored = json.loads(path.read_text())
-        if stored["run"] != self._identity():
-            raise _OtherRun(
+        try:
+            stored = json.loads(path.read_text())
+            run = stored["run"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is damaged; delete it or name another folder") from error
+        if run != self.identity():
+            raise ValueError(
                 f"{path} holds values of other policies, returns, folds or options; delete it or name another folder"
             )
         return stored
 
     def compute(self) -> dict[str, Any]:
         begin = time.perf_counter()
-        count = len(self.workspace.policies)
         clipped: list[str] = []
-        errors = np.full(count, np.nan)
+        errors = np.full(len(self.workspace.policies), np.nan)
         if self.method.supervised:
-            values = list(self._supervised())
+            values = self._supervised()
         else:
-            estimates = self.method.estimate(
-                self.workspace.policies,
-                self.workspace.log,
-                discount=self.discount,
-                seed=self.seed,
-                action_count=self.workspace.action_count,
-                checkpoint=self._path(".safetensors"),
-                device=self.device,
-                progress=self.progress,
-            )
-            bounded, errors = estimates.values, estimates.standard_errors
+            estimated, errors = self._unsupervised().T
+            bounded = estimated
             if self.method.needs_rewards:
-                bounded = bounded.clip(*possible_values(self.workspace.log, self.discount))
-                clipped = [self.workspace.names[i] for i in np.flatnonzero(np.abs(bounded - estimates.values) > 0)]
+                bounded = estimated.clip(*possible_values(self.workspace.log, self.discount))
+                clipped = [self.workspace.names[i] for i in np.flatnonzero(np.abs(bounded - estimated) > 0)]
             values = [bounded[fold.test] for fold in self.folds]
         stored = {
-            "run": self._identity(),
+            "run": self.identity(),
             "values": [each.tolist() for each in values],
             "errors": [float(error) if np.isfinite(error) else None for error in errors],
             "clipped": clipped,
             "seconds": time.perf_counter() - begin,
         }
-        self._write(".json", stored)
-        if (training := self._path(".safetensors")) is not None:
-            training.unlink(missing_ok=True)
+        if distributed.current().rank == 0:
+            self._write(".json", stored)
+            for suffix in (_WHOLE, *map(_of_block, range(len(Blocks(len(self.workspace.policies)))))):
+                if (path := self._path(suffix)) is not None:
+                    path.unlink(missing_ok=True)
         return stored
 
-    def _supervised(self) -> Iterator[np.ndarray]:
-        """Yield each fold's (T,) values of its test policies, by a model of its training policies."""
+    def _unsupervised(self) -> np.ndarray:
+        """Return values and standard errors, (P, 2); processes share the policies where the method allows it."""
+        if not getattr(self.method, "shares_policies", False):
+            return self._estimate(self.workspace.policies, _WHOLE)
+        group, blocks = distributed.current(), Blocks(len(self.workspace.policies))
+        own = group.part(len(blocks))
+        parts = [np.empty((0, 2))]
+        with distributed.alone():
+            for block in range(own.start, own.stop):
+                policies = self.workspace.policies[blocks.policies_of(slice(block, block + 1))]
+                parts.append(self._estimate(policies, _of_block(block)))
+        return group.gather(torch.from_numpy(np.concatenate(parts))).numpy()
+
+    def _estimate(self, policies: list[Policy], suffix: str) -> np.ndarray:
+        """Return values and standard errors, (P, 2) float64."""
+        estimates = self.method.estimate(
+            policies,
+            self.workspace.log,
+            discount=self.discount,
+            seed=self.seed,
+            action_count=self.workspace.action_count,
+            checkpoint=self._path(suffix),
+            device=self.device,
+            progress=self.progress,
+        )
+        return np.stack([estimates.values, estimates.standard_errors], 1).astype(np.float64)
+
+    def _supervised(self) -> list[np.ndarray]:
+        """Return each fold's (T,) values of its test policies, by a model of its training policies.
+
+        Processes share the folds.
+        """
         options = {
             "seed": self.seed,
             "action_count": self.workspace.action_count,
@@ -201,20 +233,27 @@ class _Run:
             "progress": self.progress,
         }
         policies, log = self.method.prepare(self.workspace.policies, self.workspace.log, **options)
-        for fold in self.folds:
+        group = distributed.current()
+
+        def estimate(fold: Fold) -> list[float]:
             known = fold.train
             if fold.kind == "random" and getattr(self.method, "leaves_one_out", False):
                 known = np.union1d(fold.train, fold.test)
-            yield self.method.estimate(
+            return self.method.estimate(
                 [policies[i] for i in fold.test],
                 log,
                 known=[policies[i] for i in known],
                 returns=self.returns[known],
                 discount=self.discount,
                 **options,
-            ).values
+            ).values.tolist()
 
-    def _identity(self) -> str:
+        with distributed.alone():
+            own = [estimate(fold) for fold in self.folds[group.part(len(self.folds))]]
+        return [np.array(values) for part in group.everyone(own) for values in part]
+
+    def identity(self) -> str:
+        """Return a hash of all that determines the values."""
         parts: list[Any] = [self.workspace.names, self.workspace.distances, self.discount, self.seed, self.method]
         if self.method.supervised:
             parts += [self.returns, *(indices for fold in self.folds for indices in (fold.train, fold.test))]
@@ -231,6 +270,11 @@ class _Run:
         if (path := self._path(suffix)) is not None:
             with atomic_path(path) as temporary:
                 temporary.write_text(json.dumps(content))
+
+
+def _of_block(block: int) -> str:
+    """Return the suffix of a block's checkpoint, which differs from all others since labels hold no dots."""
+    return f".{block}.safetensors"
 
 
 def _reason(error: Exception) -> str:

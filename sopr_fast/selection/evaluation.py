@@ -15,6 +15,7 @@ from ..metrics import kendall, regret_at_k, spearman
 from ..policies import as_policies
 from ..ranking import figure_class
 from ..returns import with_returns
+from ..runtime import distributed
 from ..runtime.options import integer, number
 from .columns import compute_columns
 from .folds import FEWEST_KNOWN, Fold, group_folds, random_folds
@@ -33,6 +34,7 @@ _REPLICATES = 200
 _LEVEL = 0.9
 
 
+@distributed.together()
 def evaluate(
     policies: Any,
     returns: Any,

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..policies import Policy, as_policies
 from ..returns import with_returns
+from ..runtime import distributed
 from ..runtime.options import integer, number
 from .columns import Columns, compute_columns
 from .evaluation import Evaluation, describe_settings, read_groups
@@ -25,6 +26,7 @@ from .workspace import ROWS, Workspace
 _ENOUGH = 12  # known policies
 
 
+@distributed.together()
 def select(
     candidates: Any,
     log: Any,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..policies import Layout, Policy, check_fit, collect
+from ..runtime import distributed
 from ..runtime.checks import TOO_LARGE
 from ..runtime.progress import progress_bar
 from .subsets import Drawing, Subsets
@@ -229,8 +230,14 @@ class CriticColumns:
         values = columns[..., layout.width :]
         for into, policy in zip(values, columns, strict=True):
             into.copy_(critic_values(critic, states, policy[:, : layout.action_dim]))
-        mean = torch.stack([each.double().mean(0) for each in values[:training]]).mean(0)
-        variance = torch.stack([(each.double() - mean).square().mean(0) for each in values[:training]]).mean(0)
+
+        def over_policies(function: Callable[[Tensor], Tensor]) -> Tensor:
+            own = torch.stack([none[0], *(function(each.double()).mean(0) for each in values[:training])])
+            return distributed.current().gather(own[1:]).mean(0)
+
+        none = values.new_zeros(1, values.shape[2], dtype=torch.float64)
+        mean = over_policies(lambda policy: policy)
+        variance = over_policies(lambda policy: (policy - mean).square())
         scale = torch.where(variance > 0, variance.sqrt(), 1.0).float()
         filled = cls(critic, mean.float(), scale)
         values.sub_(filled.mean).div_(filled.scale)

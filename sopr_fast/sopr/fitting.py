@@ -12,9 +12,11 @@ from torch import Tensor
 
 from ..data.states import as_states
 from ..policies import Layout, Policy, check_fit, collect, probe
+from ..runtime import distributed
 from ..runtime.checkpoints import Checkpoint, fingerprint
 from ..runtime.checks import check_integer
 from ..runtime.devices import check_device
+from ..runtime.distributed import Blocks
 from ..runtime.timing import Timings
 from ..runtime.warn import warn
 from .columns import Critic, CriticColumns, check_critic, collect_all, critic_values
@@ -22,7 +24,7 @@ from .config import Config
 from .known import Group, Known, read_known
 from .model import ScoringModel
 from .ranker import Ranker
-from .scoring import score_grid
+from .sharing import check_processes
 from .subsets import Drawing, Subsets
 from .training import Examples, train
 from .training_policies import TrainingPolicies
@@ -32,6 +34,7 @@ _SCORED_SUBSETS = 5
 _PROBED_STATES = 13
 
 
+@distributed.together()
 @torch.inference_mode(False)  # with gradients, whatever the caller's mode
 def fit(
     policies: Any,
@@ -55,6 +58,9 @@ def fit(
     skip: bool = False,
 ) -> Ranker:
     """Train SOPR-T on policies with known returns (paper section 3, Algorithm 1).
+
+    Where `torch.distributed` has been initialised, all processes call this function with the same arguments and share
+    the work; the result is the same in all, and process 0 writes the checkpoint.
 
     Args:
         policies: M training policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like the
@@ -143,18 +149,20 @@ def fit(
         if not isinstance(states, Subsets):
             remedy = ": choose fewer with Config(subset_size=..., clusters=...)"
             drawn = Drawing.draw(states, config.subsets, size=config.subset_size, seed=seed, remedy=remedy)
+    check_processes(drawn, known.policies, options=config.to_dict(), seed=seed, policies_or_returns=file.fingerprints)
+    own = _share(known)
     with timings.stage("policies"):
-        acted, columns = _act(known, drawn, critic, batch_size, progress)
+        acted, columns = _act(known, own, drawn, critic, batch_size, progress)
     with timings.stage("clustering"):
         subsets = drawn.clustered(config, device, progress=progress)
     with timings.stage("training"):
-        file.identify(_data_fingerprint(known, drawn, columns))
-        columns, count = columns.to(device), len(known.training)
-        training = _examples(known.training, columns[:count])
+        file.identify(_data_fingerprint(known, own, drawn, columns))
+        columns, count = columns.to(device), own[0].stop - own[0].start
+        training = _examples(known.training, columns[:count], own[0])
         model, history = train(
             subsets,
             training,
-            validation=_examples(known.validation, columns[count:]) if known.validation else None,
+            validation=_examples(known.validation, columns[count:], own[1]) if known.validation else None,
             config=config,
             seed=seed,
             checkpoint=file,
@@ -209,22 +217,35 @@ class _Acted(NamedTuple):
     remembered: Tensor
 
 
+def _share(known: Known) -> tuple[slice, slice]:
+    """Return which training and which validation policies this process computes."""
+    group, blocks = distributed.current(), Blocks(len(known.training))
+    validation = len(known.validation) if known.validation else 0
+    return blocks.policies_of(group.part(len(blocks))), group.part(validation)
+
+
 def _act(
     known: Known,
+    own: tuple[slice, slice],
     drawn: Drawing | Subsets,
     critic: Critic | None,
     batch_size: int,
     progress: bool,
 ) -> tuple[_Acted, Tensor]:
-    """Return also the columns (M + V, U, dim_c + C) of training, then validation policies; the last C by the critic."""
+    """Return also the columns of this process's training, then validation policies, (m + v, U, dim_c + C).
+
+    The last C are by the critic.
+    """
     states, source, training = drawn.states, drawn.source, known.training.policies
     layout = probe(training, states, source, batch_size=batch_size)
     if known.validation:
         check_fit(known.validation.policies, states, source, layout, batch_size=batch_size)
     values = 0 if critic is None else _count_values(critic, training[0], drawn, layout, batch_size)
-    columns = collect_all(known.policies, drawn, layout, more=values, batch_size=batch_size, progress=progress)
+    policies, validation = training[own[0]], known.validation.policies[own[1]] if known.validation else []
+    count = len(policies)
+    columns = collect_all(policies + validation, drawn, layout, more=values, batch_size=batch_size, progress=progress)
     sample = _spread(len(states), _SAMPLED_STATES)
-    remembered = columns[: len(training), sample, : layout.width].contiguous()
+    remembered = distributed.current().gather(columns[:count, sample, : layout.width].contiguous())
     if (remembered == remembered[0]).all():
         warn(
             "all training policies act alike: nothing in their actions orders them, and there is no measure of how "
@@ -232,7 +253,7 @@ def _act(
         )
     critic_columns = None
     if critic is not None:
-        critic_columns = CriticColumns.fill(critic, states, columns, layout, len(training))
+        critic_columns = CriticColumns.fill(critic, states, columns, layout, count)
     return _Acted(layout, critic_columns, sample, remembered), columns
 
 
@@ -250,9 +271,9 @@ def _count_values(
     return critic_values(critic, states, actions).shape[1]
 
 
-def _examples(group: Group, columns: Tensor) -> Examples:
+def _examples(group: Group, columns: Tensor, own: slice) -> Examples:
     features = None if group.features is None else group.features.to(columns.device)
-    return Examples(columns, features, group.labels, group.objective)
+    return Examples(columns, own, features, group.labels, group.objective)
 
 
 def _spread(count: int, most: int) -> Tensor:
@@ -263,11 +284,14 @@ def _spread(count: int, most: int) -> Tensor:
 def _mean_scores(model: ScoringModel, subsets: Subsets, examples: Examples) -> Tensor:
     """Return the mean scores over the first subsets, (M,) float64."""
     first = torch.arange(min(_SCORED_SUBSETS, len(subsets)), device="cpu")
-    return score_grid(model, subsets, examples.columns, first, features=examples.features).cpu().double().mean(1)
+    return examples.scores(model, subsets, first).double().mean(1)
 
 
-def _data_fingerprint(known: Known, drawn: Drawing | Subsets, columns: Tensor) -> str:
+def _data_fingerprint(known: Known, own: tuple[slice, slice], drawn: Drawing | Subsets, columns: Tensor) -> str:
     """Return a hash of the training data that `Known.fingerprint` omits; columns are subsampled."""
-    every = max(1, columns.shape[1] // _SAMPLED_STATES)
+    every, count = max(1, columns.shape[1] // _SAMPLED_STATES), own[0].stop - own[0].start
     features = [group.features for group in (known.training, known.validation) if group]
-    return fingerprint(drawn.rows, drawn.states, *features, columns[:, ::every])
+    by_policy = [fingerprint(policy[::every]) for policy in columns]
+    by_process = distributed.current().everyone([by_policy[:count], by_policy[count:]])
+    acted = [hashed for kind in (0, 1) for process in by_process for hashed in process[kind]]
+    return fingerprint(drawn.rows, drawn.states, *features, acted)

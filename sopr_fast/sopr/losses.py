@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from .config import Config
 
 if TYPE_CHECKING:
     import pandas
+
+_PAIRS = 1 << 20  # pairs at once
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,9 @@ class Objective:
     floor: float
 
     @classmethod
-    def from_pairs(cls, targets: Tensor) -> Objective:
-        """Return the pairwise objective.
-
-        Args:
-            targets: (M, M) labels, see `pair_targets`.
-        """
-        return cls(lambda scores: pairwise(scores, targets), math.log(2), pairwise_floor(targets))
+    def from_pairs(cls, pairs: Pairs) -> Objective:
+        """Return the pairwise objective."""
+        return cls(lambda scores: pairwise(scores, pairs), math.log(2), pairwise_floor(pairs))
 
     @classmethod
     def from_returns(cls, config: Config, returns: np.ndarray, mean: float, scale: float) -> Objective:
@@ -52,7 +51,8 @@ class Objective:
             scale: Standard deviation by which returns are standardised.
         """
         if config.loss == "pairwise":
-            return cls.from_pairs(pair_targets(returns, config.tie_margin))
+            rows = functools.partial(pair_targets, returns, config.tie_margin)
+            return cls.from_pairs(Pairs(len(returns), rows))
         standard = torch.from_numpy((returns - mean) / scale).float()
         if config.loss == "listwise":
             entropy = listwise(standard, standard)
@@ -61,25 +61,74 @@ class Objective:
         return cls(lambda scores: mean_squared_error(scores, standard), float(flat), 0.0)
 
 
-def pairwise(scores: Tensor, targets: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class Pairs:
+    """Labels y of the pairs i < j of M policies, made a few rows at a time.
+
+    Attributes:
+        count: M.
+        rows: Function from a slice of policies i to their labels, (rows, M), NaN for unknown pairs.
+    """
+
+    count: int
+    rows: Callable[[slice], Tensor]
+
+    @classmethod
+    def of(cls, targets: Tensor) -> Pairs:
+        """Return the pairs of labels (M, M), see `pair_targets`."""
+        return cls(len(targets), lambda rows: targets[rows])
+
+    def chunks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Yield rows, their labels with 0 for other pairs, and whether pairs count, as many rows at a time as fit."""
+        at_once = max(1, _PAIRS // self.count)
+        for first in range(0, self.count, at_once):
+            rows = slice(first, min(first + at_once, self.count))
+            labels = self.rows(rows)
+            known = torch.ones(labels.shape, dtype=torch.bool, device="cpu").triu(1 + first) & ~labels.isnan()
+            yield rows, labels.nan_to_num(0.0), known
+
+
+class _PairwiseLoss(torch.autograd.Function):
+    """Equation 1; the gradient is computed with the loss, so that nothing of the size of all pairs is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, pairs: Pairs) -> Tensor:
+        total, count = scores.new_zeros((), dtype=torch.float64), 0
+        slopes = torch.zeros_like(scores, dtype=torch.float64)
+        for rows, labels, known in pairs.chunks():
+            difference = scores[rows, None] - scores
+            loss = functional.softplus(difference) - labels * difference
+            total += torch.where(known, loss, 0.0).sum(dtype=torch.float64)
+            slope = torch.where(known, difference.sigmoid() - labels, 0.0)
+            slopes[rows] += slope.sum(1, dtype=torch.float64)
+            slopes -= slope.sum(0, dtype=torch.float64)
+            count += int(known.sum())
+        ctx.save_for_backward((slopes / count).to(scores.dtype))
+        return (total / count).to(scores.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
+        (slopes,) = ctx.saved_tensors
+        return slopes * gradients[0], None
+
+
+def pairwise(scores: Tensor, pairs: Pairs) -> Tensor:
     """Return the mean binary cross-entropy of sigmoid(score_i - score_j) over known pairs i < j (Eq. 1).
 
     Args:
         scores: (M,) scores.
-        targets: (M, M) labels, NaN for unknown pairs.
+        pairs: Labels of their pairs.
     """
-    i, j = torch.triu_indices(len(scores), len(scores), 1, device="cpu")
-    y = targets[i, j]
-    known = ~y.isnan()
-    difference = (scores[i] - scores[j])[known]
-    return functional.binary_cross_entropy_with_logits(difference, y[known])
+    return cast(Tensor, _PairwiseLoss.apply(scores, pairs))
 
 
-def pairwise_floor(targets: Tensor) -> float:
+def pairwise_floor(pairs: Pairs) -> float:
     """Return the smallest pairwise loss: ln 2 for each tie, 0 for every other pair, on average."""
-    i, j = torch.triu_indices(len(targets), len(targets), 1, device="cpu")
-    y = targets[i, j]
-    return math.log(2) * float((y[~y.isnan()] == 0.5).double().mean())
+    ties, count = 0, 0
+    for _, labels, known in pairs.chunks():
+        ties += int(((labels == 0.5) & known).sum())
+        count += int(known.sum())
+    return math.log(2) * ties / count
 
 
 def listwise(scores: Tensor, returns: Tensor) -> Tensor:
@@ -103,14 +152,15 @@ def mean_squared_error(scores: Tensor, returns: Tensor) -> Tensor:
     return (gap - gap.mean()).square().mean()
 
 
-def pair_targets(returns: np.ndarray, tie_margin: float = 0.0) -> Tensor:
+def pair_targets(returns: np.ndarray, tie_margin: float = 0.0, rows: slice = slice(None)) -> Tensor:
     """Return the paper's labels y, (M, M): 1 where policy i is better than j, 0 where worse, 0.5 for a tie.
 
     Args:
         returns: (M,) returns.
         tie_margin: Largest difference that counts as a tie, in return units.
+        rows: Policies i to return; all by default.
     """
-    difference = returns[:, None] - returns[None, :]
+    difference = returns[rows, None] - returns[None, :]
     return torch.from_numpy(np.where(np.abs(difference) <= tie_margin, 0.5, difference > 0).astype(np.float32))
 
 

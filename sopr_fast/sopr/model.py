@@ -103,6 +103,8 @@ class ScoringModel(nn.Module):
         rng: Tensor | None = None,
         precision: str | None = None,
         features: Tensor | None = None,
+        moments: Moments | None = None,
+        first_policy: int = 0,
     ) -> Tensor:  # (P, S) float32
         """Return scores of P policies on S subsets; with dropout and the batch norm of this batch in training mode.
 
@@ -114,18 +116,25 @@ class ScoringModel(nn.Module):
             rng: (2,) int64 seed and step of dropout, needed in training mode.
             precision: Operands of matrix products, "fp32" or "bf16"; by default that of the config.
             features: (P, F) float32 features, if the model has such.
+            moments: Moments of the rows of a larger batch, which `observe` has seen, for training on a part of it.
+            first_policy: Place of the first policy in that batch, for its dropout masks.
         """
         precision = precision or (self.config.training_precision if self.training else self.config.precision)
         with without_autocast(states.device):
-            projection = self._folded_projection(states, columns, rows)
+            if self.training and self.norm is not None and moments is None:
+                moments = row_moments(states, columns, rows)
+                self.observe(moments)
             low = Tokens(states, columns, rows, offsets)
-            clusters = self._encode(LOW, low, rng, precision, projection=projection)  # (P, S, K, E)
+            projection = self._folded_projection(moments)
+            clusters = self._encode(LOW, low, rng, precision, first_policy, projection=projection)  # (P, S, K, E)
             if features is not None:
                 standardised = (features - self.feature_mean) / self.feature_scale
                 clusters = clusters + self.features(standardised)[:, None, None]
-            return self._score(clusters, offsets, rng, precision)
+            return self._score(clusters, offsets, rng, precision, first_policy)
 
-    def _score(self, clusters: Tensor, offsets: Tensor, rng: Tensor | None, precision: str) -> Tensor:
+    def _score(
+        self, clusters: Tensor, offsets: Tensor, rng: Tensor | None, precision: str, first_policy: int
+    ) -> Tensor:
         config = self.config
         policies, subsets, count, width = clusters.shape
         filled = offsets[:, 1:] > offsets[:, :-1]  # (S, K)
@@ -140,7 +149,8 @@ class ScoringModel(nn.Module):
         bounds = functional.pad(sizes.cumsum(0, dtype=torch.int32), (1, 0))
         high = Tokens(vectors.new_empty(vectors.shape[1], 0), vectors, _rows_at(index, filled)[None], bounds[None])
         pool = config.score == "mean" and not config.class_token
-        encoded = self._encode(HIGH, high, rng, precision, pool=pool)[:, 0]  # (P, S, E), or (P, R, E) not pooled
+        encoded = self._encode(HIGH, high, rng, precision, first_policy, pool=pool)[:, 0]
+        # (P, S, E), or (P, R, E) not pooled
         if pool:
             return _linear(encoded, self.score)
         if config.class_token:
@@ -154,6 +164,7 @@ class ScoringModel(nn.Module):
         tokens: Tokens,
         rng: Tensor | None,
         precision: str,
+        first_policy: int,
         *,
         projection: tuple[Tensor, ...] = (),
         pool: bool = True,
@@ -165,6 +176,7 @@ class ScoringModel(nn.Module):
             "dropout": config.dropout if self.training else 0.0,
             "rng": rng,
             "level": level,
+            "segment_base": first_policy * tokens.offsets[:, 1:].numel(),
         }
         if config.encoder == "mlp":
             layers = cast(list[list[nn.Linear]], stack)
@@ -182,26 +194,32 @@ class ScoringModel(nn.Module):
             **options,
         )
 
-    def _folded_projection(self, states: Tensor, columns: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    @torch.no_grad()
+    def observe(self, moments: Moments) -> None:
+        """Add the moments of a training batch to those that evaluation mode uses."""
+        if self.norm is None:
+            return
+        mean, covariance, count = moments
+        wide, bias = self.projection.weight.double(), self.projection.bias
+        momentum = cast(float, self.norm.momentum)
+        unbiased = ((wide @ covariance) * wide).sum(1) * (count / max(count - 1, 1))
+        running_mean, running_var = cast(Tensor, self.norm.running_mean), cast(Tensor, self.norm.running_var)
+        running_mean.lerp_((wide @ mean + bias.double()).to(bias.dtype), momentum)
+        running_var.lerp_(unbiased.to(bias.dtype), momentum)
+        cast(Tensor, self.norm.num_batches_tracked).add_(1)
+        self.rows.add(mean, covariance * (count / max(count - 1, 1)))
+
+    def _folded_projection(self, moments: Moments | None) -> tuple[Tensor, Tensor]:
         """Return projection and batch norm as one affine map, exact by the moments of the rows."""
         weight, bias = self.projection.weight, self.projection.bias
         if self.norm is None:
             return weight, bias
         wide = weight.double()
-        running_mean, running_var = cast(Tensor, self.norm.running_mean), cast(Tensor, self.norm.running_var)
-        if self.training:
-            mean, covariance, count = row_moments(states, columns, rows)
-            norm_mean = wide @ mean
-            norm_variance = ((wide @ covariance) * wide).sum(1)
-            with torch.no_grad():
-                momentum = cast(float, self.norm.momentum)
-                unbiased = norm_variance * (count / max(count - 1, 1))
-                running_mean.lerp_((norm_mean + bias.double()).to(bias.dtype), momentum)
-                running_var.lerp_(unbiased.to(bias.dtype), momentum)
-                cast(Tensor, self.norm.num_batches_tracked).add_(1)
-                self.rows.add(mean, covariance * (count / max(count - 1, 1)))
-            shift = -norm_mean
+        if self.training and moments is not None:
+            norm_variance = ((wide @ moments.covariance) * wide).sum(1)
+            shift = -(wide @ moments.mean)
         else:
+            running_mean, running_var = cast(Tensor, self.norm.running_mean), cast(Tensor, self.norm.running_var)
             norm_variance = running_var.double()
             shift = bias.double() - running_mean.double()
         scale = self.norm.weight.double() * torch.rsqrt(norm_variance + self.norm.eps)
@@ -239,29 +257,68 @@ class _RowMoments(nn.Module):
         running_var.copy_(torch.where(seen, variance, running_var.double()))
 
 
-def row_moments(states: Tensor, columns: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Return the moments of the rows [state, columns] of all policies and subsets, in float64.
+class Moments(NamedTuple):
+    """Moments of rows [state, columns] of width D, in float64.
+
+    Attributes:
+        mean: (D,) mean.
+        covariance: (D, D) biased covariance.
+        row_count: Number of rows.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    row_count: int
+
+
+def row_moments(states: Tensor, columns: Tensor, rows: Tensor) -> Moments:
+    """Return the moments of the rows of all policies and subsets.
 
     Args:
         states: (U, dim_s) states.
         columns: (P, U, dim_c) columns.
         rows: (S, N) indices of states.
+    """
+    return merge_moments(states, rows, block_moments(states, columns, rows)[None])
 
-    Returns:
-        Mean (D,), biased covariance (D, D) and the number of rows, with D = dim_s + dim_c.
+
+def block_moments(states: Tensor, columns: Tensor, rows: Tensor) -> Tensor:
+    """Return what `merge_moments` needs of some of the policies, (1 + dim_c + D dim_c,) float64.
+
+    These are the number of rows, their mean columns, and sums of products of centred rows and columns.
     """
     index = rows.reshape(-1).long()
     drawn = states[index].double()
+    drawn -= drawn.mean(0)
     taken = columns[:, index]  # (P, T, dim_c)
-    policies, total = taken.shape[:2]
-    state_mean, column_mean = drawn.mean(0), taken.double().mean((0, 1))
-    drawn = drawn - state_mean
-    across, own = _column_moments(taken, column_mean, at_once=columns.is_cuda)
-    count = policies * total
-    cross = drawn.T @ across / count
+    mean = taken.double().mean((0, 1))
+    across, own = _column_moments(taken, mean, at_once=columns.is_cuda)
+    count = mean.new_tensor([len(columns) * len(index)])
+    return torch.cat([count, mean, (drawn.T @ across).flatten(), own.flatten()])
+
+
+def merge_moments(states: Tensor, rows: Tensor, blocks: Tensor) -> Moments:
+    """Return the moments of the rows of all policies.
+
+    Args:
+        states: (U, dim_s) states.
+        rows: (S, N) indices of states.
+        blocks: (B, 1 + dim_c + D dim_c) results of `block_moments` of all policies, in blocks.
+    """
+    drawn = states[rows.reshape(-1).long()].double()
+    state_mean = drawn.mean(0)
+    drawn -= state_mean
+    total, dim = len(drawn), drawn.shape[1]
+    width = (math.isqrt((dim + 1) ** 2 + 4 * (blocks.shape[1] - 1)) - dim - 1) // 2
+    counts, means, cross, own = blocks.split([1, width, dim * width, width * width], 1)
+    count = int(counts.sum())
+    mean = (counts * means).sum(0) / count
+    apart = means - mean
+    cross = cross.sum(0).view(dim, width) / count  # states are centred, so means of blocks do not matter
+    own = (own.sum(0).view(width, width) + (counts * apart).T @ apart) / count
     top = torch.cat([drawn.T @ drawn / total, cross], 1)
-    bottom = torch.cat([cross.T, own / count], 1)
-    return torch.cat([state_mean, column_mean]), torch.cat([top, bottom]), count
+    bottom = torch.cat([cross.T, own], 1)
+    return Moments(torch.cat([state_mean, mean]), torch.cat([top, bottom]), count)
 
 
 def _column_moments(taken: Tensor, mean: Tensor, *, at_once: bool) -> tuple[Tensor, Tensor]:

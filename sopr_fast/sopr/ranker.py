@@ -15,6 +15,8 @@ from ..data.states import as_states
 from ..data.stored import StoredStates
 from ..policies import ArrayPolicy, Layout, Policy, as_policies
 from ..ranking import COMPARABLE, Ranking, Training, shrink, warn_of_doubts
+from ..runtime import distributed
+from ..runtime.checkpoints import fingerprint
 from ..runtime.checks import check_integer, check_number
 from ..runtime.devices import check_device
 from ..runtime.progress import progress_bar
@@ -25,9 +27,10 @@ from .model import ScoringModel
 from .model_files import read_model, write_model
 from .scoring import score_grid
 from .settling import UntilSettled
+from .sharing import check_processes
 from .subsets import Drawing, Subsets
 from .training import warn_of_collapse
-from .training_policies import TrainingPolicies
+from .training_policies import MAPPED, TrainingPolicies
 
 
 class Ranker:
@@ -98,6 +101,7 @@ class Ranker:
         """Device of the model."""
         return next(self.model.parameters()).device
 
+    @distributed.together()
     def rank(
         self,
         candidates: Any,
@@ -117,6 +121,9 @@ class Ranker:
         skip: bool = False,
     ) -> Ranking:
         """Rank candidates by their mean score over subsets of the states (paper section 3.2).
+
+        Where `torch.distributed` has been initialised, all processes call this method with the same arguments and share
+        the work; the result is the same in all.
 
         Args:
             candidates: Policies to rank, see `sopr_fast.policies.as_policies`. Arrays of actions are indexed like
@@ -185,10 +192,16 @@ class Ranker:
         same_log = self._is_comparable(policies, log, subsets, shrinkage)
         critic_columns = self._with_critic(critic)
         feature_rows = features_for(self.model.feature_count, features, names)
+        group = distributed.current()
+        if group.count > 1:
+            options = {"precision": precision, "shrinkage": shrinkage, "features": fingerprint(feature_rows)}
+            check_processes(drawn, policies, seed=seed, model=self._fingerprint(), **options)
+        own = group.part(len(policies))
         with timings.stage("policies"):
-            tiles = Tiles(policies, drawn, self.layout, batch_size=batch_size, progress=progress)
-            to_training, among = self._distances(tiles, same_log)
+            tiles = Tiles(policies[own], drawn, self.layout, batch_size=batch_size, progress=progress)
+            to_training, among = self._distances(policies, tiles, same_log)
             distances, nearest = to_training.min(1), to_training.argmin(1)
+        feature_rows = None if feature_rows is None else feature_rows[own]
         training = self.training_policies
         weights, nearest_scores = None, None
         if shrinkage > 0:
@@ -197,7 +210,8 @@ class Ranker:
         def score(tiles: Tiles, chosen: Drawing | Subsets) -> np.ndarray:
             with timings.stage("clustering"):
                 clustered = chosen.clustered(self.config, device, progress=progress)
-            return self._score(tiles, clustered, feature_rows, critic_columns, precision, timings, progress)
+            scores = self._score(tiles, clustered, feature_rows, critic_columns, precision, timings, progress)
+            return group.gather(torch.from_numpy(scores)).numpy()
 
         scores, settled = score(tiles, chosen), None
         while rule is not None:
@@ -209,7 +223,7 @@ class Ranker:
             with timings.stage("drawing"):
                 chosen = self._subsets(log, count, seed, first=have)
             with timings.stage("policies"):
-                tiles = Tiles(policies, chosen.to("cpu"), self.layout, batch_size=batch_size, progress=progress)
+                tiles = Tiles(policies[own], chosen.to("cpu"), self.layout, batch_size=batch_size, progress=progress)
             scores = np.concatenate([scores, score(tiles, chosen)], 1)
         ranking = Ranking.from_subsets(
             names,
@@ -247,7 +261,7 @@ class Ranker:
         """Return the scores on each subset, (P, S) float64, in units of return if the model has them."""
         device = subsets.rows.device
         model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
-        parts = []
+        parts = [torch.empty(0, len(subsets), dtype=torch.float32, device=device)]
         with progress_bar(len(tiles.policies), "ranking", "policy", show=progress) as bar:
             for tile in tiles:
                 with timings.stage("policies"):
@@ -264,15 +278,24 @@ class Ranker:
             raise ValueError("the model gives scores that are not finite: its training failed")
         return scores
 
-    def _distances(self, tiles: Tiles, same_log: bool) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return action distances to the training policies, (P, M), and among the candidates, (P, P) or None."""
-        parts = [
-            self.training_policies.distances(
-                tiles.policies[tile], self.layout, batch_size=tiles.batch_size, same_log=same_log
-            )
-            for tile in tiles
-        ]
-        return np.concatenate([part for part, _ in parts]), parts[0][1] if len(parts) == 1 else None
+    def _fingerprint(self) -> str:
+        return fingerprint(*self.model.state_dict().values(), self.training_policies.scores)
+
+    def _distances(self, policies: list[Policy], own: Tiles, same_log: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return action distances to the training policies, (P, M), and among the candidates, (P, P) or None.
+
+        Args:
+            policies: All candidates.
+            own: Those of this process.
+            same_log: See `TrainingPolicies.distances`.
+        """
+        training = self.training_policies
+        options: dict[str, Any] = {"batch_size": own.batch_size, "same_log": same_log}
+        if len(policies) <= MAPPED:  # so few that every process asks all
+            return training.distances(policies, self.layout, **options)
+        parts = [training.distances(own.policies[tile], self.layout, **options)[0] for tile in own]
+        to_training = np.concatenate([np.empty((0, len(training.names))), *parts])
+        return distributed.current().gather(torch.from_numpy(to_training)).numpy(), None
 
     def _training_of(self, distances: np.ndarray, among: np.ndarray | None) -> Training:
         """Return what a ranking keeps of the training.
@@ -292,7 +315,7 @@ class Ranker:
         )
 
     def save(self, path: str | os.PathLike, *, subsets: bool = True) -> None:
-        """Write the model to one safetensors file, whole or not at all.
+        """Write the model to one safetensors file, whole or not at all; of several processes, process 0 alone writes.
 
         Args:
             path: File to write.
@@ -301,6 +324,8 @@ class Ranker:
         Raises:
             OSError: The file cannot be written.
         """
+        if distributed.current().rank:
+            return
         write_model(
             path,
             model=self.model,

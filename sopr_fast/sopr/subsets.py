@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 from .. import ops
 from ..data.states import as_states
 from ..data.stored import StoredStates
+from ..runtime import distributed
 from ..runtime.checks import check_integer
 from ..runtime.files import load_tensors, save_tensors
 from ..runtime.progress import progress_bar
@@ -121,6 +122,15 @@ class Subsets:
             self.centroids[part],
             self.states_count,
         )
+
+    def over_drawn(self) -> Subsets:
+        """Return the same subsets with the drawn states as all of the data.
+
+        Arrays of actions then have one row for each row of `states`, so that other programs compute actions in those
+        states alone.
+        """
+        count = len(self.states)
+        return replace(self, source=torch.arange(count, device=self.source.device), states_count=count)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""
@@ -233,12 +243,21 @@ class Drawing:
         )
 
     def clustered(self, config: Config, device: torch.device, *, progress: bool) -> Subsets:
-        """Return the subsets clustered on a device with the options of a config."""
-        return self.to(device).cluster(
+        """Return the subsets clustered on a device with the options of a config; processes of a group share them."""
+        group = distributed.current()
+        own = group.part(len(self.rows))
+        part = replace(self, rows=self.rows[own], cluster_seeds=self.cluster_seeds[own]).to(device)
+        clustered = part.cluster(
             config.clusters,
             iterations=config.kmeans_iterations,
             restarts=config.kmeans_restarts,
             progress=progress,
+        )
+        return replace(
+            clustered,
+            rows=group.gather(clustered.rows),
+            offsets=group.gather(clustered.offsets),
+            centroids=group.gather(clustered.centroids),
         )
 
     def cluster(self, clusters: int, *, iterations: int, restarts: int, progress: bool) -> Subsets:
@@ -246,7 +265,9 @@ class Drawing:
         if not 1 <= clusters <= self.rows.shape[1]:
             raise ValueError(f"clusters is {clusters}, but a subset has {self.rows.shape[1]} states")
         count = len(self.rows)
-        rows, offsets, centroids = [], [], []
+        rows = [self.rows[:0]]
+        offsets = [self.rows.new_empty(0, clusters + 1)]
+        centroids = [self.states.new_empty(0, clusters, self.states.shape[1])]
         with progress_bar(count, "clustering", "subset", show=progress) as bar:
             for start in range(0, count, _CLUSTERED_AT_ONCE):
                 members = self.rows[start : start + _CLUSTERED_AT_ONCE]

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from ..metrics import spearman
+from ..runtime import distributed
 from ..runtime.checkpoints import Checkpoint, State, optimizer_tensors, restore_optimizer
 from ..runtime.devices import without_autocast
+from ..runtime.distributed import Blocks
 from ..runtime.files import by_prefix
 from ..runtime.native import torch_on_one_thread
 from ..runtime.progress import progress_bar
@@ -31,7 +33,7 @@ from ..runtime.schema import (
 from ..runtime.warn import warn
 from .config import Config
 from .losses import Objective
-from .model import ScoringModel, row_moments
+from .model import Moments, ScoringModel, block_moments, merge_moments
 from .scoring import score_grid
 from .subsets import Subsets
 
@@ -65,16 +67,24 @@ class Examples:
     """M policies as the model reads them, on the device that computes.
 
     Attributes:
-        columns: (M, U, dim_c) columns in every drawn state.
+        columns: (m, U, dim_c) columns in every drawn state, of this process's policies.
+        own: Which of the M policies these are.
         features: (M, F) features, or None.
         labels: (M,) returns; for training policies also (M, M) preferences.
         objective: Loss of their scores.
     """
 
     columns: Tensor
+    own: slice
     features: Tensor | None
     labels: np.ndarray
     objective: Objective
+
+    def scores(self, model: ScoringModel, subsets: Subsets, chosen: Tensor, precision: str | None = None) -> Tensor:
+        """Return the scores of all M policies on the chosen subsets, (M, S) on the CPU."""
+        features = None if self.features is None else self.features[self.own]
+        grid = score_grid(model, subsets, self.columns, chosen, precision, features)
+        return distributed.current().gather(grid.cpu())
 
 
 @dataclass
@@ -104,9 +114,10 @@ def train(
 ) -> tuple[ScoringModel, dict[str, Any]]:
     """Return a trained model in eval mode and the history of its training.
 
-    Everything random depends on (seed, attempt, step) alone, so a resumed run ends as an uninterrupted one. A collapsed
-    run starts afresh with a lower learning rate, at most twice. Training stops early when validation has not improved
-    for `config.patience` steps.
+    Everything random depends on (seed, attempt, step) alone, so a resumed run ends as an uninterrupted one. Processes
+    of one group share the policies and end with the same bits, whatever their number; process 0 writes. A collapsed run
+    starts afresh with a lower learning rate, at most twice. Training stops early when
+    validation has not improved for `config.patience` steps.
 
     Args:
         subsets: Clustered subsets, on the device that computes.
@@ -154,14 +165,15 @@ class _Trainer:
     def __init__(
         self, subsets: Subsets, examples: Examples, validation: Examples | None, config: Config, seed: int
     ) -> None:
-        self.subsets, self.objective = subsets, examples.objective
-        self.columns, self.features = examples.columns, examples.features
+        self.subsets, self.examples, self.objective = subsets, examples, examples.objective
+        self.features, self.blocks = examples.features, Blocks(len(examples.labels))
+        self.group = distributed.current()
         self.validation, self.config, self.seed = validation, config, seed
         self.at = Progress()
         self._initialise()
 
     def _initialise(self) -> None:
-        input_dim = self.subsets.state_dim + self.columns.shape[2]
+        input_dim = self.subsets.state_dim + self.examples.columns.shape[2]
         feature_count = 0 if self.features is None else self.features.shape[1]
         seed = int(self._random("weights").integers(2**62))
         self.model = ScoringModel(input_dim, self.config, feature_count, seed=seed)
@@ -184,38 +196,80 @@ class _Trainer:
             rate *= (at.step + 1) / config.warmup_steps
         self.optimizer.param_groups[0]["lr"] = rate
 
-        subset = at.step % len(self.subsets)
-        rows, offsets = self.subsets.rows[subset, None], self.subsets.offsets[subset, None]
-        states, columns = self.subsets.states, self.columns
-        if config.action_noise > 0:
-            index = rows[0].long()
-            states, columns = states[index], columns[:, index]
-            noise = self._random("noise").standard_normal(columns.shape, np.float32)
-            columns = columns + config.action_noise * torch.from_numpy(noise).to(columns.device)
-            rows = torch.arange(len(index), dtype=torch.int32, device=rows.device)[None]
-        key = int(self._random("dropout").integers(2**32))
-        self.model.train()
-        rng = torch.tensor([key, at.step], device=rows.device)
-        scores = self.model(states, columns, rows, offsets, rng, features=self.features)[:, 0].cpu()
-        loss = self.objective.loss(scores)
-        self.optimizer.zero_grad()
-        loss.backward()
+        loss = self._compute_gradients(*self._batch(at.step % len(self.subsets)))
         if config.gradient_clip > 0:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.gradient_clip)
         with torch.device("cpu"):  # where Adam begins to count its steps
             self.optimizer.step()
-        at.record(loss=loss.item())
+        at.record(loss=loss)
         if self.validation is not None:
             self._validate(self.validation)
         at.step += 1
 
+    def _batch(self, subset: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return states, this process's columns, rows and offsets of a subset."""
+        rows, offsets = self.subsets.rows[subset, None], self.subsets.offsets[subset, None]
+        states, columns = self.subsets.states, self.examples.columns
+        if self.config.action_noise > 0:
+            index, own = rows[0].long(), self.examples.own
+            states, columns = states[index], columns[:, index]
+            random, shape = self._random("noise"), columns.shape[1:]
+            for _ in range(own.start):
+                random.standard_normal(shape, np.float32)  # the noise of policies in other processes
+            noise = random.standard_normal(columns.shape, np.float32)
+            columns = columns + self.config.action_noise * torch.from_numpy(noise).to(columns.device)
+            rows = torch.arange(len(index), dtype=torch.int32, device=rows.device)[None]
+        return states, columns, rows, offsets
+
+    def _own_blocks(self) -> dict[int, slice]:
+        """Return which of this process's policies are in each of its blocks."""
+        own, begin = self.group.part(len(self.blocks)), self.examples.own.start
+        bounds = {block: self.blocks.policies_of(slice(block, block + 1)) for block in range(own.start, own.stop)}
+        return {block: slice(each.start - begin, each.stop - begin) for block, each in bounds.items()}
+
+    def _moments(self, states: Tensor, columns: Tensor, rows: Tensor) -> Moments:
+        blocks = [block_moments(states, columns[policies], rows) for policies in self._own_blocks().values()]
+        width = columns.shape[2]
+        empty = states.new_empty(0, 1 + width + (states.shape[1] + width) * width, dtype=torch.float64)
+        return merge_moments(states, rows, self.group.gather(torch.stack(blocks) if blocks else empty))
+
+    def _compute_gradients(self, states: Tensor, columns: Tensor, rows: Tensor, offsets: Tensor) -> float:
+        """Write the gradients of all parameters and return the loss."""
+        model, first = self.model.train(), self.examples.own.start
+        key = int(self._random("dropout").integers(2**32))
+        rng = torch.tensor([key, self.at.step], device=rows.device)
+        moments = None
+        if model.norm is not None:
+            moments = self._moments(states, columns, rows)
+            model.observe(moments)
+        scores: dict[int, Tensor] = {}
+        for block, own in self._own_blocks().items():
+            place = slice(first + own.start, first + own.stop)
+            features = None if self.features is None else self.features[place]
+            options: dict[str, Any] = {"features": features, "moments": moments, "first_policy": place.start}
+            scores[block] = model(states, columns[own], rows, offsets, rng, **options)[:, 0]
+        none = torch.empty(0, dtype=torch.float32, device="cpu")
+        everyone = self.group.gather(torch.cat([none, *(each.detach().cpu() for each in scores.values())]))
+        everyone.requires_grad_()
+        loss = self.objective.loss(everyone)
+        (slopes,) = torch.autograd.grad(loss, everyone)
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+        def gradient(block: int) -> Tensor:
+            slope = slopes[self.blocks.policies_of(slice(block, block + 1))].to(rows.device)
+            parts = torch.autograd.grad(scores.pop(block), parameters, slope, materialize_grads=True, allow_unused=True)
+            return torch.cat([part.flatten() for part in parts])
+
+        total = self.group.sum_blocks(len(self.blocks), gradient)
+        self.optimizer.zero_grad()
+        for parameter, part in zip(parameters, total.split([p.numel() for p in parameters]), strict=True):
+            parameter.grad = part.view_as(parameter)
+        return loss.item()
+
     def _validate(self, validation: Examples) -> None:
         count = min(self.config.validation_subsets, len(self.subsets))
         chosen = self._random("validation").choice(len(self.subsets), count, replace=False)
-        scores = score_grid(
-            self.model, self.subsets, validation.columns, torch.from_numpy(chosen), features=validation.features
-        )
-        scores = scores.cpu().mean(1)
+        scores = validation.scores(self.model, self.subsets, torch.from_numpy(chosen)).mean(1)
         loss = validation.objective.loss(scores).item()
         correlation = spearman(validation.labels, scores.numpy()) if scores.isfinite().all() else math.nan
         self.at.record(validation_loss=loss, validation_rank_correlation=correlation)
@@ -258,13 +312,13 @@ class _Trainer:
     def _first_scores(self) -> Tensor:
         """Return the scores of the training policies on the first subset, (M,)."""
         first = torch.zeros(1, dtype=torch.int64, device="cpu")
-        grid = score_grid(self.model, self.subsets, self.columns, first, precision="fp32", features=self.features)
-        return grid[:, 0].cpu()
+        return self.examples.scores(self.model, self.subsets, first, "fp32")[:, 0]
 
     def _describe_spreads(self) -> str:
         """Return a remark if the spread of one column dwarfs that of another, else ""."""
-        covariance = row_moments(self.subsets.states, self.columns, self.subsets.rows[:1])[1]
-        spread = covariance.diagonal().sqrt().cpu()
+        subsets = self.subsets
+        moments = self._moments(subsets.states, self.examples.columns, subsets.rows[:1])
+        spread = moments.covariance.diagonal().sqrt().cpu()
         least, most = torch.where(spread > 0, spread, torch.inf).argmin(), spread.argmax()
         if not spread[most] > _UNEVEN * spread[least]:
             return ""

@@ -12,7 +12,7 @@ from ..metrics import policy_distances
 from ..policies import ArrayPolicy, Layout, Policy, collect
 
 _FOREIGN = 2.0
-_MAPPED = 100  # policies of which all distances are computed, for a map of them
+MAPPED = 100  # policies of which all distances are computed, for a map of them
 _SAME = 1e-10  # of the mean squared action: float32 rounding in batches of other sizes
 
 
@@ -55,7 +55,7 @@ class TrainingPolicies:
                 [policies[i] for i in comparable], self.states, self.source, layout, batch_size=batch_size
             )
             distances[comparable] = policy_distances(columns.numpy(), self.columns.numpy())
-            if count <= _MAPPED:
+            if count <= MAPPED:
                 among[np.ix_(comparable, comparable)] = policy_distances(columns.numpy(), columns.numpy())
         return distances, among
 

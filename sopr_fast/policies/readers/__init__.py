@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..policy import Policy
-from . import d3rlpy, d4rl, npy, npz, programs, sb3, sequential, torch_files
+from . import d3rlpy, d4rl, npy, npz, parquet, programs, sb3, sequential, torch_files
 from .archives import open_archive
 from .options import Options
 
@@ -16,6 +16,7 @@ Reader = Callable[[Path, Options], Sequence[Policy]]
 BY_SUFFIX: dict[str, Reader | None] = {  # None: the content determines the reader
     ".npz": npz.read,
     ".npy": npy.read,
+    ".parquet": parquet.read,
     ".onnx": programs.read_onnx,
     ".safetensors": sequential.read_safetensors,
     ".d3": d3rlpy.read,
@@ -38,8 +39,8 @@ def reader_of(path: Path) -> Reader:
     reader = BY_SUFFIX.get(path.suffix.lower()) or _by_content(path)
     if reader is None:
         raise ValueError(
-            "expected an .npz file of layers, an .npy file of actions, or a policy in "
-            f"{', '.join(s for s in BY_SUFFIX if s not in ('.npz', '.npy'))}"
+            "expected an .npz file of layers, an .npy or .parquet file of actions, or a policy in "
+            f"{', '.join(s for s in BY_SUFFIX if s not in ('.npz', '.npy', '.parquet'))}"
         )
     return reader
 

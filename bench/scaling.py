@@ -1,0 +1,237 @@
+"""How time, memory and communication grow with policies and processes.
+
+    python bench/scaling.py policies                 # rank 100 to 10,000 candidates on a log of 20 million rows
+    python bench/scaling.py processes                # two processes of one thread against one process of two threads
+    python bench/scaling.py delay                    # predict 8 and 64 processes by delaying exchanges
+
+Results are kept in out/scaling.json: an interrupted run continues, and measured rows are not measured again. Each row
+is measured in processes of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+STATE_DIM, ACTION_DIM = 17, 6
+RESULTS = Path("out/scaling.json")
+SUBSETS = 5
+WARM_UP = 1  # steps
+
+
+class Linear:
+    """A cheap policy: tanh of a linear map."""
+
+    def __init__(self, seed: int) -> None:
+        self.weight = np.random.default_rng([seed, 3]).normal(0, 0.3, (STATE_DIM, ACTION_DIM)).astype(np.float32)
+
+    def __call__(self, states: np.ndarray) -> np.ndarray:
+        return np.tanh(states @ self.weight)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("policies", "processes", "delay", "child"))
+    parser.add_argument("--rows", type=int, default=20_000_000, help="rows of the log")
+    parser.add_argument("--counts", type=int, nargs="+", default=[100, 300, 1000, 3000, 10_000], help="candidates")
+    parser.add_argument("--subset-size", type=int, default=16384)
+    parser.add_argument("--clusters", type=int, default=256)
+    parser.add_argument("--known", type=int, default=32, help="known policies in training")
+    parser.add_argument("--steps", type=int, default=6, help="steps that are timed")
+    parser.add_argument("--latency", type=float, default=50e-6, help="seconds of one message between machines")
+    parser.add_argument("--bandwidth", type=float, default=1.25e9, help="bytes a second between machines")
+    parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.what == "child":
+        child(options.child)
+        return
+    RESULTS.parent.mkdir(exist_ok=True)
+    sizes = {"subset_size": options.subset_size, "clusters": options.clusters}
+    if options.what == "policies":
+        log = write_log(options.rows)
+        problems = [{"kind": "rank", "log": str(log), "candidates": count, **sizes} for count in options.counts]
+        rows = [measure(problem, processes=1, threads=1) for problem in problems]
+        show(rows, "candidates", "seconds", "scoring", "peak_mb")
+        slopes(rows)
+        return
+    if options.what == "processes":
+        for kind in ("fit", "rank"):
+            problem = {
+                "kind": kind,
+                "known": options.known,
+                "candidates": options.known,
+                "steps": options.steps,
+                **sizes,
+            }
+            rows = [measure(problem, processes=1, threads=2), measure(problem, processes=2, threads=1)]
+            print(kind)
+            show(rows, "processes", "threads", "seconds", "exchanging", "exchanges", "sent_bytes")
+            print(f"efficiency {rows[0]['seconds'] / rows[1]['seconds']:.3f}")
+        return
+    per_process = options.known // 2
+    rows = []
+    for count in (2, 8, 64):
+        delay = {"count": count, "latency": options.latency, "bandwidth": options.bandwidth}
+        problem = {
+            "kind": "fit",
+            "known": options.known,
+            "candidates": 0,
+            "steps": options.steps,
+            "delay": delay,
+            **sizes,
+        }
+        row = measure(problem, processes=2, threads=1)
+        rows.append({**row, "predicted": count, "policies": count * per_process})
+    show(rows, "predicted", "policies", "seconds", "exchanging", "exchanges", "sent_bytes")
+
+
+def measure(problem: dict, *, processes: int, threads: int) -> dict:
+    """Return the result of a problem, measured now or before."""
+    key = json.dumps([problem, processes, threads], sort_keys=True)
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if key not in results:
+        with tempfile.TemporaryDirectory() as folder:
+            child_problem = {**problem, "processes": processes, "store": f"{folder}/store"}
+            command = [sys.executable, __file__, "child", "--child"]
+            shared = {**os.environ, "OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo"}
+            children = [
+                subprocess.Popen(
+                    [*command, json.dumps({**child_problem, "rank": rank})],
+                    stdout=subprocess.PIPE,
+                    env=shared,
+                    text=True,
+                )
+                for rank in range(processes)
+            ]
+            outputs = [each.communicate()[0] for each in children]
+            if any(each.returncode for each in children):
+                sys.exit("a process failed")
+        results[key] = {"processes": processes, "threads": threads, **json.loads(outputs[0].splitlines()[-1])}
+        RESULTS.write_text(json.dumps(results, indent=1))
+    return {**problem, **results[key]}
+
+
+def child(problem: dict) -> None:
+    import torch.distributed as dist
+
+    import sopr_fast
+    from sopr_fast.runtime import distributed
+
+    warnings.simplefilter("ignore")
+    if problem["processes"] > 1:
+        store = f"file://{problem['store']}"
+        dist.init_process_group("gloo", init_method=store, rank=problem["rank"], world_size=problem["processes"])
+    watch = Watch(problem.get("delay"))
+    distributed.watch = watch
+    steps = WARM_UP + problem.get("steps", 0) if problem["kind"] == "fit" else 1
+    known = 16 if problem["kind"] == "rank" else problem["known"]
+    sizes = {"subset_size": problem["subset_size"], "clusters": problem["clusters"]}
+    config = sopr_fast.Config(**sizes, subsets=1, steps=steps, kmeans_iterations=20)
+    policies = {f"known-{i:03d}": Linear(i) for i in range(known)}
+    states = np.random.default_rng(0).standard_normal((4 * problem["subset_size"], STATE_DIM)).astype(np.float32)
+    times = []
+    from sopr_fast.sopr import training
+
+    step = training._Trainer.step
+
+    def timed_step(trainer) -> None:
+        watch.reset()
+        begin = time.perf_counter()
+        step(trainer)
+        times.append((time.perf_counter() - begin, watch.seconds, watch.exchanges, watch.sent))
+
+    training._Trainer.step = timed_step
+    ranker = sopr_fast.fit(policies, np.arange(known), states, config=config, keep_subsets=0, progress=False)
+    if problem["kind"] == "rank":
+        candidates = {f"candidate-{i:05d}": Linear(1000 + i) for i in range(problem["candidates"])}
+        log = problem.get("log") or states
+        watch.reset()
+        begin = time.perf_counter()
+        ranking = ranker.rank(candidates, log, subsets=SUBSETS, progress=False)
+        times = [(time.perf_counter() - begin, watch.seconds, watch.exchanges, watch.sent)]
+        scoring = ranking.timings["policies"] + ranking.timings["encoding"]
+    else:
+        times, scoring = times[WARM_UP:], math.nan
+    names = ("seconds", "exchanging", "exchanges", "sent_bytes")
+    fastest = dict(zip(names, min(times), strict=True))
+    print(json.dumps({**fastest, "scoring": scoring, "peak_mb": peak_bytes() / 2**20}))
+    distributed.stop()
+
+
+class Watch:
+    """Counts and times exchanges, and delays them as a larger group would.
+
+    A message passes log2(count) stages of a tree, forth and back for the header; each process sends its bytes once.
+    """
+
+    def __init__(self, delay: dict | None) -> None:
+        self.delay = delay
+        self.reset()
+
+    def reset(self) -> None:
+        self.seconds, self.exchanges, self.sent = 0.0, 0, 0
+
+    @contextlib.contextmanager
+    def __call__(self, name: str, sent: int):
+        begin = time.perf_counter()
+        yield
+        if self.delay:
+            count = self.delay["count"]
+            total = sent * 2 * (count - 1) / count if name == "scatter" else sent * (count - 1)
+            time.sleep(2 * math.ceil(math.log2(count)) * self.delay["latency"] + total / self.delay["bandwidth"])
+            sent = total
+        self.seconds += time.perf_counter() - begin
+        self.exchanges += 1
+        self.sent += int(sent)
+
+
+def peak_bytes() -> int:
+    """Return the largest memory of this process so far; getrusage may give that of the parent."""
+    with open("/proc/self/status") as file:
+        return int(dict(line.split(":") for line in file)["VmHWM"].split()[0]) * 1024
+
+
+def write_log(rows: int) -> Path:
+    """Return a file of random states (rows, 17) float32, written if it is not there."""
+    path = Path(tempfile.gettempdir(), f"sopr_fast-scaling-{rows}.npy")
+    if not path.exists():
+        partial = path.with_suffix(".partial")
+        states = np.lib.format.open_memmap(partial, "w+", np.float32, (rows, STATE_DIM))
+        random = np.random.default_rng(0)
+        for first in range(0, rows, 1 << 18):
+            part = states[first : first + (1 << 18)]
+            part[:] = random.integers(-128, 128, part.shape, np.int16) / np.float32(64)
+        states.flush()
+        partial.rename(path)
+    return path
+
+
+def show(rows: list[dict], *names: str) -> None:
+    print("  ".join(f"{name:>12}" for name in names))
+    for row in rows:
+        print(
+            "  ".join(f"{row[name]:>12.4g}" if isinstance(row[name], float) else f"{row[name]:>12}" for name in names)
+        )
+
+
+def slopes(rows: list[dict]) -> None:
+    """Print the exponent of time in candidates between measured counts."""
+    for a, b in itertools.pairwise(rows):
+        slope = math.log(b["scoring"] / a["scoring"]) / math.log(b["candidates"] / a["candidates"])
+        print(f"{a['candidates']} to {b['candidates']} candidates: scoring time grows with the power {slope:.3f}")
+
+
+if __name__ == "__main__":
+    main()

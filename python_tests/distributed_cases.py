@@ -1,0 +1,135 @@
+"""What each process of the tests with several processes does; `processes.run` starts them."""
+
+import contextlib
+import hashlib
+import os
+import signal
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from problems import TINY, ladder, log, training_gains
+from selection_problems import DISCOUNT, gains, true_values
+from selection_problems import log as transitions
+
+import sopr_fast
+from sopr_fast import estimators
+from sopr_fast.cli import main as command
+from sopr_fast.runtime import distributed
+from sopr_fast.selection import evaluate
+
+STEPS = 6
+WIDE = replace(TINY, width=32, high_feedforward=256)  # gradients that are scattered, not gathered
+CONFIGS = [
+    replace(WIDE, steps=STEPS),
+    replace(TINY, steps=STEPS, encoder="mlp", action_noise=0.1, loss="mse"),
+    replace(TINY, steps=STEPS, score="sort", input_norm="none", loss="listwise"),
+]
+KNOWN = ladder(training_gains(19))
+RETURNS = dict(zip(KNOWN, training_gains(19), strict=True))
+HELD_OUT = ladder([0.21, 0.52])
+FEATURES = {name: [policy.gain % 0.1, 1.0] for name, policy in {**KNOWN, **HELD_OUT, **ladder([0.3, 0.4])}.items()}
+
+
+def critic(states, actions):
+    return (states[:, :2] * actions).sum(1)
+
+
+def fit(config=CONFIGS[0], policies=KNOWN, states=None, **options):
+    states = log() if states is None else states
+    return sopr_fast.fit(policies, RETURNS, states, config=config, progress=False, **options)
+
+
+def results(folder: Path) -> list[str]:
+    """Return hashes of model files, scores and values; fewer candidates than processes, and unequal parts."""
+    hashes = []
+    for i, config in enumerate(CONFIGS):
+        extras = {"features": FEATURES, "critic": critic} if i else {}
+        ranker = fit(config, validation=(HELD_OUT, [0.21, 0.52]), **extras)
+        ranker.save(folder / f"{i}.safetensors")
+        ranking = ranker.rank(ladder([0.3, 0.4]), log(), shrinkage=0.5, progress=False, **extras)
+        hashes += [digest(ranker.history["loss"]), digest(ranking.scores), digest(ranking.distances)]
+    policies = gains(10)
+    methods = {"nearest": estimators.NearestPolicy(), "fqe": estimators.FQE(updates=8, hidden=(8,))}
+    options = {"methods": methods, "discount": DISCOUNT, "folds": 3, "checkpoints": folder / "columns"}
+    found = evaluate(policies, true_values(policies), transitions(), progress=False, **options)
+    return hashes + [digest(np.concatenate(values)) for values in found.values.values()]
+
+
+def digest(values) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values)).hexdigest()
+
+
+def same_bits(folder: str) -> None:
+    hashes = results(Path(folder))
+    if dist.get_rank() == 0:
+        print("\n".join(hashes))
+
+
+class Failing:
+    """A policy that fails in one process, after it has acted a few times."""
+
+    def __init__(self, error: type[BaseException] | None, rank: int, calls: int) -> None:
+        self.error, self.rank, self.calls = error, rank, calls
+
+    def __call__(self, states):
+        self.calls -= 1
+        if self.calls < 0 and dist.get_rank() == self.rank:
+            if self.error is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise self.error("out of luck")
+        return KNOWN["gain-0.100"](states)
+
+
+def bad_input() -> None:
+    """Print the messages of calls that fail, in every process."""
+    group, rank = distributed.current(), dist.get_rank()
+    first = next(iter(KNOWN))
+    other = {**KNOWN, "gain-0.100": ladder([0.7])["gain-0.700"]} if rank else KNOWN
+    last = [*KNOWN][-1]
+    attempts = {
+        "options": lambda: fit(replace(CONFIGS[0], dropout=0.1 + 0.1 * rank)),
+        "seed": lambda: fit(seed=rank),
+        "states": lambda: fit(states=log(seed=rank)),
+        "policies": lambda: fit(policies=other),
+        "returns": lambda: sopr_fast.fit(KNOWN, np.arange(19.0) + rank, log(), config=TINY, progress=False),
+        "missing": lambda: fit(states=log() if rank == 0 else "no-such-file.npy"),
+        "memory": lambda: fit(policies={**KNOWN, last: Failing(MemoryError, 1, 3)}),
+        "interrupt": lambda: fit(policies={**KNOWN, last: Failing(KeyboardInterrupt, 1, 3)}),
+        "first": lambda: fit(policies={**KNOWN, first: Failing(ValueError, 0, 3)}),
+        "calls": lambda: group.gather(torch.zeros(1)) if rank else group.from_first(lambda: 1),
+    }
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except BaseException as error:
+            print(f"{name} {type(error).__name__} {error}")
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(dist.get_world_size())}
+    print("exit", command(["rank", "--model", "no-model.safetensors", "--policies", "."]))
+
+
+def killed(folder: str) -> None:
+    """Kill process 1 in its third step."""
+    steps = 0
+
+    def count(name: str, sent: int):
+        nonlocal steps
+        steps += name == "scatter"
+        if steps == 3 and dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return contextlib.nullcontext()
+
+    distributed.watch = count
+    fit(checkpoint=Path(folder, "checkpoint"))
+
+
+if __name__ == "__main__":
+    store, count, rank, function, *arguments = sys.argv[1:]
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(count))
+    globals()[function](*arguments)
+    distributed.stop()

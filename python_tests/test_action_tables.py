@@ -1,0 +1,155 @@
+"""Actions computed elsewhere: tables in parquet files, and the recipe of docs/scaling.md."""
+
+import csv
+import io
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from problems import TINY, ladder, log, training_gains
+from processes import TIMEOUT, environment
+
+import sopr_fast
+from sopr_fast.cli import main as command
+from sopr_fast.data import tables
+from sopr_fast.policies import load
+from sopr_fast.sopr.subsets import Subsets
+
+GAINS = training_gains()
+ROWS = 600
+PAGE = (Path(__file__).parents[1] / "docs" / "scaling.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def ranker():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        known = ladder(GAINS)
+        return sopr_fast.fit(known, GAINS, log(ROWS), config=TINY, progress=False)
+
+
+def write(path: Path, actions: np.ndarray, form: str = "numbered", **options) -> None:
+    if form == "numbered":
+        columns = {f"actions_{i}": column for i, column in enumerate(actions.T)}
+    else:
+        columns = {"action": list(actions)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=100, **options)
+
+
+@pytest.mark.parametrize("form", ["numbered", "lists"])
+def test_tables_rank_as_arrays_do(form, ranker, tmp_path):
+    candidates = {name: policy(log(ROWS)) for name, policy in ladder([0.3, 0.8, 1.2]).items()}
+    for name, actions in candidates.items():
+        write(tmp_path / f"{name}.parquet", actions, form)
+    ranking = ranker.rank(load(tmp_path), log(ROWS), progress=False)
+    expected = ranker.rank(candidates, log(ROWS), progress=False)
+    assert ranking.names == expected.names
+    assert np.array_equal(ranking.scores, expected.scores) and np.array_equal(ranking.distances, expected.distances)
+
+
+def test_only_needed_row_groups_are_read(tmp_path, monkeypatch):
+    actions = np.arange(2.0 * ROWS).reshape(ROWS, 2)
+    write(tmp_path / "table.parquet", actions)
+    table = tables.ParquetArray(tmp_path / "table.parquet", ("actions",))
+    groups, read = [], tables.ParquetArray.read_group
+    monkeypatch.setattr(tables.ParquetArray, "read_group", lambda self, i: groups.append(i) or read(self, i))
+    rows = np.array([350, 99, 310, 5])
+    assert np.array_equal(table[rows], actions[rows])
+    assert groups == [0, 3]
+    assert table.shape == (ROWS, 2)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"reward": [1.0, 2.0]}, "expected one of the columns actions, action; found reward"),
+        ({"action": [1.0, None]}, "'action' has no value at row 1"),
+        ({"action": [[1.0], [2.0, 3.0]]}, "lists of different lengths, 1 at row 0 and 2 at row 1"),
+        ({"action": ["left", "right"]}, "'action' must be numbers"),
+        ({"action": [1.0, 2.0, 3.0]}, "has actions for 3 states, the data has 2"),
+    ],
+    ids=["no actions", "null", "ragged", "text", "rows"],
+)
+def test_bad_tables_are_refused_with_the_file(columns, message, tmp_path):
+    path = tmp_path / "table.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises((TypeError, ValueError), match=message):
+        load(path, states_count=2)["table"].act(np.zeros((2, 3)), torch.arange(2))
+
+
+def test_a_damaged_table_is_refused(tmp_path):
+    path = tmp_path / "table.parquet"
+    path.write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(ValueError, match="table.parquet: damaged, cut short, or not a parquet file"):
+        load(path)
+
+
+def blocks(folder: Path) -> dict[str, str]:
+    """Write the files that the page shows, with small sizes, and return their text by name."""
+    found = {}
+    for code in re.findall(r"```python\n# (\w+\.py.*?)```", PAGE, re.DOTALL):
+        name = re.match(r"\w+\.py", code)[0]
+        sizes = {"size=16384": f"size={TINY.subset_size}", "clusters=256": f"clusters={TINY.clusters}"}
+        for written, small in sizes.items():
+            code = code.replace(written, small)
+        (folder / name).write_text(f"# {code}")
+        found[name] = code
+    return found
+
+
+@pytest.fixture
+def recipe(ranker, tmp_path):
+    """Folder with the model, the log, policies and the recipe's files, and the scores to expect."""
+    assert set(blocks(tmp_path)) == {"draw.py", "work.py", "score.py"}
+    ranker.save(tmp_path / "model.safetensors")
+    np.save(tmp_path / "log.npy", log(ROWS))
+    for folder in ("runs", "actions"):
+        (tmp_path / folder).mkdir()
+    for i in range(5):
+        weight = np.random.default_rng(i).normal(size=(2, 4)).astype(np.float32)
+        layers = {"mean.weight": weight, "mean.bias": np.zeros(2, np.float32)}
+        np.savez(tmp_path / "runs" / f"run-{i}.npz", **layers)
+    run(tmp_path, "draw.py")
+    subsets = Subsets.load(tmp_path / "subsets.safetensors")
+    ranking = ranker.rank(load(tmp_path / "runs"), subsets=subsets, progress=False)
+    return tmp_path, dict(zip(ranking.names, ranking.scores.tolist(), strict=True))
+
+
+def run(folder: Path, name: str, *arguments: str) -> str:
+    result = subprocess.run(
+        [sys.executable, name, *arguments],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_workers_compute_actions_in_the_drawn_states_alone(recipe, monkeypatch, capsys):
+    folder, expected = recipe
+    for part in ("0", "1"):
+        run(folder, "work.py", part, "2")
+    monkeypatch.chdir(folder)
+    options = ["--model", "model.safetensors", "--policies", "actions", "--subsets", "subsets.safetensors", "--csv"]
+    assert command(["rank", *options]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["policy"]: float(row["score"]) for row in rows} == expected
+
+
+@pytest.mark.slow
+def test_actors_of_ray_give_the_same_scores(recipe):
+    pytest.importorskip("ray.data")
+    folder, expected = recipe
+    lines = [line.split() for line in run(folder, "score.py").splitlines() if line.startswith("runs/")]
+    assert {name.removeprefix("runs/"): float(score) for name, score in lines} == expected

@@ -1,0 +1,155 @@
+"""Several processes: the same bits as one, and errors that reach all."""
+
+import copy
+import json
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+
+import distributed_cases as cases
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from problems import ladder
+from processes import TIMEOUT, environment, run
+
+from sopr_fast.runtime import distributed
+from sopr_fast.runtime.distributed import Blocks, Group, _add_up, _subtrees
+from sopr_fast.sopr.losses import Objective
+from sopr_fast.sopr.subsets import Subsets
+from sopr_fast.sopr.training import Examples, _Trainer
+
+pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs gloo")
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """Folder and hashes of the results of one process."""
+    folder = tmp_path_factory.mktemp("one")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return folder, cases.results(folder)
+
+
+@pytest.mark.parametrize("count", [3, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 8))])
+def test_any_number_of_processes_gives_the_same_bits(count, one, tmp_path):
+    folder, hashes = one
+    processes = run(count, "same_bits", tmp_path, folder=tmp_path)
+    assert [process.returncode for process in processes] == [0] * count, processes[0].stderr
+    assert processes[0].stdout.split() == hashes
+    assert not any(process.stdout for process in processes[1:])
+    for path in folder.glob("*.safetensors"):
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+def test_errors_and_different_input_end_all_processes_with_one_message(tmp_path):
+    processes = run(2, "bad_input", folder=tmp_path)
+    assert [process.returncode for process in processes] == [0, 0], processes[0].stderr
+    first, second = (dict(line.split(" ", 1) for line in process.stdout.splitlines()) for process in processes)
+    assert first.keys() == second.keys()
+    for name, words in {
+        "options": "ValueError process 1 has other options",
+        "seed": "ValueError process 1 has other seed than process 0 (1, not 0)",
+        "states": "ValueError process 1 has other states",
+        "policies": "ValueError policy 'gain-0.100' acts otherwise in process",
+        "returns": "ValueError process 1 has other policies or returns",
+        "missing": "FileNotFoundError process 1: ",
+        "interrupt": "KeyboardInterrupt",
+        "calls": "RuntimeError processes make different calls",
+    }.items():
+        assert first[name].startswith(words)
+    assert first["memory"].startswith("RuntimeError process 1: policy") and "out of luck" in second["memory"]
+    assert "process 0: policy" in second["first"] and "process" not in first["first"]
+    assert first["exit"] == second["exit"] == "2"
+    told = [line for process in processes for line in process.stderr.splitlines() if line.startswith("sopr-fast")]
+    assert len(told) == 1 and "no policies" in told[0]
+
+
+def test_a_killed_process_ends_the_others_and_one_process_resumes(one, tmp_path):
+    survivor, victim = run(2, "killed", tmp_path, folder=tmp_path)
+    assert victim.returncode == -9
+    assert survivor.returncode == 1 and "LostProcessError: a process of the group has ended" in survivor.stderr
+    resumed = cases.fit(checkpoint=tmp_path / "checkpoint")
+    whole = cases.fit()
+    assert resumed.history == whole.history
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], weight), name
+
+
+def test_torchrun_runs_commands(tmp_path):
+    states = cases.log()
+    np.save(tmp_path / "states.npy", states)
+    for kind, policies in {"known": cases.KNOWN, "candidates": ladder([0.3, 0.4, 0.5])}.items():
+        (tmp_path / kind).mkdir()
+        for name, policy in policies.items():
+            np.save(tmp_path / kind / f"{name}.npy", policy(states))
+    (tmp_path / "returns.json").write_text(json.dumps(cases.RETURNS))
+    config = {**cases.CONFIGS[0].to_dict(), "steps": 3}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in config.items() if name != "class_token"]
+    fit = ["fit", "--policies", "known", "--returns", "returns.json", "--states", "states.npy", *options]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m"]
+    results = []
+    for launcher, model in ((torchrun, "two.safetensors"), ([sys.executable, "-m"], "one.safetensors")):
+        command = [*launcher, "sopr_fast", *fit, "--out", model]
+        result = subprocess.run(
+            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=TIMEOUT
+        )
+        assert result.returncode == 0, result.stderr
+        results.append(result.stdout)
+    assert [result.count("trained on 19 policies") for result in results] == [1, 1]
+    assert (tmp_path / "two.safetensors").read_bytes() == (tmp_path / "one.safetensors").read_bytes()
+
+
+def test_gradients_by_blocks_are_those_of_all_policies_at_once():
+    config = replace(cases.CONFIGS[0], dropout=0.2)
+    subsets = Subsets.draw(cases.log(), 1, size=config.subset_size, clusters=config.clusters)
+    columns = torch.from_numpy(np.stack([policy(subsets.states.numpy()) for policy in cases.KNOWN.values()])).float()
+    returns = np.array([*cases.RETURNS.values()])
+    objective = Objective.from_returns(config, returns, 0.0, 1.0)
+    examples = Examples(columns, slice(0, len(columns)), None, returns, objective)
+    trainer = _Trainer(subsets, examples, None, config, 0)
+    whole = copy.deepcopy(trainer.model).train()
+    loss = trainer._compute_gradients(*trainer._batch(0))
+    rng = torch.tensor([int(trainer._random("dropout").integers(2**32)), 0])
+    expected = objective.loss(whole(subsets.states, columns, subsets.rows, subsets.offsets, rng)[:, 0])
+    expected.backward()
+    assert loss == expected.item()
+    for mine, theirs in zip(trainer.model.parameters(), whole.parameters(), strict=True):
+        expected_grad = torch.zeros_like(mine) if theirs.grad is None else theirs.grad
+        torch.testing.assert_close(mine.grad, expected_grad, rtol=1e-3, atol=1e-6)
+    for name, buffer in whole.named_buffers():
+        torch.testing.assert_close(dict(trainer.model.named_buffers())[name], buffer)
+
+
+def test_sums_do_not_depend_on_the_number_of_processes(generator):
+    values = torch.randn(21, 5, generator=generator) * 10 ** torch.linspace(-3, 3, 21)[:, None]
+    for blocks in (1, 2, 7, 21):
+        whole = _add_up(0, blocks, lambda block: values[block])
+        for count in range(1, 10):
+            groups = [Group(rank, count) for rank in range(count)]
+            nodes = [list(_subtrees(0, blocks, group.part(blocks))) for group in groups]
+            covered = [block for each in nodes for first, last in each for block in range(first, last)]
+            assert covered == list(range(blocks))
+            sums = [[_add_up(*node, lambda block: values[block]) for node in each] for each in nodes]
+            assert torch.equal(groups[0]._add_subtrees(blocks, nodes, sums), whole)
+
+
+@pytest.mark.parametrize("policies", [2, 3, 16, 17, 100])
+def test_blocks_hold_all_policies_in_even_number(policies):
+    blocks = Blocks(policies)
+    bounds = [blocks.first(block) for block in range(len(blocks) + 1)]
+    sizes = np.diff(bounds)
+    assert bounds[0] == 0 and bounds[-1] == policies and len(blocks) % 2 == 0
+    assert sizes.min() >= 1 and sizes.max() <= 8 and np.ptp(sizes) <= 1
+
+
+def test_a_group_of_another_backend_is_refused(monkeypatch):
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "get_backend_config", lambda: "cpu:mpi")
+    with pytest.raises(ValueError, match="backend cpu:mpi: initialise it with gloo or nccl"):
+        distributed.current()
+    with distributed.alone():
+        assert distributed.current().count == 1

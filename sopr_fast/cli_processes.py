@@ -1,0 +1,52 @@
+"""Commands in several processes, as `torchrun` starts them."""
+
+# torch takes two seconds, and one process needs none of this.
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+
+def is_first() -> bool:
+    """Return whether this process writes and prints: the first of those that torchrun started, or the only one."""
+    return not _is_launched() or os.environ["RANK"] == "0"
+
+
+def _is_launched() -> bool:
+    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+
+
+@contextlib.contextmanager
+def shared_work() -> Iterator[None]:
+    """Share the command in the block with the other processes that torchrun started, if any."""
+    if not _is_launched():
+        yield
+        return
+    from .runtime import distributed
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)  # torchrun's, so that checkpoints are written
+    distributed.start()
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(distributed.together())
+            if not is_first():
+                stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            yield
+    finally:
+        distributed.stop()
+
+
+def speaks_of(error: BaseException) -> bool:
+    """Return whether this process tells the user of an error, which all processes may have."""
+    if not _is_launched():
+        return True
+    from .runtime.distributed import told_by
+
+    return told_by(error) in (None, int(os.environ["RANK"]))

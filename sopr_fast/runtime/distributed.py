@@ -1,0 +1,392 @@
+"""Processes of `torch.distributed` that share work: parts, sums in a fixed order, and errors told to all.
+
+All processes make the same calls in the same order. A small message precedes each exchange of data. It holds sizes, and
+whether a process failed, so that no process waits for one that raised an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import itertools
+import json
+import os
+import signal
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+_T = TypeVar("_T")
+_FINE, _FAILED = 0, 1
+_WHOLE = 1 << 14  # elements of a sum up to which each process adds up everything, in one exchange instead of two
+_BLOCK = 8  # policies
+_KINDS: tuple[type[BaseException], ...] = (
+    FileNotFoundError,
+    OSError,
+    MemoryError,
+    ImportError,
+    FloatingPointError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    KeyboardInterrupt,
+)
+
+_alone = contextvars.ContextVar("alone", default=False)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A fixed partition of policies, whose sums are added in a fixed order, whatever processes compute them.
+
+    Blocks hold 8 policies or a few less; their number is even, so that two processes have equal shares.
+
+    Attributes:
+        policies: Number of policies.
+    """
+
+    policies: int
+
+    def __len__(self) -> int:
+        return 2 * -(-self.policies // (2 * _BLOCK))
+
+    def first(self, block: int) -> int:
+        """Return the first policy of a block."""
+        return self.policies * block // len(self)
+
+    def policies_of(self, blocks: slice) -> slice:
+        """Return the policies of adjacent blocks."""
+        return slice(self.first(blocks.start), self.first(blocks.stop))
+
+
+def watch(name: str, sent: int) -> contextlib.AbstractContextManager[None]:
+    """Return a context around an exchange that sends so many bytes; measurements replace this function."""
+    return contextlib.nullcontext()
+
+
+class LostProcessError(RuntimeError):
+    """A process of the group has ended, or cannot be reached."""
+
+
+class Group:
+    """Processes that share the work of each call.
+
+    Attributes:
+        rank: Number of this process.
+        count: Number of processes.
+    """
+
+    def __init__(self, rank: int = 0, count: int = 1, device: torch.device | str = "cpu") -> None:
+        self.rank, self.count, self._device = rank, count, torch.device(device)
+
+    def part(self, total: int) -> slice:
+        """Return this process's part of `total` items: adjacent ones, nearly as many as every other process."""
+        return self._part(total, self.rank)
+
+    def _part(self, total: int, rank: int) -> slice:
+        return slice(total * rank // self.count, total * (rank + 1) // self.count)
+
+    def gather(self, own: Tensor) -> Tensor:
+        """Return the rows of all processes, in the order of the processes.
+
+        Args:
+            own: (n, ...) rows of this process; n may be 0.
+        """
+        return own if self.count == 1 else torch.cat(self._exchange("gather", own))
+
+    def sum_blocks(self, blocks: int, block: Callable[[int], Tensor]) -> Tensor:
+        """Return the sum of equally shaped tensors of all blocks: the same bits for any number of processes.
+
+        The order of the additions is that of a binary tree over the blocks. A process adds up the whole subtrees among
+        its blocks; then each process adds up those of all processes for its part of the elements.
+
+        Args:
+            blocks: Number of blocks, of which this process computes `part(blocks)`.
+            block: Function that returns the tensor of one block; called once for each, in order.
+        """
+        if self.count == 1:
+            return _add_up(0, blocks, block)
+        parts = [self._part(blocks, rank) for rank in range(self.count)]
+        subtrees = [list(_subtrees(0, blocks, part)) for part in parts]
+        sums = [_add_up(first, last, block) for first, last in subtrees[self.rank]]
+        like = sums[0] if blocks >= self.count else self._like(sums[0] if sums else None)
+        own = torch.stack(sums).flatten(1) if sums else like.new_empty(0, like.numel())
+        if like.numel() <= _WHOLE:
+            total = self._add_subtrees(blocks, subtrees, self._exchange("sum", own))
+        else:
+            pieces = self._scatter(own, [len(each) for each in subtrees])
+            total = self.gather(self._add_subtrees(blocks, subtrees, pieces))
+        return total.view(like.shape)
+
+    def _add_subtrees(self, blocks: int, subtrees: list[list[tuple[int, int]]], sums: list[Tensor]) -> Tensor:
+        """Return the sum of all blocks from the sums of the subtrees of each process."""
+        ready = dict(zip(itertools.chain(*subtrees), itertools.chain(*sums), strict=True))
+
+        def add(first: int, last: int) -> Tensor:
+            if (first, last) in ready:
+                return ready[first, last]
+            middle = (first + last) // 2
+            return add(first, middle) + add(middle, last)
+
+        return add(0, blocks)
+
+    def _like(self, own: Tensor | None) -> Tensor:
+        """Return an empty tensor of the shape that any process knows."""
+        shapes = self._objects(None if own is None else [list(own.shape), str(own.dtype).removeprefix("torch.")])
+        shape, dtype = next(each for each in shapes if each is not None)
+        if own is not None:
+            return own
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=self._device)
+
+    def _scatter(self, own: Tensor, counts: list[int]) -> list[Tensor]:
+        """Return this process's part of the columns of the rows (counts[r], E) of every process r."""
+        width = own.shape[1]
+        parts = [self._part(width, rank) for rank in range(self.count)]
+        mine = parts[self.rank].stop - parts[self.rank].start
+        sent = torch.cat([own[:, part].flatten() for part in parts]).to(self._device)
+        sizes = [len(own) * (part.stop - part.start) for part in parts]
+        with self._exchanging("scatter", sent.numel() * sent.element_size() - sizes[self.rank] * sent.element_size()):
+            received = sent.new_empty(mine * sum(counts))
+            dist.all_to_all_single(received, sent, [mine * count for count in counts], sizes)
+        pieces = received.to(own.device).split([mine * count for count in counts])
+        return [piece.view(count, mine) for piece, count in zip(pieces, counts, strict=True)]
+
+    def from_first(self, value: Callable[[], _T]) -> _T:
+        """Return what the function returns in process 0; other processes do not call it."""
+        if self.count == 1:
+            return value()
+        made = [value() if self.rank == 0 else None]
+        with self._exchanging("broadcast", 0):
+            dist.broadcast_object_list(made, 0, device=self._device)  # pickled, between processes of one program
+        return made[0]  # type: ignore[return-value]
+
+    def check_same(self, remedy: str = "start all with the same files and options", **parts: Any) -> None:
+        """Check that values, which JSON can hold, are equal in all processes.
+
+        Raises:
+            ValueError: A process has another value; the message names it.
+        """
+        if self.count == 1:
+            return
+        everyone = self._objects({name: str(value) for name, value in parts.items()})
+        for rank, values in enumerate(everyone):
+            for name, value in everyone[0].items():
+                if values.get(name) != value:
+                    shown = f" ({values.get(name)}, not {value})" if len(value) < 40 else ""
+                    raise ValueError(
+                        f"process {rank} has other {name.replace('_', ' ')} than process 0{shown}: {remedy}"
+                    )
+
+    def everyone(self, value: Any) -> list[Any]:
+        """Return the values of all processes, which JSON can hold."""
+        return [value] if self.count == 1 else self._objects(value)
+
+    def _objects(self, value: Any) -> list[Any]:
+        encoded = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        return [json.loads(bytes(each.tolist())) for each in self._exchange("values", encoded)]
+
+    def _exchange(self, name: str, own: Tensor) -> list[Tensor]:
+        """Return the rows of every process; they may differ in number."""
+        sent = own.detach().to(self._device).contiguous()
+        with self._exchanging(name, sent.numel() * sent.element_size() * (self.count - 1), len(own)) as sizes:
+            longest = max(sizes)
+            if len(sent) < longest:
+                sent = torch.cat([sent, sent.new_zeros(longest - len(sent), *sent.shape[1:])])
+            received = [torch.empty_like(sent) for _ in sizes]
+            if sent.numel():
+                dist.all_gather(received, sent)
+        return [rows[:size].to(own.device) for rows, size in zip(received, sizes, strict=True)]
+
+    @contextlib.contextmanager
+    def _exchanging(self, name: str, sent: int, size: int = 0) -> Iterator[list[int]]:
+        """Exchange headers, then run the block; yield the size that each process announced."""
+        with watch(name, sent), _without_interrupts():
+            try:
+                sizes = self._headers(_FINE, name, size)
+                yield sizes
+            except RuntimeError as error:
+                if is_told(error):
+                    raise
+                lost = f"a process of the group has ended or cannot be reached ({str(error).splitlines()[0]})"
+                raise _told(LostProcessError(f"{lost}: start all again, with a checkpoint to resume"), 0) from error
+
+    def _headers(self, status: int, name: str, size: int) -> list[int]:
+        """Return the sizes of all processes, or raise the error of the first one that failed."""
+        own = torch.tensor([status, zlib.crc32(name.encode()), size], device=self._device)
+        headers = [torch.empty_like(own) for _ in range(self.count)]
+        dist.all_gather(headers, own)
+        statuses, names, sizes = torch.stack(headers).T.tolist()
+        if any(statuses):
+            self._raise_first(statuses, sizes)
+        if len(set(names)) > 1:
+            error = RuntimeError("processes make different calls: make the same calls of sopr_fast in all of them")
+            raise _told(error, 0)
+        return sizes
+
+    def _raise_first(self, statuses: list[int], sizes: list[int], own: bytes = b"") -> None:
+        longest = max(size for size, status in zip(sizes, statuses, strict=True) if status == _FAILED)
+        texts = [torch.zeros(longest, dtype=torch.uint8, device=self._device) for _ in statuses]
+        text = torch.zeros_like(texts[0])
+        if own:
+            text[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(self._device)
+        dist.all_gather(texts, text)
+        first = statuses.index(_FAILED)
+        kind, message = json.loads(bytes(texts[first][: sizes[first]].tolist()))
+        known = {each.__name__: each for each in _KINDS}
+        raise _told(known.get(kind, RuntimeError)(f"process {first}: {message}"), first)
+
+    def tell(self, error: BaseException) -> None:
+        """Tell all other processes of an error, which they raise when they next exchange something."""
+        kind = next((kind.__name__ for kind in _KINDS if isinstance(error, kind)), "RuntimeError")
+        text = json.dumps([kind, str(error) or type(error).__name__]).encode()
+        own = torch.tensor([_FAILED, 0, len(text)], device=self._device)
+        headers = [torch.empty_like(own) for _ in range(self.count)]
+        with _without_interrupts():
+            try:
+                dist.all_gather(headers, own)
+                statuses, _, sizes = torch.stack(headers).T.tolist()
+                self._raise_first(statuses, sizes, text)
+            except BaseException as first:
+                _told(error, getattr(first, "process", self.rank))
+
+
+def current() -> Group:
+    """Return the group of `torch.distributed`, or a group of this process alone.
+
+    Raises:
+        ValueError: The group can exchange neither tensors on the CPU nor tensors on a GPU.
+    """
+    if _alone.get() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return Group()
+    backend = dist.get_backend_config()
+    if "gloo" in backend:
+        device = "cpu"
+    elif "nccl" in backend:
+        device = f"cuda:{torch.cuda.current_device()}"
+    else:
+        raise ValueError(f"the process group has backend {backend}: initialise it with gloo or nccl")
+    return Group(dist.get_rank(), dist.get_world_size(), device)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Do the work of the block in this process alone, whatever other processes do."""
+    token = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Run a block in all processes: an error in one is raised in all, and all leave the block at the same time."""
+    group = current()
+    if group.count == 1:
+        yield
+        return
+    try:
+        yield
+    except BaseException as error:
+        if not is_told(error):
+            group.tell(error)
+        raise
+    with group._exchanging("end", 0):
+        pass
+
+
+def start() -> None:
+    """Initialise the group of a process that `torchrun` started, if nobody has.
+
+    Raises:
+        RuntimeError: The processes cannot reach each other.
+    """
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1 or "RANK" not in os.environ or dist.is_initialized():
+        return
+    backend = "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+        backend = "cpu:gloo,cuda:nccl"
+    try:
+        dist.init_process_group(backend)
+    except (RuntimeError, ValueError) as error:
+        raise RuntimeError(
+            f"processes cannot reach each other: {str(error).splitlines()[0]}; on one machine without a network, set "
+            "GLOO_SOCKET_IFNAME=lo"
+        ) from error
+
+
+def is_first() -> bool:
+    """Return whether this process writes, prints and shows progress."""
+    return not dist.is_available() or not dist.is_initialized() or dist.get_rank() == 0
+
+
+def stop() -> None:
+    """Leave the group."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def is_told(error: BaseException) -> bool:
+    """Return whether all processes know of an error, or of one that led to it."""
+    return told_by(error) is not None
+
+
+def told_by(error: BaseException | None) -> int | None:
+    """Return the process whose error all processes know, or None."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if hasattr(error, "process"):
+            return error.process
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _told(error: BaseException, process: int) -> BaseException:
+    error.process = process  # type: ignore[attr-defined]
+    return error
+
+
+def _add_up(first: int, last: int, block: Callable[[int], Tensor]) -> Tensor:
+    if last - first == 1:
+        return block(first)
+    middle = (first + last) // 2
+    return _add_up(first, middle, block) + _add_up(middle, last, block)
+
+
+def _subtrees(first: int, last: int, part: slice) -> Iterator[tuple[int, int]]:
+    """Yield the largest subtrees of the tree over blocks `first` to `last` whose blocks are all in the part."""
+    if part.start <= first and last <= part.stop:
+        if first < last:
+            yield first, last
+    elif first < part.stop and part.start < last:
+        middle = (first + last) // 2
+        yield from _subtrees(first, middle, part)
+        yield from _subtrees(middle, last, part)
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Delay signals that Python handles to the end of the block, so that no process leaves an exchange half done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    delayed = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in delayed:
+        signal.signal(number, lambda number, frame: pending.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in delayed.items():
+            signal.signal(number, handler)
+    for received in pending:
+        delayed[signal.Signals(received)](received, None)
