@@ -93,14 +93,12 @@ def test_a_damaged_table_is_refused(tmp_path):
 
 def blocks(folder: Path) -> dict[str, str]:
     """Write the files that the page shows, with small sizes, and return their text by name."""
-    found = {}
-    for code in re.findall(r"```python\n# (\w+\.py.*?)```", PAGE, re.DOTALL):
-        name = re.match(r"\w+\.py", code)[0]
-        sizes = {"size=16384": f"size={TINY.subset_size}", "clusters=256": f"clusters={TINY.clusters}"}
+    found = dict(re.findall(r'^```python title="(\w+\.py)"\n(.*?)^```$', PAGE, re.DOTALL | re.MULTILINE))
+    sizes = {"size=16384": f"size={TINY.subset_size}", "clusters=256": f"clusters={TINY.clusters}"}
+    for name, code in found.items():
         for written, small in sizes.items():
             code = code.replace(written, small)
-        (folder / name).write_text(f"# {code}")
-        found[name] = code
+        (folder / name).write_text(code)
     return found
 
 
