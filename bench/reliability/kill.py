@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import shutil
@@ -39,8 +40,21 @@ def _fit(folder: Path) -> None:
     problem.fit(folder / "run.safetensors").save(folder / "model.safetensors")
 
 
+def _estimate(folder: Path) -> None:
+    np.save(folder / "values.npy", problem.estimate(folder / "run.safetensors").values)
+
+
 def _evaluate(folder: Path) -> None:
-    np.save(folder / "values.npy", problem.evaluate(folder / "run.safetensors").values)
+    _write_result(problem.evaluate(folder / "columns"), folder)
+
+
+def _select(folder: Path) -> None:
+    _write_result(problem.select(folder / "columns"), folder)
+
+
+def _write_result(result: Any, folder: Path) -> None:
+    values = {key: value for key, value in result.to_dict().items() if key != "seconds"}
+    (folder / "result.json").write_text(json.dumps(values))
 
 
 def _save(folder: Path) -> None:
@@ -55,7 +69,9 @@ def _bytes(name: str) -> Callable[[Path], bytes]:
 
 VICTIMS = {
     "fit": Victim(_fit, _bytes("model.safetensors")),
-    "estimator": Victim(_evaluate, _bytes("values.npy")),
+    "estimator": Victim(_estimate, _bytes("values.npy")),
+    "evaluate": Victim(_evaluate, _bytes("result.json")),
+    "select": Victim(_select, _bytes("result.json")),
     "save": Victim(_save, _bytes("model.safetensors")),
 }
 
@@ -74,7 +90,7 @@ def kill(name: str, kills: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     begun = time.monotonic()
     assert _child(victim, reference) == 0, f"{name} fails without being killed"
     seconds = time.monotonic() - begun
-    files = {path.name for path in reference.iterdir()}
+    files = _files(reference)
     counts = {"kills": 0, "finished": 0, "differ": 0, "unreadable": 0, "failed": 0, "left": 0}
     attacked = folder / "attacked"
     attacked.mkdir()
@@ -87,7 +103,7 @@ def kill(name: str, kills: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         counts["failed" if status else "finished"] += 1
         if not status:
             counts["differ"] += _digest(victim.result(attacked)) != _digest(victim.result(reference))
-            counts["left"] += len({path.name for path in attacked.iterdir()} - files)
+            counts["left"] += len(_files(attacked) - files)
         shutil.rmtree(attacked)
         attacked.mkdir()
     return counts
@@ -116,14 +132,18 @@ def _child(victim: Victim, folder: Path, seconds: float | None = None) -> int:
 
 
 def _unreadable(folder: Path) -> int:
-    path = folder / "model.safetensors"
-    if not path.exists():
-        return 0
-    try:
-        sopr_fast.load(path)
-    except (OSError, ValueError):
-        return 1
-    return 0
+    """Return how many models and columns in the folder cannot be read; the next run reads checkpoints."""
+    count = 0
+    for path in [*folder.glob("model.safetensors"), *folder.glob("columns/*.json")]:
+        try:
+            json.loads(path.read_text()) if path.suffix == ".json" else sopr_fast.load(path)
+        except (OSError, ValueError):
+            count += 1
+    return count
+
+
+def _files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 def _digest(content: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ CONFIG = sopr_fast.Config(
     steps=24,
     warmup_steps=4,
 )
+_FQE = estimators.FQE(updates=40, hidden=(8,), batch_size=32)
 GAINS = np.random.default_rng(1).permutation(np.linspace(0.1, 1.5, 14))
 
 
@@ -61,6 +63,19 @@ def fit(checkpoint: Path | None = None, seed: int = 0) -> sopr_fast.Ranker:
     return sopr_fast.fit(policies(), GAINS, states(), config=CONFIG, seed=seed, checkpoint=checkpoint, progress=False)
 
 
-def evaluate(checkpoint: Path) -> estimators.Estimates:
-    fqe = estimators.FQE(updates=40, hidden=(8,), batch_size=32)
-    return fqe.estimate(policies(GAINS[:3]), transitions(), discount=0.9, checkpoint=checkpoint, progress=False)
+def estimate(checkpoint: Path) -> estimators.Estimates:
+    return _FQE.estimate(policies(GAINS[:3]), transitions(), discount=0.9, checkpoint=checkpoint, progress=False)
+
+
+def evaluate(checkpoints: Path) -> sopr_fast.Evaluation:
+    return sopr_fast.evaluate(policies(GAINS[:8]), GAINS[:8], transitions(), **_panel(checkpoints))
+
+
+def select(checkpoints: Path) -> sopr_fast.Selection:
+    known, candidates = policies(GAINS[:8]), policies(GAINS[8:])
+    return sopr_fast.select(candidates, transitions(), known=known, returns=GAINS[:8], **_panel(checkpoints))
+
+
+def _panel(checkpoints: Path) -> dict[str, Any]:
+    methods = {"SOPR-T": estimators.SOPR(CONFIG), "nearest policy": estimators.NearestPolicy(), "FQE": _FQE}
+    return {"methods": methods, "folds": 2, "discount": 0.9, "checkpoints": checkpoints, "progress": False}

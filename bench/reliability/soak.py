@@ -1,12 +1,14 @@
-"""Fit, rank, save and load for a long time from several processes and threads; watch what grows."""
+"""Fit, save, load, rank, estimate and select for a long time from several processes and threads; watch what grows."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
 import os
+import shutil
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +43,24 @@ def soak(seconds: float, folder: Path, processes: int = 2, threads: int = 2) -> 
 
 
 def _work(seconds: float, folder: Path, count: int) -> None:
+    warnings.simplefilter("ignore")
     folder.mkdir()
     report: dict[str, Any] = {"rounds": 0, "errors": 0, "samples": []}
     deadline = time.monotonic() + seconds
 
     def run(place: int) -> None:
-        path = folder / f"{place}.safetensors"
+        path, checkpoint, columns = (folder / f"{place}{suffix}" for suffix in (".safetensors", ".run", "-columns"))
         while time.monotonic() < deadline:
             try:
-                problem.fit(seed=place).save(path)
+                problem.fit(checkpoint, seed=place).save(path)
+                checkpoint.unlink()
                 for _ in range(10):
                     sopr_fast.load(path).rank(problem.policies(problem.GAINS[:4] + 0.01), progress=False)
+                problem.estimate(checkpoint)
+                checkpoint.unlink()
+                for work in (problem.evaluate, problem.select):
+                    work(columns)
+                    shutil.rmtree(columns)
             except Exception as error:
                 print(f"{type(error).__name__}: {error}", flush=True)
                 report["errors"] += 1
