@@ -380,3 +380,11 @@ def test_demo_ranks_unseen_policies(tmp_path, capsys):
         "demo.png",
         "demo.html",
     }
+
+
+def test_files_that_cannot_be_read_are_skipped_on_request(files, capsys):
+    (files / "bad.npz").write_bytes(b"no archive")
+    assert fit("--policies", "gain.npz", "bad.npz") == 2
+    assert "bad.npz" in capsys.readouterr().err
+    assert fit("--policies", "gain.npz", "bad.npz", "--skip") == 0
+    assert "warning: skipped bad.npz: " in capsys.readouterr().err

@@ -204,7 +204,7 @@ def test_a_file_cut_short_after_opening(tmp_path):
     path = write(tmp_path / "s.npy")
     states = load_states(path)
     path.write_bytes(path.read_bytes()[:9000])
-    with pytest.raises(ValueError, match=r"s\.npy: cut short before row"):
+    with pytest.raises(ValueError, match=r"s\.npy: the file was changed after it was opened"):
         draw(states)
 
 

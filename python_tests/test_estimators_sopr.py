@@ -1,5 +1,6 @@
 """SOPR as an estimator, and cross-fitting."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -170,6 +171,13 @@ def test_cross_fitting_leaves_whole_groups_out(log, known):
     candidates = {name: policy for name, policy in policies.items() if groups[name] == "b"}
     alone = METHOD.estimate(candidates, log, known=training, returns=returns[~inside], progress=False)
     np.testing.assert_allclose(estimates.values[inside], alone.values, rtol=1e-4)
+
+
+def test_cross_fitting_warns_once_of_few_policies(log, known):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        cross_fit(METHOD, known[0], known[1], log, folds=4, progress=False)
+    assert sum("training policies" in str(warning.message) for warning in caught) == 1
 
 
 def test_cross_fitting_resumes(log, known, tmp_path):

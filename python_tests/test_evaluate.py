@@ -161,6 +161,24 @@ def test_columns_in_files_are_not_computed_again(tmp_path):
     assert second.calls == []
 
 
+def test_what_a_killed_run_left_is_removed(tmp_path):
+    options = {"folds": 2, "checkpoints": tmp_path, **QUIET}
+    evaluate(POLICIES, RETURNS, log(), methods={"m": Scripted(RETURNS)}, **options)
+    (tmp_path / "m.safetensors").write_bytes(b"checkpoint of a run killed between its column and its end")
+    evaluate(POLICIES, RETURNS, log(), methods={"m": Scripted(RETURNS)}, **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.json"]
+
+
+@pytest.mark.parametrize("damage", [lambda text: text.replace("1", "2", 1), lambda text: text[:-9], lambda _: "[[[["])
+def test_damaged_columns_are_refused(damage, tmp_path):
+    options = {"methods": {"m": Scripted(RETURNS)}, "folds": 2, "checkpoints": tmp_path, **QUIET}
+    evaluate(POLICIES, RETURNS, log(), **options)
+    path = tmp_path / "m.json"
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(ValueError, match=r"m\.json is damaged, or of an older version .*; delete it"):
+        evaluate(POLICIES, RETURNS, log(), **options)
+
+
 def test_columns_of_another_run_are_refused(tmp_path):
     options = {"methods": {"m": Scripted(RETURNS, supervised=True)}, "folds": 2, "checkpoints": tmp_path, **QUIET}
     evaluate(POLICIES, RETURNS, log(), **options)

@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 import torch
 from peers.loop import ReleasedModel
+from torch.nn import functional
 
 from sopr_fast import Config, Subsets, ops
 from sopr_fast.ops import composed
@@ -234,6 +235,23 @@ def test_the_composed_path_agrees(options, generator, monkeypatch):
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     torch.testing.assert_close(*scores, rtol=1e-4, atol=1e-5)
     assert (gradients[0] - gradients[1]).norm() <= 1e-4 * gradients[0].norm()
+
+
+@pytest.mark.parametrize("encoder", ["transformer", "mlp"])
+def test_products_of_the_composed_path_are_tiled(encoder, generator, monkeypatch):
+    model = ScoringModel(STATE_DIM + ACTION_DIM, Config(clusters=CLUSTERS, subset_size=150, encoder=encoder)).eval()
+    monkeypatch.setattr(ops, "segment_encoder", composed.segment_encoder)
+    data = problem(generator, subsets=3)
+    whole, sizes, linear = model(*data), [], functional.linear
+
+    def recorded(x, *others):
+        sizes.append(x.shape[-2])
+        return linear(x, *others)
+
+    monkeypatch.setattr(composed, "_MAX_TOKENS", 64)
+    monkeypatch.setattr(composed.functional, "linear", recorded)
+    torch.testing.assert_close(model(*data), whole, rtol=1e-4, atol=1e-5)
+    assert max(sizes) == 64 and len(sizes) > 3 * 450 // 64
 
 
 def test_layers_of_a_stack_start_alike():

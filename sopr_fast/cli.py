@@ -259,6 +259,7 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
         "--stochastic", action="store_true", help="act by the distributions in .npz, .zip, .d3 and .pkl files"
     )
     parser.add_argument("--trust", action="store_true", help="run code in the files where reading them needs it")
+    parser.add_argument("--skip", action="store_true", help="leave out files that cannot be read, with a warning each")
 
 
 def _add_states(parser: argparse.ArgumentParser, *, required: bool) -> None:
@@ -335,7 +336,7 @@ def _read_policies(options: argparse.Namespace) -> dict[str, Policy]:
     """Load the policies of all paths, named relative to the folder that contains them."""
     from .policies import load
 
-    reading = {key: getattr(options, key) for key in ("activation", "squash", "stochastic", "trust")}
+    reading = {key: getattr(options, key) for key in ("activation", "squash", "stochastic", "trust", "skip")}
     return load(options.policies, action_count=getattr(options, "action_count", None), **reading)
 
 

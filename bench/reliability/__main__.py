@@ -32,7 +32,9 @@ GROWTH_ALLOWED = {"rss_mb": 20.0, "descriptors": 0, "threads": 1}
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.reliability", description=__doc__.splitlines()[0])
     parser.add_argument("attack", choices=("kill", "replace", "fork", "soak"))
-    parser.add_argument("--kills", type=int, default=1000, help="in all, over fit, estimator, evaluate, select and save")
+    parser.add_argument(
+        "--kills", type=int, default=1000, help="in all, over fit, estimator, evaluate, select and save"
+    )
     parser.add_argument("--loads", type=int, default=10000)
     parser.add_argument("--forks", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=3600)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ..runtime.rows import FileRows
+
 _MEMINFO, _CGROUP_LIMIT = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
 
 
@@ -72,19 +74,8 @@ def _free_memory() -> float:
     return free
 
 
-def read_npy(path: Path) -> np.ndarray:
-    """Map the array of a file into memory; writing to the array does not change the file.
-
-    Raises:
-        ValueError: Not a regular file, damaged, or an array of Python objects.
-    """
-    check_regular(path)
-    with reading(path, "an .npy file of a plain array"):
-        return np.load(path, mmap_mode="c", allow_pickle=False)
-
-
 def read_folder(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
-    """Map the `.npy` files of a folder into memory, see `read_npy`.
+    """Read the `.npy` files of a folder.
 
     Args:
         path: Folder.
@@ -94,10 +85,20 @@ def read_folder(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
         Arrays by the stem of their file.
 
     Raises:
-        ValueError: A file is damaged.
+        MemoryError: The wanted files are larger than the free memory.
+        ValueError: A file is damaged, not a regular file, or an array of Python objects.
     """
     files = {file.stem: file for file in sorted(path.glob("*.npy"))}
-    return {stem: read_npy(file) if stem in wanted else np.empty(0) for stem, file in files.items()}
+    for stem in files.keys() & wanted:
+        check_regular(files[stem])
+    check_memory(path, sum(files[stem].stat().st_size for stem in files.keys() & wanted))
+    arrays = {}
+    for stem, file in files.items():
+        arrays[stem] = np.empty(0)
+        if stem in wanted:
+            with reading(file, "an .npy file of a plain array"):
+                arrays[stem] = np.asarray(FileRows.of_npy(file))
+    return arrays
 
 
 def read_npz(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:

@@ -63,7 +63,7 @@ def load(source: Any, *, columns: Columns | None = None, max_episode_steps: int 
             - path of an HDF5 file that d3rlpy's `ReplayBuffer.dump` wrote;
             - path of a pickle (.pkl) of a replay buffer of Stable-Baselines3 or sb3-contrib, of a dict of arrays, or of
               a list of such dicts, one for each episode; nothing in it is executed;
-            - path of a folder of .npy files, which are memory-mapped, or of a LeRobot dataset;
+            - path of a folder of .npy files, or of a LeRobot dataset;
             - id, folder or object of a local Minari dataset;
             - dictionary of arrays or tensors, such as d4rl's `qlearning_dataset(env)` returns;
             - data frame;

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ..runtime.rows import FileRows
 from . import d3rlpy
 from .arrays import to_array
-from .files import check_regular, read_npy
+from .files import check_regular, reading
 from .keys import ALL_KEYS, KEYS, find_key, list_names
 from .lerobot import is_lerobot
 from .loading import READERS, check_readable, read_arrays
@@ -57,7 +58,9 @@ def load_states(path: str | os.PathLike, *, columns: str | Sequence[str] | None 
         raise ValueError(f"{path}: expected states in a file of .npy, {', '.join(READERS)}, or a Minari dataset")
     check_regular(path)
     if path.suffix == ".npy":
-        return _of_npy(path)
+        with reading(path, "an .npy file of a plain array"):
+            rows = FileRows.of_npy(path)
+        return FlatStates(rows)
     if path.suffix in (".hdf5", ".h5") and not d3rlpy.is_dump(path):
         return states_of_hdf5(path)
     arrays = READERS[path.suffix](path, KEYS["states"])
@@ -128,10 +131,3 @@ def _select_columns(frame: Any) -> Any:
 
 def _of_minari(dataset: Any) -> StoredStates:
     return ArrayStates(read_minari_states(dataset), f"Minari dataset {dataset.id}")
-
-
-def _of_npy(path: Path) -> StoredStates:
-    values = read_npy(path)
-    if isinstance(values, np.memmap) and values.flags.c_contiguous:
-        return FlatStates(path, values.offset, values.shape, values.dtype, str(path))
-    return ArrayStates(values, str(path))

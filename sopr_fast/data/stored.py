@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..runtime.checks import TOO_LARGE
+from ..runtime.rows import FileRows, Read, gather
 from .arrays import table_shape, warn_of_equal_rows
 from .hdf5 import get_dataset, list_datasets, open_hdf5
 from .keys import find_key
-
-_PIECE_BYTES = 8 << 20
-_NEAR_BYTES = 4096  # reading through a smaller gap costs less than another read
-
-Read = Callable[[int, int], np.ndarray]  # start and stop → (stop - start, dim_s)
 
 
 class StoredStates(ABC):
@@ -124,55 +119,36 @@ class _PiecewiseStates(StoredStates):
     @abstractmethod
     def _reader(self) -> AbstractContextManager[Read]: ...
 
+    @property
+    def _row_bytes(self) -> int:
+        return self.shape[1] * self.dtype.itemsize
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         with self._reader() as read:
             return np.asarray(read(0, len(self)), dtype)
 
     def _gather(self, rows: np.ndarray) -> np.ndarray:
         states = np.empty((len(rows), self.shape[1]), np.float32)
-        with self._reader() as read, np.errstate(over="ignore"):
-            for first, last in self._pieces(rows):
-                start, stop = int(rows[first]), int(rows[last - 1]) + 1
-                states[first:last] = read(start, stop)[rows[first:last] - start]
+        with self._reader() as read:
+            gather(read, rows, states, self._row_bytes, self._unit)
         return states
-
-    def _pieces(self, rows: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Return bounds in `rows` of the pieces: whole units, a few megabytes at most, without wide gaps."""
-        row_bytes = self.shape[1] * self.dtype.itemsize
-        reach = 1 if self._unit > 1 else max(1, _NEAR_BYTES // row_bytes)
-        units_per_piece = max(1, _PIECE_BYTES // (self._unit * row_bytes))
-        units = rows // self._unit
-        cuts = np.flatnonzero((np.diff(units) > reach) | (np.diff(units // units_per_piece) > 0)) + 1
-        return pairwise([0, *cuts.tolist(), len(rows)])
 
 
 class FlatStates(_PiecewiseStates):
-    """Consecutive rows at an offset of a file: an `.npy` file or a contiguous HDF5 dataset."""
+    """States that lie uncompressed in a file: an `.npy` file or a contiguous HDF5 dataset."""
 
-    def __init__(self, path: Path, offset: int, shape: tuple[int, ...], dtype: Any, name: str) -> None:
-        super().__init__(shape, dtype, name)
-        self._path, self._offset = path, offset
-        if os.path.getsize(path) < offset + self.shape[0] * self.shape[1] * self.dtype.itemsize:
-            raise ValueError(f"{name}: cut short, fewer than the {shape[0]} rows of its header")
+    def __init__(self, rows: FileRows) -> None:
+        super().__init__(rows.shape, rows.dtype, rows.name)
+        self._rows = rows
+
+    @property
+    def _row_bytes(self) -> int:
+        return self._rows.row_bytes
 
     @contextmanager
     def _reader(self) -> Iterator[Read]:
-        row_bytes = self.shape[1] * self.dtype.itemsize
-        # Not memory-mapped: every page touched would count as resident.
-        with open(self._path, "rb", buffering=0) as file:
-
-            def read(start: int, stop: int) -> np.ndarray:
-                buffer = memoryview(bytearray((stop - start) * row_bytes))
-                file.seek(self._offset + start * row_bytes)
-                done = 0
-                while done < len(buffer):
-                    count = file.readinto(buffer[done:])
-                    if not count:
-                        raise ValueError(f"{self.name}: cut short before row {stop - 1}")
-                    done += count
-                return np.frombuffer(buffer, self.dtype).reshape(-1, self.shape[1])
-
-            yield read
+        with self._rows.reader() as read:
+            yield lambda start, stop: read(start, stop).reshape(-1, self.shape[1])
 
 
 class SlicedStates(_PiecewiseStates):
@@ -215,12 +191,13 @@ def states_of_hdf5(path: Path) -> StoredStates:
         TypeError: The states are not numbers.
         ValueError: The file is damaged, has no states, or keeps them in another file; or the states are not a table.
     """
+    status = os.stat(path)
     with open_hdf5(path) as file:
         key = find_key("states", list_datasets(file), path)
         dataset = get_dataset(file, key, path)
         offset = dataset.id.get_offset()
         if offset is not None and file.userblock_size == 0:
-            return FlatStates(path, offset, dataset.shape, dataset.dtype, f"{path}: {key!r}")
+            return FlatStates(FileRows(path, status, offset, dataset.shape, dataset.dtype, f"{path}: {key!r}"))
     return Hdf5States(path, key)
 
 

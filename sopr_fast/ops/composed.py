@@ -118,16 +118,16 @@ def _transformer(
         for i, w in enumerate(stack):
             # Three products, since the kernels would copy slices of one.
             q, k, v = (
-                functional.linear(x, weight, bias).view(len(x), heads, -1)
+                _linear(x, weight, bias).view(len(x), heads, -1)
                 for weight, bias in zip(w[0].chunk(3), w[1].chunk(3), strict=True)
             )
             mixed = segment_attention(
                 q, k, v, segments, dropout=dropout, rng=rng, level=level, layer=i, segment_base=base
             )
-            mixed = functional.linear(mixed.reshape(len(x), width), w[2], w[3])
+            mixed = _linear(mixed.reshape(len(x), width), w[2], w[3])
             x = functional.layer_norm(x + drop(mixed, i, AFTER_ATTENTION), (width,), w[4], w[5])
-            inner = drop(functional.linear(x, w[6], w[7]).relu(), i, INSIDE_FEED_FORWARD)
-            inner = drop(functional.linear(inner, w[8], w[9]), i, AFTER_FEED_FORWARD)
+            inner = drop(_linear(x, w[6], w[7]).relu(), i, INSIDE_FEED_FORWARD)
+            inner = drop(_linear(inner, w[8], w[9]), i, AFTER_FEED_FORWARD)
             x = functional.layer_norm(x + inner, (width,), w[10], w[11])
         return x
 
@@ -172,10 +172,10 @@ def mlp_encoder(
     def encode(x: Tensor, segments: Tensor, base: int) -> Tensor:
         for i, (widen, narrow) in enumerate(stack):
             inner = segment_dropout(
-                widen(x), segments, probability=dropout, rng=rng, level=level, layer=i,
+                _linear(x, widen.weight, widen.bias), segments, probability=dropout, rng=rng, level=level, layer=i,
                 site=INSIDE_FEED_FORWARD, segment_base=base,
             )  # fmt: skip
-            x = narrow(inner.relu())
+            x = _linear(inner.relu(), narrow.weight, narrow.bias)
         return x
 
     return _by_policies(states, columns, rows, offsets, projection, encode, pool, segment_base)
@@ -229,7 +229,7 @@ def _encode_policies(
     all_used = rows.device.type == "cpu" and not unused.any()  # a GPU would have to synchronize
     x = torch.cat([states[index].expand(policies, -1, -1), columns[:, index]], -1).flatten(0, 1)
     if projection:
-        x = functional.linear(x, *projection).relu()
+        x = _linear(x, *projection).relu()
     unused_tokens = unused.repeat(policies, 1)
     sizes = offsets[:, -1].repeat(policies)
     ends = sizes.cumsum(0, dtype=torch.int32)
@@ -256,3 +256,10 @@ def _places(unused: Tensor) -> Tensor:
     flat = unused.flatten()
     used = (~flat).cumsum(0)
     return torch.where(flat, used[-1:] + flat.cumsum(0), used) - 1
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return x W^T + b, computed in tiles of rows on a CPU: an interrupt is answered between two products."""
+    if x.device.type != "cpu" or x.shape[-2] <= _MAX_TOKENS:
+        return functional.linear(x, weight, bias)
+    return torch.cat([functional.linear(rows, weight, bias) for rows in x.split(_MAX_TOKENS, -2)], -2)

@@ -43,7 +43,7 @@ def load(
       (out,) of any float type; with one more dimension in front, a stack of actors. Optional are `log_std` (like
       `mean`; used if `stochastic`) and the strings `activation` and `squash` ("tanh" or "none"); without them, the
       arguments of these names apply, else "relu" and "tanh".
-    - `.npy`: actions in every state of the data, memory-mapped.
+    - `.npy`: actions in every state of the data; rows are read as they are asked for.
     - `.parquet`: the same, in columns `actions_0`, `actions_1`, … or one of lists (also `action` and other names that
       logs use), read a row group at a time when the policy acts; needs pyarrow.
     - `.zip` of Stable-Baselines3 and sb3-contrib (PPO, A2C, TRPO, SAC, TQC, TD3, DDPG, ARS, DQN with MLP policies),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import time
@@ -21,11 +22,20 @@ from ..runtime.checkpoints import fingerprint
 from ..runtime.deadline import time_limit as limit_time
 from ..runtime.distributed import Blocks
 from ..runtime.files import atomic_path
+from ..runtime.schema import any_real, check_fields, list_of, optional, real, text
 from .folds import Fold
 from .workspace import Workspace, possible_values
 
 NO_REWARDS = "the log holds no rewards"
 _WHOLE = ".safetensors"  # suffix of the checkpoint of all policies
+
+_FIELDS = {
+    "run": text,
+    "values": list_of(list_of(any_real)),
+    "errors": list_of(optional(real)),
+    "clipped": list_of(text),
+    "seconds": real,
+}
 
 
 @dataclass
@@ -90,7 +100,7 @@ def compute_columns(
         progress: Whether to show progress bars.
 
     Raises:
-        ValueError: Every method was dropped, or the folder holds columns of another run.
+        ValueError: Every method was dropped, or the folder holds damaged columns or those of another run.
         OSError: The folder cannot be written.
     """
     columns = Columns(folds)
@@ -156,15 +166,15 @@ class _Run:
         path = self._path(".json")
         if path is None or not path.exists():
             return None
-        try:
-            stored = json.loads(path.read_text())
-            run = stored["run"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is damaged; delete it or name another folder") from error
-        if run != self.identity():
+        stored = _parse(path)
+        if stored["run"] != self.identity():
             raise ValueError(
                 f"{path} holds values of other policies, returns, folds or options; delete it or name another folder"
             )
+        shape = [len(fold.test) for fold in self.folds], len(self.workspace.policies)
+        if ([len(values) for values in stored["values"]], len(stored["errors"])) != shape:
+            raise ValueError(f"{path} is damaged: its values are not one for each policy; delete it")
+        self._remove_checkpoints()  # those of a run which was killed before it could
         return stored
 
     def compute(self) -> dict[str, Any]:
@@ -189,9 +199,7 @@ class _Run:
         }
         if distributed.current().rank == 0:
             self._write(".json", stored)
-            for suffix in (_WHOLE, *map(_of_block, range(len(Blocks(len(self.workspace.policies)))))):
-                if (path := self._path(suffix)) is not None:
-                    path.unlink(missing_ok=True)
+            self._remove_checkpoints()
         return stored
 
     def _unsupervised(self) -> np.ndarray:
@@ -266,10 +274,34 @@ class _Run:
             return None
         return self.folder / (re.sub(r"[^A-Za-z0-9]+", "-", self.label).strip("-").lower() + suffix)
 
+    def _remove_checkpoints(self) -> None:
+        for suffix in (_WHOLE, *map(_of_block, range(len(Blocks(len(self.workspace.policies)))))):
+            if (path := self._path(suffix)) is not None:
+                path.unlink(missing_ok=True)
+
     def _write(self, suffix: str, content: dict[str, Any]) -> None:
         if (path := self._path(suffix)) is not None:
             with atomic_path(path) as temporary:
-                temporary.write_text(json.dumps(content))
+                temporary.write_text(_text(content), encoding="utf-8")
+
+
+def _text(content: dict[str, Any]) -> str:
+    """Return the content of a file: JSON with a hash of all else."""
+    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return json.dumps({"sha256": digest, **content})
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    """Return the content of a file that `_text` made, or raise if a character of it differs."""
+    try:
+        written = path.read_text(encoding="utf-8")
+        content = json.loads(written)
+        del content["sha256"]
+        if written != _text(content):
+            raise ValueError("content hash differs")
+        return check_fields("it", content, _FIELDS)
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged, or of an older version of sopr_fast ({error}); delete it") from error
 
 
 def _of_block(block: int) -> str:
@@ -279,9 +311,9 @@ def _of_block(block: int) -> str:
 
 def _reason(error: Exception) -> str:
     """Return the message of an error in one line; of errors in the code, with their type."""
-    text = " ".join(str(error).split())
-    told = isinstance(error, ArithmeticError | ValueError | RuntimeError | MemoryError | OSError) and text
-    return text if told else f"{type(error).__name__} {text}".rstrip()
+    message = " ".join(str(error).split())
+    told = isinstance(error, ArithmeticError | ValueError | RuntimeError | MemoryError | OSError) and message
+    return message if told else f"{type(error).__name__} {message}".rstrip()
 
 
 def _why_useless(values: list[list[float]]) -> str:

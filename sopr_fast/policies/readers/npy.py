@@ -5,18 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from zipfile import BadZipFile
 
-import numpy as np
-
+from ...runtime.rows import FileRows
 from ..arrays import ArrayPolicy
 from .options import Options
 
 
 def read(path: Path, options: Options) -> list[ArrayPolicy]:
-    """Read actions, memory-mapped."""
+    """Open actions, of which rows are read as they are asked for."""
     try:
-        actions = np.load(path, mmap_mode="r", allow_pickle=False)
+        actions = FileRows.of_npy(path)
     except (ValueError, EOFError, BadZipFile) as error:
-        raise ValueError("damaged, or not an .npy file of plain arrays") from error
-    if not isinstance(actions, np.ndarray):
-        raise ValueError("an archive of arrays; name it .npz")
+        raise ValueError("damaged, or not an .npy file of a plain array (name archives .npz)") from error
     return [ArrayPolicy(options.name, actions, states_count=options.states_count, action_count=options.action_count)]
