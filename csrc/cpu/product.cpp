@@ -1,8 +1,11 @@
 #include "cpu/product.h"
 
+#include "cpu/pool.h"
+
 namespace sopr::SOPR_LEVEL {
 namespace {
 
+constexpr int64_t kTilesBetweenPolls = 256;  // about a millisecond
 constexpr int64_t kRun = 256;  // longest sum in registers: longer sums add up partial sums, to limit rounding errors
 
 struct Tile {
@@ -74,6 +77,7 @@ TileKernel kernel(int rows, int vectors) {
 void multiply(const Product& p) {
     const float floor = p.relu ? 0.0f : -__builtin_inff();
     float edge[kTileRows * kPanel];
+    int64_t tiles = 0;
     for (int64_t column = 0, panel = 0; column < p.columns; column += kPanel, ++panel) {
         const int64_t columns = min(p.columns - column, kPanel);
         const int vectors = int(ceil_div(columns, kLanes));
@@ -86,6 +90,7 @@ void multiply(const Product& p) {
             const float* start = p.start.data ? p.start.data + row * p.start.row + column : nullptr;
             const TileKernel run = kBf16 && p.right.pairs ? kernel<kBf16>(rows, vectors) : kernel<false>(rows, vectors);
             for (int64_t k = 0; !k || k < p.depth; k += kRun) {
+                if (++tiles % kTilesBetweenPolls == 0 && cancelled()) return;
                 const bool last = k + kRun >= p.depth;
                 run({p.left.data + row * p.left.row + k * p.left.step, p.left.row, p.left.step,
                      p.right.data + panel * p.right.panel + k * p.right.step, p.right.step, last ? p.depth - k : kRun,

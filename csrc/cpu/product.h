@@ -30,7 +30,8 @@ struct Start {
 };
 
 // out[i, j] = start[i, j] + sum over k < depth of left[i, k] * right[k, j] for i < rows, j < columns; then ReLU if
-// `relu`. Reads whole vectors of `right` and `start`. Writes whole vectors of `out` unless `exact`.
+// `relu`. Reads whole vectors of `right` and `start`. Writes whole vectors of `out` unless `exact`. Returns early if
+// the kernel call is cancelled.
 struct Product {
     int64_t rows, columns, depth;
     Left left;
