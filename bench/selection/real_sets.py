@@ -31,6 +31,8 @@ from sopr_fast.selection.groups import find_groups
 from sopr_fast.selection.methods import DEFAULT_PANEL, read_methods
 from sopr_fast.selection.workspace import Workspace
 
+from ..paper.foreign import ROLLOUTS, read_foreign
+
 # Variants of methods of the default panel that the report compares with them; pass their labels to --methods.
 VARIANTS: dict[str, Estimator] = {
     "LSTDQ": LSTDQ(),
@@ -125,12 +127,9 @@ def _policies(path: Path, table: Path, family: str, rollouts: int) -> tuple[dict
     return policies, mean, std / np.sqrt(rollouts)
 
 
-def _foreign(folder: Path) -> tuple[dict[str, Policy], np.ndarray, np.ndarray]:
-    rows = {row["policy"]: row for row in _rows(folder / "returns.csv")}
-    policies = {path.stem: next(iter(load(path).values())) for path in sorted(folder.glob("*.npz"))}
-    mean = np.array([float(rows[name]["return_mean"]) for name in policies])
-    std = np.array([float(rows[name]["return_std"]) for name in policies])
-    return policies, mean, std / np.sqrt(20)
+def _foreign(folder: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+    policies, mean, std = read_foreign(folder)
+    return policies, mean, std / np.sqrt(ROLLOUTS)
 
 
 def _rows(table: Path) -> list[dict[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import time
 import warnings
@@ -26,11 +25,10 @@ from sopr_fast.estimators import (
     NearestPolicy,
     UncertainEstimateWarning,
 )
-from sopr_fast.policies import Policy, load
 from sopr_fast.selection.methods import read_methods
 from sopr_fast.sopr.config import Config
 
-from ..rollouts import read_return_means
+from ..foreign import read_foreign
 from ..scores import Known, offline_policies, snapshots
 from .cells import Cell
 
@@ -102,20 +100,8 @@ def read_task(cell: Cell, sets: Path, foreign: Path | None) -> Task:
 
 
 def _foreign_policies(folder: Path) -> Known:
-    with (folder / "returns.csv").open(newline="") as file:
-        names = [row["policy"] for row in csv.DictReader(file)]
-    policies = {f"foreign-{name}": _Clipped(next(iter(load(folder / f"{name}.npz").values()))) for name in names}
-    return policies, read_return_means(folder / "returns.csv")
-
-
-@dataclass(frozen=True)
-class _Clipped:
-    """A policy whose actions are clipped to [-1, 1], as the games clip them; those of other authors may be larger."""
-
-    policy: Policy
-
-    def __call__(self, states: np.ndarray) -> np.ndarray:
-        return np.clip(np.asarray(self.policy(states)), -1, 1)
+    policies, returns, _ = read_foreign(folder)
+    return {f"foreign-{name}": policy for name, policy in policies.items()}, returns
 
 
 def choose_known(train: Known, which: str) -> Known:
