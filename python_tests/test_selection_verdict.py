@@ -82,18 +82,45 @@ def test_measuring_what_is_suggested_finds_the_best_sooner_than_random_picks():
     assert np.mean(ours) < 0.6 * np.mean(random)
 
 
-def test_verdict_deploys_a_clear_winner():
-    panel, _ = synthetic(noise=0.05, offset=0.1, groups=5)
+def clear_winner(groups):
+    """Predict candidates of which the fourth is far above all others in every column."""
+    panel, _ = synthetic(noise=0.05, offset=0.1, groups=groups)
     columns = {name: values for name, values in panel.columns.items() if name in ("good", "fair")}
     winner = int(np.flatnonzero(~panel.known)[3])
     for values in columns.values():
         values[winner] = values.max() + 1
-    verdict = judge(predict(replace(panel, columns=columns, grouped_columns=columns)))
+    return predict(replace(panel, columns=columns, grouped_columns=columns))
+
+
+def test_verdict_deploys_a_clear_winner():
+    prediction = clear_winner(groups=5)
+    panel, winner = prediction.panel, int(np.flatnonzero(~prediction.panel.known)[3])
+    verdict = judge(prediction)
     assert verdict.trust > 0.9
     assert verdict.kind == "deploy"
     assert verdict.policies == (panel.names[winner],)
     assert verdict.sure >= 0.9
     assert str(verdict).startswith(f"deploy {panel.names[winner]}. Its regret is at most 0.05 of the candidates' range")
+
+
+@pytest.mark.parametrize(
+    ("groups", "behind", "kind"), [(3, 2.5, "measure first"), (3, 5.0, "deploy"), (6, 2.5, "deploy")]
+)
+def test_verdict_measures_first_where_an_uncalibrated_foreign_candidate_may_win(groups, behind, kind):
+    prediction = clear_winner(groups)
+    names, posterior = prediction.panel.names, prediction.posterior
+    rows = np.flatnonzero(~prediction.panel.known)
+    leader, other = rows[np.argsort(-posterior.mean[rows])[[0, 1]]]
+    mean, covariance = posterior.mean.copy(), np.diag(np.full(len(names), 1e-8))
+    covariance[leader, leader] = covariance[other, other] = 0.5
+    mean[other] = mean[leader] - behind  # in standard deviations of the difference
+    gate = np.where(np.arange(len(names)) == other, 1.0, 0.0)
+    placement = replace(prediction.placement, gate=gate)
+    verdict = judge(
+        replace(prediction, placement=placement, posterior=replace(posterior, mean=mean, covariance=covariance))
+    )
+    assert verdict.kind == kind
+    assert verdict.policies == ((names[leader], names[other]) if kind == "measure first" else (names[leader],))
 
 
 def test_verdict_refuses_to_rank_with_useless_columns():

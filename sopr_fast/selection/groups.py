@@ -10,6 +10,7 @@ import numpy as np
 
 from .panel import Panel
 
+FOREIGN = 0.5  # gate from which a candidate counts as foreign
 _STEP = re.compile(
     r"[\W_]*(step|steps|iter|iteration|epoch|seed|ckpt|checkpoint|model)?[\W_]*\d[\d\W_]*$", re.IGNORECASE
 )

@@ -12,6 +12,7 @@ from ..data.keys import list_names
 from ..ranking import figure_class
 from ..returns import Returns, is_source, read_returns
 from .columns import NO_REWARDS
+from .groups import FOREIGN
 from .measure import leaders, measure_next, probability_beats, probability_best
 from .panel import Panel
 from .predict import Prediction
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from .evaluation import Evaluation
 
-_FOREIGN = 0.5  # gate from which a candidate is flagged
 _SURE = 0.2  # probability of being exceeded, below which a measured candidate is deployed
 
 
@@ -141,7 +141,7 @@ class Selection:
         """Warnings by policy."""
         flags: dict[str, list[str]] = {name: [] for name in self.names}
         for i, name in enumerate(self.names):
-            if not self.panel.known[i] and self.prediction.placement.gate[i] >= _FOREIGN:
+            if not self.panel.known[i] and self.prediction.placement.gate[i] >= FOREIGN:
                 flags[name].append("foreign")
             if name == self.incumbent:
                 flags[name].append("incumbent")

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .measure import leaders, measure_next, probability_best, regret_draws
+from .groups import FOREIGN
+from .measure import leaders, measure_next, probability_beats, probability_best, regret_draws
 from .predict import Prediction
 
 DEPLOY, UNDECIDED, MEASURE, CANNOT = "deploy", "undecided", "measure first", "cannot rank these"
@@ -22,6 +23,8 @@ class Thresholds:
         trust: Least trust of a choice to deploy.
         hopeless: Trust below which candidates cannot be ranked.
         several: Candidates among which a verdict may leave the choice.
+        unproven: Least probability of beating the leader at which a foreign candidate whose interval is not calibrated
+            forbids a choice.
     """
 
     regret: float = 0.05
@@ -29,6 +32,7 @@ class Thresholds:
     trust: float = 0.7
     hopeless: float = 0.25
     several: int = 3
+    unproven: float = 0.001
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,11 @@ def judge(prediction: Prediction, thresholds: Thresholds | None = None) -> Verdi
     unearned = gate > 0.5 and weights.outside.sum() == 0  # these weights matter to foreign candidates alone
     if trust < limits.hopeless or unearned:
         return _verdict(CANNOT, (), f"The estimates do not order policies with known returns: {tried}.", evidence)
+    if trust >= limits.trust and (unproven := _unproven(prediction, leading[0], limits.unproven)):
+        count = f"{len(unproven)} candidates act" if len(unproven) > 1 else f"{unproven[0]} acts"
+        reason = f"{leading[0]} leads, but {count} unlike every known policy, with too few known groups to calibrate "
+        reason += f"such estimates; {tried}."
+        return _verdict(MEASURE, (leading[0], *unproven[:2]), reason, evidence)
     if trust >= limits.trust and evidence["sure"] >= limits.sure:
         reason = f"Its regret is at most {limits.regret:g} of the candidates' range with probability "
         reason += f"{evidence['sure']:.2f}, and {tried}."
@@ -142,6 +151,16 @@ def _success(prediction: Prediction, gate: float) -> float:
         return float("nan")
     total = sum(share for share, value in parts if not np.isnan(value))
     return sum(share * value for share, value in parts if not np.isnan(value)) / total
+
+
+def _unproven(prediction: Prediction, leader: str, least: float) -> list[str]:
+    """List foreign candidates that may beat a leader who is not foreign, as far as uncalibrated intervals tell."""
+    gate = prediction.placement.gate
+    if prediction.calibration.calibrated_outside or gate[prediction.panel.names.index(leader)] >= FOREIGN:
+        return []
+    beats = probability_beats(prediction, leader)
+    foreign = ~prediction.panel.known & (gate >= FOREIGN) & (beats >= least)
+    return [prediction.panel.names[i] for i in np.argsort(-beats, kind="stable") if foreign[i]]
 
 
 def _tried(prediction: Prediction, gate: float, success: float) -> str:
