@@ -21,6 +21,7 @@ def main() -> None:
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         from .cli import main as run
+        from .cli_processes import leave
 
-        sys.exit(run())
+        leave(run())
     main()
