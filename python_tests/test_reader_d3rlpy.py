@@ -87,6 +87,25 @@ def test_discrete_actions(tmp_path, states, kind):
     assert (policy.act(states).argmax(1).numpy() == expected).all()
 
 
+@pytest.mark.parametrize("kind", DISCRETE)
+def test_live_discrete_models_give_the_columns_of_their_files(tmp_path, states, kind):
+    algorithm = make(kind, {**DISCRETE[kind], "observation_scaler": STANDARD}, width=4)
+    algorithm.save(str(tmp_path / "policy.d3"))
+    (file,) = load(tmp_path / "policy.d3").values()
+    (live,) = as_policies([algorithm])
+    output = live.output(states)
+    assert output.kind == "discrete"
+    torch.testing.assert_close(output.mean, file.output(states).mean, atol=1e-5, rtol=1e-4)
+    assert (output.mean.max() < 1) == (kind in ("DiscreteSAC", "DiscreteBC"))  # probabilities, or one action
+
+
+def test_critics_that_need_trust_know_their_actions(tmp_path, states):
+    algorithm = make("DQN", {"n_critics": 2}, width=4)
+    algorithm.save(str(tmp_path / "policy.d3"))
+    (policy,) = load(tmp_path / "policy.d3", trust=True).values()
+    assert (policy.act(states).argmax(1).numpy() == algorithm.predict(states.numpy())).all()
+
+
 def test_checkpoint_beside_its_settings(tmp_path, states):
     algorithm = make("SAC", CONTINUOUS["SAC"])
     algorithm.save_model(str(tmp_path / "model_100.pt"))

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from .arrays import ArrayPolicy, is_array
-from .called import Called, LiveModel, acts, is_live_model
+from .called import Called, D3rlpyModel, LiveModel, acts, is_d3rlpy_model, is_live_model
 from .files import common_folder, load
 from .policy import Policy
 
@@ -42,6 +42,7 @@ def as_policies(
       keyword. If it returns a tuple, the first item is the action, as in Stable-Baselines3.
     - A model of Stable-Baselines3. It acts as the file that it would save: states are standardised by the attached
       `VecNormalize`, and a discrete actor gives probabilities where it has them.
+    - A model of d3rlpy. It acts by its `predict`; a discrete one gives the columns of its file.
     - An array or tensor of actions, `Gaussian` or `Probabilities`, with one row for each of the `states_count` states.
     - The path of a file or folder of policies (see `load`, which has options for files that do not describe
       themselves). Paths in a sequence are named relative to the folder that contains all of them. A file of several
@@ -137,6 +138,8 @@ def _adapt(
         return [ArrayPolicy(name, item, states_count=states_count, action_count=action_count)]
     if is_live_model(item):
         return [LiveModel(name, item, action_count)]
+    if is_d3rlpy_model(item):
+        return [D3rlpyModel(name, item, action_count)]
     if acts(item):
         return [Called(name, item, action_count)]
     raise TypeError(

@@ -1,4 +1,4 @@
-"""Policies that run the user's code: callables, modules, objects with `predict`, live Stable-Baselines3 models."""
+"""Policies that run the user's code: callables, modules, objects with `predict`, live models of libraries."""
 
 from __future__ import annotations
 
@@ -98,6 +98,39 @@ class LiveModel(Called):
             return self._call(observations, **self._arguments)
         with _evaluating(self.original.policy):
             return self._distribution(torch.as_tensor(observations, device=self.original.policy.device)).distribution
+
+
+class D3rlpyModel(Called):
+    """A model of d3rlpy in memory; a discrete actor gives probabilities where it has them, as the file would.
+
+    Args:
+        name: Name in rankings and errors.
+        item: The model.
+        action_count: Number of discrete actions; that of the model if None.
+    """
+
+    def __init__(self, name: str, item: Any, action_count: int | None = None):
+        is_discrete = item.get_action_type().name == "DISCRETE"
+        super().__init__(name, item, item.action_size if action_count is None and is_discrete else action_count)
+        modules = getattr(item.impl, "modules", None)
+        actor = getattr(modules, "policy", getattr(modules, "imitator", None))
+        self._actor = actor if is_discrete and isinstance(actor, nn.Module) else None
+
+    def _answer(self, states: Tensor) -> Any:
+        if self._actor is None:
+            return super()._answer(states)
+        observations = torch.as_tensor(self._input(states), device=self.original.impl.device)
+        if self.original.observation_scaler is not None:
+            observations = self.original.observation_scaler.transform(observations)
+        with _evaluating(self._actor):
+            return self._actor(observations)
+
+
+def is_d3rlpy_model(item: Any) -> bool:
+    """Return whether the object is an algorithm of d3rlpy."""
+    if isinstance(item, type) or not callable(getattr(item, "get_action_type", None)):
+        return False
+    return hasattr(item, "impl") and hasattr(item, "action_size")
 
 
 def is_live_model(item: Any) -> bool:

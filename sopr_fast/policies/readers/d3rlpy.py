@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..actor import ACTIVATIONS, Actor, Bounds, Standardisation
-from ..called import Called
+from ..called import D3rlpyModel
 from ..policy import Policy
 from .layers import layer, numbered, perceptron
 from .options import Options, library, parse_settings
@@ -34,7 +34,7 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
     except RefusedError as error:
         if not options.trust:
             raise RefusedError(f"{error}; trust=True (--trust) lets d3rlpy open it, code included") from error
-    return [Called(options.name, library("d3rlpy", "d3rlpy").load_learnable(str(path)), options.action_count)]
+    return [D3rlpyModel(options.name, library("d3rlpy", "d3rlpy").load_learnable(str(path)), options.action_count)]
 
 
 def is_checkpoint(weights: Any) -> bool:
