@@ -72,6 +72,8 @@ def with_nan(actions):
         ({"returns": [1, 2, np.nan, 4, 5]}, ValueError, "return of policy 'gain-.*' is nan"),
         ({"returns": ["a"] * 5}, TypeError, "returns must be numbers"),
         ({"returns": [1, 2, 3, 4, 10**400]}, TypeError, "returns must be numbers"),
+        ({"returns": [1, 2, 3, 4, 5j]}, TypeError, "returns must be numbers: they are complex"),
+        ({"returns": torch.tensor([1, 2, 3, 4, 5j])}, TypeError, "returns must be numbers: they are complex"),
         ({"returns": ["1", "2", "3", "4", "5"]}, TypeError, "returns must be numbers"),
         ({"states": np.ma.masked_equal(log(), log()[3, 0])}, ValueError, "states are not finite .* at row 3"),
         (
@@ -137,7 +139,7 @@ def test_bad_input_is_refused_before_clustering(changes, error, message, monkeyp
         fit(**changes)
 
 
-@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.filterwarnings("error:overflow")
 def test_huge_returns_train_the_same_model():
     centred = GAINS - GAINS.mean()
     assert centred.max() - centred.min() > 1.3
@@ -198,6 +200,18 @@ def test_few_training_policies_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fit(policies=ladder(gains), returns=gains)
+
+
+def test_training_and_validation_policies_that_sample_warn():
+    rng = np.random.default_rng(0)
+
+    def sampler(gain):
+        return broken(gain, lambda actions: actions + rng.standard_normal(actions.shape))
+
+    with pytest.warns(UserWarning, match="policies 'noisy' give different actions when asked twice"):
+        fit(policies=ladder(GAINS) | {"noisy": sampler(1)}, returns=[*GAINS, 1.0])
+    with pytest.warns(UserWarning, match="policies 'held out' give different actions when asked twice"):
+        fit(validation=(ladder([0.3]) | {"held out": sampler(1)}, [1, 2]))
 
 
 def test_clustered_subsets_take_the_place_of_states():

@@ -58,11 +58,14 @@ def check_returns(returns: Any, names: list[str]) -> np.ndarray:
     elif isinstance(returns, Iterable) and not isinstance(returns, Set) and not hasattr(returns, "__array__"):
         returns = list(returns)
     if isinstance(returns, Tensor):
-        returns = returns.detach().cpu().double()
+        returns = returns.detach().cpu()
+        returns = returns if returns.is_complex() else returns.double()
     try:
         values = np.asarray(returns)
         if values.dtype.kind in "SU":
             raise ValueError("they are text")
+        if values.dtype.kind == "c":
+            raise ValueError("they are complex")
         values = values.astype(np.float64)
     except (OverflowError, TypeError, ValueError) as error:
         raise TypeError(f"returns must be numbers: {error}") from error

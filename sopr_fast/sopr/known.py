@@ -108,7 +108,7 @@ def read_known(
     mean, scale = 0.0, 1.0
     if preferences is None:
         trained, labels = _read_returns("training", as_policies(policies, **options), returns)
-        if labels.max() - labels.min() <= config.tie_margin:
+        if _spread(labels) <= config.tie_margin:
             raise ValueError("the returns of all training policies are equal: there is no order to learn")
         if config.loss != "pairwise":
             mean, scale = _mean_and_deviation(labels, config)
@@ -153,6 +153,11 @@ def _check_count(kind: str, policies: list[Policy], complaint: str = "") -> None
         raise ValueError(f"at least two {kind} policies are needed, got {len(policies)}{reason}")
 
 
+def _spread(returns: np.ndarray) -> float:
+    with np.errstate(over="ignore"):
+        return float(returns.max() - returns.min())
+
+
 def _mean_and_deviation(returns: np.ndarray, config: Config) -> tuple[float, float]:
     with np.errstate(over="ignore", invalid="ignore"):
         mean, scale = float(returns.mean()), float(returns.std())
@@ -173,7 +178,7 @@ def _read_validation(
         raise TypeError("validation must be a pair (policies, returns)") from None
     policies, returns = _read_returns("validation", as_policies(policies, **options), returns)
     margin = config.tie_margin if config.validation_metric == "loss" else 0.0
-    if returns.max() - returns.min() <= margin:
+    if _spread(returns) <= margin:
         within = ", or within tie_margin" if margin else ""
         raise ValueError(
             f"the returns of all validation policies are equal{within}: they cannot choose between weights"

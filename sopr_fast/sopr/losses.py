@@ -160,7 +160,8 @@ def pair_targets(returns: np.ndarray, tie_margin: float = 0.0, rows: slice = sli
         tie_margin: Largest difference that counts as a tie, in return units.
         rows: Policies i to return; all by default.
     """
-    difference = returns[rows, None] - returns[None, :]
+    with np.errstate(over="ignore"):  # an infinite difference is above any margin
+        difference = returns[rows, None] - returns[None, :]
     return torch.from_numpy(np.where(np.abs(difference) <= tie_margin, 0.5, difference > 0).astype(np.float32))
 
 
