@@ -189,7 +189,7 @@ class _Reader:
         if indices.shape != (self.states,):
             raise self.error(f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices of actions")
         if self.action_count is None:
-            raise self.error("integer actions; set action_count to the number of discrete actions")
+            raise self.error("integer actions; pass action_count (--action-count), the number of discrete actions")
         outside = (indices < 0) | (indices >= self.action_count)
         if outside.any():
             first = int(outside.nonzero()[0])
