@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -110,6 +111,18 @@ def test_select_prints_the_verdict_first_and_whom_to_measure_last(folder, capsys
     last = lines[-1].removeprefix("measure next: ").split(", ")
     assert len(last) == 2
     assert set(last) < set(POLICIES) - set(KNOWN)
+
+
+def test_hostile_names_are_escaped(folder, tmp_path, capsys):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    candidates = [name for name in POLICIES if name not in KNOWN]
+    for i, name in enumerate(candidates):
+        (tmp_path / "policies" / f"{name}.npy").rename(tmp_path / "policies" / f"{i}\x1b[2J\n\u202eevil.npy")
+    assert run(tmp_path, "select", "known.csv", *NEAREST, "--measure", str(len(candidates))) == 0
+    out, err = capsys.readouterr()
+    assert (out + err).replace("\n", "").isprintable()
+    last = out.splitlines()[-1]
+    assert last.startswith("measure next: ") and r"0\x1b[2J\n\u202eevil" in last
 
 
 def test_estimate_runs_an_estimator_with_options(folder, capsys):

@@ -167,6 +167,26 @@ def test_two_policies_of_one_name(tmp_path):
         load(tmp_path)
 
 
+def test_hostile_file_names_are_escaped(tmp_path):
+    folder = tmp_path / "\x1b[2J\u202eevil"
+    folder.mkdir()
+    (folder / "a.\x07").touch()
+    with pytest.raises(ValueError, match=r"\\x1b\[2J\\u202eevil: no policies .* passed over: 1 \.\\x07") as caught:
+        load(folder)
+    assert str(caught.value).isprintable()
+    for name in ("b\n.npz", "c\x9b.zip"):
+        (folder / name).write_bytes(b"PK")
+    with (
+        pytest.warns(UserWarning, match=r"skipped .*\\x1b") as skipped,
+        pytest.raises(ValueError, match="none of") as caught,
+    ):
+        load(folder, skip=True)
+    for message in (caught.value, *(warning.message for warning in skipped)):
+        assert str(message).isprintable()
+    with pytest.raises(FileNotFoundError, match=r"\\x1b\[2J\\u202eevil/d\.npz: no such file"):
+        load(folder / "d.npz")
+
+
 def test_files_that_cannot_be_read_are_skipped_on_request(runs):
     (runs / "A/bad.npz").write_bytes(b"")
     (runs / "A/worse.pt").write_bytes(b"PK")

@@ -141,6 +141,20 @@ def test_hostile_names_stay_text(pages, kind):
         assert "<i>known</i>\\n\\u202e" in shown
 
 
+@pytest.mark.parametrize("kind", RESULTS)
+def test_tables_and_plots_escape_hostile_names(results, kind):
+    result = results[kind, True]
+    axes = result.plot()
+    axes.figure.draw_without_rendering()  # names are no formulas
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    lines = result.table().split("\n")
+    assert all(text.isprintable() for text in [*lines, *repr(result).split("\n"), axes.get_title(), *labels])
+    assert not any(line.startswith("\\u202e") for line in lines)  # a line break in a name forges no row
+    assert max(len(label) for label in labels) < 60
+    if kind != "evaluation":
+        assert any("a \\u202egnp.exe \\x1b[31m\\x00 \\u2066b" in line for line in lines)
+
+
 def test_the_parts_stand_in_the_order_of_their_use(pages):
     page = Document(pages["selection", False])
     assert page.text("h2") == [

@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from .runtime.text import printable
+
 if TYPE_CHECKING:
     from .estimators import Estimator
     from .policies import Policy
@@ -124,7 +126,8 @@ def _select(options: argparse.Namespace) -> None:
     )
     _show(selection, options)
     if options.measure > 0 and not options.json:
-        print(f"measure next: {', '.join(selection.measure_next(options.measure))}")
+        names = map(printable, selection.measure_next(options.measure))
+        print(f"measure next: {', '.join(names)}")
 
 
 def _estimate(options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from . import metrics
 from .returns import check_returns
-from .runtime.text import printable
+from .runtime.text import NAME_WIDTH, printable, tick_label
 from .runtime.warn import warn
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pandas
 
 COMPARABLE = "the distance of an array of actions is known only on the training log and on the subsets of the model"
-_NAME_WIDTH = 48
 _LISTED = 5
 
 
@@ -261,7 +260,7 @@ class Ranking:
 
         For a foreign candidate "foreign" replaces the standard error. Names are escaped and cut to 48 characters.
         """
-        names = [printable(name, _NAME_WIDTH) for name in self.names]
+        names = [printable(name, NAME_WIDTH) for name in self.names]
         cells = {head: [f"{value:.4f}" for value in column] for head, column in self.columns().items()}
         cells["standard_error"] = [
             "foreign" if foreign else error
@@ -340,8 +339,7 @@ class Ranking:
         foreign = self._is_foreign()
         errors = np.where(foreign, 0, np.nan_to_num(self.standard_errors))
         ax.errorbar(self.scores[order], places, xerr=errors[order], fmt="o", capsize=2)
-        labels = [printable(name, _NAME_WIDTH).replace("$", r"\$") for name in self.names]  # $ begins a formula
-        ax.set_yticks(places, [labels[i] + (" (foreign)" if foreign[i] else "") for i in order])
+        ax.set_yticks(places, [tick_label(self.names[i]) + (" (foreign)" if foreign[i] else "") for i in order])
         ax.set(xlabel="score (± standard error)")
         ax.grid(axis="y", alpha=0.3)
         if true is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from ..runtime.text import NAME_WIDTH, printable
+
 # Names used by d4rl, Minari, Gymnasium, Stable-Baselines3 and data frames; the first one present is read.
 KEYS = {
     "states": ("observations", "states", "obs", "observation", "state"),
@@ -41,5 +43,6 @@ def find_key(part: str, names: Iterable[str], where: str | Path) -> str:
 
 
 def list_names(names: list[str]) -> str:
-    """Return the first ten names, and how many follow, for messages."""
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "") or "none"
+    """Return the first ten names, escaped, and how many follow, for messages."""
+    first = ", ".join(printable(name, NAME_WIDTH) for name in names[:10])
+    return first + (f" and {len(names) - 10} more" if len(names) > 10 else "") or "none"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..runtime.text import printable
 from .files import check_regular, reading
 from .hdf5 import check_contained
 
@@ -148,7 +149,11 @@ def _array(dataset: Any, episode: Any, key: str) -> np.ndarray:
     """Return one array of an episode, with a value per step."""
     values = getattr(episode, key)
     if not isinstance(values, np.ndarray) or values.ndim == 0:
-        kind = f"a dictionary of {', '.join(values)}" if isinstance(values, dict) else f"a {type(values).__name__}"
+        kind = (
+            f"a dictionary of {printable(', '.join(values))}"
+            if isinstance(values, dict)
+            else f"a {type(values).__name__}"
+        )
         raise TypeError(f"{_name(dataset)}: {key!r} of an episode are {kind}; flatten them to one array per step")
     return values
 

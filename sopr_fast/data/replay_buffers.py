@@ -10,6 +10,7 @@ import numpy as np
 
 from ..policies.readers.pickles import Record, RefusedError, read_pickle
 from ..policies.readers.vecnormalize import OWN, SPACES
+from ..runtime.text import printable
 from .files import check_memory, check_regular
 
 _RECORDS = (*OWN, *SPACES, "torch.device")
@@ -59,7 +60,9 @@ def _of_buffer(buffer: Record) -> dict[str, np.ndarray]:
         raise ValueError(f"a {buffer.source} without {', '.join(missing)}, not a replay buffer of Stable-Baselines3")
     if isinstance(content["observations"], Mapping):
         names = ", ".join(map(str, content["observations"]))
-        raise ValueError(f"its observations are by name ({names}); write the ones that policies read to an .npz file")
+        raise ValueError(
+            f"its observations are by name ({printable(names)}); write the ones that policies read to an .npz file"
+        )
     arrays = {key: np.asarray(content[key]) for key in _ARRAYS if content.get(key) is not None}
     size, end = len(arrays["dones"]), int(content["pos"])
     if not 0 <= end <= size or any(values.ndim < 2 or len(values) != size for values in arrays.values()):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 
+from ..runtime.text import printable
 from ..runtime.warn import warn
 from .policy import Policy
 from .readers import BY_SUFFIX, is_companion, reader_of
@@ -115,11 +116,13 @@ def load(
             continue
         for policy in loaded:
             if policy.name in policies:
-                raise ValueError(f"{file}: another file has a policy named {policy.name!r}; rename one of the files")
+                raise ValueError(
+                    f"{printable(file)}: another file has a policy named {policy.name!r}; rename one of the files"
+                )
             policies[policy.name] = policy
     if not policies:
         more = f"; and {len(reasons) - _REASONS_SHOWN} more" if len(reasons) > _REASONS_SHOWN else ""
-        where = ", ".join(map(str, given))
+        where = ", ".join(map(printable, given))
         raise ValueError(f"{where}: none of the files could be read: {'; '.join(reasons[:_REASONS_SHOWN])}{more}")
     return policies
 
@@ -133,14 +136,14 @@ def _files(path: Path) -> list[Path]:
     """Return the file itself, or the policy files below a folder."""
     if not path.is_dir():
         if not os.path.lexists(path):
-            raise FileNotFoundError(f"{path}: no such file")
+            raise FileNotFoundError(f"{printable(path)}: no such file")
         return [path]
     passed: Counter[str] = Counter()
     files = sorted(_walk(path, passed), key=lambda file: file.parts)
     if not files:
         seen = ", ".join(f"{count} {kind}" for kind, count in passed.most_common(_KINDS_SHOWN))
         raise ValueError(
-            f"{path}: no policies ({', '.join(BY_SUFFIX)}) in this folder or below it; passed over: "
+            f"{printable(path)}: no policies ({', '.join(BY_SUFFIX)}) in this folder or below it; passed over: "
             f"{_printable(seen) or 'nothing, since it holds no files'}"
         )
     return files
@@ -184,7 +187,7 @@ def _names(files: Iterable[Path], folder: Path) -> dict[Path, str]:
     relative = {Path(os.path.abspath(file)): file for file in files}
     for path, file in relative.items():
         if not path.is_relative_to(folder):
-            raise ValueError(f"{file} is not in the folder {folder}, to which names are relative")
+            raise ValueError(f"{printable(file)} is not in the folder {printable(folder)}, to which names are relative")
     stems = {path: _in_repository(path.relative_to(folder).with_suffix("")).as_posix() for path in relative}
     counts = Counter(stems.values())
     return {
@@ -212,17 +215,16 @@ def _read(file: Path, options: Options) -> list[Policy]:
             raise ValueError("not a regular file")
         return list(reader_of(file)(file, options))
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{file}: {_printable(error)}") from error
+        raise FileNotFoundError(f"{printable(file)}: {_printable(error)}") from error
     except _ERRORS as error:
         kind = next(kind for kind in _ERRORS if isinstance(error, kind))
-        raise kind(f"{file}: {_printable(error) or kind.__name__}") from error
+        raise kind(f"{printable(file)}: {_printable(error) or kind.__name__}") from error
     except Exception as error:  # a damaged file may raise nearly any type
         message = f"damaged, or of an unknown form ({type(error).__name__}: {error})"
-        raise ValueError(f"{file}: {_printable(message)}") from error
+        raise ValueError(f"{printable(file)}: {_printable(message)}") from error
 
 
 def _printable(message: object) -> str:
-    """Return the text on one line with control characters escaped, since files supply parts of it."""
+    """Return the text on one line, cut and with control characters escaped, since files supply parts of it."""
     text = " ".join(str(message).split())
-    text = text if len(text) <= _MESSAGE_LENGTH else text[:_MESSAGE_LENGTH] + "…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return printable(text if len(text) <= _MESSAGE_LENGTH else text[:_MESSAGE_LENGTH] + "…")

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..data.files import check_regular, reading
 from ..policies.readers.archives import open_archive, read_members
+from ..runtime.text import printable
 from .values import Returns, of_rollouts
 
 _STEP = re.compile(r"(?:.*_)?(\d+)_steps|(?:model|checkpoint|ckpt|step|iter)[_-]?(\d+)", re.IGNORECASE)
@@ -44,7 +45,7 @@ def read(path: Path) -> Evaluations:
         with open_archive(path) as archive:
             names = archive.namelist()
             if missing := [name for name in _ARRAYS if f"{name}.npy" not in names]:
-                raise ValueError(f"no array {missing[0]!r}, only {', '.join(names[:6])}")
+                raise ValueError(f"no array {missing[0]!r}, only {printable(', '.join(names[:6]))}")
             members = read_members(archive, [f"{name}.npy" for name in _ARRAYS])
         steps, results = (_array(members[f"{name}.npy"]) for name in _ARRAYS)
         if results.ndim != 2 or 0 in results.shape or steps.shape != results.shape[:1]:

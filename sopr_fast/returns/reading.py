@@ -9,6 +9,7 @@ from typing import Any
 
 from ..data.files import check_regular
 from ..runtime.checks import check_integer
+from ..runtime.text import printable
 from . import evaluations, tensorboard
 from .tables import read_csv, read_frame, read_json
 from .values import Returns
@@ -74,7 +75,9 @@ def _of_folder(folder: Path, names: list[str], tag: str | None) -> Returns:
     for file in sorted(folder.rglob("evaluations.npz")):
         runs[_relative(file.parent, folder)] = lambda file=file: evaluations.read(file)  # type: ignore[misc]
     if not runs:
-        raise ValueError(f"{folder}: no returns: expected evaluations.npz or TensorBoard event files in it or below it")
+        raise ValueError(
+            f"{printable(folder)}: no returns: expected evaluations.npz or TensorBoard event files in it or below it"
+        )
     returns, read = Returns(), {}
     for name in names:
         place = PurePosixPath(name)
@@ -90,8 +93,8 @@ def _of_folder(folder: Path, names: list[str], tag: str | None) -> Returns:
         seen = ", ".join(str(run) for run in list(runs)[:_SEEN])
         more = f" and {len(runs) - _SEEN} more" if len(runs) > _SEEN else ""
         raise ValueError(
-            f"{folder}: its returns lie in {seen}{more}, and no policy does; pass the folder to which their names are "
-            f"relative, such as {names[0]!r}"
+            f"{printable(folder)}: its returns lie in {printable(seen)}{more}, and no policy does; pass the folder "
+            f"to which their names are relative, such as {names[0]!r}"
         )
     return returns
 

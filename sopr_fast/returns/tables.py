@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..runtime.text import printable
 from .values import Returns, of_rollouts
 
 _NAME, _RETURN = ("name", "policy"), ("return", "return_mean")
@@ -55,7 +56,7 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None) -> Retur
     expected = f"{path}: expected columns name and return, found"
     for separator, label in ((";", "';'"), ("\t", "tabs")):
         if len(lines[0][1]) == 1 and separator in lines[0][1][0]:
-            raise ValueError(f"{expected} {lines[0][1][0]}, separated by {label} instead of ','")
+            raise ValueError(f"{expected} {printable(lines[0][1][0])}, separated by {label} instead of ','")
     rows = [(line, [cell.strip() for cell in row]) for line, row in lines]
     header = rows[0][1]
     if header == _PANDAS_SERIES:
@@ -66,7 +67,7 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None) -> Retur
         if name_column == -1 and not header[0]:
             name_column = 0
         if -1 in (name_column, return_column):
-            raise ValueError(f"{expected} {', '.join(header)}")
+            raise ValueError(f"{expected} {printable(', '.join(header))}")
         rows = rows[1:]
     errors = [_find(header, labels) for labels in (_ERROR, _DEVIATION, _ROLLOUTS)]
     _check_rollouts(header, rollouts, str(path))
@@ -74,7 +75,7 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None) -> Retur
     for line, row in rows:
         where = f"{path}, line {line}"
         if len(row) <= max(name_column, return_column) or not _is_number(row[return_column]):
-            raise ValueError(f"{where}: expected a name and a number, found {','.join(row)}")
+            raise ValueError(f"{where}: expected a name and a number, found {printable(','.join(row))}")
         name = row[name_column]
         if name not in names and name.isdecimal() and int(name) < len(names):
             name = names[int(name)]
@@ -100,7 +101,8 @@ def read_frame(frame: Any, names: list[str], rollouts: int | None = None) -> Ret
     header = [str(name) for name in frame.columns]
     kind = type(frame).__name__
     if _find(header, _RETURN) == -1:
-        raise TypeError(f"returns are a {kind} of {', '.join(header)}; pass one of its columns, or name one 'return'")
+        columns_there = printable(", ".join(header))
+        raise TypeError(f"returns are a {kind} of {columns_there}; pass one of its columns, or name one 'return'")
     _check_rollouts(header, rollouts, f"the {kind}")
     columns = [[*frame[frame.columns[i]]] if i >= 0 else None for i in (_find(header, part) for part in _PARTS)]
     labels, values = columns[0], columns[1]

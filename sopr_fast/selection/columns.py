@@ -23,6 +23,7 @@ from ..runtime.deadline import time_limit as limit_time
 from ..runtime.distributed import Blocks
 from ..runtime.files import atomic_path
 from ..runtime.schema import any_real, check_fields, list_of, optional, real, text
+from ..runtime.text import printable
 from .folds import Fold
 from .workspace import Workspace, possible_values
 
@@ -143,7 +144,7 @@ def compute_columns(
             columns.clipped[label] = stored["clipped"]
     if not columns.values:
         reasons = "; ".join(f"{label}: {reason}" for label, reason in columns.dropped.items())
-        raise ValueError(f"no method is left to value the policies ({reasons})")
+        raise ValueError(f"no method is left to value the policies ({printable(reasons)})")
     return columns
 
 

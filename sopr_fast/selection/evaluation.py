@@ -17,6 +17,7 @@ from ..ranking import figure_class
 from ..returns import with_returns
 from ..runtime import distributed
 from ..runtime.options import integer, number
+from ..runtime.text import NAME_WIDTH, printable, tick_label
 from .columns import compute_columns
 from .folds import FEWEST_KNOWN, Fold, group_folds, random_folds
 from .groups import find_groups
@@ -278,7 +279,7 @@ class Evaluation:
         return _nan_mean(np.array(table).reshape(-1, len(MEASURES)))
 
     def table(self) -> str:
-        """Return the measures as text, methods with the best Spearman correlation first."""
+        """Return the measures as text, methods with the best Spearman correlation first; names are escaped."""
         blocks = []
         for kind in self.kinds:
             count = sum(fold.kind == kind for fold in self.folds)
@@ -288,16 +289,18 @@ class Evaluation:
             }[kind]
             blocks.append(f"{title}\n{self._block(kind)}")
         lines = [f"{method} was dropped: {reason}" for method, reason in self.dropped.items()]
-        return "\n\n".join([*blocks, *(["\n".join(lines + self.notes)] if lines + self.notes else [])])
+        notes = "\n".join(map(printable, lines + self.notes))
+        return "\n\n".join([*blocks, notes] if notes else blocks)
 
     def _block(self, kind: str) -> str:
         measures = self.measures(kind)
-        width = max(6, *(len(name) for name in measures))
+        names = {method: printable(method, NAME_WIDTH) for method in measures}
+        width = max(6, *map(len, names.values()))
         head = f"{'method':<{width}}" + "".join(f"  {name:>22}" for name in MEASURES) + f"  {'seconds':>8}"
         lines = [head]
         for method in sorted(measures, key=lambda name: -np.nan_to_num(measures[name]["spearman"][0], nan=-2)):
             cells = "".join(f"  {_cell(*measures[method][name]):>22}" for name in MEASURES)
-            lines.append(f"{method:<{width}}{cells}  {self.seconds[method]:>8.1f}")
+            lines.append(f"{names[method]:<{width}}{cells}  {self.seconds[method]:>8.1f}")
         return "\n".join(lines)
 
     __str__ = table
@@ -375,7 +378,7 @@ class Evaluation:
             places = np.arange(len(methods)) + 0.18 * (0.5 - shift) * (len(self.kinds) - 1) * 2
             error = np.abs(np.stack([mean - low, high - mean]))
             ax.errorbar(mean, places, xerr=error, fmt="o", capsize=2, label=labels[kind])
-        ax.set_yticks(range(len(methods)), methods)
+        ax.set_yticks(range(len(methods)), map(tick_label, methods))
         ax.set(xlabel=f"{measure} (90 % interval)")
         ax.grid(axis="x", alpha=0.3)
         ax.legend()

@@ -11,6 +11,7 @@ import numpy as np
 from ..data.keys import list_names
 from ..ranking import figure_class
 from ..returns import Returns, is_source, read_returns
+from ..runtime.text import NAME_WIDTH, printable, tick_label
 from .columns import NO_REWARDS
 from .groups import FOREIGN
 from .measure import leaders, measure_next, probability_beats, probability_best
@@ -204,7 +205,7 @@ class Selection:
         return table
 
     def table(self) -> str:
-        """Return verdict, policies, weights and notes as text."""
+        """Return verdict, policies, weights and notes as text; names are escaped and cut to 48 characters."""
         columns = self.columns()
         cells = {name: [_text(name, value) for value in values] for name, values in columns.items()}
         widths = {name: max(len(name), *(len(cell) for cell in column)) for name, column in cells.items()}
@@ -223,7 +224,7 @@ class Selection:
         lines.append(f"weights for foreign candidates: {weights or 'none'}")
         unused = self.panel.dropped | self.prediction.weights.unused
         lines += [f"{method} was dropped: {reason}" for method, reason in unused.items()]
-        return "\n".join(lines + self.notes)
+        return "\n".join(map(printable, lines + self.notes))
 
     __str__ = table
 
@@ -288,8 +289,8 @@ class Selection:
         for rows, label in ((~known, "candidate"), (known, "known")):
             error = np.stack([center[rows] - low[rows], high[rows] - center[rows]])
             ax.errorbar(center[rows], places[rows], xerr=error, fmt="o", capsize=2, label=label)
-        ax.set_yticks(places, table["policy"])
-        ax.set(xlabel="return (80 % interval)", title=str(self.verdict).split(". ")[0])
+        ax.set_yticks(places, map(tick_label, table["policy"]))
+        ax.set(xlabel="return (80 % interval)", title=str(self.verdict).split(". ")[0].replace("$", r"\$"))
         ax.grid(axis="x", alpha=0.3)
         ax.legend()
         return ax
@@ -337,7 +338,7 @@ def _text(column: str, value: Any) -> str:
     if isinstance(value, bool):
         return "known" if value else ""
     if isinstance(value, str):
-        return value
+        return printable(value, NAME_WIDTH)
     if np.isnan(value):
         return ""
     return f"{value:.2f}" if column in ("best", "beats incumbent") else f"{value:,.5g}"

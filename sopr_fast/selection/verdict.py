@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..runtime.text import NAME_WIDTH, printable
 from .groups import FOREIGN
 from .measure import leaders, measure_next, probability_beats, probability_best, regret_draws
 from .predict import Prediction
@@ -65,7 +66,7 @@ class Verdict:
     probability_best: float
 
     def __str__(self) -> str:
-        names = self.policies
+        names = [printable(name, NAME_WIDTH) for name in self.policies]
         if self.kind == DEPLOY:
             head = f"deploy {names[0]}"
         elif self.kind == UNDECIDED:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...runtime.text import printable
 from ...runtime.warn import warn
 from ..actor import Actor, Bounds
 from .layers import floats, layer, numbered, perceptron
@@ -49,8 +50,8 @@ def from_weights(path: Path, weights: Any, options: Options) -> list[Actor]:
     if "actor_mean.0.weight" in arrays:
         _check_names(arrays, ("actor_mean.", "actor_logstd", "critic."))
         warn(
-            f"{path}: CleanRL's scripts for continuous actions standardise observations by statistics that they do not "
-            "save: rank with states standardised in the same way"
+            f"{printable(path)}: CleanRL's scripts for continuous actions standardise observations by statistics that "
+            "they do not save: rank with states standardised in the same way"
         )
         return [
             Actor(

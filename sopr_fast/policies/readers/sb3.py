@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...runtime.text import printable
 from ..actor import ACTIVATIONS, Actor, Bounds, Standardisation
 from ..called import Called
 from ..policy import Policy
@@ -64,7 +65,7 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
         policy, is_standardised = Called(options.name, opened, count), statistics is not None
     if is_standardised:
         policy.normalisation = str(statistics)
-        _log.info("%s: states are standardised by %s", path, statistics)
+        _log.info("%s: states are standardised by %s", printable(path), printable(statistics))
     return [policy]
 
 

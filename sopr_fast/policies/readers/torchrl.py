@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ...runtime.text import printable
 from ..actor import Actor, Bounds
 from .layers import floats, numbered, perceptron, unwrap
 from .options import Options, stated
@@ -59,7 +60,9 @@ def from_weights(path: Path, weights: Any, options: Options) -> list[Actor]:
         if len(weight) % 2:
             raise ValueError(f"its last layer has {len(weight)} outputs, which are not means and deviations")
         layers[-1] = weight[: len(weight) // 2].contiguous(), bias[: len(weight) // 2].contiguous()
-        _log.info("%s: the first half of its outputs are taken as means, as NormalParamExtractor splits them", path)
+        _log.info(
+            "%s: the first half of its outputs are taken as means, as NormalParamExtractor splits them", printable(path)
+        )
     return [
         Actor(
             options.name,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...runtime.text import printable
 from ...runtime.warn import warn
 from ..actor import Standardisation
 from .pickles import Record, RefusedError, read_pickle
@@ -38,8 +39,9 @@ def find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
         statistics = _below(path)
     if statistics is None and was_normalised:
         warn(
-            f"{path}: the model was trained with VecNormalize, but has no statistics (vecnormalize.pkl); unless your "
-            f"states are standardised already, copy them to {path.stem}_vecnormalize.pkl beside it"
+            f"{printable(path)}: the model was trained with VecNormalize, but has no statistics (vecnormalize.pkl); "
+            f"unless your states are standardised already, copy them to "
+            f"{printable(path.stem)}_vecnormalize.pkl beside it"
         )
     return statistics
 
