@@ -32,6 +32,10 @@ extras: .venv/extras .venv/browser
 test-all: .venv/test .venv/extras .venv/peers
 	.venv/bin/pytest -q -m "not fuzz"
 
+# The CUDA kernels, compiled for an emulator of a GPU on the CPU.
+test-emulated: .venv/test
+	OMP_NUM_THREADS=1 .venv/bin/pytest -q -n auto --maxprocesses 4 -m emulated
+
 # Trains on three splits of the embedded policies: minutes.
 test-quality: .venv/test
 	.venv/bin/pytest -q -s -m quality
@@ -102,8 +106,9 @@ matrix: build/matrix/oldest/installed build/matrix/newest/installed
 	    build/matrix/$$torch/bin/python -m sopr_fast && build/matrix/$$torch/bin/pytest -q || exit 1; \
 	done
 
-# The site, in build/site. Warnings, such as broken links, are errors.
-docs: .venv/docs
+# Runs the code of every page; then builds the site in build/site. Warnings, such as broken links, are errors.
+docs: .venv/docs .venv/test
+	OMP_NUM_THREADS=1 .venv/bin/pytest -q -n auto --maxprocesses 4 -m docs
 	.venv/bin/mkdocs build --strict
 
 # A source distribution, and a Linux wheel that is built from it outside of git; at most 2 MB.

@@ -12,6 +12,8 @@ from sopr_fast import ops
 from sopr_fast.ops import reference
 from sopr_fast.runtime import native
 
+pytestmark = pytest.mark.emulated
+
 kmeans = importlib.import_module("sopr_fast.ops.kmeans")  # `ops.kmeans` is the function of this module
 
 

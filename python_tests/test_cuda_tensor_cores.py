@@ -11,6 +11,8 @@ from sopr_fast import Config, ops
 from sopr_fast.ops import reference
 from sopr_fast.sopr.model import ScoringModel
 
+pytestmark = pytest.mark.emulated
+
 HEADS_OF_16 = {"width": 64, "layers": 1, "heads": 4, "feedforward": 32}
 ONE = {"layers": 1}
 

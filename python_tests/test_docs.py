@@ -12,6 +12,8 @@ from sopr_fast import cli
 from sopr_fast.data import loading
 from sopr_fast.policies import readers
 
+pytestmark = pytest.mark.docs
+
 ROOT = doc_pages.ROOT
 
 

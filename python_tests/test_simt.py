@@ -6,6 +6,8 @@ import pytest
 import torch
 from emulator import SIMT, compile_for_cpu
 
+pytestmark = pytest.mark.emulated
+
 NO_FAULT, NO_WAIT = 0, 4
 
 
