@@ -241,12 +241,13 @@ def test_risk_coverage_shares_the_risk_of_equal_confidence():
         risk_coverage([], [])
 
 
-def test_columns_weigh_alike_if_one_group_is_known_and_a_column_was_learned_from_it():
+def test_columns_weigh_alike_on_request_if_one_group_is_known_and_a_column_was_learned_from_it():
     panel, _ = synthetic(groups=2, held=1)
-    within = blend(place(panel))[1].outside
-    learned = blend(place(replace(panel, supervised=frozenset({"good"}))), Recipe(agreement=0))[1].outside
+    within, recipe = blend(place(panel))[1].outside, Recipe(agreement=0, lone=1)
+    learned = blend(place(replace(panel, supervised=frozenset({"good"}))), recipe)[1].outside
     assert within.max() > 0.5
     np.testing.assert_allclose(learned, 0.25)
     several, _ = synthetic(groups=3, held=1)
     both = blend(place(several))[1].outside
-    np.testing.assert_array_equal(blend(place(replace(several, supervised=frozenset({"good"}))))[1].outside, both)
+    learned_from_two = blend(place(replace(several, supervised=frozenset({"good"}))), Recipe(lone=1))[1].outside
+    np.testing.assert_array_equal(learned_from_two, both)

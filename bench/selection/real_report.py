@@ -182,8 +182,8 @@ def _measuring(panel: Panel, truth: np.ndarray, scores: dict[str, np.ndarray]) -
         "Thompson sampling (mean of five seeds)": {
             count: float(np.mean([each[count] for each in thompson])) for count in map(str, MEASUREMENTS)
         },
-        "measure_next, weights by success with one group": regrets(
-            measured_returns(predict(panel, recipe=Recipe(lone=0)), by_name), False
+        "measure_next, equal weights with one group": regrets(
+            measured_returns(predict(panel, recipe=Recipe(lone=1)), by_name), False
         ),
         "measure_next": regrets(measured_returns(first, by_name), False),
     }

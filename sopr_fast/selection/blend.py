@@ -31,7 +31,7 @@ class Recipe:
     caution: float = 2.0
     agreement: float = 1.0
     uniform: float = 0.0
-    lone: float = 1.0
+    lone: float = 0.0
     least: int = 4
 
 

@@ -12,8 +12,7 @@ _PRIOR = {
     "slope": (0.1, 1.5),  # of the score within a group
     "weights": (0.05, 1.5),  # of each column's own effect, near known policies only
     "local": (0.2, 1.5),  # of what similar actions share beyond that
-    # Of the local term, in units of the typical distance to the nearest policy: only near copies share it.
-    "length": (0.1, 0.3),
+    "length": (2.0, 1.0),  # of the local term, in units of the typical distance to the nearest policy
     "noise": (0.1, 1.5),
 }
 _MEAN_VARIANCE = 4.0
