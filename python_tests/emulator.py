@@ -98,10 +98,8 @@ def emulated(cuda_module_for_cpu, monkeypatch):
     monkeypatch.setattr(library, "call_cpu", call)
     monkeypatch.setattr(native, "_cuda", module)
     # `ops.kmeans` and others are the functions of these modules.
-    kmeans, kmeans_init, encoder = (
-        importlib.import_module(f"sopr_fast.ops.{name}") for name in ("kmeans", "kmeans_init", "segment_encoder")
-    )
-    for operator in (kmeans, kmeans_init):
-        monkeypatch.setattr(operator, "needs_scratch", lambda device: True)
+    for name in ("kmeans", "kmeans_init", "segment_attention"):
+        monkeypatch.setattr(importlib.import_module(f"sopr_fast.ops.{name}"), "needs_scratch", lambda device: True)
+    encoder = importlib.import_module("sopr_fast.ops.segment_encoder")
     monkeypatch.setattr(encoder, "_segment_encoder", encoder._forward_cuda)
     return ran

@@ -40,6 +40,26 @@ def test_cuda_segment_attention_of_wide_heads(sizes, heads, dim, emulated):
     assert emulated == ["segment_attention", "segment_attention_backward"]
 
 
+def test_cuda_segment_attention_takes_long_segments_first(emulated, monkeypatch):
+    """The kernels of both passes sort segments by the power of two of their lengths."""
+    sizes = [0, 3, 64, 5, 130, 63, 0, 70, 1]
+    *inputs, offsets = batch(sizes, 1, 8)
+    orders = []
+
+    def scratch(offsets):
+        orders.append(torch.full_like(offsets, -1))
+        return {"order": orders[-1]}
+
+    monkeypatch.setattr(importlib.import_module("sopr_fast.ops.segment_attention"), "_scratch", scratch)
+    ops.segment_attention(*(x.requires_grad_() for x in inputs), offsets).sum().backward()
+    assert len(orders) == 2
+    for order in orders:
+        taken = order[: len(sizes)].tolist()
+        assert sorted(taken) == list(range(len(sizes)))
+        powers = [sizes[i].bit_length() for i in taken]
+        assert powers == sorted(powers, reverse=True) and taken[0] == 4
+
+
 def test_cuda_segment_attention_of_huge_scores(emulated):
     check_gradients_of_large_scores(ops)
     check_scores_of_minus_infinity(ops)

@@ -42,7 +42,11 @@ void segment_attention_backward(const SegmentAttentionBackward&, cudaStream_t st
 // The same for the given segments; ignores the offsets in the parameters.
 void segment_mean(const SegmentMean&, const Segments&, cudaStream_t stream);
 void segment_dropout(const SegmentDropout&, const Segments&, cudaStream_t stream);
-void segment_attention(const SegmentAttention&, const Segments&, cudaStream_t stream);
+void segment_attention(const SegmentAttention&, const Segments&, cudaStream_t stream);  // reads the order
+
+// order (G) = the numbers of segments, long ones first: a long one that starts last keeps one block busy after all
+// others.
+void order_segments(const Segments&, int64_t segments, int32_t* order, cudaStream_t stream);
 
 // Ignores `order` and `longest`, and `bf16` unless segment_encoder_uses_tensor_cores().
 bool segment_encoder_uses_tensor_cores(const SegmentEncoder&);

@@ -39,12 +39,21 @@ struct SegmentHead {
     SOPR_INLINE int width(int64_t column, int most) const { return int(dim - column < most ? dim - column : most); }
 };
 
-// Blocks per head: many fill a device when there are few heads, and some share the rows of a long segment. Those that a
-// short segment leaves idle come after all first ones.
+// Blocks per head: many fill a device when there are few heads, and some share the rows of a long segment.
 SOPR_INLINE int64_t blocks_per_head(int64_t all_heads) {
     const int64_t blocks = 1024 / all_heads;
     return blocks < 8 ? 8 : blocks < 256 ? blocks : 256;
 }
+
+// What a block owns: every `blocks`-th tile of a head from `tile` on. All blocks of the longest segments come first.
+struct Share {
+    int64_t segment, head, tile;
+
+    __device__ Share(const SegmentAttention& p, int64_t blocks)
+        : segment(p.order[blockIdx.x / blocks / p.heads]),
+          head(blockIdx.x / blocks % p.heads),
+          tile(blockIdx.x % blocks) {}
+};
 
 // tile (kTile, kPitch) = factor * x[row : row + kTile, column : column + width]; zeros after the segment.
 template <class C>
@@ -167,12 +176,12 @@ __device__ void attend(const SegmentAttention& p, const SegmentHead& h, const Dr
 }
 
 template <class C>
-__global__ void __launch_bounds__(kThreads, 2) attention_kernel(SegmentAttention p, Segments segments) {
+__global__ void __launch_bounds__(kThreads, 2) attention_kernel(SegmentAttention p, Segments segments, int64_t blocks) {
     __shared__ float queries[C::kTileFloats], keys[C::kTileFloats], values[C::kTileFloats];
-    const int64_t segment = blockIdx.x / p.heads, head = blockIdx.x % p.heads;
-    const SegmentHead h(p, segments[segment], head);
-    const DropoutSite site(p.dropout, segment, head);
-    for (int64_t tile = blockIdx.y; tile * kTile < h.length; tile += gridDim.y)
+    const Share own(p, blocks);
+    const SegmentHead h(p, segments[own.segment], own.head);
+    const DropoutSite site(p.dropout, own.segment, own.head);
+    for (int64_t tile = own.tile; tile * kTile < h.length; tile += blocks)
         attend<C>(p, h, site, tile * kTile, queries, keys, values);
 }
 
@@ -294,23 +303,25 @@ __device__ void attend_by_keys(const SegmentAttentionBackward& b, const SegmentH
 }
 
 template <class C>
-__global__ void __launch_bounds__(kThreads, 2) by_queries_kernel(SegmentAttentionBackward b, Segments segments) {
+__global__ void __launch_bounds__(kThreads, 2)
+    by_queries_kernel(SegmentAttentionBackward b, Segments segments, int64_t blocks) {
     __shared__ float queries[C::kTileFloats], grads[C::kTileFloats], keys[C::kTileFloats], values[C::kTileFloats];
-    const int64_t segment = blockIdx.x / b.forward.heads, head = blockIdx.x % b.forward.heads;
-    const SegmentHead h(b.forward, segments[segment], head);
-    const DropoutSite site(b.forward.dropout, segment, head);
-    for (int64_t tile = blockIdx.y; tile * kTile < h.length; tile += gridDim.y)
+    const Share own(b.forward, blocks);
+    const SegmentHead h(b.forward, segments[own.segment], own.head);
+    const DropoutSite site(b.forward.dropout, own.segment, own.head);
+    for (int64_t tile = own.tile; tile * kTile < h.length; tile += blocks)
         attend_by_queries<C>(b, h, site, tile * kTile, queries, grads, keys, values);
 }
 
 template <class C>
-__global__ void __launch_bounds__(kThreads, 2) by_keys_kernel(SegmentAttentionBackward b, Segments segments) {
+__global__ void __launch_bounds__(kThreads, 2)
+    by_keys_kernel(SegmentAttentionBackward b, Segments segments, int64_t blocks) {
     __shared__ float keys[C::kTileFloats], values[C::kTileFloats], queries[C::kTileFloats], grads[C::kTileFloats],
         outs[C::kTileFloats];
-    const int64_t segment = blockIdx.x / b.forward.heads, head = blockIdx.x % b.forward.heads;
-    const SegmentHead h(b.forward, segments[segment], head);
-    const DropoutSite site(b.forward.dropout, segment, head);
-    for (int64_t tile = blockIdx.y; tile * kTile < h.length; tile += gridDim.y)
+    const Share own(b.forward, blocks);
+    const SegmentHead h(b.forward, segments[own.segment], own.head);
+    const DropoutSite site(b.forward.dropout, own.segment, own.head);
+    for (int64_t tile = own.tile; tile * kTile < h.length; tile += blocks)
         attend_by_keys<C>(b, h, site, tile * kTile, keys, values, queries, grads, outs);
 }
 
@@ -331,13 +342,16 @@ void segment_attention(const SegmentAttention& p, const Segments& segments, cuda
     const int64_t heads = p.segments * p.heads;
     if (heads == 0 || p.dim == 0) return;
     by_width(p.dim, [&](auto columns) {
-        launch("segment_attention", attention_kernel<decltype(columns)>, heads, blocks_per_head(heads), kThreads,
-               stream, p, segments);
+        const int64_t blocks = blocks_per_head(heads);
+        launch("segment_attention", attention_kernel<decltype(columns)>, heads * blocks, 1, kThreads, stream, p,
+               segments, blocks);
     });
 }
 
 void segment_attention(const SegmentAttention& p, cudaStream_t stream) {
-    segment_attention(p, {p.offsets, p.segments}, stream);
+    const Segments segments{p.offsets, p.segments};
+    if (p.segments) order_segments(segments, p.segments, p.order, stream);
+    segment_attention(p, segments, stream);
 }
 
 void segment_attention_backward(const SegmentAttentionBackward& b, cudaStream_t stream) {
@@ -345,10 +359,13 @@ void segment_attention_backward(const SegmentAttentionBackward& b, cudaStream_t 
     if (heads == 0 || b.forward.dim == 0) return;
     const int64_t blocks = blocks_per_head(heads);
     const Segments segments{b.forward.offsets, b.forward.segments};
+    order_segments(segments, b.forward.segments, b.forward.order, stream);
     by_width(b.forward.dim, [&](auto columns) {
         using C = decltype(columns);
-        launch("segment_attention_backward", by_queries_kernel<C>, heads, blocks, kThreads, stream, b, segments);
-        launch("segment_attention_backward", by_keys_kernel<C>, heads, blocks, kThreads, stream, b, segments);
+        launch("segment_attention_backward", by_queries_kernel<C>, heads * blocks, 1, kThreads, stream, b, segments,
+               blocks);
+        launch("segment_attention_backward", by_keys_kernel<C>, heads * blocks, 1, kThreads, stream, b, segments,
+               blocks);
     });
 }
 

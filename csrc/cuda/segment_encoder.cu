@@ -32,6 +32,7 @@ struct Activations {
     float *x, *branch, *attended;  // (T, E)
     float* wide;                   // tokens (T, ds + dc); queries, keys and values (3, T, E); or hidden values (T, F)
     float* statistics;             // (T, H, 2)
+    int32_t* order;                // (C K), of the segments
     int64_t size = 0;
 
     explicit Activations(const SegmentEncoder& p) : base(p.workspace) {
@@ -43,6 +44,7 @@ struct Activations {
         attended = take(tokens * p.width);
         wide = take(tokens * widest);
         statistics = take(tokens * p.heads * 2);
+        order = reinterpret_cast<int32_t*>(take(cells_per_pass(p) * p.clusters));
     }
 
   private:
@@ -135,6 +137,7 @@ void encode(const SegmentEncoder& p, const Segments& segments, int64_t cells, cu
         by_rows(add_norm_kernel, E, weight, parameters.next(E), a.branch, a.x);
     };
 
+    if (p.layers && number) order_segments(segments, number, a.order, stream);
     by_rows(gather_kernel, p, segments, p.project ? a.wide : a.x);
     if (p.project) apply(a.wide, inputs_of(p), E, a.x, true);
     for (int64_t layer = 0; layer < p.layers; ++layer) {
@@ -146,7 +149,7 @@ void encode(const SegmentEncoder& p, const Segments& segments, int64_t cells, cu
         }
         const float scale = 1.0f / sqrtf(float(E / p.heads));
         segment_attention({qkv[0], qkv[1], qkv[2], nullptr, a.attended, a.statistics, number, p.heads, E / p.heads,
-                           scale, dropout(layer, kAttentionWeights)},
+                           scale, dropout(layer, kAttentionWeights), a.order},
                           segments, stream);
         apply(a.attended, E, E, a.branch);
         drop(a.branch, E, layer, kAfterAttention);

@@ -235,7 +235,7 @@ def _encode_policies(
     ends = sizes.cumsum(0, dtype=torch.int32)
     begins = (ends - sizes)[:, None] + offsets[:, :-1].repeat(policies, 1)
     segments = functional.pad(torch.cat([begins.flatten(), ends[-1:]]), (0, 1), value=len(x))
-    place = None if all_used else _places(unused_tokens)
+    place = None if all_used else places(unused_tokens)
     x = encode(x if place is None else torch.zeros_like(x).index_copy(0, place, x), segments, base)
     if pool:
         return segment_mean(x, segments)[:-1].view(policies, subsets, clusters, x.shape[1])
@@ -244,7 +244,7 @@ def _encode_policies(
     return x.view(policies, subsets, count, x.shape[1])
 
 
-def _places(unused: Tensor) -> Tensor:
+def places(unused: Tensor) -> Tensor:
     """Return where each token goes so that unused ones stand last and others keep their order.
 
     Args:

@@ -149,7 +149,7 @@ def call(kernel: str, device: torch.device, **arguments: Any) -> None:
 
 
 def needs_scratch(device: torch.device) -> bool:
-    """Return whether k-means kernels of a device take scratch buffers; CPU kernels allocate their own."""
+    """Return whether kernels of a device take scratch buffers; CPU kernels allocate their own."""
     return device.type == "cuda"
 
 

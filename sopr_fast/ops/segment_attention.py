@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import reference
 from .checks import check_dropout, check_offsets, check_tensor
-from .library import call, contiguous, define, differentiable_once
+from .library import call, contiguous, define, differentiable_once, needs_scratch
 
 
 def segment_attention(
@@ -64,6 +64,11 @@ def segment_attention(
     return _segment_attention(q, k, v, offsets, scale, dropout, rng, level, layer, segment_base)[0]
 
 
+def _scratch(offsets: Tensor) -> dict[str, Tensor]:
+    """Return scratch for the order in which a GPU takes the segments."""
+    return {"order": torch.empty_like(offsets)} if needs_scratch(offsets.device) else {}
+
+
 def _forward(
     q: Tensor,
     k: Tensor,
@@ -97,6 +102,7 @@ def _forward(
         level=level,
         layer=layer,
         segment_base=segment_base,
+        **_scratch(offsets),
     )
     return out, statistics
 
@@ -141,6 +147,7 @@ def _backward_kernel(
         level=level,
         layer=layer,
         segment_base=segment_base,
+        **_scratch(offsets),
     )
     return grad_q, grad_k, grad_v
 

@@ -348,7 +348,7 @@ def _rows_at(index: Tensor, filled: Tensor) -> Tensor:
     """Return index[filled]; on a GPU the others follow, since counting these would wait for it."""
     if filled.device.type == "cpu":
         return index[filled]
-    return index.flatten()[filled.flatten().byte().argsort(descending=True, stable=True)]
+    return torch.empty_like(index).flatten().index_copy_(0, composed.places(~filled), index.flatten())
 
 
 def _sort_and_spread(scores: Tensor, filled: Tensor) -> Tensor:
