@@ -45,14 +45,19 @@ def fit(config=CONFIGS[0], policies=KNOWN, states=None, **options):
 
 
 def results(folder: Path) -> list[str]:
-    """Return hashes of model files, scores and values; fewer candidates than processes, and unequal parts."""
+    """Return hashes of model files, scores and values.
+
+    There are fewer candidates than processes, which share the batches of states and the subsets, and then more.
+    """
     hashes = []
     for i, config in enumerate(CONFIGS):
         extras = {"features": FEATURES, "critic": critic} if i else {}
         ranker = fit(config, validation=(HELD_OUT, [0.21, 0.52]), **extras)
         ranker.save(folder / f"{i}.safetensors")
-        ranking = ranker.rank(ladder([0.3, 0.4]), log(), shrinkage=0.5, progress=False, **extras)
-        hashes += [digest(ranker.history["loss"]), digest(ranking.scores), digest(ranking.distances)]
+        hashes.append(digest(ranker.history["loss"]))
+        for names in ([0.3, 0.4], [0.21, 0.3, 0.4, 0.52]):
+            ranking = ranker.rank(ladder(names), log(), shrinkage=0.5, batch_size=100, progress=False, **extras)
+            hashes += [digest(ranking.subset_scores), digest(ranking.scores), digest(ranking.distances)]
     policies = gains(10)
     methods = {"nearest": estimators.NearestPolicy(), "fqe": estimators.FQE(updates=8, hidden=(8,))}
     options = {"methods": methods, "discount": DISCOUNT, "folds": 3, "checkpoints": folder / "columns"}

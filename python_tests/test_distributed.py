@@ -16,7 +16,9 @@ from problems import ladder
 from processes import TIMEOUT, environment, run
 
 from sopr_fast.runtime import distributed
-from sopr_fast.runtime.distributed import Blocks, Group, _add_up, _subtrees
+from sopr_fast.runtime.blocks import Blocks, add_up, largest_subtrees
+from sopr_fast.runtime.distributed import Group
+from sopr_fast.sopr.candidates import Share
 from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.subsets import Subsets
 from sopr_fast.sopr.training import Examples, _Trainer
@@ -126,13 +128,13 @@ def test_gradients_by_blocks_are_those_of_all_policies_at_once():
 def test_sums_do_not_depend_on_the_number_of_processes(generator):
     values = torch.randn(21, 5, generator=generator) * 10 ** torch.linspace(-3, 3, 21)[:, None]
     for blocks in (1, 2, 7, 21):
-        whole = _add_up(0, blocks, lambda block: values[block])
+        whole = add_up(0, blocks, lambda block: values[block])
         for count in range(1, 10):
             groups = [Group(rank, count) for rank in range(count)]
-            nodes = [list(_subtrees(0, blocks, group.part(blocks))) for group in groups]
+            nodes = [list(largest_subtrees(0, blocks, group.part(blocks))) for group in groups]
             covered = [block for each in nodes for first, last in each for block in range(first, last)]
             assert covered == list(range(blocks))
-            sums = [[_add_up(*node, lambda block: values[block]) for node in each] for each in nodes]
+            sums = [[add_up(*node, lambda block: values[block]) for node in each] for each in nodes]
             assert torch.equal(groups[0]._add_subtrees(blocks, nodes, sums), whole)
 
 
@@ -143,6 +145,21 @@ def test_blocks_hold_all_policies_in_even_number(policies):
     sizes = np.diff(bounds)
     assert bounds[0] == 0 and bounds[-1] == policies and len(blocks) % 2 == 0
     assert sizes.min() >= 1 and sizes.max() <= 8 and np.ptp(sizes) <= 1
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+@pytest.mark.parametrize("policies", [1, 2, 7, 8, 19])
+def test_processes_share_each_cell_of_the_grid_of_scores(policies, count):
+    batches, subsets = 4, 5
+    acted, scored = np.zeros((policies, batches), int), np.zeros((policies, subsets), int)
+    for rank in range(count):
+        share = Share.of(policies, Group(rank, count))
+        for done in (acted, scored):
+            done[share.whole] += 1
+            if share.shared is not None:
+                assert rank in share.team
+                done[share.shared, share.part(done.shape[1], rank)] += 1
+    assert (acted == 1).all() and (scored == 1).all()
 
 
 def test_a_group_of_another_backend_is_refused(monkeypatch):

@@ -47,14 +47,14 @@ def test_a_score_does_not_depend_on_the_other_candidates(ranker, candidates):
 @pytest.mark.parametrize("spoil", [lambda a: a * np.nan, lambda a: a[:-1], lambda a: 1 / 0])
 def test_a_candidate_that_fails_late_fails_before_clustering(ranker, candidates, spoil, monkeypatch):
     monkeypatch.setattr(sopr_fast.ops, "kmeans", None)
-    monkeypatch.setattr("sopr_fast.sopr.ranker.score_grid", None)
+    monkeypatch.setattr("sopr_fast.sopr.candidates.score_grid", None)
     late = {"late": lambda states: spoil(states[:, :2]) if len(states) > 16 else states[:, :2]}
     with pytest.raises((ValueError, RuntimeError), match="policy 'late'"):
         ranker.rank(candidates | late, log())
 
 
 def test_scores_that_are_not_finite_raise(ranker, candidates, monkeypatch):
-    monkeypatch.setattr("sopr_fast.sopr.ranker.score_grid", lambda *_, **__: torch.full((3, 5), torch.nan))
+    monkeypatch.setattr("sopr_fast.sopr.candidates.score_grid", lambda *_, **__: torch.full((3, 5), torch.nan))
     with pytest.raises(ValueError, match="scores that are not finite"):
         ranker.rank(candidates, log())
 
@@ -240,7 +240,7 @@ def test_arrays_on_an_unknown_log_are_scored_but_not_shrunk(ranker, candidates, 
         ranking = ranker.rank(mixed, states)
     assert np.isnan(ranking.distances[-1])
     np.testing.assert_allclose(ranking.scores[-1], ranking.scores[ranking.names.index("gain-0.700")], rtol=1e-6)
-    monkeypatch.setattr("sopr_fast.sopr.ranker.Tiles", None)
+    monkeypatch.setattr("sopr_fast.sopr.candidates.Tiles", None)
     with pytest.raises(ValueError, match="shrinkage needs the distance of 'array'"):
         ranker.rank(mixed, states, shrinkage=1)
 
@@ -337,7 +337,7 @@ def test_only_a_model_that_sorts_clusters_needs_as_many(ranker, candidates, monk
     sorting = sopr_fast.fit(ladder(gains), gains, log(), config=config, progress=False)
     fewer = Subsets.draw(log(), 2, size=TINY.subset_size, clusters=TINY.clusters - 1)
     assert np.isfinite(ranker.rank(candidates, subsets=fewer).scores).all()
-    monkeypatch.setattr("sopr_fast.sopr.ranker.Tiles", None)
+    monkeypatch.setattr("sopr_fast.sopr.candidates.Tiles", None)
     with pytest.raises(ValueError, match="subsets have 7 clusters, but a model with score='sort' needs the 8 it was"):
         sorting.rank(candidates, subsets=fewer)
 

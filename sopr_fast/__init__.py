@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from .selection import Evaluation, Selection, evaluate, select
     from .sopr.config import Config
     from .sopr.fitting import fit
-    from .sopr.ranker import Ranker, load, rank
+    from .sopr.loading import load, rank
+    from .sopr.ranker import Ranker
     from .sopr.settling import UntilSettled
     from .sopr.subsets import Subsets
     from .sopr.training import CollapsedTrainingWarning
@@ -64,8 +65,8 @@ _MODULES = {
     "build_info": "runtime.native",
     "evaluate": "selection",
     "fit": "sopr.fitting",
-    "load": "sopr.ranker",
-    "rank": "sopr.ranker",
+    "load": "sopr.loading",
+    "rank": "sopr.loading",
     "select": "selection",
 }
 

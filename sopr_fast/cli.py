@@ -341,7 +341,7 @@ def _read_policies(options: argparse.Namespace) -> dict[str, Policy]:
 
 
 def _rank(options: argparse.Namespace) -> None:
-    from .sopr.ranker import rank
+    from .sopr.loading import rank
     from .sopr.subsets import Subsets
 
     check_outputs(options)
@@ -403,7 +403,7 @@ def _info(options: argparse.Namespace) -> None:
             columns = {part: names.split(",") for part, _, names in pairs}
         print(describe(options.path, columns=columns))
         return
-    from .sopr.ranker import load
+    from .sopr.loading import load
 
     ranker = load(options.path)
     kept = "none" if ranker.subsets is None else f"{len(ranker.subsets)}"

@@ -15,17 +15,17 @@ import signal
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .blocks import add_up, largest_subtrees
+
 _T = TypeVar("_T")
 _FINE, _FAILED = 0, 1
 _WHOLE = 1 << 14  # elements of a sum up to which each process adds up everything, in one exchange instead of two
-_BLOCK = 8  # policies
 _KINDS: tuple[type[BaseException], ...] = (
     FileNotFoundError,
     OSError,
@@ -39,30 +39,6 @@ _KINDS: tuple[type[BaseException], ...] = (
 )
 
 _alone = contextvars.ContextVar("alone", default=False)
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """A fixed partition of policies, whose sums are added in a fixed order, whatever processes compute them.
-
-    Blocks hold 8 policies or a few less; their number is even, so that two processes have equal shares.
-
-    Attributes:
-        policies: Number of policies.
-    """
-
-    policies: int
-
-    def __len__(self) -> int:
-        return 2 * -(-self.policies // (2 * _BLOCK))
-
-    def first(self, block: int) -> int:
-        """Return the first policy of a block."""
-        return self.policies * block // len(self)
-
-    def policies_of(self, blocks: slice) -> slice:
-        """Return the policies of adjacent blocks."""
-        return slice(self.first(blocks.start), self.first(blocks.stop))
 
 
 def watch(name: str, sent: int) -> contextlib.AbstractContextManager[None]:
@@ -100,6 +76,23 @@ class Group:
         """
         return own if self.count == 1 else torch.cat(self._exchange("gather", own))
 
+    def gather_among(self, team: range, own: Tensor) -> Tensor:
+        """Return the rows of the processes of a team, in their order; nothing is sent to other teams.
+
+        Args:
+            team: Numbers of adjacent processes, this one among them. All processes of a team name the same.
+            own: (n, ...) rows of this process; n may be 0.
+        """
+        if self.count == 1:
+            return own
+        sent = own.detach().to(self._device).contiguous()
+        with self._exchanging("team", sent.numel() * sent.element_size() * (len(team) - 1), len(own)) as sizes:
+            counts = [size if rank in team else 0 for rank, size in enumerate(sizes)]
+            received = sent.new_empty(sum(counts), *sent.shape[1:])
+            to = [len(own) if rank in team else 0 for rank in range(self.count)]
+            dist.all_to_all_single(received, torch.cat([sent] * len(team)), counts, to)
+        return received.to(own.device)
+
     def sum_blocks(self, blocks: int, block: Callable[[int], Tensor]) -> Tensor:
         """Return the sum of equally shaped tensors of all blocks: the same bits for any number of processes.
 
@@ -111,10 +104,10 @@ class Group:
             block: Function that returns the tensor of one block; called once for each, in order.
         """
         if self.count == 1:
-            return _add_up(0, blocks, block)
+            return add_up(0, blocks, block)
         parts = [self._part(blocks, rank) for rank in range(self.count)]
-        subtrees = [list(_subtrees(0, blocks, part)) for part in parts]
-        sums = [_add_up(first, last, block) for first, last in subtrees[self.rank]]
+        subtrees = [list(largest_subtrees(0, blocks, part)) for part in parts]
+        sums = [add_up(first, last, block) for first, last in subtrees[self.rank]]
         like = sums[0] if blocks >= self.count else self._like(sums[0] if sums else None)
         own = torch.stack(sums).flatten(1) if sums else like.new_empty(0, like.numel())
         if like.numel() <= _WHOLE:
@@ -352,24 +345,6 @@ def told_by(error: BaseException | None) -> int | None:
 def _told(error: BaseException, process: int) -> BaseException:
     error.process = process  # type: ignore[attr-defined]
     return error
-
-
-def _add_up(first: int, last: int, block: Callable[[int], Tensor]) -> Tensor:
-    if last - first == 1:
-        return block(first)
-    middle = (first + last) // 2
-    return _add_up(first, middle, block) + _add_up(middle, last, block)
-
-
-def _subtrees(first: int, last: int, part: slice) -> Iterator[tuple[int, int]]:
-    """Yield the largest subtrees of the tree over blocks `first` to `last` whose blocks are all in the part."""
-    if part.start <= first and last <= part.stop:
-        if first < last:
-            yield first, last
-    elif first < part.stop and part.start < last:
-        middle = (first + last) // 2
-        yield from _subtrees(first, middle, part)
-        yield from _subtrees(middle, last, part)
 
 
 @contextlib.contextmanager

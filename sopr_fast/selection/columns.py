@@ -18,9 +18,9 @@ from ..estimators import Estimator, UncertainEstimateWarning
 from ..policies import Policy
 from ..ranking import ForeignPolicyWarning, TrainingPolicyWarning
 from ..runtime import distributed
+from ..runtime.blocks import Blocks
 from ..runtime.checkpoints import fingerprint
 from ..runtime.deadline import time_limit as limit_time
-from ..runtime.distributed import Blocks
 from ..runtime.files import atomic_path
 from ..runtime.schema import any_real, check_fields, list_of, optional, real, text
 from ..runtime.text import printable

@@ -13,10 +13,10 @@ from torch import Tensor
 from ..data.states import as_states
 from ..policies import Layout, Policy, check_fit, collect, probe
 from ..runtime import distributed
+from ..runtime.blocks import Blocks
 from ..runtime.checkpoints import Checkpoint, fingerprint
 from ..runtime.checks import check_integer
 from ..runtime.devices import check_device
-from ..runtime.distributed import Blocks
 from ..runtime.timing import Timings
 from ..runtime.warn import warn
 from .columns import Critic, CriticColumns, check_critic, collect_all, critic_values

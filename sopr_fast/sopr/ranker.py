@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..data.states import as_states
 from ..data.stored import StoredStates
@@ -19,18 +18,17 @@ from ..runtime import distributed
 from ..runtime.checkpoints import fingerprint
 from ..runtime.checks import check_integer, check_number
 from ..runtime.devices import check_device
-from ..runtime.progress import progress_bar
 from ..runtime.timing import Timings
-from .columns import Critic, CriticColumns, Tiles, check_critic, features_for
+from .candidates import Candidates
+from .columns import Critic, CriticColumns, check_critic, features_for
 from .config import Config
 from .model import ScoringModel
-from .model_files import read_model, write_model
-from .scoring import score_grid
-from .settling import UntilSettled
+from .model_files import write_model
+from .settling import UntilSettled, to_rule
 from .sharing import check_processes
 from .subsets import Drawing, Subsets
 from .training import warn_of_collapse
-from .training_policies import MAPPED, TrainingPolicies
+from .training_policies import TrainingPolicies
 
 
 class Ranker:
@@ -169,7 +167,7 @@ class Ranker:
         if check_number("shrinkage", shrinkage) > 1:
             raise ValueError(f"shrinkage must be from 0 to 1, got {shrinkage}")
         device = self.device if device is None else check_device(device)
-        rule, timings = _to_rule(subsets), Timings()
+        rule, timings = to_rule(subsets), Timings()
         with timings.stage("drawing"):
             if isinstance(states, Subsets):
                 if subsets is not None:
@@ -192,28 +190,38 @@ class Ranker:
         same_log = self._is_comparable(policies, log, subsets, shrinkage)
         critic_columns = self._with_critic(critic)
         feature_rows = features_for(self.model.feature_count, features, names)
-        group = distributed.current()
-        if group.count > 1:
-            options = {"precision": precision, "shrinkage": shrinkage, "features": fingerprint(feature_rows)}
-            check_processes(drawn, policies, seed=seed, model=self._fingerprint(), **options)
-        own = group.part(len(policies))
-        with timings.stage("policies"):
-            tiles = Tiles(policies[own], drawn, self.layout, batch_size=batch_size, progress=progress)
-            to_training, among = self._distances(policies, tiles, same_log)
-            distances, nearest = to_training.min(1), to_training.argmin(1)
-        feature_rows = None if feature_rows is None else feature_rows[own]
+        options: dict[str, Any] = {"precision": precision, "shrinkage": shrinkage, "batch_size": batch_size}
+        if distributed.current().count > 1:
+            options |= {"model": self._fingerprint(), "features": fingerprint(feature_rows), "rule_of_subsets": rule}
+            check_processes(drawn, policies, seed=seed, **options)
+        grid = Candidates(
+            policies,
+            self.layout,
+            features=feature_rows,
+            critic_columns=critic_columns,
+            batch_size=batch_size,
+            timings=timings,
+            progress=progress,
+        )
+        grid.act(drawn)
         training = self.training_policies
+        with timings.stage("policies"):
+            to_training, among = training.distances(policies, self.layout, batch_size=batch_size, same_log=same_log)
+        distances, nearest = to_training.min(1), to_training.argmin(1)
         weights, nearest_scores = None, None
         if shrinkage > 0:
             weights, nearest_scores = shrinkage * training.shrinkage(distances), training.scores.numpy()[nearest]
+        model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
 
-        def score(tiles: Tiles, chosen: Drawing | Subsets) -> np.ndarray:
+        def score(chosen: Drawing | Subsets) -> np.ndarray:
             with timings.stage("clustering"):
                 clustered = chosen.clustered(self.config, device, progress=progress)
-            scores = self._score(tiles, clustered, feature_rows, critic_columns, precision, timings, progress)
-            return group.gather(torch.from_numpy(scores)).numpy()
+            scores = grid.scores(model, clustered, precision) * self.return_scale + self.return_mean
+            if not np.isfinite(scores).all():
+                raise ValueError("the model gives scores that are not finite: its training failed")
+            return scores
 
-        scores, settled = score(tiles, chosen), None
+        scores, settled = score(chosen), None
         while rule is not None:
             have = scores.shape[1]
             settled = rule.is_settled(shrink(scores, weights, nearest_scores), len(counts))
@@ -222,9 +230,8 @@ class Ranker:
             count = next(count for count in counts if count > have)
             with timings.stage("drawing"):
                 chosen = self._subsets(log, count, seed, first=have)
-            with timings.stage("policies"):
-                tiles = Tiles(policies[own], chosen.to("cpu"), self.layout, batch_size=batch_size, progress=progress)
-            scores = np.concatenate([scores, score(tiles, chosen)], 1)
+            grid.act(chosen.to("cpu"))
+            scores = np.concatenate([scores, score(chosen)], 1)
         ranking = Ranking.from_subsets(
             names,
             scores,
@@ -248,54 +255,8 @@ class Ranker:
         warn_of_doubts(ranking)
         return ranking
 
-    def _score(
-        self,
-        tiles: Tiles,
-        subsets: Subsets,
-        features: Tensor | None,
-        critic_columns: CriticColumns | None,
-        precision: str | None,
-        timings: Timings,
-        progress: bool,
-    ) -> np.ndarray:
-        """Return the scores on each subset, (P, S) float64, in units of return if the model has them."""
-        device = subsets.rows.device
-        model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
-        parts = [torch.empty(0, len(subsets), dtype=torch.float32, device=device)]
-        with progress_bar(len(tiles.policies), "ranking", "policy", show=progress) as bar:
-            for tile in tiles:
-                with timings.stage("policies"):
-                    columns = tiles.columns(tile)
-                    if critic_columns is not None:
-                        columns = critic_columns.append(tiles.drawn.states, columns, self.layout)
-                with timings.stage("encoding"):
-                    of_tile = None if features is None else features[tile]
-                    parts.append(score_grid(model, subsets, columns, precision=precision, features=of_tile))
-                bar.update(len(columns))
-        with timings.stage("encoding"):
-            scores = torch.cat(parts).cpu().double().numpy() * self.return_scale + self.return_mean
-        if not np.isfinite(scores).all():
-            raise ValueError("the model gives scores that are not finite: its training failed")
-        return scores
-
     def _fingerprint(self) -> str:
         return fingerprint(*self.model.state_dict().values(), self.training_policies.scores)
-
-    def _distances(self, policies: list[Policy], own: Tiles, same_log: bool) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return action distances to the training policies, (P, M), and among the candidates, (P, P) or None.
-
-        Args:
-            policies: All candidates.
-            own: Those of this process.
-            same_log: See `TrainingPolicies.distances`.
-        """
-        training = self.training_policies
-        options: dict[str, Any] = {"batch_size": own.batch_size, "same_log": same_log}
-        if len(policies) <= MAPPED:  # so few that every process asks all
-            return training.distances(policies, self.layout, **options)
-        parts = [training.distances(own.policies[tile], self.layout, **options)[0] for tile in own]
-        to_training = np.concatenate([np.empty((0, len(training.names))), *parts])
-        return distributed.current().gather(torch.from_numpy(to_training)).numpy(), None
 
     def _training_of(self, distances: np.ndarray, among: np.ndarray | None) -> Training:
         """Return what a ranking keeps of the training.
@@ -403,105 +364,3 @@ class Ranker:
                 f"subsets have {count} clusters, but a model with score='sort' needs the {self.config.clusters} it was "
                 "trained with"
             )
-
-
-def _to_rule(subsets: Any) -> UntilSettled | None:
-    """Return the rule that decides how many subsets to score on, or None where they are chosen."""
-    if isinstance(subsets, str):
-        if subsets != "auto":
-            raise ValueError(f"subsets is {subsets!r}; give a number or 'auto'")
-        return UntilSettled()
-    return subsets if isinstance(subsets, UntilSettled) else None
-
-
-def load(path: str | os.PathLike, *, device: torch.device | str = "cpu") -> Ranker:
-    """Load a model that `Ranker.save` wrote; nothing in the file is executed.
-
-    Args:
-        path: File to read.
-        device: Device of the model.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        IsADirectoryError: The path is a folder.
-        ValueError: torch cannot use the device; or the file is truncated, damaged, or of another kind or format.
-
-    Warns:
-        CollapsedTrainingWarning: Training of the model collapsed.
-    """
-    device = check_device(device)
-    ranker = Ranker(**read_model(path))
-    ranker.model.to(device)
-    if ranker.collapsed:
-        warn_of_collapse()
-    return ranker
-
-
-def rank(
-    candidates: Any,
-    states: Any = None,
-    *,
-    model: Ranker | str | os.PathLike | None = None,
-    subsets: int | str | UntilSettled | Subsets | None = None,
-    features: Mapping[str, Any] | None = None,
-    critic: Critic | None = None,
-    shrinkage: float = 0.0,
-    seed: int = 0,
-    precision: str | None = None,
-    batch_size: int = 16384,
-    device: torch.device | str | None = None,
-    progress: bool = True,
-    trust: bool = False,
-    stochastic: bool = False,
-    skip: bool = False,
-) -> Ranking:
-    """Rank candidates with a trained model: `Ranker.rank` in one call.
-
-    Args:
-        candidates: Policies to rank.
-        states: Logged states, or None for the subsets kept with the model.
-        model: A `Ranker` or the path of a saved one; None for the path in the environment variable SOPR_FAST_MODEL.
-        subsets: See `Ranker.rank`, as for all arguments below.
-        features: Numbers of the candidates by name.
-        critic: The critic that the model was trained with.
-        shrinkage: Amount, 0 to 1, by which to move scores toward that of the nearest training policy.
-        seed: Seed of drawing subsets.
-        precision: Operands of matrix products.
-        batch_size: Largest number of states shown to a policy at once.
-        device: Device that clusters and scores.
-        progress: Show progress.
-        trust: Run code in files of policies where reading them needs it.
-        stochastic: Act by the distributions in files of policies.
-        skip: Skip files of policies that cannot be read.
-
-    Raises:
-        OSError: The model cannot be read.
-        ValueError: No model is given either way; or see `load` and `Ranker.rank`.
-    """
-    ranker = model if isinstance(model, Ranker) else load(model) if model else _load_default()
-    return ranker.rank(
-        candidates,
-        states,
-        subsets=subsets,
-        features=features,
-        critic=critic,
-        shrinkage=shrinkage,
-        seed=seed,
-        precision=precision,
-        batch_size=batch_size,
-        device=device,
-        progress=progress,
-        trust=trust,
-        stochastic=stochastic,
-        skip=skip,
-    )
-
-
-def _load_default() -> Ranker:
-    path = os.environ.get("SOPR_FAST_MODEL")
-    if not path:
-        raise ValueError("no model: pass model= (a Ranker or a path), or set SOPR_FAST_MODEL to a path")
-    try:
-        return load(path)
-    except (OSError, ValueError) as error:
-        raise type(error)(f"the environment variable SOPR_FAST_MODEL: {error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..runtime.options import Options, integer, number, option
 
@@ -58,6 +58,19 @@ class UntilSettled(Options):
             looks: Number of looks that may be taken.
         """
         return doubt(subset_scores, self.top) <= (1 - self.confidence) / looks
+
+
+def to_rule(subsets: Any) -> UntilSettled | None:
+    """Return the rule that decides how many subsets to score on, or None where they are chosen.
+
+    Raises:
+        ValueError: `subsets` is a text other than "auto".
+    """
+    if isinstance(subsets, str):
+        if subsets != "auto":
+            raise ValueError(f"subsets is {subsets!r}; give a number or 'auto'")
+        return UntilSettled()
+    return subsets if isinstance(subsets, UntilSettled) else None
 
 
 def doubt(subset_scores: np.ndarray, top: int) -> float:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ..metrics import spearman
 from ..runtime import distributed
+from ..runtime.blocks import Blocks
 from ..runtime.checkpoints import Checkpoint, State, optimizer_tensors, restore_optimizer
 from ..runtime.devices import without_autocast
-from ..runtime.distributed import Blocks
 from ..runtime.files import by_prefix
 from ..runtime.native import torch_on_one_thread
 from ..runtime.progress import progress_bar

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..metrics import policy_distances
 from ..policies import ArrayPolicy, Layout, Policy, collect
+from ..runtime import distributed
 
 _FOREIGN = 2.0
-MAPPED = 100  # policies of which all distances are computed, for a map of them
+_MAPPED = 100  # policies of which all distances are computed, for a map of them
 _SAME = 1e-10  # of the mean squared action: float32 rounding in batches of other sizes
 
 
@@ -36,10 +38,10 @@ class TrainingPolicies:
 
     def distances(
         self, policies: list[Policy], layout: Layout, *, batch_size: int, same_log: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """Return action distances (Eq. 3) to the training policies, (P, M), and among the policies, (P, P), float64.
 
-        The latter are NaN for more than 100 policies.
+        The latter are None for more than 100 policies, of which each process of a group asks a part.
 
         Args:
             policies: P policies.
@@ -47,17 +49,26 @@ class TrainingPolicies:
             batch_size: Largest number of states shown to a policy at once.
             same_log: Whether arrays of actions belong to the training log; otherwise their distances are NaN.
         """
-        count = len(policies)
-        distances, among = np.full((count, len(self.names)), np.nan), np.full((count, count), np.nan)
-        comparable = [i for i, policy in enumerate(policies) if same_log or not isinstance(policy, ArrayPolicy)]
-        if comparable:
-            columns = collect(
-                [policies[i] for i in comparable], self.states, self.source, layout, batch_size=batch_size
-            )
-            distances[comparable] = policy_distances(columns.numpy(), self.columns.numpy())
-            if count <= MAPPED:
-                among[np.ix_(comparable, comparable)] = policy_distances(columns.numpy(), columns.numpy())
-        return distances, among
+
+        def of(part: list[Policy]) -> tuple[np.ndarray, np.ndarray]:
+            count = len(part)
+            distances, among = np.full((count, len(self.names)), np.nan), np.full((count, count), np.nan)
+            comparable = [i for i, policy in enumerate(part) if same_log or not isinstance(policy, ArrayPolicy)]
+            if comparable:
+                chosen = [part[i] for i in comparable]
+                columns = collect(chosen, self.states, self.source, layout, batch_size=batch_size).numpy()
+                distances[comparable] = policy_distances(columns, self.columns.numpy())
+                if count == len(policies):
+                    among[np.ix_(comparable, comparable)] = policy_distances(columns, columns)
+            return distances, among
+
+        if len(policies) <= _MAPPED:
+            return of(policies)
+        group = distributed.current()
+        own = policies[group.part(len(policies))]
+        parts = [of(own[first : first + _MAPPED])[0] for first in range(0, len(own), _MAPPED)]
+        to_training = np.concatenate([np.empty((0, len(self.names))), *parts])
+        return group.gather(torch.from_numpy(to_training)).numpy(), None
 
     @cached_property
     def between(self) -> np.ndarray:

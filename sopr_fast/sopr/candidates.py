@@ -1,0 +1,165 @@
+"""Candidates on the (policies x subsets) grid of scores, which the processes of a group share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..policies import Layout, Policy, check_fit, collect
+from ..runtime import distributed
+from ..runtime.distributed import Group
+from ..runtime.progress import progress_bar
+from ..runtime.timing import Timings
+from .columns import CriticColumns, Tiles
+from .model import ScoringModel
+from .scoring import score_grid
+from .subsets import Drawing, Subsets
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one of several processes computes of the scores of P policies.
+
+    Each process scores P // count policies on all subsets. The others, fewer than there are processes, are shared by
+    teams: each process of a team acts in some of the states and scores on some of the subsets.
+
+    Attributes:
+        whole: Policies that this process scores on all subsets.
+        shared: The policy that it shares, or None.
+        team: Numbers of the processes that share it, this one among them.
+    """
+
+    whole: slice
+    shared: int | None
+    team: range
+
+    @classmethod
+    def of(cls, policies: int, group: Group) -> Share:
+        """Return the share of this process of a group in so many policies."""
+        each, others = divmod(policies, group.count)
+        whole = slice(each * group.rank, each * (group.rank + 1))
+        if not others:
+            return cls(whole, None, range(0))
+        place = group.rank * others // group.count
+        first, last = (-(-group.count * i // others) for i in (place, place + 1))
+        return cls(whole, each * group.count + place, range(first, last))
+
+    def part(self, total: int, rank: int) -> slice:
+        """Return which of `total` adjacent items a process of the team computes."""
+        place, count = rank - self.team.start, len(self.team)
+        return slice(total * place // count, total * (place + 1) // count)
+
+
+class Candidates:
+    """P policies and their columns in drawn states, as many at a time as fit into memory.
+
+    Args:
+        policies: The policies, which all processes know.
+        layout: What the model reads of a policy.
+        features: (P, F) features, or None.
+        critic_columns: Critic whose values join each row, or None.
+        batch_size: Largest number of states shown to a policy at once.
+        timings: To which acting ("policies") and scoring ("encoding") add their seconds.
+        progress: Show progress.
+    """
+
+    def __init__(
+        self,
+        policies: list[Policy],
+        layout: Layout,
+        *,
+        features: Tensor | None,
+        critic_columns: CriticColumns | None,
+        batch_size: int,
+        timings: Timings,
+        progress: bool,
+    ) -> None:
+        self._policies, self._layout, self._features = policies, layout, features
+        self._critic_columns, self._batch_size = critic_columns, batch_size
+        self._timings, self._progress = timings, progress
+        self._group = distributed.current()
+        self._share = Share.of(len(policies), self._group)
+
+    def act(self, drawn: Drawing | Subsets) -> None:
+        """Let the policies act in the drawn states: now or, if their columns need much memory, when they are scored.
+
+        Args:
+            drawn: The drawn states, on the CPU.
+
+        Raises:
+            OSError: A table of actions cannot be read.
+            RuntimeError: A policy raised.
+            ValueError: A policy returned something else than its layout.
+        """
+        own = self._policies[self._share.whole]
+        with self._timings.stage("policies"):
+            self._tiles = Tiles(own, drawn, self._layout, batch_size=self._batch_size, progress=self._progress)
+            self._shared_columns = self._act_together(drawn)
+
+    def _act_together(self, drawn: Drawing | Subsets) -> Tensor | None:
+        """Return the columns of the shared policy, (1, U, dim_c), or None. It sees the batches of a single process."""
+        share, size, count = self._share, self._batch_size, len(drawn.states)
+        if share.shared is None:
+            return None
+        policy = [self._policies[share.shared]]
+        check_fit(policy, drawn.states, drawn.source, self._layout, batch_size=size)
+        batches = share.part(-(-count // size), self._group.rank)
+        rows = slice(batches.start * size, batches.stop * size)
+        columns = collect(policy, drawn.states[rows], drawn.source[rows], self._layout, batch_size=size)
+        return self._group.gather_among(share.team, columns[0])[None]
+
+    def scores(self, model: ScoringModel, subsets: Subsets, precision: str | None) -> np.ndarray:
+        """Return the model's scores of all candidates on each subset, (P, S) float64, in every process.
+
+        Args:
+            model: The scoring model, on the device of the subsets.
+            subsets: The clustered subsets of the states that the policies acted in.
+            precision: Operands of matrix products; by default those of the model.
+        """
+        parts = [torch.empty(0, len(subsets), dtype=torch.float32, device=subsets.rows.device)]
+        count = len(self._tiles.policies) + (self._share.shared is not None)
+        with progress_bar(count, "ranking", "policy", show=self._progress) as bar:
+            for tile in self._tiles:
+                with self._timings.stage("policies"):
+                    columns = self._tiles.columns(tile)
+                first = self._share.whole.start + tile.start
+                place = slice(first, first + len(columns))
+                parts.append(self._score(model, subsets, columns, place, precision))
+                bar.update(len(columns))
+            shared = self._shared_scores(model, subsets, precision)
+            bar.update(self._share.shared is not None)
+        with self._timings.stage("encoding"):
+            whole = self._group.gather(torch.cat(parts).cpu())
+        return torch.cat([whole, shared]).double().numpy()
+
+    def _shared_scores(self, model: ScoringModel, subsets: Subsets, precision: str | None) -> Tensor:
+        """Return the scores of all policies that processes share, (R, S), on the CPU."""
+        share = self._share
+        if share.shared is None or self._shared_columns is None:
+            return torch.empty(0, len(subsets), dtype=torch.float32, device="cpu")
+        own = share.part(len(subsets), self._group.rank)
+        place = slice(share.shared, share.shared + 1)
+        chosen = torch.arange(own.start, own.stop, device="cpu")
+        scores = self._score(model, subsets, self._shared_columns, place, precision, chosen)
+        with self._timings.stage("encoding"):
+            return self._group.gather(scores.flatten().cpu()).view(-1, len(subsets))
+
+    def _score(
+        self,
+        model: ScoringModel,
+        subsets: Subsets,
+        columns: Tensor,
+        place: slice,
+        precision: str | None,
+        chosen: Tensor | None = None,
+    ) -> Tensor:
+        """Return the scores of some policies on all or the chosen subsets."""
+        if self._critic_columns is not None:
+            with self._timings.stage("policies"):
+                columns = self._critic_columns.append(self._tiles.drawn.states, columns, self._layout)
+        features = None if self._features is None else self._features[place]
+        with self._timings.stage("encoding"):
+            return score_grid(model, subsets, columns, chosen, precision, features)

@@ -1,0 +1,111 @@
+"""Trained models from files: `load`, and `rank` with the model of a path."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..ranking import Ranking
+from ..runtime.devices import check_device
+from .columns import Critic
+from .model_files import read_model
+from .ranker import Ranker
+from .settling import UntilSettled
+from .subsets import Subsets
+from .training import warn_of_collapse
+
+
+def load(path: str | os.PathLike, *, device: torch.device | str = "cpu") -> Ranker:
+    """Load a model that `Ranker.save` wrote; nothing in the file is executed.
+
+    Args:
+        path: File to read.
+        device: Device of the model.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        IsADirectoryError: The path is a folder.
+        ValueError: torch cannot use the device; or the file is truncated, damaged, or of another kind or format.
+
+    Warns:
+        CollapsedTrainingWarning: Training of the model collapsed.
+    """
+    device = check_device(device)
+    ranker = Ranker(**read_model(path))
+    ranker.model.to(device)
+    if ranker.collapsed:
+        warn_of_collapse()
+    return ranker
+
+
+def rank(
+    candidates: Any,
+    states: Any = None,
+    *,
+    model: Ranker | str | os.PathLike | None = None,
+    subsets: int | str | UntilSettled | Subsets | None = None,
+    features: Mapping[str, Any] | None = None,
+    critic: Critic | None = None,
+    shrinkage: float = 0.0,
+    seed: int = 0,
+    precision: str | None = None,
+    batch_size: int = 16384,
+    device: torch.device | str | None = None,
+    progress: bool = True,
+    trust: bool = False,
+    stochastic: bool = False,
+    skip: bool = False,
+) -> Ranking:
+    """Rank candidates with a trained model: `Ranker.rank` in one call.
+
+    Args:
+        candidates: Policies to rank.
+        states: Logged states, or None for the subsets kept with the model.
+        model: A `Ranker` or the path of a saved one; None for the path in the environment variable SOPR_FAST_MODEL.
+        subsets: See `Ranker.rank`, as for all arguments below.
+        features: Numbers of the candidates by name.
+        critic: The critic that the model was trained with.
+        shrinkage: Amount, 0 to 1, by which to move scores toward that of the nearest training policy.
+        seed: Seed of drawing subsets.
+        precision: Operands of matrix products.
+        batch_size: Largest number of states shown to a policy at once.
+        device: Device that clusters and scores.
+        progress: Show progress.
+        trust: Run code in files of policies where reading them needs it.
+        stochastic: Act by the distributions in files of policies.
+        skip: Skip files of policies that cannot be read.
+
+    Raises:
+        OSError: The model cannot be read.
+        ValueError: No model is given either way; or see `load` and `Ranker.rank`.
+    """
+    ranker = model if isinstance(model, Ranker) else load(model) if model else _load_default()
+    return ranker.rank(
+        candidates,
+        states,
+        subsets=subsets,
+        features=features,
+        critic=critic,
+        shrinkage=shrinkage,
+        seed=seed,
+        precision=precision,
+        batch_size=batch_size,
+        device=device,
+        progress=progress,
+        trust=trust,
+        stochastic=stochastic,
+        skip=skip,
+    )
+
+
+def _load_default() -> Ranker:
+    path = os.environ.get("SOPR_FAST_MODEL")
+    if not path:
+        raise ValueError("no model: pass model= (a Ranker or a path), or set SOPR_FAST_MODEL to a path")
+    try:
+        return load(path)
+    except (OSError, ValueError) as error:
+        raise type(error)(f"the environment variable SOPR_FAST_MODEL: {error}") from error
