@@ -54,6 +54,11 @@ def test_one_group_has_no_group_folds():
     assert group_folds(["a", "a", "a"]) == []
 
 
+@pytest.mark.parametrize(("others", "left_out"), [(2, ["b"]), (3, ["b"]), (4, ["a", "b"])])
+def test_group_folds_leave_a_quarter_to_learn_from(others, left_out):
+    assert [fold.name for fold in group_folds(["a"] * 10 + ["b"] * others)] == left_out
+
+
 def test_measures_agree_with_scipy_and_counting():
     method = Scripted(noisy(0, 0.3))
     evaluation = evaluate(POLICIES, RETURNS, log(), methods={"scripted": method}, folds=3, **QUIET)
@@ -342,10 +347,11 @@ def test_too_few_policies_say_how_many_are_needed():
         evaluate(few, [RETURNS[name] for name in few], log(), methods={"m": Scripted(RETURNS)}, folds=2, **QUIET)
 
 
-def test_the_default_panel_has_six_methods():
+def test_the_default_panel():
     assert list(read_methods(None)) == [
         "SOPR-T",
         "nearest policy",
+        "Gaussian process",
         "SARSA critic",
         "FQE",
         "model-based",

@@ -21,9 +21,11 @@ from .real_sets import Scenario, make_folds, scenarios
 from .real_tables import (
     BLEND,
     FOREIGN,
+    KNOWN_ALONE,
     LABELS,
     NEW,
     OFFLINE,
+    REWARDS_ALONE,
     UNIFORM,
     UNSEEN,
     VARIANTS,
@@ -43,7 +45,6 @@ from .studies import (
     measured_returns,
     predicted_row,
     process_measured,
-    process_scores,
     regrets,
     thompson_returns,
 )
@@ -135,17 +136,12 @@ def _case(panel: Panel, truth: np.ndarray, errors: np.ndarray, kind: str, varian
     scores = variants | {method: values[candidates] for method, values in panel.grouped_columns.items()}
     table_of_ranks = ranks(np.array([panel.grouped_columns[method] for method in panel.methods]).T)
     scores[UNIFORM] = table_of_ranks[candidates].mean(1)
-    scores["Gaussian process on actions"] = process_scores(panel)
     prediction = predict(panel)
     scores[BLEND] = prediction.posterior.mean[candidates]
     for method in panel.methods:
-        rest = {name: values for name, values in panel.columns.items() if name != method}
-        grouped = {name: values for name, values in panel.grouped_columns.items() if name != method}
-        smaller = Panel.build(
-            panel.names, panel.returns, rest, grouped_columns=grouped, groups=panel.groups,
-            return_errors=panel.return_errors, distances=panel.distances, supervised=panel.supervised,
-        )  # fmt: skip
-        scores[f"{BLEND} without {method}"] = predict(smaller).posterior.mean[candidates]
+        scores[f"{BLEND} without {method}"] = _without(panel, {method})
+    scores[KNOWN_ALONE] = _without(panel, set(panel.methods) - panel.supervised)
+    scores[REWARDS_ALONE] = _without(panel, panel.supervised)
     scores |= recipes.orders(panel) | recipes.inside(panel)
     case: Case = {
         "candidates": int(candidates.sum()),
@@ -159,6 +155,19 @@ def _case(panel: Panel, truth: np.ndarray, errors: np.ndarray, kind: str, varian
     if kind in (FOREIGN, NEW):
         case["measuring"] = _measuring(panel, truth, scores)
     return case
+
+
+def _without(panel: Panel, methods: set[str]) -> np.ndarray:
+    """Return the predictions of the candidates without some columns."""
+    rest, grouped = (
+        {name: values for name, values in columns.items() if name not in methods}
+        for columns in (panel.columns, panel.grouped_columns)
+    )
+    smaller = Panel.build(
+        panel.names, panel.returns, rest, grouped_columns=grouped, groups=panel.groups,
+        return_errors=panel.return_errors, distances=panel.distances, supervised=panel.supervised - methods,
+    )  # fmt: skip
+    return predict(smaller).posterior.mean[~panel.known]
 
 
 def _measures(truth: np.ndarray, scores: np.ndarray, errors: np.ndarray) -> dict[str, float]:

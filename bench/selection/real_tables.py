@@ -15,6 +15,7 @@ from .tables import table
 LABELS = {  # columns of the panel
     "sopr-t": "SOPR-T",
     "nearest-policy": "nearest policy",
+    "gaussian-process": "Gaussian process",
     "sarsa-critic": "SARSA critic",
     "fqe": "FQE",
     "model-based": "model-based",
@@ -37,6 +38,8 @@ VARIANTS = {  # compared alone
 UNSEEN, FOREIGN, NEW, OFFLINE = "unseen snapshots", "foreign", "foreign, one family known", "offline, Test Set I"
 MEASURES = ("rho", "gap", "regret@1", "regret@3")
 UNIFORM, BLEND = "uniform panel", "this posterior"
+KNOWN_ALONE = f"{BLEND} with columns from known returns alone"
+REWARDS_ALONE = f"{BLEND} with columns from rewards alone"
 Case = dict[str, Any]
 
 
@@ -52,7 +55,7 @@ def _mean(cases: list[Case], kind: str, way: str, measure: str, **match: str) ->
 def ordering(cases: list[Case]) -> str:
     """Order of every method on every set."""
     parts = []
-    ways = [*LABELS.values(), UNIFORM, "Gaussian process on actions", BLEND]
+    ways = [*LABELS.values(), UNIFORM, BLEND]
     sets = list(dict.fromkeys(case["set"] for case in cases))
     for kind in (UNSEEN, FOREIGN, NEW, OFFLINE):
         rows = []
@@ -103,7 +106,7 @@ def known_families(cases: list[Case]) -> str:
 
 def ablation(cases: list[Case]) -> str:
     """What each column adds, and the weighting near known policies."""
-    ways = [BLEND, *(f"{BLEND} without {part}" for part in LABELS.values())]
+    ways = [BLEND, *(f"{BLEND} without {part}" for part in LABELS.values()), KNOWN_ALONE, REWARDS_ALONE]
     ways += ["variance of columns' effects chosen by random folds", "best column by random folds"]
     kinds = (UNSEEN, FOREIGN, NEW)
     rows = [[way, *(_numbers(cases, kind, way) for kind in kinds)] for way in ways]

@@ -1,7 +1,7 @@
 """Estimators of the values of policies from a log, behind one interface.
 
-`FQE`, `BehaviourQ`, `LSTDQ`, `DualDICE`, `ImportanceWeighting` and `ModelBased` learn from logged rewards; `SOPR` and
-`NearestPolicy` learn from the returns of known policies.
+`FQE`, `BehaviourQ`, `LSTDQ`, `DualDICE`, `ImportanceWeighting` and `ModelBased` learn from logged rewards; `SOPR`,
+`NearestPolicy` and `GaussianProcess` learn from the returns of known policies.
 """
 
 from .behaviour_q import BehaviourQ
@@ -11,6 +11,7 @@ from .dual_dice import DualDICE
 from .estimates import Estimates, UncertainEstimateWarning
 from .estimator import Estimator
 from .fqe import FQE
+from .gaussian_process import GaussianProcess
 from .importance_weighting import ImportanceWeighting
 from .lstdq import LSTDQ
 from .model_based import ModelBased
@@ -26,6 +27,7 @@ __all__ = [
     "DualDICE",
     "Estimates",
     "Estimator",
+    "GaussianProcess",
     "ImportanceWeighting",
     "ModelBased",
     "NearestPolicy",

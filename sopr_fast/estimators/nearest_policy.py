@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ..metrics import policy_distances
-from ..policies import Policy, collect, probe
-from ..runtime.options import integer, option
-from ..sopr.subsets import Subsets
+from .action_distance import ActionDistanceEstimator
 from .estimates import Estimates
-from .estimator import BATCH_SIZE
-from .supervised import States, SupervisedEstimator, SupervisedProblem, as_arrays, read_policies, read_states
+from .supervised import SupervisedProblem
 
 
 @dataclass(frozen=True)
-class NearestPolicy(SupervisedEstimator):
+class NearestPolicy(ActionDistanceEstimator):
     """Return of the nearest known policy by action distance (Eq. 3 of SOPR-T).
 
-    The simplest supervised estimator, and so the bar for SOPR-T. It needs no rewards, discount, seed or device.
-
-    A policy that is itself known gets the return of the nearest other known policy, so that its value does not reveal
-    its return. A policy is itself known if it has the name of a known policy and is the same object, or acts equally in
-    all compared states. An equal name is not enough.
+    The simplest supervised estimator, and so the bar for SOPR-T. It needs no rewards, discount, seed or device. A known
+    policy gets the return of the nearest other known policy.
 
     Attributes:
         rows: Number of logged states on which policies are compared, evenly spaced.
@@ -39,70 +29,18 @@ class NearestPolicy(SupervisedEstimator):
         ValueError: The only known policy is to be evaluated.
     """
 
-    leaves_one_out: ClassVar[bool] = True
-
-    rows: int = option(4096, integer(1), "logged states on which policies are compared")
-
-    def prepare(
-        self,
-        policies: Any,
-        log: Any,
-        *,
-        seed: int = 0,
-        action_count: int | None = None,
-        device: torch.device | str = "cpu",
-        batch_size: int = BATCH_SIZE,
-        progress: bool = True,
-    ) -> tuple[list[Policy], Any]:
-        """Collect the actions of all policies in the states on which they are compared; see `Estimator.prepare`."""
-        states, source, count = read_states(log)
-        adapted = read_policies(policies, source, count, action_count)
-        rows, compared = self._compared(states)
-        layout = probe(adapted, compared, rows, batch_size=batch_size)
-        columns = collect(adapted, compared, rows, layout, batch_size=batch_size)
-        return as_arrays(adapted, columns, layout), compared
-
-    def _compared(self, states: States) -> tuple[Tensor, Tensor]:
-        """Return the rows in the user's data of the compared states, and these states."""
-        if isinstance(states, Subsets):
-            rows = _spread(len(states.states), self.rows)
-            return states.source[rows], states.states[rows]
-        rows = _spread(len(states), self.rows)
-        return rows, torch.from_numpy(states.read(rows.numpy()))
-
     def _evaluate(self, problem: SupervisedProblem) -> Estimates:
-        policies, known, request = problem.policies, problem.known, problem.request
-        with request.timings.stage("policies"):
-            rows, states = self._compared(problem.states)
-            layout = probe([*known, *policies], states, rows, batch_size=request.batch_size)
-            columns, known_columns = (
-                collect(group, states, rows, layout, batch_size=request.batch_size).numpy()
-                for group in (policies, known)
-            )
-        with request.timings.stage("evaluation"):
-            distances = policy_distances(columns, known_columns)
-        for i, policy in enumerate(policies):
-            for j, other in enumerate(known):
-                if policy.name == other.name and (distances[i, j] == 0 or policy.is_same(other)):
-                    distances[i, j] = np.inf
-        if np.isinf(distances).all(1).any():
-            raise ValueError(
-                f"policy {known[0].name!r} is the only known policy, so it has no other to be compared with; pass more "
-                "known policies"
-            )
+        columns, known_columns = self._columns(problem)
+        with problem.request.timings.stage("evaluation"):
+            distances = self._distances(problem, columns, known_columns)
         nearest = distances.argmin(1)
         return Estimates(
-            [policy.name for policy in policies],
+            [policy.name for policy in problem.policies],
             problem.returns[nearest],
             method=self.name,
             diagnostics={
-                "nearest": [known[i].name for i in nearest],
+                "nearest": [problem.known[i].name for i in nearest],
                 "distances": np.take_along_axis(distances, nearest[:, None], 1)[:, 0],
             },
-            timings=dict(request.timings),
+            timings=dict(problem.request.timings),
         )
-
-
-def _spread(count: int, most: int) -> Tensor:
-    """Return all of `count` rows, or `most` evenly spaced ones if there are more."""
-    return torch.linspace(0, count - 1, min(most, count), dtype=torch.float64, device="cpu").long()

@@ -124,7 +124,8 @@ def evaluate(
     )
     notes = []
     if not left_out:
-        notes.append("one group: nothing is known about foreign candidates; pass groups= or policies of other origins")
+        alone = "no group leaves enough others to learn from" if len(set(labels)) > 1 else "one group"
+        notes.append(f"{alone}: nothing is known about foreign candidates; pass groups= or policies of other origins")
     if are_ranks(values):
         notes.append("returns look like ranks: regret and gap accuracy count ranks, not returns")
     return Evaluation(

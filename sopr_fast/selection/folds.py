@@ -10,6 +10,7 @@ import numpy as np
 from ..runtime.checks import check_integer
 
 FEWEST_KNOWN = 4
+_LEAST_SHARE = 0.25  # of the policies, to learn from where a group is left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,17 +58,18 @@ def group_folds(groups: Sequence[str]) -> list[Fold]:
     """Return one fold for each group: learn from the other groups, value the policies of this one.
 
     Args:
-        groups: Group of every policy. Groups of a single policy, and groups that leave fewer than two policies to learn
-            from, have no fold.
+        groups: Group of every policy. Groups of a single policy have no fold, nor have groups that leave fewer than two
+            policies, or fewer than a quarter, to learn from: what a few policies teach says little of what all teach.
 
     Returns:
         The folds in order of first appearance; none where there is only one group.
     """
     labels = np.array(groups, dtype=object)
     everyone = np.arange(len(labels))
+    least = max(2.0, _LEAST_SHARE * len(labels))
     folds = []
     for label in dict.fromkeys(groups):
         inside = labels == label
-        if np.count_nonzero(inside) >= 2 and np.count_nonzero(~inside) >= 2:
+        if np.count_nonzero(inside) >= 2 and np.count_nonzero(~inside) >= least:
             folds.append(Fold("group", label, everyone[~inside], everyone[inside]))
     return folds

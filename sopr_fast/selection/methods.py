@@ -12,6 +12,7 @@ from ..estimators import (
     BehaviourQ,
     DualDICE,
     Estimator,
+    GaussianProcess,
     ImportanceWeighting,
     ModelBased,
     NearestPolicy,
@@ -31,11 +32,20 @@ SMALL = Config(
     steps=80,
 )
 
-DEFAULT_PANEL = ("SOPR-T", "nearest policy", "SARSA critic", "FQE", "model-based", "importance weighting")
+DEFAULT_PANEL = (
+    "SOPR-T",
+    "nearest policy",
+    "Gaussian process",
+    "SARSA critic",
+    "FQE",
+    "model-based",
+    "importance weighting",
+)
 
 _FACTORIES: dict[str, Callable[[], Estimator]] = {
     "SOPR-T": lambda: SOPR(SMALL),
     "nearest policy": lambda: NearestPolicy(rows=2048),
+    "Gaussian process": lambda: GaussianProcess(rows=2048),
     "SARSA critic": lambda: BehaviourQ(updates=4000, hidden=(128, 128), learning_rate=1e-3),
     "FQE": lambda: FQE(updates=2000, batch_size=128, hidden=(64, 64), learning_rate=1e-3, ensemble=2),
     "model-based": lambda: ModelBased(updates=3000, hidden=(128, 128), ensemble=3, rollouts=10, horizon=30),

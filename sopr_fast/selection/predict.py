@@ -9,6 +9,7 @@ import numpy as np
 
 from ..metrics import regret_at_k, spearman
 from .blend import Recipe, Weights, blend
+from .folds import group_folds
 from .groups import Placement, place
 from .intervals import Calibration, LeftOut
 from .metrics import gap_accuracy
@@ -219,13 +220,10 @@ def _leave_groups_out(
 ) -> tuple[dict[str, LeftOut], list[Trial]]:
     panel = placement.panel
     known = np.flatnonzero(panel.known)
-    labels = np.array([panel.groups[i] for i in known], dtype=object)
     predictions: dict[str, LeftOut] = {}
     trials: list[Trial] = []
-    for group in dict.fromkeys(labels):
-        held = known[labels == group]
-        if len(known) - len(held) < 2 or len(held) < 2:
-            continue
+    for fold in group_folds([panel.groups[i] for i in known]):
+        group, held = fold.name, known[fold.test]
         posterior = _fit_held_out(placement, held, recipe, start, foreign=True)
         predictions[group] = _left_out(posterior, panel, held)
         if len(held) < recipe.least:  # too few for an order, but their errors count

@@ -110,8 +110,8 @@ def judge(prediction: Prediction, thresholds: Thresholds | None = None) -> Verdi
     if np.isnan(success):
         next_ones = tuple(measure_next(prediction, 3))
         reason = (
-            "The candidates act unlike the known policies, which form one group, so nothing shows how far to trust "
-            "the estimates there."
+            f"The candidates act unlike the known policies, {_groups(prediction)}, so nothing shows how far to trust the "
+            "estimates there."
             if gate > 0.5
             else "There are too few known policies to test the estimates."
         )
@@ -143,6 +143,13 @@ def judge(prediction: Prediction, thresholds: Thresholds | None = None) -> Verdi
         reason += f"{evidence['expected_regret']:.2f} of their range"
         reason += f", and it is at most {limits.regret:g} with probability {evidence['sure']:.2f} only."
     return _verdict(MEASURE, tuple(measure_next(prediction, 3)), reason, evidence)
+
+
+def _groups(prediction: Prediction) -> str:
+    """Say why no group of known policies was left out to test the estimates."""
+    panel = prediction.panel
+    groups = {group for group, known in zip(panel.groups, panel.known, strict=True) if known}
+    return "which form one group" if len(groups) == 1 else "of which no group leaves enough others to learn from"
 
 
 def _success(prediction: Prediction, gate: float) -> float:

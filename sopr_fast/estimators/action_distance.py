@@ -1,0 +1,98 @@
+"""What estimators that compare the actions of policies share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..metrics import policy_distances
+from ..policies import Policy, collect, probe
+from ..runtime.options import integer, option
+from ..sopr.subsets import Subsets
+from .estimator import BATCH_SIZE
+from .supervised import States, SupervisedEstimator, SupervisedProblem, as_arrays, read_policies, read_states
+
+
+@dataclass(frozen=True)
+class ActionDistanceEstimator(SupervisedEstimator):
+    """Base of estimators that know policies by their action distances (Eq. 3 of SOPR-T) alone.
+
+    Such estimators need no rewards, discount, seed or device. A policy that is itself known is valued by the other known
+    policies, so that its value does not reveal its return. A policy is itself known if it has the name of a known policy
+    and is the same object, or acts equally in all compared states. An equal name is not enough.
+
+    Attributes:
+        rows: Number of logged states on which policies are compared, evenly spaced.
+    """
+
+    leaves_one_out: ClassVar[bool] = True
+
+    rows: int = option(4096, integer(1), "logged states on which policies are compared")
+
+    def prepare(
+        self,
+        policies: Any,
+        log: Any,
+        *,
+        seed: int = 0,
+        action_count: int | None = None,
+        device: torch.device | str = "cpu",
+        batch_size: int = BATCH_SIZE,
+        progress: bool = True,
+    ) -> tuple[list[Policy], Any]:
+        """Collect the actions of all policies in the states on which they are compared; see `Estimator.prepare`."""
+        states, source, count = read_states(log)
+        adapted = read_policies(policies, source, count, action_count)
+        rows, compared = self._compared(states)
+        layout = probe(adapted, compared, rows, batch_size=batch_size)
+        columns = collect(adapted, compared, rows, layout, batch_size=batch_size)
+        return as_arrays(adapted, columns, layout), compared
+
+    def _compared(self, states: States) -> tuple[Tensor, Tensor]:
+        """Return the rows in the user's data of the compared states, and these states."""
+        if isinstance(states, Subsets):
+            rows = _spread(len(states.states), self.rows)
+            return states.source[rows], states.states[rows]
+        rows = _spread(len(states), self.rows)
+        return rows, torch.from_numpy(states.read(rows.numpy()))
+
+    def _columns(self, problem: SupervisedProblem) -> tuple[np.ndarray, np.ndarray]:
+        """Let policies act.
+
+        Returns:
+            (P, rows, dim_c) columns of the policies to value; (M, rows, dim_c) columns of the known ones.
+        """
+        policies, known, request = problem.policies, problem.known, problem.request
+        with request.timings.stage("policies"):
+            rows, states = self._compared(problem.states)
+            layout = probe([*known, *policies], states, rows, batch_size=request.batch_size)
+            both = [collect(group, states, rows, layout, batch_size=request.batch_size) for group in (policies, known)]
+        return both[0].numpy(), both[1].numpy()
+
+    @staticmethod
+    def _distances(problem: SupervisedProblem, columns: np.ndarray, known_columns: np.ndarray) -> np.ndarray:
+        """Return (P, M) action distances; infinity between a policy and itself.
+
+        Raises:
+            ValueError: The only known policy is to be valued.
+        """
+        distances = policy_distances(columns, known_columns)
+        for i, policy in enumerate(problem.policies):
+            for j, other in enumerate(problem.known):
+                if policy.name == other.name and (distances[i, j] == 0 or policy.is_same(other)):
+                    distances[i, j] = np.inf
+        if np.isinf(distances).all(1).any():
+            raise ValueError(
+                f"policy {problem.known[0].name!r} is the only known policy, so it has no other to be compared with; pass "
+                "more known policies"
+            )
+        return distances
+
+
+def _spread(count: int, most: int) -> Tensor:
+    """Return all of `count` rows, or `most` evenly spaced ones if there are more."""
+    return torch.linspace(0, count - 1, min(most, count), dtype=torch.float64, device="cpu").long()
