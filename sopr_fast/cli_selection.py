@@ -51,7 +51,8 @@ def add_commands(commands: Any) -> None:
     select.set_defaults(run=_select)
 
     estimate = commands.add_parser("estimate", help="value policies by one estimator")
-    _add_input(estimate, "returns of the known policies, which sopr, nearest-policy and gaussian-process learn from", required=False)
+    learners = "returns of the known policies, which sopr, nearest-policy and gaussian-process learn from"
+    _add_input(estimate, learners, required=False)
     estimate.add_argument("--method", required=True, choices=sorted(ESTIMATORS), help="estimator")
     estimate.add_argument(
         "--set", nargs="+", default=[], metavar="OPTION=VALUE", help="options of the estimator, such as updates=5000"

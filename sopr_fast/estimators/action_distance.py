@@ -21,9 +21,9 @@ from .supervised import States, SupervisedEstimator, SupervisedProblem, as_array
 class ActionDistanceEstimator(SupervisedEstimator):
     """Base of estimators that know policies by their action distances (Eq. 3 of SOPR-T) alone.
 
-    Such estimators need no rewards, discount, seed or device. A policy that is itself known is valued by the other known
-    policies, so that its value does not reveal its return. A policy is itself known if it has the name of a known policy
-    and is the same object, or acts equally in all compared states. An equal name is not enough.
+    Such estimators need no rewards, discount, seed or device. A policy that is itself known is valued by the other
+    known policies, so that its value does not reveal its return. A policy is itself known if it has the name of a known
+    policy and is the same object, or acts equally in all compared states. An equal name is not enough.
 
     Attributes:
         rows: Number of logged states on which policies are compared, evenly spaced.
@@ -87,8 +87,8 @@ class ActionDistanceEstimator(SupervisedEstimator):
                     distances[i, j] = np.inf
         if np.isinf(distances).all(1).any():
             raise ValueError(
-                f"policy {problem.known[0].name!r} is the only known policy, so it has no other to be compared with; pass "
-                "more known policies"
+                f"policy {problem.known[0].name!r} is the only known policy, so it has no other to be compared with; "
+                "pass more known policies"
             )
         return distances
 

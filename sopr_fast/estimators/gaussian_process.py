@@ -19,8 +19,8 @@ _NOISES = np.array([0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0])  # over the variance
 class GaussianProcess(ActionDistanceEstimator):
     """Gaussian process of the return, with a Matérn 1/2 kernel of the root of the action distance (Eq. 3 of SOPR-T).
 
-    Policies that act alike have like returns; far from all known policies the value is the mean of the process. It is the
-    model of active offline policy selection (Konyushkova et al. 2021) without its estimates. It needs no rewards,
+    Policies that act alike have like returns; far from all known policies the value is the mean of the process. It is
+    the model of active offline policy selection (Konyushkova et al. 2021) without its estimates. It needs no rewards,
     discount, seed or device. Length, noise and variance maximise the restricted likelihood of the known returns over a
     grid. A known policy gets its value from the other known policies.
 

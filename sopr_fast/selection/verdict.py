@@ -110,8 +110,8 @@ def judge(prediction: Prediction, thresholds: Thresholds | None = None) -> Verdi
     if np.isnan(success):
         next_ones = tuple(measure_next(prediction, 3))
         reason = (
-            f"The candidates act unlike the known policies, {_groups(prediction)}, so nothing shows how far to trust the "
-            "estimates there."
+            f"The candidates act unlike the known policies, {_groups(prediction)}, so nothing shows how far to trust "
+            "the estimates there."
             if gate > 0.5
             else "There are too few known policies to test the estimates."
         )
