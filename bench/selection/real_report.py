@@ -37,9 +37,9 @@ from .real_tables import (
     measuring,
     ordering,
     plot,
-    trust,
     variants,
 )
+from .real_trust import trust
 from .studies import (
     MEASUREMENTS,
     measured_returns,

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from sopr_fast.selection.metrics import risk_coverage
-
 from .studies import MEASUREMENTS
 from .tables import table
 
@@ -149,40 +147,8 @@ def _by_game(cases: list[Case], kind: str, key: str) -> dict[str, float]:
     return {game: float(np.mean(each)) for game, each in values.items()}
 
 
-def trust(cases: list[Case]) -> str:
-    """What predicts success, and the regret behind the verdicts."""
-    rows = []
-    tried = [case for case in cases if np.isfinite(_number(case, "success")) and case["kind"] != OFFLINE]
-    for name, key in (("success on left-out groups", "success"), ("trust", "trust"), ("agreement", "agreement"),
-                      ("correlation over random folds", "inside correlation")):  # fmt: skip
-        cells = []
-        for kinds in ((FOREIGN, NEW), (UNSEEN, FOREIGN, NEW)):
-            part = [case for case in tried if case["kind"] in kinds and np.isfinite(_number(case, key))]
-            signal = np.array([_number(case, key) for case in part])
-            gap = np.array([case["orders"][BLEND]["gap"] for case in part])
-            regret = np.array([case["orders"][BLEND]["regret@1"] for case in part])
-            if len(part) > 2 and np.ptp(signal) > 0:
-                area = risk_coverage(signal, regret)[2]
-                cells.append(f"{np.corrcoef(signal, gap)[0, 1]:.2f} ({len(part)}), {area:.3f} of {regret.mean():.3f}")
-            else:
-                cells.append("–")
-        rows.append([name, *cells])
-    header = ["signal", "foreign sets: correlation with gap accuracy (cases), area under risk-coverage", "all sets"]
-    parts = [table("What predicts success", header, rows)]
-    counts: dict[tuple[str, str], list[float]] = {}
-    for case in cases:
-        regret = case["evidence"]["regret of the verdict"]
-        leader = case["orders"][BLEND]["regret@1"]
-        counts.setdefault((case["evidence"]["verdict"], case["kind"]), []).append(leader if regret is None else regret)
-    rows = [
-        [verdict, kind, str(len(each)), f"{np.mean(each):.3f}", f"{np.mean(np.array(each) <= 0.05):.2f}"]
-        for (verdict, kind), each in sorted(counts.items())
-    ]
-    header = ["verdict", "candidates", "cases", "mean regret of the best policy named", "share with at most 0.05"]
-    return "\n\n".join([*parts, table("Verdicts", header, rows)])
-
-
-def _number(case: Case, key: str) -> float:
+def number(case: Case, key: str) -> float:
+    """Return a number of the evidence; NaN where there is none."""
     value = case["evidence"].get(key)
     return float("nan") if value is None else float(value)
 
@@ -277,9 +243,9 @@ def targets(cases: list[Case], title: str) -> str:
         c for c in foreign if c["orders"][BLEND]["rho"] < 0 and c["evidence"]["verdict"] in ("deploy", "undecided")
     ]
     rows.append(["foreign sets below 0 without a warning: none", f"{len(wrong)} of {len(foreign)}", _met(not wrong)])
-    tried = [case for case in foreign if np.isfinite(_number(case, "success"))]
+    tried = [case for case in foreign if np.isfinite(number(case, "success"))]
     if len(tried) > 2:
-        signal = [_number(case, "success") for case in tried]
+        signal = [number(case, "success") for case in tried]
         correlation = float(np.corrcoef(signal, [case["orders"][BLEND]["gap"] for case in tried])[0, 1])
         text = "success on left-out groups predicts success on foreign sets: correlation at least 0.6"
         rows.append([text, f"{correlation:.2f} over {len(tried)} cases", _met(correlation >= 0.6)])
@@ -323,7 +289,7 @@ def plot(cases: list[Case], out: Path) -> None:
     left, right = figure.subplots(1, 2)
     for place, kind in enumerate((UNSEEN, FOREIGN, NEW)):
         part = [case for case in cases if case["kind"] == kind]
-        success, gap = [_number(case, "success") for case in part], [case["orders"][BLEND]["gap"] for case in part]
+        success, gap = [number(case, "success") for case in part], [case["orders"][BLEND]["gap"] for case in part]
         left.plot(success, gap, "o", color=f"C{place}", alpha=0.7, label=kind)
     left.set(xlabel="success on policies that were left out", ylabel="gap accuracy on the candidates")
     left.legend(fontsize="small")

@@ -228,16 +228,16 @@ def verdicts(results: dict[str, Rows]) -> str:
         answers, total, chosen = [], 0, Counter()
         for choosing in itertools.combinations(tasks, 3):
             cases = [row for name in choosing for row in tasks[name]]
-            best = max(itertools.product(TRUST, SURE), key=lambda limits, cases=cases: _usefulness(cases, *limits))
+            best = max(itertools.product(TRUST, SURE), key=lambda limits, cases=cases: usefulness(cases, *limits))
             chosen[best] += 1
             judging = [row for name in tasks if name not in choosing for row in tasks[name]]
-            answers += _deployed(judging, *best)
+            answers += deployed(judging, *best)
             total += len(judging)
-        lines.append(_deployment(f"{title}: chosen on three tasks, judged on the others (20 splits)", answers, total))
+        lines.append(deployment(f"{title}: chosen on three tasks, judged on the others (20 splits)", answers, total))
         everything = [row for rows in tasks.values() for row in rows]
         for limits in ((0.7, 0.9), (0.7, 0.7), (0.7, 0.5), (0.0, 0.5), (0.0, 0.0)):
             name = f"{title}: trust ≥ {limits[0]:g}, probability of a small regret ≥ {limits[1]:g}"
-            lines.append(_deployment(name, _deployed(everything, *limits), len(everything)))
+            lines.append(deployment(name, deployed(everything, *limits), len(everything)))
         often = "; ".join(f"trust ≥ {t:g}, probability ≥ {r:g}: {count}" for (t, r), count in chosen.most_common(4))
         notes.append(f"Chosen for a {title}: {often}.")
         verdict_rows: dict[str, Rows] = {}
@@ -267,13 +267,15 @@ def verdicts(results: dict[str, Rows]) -> str:
     return text + "\n\n" + table("Verdicts with the default thresholds", header, counts)
 
 
-def _deployment(name: str, regrets: list[float], total: int) -> list[str]:
+def deployment(name: str, regrets: list[float], total: int) -> list[str]:
+    """Format a row: share of answers, share of right ones, and their mean regret."""
     values = np.array(regrets)
     good = [f"{np.mean(values <= 0.05):.2f}", f"{values.mean():.3f}"] if len(values) else ["–", "–"]
     return [name, f"{len(values) / total:.2f}", *good]
 
 
-def _deployed(cases: Rows, trust_limit: float, sure_limit: float) -> list[float]:
+def deployed(cases: Rows, trust_limit: float, sure_limit: float) -> list[float]:
+    """Return the regrets of the cases that reach the limits."""
     return [
         row["regret@1"]
         for row in cases
@@ -281,9 +283,9 @@ def _deployed(cases: Rows, trust_limit: float, sure_limit: float) -> list[float]
     ]
 
 
-def _usefulness(cases: Rows, trust_limit: float, sure_limit: float) -> tuple[float, float]:
+def usefulness(cases: Rows, trust_limit: float, sure_limit: float) -> tuple[float, float]:
     """Prefer nine right answers of ten, then many answers; fewer than four answers tell nothing."""
-    answers = np.array(_deployed(cases, trust_limit, sure_limit))
+    answers = np.array(deployed(cases, trust_limit, sure_limit))
     if len(answers) < 4:
         return (0.0, trust_limit + sure_limit)
     share = float(np.mean(answers <= 0.05))
