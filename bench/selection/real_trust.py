@@ -63,7 +63,7 @@ def limits(cases: list[Case]) -> str:
         if total:
             often = max(good, total - good) / total
             rows.append([name, str(len(own)), f"{right / total:.2f}", f"{often:.2f}"])
-    title = f"Foreign sets of a gap accuracy of at least {GOOD}: limits chosen on half of the sets, judged on the others"
+    title = f"Foreign sets of a gap accuracy of at least {GOOD}: limits chosen on half the sets, judged on the others"
     return table(title, ["signal", "cases", "answers that are right", "always the same answer"], rows) if rows else ""
 
 
