@@ -1,20 +1,26 @@
 """Several processes: the same bits as one, and errors that reach all."""
 
+import contextlib
 import copy
 import json
+import re
+import shutil
 import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import distributed_cases as cases
 import numpy as np
 import pytest
+import selection_problems
 import torch
 import torch.distributed as dist
 from problems import ladder
 from processes import TIMEOUT, environment, run
 
+from sopr_fast.cli import main as command
 from sopr_fast.runtime import distributed
 from sopr_fast.runtime.blocks import Blocks, add_up, largest_subtrees
 from sopr_fast.runtime.distributed import Group
@@ -80,28 +86,98 @@ def test_a_killed_process_ends_the_others_and_one_process_resumes(one, tmp_path)
         assert torch.equal(resumed.model.state_dict()[name], weight), name
 
 
-def test_torchrun_runs_commands(tmp_path):
-    states = cases.log()
-    np.save(tmp_path / "states.npy", states)
-    for kind, policies in {"known": cases.KNOWN, "candidates": ladder([0.3, 0.4, 0.5])}.items():
-        (tmp_path / kind).mkdir()
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Folder with policies, states, a log and returns, and a model that one process has trained."""
+    folder = tmp_path_factory.mktemp("files")
+    states, transitions = cases.log(), selection_problems.log()
+    values = selection_problems.gains(12)
+    for kind, policies, logged in (
+        ("known", cases.KNOWN, states),
+        ("candidates", ladder([0.3, 0.4, 0.5]), states),
+        ("gains", values, transitions.states),
+    ):
+        (folder / kind).mkdir()
         for name, policy in policies.items():
-            np.save(tmp_path / kind / f"{name}.npy", policy(states))
-    (tmp_path / "returns.json").write_text(json.dumps(cases.RETURNS))
-    config = {**cases.CONFIGS[0].to_dict(), "steps": 3}
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in config.items() if name != "class_token"]
-    fit = ["fit", "--policies", "known", "--returns", "returns.json", "--states", "states.npy", *options]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m"]
-    results = []
-    for launcher, model in ((torchrun, "two.safetensors"), ([sys.executable, "-m"], "one.safetensors")):
-        command = [*launcher, "sopr_fast", *fit, "--out", model]
-        result = subprocess.run(
-            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=TIMEOUT
-        )
-        assert result.returncode == 0, result.stderr
-        results.append(result.stdout)
-    assert [result.count("trained on 19 policies") for result in results] == [1, 1]
-    assert (tmp_path / "two.safetensors").read_bytes() == (tmp_path / "one.safetensors").read_bytes()
+            np.save(folder / kind / f"{name}.npy", policy(logged))
+    np.save(folder / "states.npy", states)
+    names = {"observations": "states", "next_observations": "next_states"}
+    parts = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
+    np.savez(folder / "log.npz", **{name: getattr(transitions, names.get(name, name)) for name in parts})
+    (folder / "returns.json").write_text(json.dumps(cases.RETURNS))
+    returns = selection_problems.true_values(values)
+    (folder / "all.json").write_text(json.dumps(returns))
+    (folder / "some.json").write_text(json.dumps(dict([*returns.items()][:8])))
+    with contextlib.chdir(folder), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert command([*FIT, "--out", "one.safetensors"]) == 0
+    return folder
+
+
+CONFIG = {**cases.CONFIGS[0].to_dict(), "steps": 4}
+FIT = ["fit", "--policies", "known", "--returns", "returns.json", "--states", "states.npy"]
+FIT += [f"--{name.replace('_', '-')}={value}" for name, value in CONFIG.items() if name != "class_token"]
+NEAREST = ["--log", "log.npz", "--discount=0.9", "--policies", "gains", "--methods", "nearest policy", "--folds=3"]
+
+
+def torchrun(folder, *arguments):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *arguments]
+    return subprocess.run(launcher, cwd=folder, env=environment(), capture_output=True, text=True, timeout=TIMEOUT)
+
+
+def without_times(text):
+    """Return JSON without the seconds that something took."""
+    times = ("seconds", "timings")
+    return json.loads(text, object_hook=lambda values: {k: v for k, v in values.items() if k not in times})
+
+
+def test_torchrun_trains_the_same_model(files):
+    result = torchrun(files, "-m", "sopr_fast", *FIT, "--out", "two.safetensors")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("trained on 19 policies") == 1
+    assert (files / "two.safetensors").read_bytes() == (files / "one.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["rank", "--model", "one.safetensors", "--policies", "candidates", "--states", "states.npy", "--json"],
+        ["evaluate", *NEAREST, "--returns", "all.json", "--json"],
+        ["select", *NEAREST, "--returns", "some.json", "--json"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_torchrun_prints_the_same_result_once(arguments, files, monkeypatch, capsys):
+    result = torchrun(files, "-m", "--", "sopr_fast", *arguments)  # without "--", torchrun takes --log for its own
+    assert result.returncode == 0, result.stderr
+    monkeypatch.chdir(files)
+    assert command(arguments) == 0
+    assert without_times(result.stdout) == without_times(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        ("interrupt", "interrupted: training was interrupted after 2 of 4 steps; run it again with checkpoint 'check"),
+        ("kill", "(error: a process of the group has ended|interrupted: training was interrupted after 2 of 4 steps)"),
+        ("fail", "error: out of luck"),
+    ],
+)
+def test_torchrun_tells_once_how_it_ended_and_one_process_resumes(event, told, files, tmp_path, monkeypatch):
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    script = Path(cases.__file__).with_name("launched.py")
+    fit = [*FIT, "--checkpoint", "checkpoint", "--out", "model.safetensors"]
+    result = torchrun(tmp_path, str(script), event, *fit)
+    assert result.returncode == 1 and not (tmp_path / "model.safetensors").exists()
+    assert len(re.findall("^sopr-fast: (?:error|interrupted)", result.stderr, re.MULTILINE)) == 1
+    assert re.search(f"^sopr-fast: {told}", result.stderr, re.MULTILINE), result.stderr
+    assert (tmp_path / "checkpoint").exists() == (event != "fail")
+    assert "SIGKILL" not in result.stderr or event == "kill"  # which is how torchrun ends a process that hangs
+    monkeypatch.chdir(tmp_path)
+    assert command(fit) == 0
+    assert (tmp_path / "model.safetensors").read_bytes() == (files / "one.safetensors").read_bytes()
 
 
 def test_gradients_by_blocks_are_those_of_all_policies_at_once():

@@ -1,0 +1,52 @@
+"""A command in a process of `torchrun`, with an event in its third step of training.
+
+python -m torch.distributed.run --nproc-per-node=2 launched.py EVENT COMMAND...
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+
+from processes import TIMEOUT
+
+from sopr_fast.cli import main
+from sopr_fast.cli_processes import leave
+from sopr_fast.runtime import distributed
+
+SECOND = os.environ["RANK"] == "1"
+steps = 0
+
+
+def interrupt() -> None:
+    """Send Ctrl-C to torchrun, and wait for its consequences."""
+    if SECOND:
+        os.kill(os.getppid(), signal.SIGINT)
+    threading.Event().wait(TIMEOUT)
+
+
+def kill() -> None:
+    """Kill process 1."""
+    if SECOND:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail() -> None:
+    """Raise an error in process 1."""
+    if SECOND:
+        raise ValueError("out of luck")
+
+
+def watch(name: str, sent: int) -> contextlib.AbstractContextManager[None]:
+    """Count steps, of each of which gradients are summed once."""
+    global steps
+    steps += name in ("sum", "scatter")
+    if steps == 3:
+        {"interrupt": interrupt, "kill": kill, "fail": fail}[sys.argv[1]]()
+    return contextlib.nullcontext()
+
+
+if __name__ == "__main__":
+    distributed.watch = watch
+    leave(main(sys.argv[2:]))
