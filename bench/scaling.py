@@ -1,6 +1,7 @@
 """How time, memory and communication grow with policies and processes.
 
     python bench/scaling.py policies                 # rank 100 to 10,000 candidates on a log of 20 million rows
+    python bench/scaling.py known                    # train on and evaluate 100 and 1,000 known policies
     python bench/scaling.py processes                # two processes of one thread against one process of two threads
     python bench/scaling.py delay                    # predict 8 and 64 processes by delaying exchanges
 
@@ -44,12 +45,13 @@ class Linear:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("policies", "processes", "delay", "child"))
+    parser.add_argument("what", choices=("policies", "known", "processes", "delay", "child"))
     parser.add_argument("--rows", type=int, default=20_000_000, help="rows of the log")
     parser.add_argument("--counts", type=int, nargs="+", default=[100, 300, 1000, 3000, 10_000], help="candidates")
     parser.add_argument("--subset-size", type=int, default=16384)
     parser.add_argument("--clusters", type=int, default=256)
     parser.add_argument("--known", type=int, default=32, help="known policies in training")
+    parser.add_argument("--rounds", type=int, default=5, help="repeats of both sides of a comparison, in turn")
     parser.add_argument("--steps", type=int, default=6, help="steps that are timed")
     parser.add_argument("--latency", type=float, default=50e-6, help="seconds of one message between machines")
     parser.add_argument("--bandwidth", type=float, default=1.25e9, help="bytes a second between machines")
@@ -67,19 +69,12 @@ def main() -> None:
         show(rows, "candidates", "seconds", "scoring_cpu", "peak_mb")
         slopes(rows)
         return
+    if options.what == "known":
+        problems = [{"kind": "known", "known": count, "steps": 2, **sizes} for count in (100, 1000)]
+        show([measure(problem, processes=1, threads=1) for problem in problems], "known", "seconds", "cpu", "peak_mb")
+        return
     if options.what == "processes":
-        for kind in ("fit", "rank"):
-            problem = {
-                "kind": kind,
-                "known": options.known,
-                "candidates": options.known,
-                "steps": options.steps,
-                **sizes,
-            }
-            rows = [measure(problem, processes=1, threads=2), measure(problem, processes=2, threads=1)]
-            print(kind)
-            show(rows, "processes", "threads", "seconds", "exchanging", "exchanges", "sent_bytes")
-            print(f"efficiency {rows[0]['seconds'] / rows[1]['seconds']:.3f}")
+        compare(options, sizes)
         return
     per_process = options.known // 2
     rows = []
@@ -96,6 +91,22 @@ def main() -> None:
         row = measure(problem, processes=2, threads=1)
         rows.append({**row, "predicted": count, "policies": count * per_process})
     show(rows, "predicted", "policies", "seconds", "exchanging", "exchanges", "sent_bytes")
+
+
+def compare(options: argparse.Namespace, sizes: dict) -> None:
+    """Print the efficiency of two processes of one thread beside one process of two threads: medians over rounds."""
+    for kind in ("fit", "rank"):
+        counts = {"known": options.known, "candidates": options.known, "steps": options.steps}
+        problems = [{"kind": kind, **counts, **sizes, "round": i} for i in range(options.rounds)]
+        sides = ({"processes": 1, "threads": 2}, {"processes": 2, "threads": 1})
+        rounds = [[measure(problem, **side) for side in sides] for problem in problems]
+        print(kind)
+        show(list(itertools.chain(*rounds)), "processes", "threads", "seconds", "cpu", "exchanging", "sent_bytes")
+        for unit in ("seconds", "cpu"):
+            ratios = [one[unit] / two[unit] for one, two in rounds]
+            print(f"efficiency in {unit}: median {np.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}")
+        share = np.median([two["exchanging"] / two["seconds"] for _, two in rounds])
+        print(f"share of time in {rounds[0][1]['exchanges']} exchanges: median {share:.3f}")
 
 
 def measure(problem: dict, *, processes: int, threads: int) -> dict:
@@ -119,7 +130,9 @@ def measure(problem: dict, *, processes: int, threads: int) -> dict:
             outputs = [each.communicate()[0] for each in children]
             if any(each.returncode for each in children):
                 sys.exit("a process failed")
-        results[key] = {"processes": processes, "threads": threads, **json.loads(outputs[0].splitlines()[-1])}
+        rows = [json.loads(output.splitlines()[-1]) for output in outputs]
+        cpu = {"cpu": sum(row["cpu"] for row in rows)}  # of all processes
+        results[key] = {"processes": processes, "threads": threads, **rows[0], **cpu}
         RESULTS.write_text(json.dumps(results, indent=1))
     return {**problem, **results[key]}
 
@@ -128,6 +141,7 @@ def child(problem: dict) -> None:
     import torch.distributed as dist
 
     import sopr_fast
+    from sopr_fast import estimators
     from sopr_fast.runtime import distributed, timing
 
     warnings.simplefilter("ignore")
@@ -136,7 +150,7 @@ def child(problem: dict) -> None:
         dist.init_process_group("gloo", init_method=store, rank=problem["rank"], world_size=problem["processes"])
     watch = Watch(problem.get("delay"))
     distributed.watch = watch
-    steps = WARM_UP + problem.get("steps", 0) if problem["kind"] == "fit" else 1
+    steps = 1 if problem["kind"] == "rank" else WARM_UP + problem["steps"]
     known = 16 if problem["kind"] == "rank" else problem["known"]
     sizes = {"subset_size": problem["subset_size"], "clusters": problem["clusters"]}
     config = sopr_fast.Config(**sizes, subsets=1, steps=steps, kmeans_iterations=20)
@@ -147,26 +161,38 @@ def child(problem: dict) -> None:
 
     step = training._Trainer.step
 
-    def timed_step(trainer) -> None:
+    def begin() -> tuple[float, float]:
         watch.reset()
-        begin = time.perf_counter()
+        return time.perf_counter(), time.process_time()
+
+    def end(wall: float, cpu: float) -> None:
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        times.append((wall, watch.seconds, watch.exchanges, watch.sent, cpu))
+
+    def timed_step(trainer) -> None:
+        start = begin()
         step(trainer)
-        times.append((time.perf_counter() - begin, watch.seconds, watch.exchanges, watch.sent))
+        end(*start)
 
     training._Trainer.step = timed_step
+    start, scoring = begin(), math.nan
     ranker = sopr_fast.fit(policies, np.arange(known), states, config=config, keep_subsets=0, progress=False)
     if problem["kind"] == "rank":
         candidates = {f"candidate-{i:05d}": Linear(1000 + i) for i in range(problem["candidates"])}
         log = problem.get("log") or states
         timing.time = types.SimpleNamespace(perf_counter=time.process_time)  # stages in CPU seconds
-        watch.reset()
-        begin = time.perf_counter()
+        times, start = [], begin()
         ranking = ranker.rank(candidates, log, subsets=SUBSETS, progress=False)
-        times = [(time.perf_counter() - begin, watch.seconds, watch.exchanges, watch.sent)]
+        end(*start)
         scoring = ranking.timings["policies"] + ranking.timings["encoding"]
+    elif problem["kind"] == "known":
+        methods = {"nearest policy": estimators.NearestPolicy(), "SOPR-T": estimators.SOPR(config=config, subsets=1)}
+        sopr_fast.evaluate(policies, np.arange(known), states, methods=methods, progress=False)
+        times = []
+        end(*start)
     else:
-        times, scoring = times[WARM_UP:], math.nan
-    names = ("seconds", "exchanging", "exchanges", "sent_bytes")
+        times = times[WARM_UP:]
+    names = ("seconds", "exchanging", "exchanges", "sent_bytes", "cpu")
     fastest = dict(zip(names, min(times), strict=True))
     print(json.dumps({**fastest, "scoring_cpu": scoring, "peak_mb": peak_bytes() / 2**20}))
     distributed.stop()

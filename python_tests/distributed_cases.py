@@ -8,6 +8,7 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -17,10 +18,11 @@ from selection_problems import DISCOUNT, gains, true_values
 from selection_problems import log as transitions
 
 import sopr_fast
-from sopr_fast import estimators
+from sopr_fast import UntilSettled, estimators
 from sopr_fast.cli import main as command
 from sopr_fast.runtime import distributed
 from sopr_fast.selection import evaluate
+from sopr_fast.sopr import sharing, training
 
 STEPS = 6
 WIDE = replace(TINY, width=32, high_feedforward=256)  # gradients that are scattered, not gathered
@@ -62,7 +64,11 @@ def results(folder: Path) -> list[str]:
     methods = {"nearest": estimators.NearestPolicy(), "fqe": estimators.FQE(updates=8, hidden=(8,))}
     options = {"methods": methods, "discount": DISCOUNT, "folds": 3, "checkpoints": folder / "columns"}
     found = evaluate(policies, true_values(policies), transitions(), progress=False, **options)
-    return hashes + [digest(np.concatenate(values)) for values in found.values.values()]
+    hashes += [digest(np.concatenate(values)) for values in found.values.values()]
+    methods, quiet = {"nearest": estimators.NearestPolicy()}, {"discount": DISCOUNT, "progress": False}
+    known = {"known": policies, "returns": true_values(policies), "methods": methods}
+    selection = sopr_fast.select(gains(3, first=20), transitions(), **known, **quiet)
+    return [*hashes, digest(selection.to_pandas()["return"])]
 
 
 def digest(values) -> str:
@@ -96,7 +102,13 @@ def bad_input() -> None:
     first = next(iter(KNOWN))
     other = {**KNOWN, "gain-0.100": ladder([0.7])["gain-0.700"]} if rank else KNOWN
     last = [*KNOWN][-1]
+    ranker, other_ranker = (fit(replace(TINY, steps=1), seed=seed) for seed in (0, 1))
+    candidates = ladder([0.3, 0.4])
     attempts = {
+        "version": patch.object(sharing, "__version__", f"1.{rank}")(fit),
+        "batches": lambda: ranker.rank(candidates, log(), batch_size=100 + rank, progress=False),
+        "rule": lambda: ranker.rank(candidates, log(), subsets=UntilSettled(top=1 + rank), progress=False),
+        "model": lambda: (ranker if rank else other_ranker).rank(candidates, log(), progress=False),
         "options": lambda: fit(replace(CONFIGS[0], dropout=0.1 + 0.1 * rank)),
         "seed": lambda: fit(seed=rank),
         "states": lambda: fit(states=log(seed=rank)),
@@ -115,6 +127,24 @@ def bad_input() -> None:
             print(f"{name} {type(error).__name__} {error}")
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(dist.get_world_size())}
     print("exit", command(["rank", "--model", "no-model.safetensors", "--policies", "."]))
+
+
+def apart(folder: str) -> None:
+    """Train twice and evaluate, in a folder that no other process sees; print whether the second run is the first."""
+    own = Path(folder, str(dist.get_rank()))
+    own.mkdir()
+    os.chdir(own)
+    first = fit(checkpoint="checkpoint")
+    trained = []
+    with patch.object(training._Trainer, "step", lambda self: trained.append(self)):
+        again = fit(checkpoint="checkpoint")
+    again.save("model.safetensors")
+    policies = gains(10)
+    methods = {"nearest": estimators.NearestPolicy(), "fqe": estimators.FQE(updates=8, hidden=(8,))}
+    options = {"methods": methods, "discount": DISCOUNT, "checkpoints": "columns", "progress": False}
+    for _ in range(2):
+        evaluate(policies, true_values(policies), transitions(), **options)
+    print(again.history == first.history, trained)
 
 
 def killed(folder: str) -> None:

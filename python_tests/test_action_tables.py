@@ -84,6 +84,23 @@ def test_bad_tables_are_refused_with_the_file(columns, message, tmp_path):
         load(path, states_count=2)["table"].act(np.zeros((2, 3)), torch.arange(2))
 
 
+def test_a_log_among_policies_is_told_as_such(tmp_path):
+    write(tmp_path / "run.parquet", np.zeros((ROWS, 2)))
+    states = {"obs_0": np.zeros(2), "actions_0": np.zeros(2)}
+    pyarrow.parquet.write_table(pyarrow.table(states), tmp_path / "with-states.parquet")
+    assert len(load(tmp_path)) == 2
+    log_file = pyarrow.table({**states, "reward": np.zeros(2)})
+    pyarrow.parquet.write_table(log_file, tmp_path / "table.parquet")
+    with pytest.raises(ValueError, match=r"table\.parquet: a log \(it holds 'reward'\), not a policy: move it out"):
+        load(tmp_path)
+    with pytest.warns(UserWarning, match="skipped .*a log"):
+        assert len(load(tmp_path, skip=True)) == 2
+    (tmp_path / "table.parquet").unlink()
+    np.savez(tmp_path / "data.npz", observations=np.zeros((2, 3)), actions=np.zeros((2, 1)))
+    with pytest.raises(ValueError, match=r"data\.npz: a log \(it holds 'observations'\), not a policy"):
+        load(tmp_path)
+
+
 def test_a_damaged_table_is_refused(tmp_path):
     path = tmp_path / "table.parquet"
     path.write_bytes(b"PAR1 and nothing else")

@@ -58,6 +58,10 @@ def test_errors_and_different_input_end_all_processes_with_one_message(tmp_path)
     first, second = (dict(line.split(" ", 1) for line in process.stdout.splitlines()) for process in processes)
     assert first.keys() == second.keys()
     for name, words in {
+        "version": "ValueError process 1 has other version of sopr fast than process 0 (1.1, not 1.0): install",
+        "batches": "ValueError process 1 has other batch size than process 0 (101, not 100)",
+        "rule": "ValueError process 1 has other rule of subsets",
+        "model": "ValueError process 1 has other model",
         "options": "ValueError process 1 has other options",
         "seed": "ValueError process 1 has other seed than process 0 (1, not 0)",
         "states": "ValueError process 1 has other states",
@@ -73,6 +77,15 @@ def test_errors_and_different_input_end_all_processes_with_one_message(tmp_path)
     assert first["exit"] == second["exit"] == "2"
     told = [line for process in processes for line in process.stderr.splitlines() if line.startswith("sopr-fast")]
     assert len(told) == 1 and "no policies" in told[0]
+
+
+def test_processes_need_no_common_disk(tmp_path):
+    processes = run(2, "apart", tmp_path, folder=tmp_path)
+    assert [process.returncode for process in processes] == [0, 0], processes[0].stderr
+    assert [process.stdout for process in processes] == ["True []\n"] * 2
+    first, second = ({path.name for path in (tmp_path / rank).rglob("*")} for rank in "01")
+    assert first == {"checkpoint", "model.safetensors", "columns", "nearest.json", "fqe.json"}
+    assert second <= {"columns"}
 
 
 def test_a_killed_process_ends_the_others_and_one_process_resumes(one, tmp_path):

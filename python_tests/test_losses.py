@@ -41,6 +41,12 @@ def test_pairwise_in_chunks_has_the_gradient_of_all_pairs_at_once(generator, mon
     )
 
 
+def test_pairs_of_many_policies_are_never_in_memory_at_once():
+    pairs = losses.Pairs(1000, lambda rows: losses.pair_targets(np.arange(1000.0), 0.0, rows))
+    sizes = [known.numel() for _, _, known in pairs.chunks()]
+    assert sum(sizes) == 1000**2 and max(sizes) < 300_000
+
+
 def test_pair_targets_by_rows_are_rows_of_all():
     returns = np.array([2.0, 0.0, 1.0, 1.2])
     assert torch.equal(losses.pair_targets(returns, 0.5, slice(1, 3)), losses.pair_targets(returns, 0.5)[1:3])

@@ -42,6 +42,24 @@ def find_key(part: str, names: Iterable[str], where: str | Path) -> str:
     )
 
 
+def check_is_policy(names: Iterable[str], parts: Iterable[str] = KEYS) -> None:
+    """Check that a file in the place of a policy's is no log.
+
+    Args:
+        names: Names of all arrays in the file.
+        parts: Keys of `KEYS` that policies lack.
+
+    Raises:
+        ValueError: One of the names is that of such a part.
+    """
+    present = set(names)
+    for key in (key for part in parts for key in KEYS[part]):
+        if key in present:
+            raise ValueError(
+                f"a log (it holds {key!r}), not a policy: move it out of the folder of policies, or name the files"
+            )
+
+
 def list_names(names: list[str]) -> str:
     """Return the first ten names, escaped, and how many follow, for messages."""
     first = ", ".join(printable(name, NAME_WIDTH) for name in names[:10])

@@ -57,6 +57,7 @@ class ParquetArray:
 
     Attributes:
         shape: (rows,) or (rows, width).
+        columns: Names of all columns of the file.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -68,11 +69,11 @@ class ParquetArray:
     def __init__(self, path: Path, names: Collection[str]) -> None:
         self.path = path
         with _open_parquet(path) as file:
-            columns = file.schema_arrow.names
-            groups = group_numbered(columns, names)
-            candidates = [*groups, *(name for name in columns if name in names)]
+            self.columns: list[str] = file.schema_arrow.names
+            groups = group_numbered(self.columns, names)
+            candidates = [*groups, *(name for name in self.columns if name in names)]
             if len(candidates) != 1:
-                found = ", ".join(candidates or columns)
+                found = ", ".join(candidates or self.columns)
                 raise ValueError(f"{path}: expected one of the columns {', '.join(names)}; found {found}")
             self._name, self._columns = candidates[0], groups.get(candidates[0], candidates)
             counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]

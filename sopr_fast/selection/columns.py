@@ -198,9 +198,8 @@ class _Run:
             "clipped": clipped,
             "seconds": time.perf_counter() - begin,
         }
-        if distributed.current().rank == 0:
-            self._write(".json", stored)
-            self._remove_checkpoints()
+        distributed.current().from_first(lambda: self._write(".json", stored))
+        self._remove_checkpoints()  # in every process, whose disk may be its own
         return stored
 
     def _unsupervised(self) -> np.ndarray:

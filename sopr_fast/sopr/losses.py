@@ -18,7 +18,7 @@ from .config import Config
 if TYPE_CHECKING:
     import pandas
 
-_PAIRS = 1 << 20  # pairs at once
+_PAIRS = 1 << 18  # pairs at once
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...data.keys import check_is_policy
 from ..actor import ACTIVATIONS, Actor
 from .archives import open_archive, read_members
 from .layers import layer, perceptron
@@ -24,6 +25,7 @@ def read(path: Path, options: Options) -> list[Actor]:
     names = [*hidden, "mean"] + ["log_std"] * options.stochastic
     wanted = [f"{name}.{part}" for name in names for part in ("weight", "bias")]
     if missing := [key for key in wanted if key not in arrays]:
+        check_is_policy(keys)
         raise ValueError(f"no array {missing[0]!r}, found {sorted(keys)}")
     activation, squash = (_stated(arrays, options, k, v) for k, v in (("activation", "relu"), ("squash", "tanh")))
     if activation not in ACTIVATIONS or squash not in ("tanh", "none"):
