@@ -323,23 +323,11 @@ def test_the_cache_of_the_hugging_face_hub(tmp_path):
     assert list(load(tmp_path / "hub")) == ["team/ant/best"]
 
 
-def test_policies_of_lerobot_are_refused_with_the_remedy(tmp_path):
-    from safetensors.torch import save_file
-
-    # As LeRobot 0.4.4: a folder with config.json and model.safetensors.
-    save_file({"model.action_head.weight": torch.zeros(3, 4)}, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text('{"type": "act", "input_features": {}}')
-    with pytest.raises(
-        ValueError, match=r"model\.safetensors: a LeRobot policy of type 'act', .*: open it with lerobot"
-    ):
-        load(tmp_path)
-
-
 def test_a_log_of_another_width_names_the_policies_and_their_widths():
     states = torch.zeros(20, 4)
     wide = {name: Actor(name, [(torch.zeros(DA, 5), torch.zeros(DA))]) for name in "ab"}
     fitting = {"c": Actor("c", [(torch.zeros(DA, 4), torch.zeros(DA))])}
-    message = r"states have 4 columns, .* \(only 'c' can\): 5 columns: 'a', 'b'; pass states of that width"
+    message = r"have 4 columns, .* \(only 'c' can\): 5 columns, and actions of 3: 'a', 'b'; pass states of that width"
     with pytest.raises(ValueError, match=message):
         probe(as_policies(wide | fitting), states, torch.arange(20))
 

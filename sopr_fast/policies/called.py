@@ -30,15 +30,21 @@ class Called(Policy):
         name: Name in rankings and errors.
         item: The user's object.
         action_count: Number of discrete actions, for an object that returns their indices.
+        state_dim: Width of the states that the object reads, where it is known.
     """
 
-    def __init__(self, name: str, item: Any, action_count: int | None = None):
+    def __init__(self, name: str, item: Any, action_count: int | None = None, *, state_dim: int | None = None):
         self.name, self.original, self.action_count = name, item, action_count
+        self._state_dim = state_dim
         self._module = item if isinstance(item, nn.Module) else None
         predict = getattr(item, "predict", None)
         self._has_predict = callable(predict)
         self._call: Callable = predict if predict is not None and callable(predict) else item
         self._arguments = {"deterministic": True} if self._has_predict and _takes_deterministic(self._call) else {}
+
+    @property
+    def state_dim(self) -> int | None:
+        return self._state_dim
 
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         try:
@@ -81,7 +87,7 @@ class LiveModel(Called):
         is_discrete = type(item.action_space).__name__ == "Discrete"
         if action_count is None and is_discrete:
             action_count = int(item.action_space.n)
-        super().__init__(name, item, action_count)
+        super().__init__(name, item, action_count, state_dim=_table_width(getattr(item, "observation_space", None)))
         self._distribution = _distribution_of(item.policy) if is_discrete else None
         statistics = item.get_vec_normalize_env()
         self._normalise: Callable[[np.ndarray], Any] | None = None
@@ -111,7 +117,8 @@ class D3rlpyModel(Called):
 
     def __init__(self, name: str, item: Any, action_count: int | None = None):
         is_discrete = item.get_action_type().name == "DISCRETE"
-        super().__init__(name, item, item.action_size if action_count is None and is_discrete else action_count)
+        action_count = item.action_size if action_count is None and is_discrete else action_count
+        super().__init__(name, item, action_count)
         modules = getattr(item.impl, "modules", None)
         actor = getattr(modules, "policy", getattr(modules, "imitator", None))
         self._actor = actor if is_discrete and isinstance(actor, nn.Module) else None
@@ -155,6 +162,12 @@ def _distribution_of(policy: Any) -> Callable[[Tensor], Any] | None:
     except TypeError:
         return None
     return function
+
+
+def _table_width(space: Any) -> int | None:
+    """Return the width of the observations of a space of Gymnasium, None where they are no vectors."""
+    shape = getattr(space, "shape", None)
+    return shape[0] if isinstance(shape, tuple) and len(shape) == 1 else None
 
 
 def _takes_deterministic(predict: Callable) -> bool:

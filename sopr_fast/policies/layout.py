@@ -115,20 +115,24 @@ def check_fit(
 
 
 def check_widths(policies: Sequence[Policy], width: int) -> None:
-    """Check that every policy whose weights tell it reads states of the log's width.
+    """Check that every policy which tells it reads states of the log's width.
 
     Raises:
-        ValueError: Some do not; the message says how many columns which policies read.
+        ValueError: Some do not; the message says of which widths states and actions of which policies are.
     """
-    by_width: dict[int, list[str]] = {}
+    by_layout: dict[tuple[int, int], list[str]] = {}
     for policy in policies:
-        if isinstance(policy, Actor):
-            by_width.setdefault(policy.state_dim, []).append(policy.name)
-    others = {reads: names for reads, names in by_width.items() if reads != width}
-    if not others:
+        if policy.state_dim is not None:
+            by_layout.setdefault((policy.state_dim, policy.action_dim or 0), []).append(policy.name)
+    fits = [name for (reads, _), names in by_layout.items() if reads == width for name in names]
+    needed = "; ".join(
+        f"{reads} columns{f', and actions of {acts}' if acts else ''}: {_list_few(names)}"
+        for (reads, acts), names in sorted(by_layout.items())
+        if reads != width
+    )
+    if not needed:
         return
-    needed = "; ".join(f"{reads} columns: {_list_few(names)}" for reads, names in sorted(others.items()))
-    fitting = f" (only {_list_few(by_width[width])} can)" if width in by_width else ""
+    fitting = f" (only {_list_few(fits)} can)" if fits else ""
     raise ValueError(
         f"the log's states have {width} columns, which these policies do not read{fitting}: {needed}; pass states of "
         "that width, such as sopr_fast.data.load_states(…, columns=…), or leave those policies out"

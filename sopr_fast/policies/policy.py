@@ -28,6 +28,16 @@ class Policy(ABC):
     original: Any = None
     normalisation: str | None = None
 
+    @property
+    def state_dim(self) -> int | None:
+        """Width of the states that the policy reads, None where it does not tell."""
+        return None
+
+    @property
+    def action_dim(self) -> int | None:
+        """Width of the action, or number of discrete actions, None where the policy does not tell."""
+        return None
+
     @abstractmethod
     def _output(self, states: Tensor, source: Tensor | None) -> Output: ...
 

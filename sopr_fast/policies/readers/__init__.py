@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..policy import Policy
-from . import d3rlpy, d4rl, npy, npz, parquet, programs, sb3, sequential, torch_files
+from . import d3rlpy, d4rl, lerobot, npy, npz, parquet, programs, sb3, sequential, torch_files
 from .archives import open_archive
 from .options import Options
 
@@ -18,7 +18,7 @@ BY_SUFFIX: dict[str, Reader | None] = {  # None: the content determines the read
     ".npy": npy.read,
     ".parquet": parquet.read,
     ".onnx": programs.read_onnx,
-    ".safetensors": sequential.read_safetensors,
+    ".safetensors": None,
     ".d3": d3rlpy.read,
     ".pkl": d4rl.read,
     ".pickle": d4rl.read,
@@ -48,9 +48,11 @@ def reader_of(path: Path) -> Reader:
 def is_companion(path: Path) -> bool:
     """Return whether a file of a known suffix belongs to a policy beside it.
 
-    These are statistics and replay buffers of Stable-Baselines3, the returns that its EvalCallback measured, and the
-    unpacked model and the metrics that RL Zoo uploads beside a model.
+    These are statistics and replay buffers of Stable-Baselines3, the returns that its EvalCallback measured, the
+    unpacked model and the metrics that RL Zoo uploads beside a model, and statistics and training of LeRobot.
     """
+    if path.suffix.lower() == ".safetensors":
+        return lerobot.is_companion(path)
     if path.suffix.lower() == ".pth" and (path.parent / "_stable_baselines3_version").is_file():
         return True
     if path.suffix.lower() == ".pkl":
@@ -59,6 +61,8 @@ def is_companion(path: Path) -> bool:
 
 
 def _by_content(path: Path) -> Reader | None:
+    if path.suffix.lower() == ".safetensors":
+        return lerobot.read if lerobot.is_policy(path) else sequential.read_safetensors
     with path.open("rb") as file:
         head = file.read(10)
     if zipfile.is_zipfile(path):

@@ -37,7 +37,9 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
         return session.run([output], {inputs[0].name: states.astype(dtype)})[0]
 
     rows = inputs[0].shape[0]
-    return [Called(options.name, by_rows(act, rows, rows) if isinstance(rows, int) else act, options.action_count)]
+    act_on_any = by_rows(act, rows, rows) if isinstance(rows, int) else act
+    width = inputs[0].shape[1]
+    return [Called(options.name, act_on_any, options.action_count, state_dim=width if isinstance(width, int) else None)]
 
 
 def read_torchscript(path: Path, options: Options) -> list[Called]:

@@ -12,36 +12,16 @@ from safetensors.torch import load
 
 from ..actor import Actor
 from .layers import numbered, perceptron, unwrap
-from .options import SETTINGS_BYTES, Options, parse_settings
+from .options import Options
 
 
 def read_safetensors(path: Path, options: Options) -> list[Actor]:
     """Read the actor in a safetensors file. The file is not mapped, since overwriting it would end the process."""
-    _refuse_lerobot(path.with_name("config.json"))
     try:
         arrays = load(path.read_bytes())
     except SafetensorError as error:
         raise ValueError(f"damaged, or not a safetensors file ({error})") from error
     return from_state_dict(arrays, options)
-
-
-def _refuse_lerobot(config: Path) -> None:
-    """Raise if the weights are those of a LeRobot policy, by the settings beside them.
-
-    Raises:
-        ValueError: They are; or the settings are damaged.
-    """
-    if not config.is_file():
-        return
-    with config.open("rb") as file:
-        text = file.read(SETTINGS_BYTES + 1)
-    if b'"input_features"' not in text or b'"type"' not in text:
-        return
-    kind = parse_settings(text).get("type")
-    raise ValueError(
-        f"a LeRobot policy of type {str(kind)[:40]!r}, which plans several actions ahead, often from images: open it "
-        "with lerobot and pass an object whose predict(states) returns the first action of its plan"
-    )
 
 
 def from_state_dict(arrays: Any, options: Options) -> list[Actor]:
