@@ -19,7 +19,9 @@ def log():
 
 
 def test_errors_come_before_long_work(log):
-    with pytest.raises(ValueError, match="'wide' has 2 action columns, the log has 1"):
+    with pytest.raises(
+        ValueError, match=r"log's actions have 1 columns, but those of policy 'wide' need 2 columns: name"
+    ):
         FQE().estimate({"wide": lambda states: states}, log, discount=0.9)
 
 

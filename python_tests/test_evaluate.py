@@ -341,6 +341,25 @@ def test_bad_input_is_named(change, message):
         evaluate(POLICIES, arguments.pop("returns"), log(), **arguments)
 
 
+def test_logged_actions_of_another_width_are_refused_before_methods_run():
+    transitions = log()
+    wide = Transitions.from_arrays(
+        transitions.states,
+        np.repeat(transitions.actions, 3, 1),
+        transitions.rewards,
+        transitions.next_states,
+        transitions.terminals,
+        transitions.timeouts,
+    )
+    critic = Scripted(RETURNS)
+    with pytest.raises(
+        ValueError, match=r"actions have 3 columns, but those of policy 'right-00' need 1 columns: name"
+    ):
+        evaluate(POLICIES, RETURNS, wide, methods={"critic": critic}, folds=2, **QUIET)
+    assert not critic.calls
+    assert evaluate(POLICIES, RETURNS, wide, methods="nearest policy", folds=2, **QUIET).values
+
+
 def test_too_few_policies_say_how_many_are_needed():
     few = dict(list(POLICIES.items())[:3])
     with pytest.raises(ValueError, match="at least 4 policies with known returns are needed, got 3"):

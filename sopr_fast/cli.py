@@ -263,9 +263,10 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_states(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    text = "logged states: .npy, .npz, .hdf5, .parquet or a local Minari dataset" + (
-        "" if required else " (default: the subsets kept with the model)"
+    text = (
+        "logged states: .npy, .npz, .hdf5, .parquet or a local Minari dataset; or .safetensors that Subsets.save wrote"
     )
+    text += "" if required else " (default: the subsets kept with the model)"
     parser.add_argument("--states", required=required, metavar="FILE", help=text)
 
 
@@ -342,16 +343,14 @@ def _read_policies(options: argparse.Namespace) -> dict[str, Policy]:
 
 def _rank(options: argparse.Namespace) -> None:
     from .sopr.loading import rank
-    from .sopr.subsets import Subsets
 
     check_outputs(options)
     rule = UntilSettled(**{field.name: getattr(options, field.name) for field in dataclasses.fields(UntilSettled)})
-    subsets = Subsets.load(options.subsets) if isinstance(options.subsets, Path) else options.subsets
     ranking = rank(
         _read_policies(options),
         options.states,
         model=options.model,
-        subsets=rule if options.subsets == "auto" else subsets,
+        subsets=rule if options.subsets == "auto" else options.subsets,
         shrinkage=options.shrinkage,
         seed=options.seed,
         precision=options.precision,

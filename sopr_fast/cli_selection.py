@@ -69,7 +69,10 @@ def _add_input(parser: argparse.ArgumentParser, returns: str, *, required: bool 
         "--returns", type=Path, required=required, metavar="FILE", help=f"file or folder, as for fit: {returns}"
     )
     parser.add_argument(
-        "--log", required=True, metavar="FILE", help="logged transitions: .hdf5, .npz, .parquet or a Minari dataset"
+        "--log",
+        required=True,
+        metavar="FILE",
+        help="logged transitions: .hdf5, .npz, .parquet or a Minari dataset; or states alone, as for fit",
     )
     parser.add_argument("--discount", type=float, default=0.99, metavar="X", help="discount factor (default: 0.99)")
     parser.add_argument("--action-count", type=int, metavar="N", help="number of discrete actions")
@@ -90,6 +93,9 @@ def _add_panel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="methods to use (default: the default panel)")
     parser.add_argument("--groups", type=Path, metavar="FILE", help="JSON object of policy and group")
     parser.add_argument("--folds", type=int, default=5, metavar="N", help="random folds (default: 5)")
+    parser.add_argument(
+        "--subsets", type=Path, metavar="FILE", help="clustered subsets of the log that SOPR-T uses, from Subsets.save"
+    )
     parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="folder to keep columns in, and to resume from")
     parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="leave out methods that take longer")
 
@@ -187,6 +193,7 @@ def _panel_options(options: argparse.Namespace) -> dict[str, Any]:
         "discount": options.discount,
         "seed": options.seed,
         "action_count": options.action_count,
+        "subsets": options.subsets,
         "checkpoints": options.checkpoints,
         "time_limit": options.time_limit,
         "device": options.device,

@@ -33,6 +33,9 @@ def cross_fit(
     device: torch.device | str = "cpu",
     batch_size: int = BATCH_SIZE,
     progress: bool = True,
+    trust: bool = False,
+    stochastic: bool = False,
+    skip: bool = False,
 ) -> Estimates:
     """Estimate the values of known policies, each without its own return.
 
@@ -55,6 +58,9 @@ def cross_fit(
         device: See `Estimator.estimate`.
         batch_size: See `Estimator.estimate`.
         progress: See `Estimator.estimate`.
+        trust: See `Estimator.estimate`.
+        stochastic: See `Estimator.estimate`.
+        skip: See `Estimator.estimate`.
 
     Returns:
         Values of the known policies, in input order. For a supervised estimator the diagnostics are "fold", the fold
@@ -66,9 +72,9 @@ def cross_fit(
     seed = integer(0)("seed", seed)
     options: dict[str, Any] = {"seed": seed, "action_count": action_count, "device": device}
     options |= {"batch_size": batch_size, "progress": progress}
+    policies = as_policies(known, action_count=action_count, trust=trust, stochastic=stochastic, skip=skip)
     if not estimator.supervised:
-        return estimator.estimate(known, log, discount=discount, checkpoint=checkpoint, **options)
-    policies = as_policies(known, action_count=action_count)
+        return estimator.estimate(policies, log, discount=discount, checkpoint=checkpoint, **options)
     names = [policy.name for policy in policies]
     values = check_returns(returns, names)
     fold_of = _random_folds(len(names), folds, seed) if groups is None else _groups(groups, names)

@@ -23,10 +23,10 @@ BATCH_SIZE = 16384
 class Request:
     """Arguments of one call of `Estimator.estimate`.
 
-    Policies, log and returns are as the caller passed them; the other arguments are checked.
+    Log and returns are as the caller passed them; the other arguments are checked.
 
     Attributes:
-        policies: Policies to evaluate.
+        policies: Policies to evaluate, not yet checked against the log.
         log: Logged transitions or states.
         known: Policies with known returns, or None.
         returns: Their returns, or None.
@@ -40,9 +40,9 @@ class Request:
         timings: Seconds by stage so far.
     """
 
-    policies: Any
+    policies: list[Policy]
     log: Any
-    known: Any
+    known: list[Policy] | None
     returns: Any
     discount: float | None
     seed: int
@@ -61,6 +61,7 @@ class Estimator(Options, ABC):
         supervised: Whether `estimate` learns from known policies and needs their returns.
         needs_rewards: Whether the log must hold rewards; otherwise logged states are enough.
         leaves_one_out: Whether a policy that is itself known is valued without its own return, at no extra cost.
+        reuses_subsets: Whether the method clusters states and accepts `Subsets` in place of a log.
         shares_policies: Whether the value of a policy does not depend on the others and little work is shared between
             them, so that processes can share the policies.
     """
@@ -68,6 +69,7 @@ class Estimator(Options, ABC):
     supervised: ClassVar[bool] = False
     leaves_one_out: ClassVar[bool] = False
     needs_rewards: ClassVar[bool] = True
+    reuses_subsets: ClassVar[bool] = False
     shares_policies: ClassVar[bool] = False
 
     @property
@@ -89,6 +91,9 @@ class Estimator(Options, ABC):
         device: torch.device | str = "cpu",
         batch_size: int = BATCH_SIZE,
         progress: bool = True,
+        trust: bool = False,
+        stochastic: bool = False,
+        skip: bool = False,
     ) -> Estimates:
         """Estimate the values of all policies in one run.
 
@@ -109,6 +114,9 @@ class Estimator(Options, ABC):
             device: Device of networks and data. Policies act where they are.
             batch_size: Largest number of states that a policy sees at once.
             progress: Whether to show progress bars.
+            trust: Run code in files of policies where reading them needs it, see `sopr_fast.policies.load`.
+            stochastic: Act by the distributions in files of policies instead of their means.
+            skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
 
         Returns:
             Values of the policies, in input order.
@@ -131,17 +139,20 @@ class Estimator(Options, ABC):
             raise ValueError(f"{self.name} estimates discounted returns: pass discount, such as discount=0.99")
         if self.supervised and (known is None or returns is None):
             raise ValueError(f"{self.name} learns from known returns: pass known=policies and returns=their returns")
+        seed, batch_size = integer(0)("seed", seed), integer(1)("batch_size", batch_size)
+        device = check_device(device)
+        reading: dict[str, Any] = {"action_count": action_count, "trust": trust, "stochastic": stochastic, "skip": skip}
         request = Request(
-            policies,
+            as_policies(policies, **reading),
             log,
-            known,
+            as_policies(known, **reading) if self.supervised else None,
             returns,
             discount,
-            integer(0)("seed", seed),
+            seed,
             action_count,
             checkpoint,
-            check_device(device),
-            integer(1)("batch_size", batch_size),
+            device,
+            batch_size,
             progress,
         )
         # Training needs gradients and full precision, whatever the caller's mode.

@@ -217,12 +217,26 @@ def read(
     adapted = as_policies(policies, states_count=transitions.source_count, action_count=action_count)
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
     layout = probe(adapted, states, source, batch_size=batch_size)
+    check_actions(adapted, layout, transitions)
     prepared = Log(transitions, action_count=layout.action_dim if layout.kind == "discrete" else None, device=device)
-    if prepared.action_dim != layout.action_dim:
-        raise ValueError(
-            f"policy {adapted[0].name!r} has {layout.action_dim} action columns, the log has {prepared.action_dim}"
-        )
     return adapted, layout, prepared
+
+
+def check_actions(policies: Sequence[Policy], layout: Layout, transitions: Transitions) -> None:
+    """Check that the logged actions are those of the policies' kind.
+
+    Raises:
+        ValueError: They have other columns; the message says which would fit.
+    """
+    logged, wanted = transitions.actions.shape[1], layout.action_dim
+    if logged == wanted or (layout.kind == "discrete" and logged == 1):
+        return
+    fitting = f"an index, or {wanted} columns of 0 and 1" if layout.kind == "discrete" else f"{wanted} columns"
+    raise ValueError(
+        f"the log's actions have {logged} columns, but those of policy {policies[0].name!r} need {fitting}: name the "
+        "right ones, such as sopr_fast.data.load(…, columns={'actions': […]}), or pass the states alone to methods "
+        "that need no logged actions"
+    )
 
 
 class PolicyActions:

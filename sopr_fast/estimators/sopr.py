@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -63,6 +63,8 @@ class SOPR(SupervisedEstimator):
         CollapsedTrainingWarning: The model scores all policies alike.
         ForeignPolicyWarning: A policy is foreign, so its value is an extrapolation.
     """
+
+    reuses_subsets: ClassVar[bool] = True
 
     config: Config = option(_CONFIG, _config, "options of the model and its training, as JSON")  # noqa: RUF009
     subsets: int = option(5, integer(1), "subsets on which policies are scored")

@@ -17,7 +17,7 @@ from ..data.states import as_states
 from ..data.stored import StoredStates
 from ..policies import ArrayPolicy, Gaussian, Layout, Output, Policy, Probabilities, as_policies
 from ..returns import check_returns
-from ..sopr.subsets import Subsets
+from ..sopr.subsets import Subsets, as_subsets
 from .estimates import Estimates
 from .estimator import Estimator, Request
 
@@ -67,14 +67,14 @@ def read_states(log: Any) -> tuple[States, np.ndarray | None, int]:
     """Return the logged states, their rows in the user's data, and the number of rows of that data.
 
     Args:
-        log: Transitions, a mapping of arrays, `Subsets`, or states as `sopr_fast.fit` accepts them.
+        log: Transitions, a mapping of arrays, or states as `sopr_fast.fit` accepts them, which may be `Subsets`.
 
     Returns:
         States (rows, dim_s), or the subsets; their rows (rows,), or None where every row of the data is a state; the
         number of rows.
     """
-    if isinstance(log, Subsets):
-        return log, None, log.states_count
+    if (subsets := as_subsets(log)) is not None:
+        return subsets, None, subsets.states_count
     if isinstance(log, Mapping):
         log = log[find_key("states", log, "log")]
     states = as_states(log)

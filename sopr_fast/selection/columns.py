@@ -24,6 +24,7 @@ from ..runtime.deadline import time_limit as limit_time
 from ..runtime.files import atomic_path
 from ..runtime.schema import any_real, check_fields, list_of, optional, real, text
 from ..runtime.text import printable
+from ..sopr.subsets import Subsets
 from .folds import Fold
 from .workspace import Workspace, possible_values
 
@@ -240,7 +241,7 @@ class _Run:
             "device": self.device,
             "progress": self.progress,
         }
-        policies, log = self.method.prepare(self.workspace.policies, self.workspace.log, **options)
+        policies, log = self.method.prepare(self.workspace.policies, self._log(), **options)
         group = distributed.current()
 
         def estimate(fold: Fold) -> list[float]:
@@ -260,9 +261,16 @@ class _Run:
             own = [estimate(fold) for fold in self.folds[group.part(len(self.folds))]]
         return [np.array(values) for part in group.everyone(own) for values in part]
 
+    def _log(self) -> Any:
+        """Return the log, or the subsets of it that the method is to use again."""
+        reuses = getattr(self.method, "reuses_subsets", False) and self.workspace.subsets is not None
+        return self.workspace.subsets if reuses else self.workspace.log
+
     def identity(self) -> str:
         """Return a hash of all that determines the values."""
-        parts: list[Any] = [self.workspace.names, self.workspace.distances, self.discount, self.seed, self.method]
+        log = self._log()
+        parts: list[Any] = [log.rows, log.offsets] if isinstance(log, Subsets) else []
+        parts += [self.workspace.names, self.workspace.distances, self.discount, self.seed, self.method]
         if self.method.supervised:
             parts += [self.returns, *(indices for fold in self.folds for indices in (fold.train, fold.test))]
         else:

@@ -50,6 +50,7 @@ def evaluate(
     rollouts: Any = None,
     action_count: int | None = None,
     rows: int = ROWS,
+    subsets: Any = None,
     checkpoints: str | os.PathLike | None = None,
     time_limit: float | None = None,
     device: Any = "cpu",
@@ -69,8 +70,8 @@ def evaluate(
         returns: Their returns: (M,) numbers, a mapping from name, a file, folder or data frame (see
             `sopr_fast.returns.read_returns`), or for each policy the returns of its rollouts. Policies without a
             return are left out.
-        log: Logged transitions, see `sopr_fast.data.load`; or states alone, which only methods that need no rewards
-            can use.
+        log: Logged transitions, see `sopr_fast.data.load`; or states alone, or clustered `Subsets`, which only methods
+            that need no rewards can use.
         methods: Names (see `sopr_fast.selection.METHODS`), estimators, or a mapping from label to either; None for
             the default panel.
         groups: Group of each policy, by name or in order. None finds them: by name, else by action distance.
@@ -81,6 +82,8 @@ def evaluate(
         rollouts: Number of rollouts behind each return; then `return_errors` are standard deviations over rollouts.
         action_count: Number of discrete actions, where policies return indices.
         rows: Transitions to use; a larger log is thinned to evenly spaced episodes.
+        subsets: Clustered `Subsets` of the log, or their file, that SOPR-T uses again; their number, size and clusters
+            then replace those of its config. None for its own.
         checkpoints: Folder to keep finished columns in and to resume from.
         time_limit: Seconds that each method may take; a method that exceeds it is dropped.
         device: Device of networks and data.
@@ -102,7 +105,15 @@ def evaluate(
     chosen = read_methods(methods)
     known = as_policies(policies, action_count=action_count, trust=trust, stochastic=stochastic, skip=skip)
     known, returns = with_returns(known, returns)
-    workspace = Workspace.build(known, log, rows=rows, action_count=action_count, progress=progress)
+    workspace = Workspace.build(
+        known,
+        log,
+        rows=rows,
+        action_count=action_count,
+        subsets=subsets,
+        needs_actions=any(method.needs_rewards for method in chosen.values()),
+        progress=progress,
+    )
     names = workspace.names
     values, errors = read_known(returns, names, return_errors, rollouts)
     if np.ptp(values) == 0:

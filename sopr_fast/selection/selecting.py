@@ -43,6 +43,7 @@ def select(
     rollouts: Any = None,
     action_count: int | None = None,
     rows: int = ROWS,
+    subsets: Any = None,
     checkpoints: str | os.PathLike | None = None,
     time_limit: float | None = None,
     device: Any = "cpu",
@@ -60,8 +61,8 @@ def select(
     Args:
         candidates: Policies to choose from, see `sopr_fast.policies.as_policies`. A candidate that is itself known
             (same name, same actions) is left out.
-        log: Logged transitions, see `sopr_fast.data.load`; or states alone, which only methods that need no rewards
-            can use.
+        log: Logged transitions, see `sopr_fast.data.load`; or states alone, or clustered `Subsets`, which only methods
+            that need no rewards can use.
         known: M policies with known returns, at least four.
         returns: Their returns: (M,) numbers, a mapping from name, a file, folder or data frame (see
             `sopr_fast.returns.read_returns`), or for each policy the returns of its rollouts. Policies without a
@@ -78,6 +79,8 @@ def select(
         rollouts: Number of rollouts behind each return; then `return_errors` are standard deviations over rollouts.
         action_count: Number of discrete actions, where policies return indices.
         rows: Transitions to use; a larger log is thinned to evenly spaced episodes.
+        subsets: Clustered `Subsets` of the log, or their file, that SOPR-T uses again; their number, size and clusters
+            then replace those of its config. None for its own.
         checkpoints: Folder to keep finished columns in and to resume from.
         time_limit: Seconds that each method may take; a method that exceeds it is dropped.
         device: Device of networks and data.
@@ -101,7 +104,15 @@ def select(
     options: dict[str, Any] = {"action_count": action_count, "trust": trust, "stochastic": stochastic, "skip": skip}
     first, returns = with_returns(as_policies(known, **options), returns)
     everyone, count, notes = _join(first, as_policies(candidates, **options))
-    workspace = Workspace.build(everyone, log, rows=rows, action_count=action_count, progress=progress)
+    workspace = Workspace.build(
+        everyone,
+        log,
+        rows=rows,
+        action_count=action_count,
+        subsets=subsets,
+        needs_actions=any(method.needs_rewards for method in chosen.values()),
+        progress=progress,
+    )
     workspace, repeats = _without_repeats(workspace, count)
     names = workspace.names
     if repeats:

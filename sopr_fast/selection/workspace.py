@@ -15,10 +15,11 @@ from ..data import Transitions, load
 from ..data.keys import KEYS, find_key
 from ..data.states import as_states
 from ..estimators.coverage import uncovered_shares
-from ..estimators.log import Log, PolicyActions
+from ..estimators.log import Log, PolicyActions, check_actions
 from ..metrics import policy_distances
 from ..policies import ArrayPolicy, Layout, Output, Policy, as_policies, collect, probe
 from ..runtime.timing import Timings
+from ..sopr.subsets import Subsets, as_subsets
 
 ROWS = 100_000
 _COMPARED_ROWS = 2048
@@ -34,11 +35,12 @@ class Workspace:
     Attributes:
         policies: P policies. Deterministic ones remember their actions on the rows of the log.
         layout: Layout of their columns.
-        log: Transitions, thinned to whole episodes; or logged states where the log holds no rewards.
+        log: Transitions, thinned to whole episodes; or logged states, or `Subsets`, where the log holds no rewards.
         states: (U, dim_s) float32 states of the thinned log.
         source: (U,) int64 rows of these states in the user's data.
         distances: (P, P) float64 action distances (Eq. 3 of the paper) on 2,048 states.
         action_count: Number of discrete actions, or None.
+        subsets: Clustered subsets of the log to use again, or None.
         seconds: Time spent on reading and acting.
     """
 
@@ -49,6 +51,7 @@ class Workspace:
     source: np.ndarray
     distances: np.ndarray
     action_count: int | None
+    subsets: Subsets | None = None
     seconds: Timings = field(default_factory=Timings)
 
     @property
@@ -91,6 +94,8 @@ class Workspace:
         *,
         rows: int = ROWS,
         action_count: int | None = None,
+        subsets: Any = None,
+        needs_actions: bool = False,
         progress: bool = True,
     ) -> Workspace:
         """Read the log and ask every policy for its actions.
@@ -100,6 +105,8 @@ class Workspace:
             log: Transitions, see `sopr_fast.data.load`; or logged states, see `sopr_fast.fit`.
             rows: Transitions to keep: a larger log is thinned to evenly spaced episodes.
             action_count: Number of discrete actions, where policies return indices.
+            subsets: Clustered `Subsets` of the log to use again, or their file; None for none.
+            needs_actions: Whether a method learns from logged actions, which must then be as those of the policies.
             progress: Whether to show progress bars.
 
         Raises:
@@ -110,9 +117,13 @@ class Workspace:
         timings = Timings()
         with timings.stage("reading"):
             log = read_log(log)
+            reused = None if subsets is None else _reused(subsets, log)
             if isinstance(log, Transitions):
                 log = thin(log, rows)
                 count, states, source = log.source_count, log.states, log.source
+            elif isinstance(log, Subsets):
+                count, few = log.states_count, _spread(len(log.states), rows)
+                states, source = log.states.numpy()[few], log.source.numpy()[few]
             else:
                 count = len(log)
                 source = _spread(count, rows)
@@ -121,16 +132,18 @@ class Workspace:
             adapted = as_policies(policies, states_count=count, action_count=action_count)
             tensors = torch.from_numpy(states), torch.from_numpy(source)
             layout = probe(adapted, *tensors)
-            few = torch.from_numpy(_spread(len(states), _COMPARED_ROWS))
-            compared = collect(adapted, tensors[0][few], tensors[1][few], layout).numpy()
+            if isinstance(log, Transitions) and needs_actions:
+                check_actions(adapted, layout, log)
+            compared_rows = torch.from_numpy(_spread(len(states), _COMPARED_ROWS))
+            compared = collect(adapted, tensors[0][compared_rows], tensors[1][compared_rows], layout).numpy()
             if isinstance(log, Transitions):
                 adapted = remember(adapted, layout, *tensors, count)
             distances = policy_distances(compared, compared)
-        return cls(adapted, layout, log, states, source, distances, action_count, timings)
+        return cls(adapted, layout, log, states, source, distances, action_count, reused, timings)
 
 
 def read_log(log: Any) -> Any:
-    """Return transitions where the log holds rewards, else its states.
+    """Return transitions where the log holds rewards, else its states, or the subsets that it is.
 
     Raises:
         TypeError: The log is neither.
@@ -138,6 +151,8 @@ def read_log(log: Any) -> Any:
     """
     if isinstance(log, Transitions):
         return log
+    if (subsets := as_subsets(log)) is not None:
+        return subsets.to("cpu")
     if isinstance(log, Mapping):
         if any(key in log for key in KEYS["rewards"]) and any(key in log for key in KEYS["actions"]):
             return load(log)
@@ -148,6 +163,33 @@ def read_log(log: Any) -> Any:
         return load(log)
     except (TypeError, ValueError):
         return as_states(log)  # a file of states alone; its error is the clearer one
+
+
+def _reused(subsets: Any, log: Any) -> Subsets:
+    """Return subsets to use again, whose states are found in the user's data by the rows of the log.
+
+    Raises:
+        TypeError: They are no subsets.
+        ValueError: They are of another log, or the log consists of subsets itself.
+    """
+    if isinstance(log, Subsets):
+        raise ValueError("subsets are given twice: pass clustered Subsets as the log or as subsets")
+    given = as_subsets(subsets)
+    if given is None:
+        raise TypeError(
+            f"subsets must be Subsets or a .safetensors file that Subsets.save wrote, got {type(subsets).__name__}"
+        )
+    given = given.to("cpu")
+    width = log.states.shape[1] if isinstance(log, Transitions) else log.shape[1]
+    rows = log.source_count if isinstance(log, Transitions) else len(log)
+    if isinstance(log, Transitions) and given.states_count == len(log) != rows:  # drawn from the transitions
+        given = replace(given, source=torch.from_numpy(log.source)[given.source], states_count=rows)
+    if (given.states_count, given.state_dim) != (rows, width):
+        raise ValueError(
+            f"the subsets were drawn from {given.states_count} states of {given.state_dim} columns, but the log has "
+            f"{rows} of {width}; draw subsets of this log, or leave them out"
+        )
+    return given
 
 
 def thin(transitions: Transitions, rows: int) -> Transitions:

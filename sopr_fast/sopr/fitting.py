@@ -25,7 +25,7 @@ from .known import Group, Known, read_known
 from .model import ScoringModel
 from .ranker import Ranker
 from .sharing import check_processes
-from .subsets import Drawing, Subsets
+from .subsets import Drawing, Subsets, as_subsets
 from .training import Examples, train
 from .training_policies import TrainingPolicies
 
@@ -69,7 +69,7 @@ def fit(
             frame (see `sopr_fast.returns.read_returns`). Larger is better; ranks serve too if the best policy has the
             largest.
         states: (rows, dim_s) logged states as array, tensor or path of a file, see `Subsets.draw`; or clustered
-            `Subsets`, whose number, size and clusters then replace those of `config`.
+            `Subsets`, or their file, whose number, size and clusters then replace those of `config`.
         preferences: (M, M) of 1 (row better), 0.5 (equal), 0 (worse) or NaN (unknown), in place of returns. An array is
             in the order of the policies, a pandas frame is read by their names.
         validation: Policies and their returns, a pair, which choose the weights to keep; None to keep the last.
@@ -121,8 +121,8 @@ def fit(
     if states is None:
         raise ValueError("states are needed: pass the logged states that the policies act on")
     timings = Timings()
-    if isinstance(states, Subsets):
-        states = states.to("cpu")
+    if (given := as_subsets(states)) is not None:
+        states = given.to("cpu")
         clusters = states.offsets.shape[1] - 1
         config = replace(config, subsets=len(states), subset_size=states.rows.shape[1], clusters=clusters)
         states_count = states.states_count

@@ -46,7 +46,7 @@ def rank(
     states: Any = None,
     *,
     model: Ranker | str | os.PathLike | None = None,
-    subsets: int | str | UntilSettled | Subsets | None = None,
+    subsets: int | str | os.PathLike | UntilSettled | Subsets | None = None,
     features: Mapping[str, Any] | None = None,
     critic: Critic | None = None,
     shrinkage: float = 0.0,

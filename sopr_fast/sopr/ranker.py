@@ -26,7 +26,7 @@ from .model import ScoringModel
 from .model_files import write_model
 from .settling import UntilSettled, to_rule
 from .sharing import check_processes
-from .subsets import Drawing, Subsets
+from .subsets import Drawing, Subsets, as_subsets
 from .training import warn_of_collapse
 from .training_policies import TrainingPolicies
 
@@ -105,7 +105,7 @@ class Ranker:
         candidates: Any,
         states: Any = None,
         *,
-        subsets: int | str | UntilSettled | Subsets | None = None,
+        subsets: int | str | os.PathLike | UntilSettled | Subsets | None = None,
         features: Mapping[str, Any] | None = None,
         critic: Critic | None = None,
         shrinkage: float = 0.0,
@@ -127,10 +127,10 @@ class Ranker:
             candidates: Policies to rank, see `sopr_fast.policies.as_policies`. Arrays of actions are indexed like
                 `states`; their distance to the training policies is known only on the training log, passed again or as
                 the subsets kept with the model.
-            states: (rows, dim_s) logged states or the path of a file; or clustered `Subsets` to use again; None for
-                the subsets kept with the model.
+            states: (rows, dim_s) logged states or the path of a file; or clustered `Subsets`, or their file, to use
+                again; None for the subsets kept with the model.
             subsets: Number of subsets, by default 5, or all those kept; "auto" or an `UntilSettled` to add subsets
-                until the top of the order is settled; or clustered `Subsets` to use again.
+                until the top of the order is settled; or clustered `Subsets`, or their file, to use again.
             features: Numbers of the candidates by name, if the model was trained with features.
             critic: The critic, if the model was trained with one and loaded from a file.
             shrinkage: Amount, from 0 (none, as in the paper) to 1, by which to move scores toward the score of the
@@ -167,12 +167,13 @@ class Ranker:
         if check_number("shrinkage", shrinkage) > 1:
             raise ValueError(f"shrinkage must be from 0 to 1, got {shrinkage}")
         device = self.device if device is None else check_device(device)
+        subsets = as_subsets(subsets) or subsets
         rule, timings = to_rule(subsets), Timings()
         with timings.stage("drawing"):
-            if isinstance(states, Subsets):
+            if (given := as_subsets(states)) is not None:
                 if subsets is not None:
                     raise ValueError("subsets are given twice: pass clustered Subsets as states or as subsets")
-                states, subsets = None, states
+                states, subsets = None, given
             log = None if states is None else as_states(states)
             counts = [] if rule is None else rule.counts(len(self.subsets) if log is None and self.subsets else None)
             chosen = self._subsets(log, counts[0] if counts else subsets, seed)

@@ -186,6 +186,20 @@ class Subsets:
         return subsets
 
 
+def as_subsets(states: Any) -> Subsets | None:
+    """Return clustered subsets, or None where `states` are neither such nor the path of a file of them.
+
+    Args:
+        states: `Subsets`; a path, which ends in .safetensors where `Subsets.save` wrote it; or anything else.
+
+    Raises:
+        FileNotFoundError, IsADirectoryError, ValueError: See `Subsets.load`.
+    """
+    if isinstance(states, str | os.PathLike) and os.fspath(states).endswith(".safetensors"):
+        return Subsets.load(states)
+    return states if isinstance(states, Subsets) else None
+
+
 @dataclass(frozen=True)
 class Drawing:
     """Subsets drawn but not yet clustered.
