@@ -303,14 +303,3 @@ def test_demonstrations_of_lerobot_have_no_rewards(tmp_path, arrays):
     info.write_text("{")
     with pytest.raises(ValueError, match=r"info\.json: damaged, cut short, or not the description of a LeRobot"):
         load_states(tmp_path / "set")
-
-
-@pytest.mark.parametrize("name", ["set", "set/data.tfrecord-00000-of-00001"])
-def test_tfrecords_are_refused_with_the_remedy(tmp_path, name):
-    folder = tmp_path / "set"
-    folder.mkdir()
-    for file in ("features.json", "data.tfrecord-00000-of-00001"):
-        (folder / file).touch()
-    for read in (sopr_fast.data.load, load_states):
-        with pytest.raises(ValueError, match=r"TFRecord files \(RLDS\) are not read; convert them .* \.npz"):
-            read(tmp_path / name)

@@ -9,7 +9,8 @@ import pytest
 from problems import TINY, ladder, log, training_gains
 
 import sopr_fast
-from sopr_fast.returns import Returns, check_returns, read_returns, tensorboard
+from sopr_fast.returns import Returns, check_returns, read_returns
+from sopr_fast.runtime.records import masked_crc
 
 NAMES = ["ppo_1/best_model", "ppo_1/rl_model_2000_steps", "sac_1/final"]
 
@@ -88,13 +89,13 @@ def event(step, tag, value, *, as_tensor=False):
     summary = b"\x0a" + varint(len(content)) + content
     message = b"\x09" + struct.pack("<d", 1.7e9) + b"\x10" + varint(step) + b"\x2a" + varint(len(summary)) + summary
     head = struct.pack("<Q", len(message))
-    crc = [struct.pack("<I", tensorboard._masked_crc(part)) for part in (head, message)]
+    crc = [struct.pack("<I", masked_crc(part)) for part in (head, message)]
     return head + crc[0] + message + crc[1]
 
 
 def test_the_check_sum_is_crc32c():
     # RFC 3720, B.4: CRC-32C of 32 bytes of zeros is 8A9136AA; TFRecord rotates it by 15 bits and adds a constant.
-    assert tensorboard._masked_crc(bytes(32)) == ((0x8A9136AA >> 15 | 0x8A9136AA << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    assert masked_crc(bytes(32)) == ((0x8A9136AA >> 15 | 0x8A9136AA << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 @pytest.mark.parametrize("as_tensor", [False, True])

@@ -17,6 +17,7 @@ from .keys import ALL_KEYS, KEYS, find_key, list_names
 from .lerobot import is_lerobot, read_lerobot
 from .minari import find_minari, is_minari_id, read_minari
 from .replay_buffers import read_pickled
+from .rlds import is_rlds, read_rlds
 from .tables import is_frame, read_frame, read_parquet
 from .transitions import Transitions
 
@@ -63,7 +64,7 @@ def load(source: Any, *, columns: Columns | None = None, max_episode_steps: int 
             - path of an HDF5 file that d3rlpy's `ReplayBuffer.dump` wrote;
             - path of a pickle (.pkl) of a replay buffer of Stable-Baselines3 or sb3-contrib, of a dict of arrays, or of
               a list of such dicts, one for each episode; nothing in it is executed;
-            - path of a folder of .npy files, or of a LeRobot dataset;
+            - path of a folder of .npy files, of a LeRobot dataset, or of an RLDS dataset that TensorFlow Datasets made;
             - id, folder or object of a local Minari dataset;
             - dictionary of arrays or tensors, such as d4rl's `qlearning_dataset(env)` returns;
             - data frame;
@@ -94,7 +95,12 @@ def load(source: Any, *, columns: Columns | None = None, max_episode_steps: int 
 
 def is_log(path: Path) -> bool:
     """Return whether a path is a log: by its suffix, as a folder, or as the id of a Minari dataset."""
-    return path.suffix in (".npy", *READERS) or path.is_dir() or (not path.exists() and is_minari_id(path))
+    return (
+        path.suffix in (".npy", *READERS)
+        or path.is_dir()
+        or is_rlds(path)
+        or (not path.exists() and is_minari_id(path))
+    )
 
 
 def read_arrays(source: Any, columns: Columns | None = None) -> tuple[Mapping[str, Any], str]:
@@ -134,28 +140,14 @@ def _read_named(source: Any, wanted: Collection[str]) -> tuple[Mapping[str, Any]
             f"{path}: an .npy file is one array; transitions need states, actions and rewards at least: put them into "
             "an .npz file, a dictionary or a folder of .npy files of these names"
         )
-    check_readable(path)
+    if is_rlds(path):
+        return read_rlds(path, wanted), str(path)
     if path.is_dir():
         return (read_lerobot if is_lerobot(path) else read_folder)(path, wanted), str(path)
     if path.suffix not in READERS:
         raise ValueError(f"{path}: expected transitions in a file of {', '.join(READERS)}, or a Minari dataset")
     check_regular(path)
     return READERS[path.suffix](path, wanted), str(path)
-
-
-def check_readable(path: Path) -> None:
-    """Raise for RLDS and TFRecord files, which are common and are not read, with the way to convert them.
-
-    Raises:
-        ValueError: The path is such a file, or a folder of them.
-    """
-    is_folder = path.is_dir() and (path / "features.json").is_file() and any(path.glob("*.tfrecord*"))
-    if is_folder or ".tfrecord" in path.name:
-        raise ValueError(
-            f"{path}: TFRecord files (RLDS) are not read; convert them where tensorflow_datasets is installed: write "
-            "observations, actions, rewards, terminals (is_terminal) and timeouts of all steps to an .npz file by "
-            "numpy.savez"
-        )
 
 
 def from_mapping(arrays: Mapping[str, Any], where: str, max_episode_steps: int | None = None) -> Transitions:

@@ -16,8 +16,9 @@ from .arrays import to_array
 from .files import check_regular, reading
 from .keys import ALL_KEYS, KEYS, find_key, list_names
 from .lerobot import is_lerobot
-from .loading import READERS, check_readable, read_arrays
+from .loading import READERS, read_arrays
 from .minari import find_minari, read_minari_states
+from .rlds import is_rlds
 from .stored import ArrayStates, FlatStates, SlicedStates, StoredStates, states_of_hdf5
 from .tables import is_frame, read_frame
 from .transitions import Transitions
@@ -31,7 +32,7 @@ def load_states(path: str | os.PathLike, *, columns: str | Sequence[str] | None 
     Args:
         path: An `.npy` file; an `.npz`, parquet, CSV or HDF5 file with an array `observations`, `states`, `obs`,
             `observation` or `state`, in parquet and CSV also as columns `obs_0`, `obs_1`, …; a folder with an `.npy`
-            file of such a name; a dump of d3rlpy, a pickled replay buffer or a LeRobot dataset, see
+            file of such a name; a dump of d3rlpy, a pickled replay buffer, a LeRobot or an RLDS dataset, see
             `sopr_fast.data.load`; or the folder or id of a local Minari dataset.
         columns: Name of the array of states, or names of the columns that they consist of, where they have others.
 
@@ -49,9 +50,9 @@ def load_states(path: str | os.PathLike, *, columns: str | Sequence[str] | None 
     if dataset is not None:
         return _of_minari(dataset)
     path = Path(path)
-    check_readable(path)
-    if path.is_dir() and is_lerobot(path):
-        return ArrayStates(read_arrays(path)[0]["observations"], str(path))
+    if is_rlds(path) or (path.is_dir() and is_lerobot(path)):
+        arrays, where = read_arrays(path)
+        return ArrayStates(arrays[find_key("states", arrays, where)], where)
     if path.is_dir():
         path = next((file for key in KEYS["states"] if (file := path / f"{key}.npy").is_file()), path)
     if path.suffix not in (".npy", *READERS):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..data.files import check_regular, reading
+from ..runtime.records import fields, records
 from .evaluations import Evaluations
 
 # Stable-Baselines3, Tianshou and RL Zoo evaluate; CleanRL, rsl_rl and rl_games log what training episodes return.
@@ -28,8 +29,6 @@ _ONE_EPISODE, _EPISODES = (
     ("charts/episodic_return",),
     100,
 )  # tags of single episodes, of which the last ones are averaged
-_LARGEST = 64 << 20  # bytes of a record
-_CRC_POLYNOMIAL = 0x82F63B78
 _FLOAT, _DOUBLE = 1, 2  # types of TensorProto
 
 
@@ -77,44 +76,23 @@ def read(paths: list[Path], tag: str | None = None) -> Evaluations:
 
 def _scalars(path: Path) -> Iterator[tuple[str, int, float]]:
     """Yield tag, step and value of every scalar in a file."""
-    for record in _records(path):
+    for record in records(path):
         step, summaries = 0, []
-        for number, value in _fields(record):
+        for number, value in fields(record):
             if number == 2 and isinstance(value, int):
                 step = value
             elif number == 5 and isinstance(value, bytes):
                 summaries.append(value)
         for summary in summaries:
-            for number, value in _fields(summary):
+            for number, value in fields(summary):
                 if number == 1 and isinstance(value, bytes) and (scalar := _scalar(value)) is not None:
                     yield scalar[0], step, scalar[1]
-
-
-def _records(path: Path) -> Iterator[bytes]:
-    """Yield the records of a file; one that is cut short at its end, as of a run that goes on, ends it.
-
-    Raises:
-        ValueError: A check sum differs, or a record is too large.
-    """
-    with path.open("rb") as file:
-        while len(head := file.read(12)) == 12:
-            length, check = struct.unpack("<QI", head)
-            if _masked_crc(head[:8]) != check:
-                raise ValueError(f"the check sum of the record at byte {file.tell() - 12} differs")
-            if length > _LARGEST:
-                raise ValueError(f"a record of {length:,} bytes")
-            record = file.read(length + 4)
-            if len(record) < length + 4:
-                return
-            if length < 4096 and _masked_crc(record[:-4]) != struct.unpack("<I", record[-4:])[0]:
-                raise ValueError(f"the check sum of the record at byte {file.tell() - length - 16} differs")
-            yield record[:-4]
 
 
 def _scalar(message: bytes) -> tuple[str, float] | None:
     """Return tag and value of a `Summary.Value`, None if it is no scalar."""
     tag, scalar = "", None
-    for number, value in _fields(message):
+    for number, value in fields(message):
         if number == 1 and isinstance(value, bytes):
             tag = value.decode("utf-8", "replace")
         elif number == 2 and isinstance(value, float):
@@ -127,7 +105,7 @@ def _scalar(message: bytes) -> tuple[str, float] | None:
 def _tensor(message: bytes) -> float | None:
     """Return the number in a `TensorProto` of one float or double, None for other tensors."""
     kind, content = 0, b""
-    for number, value in _fields(message):
+    for number, value in fields(message):
         if number == 1 and isinstance(value, int):
             kind = value
         elif number in (4, 5, 6) and isinstance(value, bytes):
@@ -137,61 +115,3 @@ def _tensor(message: bytes) -> float | None:
     if kind == _FLOAT and len(content) == 4:
         return struct.unpack("<f", content)[0]
     return struct.unpack("<d", content)[0] if kind == _DOUBLE and len(content) == 8 else None
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:
-    """Yield number and value of the fields of a protobuf message; 32 and 64 bits are floats.
-
-    Raises:
-        ValueError: The message is damaged.
-    """
-    place = 0
-    while place < len(message):
-        key, place = _varint(message, place)
-        kind = key & 7
-        if kind == 0:
-            value, place = _varint(message, place)
-            yield key >> 3, value
-            continue
-        length = {1: 8, 5: 4}.get(kind)
-        if kind == 2:
-            length, place = _varint(message, place)
-        if length is None or place + length > len(message):
-            raise ValueError("a damaged message")
-        part = message[place : place + length]
-        place += length
-        yield key >> 3, part if kind == 2 else struct.unpack("<d" if kind == 1 else "<f", part)[0]
-
-
-def _varint(message: bytes, place: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if place >= len(message):
-            break
-        byte = message[place]
-        value |= (byte & 127) << shift
-        place += 1
-        if byte < 128:
-            return value, place
-    raise ValueError("a damaged message")
-
-
-def _crc_table() -> list[int]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (_CRC_POLYNOMIAL if value & 1 else 0)
-        table.append(value)
-    return table
-
-
-_CRC = _crc_table()
-
-
-def _masked_crc(data: bytes) -> int:
-    """Return the CRC-32C of the data as TFRecord files store it."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = crc >> 8 ^ _CRC[(crc ^ byte) & 255]
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
