@@ -56,7 +56,10 @@ def test_fit_then_rank(files, capsys):
     out, err = capsys.readouterr()
     assert "model.safetensors: trained on 12 policies" in out and "%" not in err  # no bars outside a terminal
 
-    assert rank("--plot", "ranking.png", "--report", "ranking.html") == 0
+    states, actions = np.load("states.npy"), np.zeros((600, 2), np.float32)
+    np.savez("log.npz", observations=states, actions=actions, rewards=np.zeros(600), next_observations=states)
+    assert rank("--plot", "ranking.png", "--report", "ranking.html", "--log", "log.npz") == 0
+    assert "covered by the log" in (files / "ranking.html").read_text(encoding="utf-8")
     assert "sopr-fast rank --model model.safetensors" in (files / "ranking.html").read_text(encoding="utf-8")
     table = capsys.readouterr().out
     assert all(f"gain-{i:03d}" in table for i in range(12))
@@ -276,6 +279,7 @@ def test_rank_reports_wrong_input_in_one_line(files, capsys):
     capsys.readouterr()
     for options, message in [
         ("--states wide.npy", "5"),
+        ("--log log.npz", "--log is used by a report alone: add --report FILE"),
         ("--policies short.npy", "'short' has actions for 599 states, the data has 600"),
         ("--subsets 100", "100 subsets"),
         ("--policies wrong.pt --trust", "policy 'wrong' raised RuntimeError"),

@@ -8,7 +8,15 @@ from estimators import SMALL, gains, loud, quiet, small_log, unwarned, with_othe
 from mdps import Linear, LinearGain, TablePolicy, Tabular
 
 from sopr_fast.data import Transitions
-from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased, UncertainEstimateWarning
+from sopr_fast.estimators import (
+    FQE,
+    BehaviourQ,
+    DualDICE,
+    ImportanceWeighting,
+    ModelBased,
+    UncertainEstimateWarning,
+    covered_shares,
+)
 
 ARRIVING = {**SMALL, "target_rate": 1.0}  # without a warning about lag
 critic = pytest.mark.parametrize("method", [FQE(**ARRIVING), BehaviourQ(**ARRIVING)], ids=["fqe", "behaviour-q"])
@@ -28,6 +36,10 @@ def disjoint():
     never, often = np.tile([0.0, 0.0, 1.0], (5, 1)), np.tile([0.4, 0.6, 0.0], (5, 1))
     log = Tabular.random(seed=0).log(behaviour, 200, 5, seed=0, log_probs=True)
     return {"never": TablePolicy(never), "often": TablePolicy(often)}, log
+
+
+def test_covered_shares(disjoint):
+    assert covered_shares(*disjoint, progress=False) == {"never": 0.0, "often": 1.0}
 
 
 @loud

@@ -201,6 +201,16 @@ def test_a_ranking_with_true_returns_prints_their_correlation(tmp_path):
     assert "1.000" in "".join(page.text("header"))
 
 
+def test_a_ranking_says_how_much_of_the_log_each_candidate_covers(tmp_path):
+    ranked = ranking()
+    coverage = {name: 0.25 + 0.5 * i / len(ranked) for i, name in enumerate(ranked.names)}
+    ranked.report(tmp_path / "known.html", coverage=coverage)
+    ranked.report(tmp_path / "unknown.html")
+    known, unknown = ((tmp_path / f"{name}.html").read_text(encoding="utf-8") for name in ("known", "unknown"))
+    assert "covered by the log" in known and "25\u00a0%" in known
+    assert "covered by the log" not in unknown and "rank with --log FILE" in unknown
+
+
 def test_coverage_is_unknown_where_the_log_has_no_actions_of_the_policies(tmp_path):
     known, candidates, truth = policies(False)
     transitions = log()

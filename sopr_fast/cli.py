@@ -198,6 +198,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     ranking.add_argument("--plot", type=Path, metavar="FILE", help="plot the scores to an image")
     add_report(ranking)
+    ranking.add_argument(
+        "--log",
+        metavar="FILE",
+        help="with --report: logged transitions, so that the report says how much of the log each candidate acts like",
+    )
     ranking.set_defaults(run=_rank)
 
     add_selection_commands(commands)
@@ -234,10 +239,10 @@ def check_outputs(options: argparse.Namespace) -> None:
         check_report(options.report)
 
 
-def write_report(result: Any, options: argparse.Namespace) -> None:
+def write_report(result: Any, options: argparse.Namespace, **known: Any) -> None:
     """Write the report of a result, if the options ask for one."""
     if options.report is not None and is_first():
-        result.report(options.report, command=shlex.join(["sopr-fast", *options.arguments]))
+        result.report(options.report, command=shlex.join(["sopr-fast", *options.arguments]), **known)
 
 
 def _add_policies(parser: argparse.ArgumentParser) -> None:
@@ -346,8 +351,15 @@ def _rank(options: argparse.Namespace) -> None:
 
     check_outputs(options)
     rule = UntilSettled(**{field.name: getattr(options, field.name) for field in dataclasses.fields(UntilSettled)})
+    if options.log is not None and options.report is None:
+        raise ValueError("--log is used by a report alone: add --report FILE, or leave --log out")
+    policies, coverage = _read_policies(options), None
+    if options.log is not None:
+        from .estimators import covered_shares
+
+        coverage = covered_shares(policies, options.log)
     ranking = rank(
-        _read_policies(options),
+        policies,
         options.states,
         model=options.model,
         subsets=rule if options.subsets == "auto" else options.subsets,
@@ -367,7 +379,7 @@ def _rank(options: argparse.Namespace) -> None:
             print(f"{places} {'' if ranking.settled else 'not '}settled after {ranking.subset_scores.shape[1]} subsets")
     if options.plot is not None and is_first():
         cast(Any, ranking.plot().figure).savefig(options.plot, dpi=150)
-    write_report(ranking, options)
+    write_report(ranking, options, **({} if coverage is None else {"coverage": coverage}))
 
 
 def _to_subsets(text: str) -> int | str | Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -350,13 +351,21 @@ class Ranking:
         return ax
 
     def report(
-        self, path: str | os.PathLike, *, returns: Any = None, command: str | None = None, date: str | None = None
+        self,
+        path: str | os.PathLike,
+        *,
+        returns: Any = None,
+        coverage: Mapping[str, float] | None = None,
+        command: str | None = None,
+        date: str | None = None,
     ) -> None:
         """Write a report: one HTML file that needs no network.
 
         Args:
             path: File to write or replace.
             returns: True returns to print beside the scores, see `spearman`; None for none.
+            coverage: Share of logged states in which each candidate acts as the log does, by name, see
+                `sopr_fast.estimators.covered_shares`; None where it is unknown.
             command: Command that makes the report again; by default a call of `rank`.
             date: Date to print. None for none, so that equal rankings give equal bytes.
 
@@ -367,7 +376,7 @@ class Ranking:
         """
         from .report import write_ranking
 
-        write_ranking(self, path, returns=returns, command=command, date=date)
+        write_ranking(self, path, returns=returns, coverage=coverage, command=command, date=date)
 
     def _order(self) -> np.ndarray:
         return np.argsort(-self.scores, kind="stable")

@@ -5,6 +5,7 @@
 """
 
 from .behaviour_q import BehaviourQ
+from .coverage import covered_shares
 from .critics import Critic
 from .cross_fit import cross_fit
 from .dual_dice import DualDICE
@@ -32,5 +33,6 @@ __all__ = [
     "ModelBased",
     "NearestPolicy",
     "UncertainEstimateWarning",
+    "covered_shares",
     "cross_fit",
 ]

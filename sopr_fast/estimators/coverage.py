@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..runtime.progress import progress_bar
 from .estimates import warn_about
-from .log import Log, PolicyActions
+from .log import Log, PolicyActions, read
 
 _STATES = 1024
 _NEIGHBOURS = 32
 _CHUNK = 1 << 24  # pairs of states compared at once
 _NEGLIGIBLE = 0.1  # distance, in standard deviations of the logged actions
 _MOST_UNCOVERED = 0.9
+
+
+def covered_shares(
+    policies: Any, log: Any, *, action_count: int | None = None, progress: bool = True
+) -> dict[str, float]:
+    """Return the share of logged states in which each policy acts as the log does nearby, by name.
+
+    Estimates from the log, and rankings by its states, extrapolate in the others. See `uncovered` for the definition.
+
+    Args:
+        policies: P policies, see `Estimator.estimate`.
+        log: Logged transitions, see `sopr_fast.data.load`.
+        action_count: Number of discrete actions, where policies return indices.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        OSError, TypeError, ValueError: See `Estimator.estimate`.
+    """
+    adapted, layout, prepared = read(policies, log, action_count=action_count)
+    actions = PolicyActions(adapted, layout, prepared, memory=0, progress=False)
+    shares = 1 - uncovered_shares(actions, prepared, progress=progress)
+    return dict(zip([policy.name for policy in adapted], shares.tolist(), strict=True))
 
 
 def uncovered(actions: PolicyActions, log: Log, *, progress: bool) -> np.ndarray:

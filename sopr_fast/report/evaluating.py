@@ -10,17 +10,19 @@ from markupsafe import Markup
 from ..selection.evaluation import Evaluation
 from .page import Cell, Column, Page, Paragraph, Section, Table
 from .parts import (
+    ABOUT_COVERAGE,
+    COVERED,
     all_measures,
     left_out_groups,
     map_figure,
     name_cell,
     number_cell,
     order_of_methods,
-    settings_section,
     share_cell,
     tried_methods,
     values_and_returns,
 )
+from .settings import call, settings_section
 from .svg import StyleSheet
 from .text import Name, Numbers, number, sentence
 
@@ -46,11 +48,7 @@ def evaluation_page(evaluation: Evaluation, *, command: str | None, date: str | 
         ),
         Section("distance", "How the policies differ", _distances(evaluation, styles)),
         settings_section(
-            evaluation.settings,
-            [command] if command else _call(evaluation),
-            caption="The command that makes this report again:"
-            if command
-            else "The call that makes this report again:",
+            evaluation.settings, command, call("evaluation", "policies, returns, log", evaluation.settings)
         ),
     ]
     return Page(
@@ -158,24 +156,11 @@ def _distances(evaluation: Evaluation, styles: StyleSheet) -> list[Any]:
         Column("policy", numeric=False),
         Column("nearest other policy", numeric=False),
         Column("distance"),
-        Column("covered by the log"),
+        COVERED,
     ]
     note = Paragraph(
         "Distance is the root of the mean squared difference of actions, over the median of the same between two "
-        "policies. Covered by the log: the share of logged states in which a policy acts as the log does nearby.",
+        "policies. " + ABOUT_COVERAGE,
         note=True,
     )
     return [*([figure] if figure else []), Table("Policies and those nearest to them", columns, rows), note]
-
-
-def _call(evaluation: Evaluation) -> list[str]:
-    """Return the call of `evaluate` with its settings."""
-    settings = evaluation.settings
-    names = ("discount", "seed", "folds", "rows", "action_count")
-    options = [f"{name}={settings[name]!r}" for name in names if settings.get(name) is not None]
-    lines = ["evaluation = sopr_fast.evaluate(", "    policies, returns, log,"]
-    if options:
-        lines.append(f"    {', '.join(options)},")
-    if methods := list(settings.get("methods", {})):
-        lines.append(f"    methods={methods!r},")
-    return [*lines, ")", 'evaluation.report("report.html")']

@@ -1,20 +1,17 @@
-"""Parts that several reports share: methods tried on known policies, the map, settings."""
+"""Parts that several reports share: cells, methods tried on known policies, the map."""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from markupsafe import Markup
 
-from .._version import __version__
 from ..metrics import spearman
 from . import figures
 from .map import classical_scaling
-from .page import Cell, Code, Column, Facts, Figure, Paragraph, Section, Table
+from .page import Cell, Column, Figure, Paragraph, Table
 from .svg import StyleSheet
 from .text import MISSING, Name, chance, listed, number, percent, sentence
 
@@ -23,13 +20,6 @@ if TYPE_CHECKING:
 
 _NAMED = 8  # groups that have room on a map
 _KINDS = {"random": "left out at random", "group": "left out as a group"}
-_TERMS = {
-    "rows": "transitions to use, at most",
-    "states": "states used",
-    "has_rewards": "log holds rewards",
-    "folds": "random folds",
-    "action_count": "number of actions",
-}
 _HELP = {
     "spearman": "Rank correlation of values and returns: 1 is the right order, 0 none.",
     "kendall": "Share of pairs in the right order minus that of pairs in the wrong one.",
@@ -37,6 +27,13 @@ _HELP = {
     "regret@1": "What the choice of the best value loses, of the range of returns.",
     "regret@3": "What the best of three choices loses, of the range of returns.",
 }
+
+
+COVERED = Column("covered by the log", help="Share of logged states in which the policy acts as the log does nearby.")
+ABOUT_COVERAGE = (
+    "Covered by the log: the share of logged states in which a policy acts as the log does nearby; estimates from the "
+    "log extrapolate in the others."
+)
 
 
 def flag(text: str, *, warn: bool = False) -> Markup:
@@ -207,51 +204,6 @@ def map_figure(
     if foreign.any():
         caption += " Hollow: foreign candidates."
     return Figure(drawing, caption)
-
-
-def settings_section(settings: dict[str, Any], lines: Sequence[str], *, caption: str) -> Section:
-    """Return the section of settings, versions and the command.
-
-    Args:
-        settings: Values by name; a mapping of methods is listed by itself.
-        lines: Command or call that makes the report again.
-        caption: What the lines are.
-    """
-    methods = settings.get("methods", {})
-    pairs: list[tuple[str, Any]] = [
-        (_TERMS.get(name, name.replace("_", " ")), _plain(value))
-        for name, value in settings.items()
-        if name != "methods" and value is not None
-    ]
-    versions = [
-        ("sopr_fast", __version__),
-        ("Python", platform.python_version()),
-        ("torch", torch.__version__),
-        ("numpy", np.__version__),
-        ("machine", f"{platform.system()} {platform.machine()}"),
-    ]
-    blocks: list[Any] = [Facts([*pairs, *versions])]
-    if methods:
-        rows = [[name_cell(name), Cell(_shorten(text), text)] for name, text in methods.items()]
-        heads = [Column("method", numeric=False), Column("options", numeric=False)]
-        blocks.append(Table("Methods and their options", heads, rows))
-    if lines:
-        blocks.append(Code(caption, lines))
-    return Section("settings", "Settings", blocks)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}" if value >= 10_000 else str(value)
-    if isinstance(value, float):
-        return f"{value:g}"
-    return Name(str(value))
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 600 else f"{text[:599]}…"
 
 
 def left_out_groups(evaluation: Evaluation) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,38 @@ from ..ranking import Ranking
 from ..returns import check_returns
 from . import figures
 from .page import Cell, Column, Figure, Page, Paragraph, Section, Table
-from .parts import chance_cell, finite, flag, map_figure, name_cell, number_cell, settings_section
+from .parts import (
+    ABOUT_COVERAGE,
+    COVERED,
+    chance_cell,
+    finite,
+    flag,
+    map_figure,
+    name_cell,
+    number_cell,
+    share_cell,
+)
+from .settings import settings_section
 from .svg import StyleSheet
 from .text import MISSING, Name, Numbers, chance, number, sentence
 
 _KEPT = ("loss", "subset_size", "clusters", "subsets", "steps", "encoder", "width", "low_layers", "high_layers", "seed")
 
 
-def ranking_page(ranking: Ranking, *, returns: Any, command: str | None, date: str | None) -> Page:
+def ranking_page(
+    ranking: Ranking,
+    *,
+    returns: Any,
+    coverage: Mapping[str, float] | None,
+    command: str | None,
+    date: str | None,
+) -> Page:
     """Return the page of a ranking.
 
     Args:
         ranking: The ranking.
         returns: True returns of the candidates, or None.
+        coverage: Share of logged states in which each candidate acts as the log does, or None.
         command: Command that makes the report again, or None.
         date: Date to print, or None.
     """
@@ -35,16 +55,15 @@ def ranking_page(ranking: Ranking, *, returns: Any, command: str | None, date: s
         Section("order", "Candidates among the known policies", _order(ranking, true, styles)),
         Section("wins", "Who scores above whom", _wins(ranking)),
         Section("evidence", "Why to believe it", _evidence(ranking, true, styles)),
-        Section("distance", "How the candidates differ from the known policies", _distances(ranking, styles)),
+        Section(
+            "distance", "How the candidates differ from the known policies", _distances(ranking, coverage or {}, styles)
+        ),
     ]
     settings = dict(ranking.settings)
     if training is not None:
         settings |= {f"training_{name}": training.settings[name] for name in _KEPT if name in training.settings}
-    lines = (
-        [command] if command else ["ranking = sopr_fast.rank(candidates, model=model)", 'ranking.report("report.html")']
-    )
-    caption = "The command that makes this report again:" if command else "The call that makes this report again:"
-    sections.append(settings_section(settings, lines, caption=caption))
+    lines = ["ranking = sopr_fast.rank(candidates, model=model)", 'ranking.report("report.html")']
+    sections.append(settings_section(settings, command, lines))
     first = int(np.argsort(-ranking.scores, kind="stable")[0])
     doubtful = _foreign(ranking)[first]
     return Page(
@@ -280,7 +299,7 @@ def _evidence(ranking: Ranking, true: np.ndarray | None, styles: StyleSheet) -> 
     return blocks
 
 
-def _distances(ranking: Ranking, styles: StyleSheet) -> list[Any]:
+def _distances(ranking: Ranking, coverage: Mapping[str, float], styles: StyleSheet) -> list[Any]:
     training, foreign = ranking.training, _foreign(ranking)
     if training is None or ranking.distances is None:
         return [Paragraph("The distances of these candidates to known policies are unknown.")]
@@ -306,6 +325,7 @@ def _distances(ranking: Ranking, styles: StyleSheet) -> list[Any]:
                 Cell(Name(nearest) if nearest else MISSING, nearest),
                 number_cell(distance, 4),
                 number_cell(distance / limit if limit > 0 else float("nan")),
+                *([share_cell(coverage.get(ranking.names[i], float("nan")))] if coverage else []),
             ]
         )
         kinds.append("foreign" if foreign[i] else "candidate")
@@ -315,6 +335,7 @@ def _distances(ranking: Ranking, styles: StyleSheet) -> list[Any]:
         Column("nearest known policy", numeric=False),
         Column("action distance"),
         Column("over the limit", help="Above 1 the candidate is foreign."),
+        *([COVERED] if coverage else []),
     ]
     blocks.append(Table("Candidates and the known policies nearest to them", columns, rows, kinds))
     blocks.append(
@@ -327,4 +348,8 @@ def _distances(ranking: Ranking, styles: StyleSheet) -> list[Any]:
             note=True,
         )
     )
+    unknown = (
+        "How much of the log the candidates act like is not stated: rank with --log FILE, or pass coverage=… here."
+    )
+    blocks.append(Paragraph(ABOUT_COVERAGE if coverage else unknown, note=True))
     return blocks

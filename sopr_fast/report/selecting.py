@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from ..selection.intervals import Calibration, LeftOut
 from ..selection.measure import probability_beats
 from ..selection.selection import Selection
 from ..selection.verdict import CANNOT, DEPLOY, UNDECIDED
 from . import figures
+from .calibration import calibration_figures
 from .page import Cell, Column, Figure, Page, Paragraph, Row, Section, Table
 from .parts import (
+    ABOUT_COVERAGE,
+    COVERED,
     all_measures,
     chance_cell,
     finite,
@@ -22,15 +24,13 @@ from .parts import (
     name_cell,
     number_cell,
     order_of_methods,
-    settings_section,
     share_cell,
     tried_methods,
     values_and_returns,
 )
+from .settings import call, settings_section
 from .svg import StyleSheet
 from .text import MISSING, Name, Numbers, chance, interval, listed, number, percent, sentence
-
-_LEVELS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
 
 
 def selection_page(selection: Selection, *, command: str | None, date: str | None) -> Page:
@@ -55,10 +55,13 @@ def selection_page(selection: Selection, *, command: str | None, date: str | Non
         Section("distance", "How the candidates differ from the known policies", _distances(selection, styles)),
         settings_section(
             selection.settings,
-            [command] if command else _call(selection),
-            caption="The command that makes this report again:"
-            if command
-            else "The call that makes this report again:",
+            command,
+            call(
+                "selection",
+                "candidates, log, known=known, returns=returns",
+                selection.settings,
+                incumbent=selection.incumbent,
+            ),
         ),
     ]
     return Page(
@@ -256,8 +259,8 @@ def _signed(value: float, numbers: Numbers) -> str:
 
 def _evidence(selection: Selection, styles: StyleSheet) -> list[Any]:
     blocks: list[Any] = [Paragraph(_trust(selection))]
-    if (parts := _left_out(selection)) is not None:
-        blocks.append(Row(_calibration_figures(parts, selection, styles)))
+    if calibration := calibration_figures(selection, styles):
+        blocks.append(Row(calibration))
     if selection.prediction.trials:
         rows = [
             [
@@ -319,73 +322,6 @@ def _trust(selection: Selection) -> Markup:
     return text + sentence("Together: a trust of {} on a scale from 0 to 1.", number(verdict.trust))
 
 
-def _left_out(selection: Selection) -> dict[str, LeftOut] | None:
-    prediction = selection.prediction
-    if prediction.left_out is None:
-        return None
-    parts = {"left out at random": prediction.left_out}
-    if prediction.groups_left_out:
-        groups = list(prediction.groups_left_out.values())
-        parts["left out as a group"] = LeftOut(
-            [name for group in groups for name in group.names],
-            *(
-                np.concatenate([getattr(group, key) for group in groups])
-                for key in ("returns", "predicted", "deviation")
-            ),
-        )
-    return parts
-
-
-def _calibration_figures(parts: dict[str, LeftOut], selection: Selection, styles: StyleSheet) -> list[Figure]:
-    calibration = selection.prediction.calibration
-    factors = {"left out at random": lambda level: _factors_inside(calibration, level)}
-    if len(parts) > 1:
-        factors["left out as a group"] = lambda level: _factors_outside(calibration, level)
-    predictions = figures.calibration(
-        {kind: (part.predicted, factors[kind](0.8) * part.deviation, part.returns) for kind, part in parts.items()},
-        styles,
-        title="Measured returns of left-out policies over predicted ones",
-    )
-    covered = {
-        kind: np.array([(part.scores <= factors[kind](level) * (1 + 1e-12)).mean() for level in _LEVELS])
-        for kind, part in parts.items()
-    }
-    shares = figures.coverage(_LEVELS, covered, styles, title="Share of left-out policies inside of their intervals")
-    reached = " and ".join(f"{percent(share[7])} of policies {kind}" for kind, share in covered.items())
-    return [
-        Figure(
-            predictions,
-            "Predictions for known policies made without them, with 80 % intervals from the errors on the other "
-            "policies.",
-        ),
-        Figure(
-            shares,
-            f"How often intervals hold what they announce. 80 % intervals held {reached}. Above the line they are "
-            f"wider than they need to be, below it too narrow.",
-        ),
-    ]
-
-
-def _factors_inside(calibration: Calibration, level: float) -> np.ndarray:
-    """Return (n,) half widths in standard deviations, each from the scores of the other policies."""
-    scores = calibration.inside
-    return np.array(
-        [
-            Calibration(np.delete(scores, i), calibration.outside).factors(level, np.zeros(1))[0]
-            for i in range(len(scores))
-        ]
-    )
-
-
-def _factors_outside(calibration: Calibration, level: float) -> np.ndarray:
-    """Return half widths in standard deviations for every group's policies, from the scores of the other groups."""
-    factors = []
-    for group, scores in calibration.outside.items():
-        others = {name: values for name, values in calibration.outside.items() if name != group}
-        factors.append(np.repeat(Calibration(calibration.inside, others).factors(level, np.ones(1)), len(scores)))
-    return np.concatenate(factors)
-
-
 def _distances(selection: Selection, styles: StyleSheet) -> list[Any]:
     panel, placement = selection.panel, selection.prediction.placement
     known = panel.known
@@ -423,32 +359,15 @@ def _distances(selection: Selection, styles: StyleSheet) -> list[Any]:
         Column("nearest known policy", numeric=False),
         Column("distance", help="Root of the action distance, over the median of the same between two known policies."),
         Column("gate", help="0: acts like known policies; 1: foreign."),
-        Column("covered by the log", help="Share of logged states in which the policy acts as the log does."),
+        COVERED,
     ]
     blocks.append(Table("Candidates and the known policies nearest to them", columns, rows, kinds))
     blocks.append(
         Paragraph(
             "Distance is the root of the mean squared difference of actions, over the median of the same between two "
             "known policies. The gate grows from 0 (acts like known policies) to 1 (unlike any); from 0.5 on a "
-            "candidate is flagged. Covered by the log: the share of logged states in which a policy acts as the log "
-            "does nearby; estimates from the log extrapolate in the others.",
+            "candidate is flagged. " + ABOUT_COVERAGE,
             note=True,
         )
     )
     return blocks
-
-
-def _call(selection: Selection) -> list[str]:
-    """Return the call of `select` with its settings."""
-    settings = selection.settings
-    names = {"discount": "discount", "seed": "seed", "folds": "folds", "rows": "rows", "action_count": "action_count"}
-    options = [f"{key}={settings[name]!r}" for name, key in names.items() if settings.get(name) is not None]
-    methods = list(settings.get("methods", {}))
-    lines = ["selection = sopr_fast.select(", "    candidates, log, known=known, returns=returns,"]
-    if selection.incumbent is not None:
-        lines.append(f"    incumbent={selection.incumbent!r},")
-    if options:
-        lines.append(f"    {', '.join(options)},")
-    if methods:
-        lines.append(f"    methods={methods!r},")
-    return [*lines, ")", 'selection.report("report.html")']

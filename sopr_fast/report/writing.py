@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.files import atomic_path, check_place
@@ -57,6 +58,7 @@ def write_ranking(
     path: str | os.PathLike,
     *,
     returns: Any = None,
+    coverage: Mapping[str, float] | None = None,
     command: str | None = None,
     date: str | None = None,
 ) -> None:
@@ -64,7 +66,7 @@ def write_ranking(
     from .ranks import ranking_page
 
     check_report(path)
-    _write(path, ranking_page(ranking, returns=returns, command=command, date=date))
+    _write(path, ranking_page(ranking, returns=returns, coverage=coverage, command=command, date=date))
 
 
 def _write(path: str | os.PathLike, page: Page) -> None:

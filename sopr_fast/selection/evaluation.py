@@ -170,6 +170,7 @@ def describe_settings(workspace: Workspace, methods: dict[str, Estimator], **num
         "action_count": workspace.action_count,
         "states": len(workspace.states),
         "has_rewards": workspace.has_rewards,
+        "reused_subsets": None if workspace.subsets is None else len(workspace.subsets),
         "methods": {label: repr(method) for label, method in methods.items()},
     }
 
