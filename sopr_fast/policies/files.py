@@ -60,8 +60,9 @@ def load(
       between each two and "tanh" or "none" as `squash` at the end.
     - `.pkl` of D4RL and DOPE: a dict of arrays.
     - `.onnx`: one float input (states, width); actions are the first output or the one named so; needs onnxruntime.
-    - With `trust`: TorchScript (`.pt`), exported programs (`.pt2`), pickled modules (`.pt`), and what of
-      Stable-Baselines3 and d3rlpy is not a plain MLP; those libraries open it.
+    - With `trust`: TorchScript (`.pt`), exported programs (`.pt2`), pickled modules (`.pt`); what of Stable-Baselines3
+      and d3rlpy is not a plain MLP, and LeRobot's ACT and diffusion policies of vectors (`model.safetensors` beside
+      `config.json`), of whose plans the first action counts. Those libraries open them.
 
     Where the suffix does not determine the kind, the content does.
 
