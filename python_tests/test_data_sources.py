@@ -222,19 +222,8 @@ def test_wanted_arrays_larger_than_the_free_memory_are_not_read(tmp_path, arrays
     else:
         pytest.importorskip("pyarrow", reason="pyarrow is not installed")
         frame_of(arrays, {}).assign(pixels=0).to_parquet(path)
-    monkeypatch.setattr(files, "_free_memory", lambda: 10_000)
+    monkeypatch.setattr(files, "free_memory", lambda: 10_000)
     assert_same(sopr_fast.data.load(path), sopr_fast.data.load(arrays))
-    monkeypatch.setattr(files, "_free_memory", lambda: 100)
+    monkeypatch.setattr(files, "free_memory", lambda: 100)
     with pytest.raises(MemoryError, match=rf"{re.escape(name)}: [\d,]+ bytes when read, larger than the free memory"):
         sopr_fast.data.load(path)
-
-
-def test_free_memory_respects_the_limit_of_the_control_group(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(files, "_CGROUP_LIMIT", tmp_path / "memory.max")
-    assert files._free_memory() == float("inf")
-    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    4 kB\n")
-    assert files._free_memory() == 4096
-    for text, free in (("max\n", 4096), ("1000\n", 1000), ("9000\n", 4096)):
-        (tmp_path / "memory.max").write_text(text)
-        assert files._free_memory() == free

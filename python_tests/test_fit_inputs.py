@@ -348,7 +348,7 @@ def test_numpy_seeds_are_accepted(tmp_path):
 @pytest.mark.parametrize("critic", [None, lambda states, actions: actions[:, 0] * states[:, 1]], ids=["", "critic"])
 def test_columns_on_disk_train_the_same_model(monkeypatch, critic):
     expected = fit(critic=critic).model.state_dict()
-    monkeypatch.setattr("sopr_fast.sopr.columns._MEMORY_BYTES", 0)
+    monkeypatch.setattr("sopr_fast.sopr.columns._MEMORY_TILES", 0)
     actual = fit(critic=critic).model.state_dict()
     assert all(torch.equal(expected[name], actual[name]) for name in expected)
 
@@ -361,7 +361,7 @@ def test_disk_space_of_columns_is_reserved_before_writing(monkeypatch, tmp_path)
         reserved.extend(file.stat().st_blocks * 512 >= file.stat().st_size for file in tmp_path.iterdir())
         return LinearPolicy(0.3)(states)
 
-    monkeypatch.setattr("sopr_fast.sopr.columns._MEMORY_BYTES", 0)
+    monkeypatch.setattr("sopr_fast.sopr.columns._MEMORY_TILES", 0)
     monkeypatch.setattr(
         tempfile, "NamedTemporaryFile", partial(tempfile.NamedTemporaryFile, dir=tmp_path, delete=False)
     )

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from sopr_fast.runtime import native
-from sopr_fast.runtime.cgroup import cpu_limit
-
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes")
 TIMEOUT = 120  # seconds, far more than any of these scripts needs
 
@@ -26,33 +23,83 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess:
 
 FORK = """
 import os, threading, torch
+from sopr_fast.policies import called
 from sopr_fast.runtime import native
 torch.set_num_threads(2)
 inside, leave = threading.Event(), threading.Event()
+module = torch.nn.Dropout()
 
-def hold():
-    with native.torch_on_one_thread(), native._lock:  # the lock stays locked in the child
+def work():
+    with native.torch_on_one_thread(), called._evaluating(module):
         inside.set()
         leave.wait()
 
-holder = threading.Thread(target=hold)
-holder.start()
+worker = threading.Thread(target=work)
+worker.start()
 inside.wait()
 child = os.fork()
 if not child:
+    assert module.training and not called._calls
     with native.torch_on_one_thread():
         assert torch.get_num_threads() == 1 and native.threads() == min(2, native._CPU_LIMIT or 2)
     assert torch.get_num_threads() == 2 and native._inside == 0
     os._exit(0)
 leave.set()
-holder.join()
+worker.join()
 assert os.waitpid(child, 0)[1] == 0
-assert torch.get_num_threads() == 2
+assert torch.get_num_threads() == 2 and module.training
+
+with called._evaluating(module), called._switching:
+    child = os.fork()
+    assert not module.training and called._calls[module] == 1
+assert module.training and not called._calls
+if not child:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
 """
 
 
-def test_a_forked_child_does_not_inherit_the_lock():
+def test_a_forked_child_forgets_the_work_of_other_threads_alone():
     result = run(FORK)
+    assert result.returncode == 0, result.stderr
+
+
+FORK_WHILE_LOCKED = """
+import importlib, os, pkgutil, threading
+import sopr_fast
+
+names = [module.name for module in pkgutil.walk_packages(sopr_fast.__path__, "sopr_fast.")]
+modules = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
+values = {f"{module.__name__}.{name}": value for module in modules for name, value in vars(module).items()}
+assert not [name for name, value in values.items() if isinstance(value, type(threading.Lock()))]
+locks = {name: value for name, value in values.items() if isinstance(value, type(threading.RLock()))}
+assert len(locks) >= 4, locks
+locks["tqdm"] = sopr_fast.runtime.progress._Bar.get_lock()
+forking = threading.Event()
+os.register_at_fork(before=lambda: forking.set())
+
+def hold(lock, held):
+    with lock:
+        held.set()
+        forking.wait()
+
+for name, lock in locks.items():
+    held = threading.Event()
+    holder = threading.Thread(target=hold, args=(lock, held))
+    holder.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        lock = sopr_fast.runtime.progress._Bar.get_lock() if name == "tqdm" else lock
+        os._exit(int(not lock.acquire(blocking=False)))
+    holder.join()
+    forking.clear()
+    assert os.waitpid(child, 0)[1] == 0, name
+"""
+
+
+def test_a_child_inherits_no_lock_that_another_thread_held():
+    result = run(FORK_WHILE_LOCKED)
     assert result.returncode == 0, result.stderr
 
 
@@ -191,51 +238,3 @@ running.wait()
 def test_the_process_ends_while_daemon_threads_run_kernels():
     result = run(EXIT)
     assert (result.returncode, result.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("group", "files", "expected"),
-    [
-        ("0::/", {"sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
-        ("0::/", {"sys/fs/cgroup/cpu.max": "150000 100000\n"}, 2),
-        ("0::/", {}, None),
-        (
-            "0::/a/b",
-            {
-                "sys/fs/cgroup/a/b/cpu.max": "800000 100000\n",
-                "sys/fs/cgroup/a/cpu.max": "300000 100000\n",
-                "sys/fs/cgroup/cpu.max": "max 100000\n",
-            },
-            3,
-        ),
-        (
-            "3:cpu,cpuacct:/box\n1:memory:/box",
-            {
-                "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us": "50000\n",
-                "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us": "100000\n",
-                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
-                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-            },
-            1,
-        ),
-        ("garbage\n0::/", {"sys/fs/cgroup/cpu.max": "garbage"}, None),
-    ],
-)
-def test_cpu_limit_is_the_tightest_quota(group, files, expected, tmp_path):
-    for name, text in {"proc/self/cgroup": group, **files}.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    assert cpu_limit(tmp_path) == expected
-
-
-def test_no_cgroup_means_no_limit(tmp_path):
-    assert cpu_limit(tmp_path) is None
-
-
-def test_kernels_respect_the_cpu_limit(monkeypatch):
-    monkeypatch.setattr(native.torch, "get_num_threads", lambda: 64)
-    monkeypatch.setattr(native, "_CPU_LIMIT", 3)
-    assert native.threads() == 3
-    monkeypatch.setattr(native, "_CPU_LIMIT", None)
-    assert native.threads() == 64

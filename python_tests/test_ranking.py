@@ -73,10 +73,9 @@ def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypat
             assert np.array_equal(ranker.rank(candidates, log(), subsets=6).subset_scores, expected)
     finally:
         torch.set_num_threads(before)
-    monkeypatch.setattr("sopr_fast.sopr.scoring._TILE_BYTES", 1)
-    monkeypatch.setattr("sopr_fast.sopr.columns._TILE_BYTES", 1)
-    for memory in (1 << 30, 0):
-        monkeypatch.setattr("sopr_fast.sopr.columns._MEMORY_BYTES", memory)
+    monkeypatch.setattr("sopr_fast.runtime.limits.free_memory", lambda: 0.0)
+    for tiles in (1 << 30, 0):  # columns of so many tiles are kept
+        monkeypatch.setattr("sopr_fast.sopr.columns._MEMORY_TILES", tiles)
         assert np.array_equal(ranker.rank(candidates, log(), subsets=6).subset_scores, expected)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import threading
 import time
 from typing import Any
+
+import torch
 
 from . import problem
 
@@ -14,11 +17,13 @@ from . import problem
 def fork_while_ranking(forks: int, threads: int = 2, seconds: float = 20) -> dict[str, Any]:
     """Fork `forks` times while `threads` threads rank; each child ranks once.
 
+    A child that hangs prints its stack.
+
     Returns:
         Counts: forks, children still running after `seconds`, and children that failed.
     """
     ranker = problem.fit()
-    candidates = problem.policies(problem.GAINS[:4] + 0.01)
+    candidates = {**problem.policies(problem.GAINS[:4] + 0.01), "module": _module()}
     expected = ranker.rank(candidates, progress=False).scores
     stop = threading.Event()
 
@@ -34,6 +39,7 @@ def fork_while_ranking(forks: int, threads: int = 2, seconds: float = 20) -> dic
         counts["forks"] += 1
         pid = os.fork()
         if pid == 0:
+            faulthandler.dump_traceback_later(seconds / 2)
             os._exit(int(not (ranker.rank(candidates, progress=False).scores == expected).all()))
         status = _wait(pid, seconds)
         counts["hang" if status is None else "failed"] += status != 0
@@ -41,6 +47,13 @@ def fork_while_ranking(forks: int, threads: int = 2, seconds: float = 20) -> dic
     for thread in ranking:
         thread.join()
     return counts
+
+
+def _module() -> torch.nn.Module:
+    """Return a policy that a call switches to eval mode."""
+    linear = torch.nn.Linear(4, 2)
+    torch.nn.init.ones_(linear.weight)
+    return torch.nn.Sequential(linear, torch.nn.Dropout(), torch.nn.Tanh()).train()
 
 
 def _wait(pid: int, seconds: float) -> int | None:

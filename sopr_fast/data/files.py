@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import zipfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -10,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ..runtime.limits import free_memory
 from ..runtime.rows import FileRows
-
-_MEMINFO, _CGROUP_LIMIT = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
 
 
 @contextmanager
@@ -59,19 +57,9 @@ def check_memory(where: str | Path, size: int) -> None:
     Raises:
         MemoryError: They do not fit; begins with `where`.
     """
-    free = _free_memory()
+    free = free_memory()
     if size > free:
         raise MemoryError(f"{where}: {size:,} bytes when read, larger than the free memory ({free:,.0f} bytes)")
-
-
-def _free_memory() -> float:
-    """Return how many bytes this process can allocate, infinity where the system does not tell."""
-    free = float("inf")
-    if _MEMINFO.exists() and (match := re.search(r"MemAvailable:\s+(\d+) kB", _MEMINFO.read_text())):
-        free = float(match[1]) * 1024
-    if _CGROUP_LIMIT.exists() and (limit := _CGROUP_LIMIT.read_text().strip()).isdecimal():
-        free = min(free, float(limit))
-    return free
 
 
 def read_folder(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,12 +16,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..runtime.forks import fork_safe_lock
 from .output import Output, read_output
 from .policy import Policy
 
 _log = logging.getLogger("sopr_fast")
 _calls: Counter[nn.Module] = Counter()  # calls in progress, by module switched to eval mode
-_switching = threading.Lock()
+_switching = fork_safe_lock()
+
+
+class _Own(threading.local):
+    def __init__(self) -> None:
+        self.calls: Counter[nn.Module] = Counter()  # those of this thread
+
+
+_own = _Own()
 
 
 class Called(Policy):
@@ -181,19 +191,37 @@ def _takes_deterministic(predict: Callable) -> bool:
 @contextlib.contextmanager
 def _evaluating(module: nn.Module | None) -> Iterator[None]:
     """Set eval mode, and restore every submodule's own mode when its last call in progress ends."""
-    modules = [] if module is None else list(module.modules())
+    if module is None:
+        yield
+        return
+    modules = list(module.modules())
     with _switching:
         # Not by module.eval(), which exported programs refuse; frozen programs have no mode at all.
         switched = [m for m in modules if m in _calls or getattr(m, "training", False)]
         for m in switched:
             m.training = False
         _calls.update(switched)
+        _own.calls.update(switched)
     try:
         yield
     finally:
         with _switching:
-            _calls.subtract(switched)
-            for m in switched:
-                if not _calls[m]:
-                    del _calls[m]
-                    m.training = True
+            _own.calls -= Counter(switched)
+            _end_calls(Counter(switched))
+
+
+def _end_calls(calls: Counter[nn.Module]) -> None:
+    _calls.subtract(calls)
+    for module in calls:
+        if not _calls[module]:
+            del _calls[module]
+            module.training = True
+
+
+def _after_fork_in_child() -> None:
+    """End the calls of threads that do not exist in the child."""
+    _end_calls(_calls - _own.calls)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

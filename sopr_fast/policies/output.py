@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import threading
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -14,8 +13,9 @@ from torch import Tensor
 from torch import distributions as dist
 
 from ..runtime.checks import TOO_LARGE
+from ..runtime.forks import fork_safe_lock
 
-_global_generator = threading.Lock()
+_global_generator = fork_safe_lock()
 
 
 class Gaussian(NamedTuple):

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from .._version import __version__
-from .cgroup import cpu_limit
+from .forks import fork_safe_lock
+from .limits import cpu_limit
 
 _package = __package__.rpartition(".")[0]
 if find_spec("._cpu", _package) is None:
@@ -47,7 +48,7 @@ for _module in _modules:
 _EXIT_SECONDS = 2.0
 _CPU_LIMIT = cpu_limit()
 _local = threading.local()
-_lock = threading.Lock()
+_lock = fork_safe_lock()
 _inside = 0  # Python threads in `torch_on_one_thread`
 _outside = 0  # threads of torch outside of it
 
@@ -85,9 +86,8 @@ def torch_on_one_thread() -> Iterator[None]:
 
 
 def _after_fork_in_child() -> None:
-    """Replace the lock, which another thread may have held, and forget threads that do not exist in the child."""
-    global _lock, _inside
-    _lock = threading.Lock()
+    """Forget threads that do not exist in the child."""
+    global _inside
     inside = bool(getattr(_local, "inside", False))
     if _inside and not inside:
         torch.set_num_threads(_outside)

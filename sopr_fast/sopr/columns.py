@@ -15,11 +15,12 @@ from torch import Tensor
 from ..policies import Layout, Policy, check_fit, collect
 from ..runtime import distributed
 from ..runtime.checks import TOO_LARGE
+from ..runtime.limits import tile_bytes
 from ..runtime.progress import progress_bar
 from .subsets import Drawing, Subsets
 
-_MEMORY_BYTES = 1 << 30
-_TILE_BYTES = 256 << 20
+_MEMORY_TILES = 4  # columns of so many tiles stay in memory
+_TILE_BYTES = 256 << 20  # at most
 _CRITIC_ROWS = 1 << 16  # (state, action) rows passed to a critic at once
 
 Critic = Callable[[Tensor, Tensor], Any]
@@ -34,7 +35,9 @@ def collect_all(
     batch_size: int,
     progress: bool,
 ) -> Tensor:
-    """Return the columns of every policy in every drawn state, (P, U, dim_c + `more`); on disk if over 1 GiB.
+    """Return the columns of every policy in every drawn state, (P, U, dim_c + `more`).
+
+    They are kept on disk if they exceed 1 GiB, or a quarter of the free memory.
 
     Args:
         policies: P policies.
@@ -50,7 +53,7 @@ def collect_all(
         ValueError: A policy returned something else than its layout.
     """
     shape = (len(policies), len(drawn.states), layout.width + more)
-    if 4 * np.prod(shape) > _MEMORY_BYTES:
+    if 4 * np.prod(shape) > _MEMORY_TILES * tile_bytes(_TILE_BYTES):
         columns = _on_disk(shape)
     else:
         columns = torch.empty(shape, dtype=torch.float32, device="cpu")
@@ -76,10 +79,10 @@ def _on_disk(shape: tuple[int, ...]) -> Tensor:
 
 
 class Tiles:
-    """Columns of policies, as many policies at a time as fit into 256 MiB.
+    """Columns of policies, as many policies at a time as fit into 256 MiB, or a sixteenth of the free memory.
 
-    Policies act at once if all columns fit into 1 GiB, so that a bad row is found before long work; otherwise in turn.
-    Every drawn state is shown once.
+    Policies act at once if all columns fit into four times as much, so that a bad row is found before long work;
+    otherwise in turn. Every drawn state is shown once.
 
     Attributes:
         policies: P policies.
@@ -94,9 +97,10 @@ class Tiles:
         self.policies, self.drawn, self.layout, self.batch_size = policies, drawn, layout, batch_size
         check_fit(policies, drawn.states, drawn.source, layout, batch_size=batch_size)
         policy_bytes = 4 * len(drawn.states) * layout.width
-        self._at_once = max(1, _TILE_BYTES // policy_bytes)
+        size = tile_bytes(_TILE_BYTES)
+        self._at_once = max(1, size // policy_bytes)
         self._kept = None
-        if len(policies) * policy_bytes <= _MEMORY_BYTES:
+        if len(policies) * policy_bytes <= _MEMORY_TILES * size:
             self._kept = collect_all(policies, drawn, layout, batch_size=batch_size, progress=progress)
 
     def __iter__(self) -> Iterator[slice]:

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from ..runtime.devices import put
+from ..runtime.limits import tile_bytes
 from ..runtime.native import torch_on_one_thread
 from .model import ScoringModel
 from .subsets import Subsets
 
-_TILE_BYTES = 64 << 20
+_TILE_BYTES = 64 << 20  # at most
 
 
 @torch.no_grad()
@@ -36,8 +37,9 @@ def score_grid(
     was_training = model.training
     chosen = torch.arange(len(subsets), device=device) if chosen is None else put(chosen, device)
     cell_bytes = 4 * (subsets.offsets.shape[1] - 1) * model.config.width
-    policies_at_once = max(1, min(len(columns), _TILE_BYTES // cell_bytes))
-    subsets_at_once = max(1, _TILE_BYTES // (cell_bytes * policies_at_once))
+    size = tile_bytes(_TILE_BYTES)
+    policies_at_once = max(1, min(len(columns), size // cell_bytes))
+    subsets_at_once = max(1, size // (cell_bytes * policies_at_once))
     scores = columns.new_empty(len(columns), len(chosen), device=device)
     model.eval()
     try:

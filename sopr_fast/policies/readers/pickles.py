@@ -7,13 +7,13 @@ import io
 import pickle
 import pickletools
 import re
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import torch
 
+from ...runtime.forks import fork_safe_lock
 from .archives import check_stored, open_archive
 
 _MODULES = {"numpy.core.": "numpy._core."}  # numpy 1's name to numpy 2's
@@ -21,7 +21,7 @@ _DTYPE = re.compile(r"[<>=|]?([biufc]\d{1,2}|[SU]\d{1,9}|\?)")
 _REFUSAL = "only arrays, numbers, text and containers of them are read"
 
 _RECORDS = ("tianshou.utils.statistics.RunningMeanStd",)  # classes beside the tensors of torch's files
-_STAND_INS = threading.Lock()
+_STAND_INS = fork_safe_lock()
 
 _MAX_OPCODES = 200_000
 _MAX_DEPTH = 64
