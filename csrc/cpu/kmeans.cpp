@@ -127,7 +127,8 @@ void Lloyd::assign_chunk(int64_t begin, int64_t end, int share) {
     // The far blocks of a cluster come first: centroids near them usually include those near the other blocks.
     Nearby nearby = {nearby_index + share * (padded + kLanes), nearby_squared + share * (padded + kLanes), 0, 0};
     int32_t anchor = Groups::kNoAnchor;
-    for (int64_t block = end - 1; block >= begin; --block) {
+    Work work;
+    for (int64_t block = end - 1; block >= begin && !work.cancelled_after(kLanes * clusters * width); --block) {
         const float* x = groups.packed + block * width * kLanes;
         if (groups.anchors[block] == Groups::kNoAnchor) {
             relabel_block(block, nearest_of(x, centroids, clusters, width), share);

@@ -29,7 +29,8 @@ void kmeans_assign(const KMeansAssign& p, int threads) {
             const int64_t begin = chunk * kChunk, rows = min(p.count - begin, kChunk);
             float* packed = memory_of(worker + inner_worker).chunk;
             pack(points + begin * p.width, rows, p.width, scale, packed);
-            for (int64_t row = 0; row < rows; row += kLanes) {
+            Work work;
+            for (int64_t row = 0; row < rows && !work.cancelled_after(kLanes * p.clusters * p.width); row += kLanes) {
                 const Nearest nearest = nearest_of(packed + row * p.width, centroids, p.clusters, p.width);
                 const int64_t first = b * p.count + begin + row;
                 for (int64_t lane = 0; lane < kLanes && row + lane < rows; ++lane) {

@@ -26,6 +26,21 @@ void parallel_for(int64_t items, int threads, Body&& body) {
 // return early. Nothing computed after a cancelled parallel_for may be used, not even as an index.
 bool cancelled();
 
+// Asks cancelled() after about every 4 million operations.
+class Work {
+  public:
+    // Adds operations; whether the kernel call is cancelled.
+    bool cancelled_after(int64_t operations) {
+        if ((operations_ += operations) < kBetweenPolls) return false;
+        operations_ = 0;
+        return cancelled();
+    }
+
+  private:
+    static constexpr int64_t kBetweenPolls = 1 << 22;  // about a millisecond
+    int64_t operations_ = 0;
+};
+
 // A kernel call, alive while its kernel runs. The thread that created it calls `interrupted` about every 50 ms while it
 // works or waits; a true result cancels the call.
 class KernelCall {
@@ -42,9 +57,15 @@ class KernelCall {
     bool (*interrupted_)();
     std::atomic<bool> cancelled_{false};
     int64_t next_poll_;  // milliseconds
+    int64_t polls_ = 0, cancelled_poll_;
     KernelCall* outer_;
     bool outer_polls_;
 };
+
+// For tests: count the polls of this thread's kernel calls from here on, and cancel the calls at one of them; 0 for
+// none.
+void count_polls(int64_t cancelled_poll);
+int64_t polls();
 
 // At interpreter exit: cancel the kernel calls of all other threads for good. Those threads block in
 // block_if_shut_down(), since a thread that asks for the GIL of a finalizing interpreter would abort the process.

@@ -93,12 +93,12 @@ void attend(const SegmentAttention& p, const SegmentHead& h, const ForwardMemory
     const QueryBlocks blocks(h.length);
     for (int64_t block = 0; block < blocks.count; ++block) {
         const int64_t query = blocks.begin(block), width = blocks.padded(block), size = blocks.size(block);
-        if (cancelled()) return;
         h.copy_rows(p.q, query, size, p.scale, m.rows);
         transpose(m.rows, h.pitch, size, h.dim, m.queries, kPanel, true);
         Float maximum[kTileVectors], total[kTileVectors] = {};
         for (Float& v : maximum) v = broadcast(kLowest);
         for (int64_t key = 0; key < h.length; key += kKeys) {
+            if (cancelled()) return;
             const int64_t keys = keys_of(h, key);
             h.scores(p.k, key, keys, width, m.queries, m.scores);
             for (int64_t lane = 0; lane < width; lane += kLanes) {
@@ -145,7 +145,6 @@ void attend_backward(const SegmentAttentionBackward& b, const SegmentHead& h, co
     const QueryBlocks blocks(h.length);
     for (int64_t block = 0; block < blocks.count; ++block) {
         const int64_t query = blocks.begin(block), width = blocks.padded(block), size = blocks.size(block);
-        if (cancelled()) return;
         h.copy_rows(p.q, query, size, p.scale, m.query_rows);
         h.copy_rows(p.out, query, size, 1.0f, m.out_rows);
         h.copy_rows(b.grad_out, query, size, 1.0f, m.grad_rows);
@@ -162,6 +161,7 @@ void attend_backward(const SegmentAttentionBackward& b, const SegmentHead& h, co
             inverses[i] = p.statistics[h.statistics_index(query + i) + 1];
         }
         for (int64_t key = 0; key < h.length; key += kKeys) {
+            if (cancelled()) return;
             const int64_t keys = keys_of(h, key);
             h.scores(p.k, key, keys, width, m.queries, m.scores);
             h.scores(p.v, key, keys, width, m.grad_out, m.grad_scores);

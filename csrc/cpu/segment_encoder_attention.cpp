@@ -22,11 +22,11 @@ void attend(const Shape& s, const Segment& segment, uint32_t layer, const Tape& 
         const DropoutSite site = segment.dropout_at(layer, kAttentionWeights, uint32_t(h));
         for (int64_t block = 0; block < blocks.count; ++block) {
             const int64_t query = blocks.begin(block), width = blocks.padded(block);
-            if (cancelled()) return;
             float* out = tape.attended + column * tokens + query;
             Float maximum[kTileVectors], total[kTileVectors] = {};
             for (Float& m : maximum) m = broadcast(kLowest);
             for (int64_t first = 0; first < length; first += kKeys) {
+                if (cancelled()) return;
                 const int64_t count = min(length - first, kKeys);
                 float* scores = scratch.scores;
                 multiply({count,
@@ -97,7 +97,6 @@ void attend_backward(const Shape& s, const Segment& segment, uint32_t layer, con
         const DropoutSite site = segment.dropout_at(layer, kAttentionWeights, uint32_t(h));
         for (int64_t block = 0; block < blocks.count; ++block) {
             const int64_t query = blocks.begin(block), width = blocks.padded(block), size = blocks.size(block);
-            if (cancelled()) return;
             const float* out = tape.attended + column * tokens + query;
             const float* grad_out = scratch.grad_attended_t + column * tokens + query;
             Float mean[kTileVectors] = {};
@@ -105,6 +104,7 @@ void attend_backward(const Shape& s, const Segment& segment, uint32_t layer, con
                 for (int64_t f = 0; f < s.head_width; ++f)
                     mean[j] += load(out + f * tokens + j * kLanes) * load(grad_out + f * tokens + j * kLanes);
             for (int64_t first = 0; first < length; first += kKeys) {
+                if (cancelled()) return;
                 const int64_t count = min(length - first, kKeys);
                 multiply({count,
                           width,
