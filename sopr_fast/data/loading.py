@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..runtime.text import escaped_errors
 from . import d3rlpy
 from .csv_files import read_csv
 from .files import check_regular, read_folder, read_npz
@@ -39,6 +40,7 @@ Columns = Mapping[str, str | Sequence[str]]
 NEEDED = ("states", "actions", "rewards")
 
 
+@escaped_errors()
 def load(source: Any, *, columns: Columns | None = None, max_episode_steps: int | None = None) -> Transitions:
     """Load logged transitions into memory.
 
@@ -103,6 +105,7 @@ def is_log(path: Path) -> bool:
     )
 
 
+@escaped_errors()
 def read_arrays(source: Any, columns: Columns | None = None) -> tuple[Mapping[str, Any], str]:
     """Return the named arrays of a source, see `load`, and its name for error messages."""
     if columns is None:

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from ..runtime.rows import FileRows
+from ..runtime.text import escaped_errors
 from . import d3rlpy
 from .arrays import to_array
 from .files import check_regular, reading
@@ -26,6 +27,7 @@ from .transitions import Transitions
 _NO_STATES = (ALL_KEYS - {*KEYS["states"]}) | {"time", "timestamp", "timestep", "step", "episode", "episode_id"}
 
 
+@escaped_errors()
 def load_states(path: str | os.PathLike, *, columns: str | Sequence[str] | None = None) -> StoredStates:
     """Open the logged states of a file; those of `.npy` and HDF5 files are read only as they are drawn.
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..runtime.checks import TOO_LARGE
 from ..runtime.rows import FileRows, Read, gather
+from ..runtime.text import printable
 from .arrays import table_shape, warn_of_equal_rows
 from .hdf5 import get_dataset, list_datasets, open_hdf5
 from .keys import find_key
@@ -32,7 +33,7 @@ class StoredStates(ABC):
     name: str
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, name: str) -> None:
-        self.dtype, self.name = np.dtype(dtype), name
+        self.dtype, self.name = np.dtype(dtype), printable(name)
         if self.dtype.kind not in "fiub":
             raise TypeError(f"{self._where}states must be numbers, got dtype {self.dtype}")
         self.shape = table_shape(shape, f"{self._where}states must have shape (rows, dim_s)")

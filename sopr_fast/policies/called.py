@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..runtime.forks import fork_safe_lock
+from ..runtime.text import one_line
 from .output import Output, read_output
 from .policy import Policy
 
@@ -61,7 +62,7 @@ class Called(Policy):
             with _evaluating(self._module):
                 value = self._answer(states)
         except Exception as error:
-            message = f"policy {self.name!r} raised {type(error).__name__} on {len(states)} states: {error}"
+            message = f"policy {self.name!r} raised {type(error).__name__} on {len(states)} states: {one_line(error)}"
             if self._module is None and isinstance(error, TypeError) and "not numpy.ndarray" in str(error):
                 message += " (callables receive a numpy array: pass the module itself, or make a tensor of the array)"
             raise RuntimeError(message) from error

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 
-from ..runtime.text import printable
+from ..runtime.text import one_line, printable
 from ..runtime.warn import warn
 from .policy import Policy
 from .readers import BY_SUFFIX, is_companion, reader_of
 from .readers.options import Options
 
 _ERRORS = (ValueError, OSError, ImportError, MemoryError)
-_MESSAGE_LENGTH = 1000
 _KINDS_SHOWN = 8
 _REASONS_SHOWN = 3
 
@@ -145,7 +144,7 @@ def _files(path: Path) -> list[Path]:
         seen = ", ".join(f"{count} {kind}" for kind, count in passed.most_common(_KINDS_SHOWN))
         raise ValueError(
             f"{printable(path)}: no policies ({', '.join(BY_SUFFIX)}) in this folder or below it; passed over: "
-            f"{_printable(seen) or 'nothing, since it holds no files'}"
+            f"{one_line(seen) or 'nothing, since it holds no files'}"
         )
     return files
 
@@ -216,16 +215,10 @@ def _read(file: Path, options: Options) -> list[Policy]:
             raise ValueError("not a regular file")
         return list(reader_of(file)(file, options))
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{printable(file)}: {_printable(error)}") from error
+        raise FileNotFoundError(f"{printable(file)}: {one_line(error)}") from error
     except _ERRORS as error:
         kind = next(kind for kind in _ERRORS if isinstance(error, kind))
-        raise kind(f"{printable(file)}: {_printable(error) or kind.__name__}") from error
+        raise kind(f"{printable(file)}: {one_line(error) or kind.__name__}") from error
     except Exception as error:  # a damaged file may raise nearly any type
         message = f"damaged, or of an unknown form ({type(error).__name__}: {error})"
-        raise ValueError(f"{printable(file)}: {_printable(message)}") from error
-
-
-def _printable(message: object) -> str:
-    """Return the text on one line, cut and with control characters escaped, since files supply parts of it."""
-    text = " ".join(str(message).split())
-    return printable(text if len(text) <= _MESSAGE_LENGTH else text[:_MESSAGE_LENGTH] + "…")
+        raise ValueError(f"{printable(file)}: {one_line(message)}") from error

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..data.files import check_regular
 from ..runtime.checks import check_integer
-from ..runtime.text import printable
+from ..runtime.text import escaped_errors, printable
 from . import evaluations, tensorboard
 from .tables import read_csv, read_frame, read_json
 from .values import Returns
@@ -22,6 +22,7 @@ def is_source(returns: Any) -> bool:
     return isinstance(returns, str | os.PathLike) or (hasattr(returns, "columns") and hasattr(returns, "__getitem__"))
 
 
+@escaped_errors()
 def read_returns(source: Any, names: list[str], *, tag: str | None = None, rollouts: int | None = None) -> Returns:
     """Return name and return of policies, with standard errors where the source has them.
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from . import distributed
 from .files import by_prefix, check_checkpoint, load_tensors, save_tensors
 from .schema import check_like, list_of, reading, text
+from .text import printable
 from .warn import warn
 
 _SECONDS_BETWEEN = 10.0
@@ -63,7 +64,7 @@ class Checkpoint:
         count = len(self.fingerprints)
         if self._written_by is not None and self._written_by[:count] != self.fingerprints:
             raise ValueError(
-                f"checkpoint {self.path} is of a run with other policies, {self.inputs}, options or seed; "
+                f"checkpoint {printable(self.path)} is of a run with other policies, {self.inputs}, options or seed; "
                 "delete it or name another file"
             )
 

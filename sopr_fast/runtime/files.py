@@ -18,12 +18,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from .text import escaped_errors
+
 _KEY = "sopr_fast"
 _HASH = '{"sha256": "'  # beginning of the description, which 64 hexadecimal digits follow
 _DIGITS = 64
 _HASH_IN_HEADER = f'"{_KEY}":"'.encode() + json.dumps(_HASH)[1:-1].encode()
 
 
+@escaped_errors()
 def check_place(path: str | os.PathLike | None) -> None:
     """Try to write a file at `path` and raise if that fails; None is accepted.
 
@@ -52,7 +55,7 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
         OSError: See `check_place`; errors of the temporary file name `path`.
     """
     path = _resolve(path)
-    with _temporary_file(path) as temporary:
+    with escaped_errors(), _temporary_file(path) as temporary:
         try:
             yield temporary
             with temporary.open("rb") as file:
@@ -116,6 +119,7 @@ def _unwritable(path: Path, error: OSError) -> OSError:
     return type(error)(f"cannot write {path}: {error.strerror or error}")
 
 
+@escaped_errors()
 def save_tensors(path: str | os.PathLike, tensors: dict[str, Tensor], kind: str, description: dict[str, Any]) -> None:
     """Write a safetensors file whose header holds a description and a SHA-256 hash of the whole file.
 
@@ -143,6 +147,7 @@ def save_tensors(path: str | os.PathLike, tensors: dict[str, Tensor], kind: str,
             raise _unwritable(Path(path), error) from error
 
 
+@escaped_errors()
 def load_tensors(path: str | os.PathLike, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `save_tensors` wrote; the tensors own their memory, and the file is read once.
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from .text import printable
+
 _PIECE_BYTES = 8 << 20
 _NEAR_BYTES = 4096  # reading through a smaller gap costs less than another read
 
@@ -74,12 +76,12 @@ class FileRows:
         *,
         by_column: bool = False,
     ) -> None:
-        self.shape, self.dtype, self.name = tuple(shape), np.dtype(dtype), name
+        self.shape, self.dtype, self.name = tuple(shape), np.dtype(dtype), printable(name)
         self._path, self._offset, self._by_column = path, offset, by_column
         self._version = _version(status)
         self._columns = int(np.prod(self.shape[1:]))
         if status.st_size < offset + len(self) * self._columns * self.dtype.itemsize:
-            raise ValueError(f"{name}: cut short, fewer than the {len(self)} rows of its header")
+            raise ValueError(f"{self.name}: cut short, fewer than the {len(self)} rows of its header")
 
     @classmethod
     def of_npy(cls, path: Path) -> FileRows:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .text import printable
+
 Check = Callable[[str, Any], Any]  # name, value → value; raises ValueError
 
 
@@ -24,10 +26,11 @@ def reading(path: str | os.PathLike | None) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        if str(error).startswith(f"{path} "):
+        where = printable(path)
+        if str(error).startswith(f"{where} "):
             raise
         reason = error if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        raise ValueError(f"{path} is damaged: {reason}") from error
+        raise ValueError(f"{where} is damaged: {printable(reason)}") from error
 
 
 def check_fields(name: str, values: Any, checks: Mapping[str, Check]) -> dict[str, Any]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
+_MESSAGE_WIDTH = 1000
 NAME_WIDTH = 48  # of names in tables and figures
 
 
@@ -16,6 +20,21 @@ def printable(text: object, width: int | None = None) -> str:
     if width is not None and len(escaped) > width:
         return escaped[: width - 1] + "…"
     return escaped
+
+
+def one_line(message: object) -> str:
+    """Return a message of foreign code on one line, escaped and cut to 1000 characters."""
+    return printable(" ".join(str(message).split()), _MESSAGE_WIDTH)
+
+
+@contextlib.contextmanager
+def escaped_errors() -> Iterator[None]:
+    """Escape the messages of errors that leave the block: they hold paths and parts of files."""
+    try:
+        yield
+    except Exception as error:
+        error.args = tuple(printable(part) if isinstance(part, str) else part for part in error.args)
+        raise
 
 
 def tick_label(name: str) -> str:

@@ -6,6 +6,7 @@ import sys
 import warnings
 
 from .distributed import is_first
+from .text import printable
 
 _SKIPPED = ("sopr_fast", "torch", "contextlib")  # decorators lie between this package's frames
 
@@ -14,7 +15,7 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Issue a warning that points at the innermost line outside this package and torch; in process 0 alone.
 
     Args:
-        text: Message.
+        text: Message; control characters in it are escaped.
         category: Class of the warning.
     """
     if not is_first():
@@ -22,4 +23,4 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _SKIPPED:
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, category, stacklevel=level)
+    warnings.warn(printable(text), category, stacklevel=level)

@@ -171,11 +171,12 @@ class _Run:
         stored = _parse(path)
         if stored["run"] != self.identity():
             raise ValueError(
-                f"{path} holds values of other policies, returns, folds or options; delete it or name another folder"
+                f"{printable(path)} holds values of other policies, returns, folds or options; delete it or name "
+                "another folder"
             )
         shape = [len(fold.test) for fold in self.folds], len(self.workspace.policies)
         if ([len(values) for values in stored["values"]], len(stored["errors"])) != shape:
-            raise ValueError(f"{path} is damaged: its values are not one for each policy; delete it")
+            raise ValueError(f"{printable(path)} is damaged: its values are not one for each policy; delete it")
         self._remove_checkpoints()  # those of a run which was killed before it could
         return stored
 
@@ -309,7 +310,10 @@ def _parse(path: Path) -> dict[str, Any]:
             raise ValueError("content hash differs")
         return check_fields("it", content, _FIELDS)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged, or of an older version of sopr_fast ({error}); delete it") from error
+        reason = printable(error)
+        raise ValueError(
+            f"{printable(path)} is damaged, or of an older version of sopr_fast ({reason}); delete it"
+        ) from error
 
 
 def _of_block(block: int) -> str:

@@ -26,6 +26,7 @@ from ..runtime.schema import (
     text,
     whole,
 )
+from ..runtime.text import printable
 from .columns import CriticColumns
 from .config import Config
 from .model import ScoringModel
@@ -126,7 +127,8 @@ def read_model(path: str | os.PathLike) -> dict[str, Any]:
     tensors, description = load_tensors(path, "model")
     if description.get("format") != _FORMAT:
         raise ValueError(
-            f"{path} has format {description.get('format')}, written by sopr_fast {description.get('sopr_fast')}; "
+            f"{printable(path)} has format {description.get('format')!r}, written by sopr_fast "
+            f"{description.get('sopr_fast')!r}; "
             f"this version ({__version__}) reads format {_FORMAT}"
         )
     with reading(path):
