@@ -9,6 +9,7 @@ import torch
 from problems import TINY, LinearPolicy, log, training_gains
 
 import sopr_fast
+from sopr_fast.data.states import as_states
 from sopr_fast.report.writing import check_report
 from sopr_fast.runtime import files
 from sopr_fast.runtime.checkpoints import Checkpoint
@@ -54,7 +55,7 @@ def cut_short(folder):
 
 def cut_while_open(folder):
     np.save(folder / "log.npy", np.ones((1000, 3), np.float32))
-    states = sopr_fast.data.as_states(folder / "log.npy")
+    states = as_states(folder / "log.npy")
     cut_short(folder)
     states.read(np.arange(5))
 
@@ -85,8 +86,8 @@ ERRORS = {
     "log with hostile columns": lambda folder: sopr_fast.data.load({HOSTILE: np.ones((3, 2))}),
     "returns": lambda folder: fit(damaged(folder, "returns.json")),
     "missing returns": lambda folder: fit(folder / "returns.csv"),
-    "policies": lambda folder: sopr_fast.load_policies(damaged(folder, "policy.pt")),
-    "policy that raises": lambda folder: sopr_fast.fit({HOSTILE: raising, "b": raising}, [1, 2], log()),
+    "policies": lambda folder: sopr_fast.policies.load(damaged(folder, "policy.pt")),
+    "policy that raises": lambda folder: sopr_fast.fit({"a": raising, "b": raising}, [1, 2], log(), config=TINY),
     "report": lambda folder: check_report(folder),
 }
 
@@ -96,7 +97,7 @@ def test_errors_hold_no_control_characters(name, folder):
     with pytest.raises((OSError, TypeError, ValueError, RuntimeError)) as error, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ERRORS[name](folder)
-    assert str(error.value).isprintable() and str(error.value)
+    assert str(error.value).isprintable() and r"\x1b[31m" in str(error.value)
 
 
 def test_warnings_and_logs_hold_no_control_characters(folder, caplog):

@@ -126,11 +126,8 @@ def read_model(path: str | os.PathLike) -> dict[str, Any]:
     """
     tensors, description = load_tensors(path, "model")
     if description.get("format") != _FORMAT:
-        raise ValueError(
-            f"{printable(path)} has format {description.get('format')!r}, written by sopr_fast "
-            f"{description.get('sopr_fast')!r}; "
-            f"this version ({__version__}) reads format {_FORMAT}"
-        )
+        written = printable(f"{description.get('format')}, written by sopr_fast {description.get('sopr_fast')}")
+        raise ValueError(f"{printable(path)} has format {written}; this version ({__version__}) reads format {_FORMAT}")
     with reading(path):
         return _restore(tensors, description)
 
