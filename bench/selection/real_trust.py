@@ -79,7 +79,7 @@ def deploying(cases: list[Case]) -> str:
             answers += deployed(_flat(judging), *best)
             total += len(judging)
         if total:
-            rows.append(deployment(f"{title}: chosen on half of the sets, judged on the other half", answers, total))
+            rows.append(deployment(f"{title}: chosen on half the sets, judged on the others", answers, total))
             answers = deployed(_flat(own), 0.7, 0.9)
             rows.append(deployment(f"{title}: trust ≥ 0.7, probability ≥ 0.9", answers, len(own)))
     header = ["limits", "share deployed", "of these, regret@1 ≤ 0.05", "their mean regret"]
