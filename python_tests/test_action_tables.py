@@ -163,8 +163,9 @@ def test_workers_compute_actions_in_the_drawn_states_alone(recipe, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_actors_of_ray_give_the_same_scores(recipe):
+def test_actors_of_ray_give_the_same_scores(recipe, monkeypatch):
     pytest.importorskip("ray.data")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     folder, expected = recipe
     lines = [line.split() for line in run(folder, "score.py").splitlines() if line.startswith("runs/")]
     assert {name.removeprefix("runs/"): float(score) for name, score in lines} == expected

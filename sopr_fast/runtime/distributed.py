@@ -11,6 +11,7 @@ import contextvars
 import itertools
 import json
 import os
+import re
 import signal
 import threading
 import zlib
@@ -206,7 +207,7 @@ class Group:
             except RuntimeError as error:
                 if is_told(error):
                     raise
-                lost = f"a process of the group has ended or cannot be reached ({str(error).splitlines()[0]})"
+                lost = f"a process of the group has ended or cannot be reached ({_reason(error)})"
                 raise _told(LostProcessError(f"{lost}: start all again, with a checkpoint to resume"), 0) from error
 
     def _headers(self, status: int, name: str, size: int) -> list[int]:
@@ -310,7 +311,7 @@ def start() -> None:
         dist.init_process_group(backend)
     except (RuntimeError, ValueError) as error:
         raise RuntimeError(
-            f"processes cannot reach each other: {str(error).splitlines()[0]}; on one machine without a network, set "
+            f"processes cannot reach each other: {_reason(error)}; on one machine without a network, set "
             "GLOO_SOCKET_IFNAME=lo"
         ) from error
 
@@ -340,6 +341,11 @@ def told_by(error: BaseException | None) -> int | None:
         seen.add(id(error))
         error = error.__cause__ or error.__context__
     return None
+
+
+def _reason(error: Exception) -> str:
+    """Return the first sentence of a message of gloo, without its place in the code."""
+    return re.sub(r"^\[[^]]*\] ", "", (str(error) or type(error).__name__).splitlines()[0]).partition(". ")[0]
 
 
 def _told(error: BaseException, process: int) -> BaseException:
