@@ -57,7 +57,7 @@ def results(folder: Path) -> list[str]:
         ranker = fit(config, validation=(HELD_OUT, [0.21, 0.52]), **extras)
         ranker.save(folder / f"{i}.safetensors")
         hashes.append(digest(ranker.history["loss"]))
-        for names in ([0.3, 0.4], [0.21, 0.3, 0.4, 0.52]):
+        for names in ([0.3], [0.3, 0.4], [0.21, 0.3, 0.4, 0.52]):
             ranking = ranker.rank(ladder(names), log(), shrinkage=0.5, batch_size=100, progress=False, **extras)
             hashes += [digest(ranking.subset_scores), digest(ranking.scores), digest(ranking.distances)]
     policies = gains(10)

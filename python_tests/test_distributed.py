@@ -169,6 +169,21 @@ def test_torchrun_prints_the_same_result_once(arguments, files, monkeypatch, cap
     assert without_times(result.stdout) == without_times(capsys.readouterr().out)
 
 
+LOOPBACK = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "-"]
+
+
+@pytest.mark.slow
+def test_the_loopback_interface_alone_is_enough(files):
+    if not shutil.which("unshare") or subprocess.run([*LOOPBACK, "true"], capture_output=True).returncode:
+        pytest.skip("needs a network namespace without other interfaces")
+    rank = ["sopr_fast", "rank", "--model", "one.safetensors", "--policies", "candidates", "--states", "states.npy"]
+    found = {key: value for key, value in environment().items() if key != "GLOO_SOCKET_IFNAME"}
+    torchrun = [*LOOPBACK, sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", *rank]
+    for variables in (found, environment()):
+        result = subprocess.run(torchrun, cwd=files, env=variables, capture_output=True, text=True, timeout=TIMEOUT)
+        assert result.returncode == 0 and "gain-0.500" in result.stdout, result.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("event", "told"),
