@@ -27,7 +27,8 @@ from sopr_fast.runtime.distributed import Group
 from sopr_fast.sopr.candidates import Share
 from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.subsets import Subsets
-from sopr_fast.sopr.training import Examples, _Trainer
+from sopr_fast.sopr.training import _Trainer
+from sopr_fast.sopr.update import Examples
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs gloo")
 
@@ -217,11 +218,11 @@ def test_gradients_by_blocks_are_those_of_all_policies_at_once():
     examples = Examples(columns, slice(0, len(columns)), None, returns, objective)
     trainer = _Trainer(subsets, examples, None, config, 0)
     whole = copy.deepcopy(trainer.model).train()
-    loss = trainer._compute_gradients(*trainer._batch(0))
-    rng = torch.tensor([int(trainer._random("dropout").integers(2**32)), 0])
+    rng = trainer.update._rng.copy_(torch.tensor([5, 0]))
+    loss = trainer.update.compute_gradients()
     expected = objective.loss(whole(subsets.states, columns, subsets.rows, subsets.offsets, rng)[:, 0])
     expected.backward()
-    assert loss == expected.item()
+    assert loss == expected
     for mine, theirs in zip(trainer.model.parameters(), whole.parameters(), strict=True):
         expected_grad = torch.zeros_like(mine) if theirs.grad is None else theirs.grad
         torch.testing.assert_close(mine.grad, expected_grad, rtol=1e-3, atol=1e-6)

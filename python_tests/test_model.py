@@ -7,7 +7,8 @@ from torch.nn import functional
 
 from sopr_fast import Config, Subsets, ops
 from sopr_fast.ops import composed
-from sopr_fast.sopr.model import ScoringModel, _column_moments, row_moments
+from sopr_fast.runtime import devices
+from sopr_fast.sopr.model import ScoringModel, merge_moments, part_moments, row_moments
 from sopr_fast.sopr.released import from_released
 from sopr_fast.sopr.scoring import score_grid
 
@@ -285,8 +286,10 @@ def test_a_wrong_checkpoint_is_refused(spoil, score, message, generator):
         from_released(state, score=score)
 
 
-def test_column_moments_at_once_equal_those_by_policy(generator):
-    taken = 3 + torch.randn(5, 40, 3, generator=generator)
-    mean = taken.double().mean((0, 1))
-    for a, b in zip(*(_column_moments(taken, mean, at_once=at_once) for at_once in (False, True)), strict=True):
+def test_moments_of_all_policies_at_once_equal_those_by_blocks(generator, monkeypatch):
+    states, columns, rows, _ = problem(generator, policies=5)
+    by_blocks = merge_moments(states, rows, part_moments(states, columns, rows, [slice(0, 2), slice(2, 5)]))
+    monkeypatch.setattr(devices, "runs_ahead", lambda device: True)
+    at_once = merge_moments(states, rows, part_moments(states, columns, rows, []))
+    for a, b in zip(by_blocks, at_once, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)

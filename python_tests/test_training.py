@@ -13,7 +13,7 @@ import sopr_fast
 from sopr_fast.metrics import spearman
 from sopr_fast.runtime import checkpoints
 from sopr_fast.sopr import config as training_config
-from sopr_fast.sopr import training
+from sopr_fast.sopr import training, update
 from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.training import CollapsedTrainingWarning
 
@@ -256,7 +256,7 @@ VALIDATION = (ladder([0.3, 0.8, 0.6]), [0.3, 0.8, 0.6])
 def test_training_stops_when_the_rank_correlation_no_longer_improves(monkeypatch):
     curve = [0.1, 0.5, 0.3, 0.6, 0.6, 0.2, math.nan, 0.6, 0.9]
     coming = iter(curve)
-    monkeypatch.setattr(training, "spearman", lambda *_: next(coming))
+    monkeypatch.setattr(update, "_spearman", lambda *_: torch.tensor(next(coming), dtype=torch.float64))
     history = fit(dataclasses.replace(TINY, patience=4), validation=VALIDATION).history
     np.testing.assert_array_equal(history["validation_rank_correlation"], curve[:8])  # 0.9 would come too late
     assert len(history["loss"]) == 8 and history["best_step"] == 7

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from ..runtime import devices
 from ..runtime.devices import without_autocast
 from .reference import AFTER_ATTENTION, AFTER_FEED_FORWARD, INSIDE_FEED_FORWARD, encoder_tensors
 from .segment_attention import segment_attention
@@ -226,7 +227,7 @@ def _encode_policies(
     clusters, policies = offsets.shape[1] - 1, len(columns)
     index = rows.reshape(-1).long()
     unused = torch.arange(count, device=rows.device) >= offsets[:, -1:]  # (S, N), rows after the last segment
-    all_used = rows.device.type == "cpu" and not unused.any()  # a GPU would have to synchronize
+    all_used = not devices.runs_ahead(rows.device) and not unused.any()
     x = torch.cat([states[index].expand(policies, -1, -1), columns[:, index]], -1).flatten(0, 1)
     if projection:
         x = _linear(x, *projection).relu()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..runtime import native
 from . import composed, reference
-from .checks import check_tensor, common_device
+from .checks import check_tensor, common_device, is_checked
 from .library import call, call_cpu, contiguous, define, differentiable_once
 from .reference import encoder_shapes
 
@@ -135,9 +135,9 @@ def _check_options(options: Options) -> None:
 
 
 def _check_rows(states: Tensor, columns: Tensor, rows: Tensor, offsets: Tensor, *_: Any) -> None:
-    if rows.device.type != "cpu":
+    if not is_checked(rows):
         return
-    ends, row, count = offsets.numpy(), rows.numpy(), len(states)
+    ends, row, count = offsets.cpu().numpy(), rows.cpu().numpy(), len(states)
     wrong = (ends[:, 0] != 0) | (ends[:, -1] > row.shape[1]) | (ends[:, 1:] < ends[:, :-1]).any(1)
     if wrong.any():
         s = int(wrong.argmax())

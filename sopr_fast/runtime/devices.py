@@ -24,6 +24,11 @@ def check_device(device: Any) -> torch.device:
     return probe.device
 
 
+def runs_ahead(device: torch.device) -> bool:
+    """Return whether the host runs ahead of a device, so that reading a value waits for all work before it."""
+    return device.type != "cpu"
+
+
 def without_autocast(device: torch.device) -> torch.autocast:
     """Return a context in which operators on the device keep the dtypes of their inputs."""
     return torch.autocast("cuda" if device.type == "cuda" else "cpu", enabled=False)

@@ -26,8 +26,9 @@ from .model import ScoringModel
 from .ranker import Ranker
 from .sharing import check_processes
 from .subsets import Drawing, Subsets, as_subsets
-from .training import Examples, train
+from .training import train
 from .training_policies import TrainingPolicies
+from .update import Examples
 
 _SAMPLED_STATES = 1024
 _SCORED_SUBSETS = 5
@@ -273,7 +274,7 @@ def _count_values(
 
 def _examples(group: Group, columns: Tensor, own: slice) -> Examples:
     features = None if group.features is None else group.features.to(columns.device)
-    return Examples(columns, own, features, group.labels, group.objective)
+    return Examples(columns, own, features, group.labels, group.objective.to(columns.device))
 
 
 def _spread(count: int, most: int) -> Tensor:
@@ -284,7 +285,7 @@ def _spread(count: int, most: int) -> Tensor:
 def _mean_scores(model: ScoringModel, subsets: Subsets, examples: Examples) -> Tensor:
     """Return the mean scores over the first subsets, (M,) float64."""
     first = torch.arange(min(_SCORED_SUBSETS, len(subsets)), device="cpu")
-    return examples.scores(model, subsets, first).double().mean(1)
+    return examples.scores(model, subsets, first).cpu().double().mean(1)
 
 
 def _data_fingerprint(known: Known, own: tuple[slice, slice], drawn: Drawing | Subsets, columns: Tensor) -> str:

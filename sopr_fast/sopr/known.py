@@ -121,7 +121,7 @@ def read_known(
         trained = as_policies(policies, **options)
         _check_count("training", trained)
         targets = losses.check_preferences(preferences, [policy.name for policy in trained])
-        labels, objective = targets.numpy(), Objective.from_pairs(losses.Pairs.of(targets))
+        labels, objective = targets.numpy(), Objective.from_preferences(targets)
     training = Group(trained, labels, objective)
     if len(trained) < _ENOUGH:
         warn(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -26,19 +25,25 @@ class Objective:
     """A loss of scores with the values that bound training.
 
     Attributes:
-        loss: Function from scores (M,) to the loss.
+        of: Function from scores (M,) and targets to the loss.
+        targets: What scores are compared with, on the device of the scores.
         flat: Loss of equal scores.
         floor: Smallest possible loss.
     """
 
-    loss: Callable[[Tensor], Tensor]
+    of: Callable[[Tensor, Tensor], Tensor]
+    targets: Tensor
     flat: float
     floor: float
 
     @classmethod
-    def from_pairs(cls, pairs: Pairs) -> Objective:
-        """Return the pairwise objective."""
-        return cls(lambda scores: pairwise(scores, pairs), math.log(2), pairwise_floor(pairs))
+    def from_preferences(cls, targets: Tensor) -> Objective:
+        """Return the pairwise objective of labels (M, M), see `pair_targets`."""
+
+        def loss(scores: Tensor, targets: Tensor) -> Tensor:
+            return pairwise(scores, Pairs.of(targets))
+
+        return cls(loss, targets, math.log(2), pairwise_floor(Pairs.of(targets)))
 
     @classmethod
     def from_returns(cls, config: Config, returns: np.ndarray, mean: float, scale: float) -> Objective:
@@ -51,14 +56,27 @@ class Objective:
             scale: Standard deviation by which returns are standardised.
         """
         if config.loss == "pairwise":
-            rows = functools.partial(pair_targets, returns, config.tie_margin)
-            return cls.from_pairs(Pairs(len(returns), rows))
+            all_returns = torch.from_numpy(returns)
+
+            def loss(scores: Tensor, returns: Tensor) -> Tensor:
+                return pairwise(scores, Pairs.of_returns(returns, config.tie_margin))
+
+            floor = pairwise_floor(Pairs.of_returns(all_returns, config.tie_margin))
+            return cls(loss, all_returns, math.log(2), floor)
         standard = torch.from_numpy((returns - mean) / scale).float()
         if config.loss == "listwise":
             entropy = listwise(standard, standard)
-            return cls(lambda scores: listwise(scores, standard), math.log(len(returns)), float(entropy))
+            return cls(listwise, standard, math.log(len(returns)), float(entropy))
         flat = mean_squared_error(torch.zeros_like(standard), standard)
-        return cls(lambda scores: mean_squared_error(scores, standard), float(flat), 0.0)
+        return cls(mean_squared_error, standard, float(flat), 0.0)
+
+    def to(self, device: torch.device) -> Objective:
+        """Return the same objective for scores on a device."""
+        return replace(self, targets=self.targets.to(device))
+
+    def loss(self, scores: Tensor) -> Tensor:
+        """Return the loss of scores (M,)."""
+        return self.of(scores, self.targets)
 
 
 @dataclass(frozen=True)
@@ -78,13 +96,23 @@ class Pairs:
         """Return the pairs of labels (M, M), see `pair_targets`."""
         return cls(len(targets), lambda rows: targets[rows])
 
+    @classmethod
+    def of_returns(cls, returns: Tensor, tie_margin: float) -> Pairs:
+        """Return the pairs of returns (M,), see `pair_targets`."""
+
+        def labels(rows: slice) -> Tensor:
+            difference = returns[rows, None] - returns
+            return torch.where(difference.abs() <= tie_margin, 0.5, (difference > 0).float())
+
+        return cls(len(returns), labels)
+
     def chunks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield rows, their labels with 0 for other pairs, and whether pairs count, as many rows at a time as fit."""
         at_once = max(1, _PAIRS // self.count)
         for first in range(0, self.count, at_once):
             rows = slice(first, min(first + at_once, self.count))
             labels = self.rows(rows)
-            known = torch.ones(labels.shape, dtype=torch.bool, device="cpu").triu(1 + first) & ~labels.isnan()
+            known = torch.ones(labels.shape, dtype=torch.bool, device=labels.device).triu(1 + first) & ~labels.isnan()
             yield rows, labels.nan_to_num(0.0), known
 
 
@@ -93,7 +121,8 @@ class _PairwiseLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, pairs: Pairs) -> Tensor:
-        total, count = scores.new_zeros((), dtype=torch.float64), 0
+        total = scores.new_zeros((), dtype=torch.float64)
+        count = scores.new_zeros((), dtype=torch.int64)
         slopes = torch.zeros_like(scores, dtype=torch.float64)
         for rows, labels, known in pairs.chunks():
             difference = scores[rows, None] - scores
@@ -102,7 +131,7 @@ class _PairwiseLoss(torch.autograd.Function):
             slope = torch.where(known, difference.sigmoid() - labels, 0.0)
             slopes[rows] += slope.sum(1, dtype=torch.float64)
             slopes -= slope.sum(0, dtype=torch.float64)
-            count += int(known.sum())
+            count += known.sum()
         ctx.save_for_backward((slopes / count).to(scores.dtype))
         return (total / count).to(scores.dtype)
 
@@ -160,9 +189,7 @@ def pair_targets(returns: np.ndarray, tie_margin: float = 0.0, rows: slice = sli
         tie_margin: Largest difference that counts as a tie, in return units.
         rows: Policies i to return; all by default.
     """
-    with np.errstate(over="ignore"):  # an infinite difference is above any margin
-        difference = returns[rows, None] - returns[None, :]
-    return torch.from_numpy(np.where(np.abs(difference) <= tie_margin, 0.5, difference > 0).astype(np.float32))
+    return Pairs.of_returns(torch.from_numpy(returns), tie_margin).rows(rows)
 
 
 def check_preferences(preferences: object, names: list[str]) -> Tensor:

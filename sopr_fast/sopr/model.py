@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional
 
 from .. import ops
 from ..ops import composed
+from ..runtime import devices
 from ..runtime.devices import without_autocast
 from .config import Config
 
@@ -200,14 +202,15 @@ class ScoringModel(nn.Module):
         if self.norm is None:
             return
         mean, covariance, count = moments
+        unbias = count / (count - 1).clamp(min=1)
         wide, bias = self.projection.weight.double(), self.projection.bias
         momentum = cast(float, self.norm.momentum)
-        unbiased = ((wide @ covariance) * wide).sum(1) * (count / max(count - 1, 1))
+        unbiased = ((wide @ covariance) * wide).sum(1) * unbias
         running_mean, running_var = cast(Tensor, self.norm.running_mean), cast(Tensor, self.norm.running_var)
         running_mean.lerp_((wide @ mean + bias.double()).to(bias.dtype), momentum)
         running_var.lerp_(unbiased.to(bias.dtype), momentum)
         cast(Tensor, self.norm.num_batches_tracked).add_(1)
-        self.rows.add(mean, covariance * (count / max(count - 1, 1)))
+        self.rows.add(mean, covariance * unbias)
 
     def _folded_projection(self, moments: Moments | None) -> tuple[Tensor, Tensor]:
         """Return projection and batch norm as one affine map, exact by the moments of the rows."""
@@ -268,7 +271,7 @@ class Moments(NamedTuple):
 
     mean: Tensor
     covariance: Tensor
-    row_count: int
+    row_count: Tensor
 
 
 def row_moments(states: Tensor, columns: Tensor, rows: Tensor) -> Moments:
@@ -279,21 +282,49 @@ def row_moments(states: Tensor, columns: Tensor, rows: Tensor) -> Moments:
         columns: (P, U, dim_c) columns.
         rows: (S, N) indices of states.
     """
-    return merge_moments(states, rows, block_moments(states, columns, rows)[None])
+    return merge_moments(states, rows, part_moments(states, columns, rows, [slice(None)]))
 
 
-def block_moments(states: Tensor, columns: Tensor, rows: Tensor) -> Tensor:
-    """Return what `merge_moments` needs of some of the policies, (1 + dim_c + D dim_c,) float64.
+def part_moments(states: Tensor, columns: Tensor, rows: Tensor, blocks: Sequence[slice]) -> Tensor:
+    """Return what `merge_moments` needs of some of the policies, (B, 1 + dim_c + D dim_c) float64.
 
-    These are the number of rows, their mean columns, and sums of products of centred rows and columns.
+    These are, of each part, the number of rows, their mean columns, and sums of products of centred rows and columns.
+
+    Args:
+        states: (U, dim_s) states.
+        columns: (P, U, dim_c) columns.
+        rows: (S, N) indices of states.
+        blocks: Which policies are in each part. On a GPU each policy is one, so that few kernels do all.
     """
     index = rows.reshape(-1).long()
     drawn = states[index].double()
     drawn -= drawn.mean(0)
-    taken = columns[:, index]  # (P, T, dim_c)
+    if devices.runs_ahead(columns.device):
+        taken = columns[:, index].double()  # (P, T, dim_c)
+        mean = taken.mean(1)
+        taken -= mean[:, None]
+        count = torch.full_like(mean[:, :1], len(index))
+        products = (drawn.T @ taken).flatten(1), (taken.mT @ taken).flatten(1)
+        return torch.cat([count, mean, *products], 1)
+    parts = [_block_moments(drawn, columns[policies][:, index]) for policies in blocks]
+    width = columns.shape[2]
+    return torch.stack(parts) if parts else drawn.new_empty(0, 1 + width + (drawn.shape[1] + width) * width)
+
+
+def _block_moments(drawn: Tensor, taken: Tensor) -> Tensor:
+    """Return the moments of one part, of a policy at a time.
+
+    Args:
+        drawn: (T, dim_s) centred states.
+        taken: (P, T, dim_c) columns.
+    """
     mean = taken.double().mean((0, 1))
-    across, own = _column_moments(taken, mean, at_once=columns.is_cuda)
-    count = mean.new_tensor([len(columns) * len(index)])
+    across, own = mean.new_zeros(taken.shape[1:]), mean.new_zeros(len(mean), len(mean))
+    for policy in taken:
+        centred = policy.double() - mean
+        across += centred
+        own += centred.T @ centred
+    count = mean.new_tensor([taken.shape[0] * taken.shape[1]])
     return torch.cat([count, mean, (drawn.T @ across).flatten(), own.flatten()])
 
 
@@ -303,7 +334,7 @@ def merge_moments(states: Tensor, rows: Tensor, blocks: Tensor) -> Moments:
     Args:
         states: (U, dim_s) states.
         rows: (S, N) indices of states.
-        blocks: (B, 1 + dim_c + D dim_c) results of `block_moments` of all policies, in blocks.
+        blocks: (B, 1 + dim_c + D dim_c) results of `part_moments` of all policies.
     """
     drawn = states[rows.reshape(-1).long()].double()
     state_mean = drawn.mean(0)
@@ -311,33 +342,14 @@ def merge_moments(states: Tensor, rows: Tensor, blocks: Tensor) -> Moments:
     total, dim = len(drawn), drawn.shape[1]
     width = (math.isqrt((dim + 1) ** 2 + 4 * (blocks.shape[1] - 1)) - dim - 1) // 2
     counts, means, cross, own = blocks.split([1, width, dim * width, width * width], 1)
-    count = int(counts.sum())
+    count = counts.sum()
     mean = (counts * means).sum(0) / count
     apart = means - mean
-    cross = cross.sum(0).view(dim, width) / count  # states are centred, so means of blocks do not matter
+    cross = cross.sum(0).view(dim, width) / count  # states are centred, so means of parts do not matter
     own = (own.sum(0).view(width, width) + (counts * apart).T @ apart) / count
     top = torch.cat([drawn.T @ drawn / total, cross], 1)
     bottom = torch.cat([cross.T, own], 1)
     return Moments(torch.cat([state_mean, mean]), torch.cat([top, bottom]), count)
-
-
-def _column_moments(taken: Tensor, mean: Tensor, *, at_once: bool) -> tuple[Tensor, Tensor]:
-    """Return the sum of the centred columns over policies, (T, dim_c), and their products, (dim_c, dim_c).
-
-    Args:
-        taken: (P, T, dim_c) columns.
-        mean: (dim_c,) float64 mean of the columns.
-        at_once: Take all policies at once: needs more memory, but on a GPU a loop launches kernels for each.
-    """
-    if at_once:
-        centred = taken.double() - mean
-        return centred.sum(0), centred.flatten(0, 1).T @ centred.flatten(0, 1)
-    across, own = mean.new_zeros(taken.shape[1:]), mean.new_zeros(len(mean), len(mean))
-    for policy in taken:
-        centred = policy.double() - mean
-        across += centred
-        own += centred.T @ centred
-    return across, own
 
 
 def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
@@ -346,7 +358,7 @@ def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
 
 def _rows_at(index: Tensor, filled: Tensor) -> Tensor:
     """Return index[filled]; on a GPU the others follow, since counting these would wait for it."""
-    if filled.device.type == "cpu":
+    if not devices.runs_ahead(filled.device):
         return index[filled]
     return torch.empty_like(index).flatten().index_copy_(0, composed.places(~filled), index.flatten())
 

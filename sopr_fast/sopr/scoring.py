@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ..runtime.devices import put
+from ..runtime.graphs import Replayed
 from ..runtime.limits import tile_bytes
 from ..runtime.native import torch_on_one_thread
 from .model import ScoringModel
@@ -39,7 +42,7 @@ def score_grid(
     cell_bytes = 4 * (subsets.offsets.shape[1] - 1) * model.config.width
     size = tile_bytes(_TILE_BYTES)
     policies_at_once = max(1, min(len(columns), size // cell_bytes))
-    subsets_at_once = max(1, size // (cell_bytes * policies_at_once))
+    subsets_at_once = max(1, min(len(chosen), size // (cell_bytes * policies_at_once)))
     scores = columns.new_empty(len(columns), len(chosen), device=device)
     model.eval()
     try:
@@ -47,16 +50,45 @@ def score_grid(
             for p in range(0, len(columns), policies_at_once):
                 policy_columns = put(columns[p : p + policies_at_once], device)
                 policy_features = None if features is None else put(features[p : p + policies_at_once], device)
+                tile = _Tile(model, subsets, policy_columns, policy_features, precision, subsets_at_once)
                 for s in range(0, len(chosen), subsets_at_once):
-                    tile = chosen[s : s + subsets_at_once]
-                    scores[p : p + policies_at_once, s : s + subsets_at_once] = model(
-                        subsets.states,
-                        policy_columns,
-                        subsets.rows[tile],
-                        subsets.offsets[tile],
-                        precision=precision,
-                        features=policy_features,
-                    )
+                    some = slice(s, s + subsets_at_once)
+                    scores[p : p + policies_at_once, some] = tile.scores(chosen[some])
     finally:
         model.train(was_training)
     return scores
+
+
+class _Tile:
+    """Scores of some policies on so many subsets at a time, in tensors that stay in place: a CUDA graph replays it."""
+
+    def __init__(
+        self,
+        model: ScoringModel,
+        subsets: Subsets,
+        columns: Tensor,
+        features: Tensor | None,
+        precision: str | None,
+        size: int,
+    ) -> None:
+        self._model, self._subsets, self._columns = model, subsets, columns
+        self._options: dict[str, Any] = {"precision": precision, "features": features}
+        device = subsets.rows.device
+        self._chosen = torch.zeros(size, dtype=torch.int64, device=device)
+        self._scores = columns.new_empty(len(columns), size)
+        self._replayed = Replayed(self._compute, device)
+
+    def scores(self, chosen: Tensor) -> Tensor:
+        """Return scores on the chosen subsets; the next call overwrites them."""
+        if len(chosen) < len(self._chosen):
+            return self._run(chosen)
+        self._chosen.copy_(chosen)
+        self._replayed()
+        return self._scores
+
+    def _compute(self) -> None:
+        self._scores.copy_(self._run(self._chosen))
+
+    def _run(self, chosen: Tensor) -> Tensor:
+        rows, offsets = self._subsets.rows[chosen], self._subsets.offsets[chosen]
+        return self._model(self._subsets.states, self._columns, rows, offsets, **self._options)

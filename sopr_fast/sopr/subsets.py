@@ -94,8 +94,21 @@ class Subsets:
         )
 
     def clustered(self, config: Config, device: torch.device, *, progress: bool) -> Subsets:
-        """Return the same subsets on a device; they are clustered already, see `Drawing.clustered`."""
+        """Return the same subsets on a device; they are clustered already, see `Drawing.clustered`.
+
+        Raises:
+            ValueError: Rows or offsets refer to what is not there; kernels on a GPU would not notice.
+        """
+        self.check()
         return self.to(device)
+
+    def check(self) -> None:
+        """Raise ValueError unless rows are of the states and offsets cover all rows."""
+        rows, offsets = self.rows, self.offsets
+        if rows.min() < 0 or rows.max() >= len(self.states):
+            raise ValueError(f"rows must be from 0 to {len(self.states) - 1}")
+        if offsets[:, 0].any() or (offsets[:, -1] != rows.shape[1]).any() or (offsets.diff() < 0).any():
+            raise ValueError(f"offsets must ascend from 0 to {rows.shape[1]}")
 
     def to(self, device: torch.device | str) -> Subsets:
         """Return the same subsets on a device."""
@@ -172,17 +185,14 @@ class Subsets:
         """
         sizes = check_tensors(tensors, _LAYOUT)
         subsets = cls(**tensors, states_count=states_count)
-        source, rows, offsets = subsets.source, subsets.rows, subsets.offsets
+        source = subsets.source
         if 0 in sizes.values() or sizes["B"] != sizes["K"] + 1:
             raise ValueError(f"subsets of shape {sizes}")
         if not subsets.states.isfinite().all():
             raise ValueError("states are not finite")
         if source[0] < 0 or source[-1] >= states_count or (source.diff() <= 0).any():
             raise ValueError(f"source must ascend from 0 to {states_count - 1}")
-        if rows.min() < 0 or rows.max() >= sizes["U"]:
-            raise ValueError(f"rows must be from 0 to {sizes['U'] - 1}")
-        if offsets[:, 0].any() or (offsets[:, -1] != sizes["N"]).any() or (offsets.diff() < 0).any():
-            raise ValueError(f"offsets must ascend from 0 to {sizes['N']}")
+        subsets.check()
         return subsets
 
 

@@ -10,9 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..metrics import spearman
-from ..runtime import distributed
-from ..runtime.blocks import Blocks
+from ..runtime import devices
 from ..runtime.checkpoints import Checkpoint, State, optimizer_tensors, restore_optimizer
 from ..runtime.devices import without_autocast
 from ..runtime.files import by_prefix
@@ -32,16 +30,16 @@ from ..runtime.schema import (
 )
 from ..runtime.warn import warn
 from .config import Config
-from .losses import Objective
-from .model import Moments, ScoringModel, block_moments, merge_moments
-from .scoring import score_grid
+from .model import ScoringModel
 from .subsets import Subsets
+from .update import Examples, Update
 
 _RESTARTS = 2
 _RESTART_RATE = 0.3
 _COLLAPSE_WINDOW = 10
 _FEWEST_STEPS_TO_JUDGE = 30
 _UNEVEN = 300.0  # ratio of standard deviations at which the model still learns; it collapses at three times as much
+_READ_EVERY = 10  # steps whose results the host reads at a time where it runs ahead
 _EQUAL = 1e-5  # relative; collapsed scores differ by float noise of about 1e-7, fresh ones by 1e-2
 
 
@@ -60,31 +58,6 @@ def warn_of_collapse(cause: str = "") -> None:
         f"learning_rate, more warmup_steps or another seed{cause}",
         CollapsedTrainingWarning,
     )
-
-
-@dataclass(frozen=True)
-class Examples:
-    """M policies as the model reads them, on the device that computes.
-
-    Attributes:
-        columns: (m, U, dim_c) columns in every drawn state, of this process's policies.
-        own: Which of the M policies these are.
-        features: (M, F) features, or None.
-        labels: (M,) returns; for training policies also (M, M) preferences.
-        objective: Loss of their scores.
-    """
-
-    columns: Tensor
-    own: slice
-    features: Tensor | None
-    labels: np.ndarray
-    objective: Objective
-
-    def scores(self, model: ScoringModel, subsets: Subsets, chosen: Tensor, precision: str | None = None) -> Tensor:
-        """Return the scores of all M policies on the chosen subsets, (M, S) on the CPU."""
-        features = None if self.features is None else self.features[self.own]
-        grid = score_grid(model, subsets, self.columns, chosen, precision, features)
-        return distributed.current().gather(grid.cpu())
 
 
 @dataclass
@@ -157,7 +130,8 @@ def train(
                 trainer.restart()
                 bar.reset()
             done = f"{trainer.at.step} of {config.steps} steps"
-            checkpoint.keep(*trainer.state(), progress=done, last=trainer.is_done())
+            state = trainer.state() if checkpoint.path else ({}, {})
+            checkpoint.keep(*state, progress=done, last=trainer.is_done())
     return trainer.finish()
 
 
@@ -166,24 +140,22 @@ class _Trainer:
         self, subsets: Subsets, examples: Examples, validation: Examples | None, config: Config, seed: int
     ) -> None:
         self.subsets, self.examples, self.objective = subsets, examples, examples.objective
-        self.features, self.blocks = examples.features, Blocks(len(examples.labels))
-        self.group = distributed.current()
         self.validation, self.config, self.seed = validation, config, seed
         self.at = Progress()
+        self._unread: list[Tensor] = []
         self._initialise()
 
     def _initialise(self) -> None:
+        features = self.examples.features
         input_dim = self.subsets.state_dim + self.examples.columns.shape[2]
-        feature_count = 0 if self.features is None else self.features.shape[1]
         seed = int(self._random("weights").integers(2**62))
-        self.model = ScoringModel(input_dim, self.config, feature_count, seed=seed)
-        if self.features is not None:
-            self.model.feature_mean.copy_(self.features.mean(0))
-            spread = self.features.std(0, correction=0)
+        self.model = ScoringModel(input_dim, self.config, 0 if features is None else features.shape[1], seed=seed)
+        if features is not None:
+            self.model.feature_mean.copy_(features.mean(0))
+            spread = features.std(0, correction=0)
             self.model.feature_scale.copy_(torch.where(spread > 0, spread, 1.0))
         self.model.to(self.subsets.rows.device)
-        self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.config.learning_rate)
+        self.update = Update(self.model, self.subsets, self.examples, self.validation, self.config)
 
     def _random(self, purpose: str) -> np.random.Generator:
         place = ("weights", "validation", "noise", "dropout").index(purpose)
@@ -194,89 +166,24 @@ class _Trainer:
         rate = config.learning_rate * _RESTART_RATE**at.attempt
         if at.step < config.warmup_steps:
             rate *= (at.step + 1) / config.warmup_steps
-        self.optimizer.param_groups[0]["lr"] = rate
-
-        loss = self._compute_gradients(*self._batch(at.step % len(self.subsets)))
-        if config.gradient_clip > 0:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.gradient_clip)
-        with torch.device("cpu"):  # where Adam begins to count its steps
-            self.optimizer.step()
-        at.record(loss=loss)
-        if self.validation is not None:
-            self._validate(self.validation)
-        at.step += 1
-
-    def _batch(self, subset: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return states, this process's columns, rows and offsets of a subset."""
-        rows, offsets = self.subsets.rows[subset, None], self.subsets.offsets[subset, None]
-        states, columns = self.subsets.states, self.examples.columns
-        if self.config.action_noise > 0:
-            index, own = rows[0].long(), self.examples.own
-            states, columns = states[index], columns[:, index]
-            random, shape = self._random("noise"), columns.shape[1:]
-            for _ in range(own.start):
-                random.standard_normal(shape, np.float32)  # the noise of policies in other processes
-            noise = random.standard_normal(columns.shape, np.float32)
-            columns = columns + self.config.action_noise * torch.from_numpy(noise).to(columns.device)
-            rows = torch.arange(len(index), dtype=torch.int32, device=rows.device)[None]
-        return states, columns, rows, offsets
-
-    def _own_blocks(self) -> dict[int, slice]:
-        """Return which of this process's policies are in each of its blocks."""
-        own, begin = self.group.part(len(self.blocks)), self.examples.own.start
-        bounds = {block: self.blocks.policies_of(slice(block, block + 1)) for block in range(own.start, own.stop)}
-        return {block: slice(each.start - begin, each.stop - begin) for block, each in bounds.items()}
-
-    def _moments(self, states: Tensor, columns: Tensor, rows: Tensor) -> Moments:
-        blocks = [block_moments(states, columns[policies], rows) for policies in self._own_blocks().values()]
-        width = columns.shape[2]
-        empty = states.new_empty(0, 1 + width + (states.shape[1] + width) * width, dtype=torch.float64)
-        return merge_moments(states, rows, self.group.gather(torch.stack(blocks) if blocks else empty))
-
-    def _compute_gradients(self, states: Tensor, columns: Tensor, rows: Tensor, offsets: Tensor) -> float:
-        """Write the gradients of all parameters and return the loss."""
-        model, first = self.model.train(), self.examples.own.start
         key = int(self._random("dropout").integers(2**32))
-        rng = torch.tensor([key, self.at.step], device=rows.device)
-        moments = None
-        if model.norm is not None:
-            moments = self._moments(states, columns, rows)
-            model.observe(moments)
-        scores: dict[int, Tensor] = {}
-        for block, own in self._own_blocks().items():
-            place = slice(first + own.start, first + own.stop)
-            features = None if self.features is None else self.features[place]
-            options: dict[str, Any] = {"features": features, "moments": moments, "first_policy": place.start}
-            scores[block] = model(states, columns[own], rows, offsets, rng, **options)[:, 0]
-        none = torch.empty(0, dtype=torch.float32, device="cpu")
-        everyone = self.group.gather(torch.cat([none, *(each.detach().cpu() for each in scores.values())]))
-        everyone.requires_grad_()
-        loss = self.objective.loss(everyone)
-        (slopes,) = torch.autograd.grad(loss, everyone)
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.update.run(at.step, rate, key, self._random("noise"), self._random("validation"))
+        self._unread.append(self.update.results.clone())
+        at.step += 1
+        if config.patience or len(self._unread) >= _READ_EVERY or not devices.runs_ahead(self.update.device):
+            self.read()
 
-        def gradient(block: int) -> Tensor:
-            slope = slopes[self.blocks.policies_of(slice(block, block + 1))].to(rows.device)
-            parts = torch.autograd.grad(scores.pop(block), parameters, slope, materialize_grads=True, allow_unused=True)
-            return torch.cat([part.flatten() for part in parts])
-
-        total = self.group.sum_blocks(len(self.blocks), gradient)
-        self.optimizer.zero_grad()
-        for parameter, part in zip(parameters, total.split([p.numel() for p in parameters]), strict=True):
-            parameter.grad = part.view_as(parameter)
-        return loss.item()
-
-    def _validate(self, validation: Examples) -> None:
-        count = min(self.config.validation_subsets, len(self.subsets))
-        chosen = self._random("validation").choice(len(self.subsets), count, replace=False)
-        scores = validation.scores(self.model, self.subsets, torch.from_numpy(chosen)).mean(1)
-        loss = validation.objective.loss(scores).item()
-        correlation = spearman(validation.labels, scores.numpy()) if scores.isfinite().all() else math.nan
-        self.at.record(validation_loss=loss, validation_rank_correlation=correlation)
-        quality = -loss if self.config.validation_metric == "loss" else correlation
-        if quality >= self.at.best:
-            self.at.best, self.at.best_step = quality, self.at.step
-            self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+    def read(self) -> None:
+        """Read the results of the last steps: here alone the host waits for the device."""
+        if not self._unread:
+            return
+        names = ("loss", *(("validation_loss", "validation_rank_correlation") if self.validation else ()))
+        for values in torch.stack(self._unread).tolist():
+            self.at.record(**dict(zip(names, values, strict=True)))
+        self._unread.clear()
+        if self.validation is not None:
+            best_step = int(self.update.best_step)
+            self.at.best, self.at.best_step = float(self.update.best), None if best_step < 0 else best_step
 
     def is_done(self) -> bool:
         """Return whether no step is left to take."""
@@ -296,6 +203,7 @@ class _Trainer:
         return f"validation_{self.config.validation_metric}"
 
     def collapsed(self) -> bool:
+        self.read()
         if self.at.step < _FEWEST_STEPS_TO_JUDGE:
             return self._scores_are_equal()
         return self._is_flat(float(np.mean(self.at.history["loss"][-_COLLAPSE_WINDOW:])))
@@ -317,7 +225,7 @@ class _Trainer:
     def _describe_spreads(self) -> str:
         """Return a remark if the spread of one column dwarfs that of another, else ""."""
         subsets = self.subsets
-        moments = self._moments(subsets.states, self.examples.columns, subsets.rows[:1])
+        moments = self.update.moments(subsets.states, self.examples.columns, subsets.rows[:1])
         spread = moments.covariance.diagonal().sqrt().cpu()
         least, most = torch.where(spread > 0, spread, torch.inf).argmin(), spread.argmax()
         if not spread[most] > _UNEVEN * spread[least]:
@@ -340,8 +248,9 @@ class _Trainer:
         self._initialise()
 
     def finish(self) -> tuple[ScoringModel, dict[str, Any]]:
+        self.read()
         if self.at.best_step is not None:
-            self.model.load_state_dict(self.best_weights)
+            self.model.load_state_dict(self.update.best_weights)
         # A run that collapsed late may keep weights from before.
         collapsed = self.collapsed() and self._is_flat(self.objective.loss(self._first_scores()).item())
         if collapsed:
@@ -355,14 +264,15 @@ class _Trainer:
         return self.model.eval(), history
 
     def state(self) -> State:
+        self.read()
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
-        tensors |= {f"best.{name}": value for name, value in self.best_weights.items()}
-        tensors |= optimizer_tensors(self.optimizer, "adam")
+        tensors |= {f"best.{name}": value for name, value in self.update.best_weights.items()}
+        tensors |= optimizer_tensors(self.update.optimizer, "adam")
         return tensors, {"progress": vars(self.at)}
 
     def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        weights, self.best_weights = by_prefix(tensors, "model", "best")
-        for saved in (weights, self.best_weights):
+        weights, best_weights = by_prefix(tensors, "model", "best")
+        for saved in (weights, best_weights):
             check_like(saved, self.model.state_dict())
         progress = {
             "attempt": whole(0, _RESTARTS),
@@ -380,4 +290,5 @@ class _Trainer:
         if self.at.step and (missing := needed - set(self.at.history)):
             raise ValueError(f"history has no {min(missing)}")
         self.model.load_state_dict(weights)
-        restore_optimizer(self.optimizer, tensors, "adam")
+        self.update.restore(best_weights, self.at.best, self.at.best_step)
+        restore_optimizer(self.update.optimizer, tensors, "adam")

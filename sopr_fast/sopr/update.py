@@ -1,0 +1,244 @@
+"""One update of the weights: the work of a training step on the device, without waiting for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..runtime import distributed, graphs
+from ..runtime.blocks import Blocks
+from ..runtime.devices import put
+from .config import Config
+from .losses import Objective
+from .model import Moments, ScoringModel, merge_moments, part_moments
+from .scoring import score_grid
+from .subsets import Subsets
+
+
+@dataclass(frozen=True)
+class Examples:
+    """M policies as the model reads them, on the device that computes.
+
+    Attributes:
+        columns: (m, U, dim_c) columns in every drawn state, of this process's policies.
+        own: Which of the M policies these are.
+        features: (M, F) features, or None.
+        labels: (M,) returns; for training policies also (M, M) preferences.
+        objective: Loss of their scores.
+    """
+
+    columns: Tensor
+    own: slice
+    features: Tensor | None
+    labels: np.ndarray
+    objective: Objective
+
+    def scores(self, model: ScoringModel, subsets: Subsets, chosen: Tensor, precision: str | None = None) -> Tensor:
+        """Return the scores of all M policies on the chosen subsets, (M, S)."""
+        features = None if self.features is None else self.features[self.own]
+        return distributed.current().gather(score_grid(model, subsets, self.columns, chosen, precision, features))
+
+
+class Update:
+    """Gradient, Adam and validation of a step, on tensors that stay in place: a CUDA graph can replay it.
+
+    Args:
+        model: Model to train, on the device that computes.
+        subsets: Clustered subsets, there too.
+        examples: Training policies.
+        validation: Validation policies, or None.
+        config: Options of the training.
+
+    Attributes:
+        results: Loss; with validation, also its loss and its rank correlation, float64.
+        best: Best validation result so far.
+        best_step: Step of that result; -1 before the first.
+        best_weights: State of the model then.
+    """
+
+    def __init__(
+        self, model: ScoringModel, subsets: Subsets, examples: Examples, validation: Examples | None, config: Config
+    ) -> None:
+        self.model, self.subsets, self.examples, self.config = model, subsets, examples, config
+        self.validation, self.group = validation, distributed.current()
+        self.blocks = Blocks(len(examples.labels))
+        device = self.device = subsets.rows.device
+        self.optimizer = _adam(model, config.learning_rate, device)
+        self._rows, self._offsets = subsets.rows[:1].clone(), subsets.offsets[:1].clone()
+        self._rng = torch.zeros(2, dtype=torch.int64, device=device)
+        self._step = torch.zeros((), dtype=torch.int64, device=device)
+        self._noise: Tensor | None = None
+        if config.action_noise > 0:
+            policies, _, width = examples.columns.shape
+            self._noise = examples.columns.new_empty(policies, subsets.rows.shape[1], width)
+        self.results = torch.zeros(1 if validation is None else 3, dtype=torch.float64, device=device)
+        self.best = torch.full((), -math.inf, dtype=torch.float64, device=device)
+        self.best_step = torch.full_like(self._step, -1)
+        self.best_weights = {name: value.clone() for name, value in model.state_dict().items()}
+        self._labels = torch.empty(0) if validation is None else torch.from_numpy(validation.labels).to(device)
+        self._chosen = torch.zeros(min(config.validation_subsets, len(subsets)), dtype=torch.int64, device=device)
+        # Processes exchange data through the host.
+        self._run = graphs.Replayed(self._compute, device, allowed=self.group.count == 1)
+
+    def run(
+        self, step: int, rate: float, key: int, noise: np.random.Generator, validation: np.random.Generator
+    ) -> None:
+        """Take a step.
+
+        Args:
+            step: Number of the step; its place among the subsets chooses one of them.
+            rate: Learning rate.
+            key: Seed of dropout.
+            noise: Random numbers for noise in the columns.
+            validation: Random numbers that choose the subsets of validation.
+        """
+        subset = step % len(self.subsets)
+        self._rows.copy_(self.subsets.rows[subset])
+        self._offsets.copy_(self.subsets.offsets[subset])
+        self._load(self._rng, torch.tensor([key, step], device="cpu"))
+        self._step.fill_(step)
+        _set_rate(self.optimizer, rate)
+        if self._noise is not None:
+            self._load(self._noise, torch.from_numpy(self._draw_noise(noise)))
+        if self.validation is not None:
+            chosen = validation.choice(len(self.subsets), len(self._chosen), replace=False)
+            self._load(self._chosen, torch.from_numpy(chosen))
+        self._run()
+
+    def restore(self, weights: dict[str, Tensor], best: float, step: int | None) -> None:
+        """Continue from the best validation result of a stopped run.
+
+        Args:
+            weights: State of the model then.
+            best: The result.
+            step: Its step, or None before the first.
+        """
+        for name, value in self.best_weights.items():
+            value.copy_(weights[name])
+        self.best.fill_(best)
+        self.best_step.fill_(-1 if step is None else step)
+
+    def _load(self, to: Tensor, values: Tensor) -> None:
+        to.copy_(put(values, self.device))
+
+    def _draw_noise(self, random: np.random.Generator) -> np.ndarray:
+        assert self._noise is not None
+        shape = tuple(self._noise.shape)
+        for _ in range(self.examples.own.start):
+            random.standard_normal(shape[1:], np.float32)  # the noise of policies in other processes
+        return random.standard_normal(shape, np.float32)
+
+    def _compute(self) -> None:
+        self.results[0] = self.compute_gradients()
+        if self.config.gradient_clip > 0:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.gradient_clip)
+        with torch.device("cpu"):  # where Adam begins to count its steps
+            self.optimizer.step()
+        if self.validation is not None:
+            self._validate(self.validation)
+
+    def _batch(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return states, this process's columns, and rows."""
+        states, columns, rows = self.subsets.states, self.examples.columns, self._rows
+        if self._noise is not None:
+            index = rows[0].long()
+            columns = columns[:, index] + self.config.action_noise * self._noise
+            return states[index], columns, torch.arange(len(index), dtype=torch.int32, device=self.device)[None]
+        return states, columns, rows
+
+    def _own_blocks(self) -> dict[int, slice]:
+        """Return which of this process's policies are in each of its blocks."""
+        own, begin = self.group.part(len(self.blocks)), self.examples.own.start
+        bounds = {block: self.blocks.policies_of(slice(block, block + 1)) for block in range(own.start, own.stop)}
+        return {block: slice(each.start - begin, each.stop - begin) for block, each in bounds.items()}
+
+    def moments(self, states: Tensor, columns: Tensor, rows: Tensor) -> Moments:
+        """Return the moments of the rows of all processes' policies.
+
+        Args:
+            states: (U, dim_s) states.
+            columns: (m, U, dim_c) columns of this process's policies.
+            rows: (1, N) indices of states.
+        """
+        parts = part_moments(states, columns, rows, [*self._own_blocks().values()])
+        return merge_moments(states, rows, self.group.gather(parts))
+
+    def compute_gradients(self) -> Tensor:
+        """Write the gradients of all parameters and return the loss."""
+        model, first = self.model.train(), self.examples.own.start
+        states, columns, rows = self._batch()
+        moments = None
+        if model.norm is not None:
+            moments = self.moments(states, columns, rows)
+            model.observe(moments)
+        scores: dict[int, Tensor] = {}
+        for block, own in self._own_blocks().items():
+            place = slice(first + own.start, first + own.stop)
+            features = None if self.examples.features is None else self.examples.features[place]
+            options: dict[str, Any] = {"features": features, "moments": moments, "first_policy": place.start}
+            scores[block] = model(states, columns[own], rows, self._offsets, self._rng, **options)[:, 0]
+        none = torch.empty(0, dtype=torch.float32, device=self.device)
+        everyone = self.group.gather(torch.cat([none, *(each.detach() for each in scores.values())]))
+        everyone.requires_grad_()
+        loss = self.examples.objective.loss(everyone)
+        (slopes,) = torch.autograd.grad(loss, everyone)
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+        def gradient(block: int) -> Tensor:
+            slope = slopes[self.blocks.policies_of(slice(block, block + 1))]
+            parts = torch.autograd.grad(scores.pop(block), parameters, slope, materialize_grads=True, allow_unused=True)
+            return torch.cat([part.flatten() for part in parts])
+
+        total = self.group.sum_blocks(len(self.blocks), gradient)
+        self.optimizer.zero_grad()
+        for parameter, part in zip(parameters, total.split([p.numel() for p in parameters]), strict=True):
+            parameter.grad = part.view_as(parameter)
+        return loss.detach()
+
+    @torch.no_grad()
+    def _validate(self, validation: Examples) -> None:
+        scores = validation.scores(self.model, self.subsets, self._chosen).mean(1)
+        loss = validation.objective.loss(scores).double()
+        correlation = _spearman(self._labels, scores)
+        self.results[1], self.results[2] = loss, correlation
+        quality = -loss if self.config.validation_metric == "loss" else correlation
+        better = quality >= self.best
+        self.best.copy_(torch.where(better, quality, self.best))
+        self.best_step.copy_(torch.where(better, self._step, self.best_step))
+        for name, value in self.model.state_dict().items():
+            best = self.best_weights[name]
+            best.copy_(torch.where(better, value, best))
+
+
+def _adam(model: ScoringModel, rate: float, device: torch.device) -> torch.optim.Adam:
+    """Return Adam of a model; on a GPU it reads its rate and its count of steps there."""
+    if graphs.can_capture(device):
+        on_device = torch.tensor(rate, dtype=torch.float32, device=device)
+        return torch.optim.Adam(model.parameters(), lr=on_device, capturable=True, fused=True)
+    return torch.optim.Adam(model.parameters(), lr=rate)
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    group = optimizer.param_groups[0]
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
+def _spearman(returns: Tensor, scores: Tensor) -> Tensor:
+    """Return what `metrics.spearman` does as a tensor; NaN where scores are not finite."""
+    ranks = []
+    for values in (returns, scores):
+        ordered = values.sort().values
+        ends = [torch.searchsorted(ordered, values, right=right) for right in (False, True)]
+        ranks.append((ends[0] + ends[1] - len(values)).double() / 2)  # minus their mean
+    a, b = ranks
+    # Sums of quarters are exact, so they have the same bits in any order.
+    correlation = (a * b).sum() / ((a * a).sum() * (b * b).sum()).sqrt()
+    return torch.where(scores.isfinite().all(), correlation, torch.nan)
