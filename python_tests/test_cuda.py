@@ -3,11 +3,13 @@
 import operators
 import pytest
 import torch
-from problems import TINY
+from problems import TINY, ladder, log, training_gains
 from torch import Tensor
 
+import sopr_fast
 from sopr_fast import Config, ops
 from sopr_fast.sopr.model import ScoringModel
+from sopr_fast.sopr.update import Update
 
 CAPTURED = ["segment_mean", "segment_dropout", "segment_attention", "segment_encoder", "segment_encoder of width 64"]
 
@@ -153,3 +155,28 @@ def test_cuda_scoring_never_waits_and_can_be_captured(options, cuda, generator):
         graph.replay()
     assert (scores.cpu() - expected).norm() <= 1e-4 * expected.norm()
     assert torch.equal(captured, scores)
+
+
+@pytest.mark.parametrize("options", [{}, {"action_noise": 0.1}, {"score": "sort"}, {"encoder": "mlp"}], ids=str)
+def test_cuda_graphs_of_training_have_the_bits_of_eager_steps_and_never_wait(options, cuda, monkeypatch, caplog):
+    gains, validation = training_gains(), [0.3, 0.8, 0.6]
+    config, run = Config(**(TINY.to_dict() | {"steps": 8} | options)), Update.run
+
+    def run_without_waiting(update, step, *arguments):
+        torch.cuda.set_sync_debug_mode("error" if step > 3 else "default")  # warm-ups and the capture may wait
+        try:
+            run(update, step, *arguments)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    def fit():
+        known = {"validation": (ladder(validation), validation), "device": cuda, "progress": False}
+        ranker = sopr_fast.fit(ladder(gains), gains, log(), config=config, **known)
+        return torch.cat([value.double().flatten() for value in ranker.model.state_dict().values()]), ranker.history
+
+    monkeypatch.setattr(Update, "run", run_without_waiting)
+    weights, history = fit()
+    assert "no CUDA graph" not in caplog.text
+    monkeypatch.setenv("SOPR_FAST_CUDA_GRAPHS", "0")
+    eager_weights, eager_history = fit()
+    assert torch.equal(weights, eager_weights) and history == eager_history

@@ -9,8 +9,9 @@ from problems import TINY, ladder, log, training_gains
 from tape import Tape, stand_in
 
 import sopr_fast
-from sopr_fast import Config, Subsets
+from sopr_fast import Config, Subsets, ops
 from sopr_fast.metrics import spearman
+from sopr_fast.ops import composed
 from sopr_fast.runtime import distributed, graphs
 from sopr_fast.sopr import scoring, update
 from sopr_fast.sopr.losses import Objective
@@ -49,6 +50,14 @@ def test_replayed_steps_are_those_of_an_eager_run(changes, options, monkeypatch)
     assert len(steps) == 1
     assert replayed_history == history
     assert all(torch.equal(replayed_weights[name], value) for name, value in weights.items())
+
+
+def test_the_composed_encoder_never_waits(monkeypatch):
+    """It takes the place of kernels for unusual shapes."""
+    made = stand_in(monkeypatch)
+    monkeypatch.setattr(ops, "segment_encoder", composed.segment_encoder)
+    fit(SHORT)
+    assert 5 in [graph.replays for graph in made]
 
 
 def test_a_run_that_reads_rarely_is_that_of_the_cpu(monkeypatch):

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..runtime import distributed, graphs
+from ..ops.library import has_kernel
+from ..runtime import devices, distributed, graphs
 from ..runtime.blocks import Blocks
-from ..runtime.devices import put
 from .config import Config
 from .losses import Objective
 from .model import Moments, ScoringModel, merge_moments, part_moments
@@ -82,8 +82,8 @@ class Update:
         self.best_weights = {name: value.clone() for name, value in model.state_dict().items()}
         self._labels = torch.empty(0) if validation is None else torch.from_numpy(validation.labels).to(device)
         self._chosen = torch.zeros(min(config.validation_subsets, len(subsets)), dtype=torch.int64, device=device)
-        # Processes exchange data through the host.
-        self._run = graphs.Replayed(self._compute, device, allowed=self.group.count == 1)
+        # Processes exchange data through the host, and plain torch in place of kernels reads offsets there.
+        self._run = graphs.Replayed(self._compute, device, allowed=self.group.count == 1 and has_kernel(device))
 
     def run(
         self, step: int, rate: float, key: int, noise: np.random.Generator, validation: np.random.Generator
@@ -124,7 +124,7 @@ class Update:
         self.best_step.fill_(-1 if step is None else step)
 
     def _load(self, to: Tensor, values: Tensor) -> None:
-        to.copy_(put(values, self.device))
+        to.copy_(devices.put(values, self.device))
 
     def _draw_noise(self, random: np.random.Generator) -> np.ndarray:
         assert self._noise is not None
@@ -217,7 +217,7 @@ class Update:
 
 def _adam(model: ScoringModel, rate: float, device: torch.device) -> torch.optim.Adam:
     """Return Adam of a model; on a GPU it reads its rate and its count of steps there."""
-    if graphs.can_capture(device):
+    if devices.runs_ahead(device):
         on_device = torch.tensor(rate, dtype=torch.float32, device=device)
         return torch.optim.Adam(model.parameters(), lr=on_device, capturable=True, fused=True)
     return torch.optim.Adam(model.parameters(), lr=rate)
