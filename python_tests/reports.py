@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from selection_problems import DISCOUNT, Scripted, gains, log, true_values
 
 from sopr_fast.ranking import Ranking, Training
@@ -17,6 +18,14 @@ HOSTILE = (
     "很长的名字/" + 30 * "step_",
 )
 _METHOD = "m<script>window.hacked = true</script>"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_replicates():
+    """Make bootstrapped intervals cheap, in the modules that import this."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sopr_fast.selection.evaluation._REPLICATES", 10)
+        yield
 
 
 def policies(hostile: bool):

@@ -10,6 +10,7 @@ import pickle
 import resource
 import signal
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,6 +102,66 @@ def write_onnx(path):
 def write_pickle(path):
     weights = {"last_fc/weight": np.ones((2, 4), np.float32), "last_fc/bias": np.zeros(2, np.float32)}
     path.write_bytes(pickle.dumps({**weights, "nonlinearity": "relu", "output_distribution": "tanh_gaussian"}))
+
+
+def write_lerobot_settings(path):
+    """Write `config.json` of a LeRobot policy."""
+    features = {"observation.state": {"type": "STATE", "shape": [4]}}
+    path.write_text(json.dumps({"type": "act", "input_features": features, "n_obs_steps": 1}))
+
+
+def read_lerobot_policy(path):
+    """Read a LeRobot policy with the settings in a file, up to where lerobot itself would read it."""
+    folder = path.with_name(f"{path.name}-folder")
+    folder.mkdir(exist_ok=True)
+    save_file(WEIGHTS, folder / "model.safetensors")
+    (folder / "config.json").write_bytes(path.read_bytes())
+    policies.load(folder, activation="relu", squash="tanh", trust=True)
+
+
+def write_lerobot_info(path):
+    """Write `meta/info.json` of a LeRobot dataset of version 3.0."""
+    names = {"observation.state": [4], "action": [2], "episode_index": [1], "index": [1]}
+    features = {name: {"dtype": "float32", "shape": shape} for name, shape in names.items()}
+    path.write_text(json.dumps({"codebase_version": "v3.0", "features": features}))
+
+
+def read_lerobot_dataset(path):
+    """Read a LeRobot dataset with the description in a file."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    folder = path.with_name(f"{path.name}-folder")
+    if not folder.exists():
+        (folder / "meta").mkdir(parents=True)
+        (folder / "data" / "chunk-000").mkdir(parents=True)
+        count = np.arange(len(STATES))
+        columns = {"observation.state": list(STATES), "action": list(TRANSITIONS["actions"])}
+        columns |= {"episode_index": count // 16, "index": count}
+        pandas.DataFrame(columns).to_parquet(folder / "data" / "chunk-000" / "file-000.parquet")
+    (folder / "meta" / "info.json").write_bytes(path.read_bytes())
+    sopr_fast.data.load_states(folder)
+
+
+RLDS = Path(__file__).parent / "rlds" / "walk" / "1.0.0"
+
+
+def write_rlds(path):
+    """Write the episodes of an RLDS dataset, or its description, as TensorFlow Datasets does."""
+    path.write_bytes(rlds_file(path.suffix).read_bytes())
+
+
+def rlds_file(suffix):
+    return RLDS / "features.json" if suffix == ".json" else next(RLDS.glob("*.tfrecord*"))
+
+
+def read_rlds(path):
+    """Read an RLDS dataset of which a file is mutated."""
+    folder = path.with_name(f"{path.name}-folder")
+    folder.mkdir(exist_ok=True)
+    for suffix in (".json", ".tfrecord"):
+        file = rlds_file(suffix)
+        (folder / file.name).write_bytes((path if suffix == path.suffix else file).read_bytes())
+    data.load(folder)
 
 
 def write_replay_buffer(path):
@@ -209,6 +270,10 @@ KINDS = {
     "log pickle": (".pkl", lambda path: path.write_bytes(pickle.dumps(TRANSITIONS)), data.load),
     "log of episodes": (".pkl", lambda path: path.write_bytes(pickle.dumps([TRANSITIONS] * 3)), data.load),
     "replay buffer": (".pkl", write_replay_buffer, data.load),
+    "LeRobot policy": (".json", write_lerobot_settings, read_lerobot_policy),
+    "LeRobot dataset": (".json", write_lerobot_info, read_lerobot_dataset),
+    "RLDS episodes": (".tfrecord", write_rlds, read_rlds),
+    "RLDS description": (".json", write_rlds, read_rlds),
     "d3rlpy dump": (".h5", lambda path: write_dump(path, TRANSITIONS), data.load),
     "evaluations": (
         ".npz",

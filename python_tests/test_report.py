@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from mdps import LinearGain
-from reports import HOSTILE, RESULTS, policies, ranking, selection
+from reports import HOSTILE, RESULTS, few_replicates, policies, ranking, selection  # noqa: F401
 from selection_problems import DISCOUNT, Scripted, log
 
 from sopr_fast.report.map import classical_scaling
@@ -54,14 +54,6 @@ class Document(HTMLParser):
 
     def text(self, tag):
         return ["".join(parts) for _, _, parts in self.all(tag)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_replicates():
-    """Make bootstrapped intervals cheap."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sopr_fast.selection.evaluation._REPLICATES", 10)
-        yield
 
 
 @pytest.fixture(scope="module")

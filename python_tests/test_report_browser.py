@@ -2,17 +2,9 @@
 
 import pytest
 from browsers import browser
-from reports import HOSTILE, RESULTS
+from reports import HOSTILE, RESULTS, few_replicates  # noqa: F401
 
 WIDE, PHONE = {"width": 1200, "height": 900}, {"width": 360, "height": 700}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_replicates():
-    """Make bootstrapped intervals cheap."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sopr_fast.selection.evaluation._REPLICATES", 10)
-        yield
 
 
 @pytest.fixture(scope="module")

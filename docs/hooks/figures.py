@@ -7,6 +7,7 @@ import itertools
 import runpy
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,9 @@ from mkdocs.structure.files import File
 import sopr_fast
 from sopr_fast import estimators, example
 from sopr_fast.metrics import policy_distances
+from sopr_fast.selection.methods import SMALL as SMALL_MODEL
 
-CONFIG = sopr_fast.Config(
-    width=32,
-    low_layers=1,
-    low_feedforward=64,
-    high_layers=2,
-    high_heads=4,
-    high_feedforward=128,
-    subset_size=512,
-    clusters=16,
-    subsets=60,
-    steps=60,
-)
+CONFIG = replace(SMALL_MODEL, subsets=60, steps=60)
 SMALL = {"updates": 300, "hidden": (32, 32), "learning_rate": 3e-3}
 
 
