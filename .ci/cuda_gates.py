@@ -20,8 +20,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "csrc" / "cuda" / "segment_encoder_tiles.cu"
-KERNEL = re.compile(r"(closed|open)_kernelINS0_4(Tf32|Bf16)ELi(\d+)E")
+# Sources, and how many kernels each has.
+SOURCES = {"segment_encoder_tiles.cu": 12, "segment_encoder_tiles_backward.cu": 24}
+KERNEL = re.compile(
+    r"(closed|open|closed_backward|open_tape|open_block|open_attention)_kernelINS0_4(Tf32|Bf16)ELi(\d+)E"
+)
 # Bytes of spill stores allowed by kernel, precision and width of heads, on any architecture (nvcc 13.0).
 SPILLS = {
     ("closed", "Tf32", 8): 8,
@@ -66,16 +69,16 @@ def instructions(sass: str) -> dict[tuple[str, str, int], collections.Counter]:
     return counts
 
 
-def check(architecture: str, nvcc: str, cuobjdump: str | None, out: Path) -> list[str]:
+def check(source: Path, architecture: str, nvcc: str, cuobjdump: str | None, out: Path) -> list[str]:
     """Compile for an architecture; print a table and return what fails."""
-    target = out / f"tiles_{architecture}.cubin"
+    target = out / f"{source.stem}_{architecture}.cubin"
     command = [nvcc, "-std=c++17", "-O3", f"-arch=sm_{architecture}", f"-I{ROOT / 'csrc'}", "-Xptxas", "-v", "-cubin"]
-    built = subprocess.run([*command, SOURCE, "-o", target], capture_output=True, text=True)
+    built = subprocess.run([*command, source, "-o", target], capture_output=True, text=True)
     if built.returncode:
-        return [f"sm_{architecture}: {SOURCE.name} does not compile:\n{built.stderr}"]
+        return [f"sm_{architecture}: {source.name} does not compile:\n{built.stderr}"]
     spilled, counted, wrong = spills(built.stderr), {}, []
-    if len(spilled) != 12:
-        wrong.append(f"sm_{architecture}: ptxas reports {len(spilled)} kernels instead of 12")
+    if len(spilled) != SOURCES[source.name]:
+        wrong.append(f"sm_{architecture}: ptxas reports {len(spilled)} kernels, not {SOURCES[source.name]}")
     if cuobjdump:
         sass = subprocess.run([cuobjdump, "-sass", target], capture_output=True, text=True, check=True).stdout
         counted = instructions(sass)
@@ -100,7 +103,11 @@ def main() -> int:
     cuobjdump = shutil.which("cuobjdump")
     if not cuobjdump:
         print("no cuobjdump on PATH: instructions are not counted")
-    wrong = [w for a in options.architectures for w in check(a, options.nvcc, cuobjdump, options.out)]
+    wrong = []
+    for architecture in options.architectures:
+        for source in SOURCES:
+            path = ROOT / "csrc" / "cuda" / source
+            wrong += check(path, architecture, options.nvcc, cuobjdump, options.out)
     print(*wrong, sep="\n", file=sys.stderr)
     return bool(wrong)
 

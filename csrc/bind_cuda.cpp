@@ -106,4 +106,22 @@ PYBIND11_MODULE(_cuda, m) {
         },
         py::arg("problem"), py::arg("workspace"), py::arg("stream"));
     m.attr("keywords")["segment_encoder"] = py::make_tuple("problem", "workspace");
+
+    m.def("segment_encoder_backward_uses_tensor_cores", &cuda::segment_encoder_backward_uses_tensor_cores,
+          py::arg("problem"));
+    m.def("segment_encoder_backward_workspace", &cuda::segment_encoder_backward_workspace, py::arg("problem"),
+          py::arg("columns_grad"));
+    m.def(
+        "segment_encoder_backward",
+        [](SegmentEncoder problem, Address workspace, Address grad_out, Address grad_parameters, Address grad_columns,
+           Address stream) {
+            problem.workspace = at<float>(workspace);
+            const SegmentEncoderBackward backward = {problem, at<float>(grad_out), at<float>(grad_parameters),
+                                                     at<float>(grad_columns)};
+            Run()([&] { cuda::segment_encoder_backward(backward, cudaStream_t(stream)); });
+        },
+        py::arg("problem"), py::arg("workspace"), py::arg("grad_out"), py::arg("grad_parameters"),
+        py::arg("grad_columns"), py::arg("stream"));
+    m.attr("keywords")["segment_encoder_backward"] =
+        py::make_tuple("problem", "workspace", "grad_out", "grad_parameters", "grad_columns");
 }

@@ -132,7 +132,7 @@ struct SegmentEncoder {
     bool bf16;  // operands of the layers' products in bf16, where the device supports it
 };
 
-// CPU only. Recomputes the forward pass; does not write forward.out.
+// Recomputes the forward pass; does not write forward.out.
 struct SegmentEncoderBackward {
     SegmentEncoder forward;
     const float* grad_out;   // shaped like forward.out

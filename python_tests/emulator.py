@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from sopr_fast.ops import library
 from sopr_fast.runtime import native
@@ -24,6 +25,7 @@ DEFINITIONS = (
     'SOPR_CUDA_COMPILER="c++"',
     "SOPR_MAX_TOKENS=160",
     "SOPR_MAX_OPEN_TILES=8",
+    "SOPR_MAX_OPEN_TILES_BACKWARD=4",
 )
 
 
@@ -101,5 +103,17 @@ def emulated(cuda_module_for_cpu, monkeypatch):
     for name in ("kmeans", "kmeans_init", "segment_attention"):
         monkeypatch.setattr(importlib.import_module(f"sopr_fast.ops.{name}"), "needs_scratch", lambda device: True)
     encoder = importlib.import_module("sopr_fast.ops.segment_encoder")
-    monkeypatch.setattr(encoder, "_segment_encoder", encoder._forward_cuda)
+
+    class Encoder(torch.autograd.Function):
+        forward = staticmethod(encoder._forward_cuda)
+        setup_context = staticmethod(encoder._setup_context)
+
+        @staticmethod
+        def backward(ctx, grad_out):
+            columns_grad = ctx.needs_input_grad[1]
+            parameters, columns = encoder._backward_cuda(grad_out, columns_grad, *ctx.saved_tensors, *ctx.options)
+            nothing = [None] * (len(ctx.options) + 1)
+            return None, columns if columns_grad else None, None, None, parameters, *nothing
+
+    monkeypatch.setattr(encoder, "_segment_encoder", Encoder.apply)
     return ran

@@ -53,4 +53,9 @@ bool segment_encoder_uses_tensor_cores(const SegmentEncoder&);
 int64_t segment_encoder_workspace(const SegmentEncoder&);
 void segment_encoder(const SegmentEncoder&, cudaStream_t stream);
 
+// On tensor cores only; their limit depends on the current device.
+bool segment_encoder_backward_uses_tensor_cores(const SegmentEncoder&);
+int64_t segment_encoder_backward_workspace(const SegmentEncoder&, bool columns_grad);
+void segment_encoder_backward(const SegmentEncoderBackward&, cudaStream_t stream);
+
 }  // namespace sopr::cuda

@@ -1,6 +1,8 @@
 // Tensor-core instructions of sm_80 and later, one function per PTX instruction. python_tests/simt/cuda/mma.h replaces
 // this file on the CPU; its mma.cpp implements the fragments as the PTX manual's tables give them.
 //
+// Layouts: PTX ISA 9.2, sections 9.7.14.5.7 (mma.m16n8k8), 9.7.14.5.8 (mma.m16n8k16) and 9.7.14.5.15 (ldmatrix).
+//
 // Lane l holds, with g = l / 4 and t = l % 4:
 //   sums (16, 8)        c[0], c[1]: row g, columns 2 t, 2 t + 1;  c[2], c[3]: the same of row g + 8
 //   TF32 a (16, 8)      a[0]: (g, t)  a[1]: (g + 8, t)  a[2]: (g, t + 4)  a[3]: (g + 8, t + 4)
@@ -63,6 +65,21 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[2], const void* row)
 }
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+// The same with every matrix of 8 x 8 halves transposed: r[i] of lane l is rows 2 (l % 4) and 2 (l % 4) + 1 of column
+// l / 4.
+__device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[2], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+__device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(shared_address(row))
                  : "memory");

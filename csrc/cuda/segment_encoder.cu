@@ -170,6 +170,16 @@ void encode(const SegmentEncoder& p, const Segments& segments, int64_t cells, cu
 
 bool segment_encoder_uses_tensor_cores(const SegmentEncoder& p) { return tiles_fit(p); }
 
+bool segment_encoder_backward_uses_tensor_cores(const SegmentEncoder& p) { return tiles_fit_backward(p); }
+
+int64_t segment_encoder_backward_workspace(const SegmentEncoder& p, bool columns_grad) {
+    return segment_encoder_tiles_backward_workspace(p, columns_grad);
+}
+
+void segment_encoder_backward(const SegmentEncoderBackward& b, cudaStream_t stream) {
+    segment_encoder_tiles_backward(b, stream);
+}
+
 int64_t segment_encoder_workspace(const SegmentEncoder& p) {
     return tiles_fit(p) ? segment_encoder_tiles_workspace(p) : Activations(p).size;
 }

@@ -54,6 +54,26 @@ __device__ inline float quad_max(float x) {
     return fmaxf(x, __shfl_xor_sync(kWholeWarp, x, 2));
 }
 
+// scores += x (16, kDim) rows^T for 8 kBlocks rows in shared memory.
+template <class P, int kDim, int kBlocks>
+__device__ __forceinline__ void add_scores(float (&scores)[kBlocks][4], const float (*x)[4],
+                                           const typename P::Element* rows, int pitch) {
+    if constexpr (kDim == 8) {
+        uint32_t halves[kBlocks][2];
+        for (int n = 0; n < kBlocks; ++n) load_unit_of_rows<P>(rows + n * kTileColumns * pitch, pitch, halves[n]);
+        P::add_shallow(scores, x[0], halves);
+    } else {
+#pragma unroll
+        for (int u = 0; u < kDim / kUnitDepth; ++u) {
+            const typename P::Left a = P::left(x[2 * u], x[2 * u + 1]);
+            uint32_t units[kBlocks][P::kUnitWords];
+            for (int n = 0; n < kBlocks; ++n)
+                load_unit_of_rows<P>(rows + n * kTileColumns * pitch + u * kUnitDepth, pitch, units[n]);
+            P::add(scores, a, units);
+        }
+    }
+}
+
 // Keys (key, column) and values (column, key) of a head; see Tile for the arrays.
 template <class P>
 struct KeysAndValues {
@@ -87,13 +107,14 @@ struct Attention {
         }
     }
 
-    // out = attended values; `scale` is dropout's.
+    // out = attended values, total = that of all lanes; `scale` is dropout's.
     __device__ void finish(float scale) {
 #pragma unroll
         for (int h = 0; h < kHeads; ++h)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const float factor = scale / quad_sum(total[h][half]);
+                total[h][half] = quad_sum(total[h][half]);
+                const float factor = scale / total[h][half];
 #pragma unroll
                 for (int n = 0; n < kTiles; ++n)
 #pragma unroll
@@ -106,23 +127,7 @@ struct Attention {
     __device__ void add_keys(const float (&q)[4][4], int h, const KeysAndValues<P>& from, int done, int count,
                              const DropoutSite& site, int64_t row, int64_t key) {
         float weights[kBlocks][4] = {};
-        const auto* keys = from.keys + done * from.key_pitch;
-        if constexpr (kDim == 8) {
-            uint32_t halves[kBlocks][2];
-            for (int n = 0; n < kBlocks; ++n)
-                load_unit_of_rows<P>(keys + n * kTileColumns * from.key_pitch, from.key_pitch, halves[n]);
-            P::add_shallow(weights, q[h], halves);
-        } else {
-#pragma unroll
-            for (int u = 0; u < kDim / kUnitDepth; ++u) {
-                const typename P::Left a = P::left(q[h * kTiles + 2 * u], q[h * kTiles + 2 * u + 1]);
-                uint32_t units[kBlocks][P::kUnitWords];
-                for (int n = 0; n < kBlocks; ++n)
-                    load_unit_of_rows<P>(keys + n * kTileColumns * from.key_pitch + u * kUnitDepth, from.key_pitch,
-                                         units[n]);
-                P::add(weights, a, units);
-            }
-        }
+        add_scores<P, kDim>(weights, q + h * kTiles, from.keys + done * from.key_pitch, from.key_pitch);
         soften(weights, h, count - done);
         drop_tiles(site, row, (key + done) / kTileColumns, 1.0f, weights);
 #pragma unroll

@@ -63,6 +63,24 @@ __device__ float weight_of_chunk(const float* p, int64_t feedforward, int64_t ch
     return chunk % 2 == 0 ? up[(part + n) * kWidth + k] : down[n * feedforward + part + k];
 }
 
+// The same for a chunk of the backward pass.
+__device__ float weight_of_backward_chunk(const float* p, int64_t feedforward, int64_t chunk, int n, int k) {
+    const float* out = p + 3 * kWidth * kWidth + 3 * kWidth;
+    const float* up = out + kWidth * kWidth + 3 * kWidth;
+    const float* down = up + feedforward * kWidth + feedforward;
+    const int64_t attention = chunk - 3 * (feedforward / 32);
+    if (attention < 0) {
+        const int64_t part = chunk / 3 * 32, kind = chunk % 3;
+        return kind == 0   ? up[(part + n) * kWidth + k]
+               : kind == 1 ? down[k * feedforward + part + n]
+                           : up[(part + k) * kWidth + n];
+    }
+    const int64_t column = attention / 7 * 32, kind = attention % 7;
+    if (kind < 3) return p[(kind * kWidth + column + n) * kWidth + k];
+    if (kind == 3) return out[k * kWidth + column + n];
+    return p[((kind - 4) * kWidth + column + k) * kWidth + n];
+}
+
 // Entry i of a layer's vectors.
 __device__ float vector_entry(const float* p, int64_t feedforward, int64_t i) {
     constexpr int64_t kSquare = kWidth * kWidth;
@@ -121,6 +139,38 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(SegmentEncoder p, Packed
     }
 }
 
+__global__ void __launch_bounds__(kThreads)
+    pack_backward_kernel(SegmentEncoder p, PackedWeights layout, uint32_t* packed, int64_t total) {
+    const int64_t inputs = p.state_width + p.column_width, F = p.feedforward;
+    const int64_t floats_before = p.project ? kWidth * inputs + kWidth : 0;
+    const int64_t floats_per_layer = 4 * kWidth * kWidth + 2 * F * kWidth + 9 * kWidth + F;
+    for (int64_t i = layout.before_backward() + int64_t(blockIdx.x) * kThreads + threadIdx.x; i < total;
+         i += int64_t(gridDim.x) * kThreads) {
+        if (i >= layout.before_columns()) {
+            const int64_t word = i - layout.before_columns(), column = word / kWordsOfColumns * 32;
+            const int in_chunk = int(word % kWordsOfColumns), unit = in_chunk / (kWarpSize * Tf32::kUnitWords);
+            const Place at =
+                place_in_unit(Tf32::kUnitWords, in_chunk / Tf32::kUnitWords % kWarpSize, in_chunk % Tf32::kUnitWords);
+            const int64_t n = column + unit % 4 * kTileColumns + at.n, k = unit / 4 * kUnitDepth + at.k;
+            packed[i] = __float_as_uint(n < p.column_width ? p.parameters[k * inputs + p.state_width + n] : 0.0f);
+            continue;
+        }
+        const int words = p.bf16 ? Bf16::kUnitWords : Tf32::kUnitWords;
+        const int64_t number = (i - layout.before_backward()) / layout.words_per_chunk;
+        const int64_t layer = p.layers - 1 - number / layout.backward_chunks();
+        const int64_t chunk = number % layout.backward_chunks(), attention = chunk - 3 * (F / 32);
+        const float* tensors = p.parameters + floats_before + layer * floats_per_layer;
+        const int in_chunk = int((i - layout.before_backward()) % layout.words_per_chunk);
+        const int unit = in_chunk / (kWarpSize * words);
+        const int tiles = (attention < 0 ? chunk % 3 < 2 : attention % 7 < 4) ? 4 : 8;  // of outputs
+        const Place at = place_in_unit(words, in_chunk / words % kWarpSize, in_chunk % words);
+        const int n = unit % tiles * kTileColumns + at.n, k = unit / tiles * kUnitDepth + at.k;
+        const float weight = weight_of_backward_chunk(tensors, F, chunk, n, k);
+        packed[i] =
+            p.bf16 ? to_bf16(weight, weight_of_backward_chunk(tensors, F, chunk, n, k + 1)) : __float_as_uint(weight);
+    }
+}
+
 }  // namespace
 
 void make_plan(const SegmentEncoder& p, int64_t first_subset, int64_t subsets, const Plan& plan, cudaStream_t stream) {
@@ -133,6 +183,19 @@ void pack_weights(const SegmentEncoder& p, uint32_t* packed, cudaStream_t stream
     const int64_t words = layout.before_layers() + p.layers * layout.layer_words();
     launch("segment_encoder weights", pack_kernel, (words + kThreads - 1) / kThreads, 1, kThreads, stream, p, layout,
            packed);
+}
+
+int64_t packed_backward_words(const SegmentEncoder& p) {
+    const int64_t chunks_of_columns = p.project ? (p.column_width + 31) / 32 : 0;
+    return PackedWeights(p).before_columns() + chunks_of_columns * kWordsOfColumns;
+}
+
+void pack_backward_weights(const SegmentEncoder& p, uint32_t* packed, cudaStream_t stream) {
+    pack_weights(p, packed, stream);
+    const PackedWeights layout(p);
+    const int64_t total = packed_backward_words(p), words = total - layout.before_backward();
+    launch("segment_encoder weights", pack_backward_kernel, (words + kThreads - 1) / kThreads, 1, kThreads, stream, p,
+           layout, packed, total);
 }
 
 }  // namespace sopr::cuda

@@ -47,12 +47,18 @@ void make_plan(const SegmentEncoder&, int64_t first_subset, int64_t subsets, con
 // values (two), queries and output projection (two pairs), feed-forward up and down (F / 32 pairs). Then its vectors:
 // in_proj_bias, out_proj.bias, norm1, linear1.bias, linear2.bias, norm2. Before the layers, the projection's weights in
 // Tf32's units, inputs padded with zeros, and its bias.
+//
+// For the backward pass, more follows after the layers: chunks of each layer, the last layer first, then the
+// projection's weights of the columns, 32 columns of 64 outputs in a chunk of Tf32. A layer's chunks are, for each 32
+// hidden values, up and the transposes of down and up; then, for each 32 columns of heads, queries, keys, values, the
+// transpose of the output projection, and the transposes of queries, keys and values.
 struct PackedWeights {
-    int64_t feedforward, units_of_inputs;  // the latter 0 without projection
+    int64_t layers, feedforward, units_of_inputs;  // the latter 0 without projection
     int words_per_chunk;
 
     PackedWeights(const SegmentEncoder& p)
-        : feedforward(p.feedforward),
+        : layers(p.layers),
+          feedforward(p.feedforward),
           units_of_inputs(p.project ? (p.state_width + p.column_width + kUnitDepth - 1) / kUnitDepth : 0),
           words_per_chunk(p.bf16 ? 1024 : 2048) {}
 
@@ -63,8 +69,29 @@ struct PackedWeights {
     SOPR_INLINE int64_t before_layers() const { return projection_words() + (units_of_inputs ? kWidth : 0); }
     SOPR_INLINE int64_t vectors() const { return 9 * kWidth + feedforward; }
     SOPR_INLINE int64_t layer_words() const { return chunks() * words_per_chunk + vectors(); }
+    SOPR_INLINE int64_t before_backward() const { return before_layers() + layers * layer_words(); }
+    SOPR_INLINE int64_t backward_chunks() const { return 3 * (feedforward / 32) + 14; }
+    SOPR_INLINE int64_t before_columns() const {
+        return before_backward() + layers * backward_chunks() * words_per_chunk;
+    }
+
+    // Where a chunk starts: those of the forward pass, then those of the backward pass, in order of use.
+    SOPR_INLINE int64_t place_of_chunk(int64_t number) const {
+        const int64_t forward = layers * chunks();
+        return number < forward
+                   ? before_layers() + number / chunks() * layer_words() + number % chunks() * words_per_chunk
+                   : before_backward() + (number - forward) * words_per_chunk;
+    }
+    // The first chunk of the backward pass through a layer.
+    SOPR_INLINE int64_t first_backward_chunk(int64_t layer) const {
+        return layers * chunks() + (layers - 1 - layer) * backward_chunks();
+    }
 };
 
+constexpr int64_t kWordsOfColumns = 2048;  // of a chunk of the columns' weights
+
 void pack_weights(const SegmentEncoder&, uint32_t* packed, cudaStream_t);
+int64_t packed_backward_words(const SegmentEncoder&);  // all, those of the forward pass included
+void pack_backward_weights(const SegmentEncoder&, uint32_t* packed, cudaStream_t);
 
 }  // namespace sopr::cuda

@@ -126,6 +126,45 @@ __device__ __forceinline__ void load_unit_of_rows(const typename P::Element* row
     load_matrices(words, rows + lane % 8 * pitch + lane / 8 % kWords * kElements);
 }
 
+// The tile at `rows` of a warp's 16 rows in shared memory, whose columns are in the order of P::place.
+__device__ __forceinline__ void load_tile(const float* rows, int pitch, float (&x)[4]) {
+    const int g = threadIdx.x % kWarpSize / 4, t = threadIdx.x % 4;
+    for (int i = 0; i < 4; ++i) x[i] = rows[(g + i / 2 * 8) * pitch + t + i % 2 * 4];
+}
+__device__ __forceinline__ void load_tile(const uint16_t* rows, int pitch, float (&x)[4]) {
+    const int g = threadIdx.x % kWarpSize / 4, t = threadIdx.x % 4;
+    for (int half = 0; half < 2; ++half) {
+        const uint32_t pair = reinterpret_cast<const uint32_t*>(rows + (g + 8 * half) * pitch)[t];
+        x[2 * half] = __uint_as_float(pair << 16);
+        x[2 * half + 1] = __uint_as_float(pair & 0xFFFF0000u);
+    }
+}
+
+// A unit whose depth is 16 rows in shared memory; its columns are the eight at `rows`, in the order of P::place.
+__device__ __forceinline__ void load_unit_of_columns(const float* rows, int pitch, uint32_t (&unit)[4]) {
+    const int g = threadIdx.x % kWarpSize / 4, t = threadIdx.x % 4;
+    for (int i = 0; i < 4; ++i) unit[i] = __float_as_uint(rows[(i / 2 * 8 + 2 * t + i % 2) * pitch + Tf32::place(g)]);
+}
+__device__ __forceinline__ void load_unit_of_columns(const uint16_t* rows, int pitch, uint32_t (&unit)[2]) {
+    load_matrices_transposed(unit, rows + threadIdx.x % 16 * pitch);
+}
+
+// The left operand that is the transpose of 16 rows and the 16 columns at `rows`.
+__device__ __forceinline__ Tf32::Left load_left_of_columns(const float* rows, int pitch) {
+    const int g = threadIdx.x % kWarpSize / 4, t = threadIdx.x % 4;
+    float x[2][4];
+    for (int half = 0; half < 2; ++half)
+        for (int i = 0; i < 4; ++i)
+            x[half][i] = rows[(half * 8 + 2 * t + i % 2) * pitch + i / 2 * kTileColumns + Tf32::place(g)];
+    return Tf32::left(x[0], x[1]);
+}
+__device__ __forceinline__ Bf16::Left load_left_of_columns(const uint16_t* rows, int pitch) {
+    const int lane = threadIdx.x % kWarpSize;
+    Bf16::Left a;
+    load_matrices_transposed(a.words, rows + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * kTileColumns);
+    return a;
+}
+
 // sums (16, 8 kTiles) += x (16, 16 kUnits) weights, whose units are ordered by depth, then by tile.
 template <class P, int kTiles, int kUnits>
 __device__ __forceinline__ void add_product(float (&sums)[kTiles][4], const float (&x)[2 * kUnits][4],

@@ -8,17 +8,24 @@ namespace sopr::cuda {
 constexpr int kTileThreads = kTileWarps * kWarpSize;
 constexpr int kSlots = 3;  // one in use, one arriving, one that slower warps may still read
 
-// Chunks first : first + number of all layers, over and over. Every thread of a block makes the same calls.
+// Chunks first : first + number, then `more` chunks from `then` on.
+struct Chunks {
+    int64_t first, number, then = 0, more = 0;
+};
+
+// Chunks, over and over. Every thread of a block makes the same calls.
 class WeightStream {
   public:
     // With `resident`, `slots` has room for all chunks, which are copied once.
-    __device__ WeightStream(const PackedWeights& layout, const uint32_t* packed, int64_t first, int64_t number,
-                            bool resident, uint32_t* slots)
+    __device__ WeightStream(const PackedWeights& layout, const uint32_t* packed, const Chunks& chunks, bool resident,
+                            uint32_t* slots)
         : layout_(layout),
           packed_(packed),
           slots_(slots),
-          first_(int(first)),
-          number_(int(number)),
+          first_(int(chunks.first)),
+          then_(int(chunks.then)),
+          before_(int(chunks.number)),
+          number_(int(chunks.number + chunks.more)),
           resident_(resident) {
         for (int i = 0; i < (resident ? number_ : kSlots - 1); ++i) copy(i, i);
         if (!resident) return;
@@ -43,9 +50,8 @@ class WeightStream {
   private:
     __device__ void copy(int chunk, int slot) {
         const int words = layout_.words_per_chunk;
-        const int64_t number = first_ + chunk, per_layer = layout_.chunks();
-        const uint32_t* from =
-            packed_ + layout_.before_layers() + number / per_layer * layout_.layer_words() + number % per_layer * words;
+        const int number = chunk < before_ ? first_ + chunk : then_ + chunk - before_;
+        const uint32_t* from = packed_ + layout_.place_of_chunk(number);
         for (int i = 4 * int(threadIdx.x); i < words; i += 4 * kTileThreads)
             copy_async(slots_ + slot * words + i, from + i);
         end_copies();
@@ -54,7 +60,7 @@ class WeightStream {
     const PackedWeights layout_;
     const uint32_t* packed_;
     uint32_t* slots_;
-    int first_, number_, used_ = 0;
+    int first_, then_, before_, number_, used_ = 0;
     bool resident_;
 };
 

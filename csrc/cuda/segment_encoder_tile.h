@@ -7,6 +7,7 @@
 
 #include "cuda/segment_encoder_attention.h"
 #include "cuda/segment_encoder_stream.h"
+#include "cuda/segment_encoder_tape.h"
 
 namespace sopr::cuda {
 
@@ -38,14 +39,15 @@ struct TileMemory {
           slots(reinterpret_cast<uint32_t*>(dynamic_shared() + kFixed)) {}
 };
 
-template <class P, int kDim>
+template <class P, int kDim, class Kept = NoTape>
 class Tile {
   public:
     static constexpr int kTiles = kWidth / kTileColumns;
     static constexpr float kLog2E = 1.44269504088896341f;
 
-    __device__ Tile(const EncoderRun& run, const TileMemory<P>& memory, int64_t policy, int64_t tile)
-        : run_(run), p_(run.p), memory_(memory), policy_(policy) {
+    __device__ Tile(const EncoderRun& run, const TileMemory<P>& memory, int64_t policy, int64_t tile,
+                    const Kept& tape = {})
+        : run_(run), p_(run.p), memory_(memory), tape_(tape), policy_(policy) {
         piece_ = run.tiles.pieces[tile * kTileWarps + warp_];
         if (!active()) return;
         const int64_t subset = piece_.segment / p_.clusters;
@@ -64,6 +66,7 @@ class Tile {
         const int64_t rows[2] = {state_of(0), state_of(1)};
         if (!p_.project) {
             for (int n = 0; n < kTiles; ++n) read_columns(rows, n * kTileColumns, x[n]);
+            tape_.keep_input(x);
             return;
         }
         for (int n = 0; n < kTiles; ++n) x[n][0] = x[n][1] = x[n][2] = x[n][3] = 0;
@@ -76,6 +79,7 @@ class Tile {
         }
         add_bias(reinterpret_cast<const float*>(run_.packed) + run_.layout.projection_words(), x);
         rectify(x);
+        tape_.keep_input(x);
     }
 
     // Write keys and values of the layer to shared memory, after all warps have read those before.
@@ -111,7 +115,10 @@ class Tile {
             }
             Attention<P, kDim> attention;
             attend(attention, q, column);
-            if (active()) attention.finish(site(layer, kAttentionWeights).scale);
+            if (active()) {
+                attention.finish(site(layer, kAttentionWeights).scale);
+                tape_.keep_attention(layer, column, attention);
+            }
             chunk = weights.next();
             if (active()) add_product<P, kTiles, 2>(sums, attention.out, chunk);
         }
@@ -119,7 +126,7 @@ class Tile {
         const float* v = vectors(layer) + 3 * kWidth;
         add_bias(v, sums);
         drop(layer, kAfterAttention, 0, sums);
-        add_norm(v + kWidth, v + 2 * kWidth, sums);
+        add_norm(layer, 0, v + kWidth, v + 2 * kWidth, sums);
     }
 
     // The same with the keys in this block's shared memory.
@@ -160,7 +167,7 @@ class Tile {
         if (!active()) return;
         add_bias(v + F, sums);
         drop(layer, kAfterFeedForward, 0, sums);
-        add_norm(v + F + kWidth, v + F + 2 * kWidth, sums);
+        add_norm(layer, 1, v + F + kWidth, v + F + 2 * kWidth, sums);
     }
 
     // Tokens of the encoder's output.
@@ -212,10 +219,11 @@ class Tile {
             }
     }
 
-  private:
+  protected:
     const EncoderRun& run_;
     const SegmentEncoder& p_;
     const TileMemory<P>& memory_;
+    const Kept tape_;
     const int64_t policy_;
     const int lane_ = threadIdx.x % kWarpSize, warp_ = threadIdx.x / kWarpSize;
     Piece piece_;
@@ -278,7 +286,9 @@ class Tile {
     }
 
     // x = norm(x + branch).
-    __device__ void add_norm(const float* weight, const float* bias, float (&branch)[kTiles][4]) {
+    __device__ void add_norm(int64_t layer, int norm, const float* weight, const float* bias,
+                             float (&branch)[kTiles][4]) {
+        float inverse[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float sum = 0, squares = 0;
@@ -299,10 +309,14 @@ class Tile {
             for (int n = 0; n < kTiles; ++n) {
                 const float2 w = *reinterpret_cast<const float2*>(weight + first_column(n));
                 const float2 b = *reinterpret_cast<const float2*>(bias + first_column(n));
-                x[n][2 * half] = (branch[n][2 * half] - mean) * scale * w.x + b.x;
-                x[n][2 * half + 1] = (branch[n][2 * half + 1] - mean) * scale * w.y + b.y;
+                branch[n][2 * half] = (branch[n][2 * half] - mean) * scale;
+                branch[n][2 * half + 1] = (branch[n][2 * half + 1] - mean) * scale;
+                x[n][2 * half] = branch[n][2 * half] * w.x + b.x;
+                x[n][2 * half + 1] = branch[n][2 * half + 1] * w.y + b.y;
             }
+            inverse[half] = scale;
         }
+        tape_.keep_norm(layer, norm, inverse, branch);
     }
 
     __device__ void store_keys(int column, const float (&y)[4][4]) const {

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "cuda/segment_encoder_tile.h"
+#include "cuda/segment_encoder_open.h"
 #include "cuda/segment_encoder_tiles.h"
 
 #ifndef SOPR_MAX_OPEN_TILES  // tests set fewer
@@ -15,19 +15,12 @@ namespace {
 
 constexpr int64_t kMaxOpenTiles = SOPR_MAX_OPEN_TILES;  // that the workspace has room for
 
-// Arrays of open tiles, by policy and tile.
-struct OpenMemory {
-    float* x;                  // (kTileTokens, kWidth)
-    unsigned char* images[2];  // keys and values as in shared memory, of even and odd layers
-    float* sums;               // (kWidth), of a tile's rows
-};
-
 template <class P, int kDim>
 __global__ void __launch_bounds__(kTileThreads) closed_kernel(EncoderRun run, bool resident) {
     const int64_t tiles = *run.tiles.count, items = tiles * run.policies, layers = run.p.layers;
     if (int64_t(blockIdx.x) >= items) return;
     const TileMemory<P> memory;
-    WeightStream weights(run.layout, run.packed, 0, layers * run.layout.chunks(), resident, memory.slots);
+    WeightStream weights(run.layout, run.packed, {0, layers * run.layout.chunks()}, resident, memory.slots);
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         Tile<P, kDim> tile(run, memory, run.first_policy + item / tiles, item % tiles);
         tile.read_input();
@@ -44,62 +37,20 @@ __global__ void __launch_bounds__(kTileThreads) closed_kernel(EncoderRun run, bo
     weights.finish();
 }
 
-__device__ int length_of(const EncoderRun& run, const Piece& piece) {
-    const int32_t* bounds = run.p.offsets + piece.segment + piece.segment / run.p.clusters;
-    return bounds[1] - bounds[0];
-}
-
-// Copy 16 bytes a thread at a time.
-template <class Copy>
-__device__ void copy_image(int bytes, const Copy& copy) {
-    for (int i = 16 * int(threadIdx.x); i < bytes; i += 16 * kTileThreads) copy(i);
-}
-
-// Step s finishes layer s - 1, if there is one, and makes keys and values of layer s, if there is one.
 template <class P, int kDim>
 __global__ void __launch_bounds__(kTileThreads) open_kernel(EncoderRun run, OpenMemory open, int64_t step) {
-    using Memory = TileMemory<P>;
     const int64_t tiles = *run.tiles.count, items = tiles * run.policies, layers = run.p.layers;
     if (int64_t(blockIdx.x) >= items) return;
-    const Memory memory;
-    const int64_t chunks = run.layout.chunks(), first = step ? (step - 1) * chunks + 4 : 0;
-    const int64_t end = step < layers ? step * chunks + 4 : layers * chunks;
-    WeightStream weights(run.layout, run.packed, first, end - first, false, memory.slots);
+    const TileMemory<P> memory;
+    WeightStream weights(run.layout, run.packed, chunks_of_step(run, step), false, memory.slots);
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         Tile<P, kDim> tile(run, memory, run.first_policy + item / tiles, item % tiles);
-        const Piece start = run.tiles.pieces[item % tiles * kTileWarps];  // its segment is that of all
-        float* x = open.x + item * kTileTokens * kWidth;
-        if (step == 0) {
-            tile.read_input();
-        } else {
-            const unsigned char* images =
-                open.images[(step - 1) % 2] + (item - start.row / kTileTokens) * Memory::kImage;
-            const int length = length_of(run, start);
-            tile.restore(x);
-            tile.attend(step - 1, weights, [&](auto& attention, const auto& q, int column) {
-                for (int key = 0; key < length; key += kTileTokens) {
-                    __syncthreads();
-                    const unsigned char* image = images + key / kTileTokens * int64_t(Memory::kImage);
-                    copy_image(Memory::kImage, [&](int i) { copy_async(dynamic_shared() + i, image + i); });
-                    end_copies();
-                    wait_for_copies<0>();
-                    __syncthreads();
-                    const int count = length - key < kTileTokens ? length - key : kTileTokens;
-                    if (tile.active()) tile.add_keys(attention, q, column, step - 1, 0, key, count);
-                }
-            });
-            tile.feed_forward(step - 1, weights);
-        }
-        if (step < layers) {
-            tile.make_keys_and_values(step, weights);
-            unsigned char* image = open.images[step % 2] + item * Memory::kImage;
-            copy_image(Memory::kImage, [&](int i) {
-                *reinterpret_cast<uint4*>(image + i) = *reinterpret_cast<const uint4*>(dynamic_shared() + i);
-            });
-            tile.save(x);
-        } else if (run.p.pool) {
+        run_open_step(tile, weights, run, open, item, step);
+        if (step < layers) continue;
+        if (run.p.pool) {
             tile.sum_rows();
             __syncthreads();
+            const Piece start = run.tiles.pieces[item % tiles * kTileWarps];
             const int rows = length_of(run, start) - start.row;
             for (int column = threadIdx.x; column < kWidth; column += kTileThreads) {
                 float sum = 0;
@@ -134,59 +85,17 @@ __global__ void clear_kernel(float* x, int64_t count) {
         x[i] = 0;
 }
 
-// Where an encoder's arrays stand in its workspace, and how much of it is computed at once.
-struct Workspace {
-    int64_t subsets, policies;  // at once; all policies where tiles are closed
-    Plan plan;
-    uint32_t* packed;
-    OpenMemory open;
-    int64_t size = 0;  // in floats
-
-    Workspace(const SegmentEncoder& p, int64_t image_bytes) : base_(p.workspace) {
-        plan.closed_per_subset = most_closed_tiles(p.subset_size, p.clusters);
-        plan.open_per_subset = most_open_tiles(p.subset_size);
-        subsets = at_once(p.subsets, plan.open_per_subset);
-        policies = at_once(p.policies, plan.open_per_subset * subsets);
-        const int64_t closed = subsets * plan.closed_per_subset, open_tiles = subsets * plan.open_per_subset;
-        const PackedWeights layout(p);
-        packed = take<uint32_t>(layout.before_layers() + p.layers * layout.layer_words());
-        plan.closed.pieces = take<Piece>(2 * closed * kTileWarps);
-        plan.open.pieces = take<Piece>(2 * open_tiles * kTileWarps);
-        plan.by_subset = take<Piece>(2 * (closed + open_tiles) * kTileWarps);
-        plan.counts = take<int32_t>(2 * subsets);
-        plan.closed.count = take<int32_t>(1);
-        plan.open.count = take<int32_t>(1);
-        open.x = take<float>(open_tiles * policies * kTileTokens * kWidth);
-        for (auto& images : open.images) images = take<unsigned char>(open_tiles * policies * image_bytes / 4);
-        open.sums = take<float>(open_tiles * policies * kWidth);
-    }
-
-  private:
-    float* base_;
-
-    static int64_t at_once(int64_t number, int64_t open_tiles_each) {
-        if (open_tiles_each == 0) return number;
-        const int64_t most = kMaxOpenTiles / open_tiles_each < 1 ? 1 : kMaxOpenTiles / open_tiles_each;
-        return most < number ? most : number;
-    }
-    // Multiples of 16 bytes, as cp.async needs.
-    template <class T>
-    T* take(int64_t words) {
-        T* const taken = reinterpret_cast<T*>(base_ + size);
-        size += (words + 3) / 4 * 4;
-        return taken;
-    }
-};
+int64_t packed_words(const SegmentEncoder& p) { return PackedWeights(p).before_backward(); }
 
 template <class P, int kDim>
 struct Encoder {
     const SegmentEncoder& p;
     cudaStream_t stream;
-    Workspace memory{p, TileMemory<P>::kImage};
+    TileWorkspace memory{p, packed_words(p), TileMemory<P>::kImage, kMaxOpenTiles};
 
     void run() const {
         const int64_t floats = p.policies * p.subsets * (p.pool ? p.clusters : p.subset_size) * kWidth;
-        launch("segment_encoder clear", clear_kernel, (floats + 4095) / 4096, 1, 256, stream, p.out, floats);
+        clear(p.out, floats, stream);
         pack_weights(p, memory.packed, stream);
         for (int64_t first = 0; first < p.subsets; first += memory.subsets) {
             const int64_t subsets = p.subsets - first < memory.subsets ? p.subsets - first : memory.subsets;
@@ -240,6 +149,11 @@ void encode(const SegmentEncoder& p, cudaStream_t stream) {
 
 }  // namespace
 
+void clear(float* x, int64_t floats, cudaStream_t stream) {
+    if (floats == 0) return;
+    launch("segment_encoder clear", clear_kernel, (floats + 4095) / 4096, 1, 256, stream, x, floats);
+}
+
 bool tiles_fit(const SegmentEncoder& p) {
     const char* const wish = std::getenv("SOPR_FAST_TENSOR_CORES");
     if (wish && std::strcmp(wish, "0") == 0) return false;
@@ -250,7 +164,8 @@ bool tiles_fit(const SegmentEncoder& p) {
 int64_t segment_encoder_tiles_workspace(const SegmentEncoder& p) {
     SegmentEncoder sized = p;
     sized.workspace = nullptr;
-    return Workspace(sized, p.bf16 ? TileMemory<Bf16>::kImage : TileMemory<Tf32>::kImage).size;
+    const int64_t image_bytes = p.bf16 ? TileMemory<Bf16>::kImage : TileMemory<Tf32>::kImage;
+    return TileWorkspace(sized, packed_words(p), image_bytes, kMaxOpenTiles).size;
 }
 
 void segment_encoder_tiles(const SegmentEncoder& p, cudaStream_t stream) {

@@ -1,4 +1,4 @@
-// The encoder on tensor cores: segment_encoder_tiles.cu.
+// The encoder on tensor cores: segment_encoder_tiles.cu, segment_encoder_tiles_backward.cu.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,5 +11,17 @@ namespace sopr::cuda {
 bool tiles_fit(const SegmentEncoder&);
 int64_t segment_encoder_tiles_workspace(const SegmentEncoder&);  // in floats
 void segment_encoder_tiles(const SegmentEncoder&, cudaStream_t stream);
+
+// Needs more shared memory than the forward pass.
+bool tiles_fit_backward(const SegmentEncoder&);
+int64_t segment_encoder_tiles_backward_workspace(const SegmentEncoder&, bool columns_grad);
+void segment_encoder_tiles_backward(const SegmentEncoderBackward&, cudaStream_t stream);
+
+void clear(float* x, int64_t floats, cudaStream_t stream);
+
+// grad_columns (P, U, dc) = sums of grad_tokens (P, S, N, dc) over the tokens of each state, in the order of tokens.
+// `scratch` has 2 U words.
+void sum_tokens(const SegmentEncoder&, const float* grad_tokens, int32_t* scratch, float* grad_columns,
+                cudaStream_t stream);
 
 }  // namespace sopr::cuda

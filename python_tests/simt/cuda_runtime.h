@@ -112,7 +112,14 @@ inline float __uint_as_float(unsigned bits) {
     __builtin_memcpy(&x, &bits, sizeof x);
     return x;
 }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 // Atomic operations do not race with each other.
+template <class T>
+__attribute__((noinline, no_sanitize("thread"))) T atomicMin(T* to, T value) {
+    const T old = *to;
+    if (value < old) *to = value;
+    return old;
+}
 template <class T>
 __attribute__((noinline, no_sanitize("thread"))) T atomicAdd(T* to, T value) {
     const T old = *to;

@@ -1,5 +1,4 @@
-// The instructions of csrc/cuda/mma.h on the CPU, written from the fragment tables of the PTX manual (mma.m16n8k8,
-// mma.m16n8k16, ldmatrix, cp.async).
+// The instructions of csrc/cuda/mma.h on the CPU, written from the fragment tables of the PTX manual that it names.
 #include "cuda/mma.h"
 
 #include <cfenv>
@@ -114,6 +113,22 @@ void load(uint32_t (&r)[kMatrices], const void* row) {
     }
 }
 
+template <int kMatrices>
+void load_transposed(uint32_t (&r)[kMatrices], const void* row) {
+    const simt::Values rows = simt::exchange(row);
+    const int lane = simt::lane();
+    for (int i = 0; i < kMatrices; ++i) {
+        uint16_t halves[2];
+        for (int j = 0; j < 2; ++j) {
+            const char* from = rows.of<const char*>(8 * i + lane % 4 * 2 + j);
+            if (reinterpret_cast<uintptr_t>(from) % 16) __builtin_trap();
+            simt::shadow::touch(from + lane / 4 * 2, 2, false);
+            std::memcpy(&halves[j], from + lane / 4 * 2, 2);
+        }
+        r[i] = halves[0] | uint32_t(halves[1]) << 16;
+    }
+}
+
 struct Copy {
     void* to;
     const void* from;
@@ -132,6 +147,8 @@ std::deque<std::deque<Copy>>& groups_of_this_thread() {
 
 void load_matrices(uint32_t (&r)[2], const void* row) { load(r, row); }
 void load_matrices(uint32_t (&r)[4], const void* row) { load(r, row); }
+void load_matrices_transposed(uint32_t (&r)[2], const void* row) { load_transposed(r, row); }
+void load_matrices_transposed(uint32_t (&r)[4], const void* row) { load_transposed(r, row); }
 
 void copy_async(void* to, const void* from) {
     if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 16) __builtin_trap();

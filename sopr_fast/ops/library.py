@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -132,10 +133,20 @@ def call_cpu(kernel: str, **arguments: Any) -> None:
     getattr(native._cpu, kernel)(*_values(native._cpu, kernel, arguments), native.threads())
 
 
-def call_cuda(kernel: str, device: torch.device, **arguments: Any) -> None:
-    """Run a CUDA kernel on the current stream of a device."""
+@contextlib.contextmanager
+def current_device(device: torch.device) -> Iterator[None]:
+    """Make a GPU the current device, also for the CUDA module; does nothing for a CPU."""
+    if device.type != "cuda":
+        yield
+        return
     with torch.cuda.device(device):
         native._cuda.set_device(torch.cuda.current_device())
+        yield
+
+
+def call_cuda(kernel: str, device: torch.device, **arguments: Any) -> None:
+    """Run a CUDA kernel on the current stream of a device."""
+    with current_device(device):
         stream = torch.cuda.current_stream(device).cuda_stream
         getattr(native._cuda, kernel)(*_values(native._cuda, kernel, arguments), stream)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..runtime import native
 from . import composed, reference
 from .checks import check_tensor, common_device, is_checked
-from .library import call, call_cpu, contiguous, define, differentiable_once
+from .library import call, call_cpu, contiguous, current_device, define, differentiable_once
 from .reference import encoder_shapes
 
 _log = logging.getLogger(__name__)
@@ -85,7 +85,9 @@ def segment_encoder(
         Differentiable once in `parameters` and `columns`; the backward pass recomputes the forward pass and keeps only
         its inputs. A GPU uses tensor cores if `width` is 64, heads are 8, 16 or 32 wide and `feedforward` is a multiple
         of 32. There, fp32 means three products in TF32, which are as exact; SOPR_FAST_TENSOR_CORES=0 in the environment
-        forbids them. Its backward pass runs in torch's operators and the other segment operators.
+        forbids them. The backward pass does likewise, if a block may have 144 KiB of shared memory in fp32 or 84 KiB in
+        bf16; elsewhere, and in code of torch.compile, it runs in torch's operators and the other segment operators.
+        Its sums depend on how many blocks a GPU runs at a time, but not on their order.
 
     Raises:
         NotImplementedError: A second derivative is requested.
@@ -285,13 +287,29 @@ _segment_encoder_backward = define(
 
 
 def _backward_cuda(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> tuple[Tensor, Tensor | None]:
-    """Return gradients from torch's operators and the other segment operators: there is no CUDA kernel for them."""
+    """Return gradients, where tensor cores do not take the shape from torch's and the other segment operators."""
     if torch.is_grad_enabled():
         raise NotImplementedError("segment_encoder is differentiable once")
-    tensors, rng, options = arguments[:5], arguments[5], Options(*arguments[6:])
-    return composed.segment_encoder_backward(
-        grad_out, *tensors, columns_grad=columns_grad, rng=rng, **options._asdict()
+    tensors, options = contiguous(*arguments[:6]), Options(*arguments[6:])
+    grad_out = grad_out.contiguous()
+    problem = _problem(native._cuda, tensors, options, out=None)
+    with current_device(grad_out.device):
+        if not native._cuda.segment_encoder_backward_uses_tensor_cores(problem):
+            return composed.segment_encoder_backward(
+                grad_out, *tensors[:5], columns_grad=columns_grad, rng=tensors[5], **options._asdict()
+            )
+        floats = native._cuda.segment_encoder_backward_workspace(problem, columns_grad)
+    grad_parameters, grad_columns = _fake_backward(grad_out, columns_grad, *tensors)
+    call(
+        "segment_encoder_backward",
+        grad_out.device,
+        problem=problem,
+        workspace=grad_out.new_empty(floats),
+        grad_out=grad_out,
+        grad_parameters=grad_parameters,
+        grad_columns=grad_columns if columns_grad else None,
     )
+    return grad_parameters, grad_columns
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

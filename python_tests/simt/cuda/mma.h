@@ -13,6 +13,8 @@ void mma_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void load_matrices(uint32_t (&r)[2], const void* row);
 void load_matrices(uint32_t (&r)[4], const void* row);
+void load_matrices_transposed(uint32_t (&r)[2], const void* row);
+void load_matrices_transposed(uint32_t (&r)[4], const void* row);
 
 // A copy is done as late as allowed, in wait_for_copies, so that a missing wait shows.
 void copy_async(void* to, const void* from);

@@ -1,0 +1,125 @@
+"""Gradients of the encoder on tensor cores, emulated: precision, dropout, segments of all lengths, launches."""
+
+import ctypes
+
+import pytest
+import torch
+from test_segment_attention import RNG
+from test_segment_encoder import HIGH, LOW, SMALL, gradients, problem
+
+from sopr_fast import Config, ops
+from sopr_fast.ops import reference
+from sopr_fast.sopr.model import ScoringModel
+
+pytestmark = pytest.mark.emulated
+
+ONE = {"layers": 1}
+HEADS_OF_16 = {"width": 64, "layers": 1, "heads": 4, "feedforward": 32}
+DROPOUT = {"dropout": 0.3, "rng": RNG}
+KERNEL = "segment_encoder_backward"
+
+
+def check(tensors, options, precisions=("fp32", "bf16")):
+    """Compare with float64: at most twice the error of torch in the same precision, and 1e-6 of the largest gradient."""
+    oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
+    largest = max(g.norm() for g in oracle)
+    for precision in precisions:
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            of_torch = gradients(reference.segment_encoder, tensors, options)
+        actual = gradients(ops.segment_encoder, tensors, options | {"precision": precision})
+        for i, (ours, theirs, exact) in enumerate(zip(actual, of_torch, oracle, strict=True)):
+            error, allowed = (ours - exact).norm(), 2 * (theirs - exact).norm() + 1e-6 * largest
+            assert error <= allowed, f"{precision}, tensor {i}: {error} > {allowed}"
+
+
+@pytest.fixture(autouse=True)
+def tensor_cores(emulated, cuda_module_for_cpu):
+    """Run the operator in the emulator; fail if the tensor cores had nothing to do."""
+    products = ctypes.CDLL(cuda_module_for_cpu.__file__).simt_products
+    before = products()
+    yield
+    assert products() > before and KERNEL in emulated
+
+
+@pytest.mark.parametrize(
+    "options",
+    [LOW, HIGH | ONE | DROPOUT, HEADS_OF_16 | DROPOUT, LOW | ONE | {"ds": 40, "pool": False}, LOW | DROPOUT],
+    ids=["low", "high", "heads of 16", "many inputs", "dropout"],
+)
+def test_gradients_match_float64(options, poison):
+    """Tiles hold several segments, empty ones and unused rows; pieces are partly filled."""
+    check(*problem([0, 1, 33, 0, 40, 16, 60], policies=1, **options))
+
+
+def test_gradients_of_many_columns(poison):
+    check(*problem([3, 20], policies=3, dc=40, **HEADS_OF_16), precisions=["fp32"])
+
+
+@pytest.mark.parametrize("options", [LOW, LOW | ONE | DROPOUT | {"pool": False}], ids=["plain", "dropout"])
+def test_gradients_of_long_segments(options, poison):
+    """There are more tiles of long segments than the workspace holds at once; the short one is in a tile of its own."""
+    check(*problem([129, 7, 260], policies=2, spare=3, **options))
+
+
+def test_gradients_of_a_long_segment_of_the_high_level(poison):
+    check(*problem([150], policies=1, **HIGH | ONE | DROPOUT | {"pool": True}))
+
+
+def test_gradients_of_shared_rows(poison):
+    check(*problem([30, 20], subsets=3, distinct=40, **HEADS_OF_16))
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e4])
+def test_gradients_of_huge_and_tiny_values(scale):
+    check(*problem([5, 40], policies=1, scale=scale, **LOW), precisions=["fp32"])
+
+
+def test_gradients_of_hardly_any_segments():
+    for sizes in ([], [0], [1], [0, 0]):
+        check(*problem(sizes, distinct=3, **HEADS_OF_16), precisions=["fp32"])
+
+
+def test_gradients_repeat_bit_for_bit():
+    tensors, options = problem([9, 30, 130], policies=3, **HEADS_OF_16 | DROPOUT)
+    first, again = (gradients(ops.segment_encoder, tensors, options) for _ in range(2))
+    assert all(map(torch.equal, first, again))
+
+
+def test_gradients_of_other_shapes_run_composed(emulated):
+    for shape in (SMALL, LOW | ONE):  # the second keeps the fixture content
+        gradients(ops.segment_encoder, *problem([5, 9], policies=1, **shape))
+        assert (KERNEL in emulated) == (shape is not SMALL)
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(128, 7 + 3), (129, 7 + 3 + 3 + 2 * 2)])
+def test_gradients_launch_few_kernels(rows, expected, cuda_module_for_cpu):
+    """Seven: clearing, weights twice, plan twice, one for all layers, sums; and three for columns.
+
+    Where segments may be long, one more per layer and one forward, and two per layer backward. A forward pass precedes.
+    """
+    tensors, options = problem([20, 40], policies=1, spare=rows - 60, **LOW)
+    before = cuda_module_for_cpu.launches()
+    ops.segment_encoder(*tensors, **options)
+    forward = cuda_module_for_cpu.launches() - before
+    gradients(ops.segment_encoder, tensors, options)
+    assert cuda_module_for_cpu.launches() - before - 2 * forward == expected
+
+
+def test_gradients_of_the_model(generator, monkeypatch, emulated):
+    """Both levels, from scores to the model's parameters."""
+    shape = {"low_layers": 1, "low_feedforward": 32, "high_layers": 2, "high_feedforward": 64, "clusters": 4}
+    model = ScoringModel(6, Config(**shape)).train()
+    states, columns = torch.randn(80, 4, generator=generator), torch.randn(3, 80, 2, generator=generator)
+    rows = torch.randint(80, (2, 50), generator=generator, dtype=torch.int32)
+    offsets = torch.tensor([[0, 5, 5, 40, 50], [0, 16, 32, 48, 50]], dtype=torch.int32)
+
+    def gradients_of_model():
+        model.zero_grad()
+        model(states, columns, rows, offsets, rng=RNG).square().sum().backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    actual = gradients_of_model()
+    assert emulated.count(KERNEL) == 2
+    monkeypatch.undo()
+    expected = gradients_of_model()
+    assert (actual - expected).norm() <= 1e-4 * expected.norm()
