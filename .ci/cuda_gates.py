@@ -33,8 +33,38 @@ SPILLS = {
     ("open", "Tf32", 16): 60,
     ("open", "Tf32", 32): 112,
 }
-# Least numbers of instructions of one kernel; a product of 16 x 16 x 8 is six HMMA in fp32 grade, one in bf16.
-LEAST = {"Tf32": {"HMMA": 600, "LDSM": 24, "LDGSTS": 12}, "Bf16": {"HMMA": 150, "LDSM": 24, "LDGSTS": 12}}
+# The same of the backward pass, known for sm_90 alone: other architectures are not held to it.
+SPILLS_BACKWARD = {
+    ("closed_backward", "Tf32", 8): 2184,
+    ("closed_backward", "Tf32", 16): 2712,
+    ("closed_backward", "Tf32", 32): 2792,
+    ("closed_backward", "Bf16", 8): 1184,
+    ("closed_backward", "Bf16", 16): 1544,
+    ("closed_backward", "Bf16", 32): 1184,
+    ("open_tape", "Tf32", 8): 64,
+    ("open_tape", "Tf32", 32): 24,
+    ("open_block", "Tf32", 8): 100,
+    ("open_block", "Tf32", 16): 100,
+    ("open_block", "Tf32", 32): 96,
+    ("open_block", "Bf16", 8): 28,
+    ("open_block", "Bf16", 16): 36,
+    ("open_block", "Bf16", 32): 28,
+    ("open_attention", "Tf32", 8): 124,
+    ("open_attention", "Tf32", 16): 684,
+    ("open_attention", "Tf32", 32): 912,
+    ("open_attention", "Bf16", 16): 28,
+    ("open_attention", "Bf16", 32): 404,
+}
+# Least numbers of instructions of one kernel, in fp32 grade and bf16; a product of 16 x 16 x 8 is six HMMA or one.
+# In fp32 grade, the backward pass reads most operands by plain loads.
+LEAST = {
+    "closed": {"HMMA": (600, 150), "LDSM": (24, 24), "LDGSTS": (12, 12)},
+    "open": {"HMMA": (600, 150), "LDSM": (24, 24), "LDGSTS": (12, 12)},
+    "closed_backward": {"HMMA": (1600, 450), "LDSM": (36, 140), "LDGSTS": (12, 12)},
+    "open_tape": {"HMMA": (600, 150), "LDSM": (24, 24), "LDGSTS": (12, 12)},
+    "open_block": {"HMMA": (500, 130), "LDSM": (0, 70), "LDGSTS": (12, 12)},
+    "open_attention": {"HMMA": (480, 180), "LDSM": (16, 40), "LDGSTS": (12, 12)},
+}
 
 
 def kernel_of(line: str) -> tuple[str, str, int] | None:
@@ -85,9 +115,12 @@ def check(source: Path, architecture: str, nvcc: str, cuobjdump: str | None, out
     for kernel, stores in sorted(spilled.items()):
         counts = counted.get(kernel, collections.Counter())
         print(f"sm_{architecture} {name(kernel)}: {stores} bytes spilled, {dict(sorted(counts.items()))}")
-        if stores > SPILLS.get(kernel, 0):
-            wrong.append(f"sm_{architecture} {name(kernel)}: {stores} bytes spilled, allowed {SPILLS.get(kernel, 0)}")
-        for instruction, least in LEAST[kernel[1]].items():
+        forward = kernel[0] in ("closed", "open")
+        allowed = (SPILLS if forward else SPILLS_BACKWARD).get(kernel, 0)
+        if stores > allowed and (forward or architecture == "90"):
+            wrong.append(f"sm_{architecture} {name(kernel)}: {stores} bytes spilled, allowed {allowed}")
+        for instruction, both in LEAST[kernel[0]].items():
+            least = both[kernel[1] == "Bf16"]
             if cuobjdump and counts[instruction] < least:
                 wrong.append(f"sm_{architecture} {name(kernel)}: {counts[instruction]} {instruction}, needs {least}")
     return wrong

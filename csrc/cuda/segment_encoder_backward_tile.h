@@ -439,7 +439,8 @@ class BackwardTile : public Tile<P, kDim, Tape> {
 #pragma unroll
                 for (int n = h * kDim / 8; n < (h + 1) * kDim / 8; ++n)
 #pragma unroll
-                    for (int i = 2 * half; i < 2 * half + 2; ++i) mean = fmaf(attended[n][i], gradients[n][i], mean);
+                    for (int i = 2 * half; i < 2 * half + 2; ++i)
+                        mean = fmaf(attended[n][i], P::rounded(gradients[n][i]), mean);
                 mean = quad_sum(mean);
                 if (lane_ % 4 == 0)
                     memory_.statistics()[h * kTileTokens + row_in_tile(half)] = {head.maximum[half], head.inverse[half],

@@ -78,6 +78,7 @@ struct Tf32 {
         at[t + 4] = y;
     }
     __device__ static float element(float x) { return x; }
+    __device__ static float rounded(float x) { return x; }  // as products see it
 };
 
 struct Bf16 {
@@ -104,6 +105,7 @@ struct Bf16 {
         reinterpret_cast<uint32_t*>(at)[t] = to_bf16(x, y);
     }
     __device__ static uint16_t element(float x) { return uint16_t(to_bf16(x, 0.0f)); }
+    __device__ static float rounded(float x) { return __uint_as_float(to_bf16(x, 0.0f) << 16); }
 };
 
 // The unit of this lane at `words`, which holds those of a warp's lanes one after the other.
