@@ -117,7 +117,8 @@ def measure(problem: dict, *, processes: int, threads: int) -> dict:
         with tempfile.TemporaryDirectory() as folder:
             child_problem = {**problem, "processes": processes, "store": f"{folder}/store"}
             command = [sys.executable, __file__, "child", "--child"]
-            shared = {**os.environ, "OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo"}
+            passive = {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}  # CPU seconds are those of work alone
+            shared = {**os.environ, "OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo", **passive}
             children = [
                 subprocess.Popen(
                     [*command, json.dumps({**child_problem, "rank": rank})],
@@ -217,7 +218,8 @@ class Watch:
         yield
         if self.delay:
             count = self.delay["count"]
-            total = sent * 2 * (count - 1) / count if name == "scatter" else sent * (count - 1)
+            shared = name in ("scatter", "pieces")  # of the gradient, in as many parts as there are processes
+            total = sent * 2 * (count - 1) / count if shared else sent * (count - 1)
             time.sleep(2 * math.ceil(math.log2(count)) * self.delay["latency"] + total / self.delay["bandwidth"])
             sent = total
         self.seconds += time.perf_counter() - begin

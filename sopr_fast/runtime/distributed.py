@@ -115,7 +115,7 @@ class Group:
             total = self._add_subtrees(blocks, subtrees, self._exchange("sum", own))
         else:
             pieces = self._scatter(own, [len(each) for each in subtrees])
-            total = self.gather(self._add_subtrees(blocks, subtrees, pieces))
+            total = torch.cat(self._exchange("pieces", self._add_subtrees(blocks, subtrees, pieces)))
         return total.view(like.shape)
 
     def _add_subtrees(self, blocks: int, subtrees: list[list[tuple[int, int]]], sums: list[Tensor]) -> Tensor:
