@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sopr_fast.policies import as_policies, load
+from sopr_fast.policies import as_policies, load, probe
 from sopr_fast.policies.readers.pickles import RefusedError, read_weights_in
 
 DS, DA = 5, 3
@@ -67,6 +67,14 @@ def test_onnx(tmp_path, module, states, rows, free):
     export_onnx(module, tmp_path / "net.onnx", rows, free)
     (policy,) = load(tmp_path / "net.onnx").values()
     acts_alike(policy, module, states)
+
+
+def test_onnx_tells_the_width_of_its_states(tmp_path, module):
+    needs_onnx()
+    export_onnx(module, tmp_path / "net.onnx")
+    policies = as_policies(tmp_path)
+    with pytest.raises(ValueError, match=r"have 4 columns, which these policies do not read: 5 columns: 'net'; pass"):
+        probe(policies, torch.zeros(20, 4), torch.arange(20))
 
 
 def test_onnx_picks_the_output_named_action(tmp_path, module, states):
