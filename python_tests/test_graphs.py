@@ -37,7 +37,7 @@ def fit(config, **options):
         ({"class_token": True, "validation_metric": "loss"}, {"validation": VALIDATION}),
         ({"encoder": "mlp", "loss": "mse", "gradient_clip": 0.0}, {}),
     ],
-    ids=str,
+    ids=["listwise", "sort", "class token", "mlp"],
 )
 def test_replayed_steps_are_those_of_an_eager_run(changes, options, monkeypatch):
     config = dataclasses.replace(SHORT, **changes)
