@@ -180,3 +180,14 @@ def test_cuda_graphs_of_training_have_the_bits_of_eager_steps_and_never_wait(opt
     monkeypatch.setenv("SOPR_FAST_CUDA_GRAPHS", "0")
     eager_weights, eager_history = fit()
     assert torch.equal(weights, eager_weights) and history == eager_history
+
+
+def test_cuda_graphs_of_training_on_the_second_device(cuda):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one CUDA device")
+    gains, config = training_gains(), Config(**(TINY.to_dict() | {"steps": 8}))
+    options = {"config": config, "progress": False}
+    first, second = (
+        sopr_fast.fit(ladder(gains), gains, log(), device=device, **options).history for device in ("cuda:0", "cuda:1")
+    )
+    assert first == second

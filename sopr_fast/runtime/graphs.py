@@ -25,7 +25,7 @@ class Replayed:
     """
 
     def __init__(self, function: Callable[[], None], device: torch.device, *, allowed: bool = True) -> None:
-        self._function, self._allowed = function, allowed and can_capture(device)
+        self._function, self._device, self._allowed = function, device, allowed and can_capture(device)
         self._warm_ups = _WARM_UPS
         self._graph: torch.cuda.CUDAGraph | None = None
 
@@ -43,7 +43,7 @@ class Replayed:
 
     def _capture(self) -> None:
         try:
-            self._graph = capture(self._function)
+            self._graph = capture(self._function, self._device)
         except RuntimeError as error:  # of memory, too
             self._allowed = False
             _log.warning("no CUDA graph, every launch runs by itself: %s", str(error).partition("\n")[0])
@@ -56,9 +56,10 @@ def can_capture(device: torch.device) -> bool:
     return not torch.cuda.is_current_stream_capturing()
 
 
-def capture(function: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """Return a graph of the GPU work of a function, which is not done yet."""
+def capture(function: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
+    """Return a graph of the work of a function on a GPU, which is not done yet."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # By default torch captures a stream of the GPU that was current at the first capture, and misses work on others.
+    with torch.cuda.device(device), torch.cuda.graph(graph, stream=torch.cuda.Stream()):
         function()
     return graph
