@@ -77,6 +77,34 @@ def rewritten(content, old, new):
     return b"".join(parts)
 
 
+def field(number, content):
+    """Return a field of a protobuf message that holds fewer than 128 bytes."""
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+def write_episodes(file, episodes):
+    """Write episodes, each a mapping from name to `tf.train.Feature`."""
+    parts = []
+    for episode in episodes:
+        entries = [field(1, field(1, f"steps/{name}".encode()) + field(2, value)) for name, value in episode.items()]
+        record = field(1, b"".join(entries))
+        length = struct.pack("<Q", len(record))
+        parts += [length, struct.pack("<I", masked_crc(length)), record, struct.pack("<I", masked_crc(record))]
+    file.write_bytes(b"".join(parts))
+
+
+def test_integers_are_signed_packed_or_not_and_episodes_may_be_empty(tmp_path):
+    file = copy(PLAIN, tmp_path / "set")
+    kept = {"observation": {"tensor": {"shape": {}, "dtype": "int64"}}, "is_last": {"tensor": {"shape": {}}}}
+    edit(lambda features: (steps(features).clear(), steps(features).update(kept)))(tmp_path / "set", file)
+    minus_2 = b"\xfe" + b"\xff" * 8 + b"\1"
+    packed, single = field(3, field(1, minus_2 + b"\5")), field(3, b"\x08" + minus_2 + b"\x08\5")
+    flags = field(3, field(1, b"\0\1"))
+    episodes = [(packed, flags), (b"", b""), (single, flags)]
+    write_episodes(file, [{"observation": values, "is_last": ends} for values, ends in episodes])
+    assert np.asarray(load_states(tmp_path / "set")).tolist() == [[-2], [-2]]
+
+
 def test_the_train_split_is_read_where_there_are_several(tmp_path):
     file = copy(PLAIN, tmp_path / "set")
     shutil.copy(file, file.with_name(file.name.replace("train", "test")))

@@ -130,7 +130,8 @@ def _episode(record: bytes, shapes: dict[str, tuple[int, ...]]) -> dict[str, np.
                     steps[key] = _numbers(value).reshape(-1, *shapes[key])
     if missing := [key for key in shapes if key not in steps]:
         raise ValueError(f"an episode without {missing[0]!r}")
-    steps["is_last"] = np.append(steps["is_last"][:-1], steps["is_last"][-1:] | 1)
+    steps["is_last"] = steps["is_last"].astype(bool)
+    steps["is_last"][-1:] = True
     counts = {key: len(values) for key, values in steps.items()}
     if len({*counts.values()}) > 1:
         raise ValueError(f"an episode whose features are of different lengths: {counts}")
@@ -150,7 +151,7 @@ def _numbers(feature: bytes) -> np.ndarray:
             raise ValueError("bytes in place of numbers")
         for _, value in fields(content):
             if not isinstance(value, bytes):
-                parts.append(np.array([value]))
+                parts.append(np.array([_signed(value) if isinstance(value, int) else value]))
             elif kind == _FLOATS:
                 parts.append(np.frombuffer(value, "<f4"))
             elif kind == _INTEGERS:
@@ -164,8 +165,13 @@ def _integers(packed: bytes) -> np.ndarray:
     values, place = [], 0
     while place < len(packed):
         value, place = varint(packed, place)
-        values.append(value - (1 << 64) if value >> 63 else value)
+        values.append(_signed(value))
     return np.array(values, np.int64)
+
+
+def _signed(value: int) -> int:
+    """Return the 64 bits of a varint as a signed integer."""
+    return value - (1 << 64) if value >> 63 else value
 
 
 def _transitions(steps: dict[str, np.ndarray], names: dict[str, str]) -> dict[str, np.ndarray]:
