@@ -94,7 +94,7 @@ def test_subsets_kept_with_the_model_are_added_too(ranker):
 
 
 def test_wrong_rules_are_refused(ranker):
-    with pytest.raises(ValueError, match="subsets is 'all'; give a number or 'auto'"):
+    with pytest.raises(ValueError, match="subsets is 'all'; give a number, 'auto', or a .safetensors file"):
         ranker.rank(ladder([0.3]), log(), subsets="all")
     for options in ({"top": 0}, {"confidence": 1.0}, {"most": 1}):
         with pytest.raises(ValueError, match=next(iter(options))):

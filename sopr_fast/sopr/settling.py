@@ -64,11 +64,11 @@ def to_rule(subsets: Any) -> UntilSettled | None:
     """Return the rule that decides how many subsets to score on, or None where they are chosen.
 
     Raises:
-        ValueError: `subsets` is a text other than "auto".
+        ValueError: `subsets` is a string other than "auto".
     """
     if isinstance(subsets, str):
         if subsets != "auto":
-            raise ValueError(f"subsets is {subsets!r}; give a number or 'auto'")
+            raise ValueError(f"subsets is {subsets!r}; give a number, 'auto', or a .safetensors file of subsets")
         return UntilSettled()
     return subsets if isinstance(subsets, UntilSettled) else None
 
