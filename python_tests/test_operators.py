@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from sopr_fast.ops import library
+from sopr_fast.ops import checks, library
 from sopr_fast.runtime import native
 
 
@@ -43,6 +43,15 @@ def test_operator_takes_strided_tensors(name, device, monkeypatch):
 
     monkeypatch.setitem(operators.CALLS, name, one._replace(operator=strided))
     operators.check(name, device)
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_values_on_a_gpu_are_checked_on_request_but_not_in_a_capture(captures, monkeypatch):
+    on_gpu = SimpleNamespace(device=torch.device("cuda", 0))
+    assert not checks.is_checked(on_gpu)
+    monkeypatch.setenv("SOPR_FAST_CUDA_DEBUG", "1")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures)
+    assert checks.is_checked(on_gpu) is not captures
 
 
 @pytest.mark.parametrize("name", operators.CALLS)
