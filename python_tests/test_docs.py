@@ -68,6 +68,13 @@ def test_commands_that_are_not_run_name_what_exists(page):
                 doc_pages._check_words(line)
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "tutorials").glob("*.md")), ids=lambda page: page.stem)
+def test_files_that_a_page_shows_are_included(page):
+    for line in re.findall(r"^ +```python title=.*\n(.*)$", page.read_text(), re.MULTILINE):
+        included = re.fullmatch(r' +--8<-- "(.*)"', line)
+        assert included and (ROOT / included[1]).is_file(), line
+
+
 def test_every_page_has_a_place_in_the_menu():
     pages = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text()))
     there = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
