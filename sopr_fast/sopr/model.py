@@ -266,7 +266,7 @@ class Moments(NamedTuple):
     Attributes:
         mean: (D,) mean.
         covariance: (D, D) biased covariance.
-        row_count: Number of rows.
+        row_count: () number of rows.
     """
 
     mean: Tensor
