@@ -135,11 +135,7 @@ def evaluate(
     )
     notes = []
     if not left_out:
-        alone = (
-            "no group of two or more policies leaves enough others to learn from"
-            if len(set(labels)) > 1
-            else "one group"
-        )
+        alone = "no group of several leaves enough others to learn from" if len(set(labels)) > 1 else "one group"
         notes.append(f"{alone}: nothing is known about foreign candidates; pass groups= or policies of other origins")
     if are_ranks(values):
         notes.append("returns look like ranks: regret and gap accuracy count ranks, not returns")

@@ -149,9 +149,8 @@ def _groups(prediction: Prediction) -> str:
     """Say why no group of known policies was left out to test the estimates."""
     panel = prediction.panel
     groups = {group for group, known in zip(panel.groups, panel.known, strict=True) if known}
-    if len(groups) == 1:
-        return "which form one group"
-    return "of which no group of two or more leaves enough others to learn from"
+    alone = "of which no group of several leaves enough others to learn from"
+    return "which form one group" if len(groups) == 1 else alone
 
 
 def _success(prediction: Prediction, gate: float) -> float:
