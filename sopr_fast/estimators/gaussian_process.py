@@ -12,7 +12,8 @@ from .estimates import Estimates
 from .supervised import SupervisedProblem
 
 _LENGTHS = 2.0 ** np.arange(-1, 10)  # in units of the typical distance to the nearest policy
-_NOISES = np.array([0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0])  # over the variance of the process
+_NOISES = np.array([3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001])  # over the variance of the process; of equals, the first
+_GAIN = 1e-6  # of the logarithm of the likelihood, from which a later choice is better
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class GaussianProcess(ActionDistanceEstimator):
     Policies that act alike have like returns; far from all known policies the value is the mean of the process. It is
     the model of active offline policy selection (Konyushkova et al. 2021) without its estimates. It needs no rewards,
     discount, seed or device. Length, noise and variance maximise the restricted likelihood of the known returns over a
-    grid. A known policy gets its value from the other known policies.
+    grid. A known policy gets its value from the other known policies, with the length and noise of all.
 
     Attributes:
         rows: Number of logged states on which policies are compared, evenly spaced.
@@ -42,12 +43,14 @@ class GaussianProcess(ActionDistanceEstimator):
         with problem.request.timings.stage("evaluation"):
             roots = np.sqrt(self._distances(problem, columns, known_columns))
             between = np.sqrt(policy_distances(known_columns, known_columns))
-            process = _Process.fit(between, problem.returns)
+            center = problem.returns.mean()
+            unit = float(np.abs(problem.returns - center).max()) or 1.0
+            process = _Process.fit(between, (problem.returns - center) / unit)
             values, errors = process.predict(roots)
         return Estimates(
             [policy.name for policy in problem.policies],
-            values,
-            errors,
+            center + unit * values,
+            unit * errors,
             method=self.name,
             diagnostics={"length": process.length, "noise": process.noise},
             timings=dict(problem.request.timings),
@@ -96,7 +99,7 @@ class _Process:
                 variance = float(centered @ precision @ centered) / max(count - 1, 1)
                 logs = 2 * np.log(np.diagonal(factor)).sum() + np.log(total)
                 likelihood = -0.5 * ((count - 1) * np.log(max(variance, np.finfo(float).tiny)) + logs)
-                if likelihood > best:
+                if likelihood > best + _GAIN:
                     best, chosen = likelihood, cls(float(length), float(noise), variance, precision, returns)
         assert chosen is not None
         return chosen
