@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def judge(result: dict[str, Any], task: methods.Task) -> dict[str, Any]:
     scores, distances, prefixes = (result.pop(key, None) for key in ("scores", "distances", "prefixes"))
     tests = {}
     for name, (policies, returns) in task.tests.items():
-        own = np.array([scores[policy] for policy in policies])
+        own, returns = _rounded(scores[policy] for policy in policies), _rounded(returns)
         test = _measures(returns, own)
         if distances is not None:
             test["distance"] = float(np.mean([distances[policy] for policy in policies]))
@@ -80,10 +80,14 @@ def judge(result: dict[str, Any], task: methods.Task) -> dict[str, Any]:
                 count: [_measures(returns, np.array([one[policy] for policy in policies])) for one in repeats]
                 for count, repeats in prefixes.items()
             }
-        test["scores"] = [float(f"{score:.7g}") for score in own]
-        test["returns"] = [float(f"{value:.7g}") for value in returns]
+        test["scores"], test["returns"] = own.tolist(), returns.tolist()
         tests[name] = test
     return result | {"tests": tests}
+
+
+def _rounded(values: Iterable[float]) -> np.ndarray:
+    """Return values as a file keeps them, so that measures are those of the file."""
+    return np.array([float(f"{value:.7g}") for value in values])
 
 
 def _measures(returns: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
