@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import argparse
 import collections
+import os
 import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -99,14 +101,14 @@ def instructions(sass: str) -> dict[tuple[str, str, int], collections.Counter]:
     return counts
 
 
-def check(source: Path, architecture: str, nvcc: str, cuobjdump: str | None, out: Path) -> list[str]:
-    """Compile for an architecture; print a table and return what fails."""
+def check(source: Path, architecture: str, nvcc: str, cuobjdump: str | None, out: Path) -> tuple[list[str], list[str]]:
+    """Compile for an architecture; return a table and what fails."""
     target = out / f"{source.stem}_{architecture}.cubin"
     command = [nvcc, "-std=c++17", "-O3", f"-arch=sm_{architecture}", f"-I{ROOT / 'csrc'}", "-Xptxas", "-v", "-cubin"]
     built = subprocess.run([*command, source, "-o", target], capture_output=True, text=True)
     if built.returncode:
-        return [f"sm_{architecture}: {source.name} does not compile:\n{built.stderr}"]
-    spilled, counted, wrong = spills(built.stderr), {}, []
+        return [], [f"sm_{architecture}: {source.name} does not compile:\n{built.stderr}"]
+    spilled, counted, table, wrong = spills(built.stderr), {}, [], []
     if len(spilled) != SOURCES[source.name]:
         wrong.append(f"sm_{architecture}: ptxas reports {len(spilled)} kernels, not {SOURCES[source.name]}")
     if cuobjdump:
@@ -114,7 +116,7 @@ def check(source: Path, architecture: str, nvcc: str, cuobjdump: str | None, out
         counted = instructions(sass)
     for kernel, stores in sorted(spilled.items()):
         counts = counted.get(kernel, collections.Counter())
-        print(f"sm_{architecture} {name(kernel)}: {stores} bytes spilled, {dict(sorted(counts.items()))}")
+        table.append(f"sm_{architecture} {name(kernel)}: {stores} bytes spilled, {dict(sorted(counts.items()))}")
         forward = kernel[0] in ("closed", "open")
         allowed = (SPILLS if forward else SPILLS_BACKWARD).get(kernel, 0)
         if stores > allowed and (forward or architecture == "90"):
@@ -123,7 +125,7 @@ def check(source: Path, architecture: str, nvcc: str, cuobjdump: str | None, out
             least = both[kernel[1] == "Bf16"]
             if cuobjdump and counts[instruction] < least:
                 wrong.append(f"sm_{architecture} {name(kernel)}: {counts[instruction]} {instruction}, needs {least}")
-    return wrong
+    return table, wrong
 
 
 def main() -> int:
@@ -136,11 +138,13 @@ def main() -> int:
     cuobjdump = shutil.which("cuobjdump")
     if not cuobjdump:
         print("no cuobjdump on PATH: instructions are not counted")
+    sources = [ROOT / "csrc" / "cuda" / source for source in SOURCES]
+    pairs = [(source, architecture) for source in reversed(sources) for architecture in options.architectures]
     wrong = []
-    for architecture in options.architectures:
-        for source in SOURCES:
-            path = ROOT / "csrc" / "cuda" / source
-            wrong += check(path, architecture, options.nvcc, cuobjdump, options.out)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for table, faults in pool.map(lambda pair: check(*pair, options.nvcc, cuobjdump, options.out), pairs):
+            print(*table, sep="\n", flush=True)
+            wrong += faults
     print(*wrong, sep="\n", file=sys.stderr)
     return bool(wrong)
 
