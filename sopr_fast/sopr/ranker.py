@@ -191,8 +191,8 @@ class Ranker:
         same_log = self._is_comparable(policies, log, subsets, shrinkage)
         critic_columns = self._with_critic(critic)
         feature_rows = features_for(self.model.feature_count, features, names)
-        options: dict[str, Any] = {"precision": precision, "shrinkage": shrinkage, "batch_size": batch_size}
         if distributed.current().count > 1:
+            options: dict[str, Any] = {"precision": precision, "shrinkage": shrinkage, "batch_size": batch_size}
             options |= {"model": self._fingerprint(), "features": fingerprint(feature_rows), "rule_of_subsets": rule}
             check_processes(drawn, policies, seed=seed, **options)
         grid = Candidates(
