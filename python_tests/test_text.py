@@ -1,6 +1,6 @@
 import pytest
 
-from sopr_fast.runtime.text import printable
+from sopr_fast.runtime.text import escaped_errors, printable
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,25 @@ def test_long_text_is_cut():
     assert printable("abcdef", 6) == "abcdef"
     assert printable("abcdefg", 6) == "abcde…"
     assert printable("abcd\n", 5) == "abcd…"
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (ValueError("a\x1b"), r"a\x1b"),
+        (KeyError("a\x1b"), r"'a\x1b'"),
+        (ImportError("a\x1b", name="module"), r"a\x1b"),
+        (SyntaxError("a\x1b", ("b\x1b.py", 3, 1, "c\x1b")), r"a\x1b (b\x1b.py, line 3)"),
+        (
+            UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a\x1b"),
+            r"'utf-8' codec can't decode byte 0xff in position 0: a\x1b",
+        ),
+        (OSError("a\x1b"), r"a\x1b"),
+        (OSError(2, "a\x1b", "b\x1b"), r"[Errno 2] a\x1b: 'b\x1b'"),
+    ],
+    ids=repr,
+)
+def test_messages_of_errors_of_all_types_are_escaped_once(error, shown):
+    with pytest.raises(type(error)) as caught, escaped_errors():
+        raise error
+    assert str(caught.value) == shown

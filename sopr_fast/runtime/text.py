@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 _MESSAGE_WIDTH = 1000
+_SHOWN = ("msg", "strerror", "encoding", "reason")  # attributes that errors of some types show in place of their args
 NAME_WIDTH = 48  # of names in tables and figures
 
 
@@ -32,8 +33,14 @@ def escaped_errors() -> Iterator[None]:
     """Escape the messages of errors that leave the block: they hold paths and parts of files."""
     try:
         yield
+    except KeyError:
+        raise  # its message is the repr of a key, which is escaped
     except Exception as error:
         error.args = tuple(printable(part) if isinstance(part, str) else part for part in error.args)
+        # An OSError shows the repr of its file name, a SyntaxError the name itself.
+        for name in (*_SHOWN, "filename") if isinstance(error, SyntaxError) else _SHOWN:
+            if isinstance(text := getattr(error, name, None), str):
+                setattr(error, name, printable(text))
         raise
 
 
