@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import sopr_fast
-from sopr_fast.data import describe, load, load_states
+from sopr_fast.data import describe, files, load, load_states
 from sopr_fast.runtime.records import masked_crc
 
 SETS = Path(__file__).parent / "rlds"
@@ -45,6 +45,16 @@ def test_one_file_and_states_alone():
     np.testing.assert_array_equal(np.asarray(load_states(PLAIN)), STATES)
     assert describe(PLAIN).episodes == 3
     assert len(sopr_fast.Subsets.draw(PLAIN, 1, size=8, clusters=2).states) == 8
+
+
+def test_numbers_that_exceed_the_free_memory_are_refused_though_their_file_does_not(monkeypatch):
+    (file,) = PLAIN.glob("*.tfrecord*")
+    size, held = file.stat().st_size, sum(10 * (4 + e) * 8 for e in range(3))  # at most, if all numbers have 8 bytes
+    monkeypatch.setattr(files, "free_memory", lambda: size)
+    with pytest.raises(MemoryError, match=r"bytes when read, larger than the free memory"):
+        load(file)
+    monkeypatch.setattr(files, "free_memory", lambda: 10 * held)
+    assert len(load(file).states) == 12
 
 
 def test_parts_of_nested_observations_are_named():

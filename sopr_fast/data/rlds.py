@@ -16,6 +16,7 @@ from .keys import KEYS
 _FEATURES = "features.json"
 _FEATURES_BYTES = 8 << 20
 _EPISODE_BYTES = 1 << 30
+_COPIES = 3  # of all numbers that are held at once: steps, transitions, next states
 _ENDS = ("is_last", "is_terminal")
 _NAMES = {"reward": "rewards", "action": "actions", "observation": "observations"}  # names of RLDS -> D4RL
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # fields of tf.train.Feature
@@ -42,25 +43,33 @@ def read_rlds(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
         Arrays under D4RL's names, and parts of nested features under their own.
 
     Raises:
-        MemoryError: The files are larger than the free memory.
+        MemoryError: The arrays are larger than the free memory, as the first episodes tell.
         ValueError: The dataset is damaged, holds no steps, or is stored in another way.
     """
     folder = path if path.is_dir() else path.parent
     shapes = _shapes(folder / _FEATURES)
     files = _files(path)
-    check_memory(path, sum(file.stat().st_size for file in files))
+    size = sum(file.stat().st_size for file in files)
+    check_memory(path, size)
     chosen = {key: name for key, name in _columns(shapes).items() if name in wanted or key in _ENDS}
     parts: dict[str, list[np.ndarray]] = {key: [] for key in chosen}
+    done = held = checked = 0  # bytes in the files and in memory
     for file in files:
         with reading(file, "a TFRecord file of episodes (RLDS)"):
             for record in records(file, largest=_EPISODE_BYTES, whole=True):
                 for key, values in _episode(record, {key: shapes[key] for key in chosen}).items():
                     parts[key].append(values)
+                    held += values.nbytes
+                done += len(record)
+                if done >= 2 * checked:  # a number takes up to 8 times the bytes that it has in the file
+                    checked = done
+                    check_memory(file, _COPIES * held * max(size, done) // done - held)
+    check_memory(path, _COPIES * held - held)
     if not any(map(len, parts["is_last"])):
         raise ValueError(f"{path}: no episodes")
     with reading(path, "an RLDS dataset"):
         arrays = {name: np.empty(0) for name in _columns(shapes).values() if name not in _ENDS}
-        return arrays | _transitions({key: np.concatenate(values) for key, values in parts.items()}, chosen)
+        return arrays | _transitions({key: np.concatenate(parts.pop(key)) for key in chosen}, chosen)
 
 
 def _files(path: Path) -> list[Path]:
