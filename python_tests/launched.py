@@ -15,26 +15,26 @@ from sopr_fast.cli import main
 from sopr_fast.cli_processes import leave
 from sopr_fast.runtime import distributed
 
-SECOND = os.environ["RANK"] == "1"
+RANK = int(os.environ["RANK"])
 steps = 0
 
 
 def interrupt() -> None:
     """Send Ctrl-C to torchrun, and wait for its consequences."""
-    if SECOND:
+    if RANK == 1:
         os.kill(os.getppid(), signal.SIGINT)
     threading.Event().wait(TIMEOUT)
 
 
-def kill() -> None:
-    """Kill process 1."""
-    if SECOND:
+def kill(victim: int = 1) -> None:
+    """Kill a process."""
+    if victim == RANK:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fail() -> None:
     """Raise an error in process 1."""
-    if SECOND:
+    if RANK == 1:
         raise ValueError("out of luck")
 
 
@@ -43,7 +43,7 @@ def watch(name: str, sent: int) -> contextlib.AbstractContextManager[None]:
     global steps
     steps += name in ("sum", "scatter")
     if steps == 3:
-        {"interrupt": interrupt, "kill": kill, "fail": fail}[sys.argv[1]]()
+        {"interrupt": interrupt, "kill": kill, "kill-first": lambda: kill(0), "fail": fail}[sys.argv[1]]()
     return contextlib.nullcontext()
 
 

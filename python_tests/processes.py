@@ -9,7 +9,9 @@ FOLDER = Path(__file__).parent
 TIMEOUT = 240  # seconds, far more than any of these tests needs
 
 
-def run(count: int, function: str, *arguments: object, folder: Path) -> list[subprocess.CompletedProcess]:
+def run(
+    count: int, function: str, *arguments: object, folder: Path, backend: str = "gloo"
+) -> list[subprocess.CompletedProcess]:
     """Run a function in each of several processes until all have ended.
 
     Args:
@@ -17,9 +19,10 @@ def run(count: int, function: str, *arguments: object, folder: Path) -> list[sub
         function: Name of a function in `distributed_cases`.
         arguments: Texts that it gets.
         folder: Folder for the file through which the processes find each other.
+        backend: Backend of their group.
     """
     store = folder / f"store-{len(list(folder.glob('store-*')))}"
-    command = [sys.executable, "-m", "distributed_cases", str(store), str(count)]
+    command = [sys.executable, "-m", "distributed_cases", backend, str(store), str(count)]
     processes = [
         subprocess.Popen(
             [*command, str(rank), function, *map(str, arguments)],

@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _complain("error", error)
             return 2
         except KeyboardInterrupt as interrupt:
-            if is_first():
+            if speaks_of(interrupt):
                 _complain("interrupted", interrupt)
             return 130
         finally:

@@ -12,8 +12,6 @@ import itertools
 import json
 import os
 import re
-import signal
-import threading
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -23,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .blocks import add_up, largest_subtrees
+from .signals import without_interrupts
 
 _T = TypeVar("_T")
 _FINE, _FAILED = 0, 1
@@ -39,6 +38,8 @@ _KINDS: tuple[type[BaseException], ...] = (
     KeyboardInterrupt,
 )
 
+_store: Any = None  # of the processes that torchrun started
+_beside: tuple[Any, Any] | None = None  # default group, and ours on the CPU
 _alone = contextvars.ContextVar("alone", default=False)
 
 
@@ -54,13 +55,14 @@ class LostProcessError(RuntimeError):
 class Group:
     """Processes that share the work of each call.
 
-    Attributes:
+    Args:
         rank: Number of this process.
         count: Number of processes.
+        processes: Group of `torch.distributed` that exchanges tensors on the CPU; None for the default group.
     """
 
-    def __init__(self, rank: int = 0, count: int = 1, device: torch.device | str = "cpu") -> None:
-        self.rank, self.count, self._device = rank, count, torch.device(device)
+    def __init__(self, rank: int = 0, count: int = 1, processes: Any = None) -> None:
+        self.rank, self.count, self._processes = rank, count, processes
 
     def part(self, total: int) -> slice:
         """Return this process's part of `total` items: adjacent ones, nearly as many as every other process."""
@@ -86,12 +88,20 @@ class Group:
         """
         if self.count == 1:
             return own
-        sent = own.detach().to(self._device).contiguous()
-        with self._exchanging("team", sent.numel() * sent.element_size() * (len(team) - 1), len(own)) as sizes:
-            counts = [size if rank in team else 0 for rank, size in enumerate(sizes)]
-            received = sent.new_empty(sum(counts), *sent.shape[1:])
-            to = [len(own) if rank in team else 0 for rank in range(self.count)]
-            dist.all_to_all_single(received, torch.cat([sent] * len(team)), counts, to)
+        sent = own.detach().cpu().contiguous()
+        with self._exchanging("team", sent.nbytes * (len(team) - 1), len(own)) as sizes:
+            received = sent.new_empty(sum(sizes[team.start : team.stop]), *sent.shape[1:])
+            works: list[Any] = []
+            for rank, rows in zip(team, received.split(sizes[team.start : team.stop]), strict=True):
+                if rank == self.rank:
+                    rows.copy_(sent)
+                    continue
+                if rows.numel():
+                    works.append(dist.irecv(rows, rank, group=self._processes))
+                if sent.numel():
+                    works.append(dist.isend(sent, rank, group=self._processes))
+            for work in works:
+                work.wait()
         return received.to(own.device)
 
     def sum_blocks(self, blocks: int, block: Callable[[int], Tensor]) -> Tensor:
@@ -109,7 +119,7 @@ class Group:
         parts = [self._part(blocks, rank) for rank in range(self.count)]
         subtrees = [list(largest_subtrees(0, blocks, part)) for part in parts]
         sums = [add_up(first, last, block) for first, last in subtrees[self.rank]]
-        like = sums[0] if blocks >= self.count else self._like(sums[0] if sums else None)
+        like = sums[0] if blocks >= self.count else self.like(sums[0] if sums else None)
         own = torch.stack(sums).flatten(1) if sums else like.new_empty(0, like.numel())
         if like.numel() <= _WHOLE:
             total = self._add_subtrees(blocks, subtrees, self._exchange("sum", own))
@@ -130,24 +140,24 @@ class Group:
 
         return add(0, blocks)
 
-    def _like(self, own: Tensor | None) -> Tensor:
-        """Return an empty tensor of the shape that any process knows."""
+    def like(self, own: Tensor | None) -> Tensor:
+        """Return a tensor of the shape and dtype that any process knows, its own if it has one."""
         shapes = self._objects(None if own is None else [list(own.shape), str(own.dtype).removeprefix("torch.")])
         shape, dtype = next(each for each in shapes if each is not None)
         if own is not None:
             return own
-        return torch.empty(shape, dtype=getattr(torch, dtype), device=self._device)
+        return torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
 
     def _scatter(self, own: Tensor, counts: list[int]) -> list[Tensor]:
         """Return this process's part of the columns of the rows (counts[r], E) of every process r."""
         width = own.shape[1]
         parts = [self._part(width, rank) for rank in range(self.count)]
         mine = parts[self.rank].stop - parts[self.rank].start
-        sent = torch.cat([own[:, part].flatten() for part in parts]).to(self._device)
+        sent = torch.cat([own[:, part].flatten() for part in parts]).cpu()
         sizes = [len(own) * (part.stop - part.start) for part in parts]
         with self._exchanging("scatter", sent.numel() * sent.element_size() - sizes[self.rank] * sent.element_size()):
             received = sent.new_empty(mine * sum(counts))
-            dist.all_to_all_single(received, sent, [mine * count for count in counts], sizes)
+            dist.all_to_all_single(received, sent, [mine * count for count in counts], sizes, group=self._processes)
         pieces = received.to(own.device).split([mine * count for count in counts])
         return [piece.view(count, mine) for piece, count in zip(pieces, counts, strict=True)]
 
@@ -157,7 +167,7 @@ class Group:
             return value()
         made = [value() if self.rank == 0 else None]
         with self._exchanging("broadcast", 0):
-            dist.broadcast_object_list(made, 0, device=self._device)  # pickled, between processes of one program
+            dist.broadcast_object_list(made, 0, self._processes)  # pickled, between processes of one program
         return made[0]  # type: ignore[return-value]
 
     def check_same(self, remedy: str = "start all with the same files and options", **parts: Any) -> None:
@@ -187,20 +197,20 @@ class Group:
 
     def _exchange(self, name: str, own: Tensor) -> list[Tensor]:
         """Return the rows of every process; they may differ in number."""
-        sent = own.detach().to(self._device).contiguous()
-        with self._exchanging(name, sent.numel() * sent.element_size() * (self.count - 1), len(own)) as sizes:
+        sent = own.detach().cpu().contiguous()
+        with self._exchanging(name, sent.nbytes * (self.count - 1), len(own)) as sizes:
             longest = max(sizes)
             if len(sent) < longest:
                 sent = torch.cat([sent, sent.new_zeros(longest - len(sent), *sent.shape[1:])])
             received = [torch.empty_like(sent) for _ in sizes]
             if sent.numel():
-                dist.all_gather(received, sent)
+                dist.all_gather(received, sent, group=self._processes)
         return [rows[:size].to(own.device) for rows, size in zip(received, sizes, strict=True)]
 
     @contextlib.contextmanager
     def _exchanging(self, name: str, sent: int, size: int = 0) -> Iterator[list[int]]:
         """Exchange headers, then run the block; yield the size that each process announced."""
-        with watch(name, sent), _without_interrupts():
+        with watch(name, sent), without_interrupts():
             try:
                 sizes = self._headers(_FINE, name, size)
                 yield sizes
@@ -208,64 +218,89 @@ class Group:
                 if is_told(error):
                     raise
                 lost = f"a process of the group has ended or cannot be reached ({_reason(error)})"
-                raise _told(LostProcessError(f"{lost}: start all again, with a checkpoint to resume"), 0) from error
+                lost = f"{lost}: start all again, with a checkpoint to resume"
+                raise _told(LostProcessError(lost), _first_to_tell(self.rank)) from error
 
     def _headers(self, status: int, name: str, size: int) -> list[int]:
         """Return the sizes of all processes, or raise the error of the first one that failed."""
-        own = torch.tensor([status, zlib.crc32(name.encode()), size], device=self._device)
+        own = torch.tensor([status, zlib.crc32(name.encode()), size], device="cpu")
         headers = [torch.empty_like(own) for _ in range(self.count)]
-        dist.all_gather(headers, own)
+        dist.all_gather(headers, own, group=self._processes)
         statuses, names, sizes = torch.stack(headers).T.tolist()
         if any(statuses):
             self._raise_first(statuses, sizes)
         if len(set(names)) > 1:
+            self._settle()
             error = RuntimeError("processes make different calls: make the same calls of sopr_fast in all of them")
             raise _told(error, 0)
         return sizes
 
     def _raise_first(self, statuses: list[int], sizes: list[int], own: bytes = b"") -> None:
         longest = max(size for size, status in zip(sizes, statuses, strict=True) if status == _FAILED)
-        texts = [torch.zeros(longest, dtype=torch.uint8, device=self._device) for _ in statuses]
+        texts = [torch.zeros(longest, dtype=torch.uint8, device="cpu") for _ in statuses]
         text = torch.zeros_like(texts[0])
         if own:
-            text[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(self._device)
-        dist.all_gather(texts, text)
+            text[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+        dist.all_gather(texts, text, group=self._processes)
+        self._settle()
         first = statuses.index(_FAILED)
         kind, message = json.loads(bytes(texts[first][: sizes[first]].tolist()))
         known = {each.__name__: each for each in _KINDS}
         raise _told(known.get(kind, RuntimeError)(f"process {first}: {message}"), first)
 
+    def _settle(self) -> None:
+        """Wait until all processes have received what was exchanged last.
+
+        One that leaves resets its connections (gloo's `Pair::close`), so that data under way is lost. What is exchanged
+        here is nothing, and may be lost.
+        """
+        own = torch.zeros(1, device="cpu")
+        with contextlib.suppress(RuntimeError):
+            dist.all_gather([torch.empty_like(own) for _ in range(self.count)], own, group=self._processes)
+
     def tell(self, error: BaseException) -> None:
         """Tell all other processes of an error, which they raise when they next exchange something."""
         kind = next((kind.__name__ for kind in _KINDS if isinstance(error, kind)), "RuntimeError")
         text = json.dumps([kind, str(error) or type(error).__name__]).encode()
-        own = torch.tensor([_FAILED, 0, len(text)], device=self._device)
+        own = torch.tensor([_FAILED, 0, len(text)], device="cpu")
         headers = [torch.empty_like(own) for _ in range(self.count)]
-        with _without_interrupts():
+        with without_interrupts():
             try:
-                dist.all_gather(headers, own)
+                dist.all_gather(headers, own, group=self._processes)
                 statuses, _, sizes = torch.stack(headers).T.tolist()
                 self._raise_first(statuses, sizes, text)
             except BaseException as first:
-                _told(error, getattr(first, "process", self.rank))
+                process = told_by(first)
+                _told(error, _first_to_tell(self.rank) if process is None else process)
 
 
 def current() -> Group:
     """Return the group of `torch.distributed`, or a group of this process alone.
 
     Raises:
-        ValueError: The group can exchange neither tensors on the CPU nor tensors on a GPU.
+        RuntimeError: The processes cannot reach each other through gloo.
+        ValueError: This torch has no gloo.
     """
     if _alone.get() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return Group()
-    backend = dist.get_backend_config()
-    if "gloo" in backend:
-        device = "cpu"
-    elif "nccl" in backend:
-        device = f"cuda:{torch.cuda.current_device()}"
-    else:
-        raise ValueError(f"the process group has backend {backend}: initialise it with gloo or nccl")
-    return Group(dist.get_rank(), dist.get_world_size(), device)
+    return Group(dist.get_rank(), dist.get_world_size(), _on_cpu())
+
+
+def _on_cpu() -> Any:
+    """Return a group of all processes that exchanges tensors on the CPU: the default one, or one of our own beside it.
+
+    NCCL and others refuse tensors on the CPU, and notice a killed process after minutes only.
+    """
+    global _beside
+    if "cpu:gloo" in dist.get_backend_config():
+        return None
+    if not dist.is_gloo_available():
+        raise ValueError("processes exchange results through gloo, which this torch lacks: install a torch with gloo")
+    world = dist.group.WORLD
+    if _beside is None or _beside[0] is not world:
+        with _reaching():
+            _beside = world, dist.new_group(backend="gloo")
+    return _beside[1]
 
 
 @contextlib.contextmanager
@@ -291,8 +326,8 @@ def together() -> Iterator[None]:
         if not is_told(error):
             group.tell(error)
         raise
-    with group._exchanging("end", 0):
-        pass
+    with contextlib.suppress(LostProcessError), group._exchanging("end", 0):
+        pass  # a process that is lost here may have left, since all have done their work
 
 
 def start() -> None:
@@ -303,12 +338,20 @@ def start() -> None:
     """
     if int(os.environ.get("WORLD_SIZE", 1)) == 1 or "RANK" not in os.environ or dist.is_initialized():
         return
-    backend = "gloo"
+    global _store
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
-        backend = "cpu:gloo,cuda:nccl"
+    with _reaching():
+        store, rank, count = next(iter(dist.rendezvous("env://")))
+        dist.init_process_group("gloo", store=dist.PrefixStore("sopr_fast", store), rank=rank, world_size=count)
+        _store = store
+
+
+@contextlib.contextmanager
+def _reaching() -> Iterator[None]:
+    """Name the remedy where processes cannot reach each other."""
     try:
-        dist.init_process_group(backend)
+        yield
     except (RuntimeError, ValueError) as error:
         raise RuntimeError(
             f"processes cannot reach each other: {_reason(error)}; on one machine without a network, set "
@@ -323,6 +366,8 @@ def is_first() -> bool:
 
 def stop() -> None:
     """Leave the group."""
+    global _beside
+    _beside = None
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
@@ -348,26 +393,14 @@ def _reason(error: Exception) -> str:
     return re.sub(r"^\[[^]]*\] ", "", (str(error) or type(error).__name__).splitlines()[0]).partition(". ")[0]
 
 
+def _first_to_tell(process: int) -> int:
+    """Return the process that tells of a lost one, of those that `torchrun` started: the first to ask, else -1."""
+    try:
+        return process if _store is None or _store.add("sopr_fast/lost", 1) == 1 else -1
+    except RuntimeError:  # the machine of the store is lost too
+        return process
+
+
 def _told(error: BaseException, process: int) -> BaseException:
     error.process = process  # type: ignore[attr-defined]
     return error
-
-
-@contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Delay signals that Python handles to the end of the block, so that no process leaves an exchange half done."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pending: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    delayed = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in delayed:
-        signal.signal(number, lambda number, frame: pending.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in delayed.items():
-            signal.signal(number, handler)
-    for received in pending:
-        delayed[signal.Signals(received)](received, None)
