@@ -71,6 +71,48 @@ def results(folder: Path) -> list[str]:
     return [*hashes, digest(selection.to_pandas()["return"])]
 
 
+def estimates() -> list[str]:
+    """Return name and hash of the results of all estimators that processes share, for more and fewer than processes."""
+    small = {"updates": 8, "hidden": (8,)}
+    methods = [
+        estimators.BehaviourQ(**small, ensemble=2),
+        estimators.LSTDQ(**small),
+        estimators.ModelBased(**small, ensemble=2, rollouts=4, horizon=5, critic_updates=4),
+        estimators.ImportanceWeighting(**small, bootstraps=5),
+        estimators.FQE(**small),
+        estimators.DualDICE(**small),
+        estimators.NearestPolicy(rows=64),
+        estimators.GaussianProcess(rows=64),
+        estimators.SOPR(replace(TINY, steps=2)),
+    ]
+    several, two = gains(19), gains(2, first=3)
+    known, known_returns = gains(12, first=20), true_values(gains(12, first=20))
+    options = {"known": known, "returns": known_returns, "discount": DISCOUNT, "progress": False}
+    lines = []
+    for method in methods:
+        for policies in (several, two):
+            found = method.estimate(policies, transitions(), **options)
+            lines.append(f"{method.name} {digest(found.values)} {digest(found.standard_errors)}")
+    fitted = estimators.cross_fit(methods[-1], known, known_returns, transitions(), folds=2, progress=False)
+    lines.append(f"cross_fit {digest(fitted.values)}")
+    for policies in (several, two):
+        lines.append(
+            f"coverage {digest([*estimators.covered_shares(policies, transitions(), progress=False).values()])}"
+        )
+        arrays = {name: policy(transitions().states) for name, policy in policies.items()}
+        lines.append(f"arrays {digest([*estimators.covered_shares(arrays, transitions(), progress=False).values()])}")
+    methods = {method.name: method for method in methods}
+    columns = evaluate(known, known_returns, transitions(), methods=methods, discount=DISCOUNT, progress=False)
+    lines += [f"evaluate {name} {digest(np.concatenate(values))}" for name, values in columns.values.items()]
+    return [*lines, f"distances {digest(columns.distances)}", f"coverage {digest(columns.coverage)}"]
+
+
+def same_estimates() -> None:
+    lines = estimates()
+    if dist.get_rank() == 0:
+        print("\n".join(lines))
+
+
 def digest(values) -> str:
     return hashlib.sha256(np.ascontiguousarray(values)).hexdigest()
 
@@ -147,14 +189,33 @@ def apart(folder: str) -> None:
     print(again.history == first.history, trained)
 
 
-def killed(folder: str) -> None:
-    """Kill process 1 in its third step."""
+def few_results() -> list[str]:
+    """Return hashes of results that need each kind of exchange."""
+    ranker = fit()
+    ranking = ranker.rank(ladder([0.3]), log(), progress=False)
+    estimates = estimators.NearestPolicy(rows=64).estimate(
+        HELD_OUT, log(), known=KNOWN, returns=RETURNS, progress=False
+    )
+    return [digest(ranker.history["loss"]), digest(ranking.subset_scores), digest(estimates.values)]
+
+
+def beside() -> None:
+    """Print results of a group that refuses tensors on the CPU, as NCCL does."""
+    try:
+        dist.all_gather([torch.zeros(1)] * dist.get_world_size(), torch.zeros(1))
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+    print(*few_results())
+
+
+def killed(folder: str, victim: str) -> None:
+    """Kill a process in its third step."""
     steps = 0
 
     def count(name: str, sent: int):
         nonlocal steps
         steps += name == "scatter"
-        if steps == 3 and dist.get_rank() == 1:
+        if steps == 3 and dist.get_rank() == int(victim):
             os.kill(os.getpid(), signal.SIGKILL)
         return contextlib.nullcontext()
 
@@ -163,8 +224,8 @@ def killed(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    store, count, rank, function, *arguments = sys.argv[1:]
+    backend, store, count, rank, function, *arguments = sys.argv[1:]
     warnings.simplefilter("ignore")
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(count))
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=int(rank), world_size=int(count))
     globals()[function](*arguments)
     distributed.stop()

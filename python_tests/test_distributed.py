@@ -23,7 +23,7 @@ from processes import TIMEOUT, environment, run
 from sopr_fast.cli import main as command
 from sopr_fast.runtime import distributed
 from sopr_fast.runtime.blocks import Blocks, add_up, largest_subtrees
-from sopr_fast.runtime.distributed import Group
+from sopr_fast.runtime.distributed import Group, LostProcessError
 from sopr_fast.sopr.candidates import Share
 from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.subsets import Subsets
@@ -31,6 +31,10 @@ from sopr_fast.sopr.training import _Trainer
 from sopr_fast.sopr.update import Examples
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs gloo")
+
+
+def errors(processes):
+    return "\n".join(f"process {rank}: {process.stderr}" for rank, process in enumerate(processes))
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +50,31 @@ def one(tmp_path_factory):
 def test_any_number_of_processes_gives_the_same_bits(count, one, tmp_path):
     folder, hashes = one
     processes = run(count, "same_bits", tmp_path, folder=tmp_path)
-    assert [process.returncode for process in processes] == [0] * count, processes[0].stderr
+    assert [process.returncode for process in processes] == [0] * count, errors(processes)
     assert processes[0].stdout.split() == hashes
     assert not any(process.stdout for process in processes[1:])
     for path in folder.glob("*.safetensors"):
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
 
+@pytest.fixture(scope="module")
+def estimated():
+    """Names and hashes of the results of one process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return cases.estimates()
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(2, marks=pytest.mark.slow)])
+def test_processes_share_policies_of_all_estimators_and_get_the_same_bits(count, estimated, tmp_path):
+    processes = run(count, "same_estimates", folder=tmp_path)
+    assert [process.returncode for process in processes] == [0] * count, errors(processes)
+    assert processes[0].stdout.splitlines() == estimated
+
+
 def test_errors_and_different_input_end_all_processes_with_one_message(tmp_path):
     processes = run(2, "bad_input", folder=tmp_path)
-    assert [process.returncode for process in processes] == [0, 0], processes[0].stderr
+    assert [process.returncode for process in processes] == [0, 0], errors(processes)
     first, second = (dict(line.split(" ", 1) for line in process.stdout.splitlines()) for process in processes)
     assert first.keys() == second.keys()
     for name, words in {
@@ -82,7 +101,7 @@ def test_errors_and_different_input_end_all_processes_with_one_message(tmp_path)
 
 def test_processes_need_no_common_disk(tmp_path):
     processes = run(2, "apart", tmp_path, folder=tmp_path)
-    assert [process.returncode for process in processes] == [0, 0], processes[0].stderr
+    assert [process.returncode for process in processes] == [0, 0], errors(processes)
     assert [process.stdout for process in processes] == ["True []\n"] * 2
     first, second = ({path.name for path in (tmp_path / rank).rglob("*")} for rank in "01")
     assert first == {"checkpoint", "model.safetensors", "columns", "nearest.json", "fqe.json"}
@@ -90,14 +109,21 @@ def test_processes_need_no_common_disk(tmp_path):
 
 
 def test_a_killed_process_ends_the_others_and_one_process_resumes(one, tmp_path):
-    survivor, victim = run(2, "killed", tmp_path, folder=tmp_path)
+    survivor, victim = run(2, "killed", tmp_path, 1, folder=tmp_path)
     assert victim.returncode == -9
-    assert survivor.returncode == 1 and "LostProcessError: a process of the group has ended" in survivor.stderr
+    assert survivor.returncode == 1 and survivor.stderr.count(LOST) == 1, survivor.stderr
     resumed = cases.fit(checkpoint=tmp_path / "checkpoint")
     whole = cases.fit()
     assert resumed.history == whole.history
     for name, weight in whole.model.state_dict().items():
         assert torch.equal(resumed.model.state_dict()[name], weight), name
+
+
+def test_a_killed_first_process_ends_the_others(tmp_path):
+    victim, *survivors = run(3, "killed", tmp_path, 0, folder=tmp_path)
+    assert victim.returncode == -9
+    for survivor in survivors:
+        assert survivor.returncode == 1 and survivor.stderr.count(LOST) == 1, survivor.stderr
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +158,9 @@ CONFIG = {**cases.CONFIGS[0].to_dict(), "steps": 4}
 FIT = ["fit", "--policies", "known", "--returns", "returns.json", "--states", "states.npy"]
 FIT += [f"--{name.replace('_', '-')}={value}" for name, value in CONFIG.items() if name != "class_token"]
 NEAREST = ["--log", "log.npz", "--discount=0.9", "--policies", "gains", "--methods", "nearest policy", "--folds=3"]
+
+
+LOST = "LostProcessError: a process of the group has ended or cannot be reached"
 
 
 def torchrun(folder, *arguments):
@@ -191,6 +220,7 @@ def test_the_loopback_interface_alone_is_enough(files):
     [
         ("interrupt", "interrupted: training was interrupted after 2 of 4 steps; run it again with checkpoint 'check"),
         ("kill", "(error: a process of the group has ended|interrupted: training was interrupted after 2 of 4 steps)"),
+        ("kill-first", "(error: a process of the group has ended|interrupted)"),
         ("fail", "error: out of luck"),
     ],
 )
@@ -202,8 +232,8 @@ def test_torchrun_tells_once_how_it_ended_and_one_process_resumes(event, told, f
     assert result.returncode == 1 and not (tmp_path / "model.safetensors").exists()
     assert len(re.findall("^sopr-fast: (?:error|interrupted)", result.stderr, re.MULTILINE)) == 1
     assert re.search(f"^sopr-fast: {told}", result.stderr, re.MULTILINE), result.stderr
-    assert (tmp_path / "checkpoint").exists() == (event != "fail")
-    assert "SIGKILL" not in result.stderr or event == "kill"  # which is how torchrun ends a process that hangs
+    assert (tmp_path / "checkpoint").exists() == (event in ("interrupt", "kill"))
+    assert "SIGKILL" not in result.stderr or "kill" in event  # which is how torchrun ends a process that hangs
     monkeypatch.chdir(tmp_path)
     assert command(fit) == 0
     assert (tmp_path / "model.safetensors").read_bytes() == (files / "one.safetensors").read_bytes()
@@ -267,11 +297,62 @@ def test_processes_share_each_cell_of_the_grid_of_scores(policies, count):
     assert (acted == 1).all() and (scored == 1).all()
 
 
-def test_a_group_of_another_backend_is_refused(monkeypatch):
+@pytest.fixture
+def second(monkeypatch):
+    """Function that makes this process the second of two, whose exchanges are what it is given: the first's part."""
+
+    def become(*received):
+        def all_gather(rows, own, group):
+            if not parts:
+                raise RuntimeError("Connection reset by peer")
+            part = parts.pop(0)
+            rows[0][: len(part)] = part
+            rows[1].copy_(own)
+
+        parts = list(received)
+        monkeypatch.setattr(dist, "all_gather", all_gather)
+        monkeypatch.setattr(distributed, "current", lambda: Group(1, 2))
+        return Group(1, 2)
+
+    return become
+
+
+def test_a_process_that_leaves_after_the_last_exchange_is_not_lost(second):
+    group = second()
+    with distributed.together():
+        pass
+    with pytest.raises(LostProcessError, match="Connection reset by peer"):
+        group.gather(torch.zeros(1))
+
+
+def test_a_process_that_leaves_after_its_error_has_told_it(second):
+    text = torch.frombuffer(bytearray(b'["ValueError", "out of luck"]'), dtype=torch.uint8)
+    for act in (lambda group: group.gather(torch.zeros(1)), lambda group: distributed.together()(int)("no number")):
+        group = second(torch.tensor([1, 0, len(text)]), text)
+        with pytest.raises(ValueError) as caught:
+            act(group)
+        assert distributed.told_by(caught.value) == 0
+    group = second(torch.tensor([0, 1, 1]))
+    with pytest.raises(RuntimeError, match="processes make different calls"):
+        group.gather(torch.zeros(1))
+
+
+def test_a_group_that_refuses_tensors_on_the_cpu_gets_one_beside_it(tmp_path):
+    processes = run(2, "beside", folder=tmp_path, backend="cuda:gloo")
+    assert [process.returncode for process in processes] == [0, 0], errors(processes)
+    for process in processes:
+        refusal, results = process.stdout.splitlines()
+        assert refusal == "No backend type associated with device type cpu"
+        assert results.split() == cases.few_results()
+
+
+def test_a_torch_without_gloo_is_refused(monkeypatch):
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    monkeypatch.setattr(dist, "get_backend_config", lambda: "cpu:mpi")
-    with pytest.raises(ValueError, match="backend cpu:mpi: initialise it with gloo or nccl"):
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_backend_config", lambda: "cuda:nccl")
+    monkeypatch.setattr(dist, "is_gloo_available", lambda: False)
+    with pytest.raises(ValueError, match="install a torch with gloo"):
         distributed.current()
     with distributed.alone():
         assert distributed.current().count == 1

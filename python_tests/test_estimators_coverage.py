@@ -42,6 +42,18 @@ def test_covered_shares(disjoint):
     assert covered_shares(*disjoint, progress=False) == {"never": 0.0, "often": 1.0}
 
 
+def test_coverage_of_arrays_where_no_row_is_followed_by_another():
+    random = np.random.default_rng(0)
+    states = random.normal(size=(100, 2)).astype(np.float32)
+    actions = np.where(states[:, :1] < 0, -1.0, 1.0).astype(np.float32)
+    log = {"observations": states, "actions": actions, "rewards": states[:, 0], "next_observations": states + 1}
+    log |= {"terminals": np.zeros(100, bool), "timeouts": np.ones(100, bool)}
+    arrays = {"logged": actions, "far": actions + 9}
+    assert covered_shares(arrays, log, progress=False) == {"logged": 1.0, "far": 0.0}
+    with pytest.raises(ValueError, match="'logged' is an array of actions, but no row of the log is followed"):
+        FQE(**SMALL).estimate(arrays, log, **quiet)
+
+
 @loud
 @pytest.mark.parametrize("fitted", [False, True])
 def test_importance_weighting_warns_of_disjoint_support(fitted, disjoint):

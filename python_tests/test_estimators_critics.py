@@ -27,24 +27,30 @@ def test_the_curve_of_a_shared_critic_ends_at_its_values(log):
 
 
 def test_critics_evaluate_one_chunk_at_a_time(log, monkeypatch):
-    """FQE has a critic for each of three policies; BehaviourQ has two for all three."""
+    """FQE has a critic for each of three policies. BehaviourQ has two, and evaluates one policy, then two."""
     monkeypatch.setattr(critics, "_CHUNK", 600)
     for method, mean, states in (
-        (FQE(**SMALL), "mean_values", 200),
-        (BehaviourQ(**SMALL, ensemble=2), "shared_mean_values", 100),
+        (FQE(**SMALL), "mean_values", {200}),
+        (BehaviourQ(**SMALL, ensemble=2), "shared_mean_values", {300, 150}),
     ):
         sizes = []
 
         class Actions:
-            policies, draws, log = [None] * 3, 1, Log(small_log())
+            draws, log = 1, Log(small_log())
+
+            def __init__(self, policies):
+                self.policies = policies
+
+            def of(self, part):
+                return type(self)(self.policies[part])
 
             def __call__(self, rows, draw, sizes=sizes):
                 sizes.append(len(rows))
-                return torch.zeros(3, len(rows), 1)
+                return torch.zeros(len(self.policies), len(rows), 1)
 
         critic = method.estimate(gains(), log, **quiet).diagnostics["critic"]
-        getattr(critic, mean)(Actions(), torch.zeros(1000, dtype=torch.int64))
-        assert set(sizes) == {states}
+        getattr(critic, mean)(Actions([None] * 3), torch.zeros(1000, dtype=torch.int64))
+        assert set(sizes) == states
 
 
 def test_critic_returns_values_in_units_of_return(log):

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from ..metrics import policy_distances
-from ..policies import Policy, collect, probe
+from ..policies import Policy, probe
 from ..runtime.options import integer, option
+from ..runtime.shares import share_policies
+from ..sopr.columns import collect_shared
 from ..sopr.subsets import Subsets
 from .estimator import BATCH_SIZE
 from .supervised import States, SupervisedEstimator, SupervisedProblem, as_arrays, read_policies, read_states
@@ -49,7 +51,7 @@ class ActionDistanceEstimator(SupervisedEstimator):
         adapted = read_policies(policies, source, count, action_count)
         rows, compared = self._compared(states)
         layout = probe(adapted, compared, rows, batch_size=batch_size)
-        columns = collect(adapted, compared, rows, layout, batch_size=batch_size)
+        columns = collect_shared(adapted, compared, rows, layout, batch_size=batch_size)
         return as_arrays(adapted, columns, layout), compared
 
     def _compared(self, states: States) -> tuple[Tensor, Tensor]:
@@ -70,7 +72,10 @@ class ActionDistanceEstimator(SupervisedEstimator):
         with request.timings.stage("policies"):
             rows, states = self._compared(problem.states)
             layout = probe([*known, *policies], states, rows, batch_size=request.batch_size)
-            both = [collect(group, states, rows, layout, batch_size=request.batch_size) for group in (policies, known)]
+            both = [
+                collect_shared(group, states, rows, layout, batch_size=request.batch_size)
+                for group in (policies, known)
+            ]
         return both[0].numpy(), both[1].numpy()
 
     @staticmethod
@@ -80,7 +85,7 @@ class ActionDistanceEstimator(SupervisedEstimator):
         Raises:
             ValueError: The only known policy is to be valued.
         """
-        distances = policy_distances(columns, known_columns)
+        distances = shared_distances(columns, known_columns)
         for i, policy in enumerate(problem.policies):
             for j, other in enumerate(problem.known):
                 if policy.name == other.name and (distances[i, j] == 0 or policy.is_same(other)):
@@ -91,6 +96,15 @@ class ActionDistanceEstimator(SupervisedEstimator):
                 "pass more known policies"
             )
         return distances
+
+
+def shared_distances(a_columns: np.ndarray, b_columns: np.ndarray) -> np.ndarray:
+    """Return all action distances (A, B) as `policy_distances` does; processes share the rows."""
+
+    def distances(part: slice) -> Tensor:
+        return torch.from_numpy(policy_distances(a_columns[part], b_columns))
+
+    return share_policies(len(a_columns), distances).numpy()
 
 
 def _spread(count: int, most: int) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.progress import progress_bar
+from ..runtime.shares import share_policies
 from .estimates import warn_about
 from .log import Log, PolicyActions, read
 
@@ -75,10 +76,14 @@ def uncovered_shares(actions: PolicyActions, log: Log, *, progress: bool) -> np.
     """Return (P,) float64 shares as `uncovered` does, without warnings."""
     rows, candidates = log.evaluated_rows(_STATES), log.evaluated_rows()
     neighbours = _nearest(log, rows, candidates, progress)  # (B, k)
-    taken = actions(rows)  # (P, B, dim_a)
+    policies = len(actions.policies)
     if log.discrete:
         never_logged = log.actions[neighbours].sum(1) == 0
-        return (taken * never_logged).sum(2).mean(1).double().cpu().numpy()
+
+        def probability(part: slice) -> Tensor:  # (p,)
+            return (actions.of(part)(rows) * never_logged).sum(2).mean(1).double().cpu()
+
+        return share_policies(policies, probability, singly=True).numpy()
     scale = log.actions[candidates].std(0, correction=0).clamp(min=1e-3)
     logged = log.actions[neighbours] / scale  # (B, k, dim_a)
 
@@ -86,7 +91,11 @@ def uncovered_shares(actions: PolicyActions, log: Log, *, progress: bool) -> np.
         return (taken[:, None] / scale - logged).norm(dim=2).amin(1)
 
     limit = distance(log.actions[rows]).quantile(0.99).clamp(min=_NEGLIGIBLE)
-    return np.array([float((distance(own) > limit).double().mean()) for own in taken])
+
+    def share(part: slice) -> Tensor:  # (p,)
+        return torch.stack([(distance(own) > limit).double().mean().cpu() for own in actions.of(part)(rows)])
+
+    return share_policies(policies, share, singly=True).numpy()
 
 
 def _nearest(log: Log, rows: Tensor, candidates: Tensor, progress: bool) -> Tensor:

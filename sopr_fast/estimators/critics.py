@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.progress import progress_bar
+from ..runtime.shares import share_policies
 from ..runtime.warn import warn
 from .estimates import UncertainEstimateWarning
 from .learning import Batches, Learner, masked_mean
@@ -279,6 +280,8 @@ class Critic:
     def shared_mean_values(self, actions: PolicyActions, rows: Tensor, *, progress: bool = False) -> np.ndarray:
         """Return the mean value of each policy's actions by all C critics, which the policies share.
 
+        Processes share the policies.
+
         Args:
             actions: What P policies do in the states of the log.
             rows: (B,) rows of the log's table of states.
@@ -287,13 +290,20 @@ class Critic:
         Returns:
             (P, C) float64.
         """
-        policies = len(actions.policies)
 
-        def evaluate(states: Tensor, taken: Tensor) -> Tensor:
-            states = states.expand(policies, -1, -1).flatten(0, 1)
-            return self.value(states, taken.flatten(0, 1)).unflatten(1, (policies, -1)).flatten(0, 1)
+        def mean_values(part: slice) -> Tensor:  # (p, C)
+            own = actions.of(part)
+            policies = len(own.policies)
 
-        return self._mean_values(actions, rows, evaluate, policies * self.value.network.count, progress)
+            def evaluate(states: Tensor, taken: Tensor) -> Tensor:
+                states = states.expand(policies, -1, -1).flatten(0, 1)
+                return self.value(states, taken.flatten(0, 1)).unflatten(1, (policies, -1)).flatten(0, 1)
+
+            return torch.from_numpy(
+                self._mean_values(own, rows, evaluate, policies * self.value.network.count, progress=False)
+            )
+
+        return share_policies(len(actions.policies), mean_values, description="evaluating", progress=progress).numpy()
 
     @torch.no_grad()
     def _mean_values(

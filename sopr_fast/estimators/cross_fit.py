@@ -13,11 +13,13 @@ import torch
 from ..policies import as_policies
 from ..ranking import ForeignPolicyWarning
 from ..returns import check_returns
+from ..runtime import distributed
 from ..runtime.options import integer
 from .estimates import Estimates
 from .estimator import BATCH_SIZE, Estimator
 
 
+@distributed.together()
 def cross_fit(
     estimator: Estimator,
     known: Any,

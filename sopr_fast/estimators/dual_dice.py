@@ -61,7 +61,7 @@ class DualDICE(RewardEstimator):
             1.5, or a value lies outside what rewards allow.
     """
 
-    shares_policies: ClassVar[bool] = True
+    trains_each_policy: ClassVar[bool] = True
 
     updates: int = option(20000, integer(1), "gradient steps")
     batch_size: int = option(256, integer(1), "transitions per step")

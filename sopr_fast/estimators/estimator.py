@@ -11,9 +11,12 @@ import torch
 
 from ..data import load
 from ..policies import Policy, as_policies
+from ..runtime import distributed
+from ..runtime.checkpoints import fingerprint
 from ..runtime.devices import check_device, without_autocast
 from ..runtime.options import Options, integer, number
 from ..runtime.timing import Timings
+from ..sopr.sharing import check_versions
 from .estimates import Estimates
 
 BATCH_SIZE = 16384
@@ -62,21 +65,22 @@ class Estimator(Options, ABC):
         needs_rewards: Whether the log must hold rewards; otherwise logged states are enough.
         leaves_one_out: Whether a policy that is itself known is valued without its own return, at no extra cost.
         reuses_subsets: Whether the method clusters states and accepts `Subsets` in place of a log.
-        shares_policies: Whether the value of a policy does not depend on the others and little work is shared between
-            them, so that processes can share the policies.
+        trains_each_policy: Whether each policy has networks of its own and the policies share little work, so that
+            `evaluate` and `select` let processes train blocks of policies.
     """
 
     supervised: ClassVar[bool] = False
     leaves_one_out: ClassVar[bool] = False
     needs_rewards: ClassVar[bool] = True
     reuses_subsets: ClassVar[bool] = False
-    shares_policies: ClassVar[bool] = False
+    trains_each_policy: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
         """Name of the method in tables and reports."""
         return type(self).__name__
 
+    @distributed.together()
     def estimate(
         self,
         policies: Any,
@@ -97,7 +101,8 @@ class Estimator(Options, ABC):
     ) -> Estimates:
         """Estimate the values of all policies in one run.
 
-        Each estimator documents the meaning of its values, its diagnostics and its warnings.
+        Processes of `torch.distributed` share acting and evaluating by policy; each trains the networks that all
+        policies share. Each estimator documents the meaning of its values, its diagnostics and its warnings.
 
         Args:
             policies: P policies to evaluate, see `sopr_fast.policies.as_policies`. Arrays of actions have one row for
@@ -155,6 +160,7 @@ class Estimator(Options, ABC):
             batch_size,
             progress,
         )
+        self._check_processes(request)
         # Training needs gradients and full precision, whatever the caller's mode.
         with torch.inference_mode(False), without_autocast(request.device):
             return self._estimate(request)
@@ -189,6 +195,23 @@ class Estimator(Options, ABC):
         """
         log = load(log)
         return as_policies(policies, states_count=log.source_count, action_count=action_count), log
+
+    def _check_processes(self, request: Request) -> None:
+        """Check that all processes of the group were asked the same, and that networks which each trains will be equal.
+
+        Raises:
+            ValueError: A process has something else than process 0.
+        """
+        group = distributed.current()
+        if group.count == 1:
+            return
+        check_versions(group)
+        group.check_same("set OMP_NUM_THREADS to the same number for all", threads=torch.get_num_threads())
+        group.check_same(
+            method=repr(self),
+            options=[request.discount, request.seed, request.action_count, request.batch_size],
+            names_of_policies=fingerprint([policy.name for policy in request.policies]),
+        )
 
     @abstractmethod
     def _estimate(self, request: Request) -> Estimates:

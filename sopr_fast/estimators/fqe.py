@@ -53,7 +53,7 @@ class FQE(RewardEstimator):
             outside what rewards allow.
     """
 
-    shares_policies: ClassVar[bool] = True
+    trains_each_policy: ClassVar[bool] = True
 
     updates: int = option(20000, integer(1), "gradient steps")
     batch_size: int = option(256, integer(1), "transitions per step")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from ..metrics import policy_distances
-from .action_distance import ActionDistanceEstimator
+from ..runtime.shares import share_policies
+from .action_distance import ActionDistanceEstimator, shared_distances
 from .estimates import Estimates
 from .supervised import SupervisedProblem
 
@@ -42,11 +44,11 @@ class GaussianProcess(ActionDistanceEstimator):
         columns, known_columns = self._columns(problem)
         with problem.request.timings.stage("evaluation"):
             roots = np.sqrt(self._distances(problem, columns, known_columns))
-            between = np.sqrt(policy_distances(known_columns, known_columns))
+            between = np.sqrt(shared_distances(known_columns, known_columns))
             center = problem.returns.mean()
             unit = float(np.abs(problem.returns - center).max()) or 1.0
             process = _Process.fit(between, (problem.returns - center) / unit)
-            values, errors = process.predict(roots)
+            values, errors = share_policies(len(roots), lambda part: process.predict(roots[part])).numpy().T
         return Estimates(
             [policy.name for policy in problem.policies],
             center + unit * values,
@@ -104,8 +106,8 @@ class _Process:
         assert chosen is not None
         return chosen
 
-    def predict(self, roots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Compute values and standard errors of P policies.
+    def predict(self, roots: np.ndarray) -> Tensor:
+        """Return values and standard errors of P policies, (P, 2) float64.
 
         Args:
             roots: (P, M) roots of action distances; infinity between a policy and itself, which leaves its return out.
@@ -122,7 +124,7 @@ class _Process:
             if len(everyone) > 2:
                 share = 1 + self.noise - weights @ kernel + (1 - weights.sum()) ** 2 / total
                 errors[i] = np.sqrt(self.variance * max(share, 0.0))
-        return values, errors
+        return torch.from_numpy(np.stack([values, errors], 1))
 
 
 def _without(precision: np.ndarray, left_out: np.ndarray, rest: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..policies import Layout, Policy
 from ..policies.actor import LARGEST
 from ..runtime.options import flag, integer, interval, number, option, optional, widths
-from ..runtime.progress import progress_bar
+from ..runtime.shares import share_policies
 from .behaviour import EDGE, BehaviourPolicy
 from .estimates import warn_about
 from .learning import learn
@@ -83,15 +83,18 @@ class ImportanceWeighting(RewardEstimator):
             bootstrap = np.random.default_rng([request.seed, 4])
             episodes = len(log.transitions.episodes) - 1
             resamples = bootstrap.multinomial(episodes, np.full(episodes, 1 / episodes), self.bootstraps)
-            parts = []
-            with progress_bar(len(policies), "weighting", "policy", show=request.progress) as bar:
-                for policy in policies:
-                    ratios = self._log_probs(policy, log, problem.layout, edge, request.batch_size) - behaviour
-                    if self.clip is not None:
-                        ratios = ratios.clip(*self.clip)
-                    parts.append(_weigh(ratios, log, problem.discount, resamples))
-                    bar.update()
-        values, replicates, by_step = (np.stack(part) for part in zip(*parts, strict=True))
+
+            def weigh(part: slice) -> Tensor:
+                policy = policies[part.start]
+                ratios = self._log_probs(policy, log, problem.layout, edge, request.batch_size) - behaviour
+                if self.clip is not None:
+                    ratios = ratios.clip(*self.clip)
+                return torch.from_numpy(np.hstack(_weigh(ratios, log, problem.discount, resamples)))[None]
+
+            rows = share_policies(
+                len(policies), weigh, singly=True, description="weighting", progress=request.progress
+            ).numpy()
+        values, replicates, by_step = rows[:, 0], rows[:, 1 : 1 + self.bootstraps], rows[:, 1 + self.bootstraps :]
         discounts = problem.discount ** np.arange(by_step.shape[1])
         effective = np.array([_lower_quantile(sizes, discounts) for sizes in by_step])
         low = effective < _FEWEST_EFFECTIVE_EPISODES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -239,6 +240,20 @@ def check_actions(policies: Sequence[Policy], layout: Layout, transitions: Trans
     )
 
 
+def check_next_actions(policies: Sequence[Policy], log: Log) -> None:
+    """Check that the log tells what arrays of actions do next.
+
+    Raises:
+        ValueError: A policy is an array of actions, and no row of the log is followed by another.
+    """
+    array = next((policy for policy in policies if isinstance(policy, ArrayPolicy)), None)
+    if array is not None and not log.followed.any():
+        raise ValueError(
+            f"policy {array.name!r} is an array of actions, but no row of the log is followed by another row of its "
+            "episode, so its next actions are unknown; pass the policy itself"
+        )
+
+
 class PolicyActions:
     """Actions of every policy in the states of a log.
 
@@ -264,9 +279,6 @@ class PolicyActions:
         batch_size: Largest number of states that a policy sees at once.
         draws: Actions sampled in every state; 1 where no policy is stochastic.
         arrays: (P,) bool, whether each policy is an array of actions.
-
-    Raises:
-        ValueError: A policy is an array of actions, but no row of the log tells what it does next.
     """
 
     def __init__(
@@ -285,12 +297,6 @@ class PolicyActions:
         self.seed, self.batch_size = seed, batch_size
         self.draws = draws if layout.kind == "gaussian" else 1
         self.arrays = np.array([isinstance(policy, ArrayPolicy) for policy in policies])
-        if self.arrays.any() and not log.followed.any():
-            name = self.policies[int(self.arrays.argmax())].name
-            raise ValueError(
-                f"policy {name!r} is an array of actions, but no row of the log is followed by another row of its "
-                "episode, so its next actions are unknown; pass the policy itself"
-            )
         self._arrays, self._cut = (torch.from_numpy(x).to(log.device) for x in (self.arrays, ~log.followed))
         self._scale = torch.from_numpy(log.units.action_scale)
         self._table = None
@@ -299,6 +305,13 @@ class PolicyActions:
             with progress_bar(shape[1], "acting", "state", show=progress) as bar:
                 table = torch.empty(shape, dtype=torch.float32, device="cpu")
                 self._table = self._fill(table, bar.update).to(log.device)
+
+    def of(self, part: slice) -> PolicyActions:
+        """Return the actions of adjacent policies."""
+        own = copy.copy(self)
+        own.policies, own.arrays, own._arrays = self.policies[part], self.arrays[part], self._arrays[part]
+        own._table = None if self._table is None else self._table[:, :, part]
+        return own
 
     def identity(self) -> tuple[Any, ...]:
         """Return everything that distinguishes these policies on this log from others, for `learning.learn`."""

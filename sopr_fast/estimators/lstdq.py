@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.options import choice, integer, number, option, widths
-from ..runtime.progress import progress_bar
+from ..runtime.shares import share_policies
 from .behaviour_q import BehaviourQ
 from .coverage import uncovered
 from .critics import Critic
@@ -69,10 +69,18 @@ class LSTDQ(RewardEstimator):
             estimator = BehaviourQ(self.updates, self.batch_size, self.hidden, self.learning_rate)
             critic, _ = estimator.train(log, problem.discount, request.seed, request.checkpoint, request.progress)
         with timings.stage("solving"):
-            moments = _Moments(critic, actions, log.evaluated_rows(self.rows), problem.discount, request.progress)
-            starts = log.initial if self.start == "initial" else log.evaluated_rows(self.rows)
-            features = _mean_features(critic, actions, starts)
-            values, sizes = moments.solve(features, self.ridge)
+            rows = log.evaluated_rows(self.rows)
+            starts = log.initial if self.start == "initial" else rows
+
+            def solve(part: slice) -> Tensor:  # (p, 2)
+                own = actions.of(part)
+                moments = _Moments(critic, own, rows, problem.discount)
+                return moments.solve(_mean_features(critic, own, starts), self.ridge)
+
+            solved = share_policies(
+                len(problem.policies), solve, description="solving", progress=request.progress
+            ).numpy()
+            values, sizes = solved.T
         diagnostics = {
             "effective_sample_size": sizes,
             "uncovered": uncovered_shares,
@@ -94,36 +102,34 @@ class _Moments:
     """
 
     @torch.no_grad()
-    def __init__(self, critic: Critic, actions: PolicyActions, rows: Tensor, discount: float, progress: bool):
+    def __init__(self, critic: Critic, actions: PolicyActions, rows: Tensor, discount: float):
         log, policies = actions.log, len(actions.policies)
         totals: list[Any] = [0.0] * 5
-        with progress_bar(len(rows), "solving", "row", show=progress) as bar:
-            for chunk in rows.split(max(64, _CHUNK // policies)):
-                known = actions.has_next_action(chunk)
-                counted = torch.ones(1, len(chunk), device=log.device) if known is None else known.float()
-                own = _features(critic, log.states(chunk), log.actions[chunk])  # (B, D)
-                masked = counted[..., None] * own  # (P or 1, B, D)
-                alive = discount * (1 - log.terminals[chunk])
-                next_states = log.states(log.next[chunk])
-                following: Any = 0.0
-                for draw in range(actions.draws):
-                    taken = actions(log.next[chunk], draw)
-                    following = following + _features(critic, next_states, taken) / actions.draws
-                parts = (
-                    counted.sum(1),
-                    masked.mT @ own,
-                    masked.mT @ (alive[:, None] * following),
-                    masked.mT @ log.rewards[chunk],
-                    masked.sum(1),
-                )
-                totals = [total + part.double().cpu() for total, part in zip(totals, parts, strict=True)]
-                bar.update(len(chunk))
+        for chunk in rows.split(max(64, _CHUNK // policies)):
+            known = actions.has_next_action(chunk)
+            counted = torch.ones(1, len(chunk), device=log.device) if known is None else known.float()
+            own = _features(critic, log.states(chunk), log.actions[chunk])  # (B, D)
+            masked = counted[..., None] * own  # (P or 1, B, D)
+            alive = discount * (1 - log.terminals[chunk])
+            next_states = log.states(log.next[chunk])
+            following: Any = 0.0
+            for draw in range(actions.draws):
+                taken = actions(log.next[chunk], draw)
+                following = following + _features(critic, next_states, taken) / actions.draws
+            parts = (
+                counted.sum(1),
+                masked.mT @ own,
+                masked.mT @ (alive[:, None] * following),
+                masked.mT @ log.rewards[chunk],
+                masked.sum(1),
+            )
+            totals = [total + part.double().cpu() for total, part in zip(totals, parts, strict=True)]
         self.count, *sums = totals
         means = [total / self.count.view(-1, *[1] * (total.dim() - 1)).clamp(min=1) for total in sums]
         self.square, self.following, self.reward, self.mean = means
 
-    def solve(self, start: Tensor, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return values (P,) and effective numbers of rows (P,).
+    def solve(self, start: Tensor, ridge: float) -> Tensor:
+        """Return the value and the effective number of rows of each policy, (P, 2) float64.
 
         Args:
             start: (P, D) float64 mean features of what each policy does first.
@@ -136,7 +142,7 @@ class _Moments:
         u = torch.linalg.solve(matrix.mT, start)
         values = (u * self.reward).sum(1)
         total, square = (u * self.mean).sum(1), ((self.square @ u[..., None])[..., 0] * u).sum(1)
-        return values.numpy(), (self.count * total.square() / square).numpy()
+        return torch.stack([values, self.count * total.square() / square], 1)
 
 
 def _features(critic: Critic, states: Tensor, actions: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ..policies import ArrayPolicy, Policy
+from ..runtime.deadline import check_deadline
 from ..runtime.options import choice, integer, number, option, optional, widths
-from ..runtime.progress import progress_bar
+from ..runtime.shares import share_policies
 from .behaviour_q import BehaviourQ
 from .critics import Critic
 from .dynamics import Dynamics
@@ -28,7 +29,7 @@ _WEIGHT_BEYOND = 0.01  # of discounted rewards after the default horizon
 class ModelBased(RewardEstimator):
     """Returns of policies rolled out in an ensemble of probabilistic models of dynamics, reward and termination.
 
-    The models are trained once. All policies roll out together, from the same states of the log with the same noise.
+    The models are trained once. All policies roll out from the same states of the log with the same noise.
     States that leave the range of the log are moved back to its edge; rewards stay within the log's range. The value is
     the discounted return over `horizon` steps, and with `critic_updates` what a SARSA critic expects beyond (see
     `BehaviourQ`). Arrays of actions cannot be evaluated, because rollouts reach new states.
@@ -105,7 +106,15 @@ class ModelBased(RewardEstimator):
         horizon = self.horizon or max(1, math.ceil(math.log(_WEIGHT_BEYOND) / math.log(discount)))
         with timings.stage("rollouts"):
             starts = log.initial if self.start == "initial" else log.evaluated_rows()
-            replicates, guarded = _roll_out(model, problem, starts, self.rollouts, horizon, critic)
+
+            def roll_out(part: slice) -> Tensor:  # (p, M + 1)
+                own = replace(problem, policies=problem.policies[part])
+                return torch.column_stack(_roll_out(model, own, starts, self.rollouts, horizon, critic))
+
+            rolled = share_policies(
+                len(problem.policies), roll_out, description="rolling out", progress=request.progress
+            ).numpy()
+            replicates, guarded = rolled[:, :-1], rolled[:, -1]
         warn_about(
             {problem.names[i]: f"{guarded[i]:.0%} of steps" for i in np.flatnonzero(guarded > _MOST_GUARDED)},
             "rollouts of {} leave the range of the log, so the models extrapolate; lower horizon, or rely on another "
@@ -129,7 +138,7 @@ class ModelBased(RewardEstimator):
 @torch.no_grad()
 def _roll_out(
     model: Dynamics, problem: Problem, starts: Tensor, rollouts: int, horizon: int, critic: Critic | None
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[Tensor, Tensor]:
     """Return values (P, M), and the share (P,) of steps that left the log's range.
 
     Args:
@@ -140,9 +149,9 @@ def _roll_out(
         horizon: Steps of a rollout.
         critic: Value of what follows the last step; None for 0.
     """
-    log, request = problem.log, problem.request
+    log = problem.log
     members, count = model.members, len(problem.policies)
-    generator = torch.Generator().manual_seed(request.seed)
+    generator = torch.Generator().manual_seed(problem.request.seed)
     order = torch.randperm(len(starts), generator=generator, device="cpu")
     chosen = order.repeat(-(-members * rollouts // len(order)))[: members * rollouts].view(members, 1, rollouts)
     states = log.states(starts[chosen.expand(-1, count, -1).flatten(1).to(log.device)])  # (M, P * R, dim_s)
@@ -150,25 +159,24 @@ def _roll_out(
     alive = torch.ones_like(values)
     guarded = torch.zeros_like(values)
     lived = torch.zeros_like(values)
-    with progress_bar(horizon, "rolling out", "step", show=request.progress) as bar:
-        for t in range(horizon):
-            actions = _act(problem, states, generator)
-            noise_shape = members, 1, rollouts, model.width
-            noise = torch.randn(noise_shape, generator=generator, dtype=torch.float32, device="cpu")
-            noise = noise.to(log.device).expand(-1, count, -1, -1).flatten(1, 2)
-            states, rewards, ends, left = model.step_forward(states, actions, noise)
-            values += problem.discount**t * alive * rewards
-            guarded += alive * left
-            lived += alive
-            alive *= 1 - ends
-            bar.update()
+    for t in range(horizon):
+        check_deadline()
+        actions = _act(problem, states, generator)
+        noise_shape = members, 1, rollouts, model.width
+        noise = torch.randn(noise_shape, generator=generator, dtype=torch.float32, device="cpu")
+        noise = noise.to(log.device).expand(-1, count, -1, -1).flatten(1, 2)
+        states, rewards, ends, left = model.step_forward(states, actions, noise)
+        values += problem.discount**t * alive * rewards
+        guarded += alive * left
+        lived += alive
+        alive *= 1 - ends
     if critic is not None:
         actions = _act(problem, states, generator)
         beyond = critic.value(states.flatten(0, 1), actions.flatten(0, 1))[0].double()
         values += problem.discount**horizon * alive * critic.scale.restore(beyond).view_as(alive)
     shape = (members, count, rollouts)
     guarded, lived = (x.view(shape).sum((0, 2)) for x in (guarded, lived))
-    return values.view(shape).mean(2).T.cpu().numpy(), (guarded / lived).cpu().numpy()
+    return values.view(shape).mean(2).T.cpu(), (guarded / lived).cpu()
 
 
 def _act(problem: Problem, states: Tensor, generator: torch.Generator) -> Tensor:  # (M, P * R, dim_a)

@@ -13,7 +13,7 @@ from ..runtime.files import check_checkpoint
 from .estimates import Estimates, warn_about
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT
-from .log import Log, PolicyActions, read
+from .log import Log, PolicyActions, check_next_actions, read
 
 _ROUNDING = 0.01  # of the range of possible values
 
@@ -42,7 +42,8 @@ class Problem:
         return [policy.name for policy in self.policies]
 
     def actions(self, *, draws: int, memory: float) -> PolicyActions:
-        """Return what the policies do in the states of the log; see `PolicyActions`."""
+        """Return what the policies do in the states of the log, see `PolicyActions`; raise if that is unknown."""
+        check_next_actions(self.policies, self.log)
         with self.request.timings.stage("policies"):
             return PolicyActions(
                 self.policies,

@@ -101,7 +101,7 @@ class SOPR(SupervisedEstimator):
             probe(adapted, drawing.states, drawing.source, batch_size=batch_size)  # fails before long work
             subsets = drawing.clustered(self.config, check_device(device), progress=progress).to("cpu")
         layout = probe(adapted, subsets.states, subsets.source, batch_size=batch_size)
-        columns = collect_all(adapted, subsets, layout, batch_size=batch_size, progress=progress)
+        columns = collect_all(adapted, subsets, layout, batch_size=batch_size, progress=progress, shared=True)
         return as_arrays(adapted, columns, layout), subsets.over_drawn()
 
     def _evaluate(self, problem: SupervisedProblem) -> Estimates:

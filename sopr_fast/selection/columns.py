@@ -13,16 +13,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..estimators import Estimator, UncertainEstimateWarning
 from ..policies import Policy
 from ..ranking import ForeignPolicyWarning, TrainingPolicyWarning
 from ..runtime import distributed
-from ..runtime.blocks import Blocks
 from ..runtime.checkpoints import fingerprint
 from ..runtime.deadline import time_limit as limit_time
 from ..runtime.files import atomic_path
 from ..runtime.schema import any_real, check_fields, list_of, optional, real, text
+from ..runtime.shares import share_policies
 from ..runtime.text import printable
 from ..sopr.subsets import Subsets
 from .folds import Fold
@@ -205,17 +206,14 @@ class _Run:
         return stored
 
     def _unsupervised(self) -> np.ndarray:
-        """Return values and standard errors, (P, 2); processes share the policies where the method allows it."""
-        if not getattr(self.method, "shares_policies", False):
+        """Return values and standard errors, (P, 2); processes share the blocks that the method trains alone."""
+        if not getattr(self.method, "trains_each_policy", False):
             return self._estimate(self.workspace.policies, _WHOLE)
-        group, blocks = distributed.current(), Blocks(len(self.workspace.policies))
-        own = group.part(len(blocks))
-        parts = [np.empty((0, 2))]
-        with distributed.alone():
-            for block in range(own.start, own.stop):
-                policies = self.workspace.policies[blocks.policies_of(slice(block, block + 1))]
-                parts.append(self._estimate(policies, _of_block(block)))
-        return group.gather(torch.from_numpy(np.concatenate(parts))).numpy()
+
+        def estimate(part: slice) -> Tensor:
+            return torch.from_numpy(self._estimate(self.workspace.policies[part], _of_block(part.start)))
+
+        return share_policies(len(self.workspace.policies), estimate).numpy()
 
     def _estimate(self, policies: list[Policy], suffix: str) -> np.ndarray:
         """Return values and standard errors, (P, 2) float64."""
@@ -284,7 +282,7 @@ class _Run:
         return self.folder / (re.sub(r"[^A-Za-z0-9]+", "-", self.label).strip("-").lower() + suffix)
 
     def _remove_checkpoints(self) -> None:
-        for suffix in (_WHOLE, *map(_of_block, range(len(Blocks(len(self.workspace.policies)))))):
+        for suffix in (_WHOLE, *map(_of_block, range(len(self.workspace.policies)))):
             if (path := self._path(suffix)) is not None:
                 path.unlink(missing_ok=True)
 
@@ -316,9 +314,9 @@ def _parse(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _of_block(block: int) -> str:
-    """Return the suffix of a block's checkpoint, which differs from all others since labels hold no dots."""
-    return f".{block}.safetensors"
+def _of_block(first: int) -> str:
+    """Return the suffix of the checkpoint of a block of policies by its first one; labels hold no dots."""
+    return f".{first}.safetensors"
 
 
 def _reason(error: Exception) -> str:

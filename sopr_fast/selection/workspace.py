@@ -14,11 +14,12 @@ from torch import Tensor
 from ..data import Transitions, load
 from ..data.keys import KEYS, find_key
 from ..data.states import as_states
+from ..estimators.action_distance import shared_distances
 from ..estimators.coverage import uncovered_shares
 from ..estimators.log import Log, PolicyActions, check_actions
-from ..metrics import policy_distances
-from ..policies import ArrayPolicy, Layout, Output, Policy, as_policies, collect, probe
+from ..policies import ArrayPolicy, Layout, Output, Policy, as_policies, probe
 from ..runtime.timing import Timings
+from ..sopr.columns import collect_shared
 from ..sopr.subsets import Subsets, as_subsets
 
 ROWS = 100_000
@@ -81,7 +82,7 @@ class Workspace:
             log = Log(self.log, action_count=self.layout.action_dim if self.layout.kind == "discrete" else None)
         except ValueError:  # logged actions of another kind, which matter to critics alone
             return np.full(len(self.policies), np.nan)
-        if log.action_dim != self.layout.action_dim or not log.followed.any():
+        if log.action_dim != self.layout.action_dim:
             return np.full(len(self.policies), np.nan)
         actions = PolicyActions(self.policies, self.layout, log, memory=0, progress=False)
         return 1 - uncovered_shares(actions, log, progress=False)
@@ -135,10 +136,10 @@ class Workspace:
             if isinstance(log, Transitions) and needs_actions:
                 check_actions(adapted, layout, log)
             compared_rows = torch.from_numpy(_spread(len(states), _COMPARED_ROWS))
-            compared = collect(adapted, tensors[0][compared_rows], tensors[1][compared_rows], layout).numpy()
+            compared = collect_shared(adapted, tensors[0][compared_rows], tensors[1][compared_rows], layout).numpy()
             if isinstance(log, Transitions):
                 adapted = remember(adapted, layout, *tensors, count)
-            distances = policy_distances(compared, compared)
+            distances = shared_distances(compared, compared)
         return cls(adapted, layout, log, states, source, distances, action_count, reused, timings)
 
 
@@ -248,7 +249,7 @@ def remember(policies: list[Policy], layout: Layout, states: Tensor, source: Ten
     own = [i for i, policy in enumerate(policies) if not isinstance(policy, ArrayPolicy)]
     if layout.kind == "gaussian" or 4 * len(own) * len(states) * layout.width > _TABLE_BYTES or not own:
         return policies
-    table = collect([policies[i] for i in own], states, source, layout)
+    table = collect_shared([policies[i] for i in own], states, source, layout)
     row_of = torch.full((states_count,), -1, dtype=torch.int64)
     row_of[source] = torch.arange(len(source))
     result = list(policies)

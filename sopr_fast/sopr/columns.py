@@ -34,6 +34,7 @@ def collect_all(
     more: int = 0,
     batch_size: int,
     progress: bool,
+    shared: bool = False,
 ) -> Tensor:
     """Return the columns of every policy in every drawn state, (P, U, dim_c + `more`).
 
@@ -46,6 +47,7 @@ def collect_all(
         more: Further columns, left uninitialised.
         batch_size: Largest number of states shown to a policy at once.
         progress: Show progress.
+        shared: Whether the processes of the group, which know the same policies, share them.
 
     Raises:
         OSError: The disk has no room for them.
@@ -59,8 +61,34 @@ def collect_all(
         columns = torch.empty(shape, dtype=torch.float32, device="cpu")
     out = columns[..., : layout.width]
     with progress_bar(len(columns), "acting", "policy", show=progress) as bar:
-        collect(policies, drawn.states, drawn.source, layout, batch_size=batch_size, progress=bar.update, out=out)
+        act = collect_shared if shared else collect
+        act(policies, drawn.states, drawn.source, layout, batch_size=batch_size, progress=bar.update, out=out)
     return columns
+
+
+def collect_shared(
+    policies: Sequence[Policy],
+    states: Tensor,
+    source: Tensor,
+    layout: Layout,
+    *,
+    batch_size: int = 16384,
+    progress: Callable[[int], Any] | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Return the columns of every policy as `collect` does; processes share the policies, and each gets all columns."""
+    group, size = distributed.current(), 4 * len(states) * layout.width
+    if out is None:
+        out = torch.empty(len(policies), len(states), layout.width, dtype=torch.float32, device="cpu")
+    at_once = len(policies) if group.count == 1 else max(group.count, _TILE_BYTES // max(1, size))
+    for first in range(0, len(policies), at_once):
+        some, into = policies[first : first + at_once], out[first : first + at_once]
+        own = group.part(len(some))
+        with distributed.alone():
+            collect(some[own], states, source, layout, batch_size=batch_size, progress=progress, out=into[own])
+        if group.count > 1:
+            into.copy_(group.gather(into[own]))
+    return out
 
 
 def _on_disk(shape: tuple[int, ...]) -> Tensor:

@@ -20,6 +20,22 @@ _POLICIES = 64
 _ROWS = 13
 
 
+def check_versions(group: distributed.Group) -> None:
+    """Check that all processes compute with the same versions and instructions.
+
+    Raises:
+        ValueError: A process has another one than process 0.
+    """
+    group.check_same(
+        "install the same versions for all",
+        version_of_sopr_fast=__version__,
+        version_of_torch=torch.__version__,
+        version_of_numpy=np.__version__,
+        version_of_Python=platform.python_version(),
+        instruction_set=native.build_info()["instruction_set"],
+    )
+
+
 def check_processes(drawn: Drawing | Subsets, policies: Sequence[Policy], **options: Any) -> None:
     """Check that all processes have the same versions, options, states and policies, before long work.
 
@@ -36,14 +52,7 @@ def check_processes(drawn: Drawing | Subsets, policies: Sequence[Policy], **opti
     group = distributed.current()
     if group.count == 1:
         return
-    group.check_same(
-        "install the same versions for all",
-        version_of_sopr_fast=__version__,
-        version_of_torch=torch.__version__,
-        version_of_numpy=np.__version__,
-        version_of_Python=platform.python_version(),
-        instruction_set=native.build_info()["instruction_set"],
-    )
+    check_versions(group)
     every = max(1, len(drawn.states) // _STATES)
     names = fingerprint([policy.name for policy in policies])
     group.check_same(**options, states=fingerprint(drawn.rows, drawn.states[::every]), names_of_policies=names)

@@ -1,0 +1,52 @@
+"""Work by policy that the processes of a group share, and whose results all of them get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from . import distributed
+from .blocks import Blocks
+from .progress import progress_bar
+
+
+def share_policies(
+    count: int,
+    compute: Callable[[slice], Tensor],
+    *,
+    singly: bool = False,
+    description: str = "",
+    progress: bool = False,
+) -> Tensor:
+    """Return what a function computes for P policies; the processes of the group share them.
+
+    The function gets the same blocks of policies in any number of processes, so that its results have the same bits.
+
+    Args:
+        count: P.
+        compute: Function that returns one row for each policy of a slice, (p, ...). It works in this process alone.
+        singly: Pass policies one by one, where the function gains nothing from several; otherwise at most 8.
+        description: Name of the work in the progress bar.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        (P, ...) rows of all policies, in each process.
+    """
+    group, blocks = distributed.current(), Blocks(count)
+    parts = [slice(i, i + 1) for i in range(count)]
+    if not singly:
+        parts = [part for b in range(len(blocks)) if (part := blocks.policies_of(slice(b, b + 1))).start < part.stop]
+    own = parts[group.part(len(parts))]
+    rows = []
+    total = own[-1].stop - own[0].start if own else 0
+    with distributed.alone(), progress_bar(total, description, "policy", show=progress) as bar:
+        for part in own:
+            rows.append(compute(part))
+            bar.update(part.stop - part.start)
+    whole = torch.cat(rows) if rows else None
+    if len(parts) < group.count:
+        whole = group.like(whole)[: 0 if whole is None else len(whole)]
+    assert whole is not None
+    return group.gather(whole)
