@@ -2,11 +2,12 @@
 
     python bench/scaling.py policies                 # rank 100 to 10,000 candidates on a log of 20 million rows
     python bench/scaling.py known                    # train on and evaluate 100 and 1,000 known policies
+    python bench/scaling.py estimators               # evaluate with each estimator, in one and in two processes
     python bench/scaling.py processes                # two processes of one thread against one process of two threads
     python bench/scaling.py delay                    # predict 8 and 64 processes by delaying exchanges
 
 Results are kept in out/scaling.json: an interrupted run continues, and measured rows are not measured again. Each row
-is measured in processes of its own.
+is measured in processes of its own, which show their progress on stderr.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import logging
 import math
 import os
 import subprocess
@@ -45,12 +47,14 @@ class Linear:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("policies", "known", "processes", "delay", "child"))
+    parser.add_argument("what", choices=("policies", "known", "estimators", "processes", "delay", "child"))
     parser.add_argument("--rows", type=int, default=20_000_000, help="rows of the log")
     parser.add_argument("--counts", type=int, nargs="+", default=[100, 300, 1000, 3000, 10_000], help="candidates")
     parser.add_argument("--subset-size", type=int, default=16384)
     parser.add_argument("--clusters", type=int, default=256)
     parser.add_argument("--known", type=int, default=32, help="known policies in training")
+    parser.add_argument("--updates", type=int, default=400, help="gradient steps of an estimator")
+    parser.add_argument("--log-rows", type=int, default=20_000, help="transitions for the estimators")
     parser.add_argument("--rounds", type=int, default=5, help="repeats of both sides of a comparison, in turn")
     parser.add_argument("--steps", type=int, default=6, help="steps that are timed")
     parser.add_argument("--latency", type=float, default=50e-6, help="seconds of one message between machines")
@@ -73,6 +77,9 @@ def main() -> None:
         problems = [{"kind": "known", "known": count, "steps": 2, **sizes} for count in (100, 1000)]
         show([measure(problem, processes=1, threads=1) for problem in problems], "known", "seconds", "cpu", "peak_mb")
         return
+    if options.what == "estimators":
+        estimators(options)
+        return
     if options.what == "processes":
         compare(options, sizes)
         return
@@ -91,6 +98,63 @@ def main() -> None:
         row = measure(problem, processes=2, threads=1)
         rows.append({**row, "predicted": count, "policies": count * per_process})
     show(rows, "predicted", "policies", "seconds", "exchanging", "exchanges", "sent_bytes")
+
+
+def estimators(options: argparse.Namespace) -> None:
+    """Print the CPU seconds of a process in `evaluate` with one method, for one and for two processes."""
+    counts = {"known": options.known, "updates": options.updates, "rows": options.log_rows}
+    rows = []
+    for method in METHODS:
+        problem = {"kind": "estimators", "method": method, **counts}
+        one, two = (measure(problem, processes=count, threads=1) for count in (1, 2))
+        rows.append({"one process": one["busiest"], "each of two": two["busiest"], "method": method})
+    show(rows, "one process", "each of two", "method")
+
+
+METHODS = {
+    "nearest policy": lambda methods, updates: methods.NearestPolicy(rows=2048),
+    "Gaussian process": lambda methods, updates: methods.GaussianProcess(rows=2048),
+    "SARSA critic": lambda methods, updates: methods.BehaviourQ(updates=updates, hidden=(128, 128)),
+    "LSTDQ": lambda methods, updates: methods.LSTDQ(updates=updates),
+    "FQE": lambda methods, updates: methods.FQE(updates=updates, batch_size=128, hidden=(64, 64), ensemble=2),
+    "DualDICE": lambda methods, updates: methods.DualDICE(updates=updates, batch_size=128, hidden=(64, 64)),
+    "model-based": lambda methods, updates: methods.ModelBased(
+        updates=updates, hidden=(128, 128), ensemble=3, rollouts=10, horizon=30
+    ),
+    "importance weighting": lambda methods, updates: methods.ImportanceWeighting(updates=updates, bootstraps=50),
+}
+
+
+def evaluate_one(problem: dict) -> None:
+    """Print the CPU seconds of this process in `evaluate` with one method, on a log of random transitions."""
+    import torch
+
+    import sopr_fast
+    from sopr_fast import estimators as methods
+
+    count, random = problem["rows"], np.random.default_rng(0)
+    states = random.standard_normal((count + 1, STATE_DIM)).astype(np.float32)
+    ends = np.arange(1, count + 1) % 100 == 0
+    log = {
+        "observations": states[:-1],
+        "actions": np.tanh(random.standard_normal((count, ACTION_DIM))).astype(np.float32),
+        "rewards": states[1:, 0],
+        "next_observations": states[1:],
+        "terminals": np.zeros(count, bool),
+        "timeouts": ends,
+    }
+    policies = {}
+    for i in range(problem["known"]):
+        torch.manual_seed(i)
+        widths = (STATE_DIM, 256, 256, ACTION_DIM)
+        layers = [layer for pair in itertools.pairwise(widths) for layer in (torch.nn.Linear(*pair), torch.nn.Tanh())]
+        policies[f"policy-{i:03d}"] = torch.nn.Sequential(*layers)
+    returns = {name: float(i) for i, name in enumerate(policies)}
+    method = METHODS[problem["method"]](methods, problem["updates"])
+    begin = time.perf_counter(), time.process_time()
+    sopr_fast.evaluate(policies, returns, log, methods={problem["method"]: method}, discount=0.95, progress=False)
+    seconds, cpu = time.perf_counter() - begin[0], time.process_time() - begin[1]
+    print(json.dumps({"seconds": seconds, "cpu": cpu}))
 
 
 def compare(options: argparse.Namespace, sizes: dict) -> None:
@@ -132,9 +196,11 @@ def measure(problem: dict, *, processes: int, threads: int) -> dict:
             if any(each.returncode for each in children):
                 sys.exit("a process failed")
         rows = [json.loads(output.splitlines()[-1]) for output in outputs]
-        cpu = {"cpu": sum(row["cpu"] for row in rows)}  # of all processes
-        results[key] = {"processes": processes, "threads": threads, **rows[0], **cpu}
-        RESULTS.write_text(json.dumps(results, indent=1))
+        cpu = [row["cpu"] for row in rows]
+        results[key] = {"processes": processes, "threads": threads, **rows[0], "cpu": sum(cpu), "busiest": max(cpu)}
+        partial = RESULTS.with_suffix(".partial")
+        partial.write_text(json.dumps(results, indent=1))
+        partial.replace(RESULTS)
     return {**problem, **results[key]}
 
 
@@ -149,6 +215,10 @@ def child(problem: dict) -> None:
     if problem["processes"] > 1:
         store = f"file://{problem['store']}"
         dist.init_process_group("gloo", init_method=store, rank=problem["rank"], world_size=problem["processes"])
+    if problem["kind"] == "estimators":
+        evaluate_one(problem)
+        distributed.stop()
+        return
     watch = Watch(problem.get("delay"))
     distributed.watch = watch
     steps = 1 if problem["kind"] == "rank" else WARM_UP + problem["steps"]
@@ -183,7 +253,8 @@ def child(problem: dict) -> None:
         log = problem.get("log") or states
         timing.time = types.SimpleNamespace(perf_counter=time.process_time)  # stages in CPU seconds
         times, start = [], begin()
-        ranking = ranker.rank(candidates, log, subsets=SUBSETS, progress=False)
+        logging.basicConfig(level=logging.INFO, format="%(message)s")  # progress on stderr
+        ranking = ranker.rank(candidates, log, subsets=SUBSETS)
         end(*start)
         scoring = ranking.timings["policies"] + ranking.timings["encoding"]
     elif problem["kind"] == "known":
