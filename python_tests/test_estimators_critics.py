@@ -49,7 +49,7 @@ def test_critics_evaluate_one_chunk_at_a_time(log, monkeypatch):
                 return torch.zeros(len(self.policies), len(rows), 1)
 
         critic = method.estimate(gains(), log, **quiet).diagnostics["critic"]
-        getattr(critic, mean)(Actions([None] * 3), torch.zeros(1000, dtype=torch.int64))
+        getattr(critic, mean)(Actions([None] * 3), torch.zeros(600, dtype=torch.int64))
         assert set(sizes) == states
 
 

@@ -246,7 +246,8 @@ class Group:
         first = statuses.index(_FAILED)
         kind, message = json.loads(bytes(texts[first][: sizes[first]].tolist()))
         known = {each.__name__: each for each in _KINDS}
-        raise _told(known.get(kind, RuntimeError)(f"process {first}: {message}"), first)
+        teller = 0 if kind == "KeyboardInterrupt" else first  # process 0 knows the checkpoint
+        raise _told(known.get(kind, RuntimeError)(f"process {first}: {message}"), teller)
 
     def _settle(self) -> None:
         """Wait until all processes have received what was exchanged last.
