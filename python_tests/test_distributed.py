@@ -5,11 +5,14 @@ import copy
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
+import zlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import distributed_cases as cases
 import numpy as np
@@ -20,6 +23,7 @@ import torch.distributed as dist
 from problems import ladder
 from processes import TIMEOUT, environment, run
 
+from sopr_fast import cli_processes
 from sopr_fast.cli import main as command
 from sopr_fast.runtime import distributed
 from sopr_fast.runtime.blocks import Blocks, add_up, largest_subtrees
@@ -325,6 +329,19 @@ def test_a_process_that_leaves_after_the_last_exchange_is_not_lost(second):
         group.gather(torch.zeros(1))
 
 
+def test_the_loss_of_a_process_is_told_though_an_interrupt_follows(second, monkeypatch):
+    second()
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(distributed, "start", lambda: None)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    with pytest.raises(LostProcessError), cli_processes.shared_work():
+        try:
+            distributed.current().gather(torch.zeros(1))
+        finally:
+            raise KeyboardInterrupt
+
+
 def test_a_process_that_leaves_after_its_error_has_told_it(second):
     text = torch.frombuffer(bytearray(b'["ValueError", "out of luck"]'), dtype=torch.uint8)
     for act in (lambda group: group.gather(torch.zeros(1)), lambda group: distributed.together()(int)("no number")):
@@ -335,6 +352,23 @@ def test_a_process_that_leaves_after_its_error_has_told_it(second):
     group = second(torch.tensor([0, 1, 1]))
     with pytest.raises(RuntimeError, match="processes make different calls"):
         group.gather(torch.zeros(1))
+
+
+def test_a_team_exchanges_rows_without_copies_of_them(second, monkeypatch):
+    own, sent, waits = torch.arange(4.0).view(2, 2), [], []
+
+    def send(rows, to, group):
+        sent.append((rows.data_ptr(), to))
+        return SimpleNamespace(wait=lambda: waits.append(to))
+
+    def receive(rows, of, group):
+        return SimpleNamespace(wait=lambda: rows.fill_(7))
+
+    monkeypatch.setattr(dist, "isend", send)
+    monkeypatch.setattr(dist, "irecv", receive)
+    rows = second(torch.tensor([0, zlib.crc32(b"team"), 1])).gather_among(range(2), own)
+    assert rows.tolist() == [[7, 7], [0, 1], [2, 3]]
+    assert sent == [(own.data_ptr(), 0)] and waits == [0]
 
 
 def test_a_group_that_refuses_tensors_on_the_cpu_gets_one_beside_it(tmp_path):

@@ -40,6 +40,10 @@ def shared_work() -> Iterator[None]:
             if not is_first():
                 stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
             yield
+    except KeyboardInterrupt as error:
+        if (lost := distributed.lost_before(error)) is not None:
+            raise lost from None  # torchrun interrupts all others, once it has noticed too
+        raise
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what remains is the message
 

@@ -380,13 +380,21 @@ def is_told(error: BaseException) -> bool:
 
 def told_by(error: BaseException | None) -> int | None:
     """Return the process whose error all processes know, or None."""
+    return next((each.process for each in _chain(error) if hasattr(each, "process")), None)
+
+
+def lost_before(error: BaseException) -> LostProcessError | None:
+    """Return the loss of a process that an error followed, or None."""
+    return next((each for each in _chain(error) if isinstance(each, LostProcessError)), None)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that led to it."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
-        if hasattr(error, "process"):
-            return error.process
+        yield error
         seen.add(id(error))
         error = error.__cause__ or error.__context__
-    return None
 
 
 def _reason(error: Exception) -> str:
