@@ -1,6 +1,7 @@
 """The encoder on tensor cores, emulated: precision, segments of all lengths, dropout, launches."""
 
 import ctypes
+import math
 
 import pytest
 import torch
@@ -101,13 +102,41 @@ def test_tensor_cores_of_hardly_any_segments():
         check(*problem(sizes, distinct=3, **LOW | ONE))
 
 
-@pytest.mark.parametrize(("rows", "expected"), [(128, 5), (129, 5 + 2 + 2)])
-def test_tensor_cores_launch_few_kernels(rows, expected, cuda_module_for_cpu):
-    """Clearing, weights, two for the plan, one for all layers; where segments may be long, one a layer and two."""
-    tensors, options = problem([20, 40], policies=2, subsets=2, spare=rows - 60, **LOW)
+def passes(policies, subsets, rows, capacity):
+    """Return numbers of passes over subsets, and in each over policies for long segments; 0: none can be long."""
+    tiles = 2 * rows // 128 if rows > 128 else 0
+    if not tiles:
+        return 1, 0
+    subsets_at_once = min(subsets, max(1, capacity // tiles))
+    policies_at_once = min(policies, max(1, capacity // (tiles * subsets_at_once)))
+    return math.ceil(subsets / subsets_at_once), math.ceil(policies / policies_at_once)
+
+
+def launches(policies, subsets, rows, layers, capacity=2048, pool=True):
+    """Clearing, weights; in each pass two for the plan, one for short segments, one a layer and two for long ones."""
+    of_subsets, of_policies = passes(policies, subsets, rows, capacity)
+    return 2 + of_subsets * (3 + of_policies * (layers + 1 + pool))
+
+
+@pytest.mark.parametrize(
+    ("policies", "subsets", "rows", "pool", "expected"),
+    [
+        (2, 2, 128, True, 5),
+        (2, 2, 129, True, 9),
+        (3, 3, 300, True, 2 + 2 * (3 + 3 * 4)),
+        (2, 1, 520, False, 2 + 3 + 2 * 3),
+    ],
+)
+def test_launches_of_the_tensor_cores(policies, subsets, rows, pool, expected, cuda_module_for_cpu):
+    tensors, options = problem([20, 40], policies=policies, subsets=subsets, spare=rows - 60, pool=pool, **LOW)
     before = cuda_module_for_cpu.launches()
     run(ops.segment_encoder, tensors, options)
     assert cuda_module_for_cpu.launches() - before == expected
+    assert launches(policies, subsets, rows, LOW["layers"], capacity=8, pool=pool) == expected
+    # At the paper's size, as bench/README.md states it; the high level has one subset of all clusters.
+    ranking = launches(10, 102, 16384, 2), launches(10, 1, 102 * 256, 6)
+    training = launches(30, 1, 16384, 2), launches(30, 1, 256, 6)
+    assert (ranking, training) == ((561, 21), (21, 13))
 
 
 def test_tensor_cores_score_policies_in_ten_launches(cuda_module_for_cpu, generator, monkeypatch):

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from test_cuda_tensor_cores import passes
 from test_segment_attention import RNG
 from test_segment_encoder import HIGH, LOW, SMALL, gradients, problem
 
@@ -114,18 +115,43 @@ def test_gradients_of_other_shapes_run_composed(emulated):
         assert (KERNEL in emulated) == (shape is not SMALL)
 
 
-@pytest.mark.parametrize(("rows", "expected"), [(128, 7 + 3), (129, 7 + 3 + 3 + 2 * 2)])
-def test_gradients_launch_few_kernels(rows, expected, cuda_module_for_cpu):
-    """Seven: clearing, weights twice, plan twice, one for all layers, sums; and three for columns.
+def launches(policies, rows, layers, columns, capacity=1024):
+    """Clearing, weights twice, plan twice, one for short segments, sums; three for columns.
 
-    Where segments may be long, one more per layer and one forward, and two per layer backward. A forward pass precedes.
+    Where segments may be long, one per layer and one more forward, and two per layer backward.
     """
-    tensors, options = problem([20, 40], policies=1, spare=rows - 60, **LOW)
+    _, of_policies = passes(policies, 1, rows, capacity)
+    return 7 + of_policies * (3 * layers + 1) + 3 * columns
+
+
+@pytest.mark.parametrize(("policies", "rows", "expected"), [(1, 128, 10), (1, 129, 17), (3, 260, 7 + 3 * 7 + 3)])
+def test_launches_of_gradients(policies, rows, expected, cuda_module_for_cpu):
+    """A forward pass precedes."""
+    tensors, options = problem([20, 40], policies=policies, spare=rows - 60, **LOW)
     before = cuda_module_for_cpu.launches()
     ops.segment_encoder(*tensors, **options)
     forward = cuda_module_for_cpu.launches() - before
     gradients(ops.segment_encoder, tensors, options)
     assert cuda_module_for_cpu.launches() - before - 2 * forward == expected
+    assert launches(policies, rows, LOW["layers"], True, capacity=4) == expected
+    # At the paper's size, as bench/README.md states it: gradients of columns on the high level alone.
+    assert (launches(30, 16384, 2, False), launches(30, 256, 6, True)) == (63, 29)
+
+
+def test_bf16_gradients_where_rounding_switches_relus():
+    """Biases are as trained: some hidden values change sign. All tensors together have the error of torch's bf16."""
+    tensors, options = problem([33, 40, 60], policies=1, **LOW | ONE)
+    oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
+    with torch.autocast("cpu", torch.bfloat16):
+        of_torch = gradients(reference.segment_encoder, tensors, options)
+    actual = gradients(ops.segment_encoder, tensors, options | {"precision": "bf16"})
+
+    def error(parts):
+        return math.hypot(
+            *((part - exact).norm() / exact.norm().clamp(min=1e-3) for part, exact in zip(parts, oracle, strict=True))
+        )
+
+    assert error(actual) <= 2 * error(of_torch)
 
 
 def test_gradients_of_the_model(generator, monkeypatch, emulated):

@@ -29,6 +29,41 @@ def operands(generator):
     return torch.randn(16, 16, generator=generator), torch.randn(8, 16, generator=generator), torch.zeros(16, 8)
 
 
+def registers(matrix, place, count):
+    """Return (32, count) registers: element i of lane l is matrix[place(l / 4, l % 4, i)]."""
+    return torch.stack(
+        [torch.stack([matrix[place(lane // 4, lane % 4, i)] for i in range(count)]) for lane in range(32)]
+    )
+
+
+def test_mma_reads_and_writes_the_fragments_of_the_ptx_manual(probes, generator):
+    """Tables of PTX ISA 9.2, sections 9.7.14.5.7 (m16n8k8, .tf32) and 9.7.14.5.8 (m16n8k16, .bf16)."""
+
+    def sums_at(g, t, i):
+        return g if i < 2 else g + 8, t * 2 + (i & 1)
+
+    def check(a, b, words_a, words_b, bf16):
+        out = torch.zeros(32, 4)
+        assert probes("fragments", words_a.contiguous(), words_b.contiguous(), out, bf16) is None
+        assert torch.equal(out, registers(a @ b, sums_at, 4))
+
+    def integers(*shape):
+        return torch.randint(-60, 60, shape, generator=generator).float()
+
+    a, b = integers(16, 8), integers(8, 8)
+    words_a = registers(a, lambda g, t, i: (g if i in (0, 2) else g + 8, t if i < 2 else t + 4), 4).view(torch.int32)
+    words_b = registers(b, lambda g, t, i: (t if i == 0 else t + 4, g), 2).view(torch.int32)
+    ignored = torch.randint(1 << 13, words_a.shape, generator=generator, dtype=torch.int32)
+    check(a, b, words_a | ignored, words_b, 0)
+
+    a, b = integers(16, 16), integers(16, 8)
+    halves_a = registers(
+        a, lambda g, t, i: (g if i in (0, 1, 4, 5) else g + 8, t * 2 + (i & 1) + (0 if i < 4 else 8)), 8
+    )
+    halves_b = registers(b, lambda g, t, i: (t * 2 + (i & 1) + (0 if i < 2 else 8), g), 4)
+    check(a, b, halves_a.bfloat16(), halves_b.bfloat16(), 1)
+
+
 def test_mma_of_small_integers_is_exact(probes):
     """An element in a wrong place of a fragment would show."""
     a, b, out = (

@@ -21,13 +21,6 @@
 
 namespace sopr::cuda {
 
-// The nearest TF32 number, ties away from 0.
-__device__ __forceinline__ uint32_t to_tf32(float x) {
-    uint32_t bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return bits;
-}
-
 // The nearest bf16 numbers, ties to even: `low` in the lower half.
 __device__ __forceinline__ uint32_t to_bf16(float low, float high) {
     uint32_t bits;

@@ -54,18 +54,18 @@ __device__ inline float quad_max(float x) {
     return fmaxf(x, __shfl_xor_sync(kWholeWarp, x, 2));
 }
 
-// scores += x (16, kDim) rows^T for 8 kBlocks rows in shared memory.
-template <class P, int kDim, int kBlocks>
-__device__ __forceinline__ void add_scores(float (&scores)[kBlocks][4], const float (*x)[4],
+// scores += x (16, kDim) rows^T for 8 kBlocks rows in shared memory; x is a left operand.
+template <class P, int kDim, int kBlocks, class Operand>
+__device__ __forceinline__ void add_scores(float (&scores)[kBlocks][4], const Operand& x,
                                            const typename P::Element* rows, int pitch) {
     if constexpr (kDim == 8) {
         uint32_t halves[kBlocks][2];
         for (int n = 0; n < kBlocks; ++n) load_unit_of_rows<P>(rows + n * kTileColumns * pitch, pitch, halves[n]);
-        P::add_shallow(scores, x[0], halves);
+        P::add(scores, x.half(), halves);
     } else {
 #pragma unroll
         for (int u = 0; u < kDim / kUnitDepth; ++u) {
-            const typename P::Left a = P::left(x[2 * u], x[2 * u + 1]);
+            const typename P::Left a = x.unit(u);
             uint32_t units[kBlocks][P::kUnitWords];
             for (int n = 0; n < kBlocks; ++n)
                 load_unit_of_rows<P>(rows + n * kTileColumns * pitch + u * kUnitDepth, pitch, units[n]);
@@ -127,7 +127,7 @@ struct Attention {
     __device__ void add_keys(const float (&q)[4][4], int h, const KeysAndValues<P>& from, int done, int count,
                              const DropoutSite& site, int64_t row, int64_t key) {
         float weights[kBlocks][4] = {};
-        add_scores<P, kDim>(weights, q + h * kTiles, from.keys + done * from.key_pitch, from.key_pitch);
+        add_scores<P, kDim>(weights, InRegisters<P>{q + h * kTiles}, from.keys + done * from.key_pitch, from.key_pitch);
         soften(weights, h, count - done);
         drop_tiles(site, row, (key + done) / kTileColumns, 1.0f, weights);
 #pragma unroll

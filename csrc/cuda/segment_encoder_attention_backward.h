@@ -68,17 +68,15 @@ struct AttentionBackward {
         const int g = threadIdx.x % kWarpSize / 4;
         for (int h = 0; h < kHeads; ++h) {
             const DropoutSite site(dropout, segment, head + h);
-            float q[kTiles][4], grad[kTiles][4];
-            load(queries + h * kDim, q);
-            load(grads + h * kDim, grad);
+            const InRows<P> q{queries + h * kDim, kPitch}, grad{grads + h * kDim, kPitch};
             const RowStatistics rows[2] = {own[h * kTileTokens + g], own[h * kTileTokens + g + 8]};
-            float sums[kTiles][4] = {};
-            int done = 0;
-            for (; count - done > 16; done += 32)
-                add_keys<4>(sums, q, grad, rows, keys + h * kDim, values + h * kDim, done, count, site, row, key);
-            if (done < count)
-                add_keys<2>(sums, q, grad, rows, keys + h * kDim, values + h * kDim, done, count, site, row, key);
-            add_to(dq, h, sums);
+            with_sums(dq, h, [&](Sums& sums) {
+                int done = 0;
+                for (; count - done > 16; done += 32)
+                    add_keys<4>(sums, q, grad, rows, keys + h * kDim, values + h * kDim, done, count, site, row, key);
+                if (done < count)
+                    add_keys<2>(sums, q, grad, rows, keys + h * kDim, values + h * kDim, done, count, site, row, key);
+            });
         }
     }
 
@@ -89,32 +87,40 @@ struct AttentionBackward {
                                      int count, int64_t row, int64_t query) const {
         for (int h = 0; h < kHeads; ++h) {
             const DropoutSite site(dropout, segment, head + h);
-            float k[kTiles][4], v[kTiles][4], k_sums[kTiles][4] = {}, v_sums[kTiles][4] = {};
-            load(keys + h * kDim, k);
-            load(values + h * kDim, v);
-            for (int done = 0; done < count; done += 16) {
-                const Element *q = queries + done * kPitch + h * kDim, *grad = grads + done * kPitch + h * kDim;
-                float weights[2][4] = {}, ds[2][4] = {};
-                add_scores<P, kDim>(weights, k, q, kPitch);
-                add_scores<P, kDim>(ds, v, grad, kPitch);
-                soften(weights, ds, others + h * kTileTokens + done, count - done, site, row, query + done);
-                add_transposed(v_sums, weights, grad);
-                add_transposed(k_sums, ds, q);
-            }
-            add_to(dk, h, k_sums);
-            add_to(dv, h, v_sums);
+            const InRows<P> k{keys + h * kDim, kPitch}, v{values + h * kDim, kPitch};
+            with_sums(dk, h, [&](Sums& k_sums) {
+                with_sums(dv, h, [&](Sums& v_sums) {
+                    for (int done = 0; done < count; done += 16) {
+                        const Element *q = queries + done * kPitch + h * kDim, *grad = grads + done * kPitch + h * kDim;
+                        float weights[2][4] = {}, ds[2][4] = {};
+                        add_scores<P, kDim>(weights, k, q, kPitch);
+                        add_scores<P, kDim>(ds, v, grad, kPitch);
+                        soften(weights, ds, others + h * kTileTokens + done, count - done, site, row, query + done);
+                        add_transposed(v_sums, weights, grad);
+                        add_transposed(k_sums, ds, q);
+                    }
+                });
+            });
         }
     }
 
   private:
-    __device__ static void load(const Element* rows, float (&x)[kTiles][4]) {
-        for (int n = 0; n < kTiles; ++n) load_tile(rows + n * kTileColumns, kPitch, x[n]);
-    }
-    __device__ static void add_to(float (&x)[4][4], int h, const float (&sums)[kTiles][4]) {
+    using Sums = float[kTiles][4];
+
+    // Call add(sums) with head h's part of x. A sum of its own, since x may stay in registers only where its indices
+    // are constants.
+    template <class Add>
+    __device__ __forceinline__ static void with_sums(float (&x)[4][4], int h, const Add& add) {
+        if constexpr (kHeads == 1) {
+            add(x);
+        } else {
+            float sums[kTiles][4] = {};
+            add(sums);
 #pragma unroll
-        for (int n = 0; n < 4; ++n)  // a constant index keeps x in registers
-            if (n / kTiles == h)
-                for (int i = 0; i < 4; ++i) x[n][i] += sums[n % kTiles][i];
+            for (int n = 0; n < 4; ++n)
+                if (n / kTiles == h)
+                    for (int i = 0; i < 4; ++i) x[n][i] += sums[n % kTiles][i];
+        }
     }
 
     // sums += x (16, 8 kBlocks) rows, whose columns are those of a head.
@@ -131,23 +137,20 @@ struct AttentionBackward {
     }
 
     template <int kBlocks>
-    __device__ static void add_keys(float (&sums)[kTiles][4], const float (&q)[kTiles][4],
-                                    const float (&grad)[kTiles][4], const RowStatistics (&rows)[2], const Element* keys,
-                                    const Element* values, int done, int count, const DropoutSite& site, int64_t row,
-                                    int64_t key) {
+    __device__ static void add_keys(float (&sums)[kTiles][4], const InRows<P>& q, const InRows<P>& grad,
+                                    const RowStatistics (&rows)[2], const Element* keys, const Element* values,
+                                    int done, int count, const DropoutSite& site, int64_t row, int64_t key) {
         keys += done * kPitch;
         values += done * kPitch;
-        float p[kBlocks][4] = {}, ds[kBlocks][4] = {}, mask[kBlocks][4];
-        add_scores<P, kDim>(p, q, keys, kPitch);
+        float p[kBlocks][4] = {}, ds[kBlocks][4] = {};
         add_scores<P, kDim>(ds, grad, values, kPitch);
-        for (int n = 0; n < kBlocks; ++n)
-            for (int i = 0; i < 4; ++i) mask[n][i] = 1;
-        drop_tiles(site, row, (key + done) / kTileColumns, site.scale, mask);
+        drop_tiles(site, row, (key + done) / kTileColumns, site.scale, ds);
+        add_scores<P, kDim>(p, q, keys, kPitch);
         for (int n = 0; n < kBlocks; ++n)
             for (int i = 0; i < 4; ++i) {
                 const RowStatistics& r = rows[i / 2];
                 const bool inside = done + n * kTileColumns + int(threadIdx.x) % 4 * 2 + i % 2 < count;
-                ds[n][i] = inside ? exp2f(p[n][i] - r.maximum) * r.inverse * (mask[n][i] * ds[n][i] - r.mean) : 0.0f;
+                ds[n][i] = inside ? exp2f(p[n][i] - r.maximum) * r.inverse * (ds[n][i] - r.mean) : 0.0f;
             }
         add_transposed(sums, ds, keys);
     }

@@ -1,4 +1,4 @@
-// What the backward pass keeps of a tile's forward pass. Every lane reads back what it wrote itself.
+// What the backward pass keeps of a tile's forward pass, and of itself. Every lane reads back what it wrote itself.
 #pragma once
 
 #include "cuda/segment_encoder_plan.h"
@@ -62,6 +62,13 @@ class Tape {
         const float4 both = entry(of_layer(layer) + kInverses + norm);
         return make_float2(both.x, both.y);
     }
+
+    // The backward pass keeps its gradients in place of norms that it has passed: of what the layer reads, or the
+    // residual before; and of the branch of attention.
+    __device__ void keep_gradient(int64_t layer, const float (&x)[8][4]) const { keep(of_layer(layer) + kNorms, x); }
+    __device__ void gradient(int64_t layer, float (&x)[8][4]) const { get(of_layer(layer) + kNorms, x); }
+    __device__ void keep_branch(int64_t layer, const float (&x)[8][4]) const { keep(of_layer(layer) + kNorms + 8, x); }
+    __device__ void branch(int64_t layer, float (&x)[8][4]) const { get(of_layer(layer) + kNorms + 8, x); }
 
   private:
     // Entries are float4s of all threads: the input; then, of each layer, attended values, norms, inverses, statistics.

@@ -21,7 +21,7 @@ constexpr int kThreads = 256;
 // Arrays of open tiles beside those of the forward pass, by policy and tile.
 struct OpenBackward {
     OpenMemory forward;
-    float *tapes, *grads;
+    float* tapes;
     unsigned char* operands;  // BackwardMemory::kOperands of columns 0 to 32, then those of 32 to 64
 };
 
@@ -43,10 +43,9 @@ __global__ void __launch_bounds__(kTileThreads) closed_backward_kernel(BackwardR
             tile.attend_to_tile(layer, weights);
             tile.Tile<P, kDim, Tape>::feed_forward(layer, weights);
         }
-        tile.read_grad();
         for (int64_t layer = layers - 1; layer >= 0; --layer) {
-            tile.feed_forward(layer, weights);
-            tile.out_projection(layer);
+            tile.blocks(layer, weights);
+            tile.store_input(layer);
             for (int column = 0; column < kWidth; column += 32) {
                 tile.make_operands(layer, column, weights);
                 tile.attention_of_tile(layer, column);
@@ -88,13 +87,8 @@ __global__ void __launch_bounds__(kTileThreads) open_block_kernel(BackwardRun ru
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         const Tape tape(open.tapes + item * Tape::floats(forward.p.layers, heads), heads);
         BackwardTile<P, kDim> tile(run, memory, forward.first_policy + item / tiles, item % tiles, tape);
-        float* grad = open.grads + item * kTileTokens * kWidth;
-        if (layer == forward.p.layers - 1)
-            tile.read_grad();
-        else
-            tile.restore_grad(grad);
-        tile.feed_forward(layer, weights);
-        tile.out_projection(layer);
+        tile.blocks(layer, weights);
+        tile.store_input(layer);
         for (int column = 0; column < kWidth; column += 32) {
             tile.make_operands(layer, column, weights);
             unsigned char* image = open.operands + (2 * item + column / 32) * Memory::kOperands;
@@ -102,7 +96,6 @@ __global__ void __launch_bounds__(kTileThreads) open_block_kernel(BackwardRun ru
                 *reinterpret_cast<uint4*>(image + i) = *reinterpret_cast<const uint4*>(dynamic_shared() + i);
             });
         }
-        tile.save_grad(grad);
     }
     weights.finish();
 }
@@ -122,8 +115,6 @@ __global__ void __launch_bounds__(kTileThreads)
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         const Tape tape(open.tapes + item * Tape::floats(forward.p.layers, heads), heads);
         BackwardTile<P, kDim> tile(run, tile_memory, forward.first_policy + item / tiles, item % tiles, tape);
-        float* grad = open.grads + item * kTileTokens * kWidth;
-        tile.restore_grad(grad);
         const Piece start = forward.tiles.pieces[item % tiles * kTileWarps];
         const int length = length_of(forward, start);
         for (int column = 0; column < kWidth; column += 32) {
@@ -151,12 +142,11 @@ __global__ void __launch_bounds__(kTileThreads)
                     else
                         tile.add_grad_of_queries(layer, column, a, b, count, row);
                 }
+            __syncthreads();
+            tile.store_input(layer);
             tile.in_projection(layer, column, weights);
         }
-        if (layer == 0)
-            tile.projection();
-        else
-            tile.save_grad(grad);
+        if (layer == 0) tile.projection();
     }
     weights.finish();
 }
@@ -226,7 +216,6 @@ struct BackwardWorkspace : TileWorkspace {
         vectors = matrices + in_matrices;
         open_backward.forward = open;
         open_backward.tapes = take<float>(open_tiles * tape);
-        open_backward.grads = take<float>(open_tiles * kTileTokens * kWidth);
         open_backward.operands = take<unsigned char>(open_tiles * 2 * operand_bytes / 4);
         if (!columns_grad) return;
         grad_tokens = take<float>(p.policies * p.subsets * p.subset_size * p.column_width);

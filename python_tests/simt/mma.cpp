@@ -53,12 +53,6 @@ void multiply(float (&c)[4], const A& a, const B& b) {
 
 }  // namespace
 
-uint32_t to_tf32(float x) {
-    const uint32_t bits = bits_of(x);
-    if ((bits & 0x7F800000u) == 0x7F800000u) return bits;
-    return (bits + 0x1000u) & 0xFFFFE000u;
-}
-
 uint32_t to_bf16(float low, float high) {
     const auto half = [](float x) {
         const uint32_t bits = bits_of(x);

@@ -2,8 +2,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "cuda/launch.h"
-#include "cuda/mma.h"
+#include "cuda/segment_encoder_products.h"
 
 namespace sopr::cuda {
 namespace {
@@ -26,14 +25,8 @@ void tf32_kernel(const float* a, const float* b, float* out, int split) {
         load_matrices(x, left + (lane % 16) * kDepth + k + lane / 16 * 4);
         load_matrices(y, right + (lane % 8) * kDepth + k + lane / 8 % 2 * 4);
         uint32_t y_high[2], y_low[2];
-        for (int i = 0; i < 4; ++i) {
-            high[i] = to_tf32(__uint_as_float(x[i]));
-            low[i] = to_tf32(__uint_as_float(x[i]) - __uint_as_float(high[i]));
-        }
-        for (int i = 0; i < 2; ++i) {
-            y_high[i] = to_tf32(__uint_as_float(y[i]));
-            y_low[i] = to_tf32(__uint_as_float(y[i]) - __uint_as_float(y_high[i]));
-        }
+        for (int i = 0; i < 4; ++i) Tf32::split(__uint_as_float(x[i]), high[i], low[i]);
+        for (int i = 0; i < 2; ++i) Tf32::split(__uint_as_float(y[i]), y_high[i], y_low[i]);
         if (split) {
             mma_tf32(sums, low, y_high[0], y_high[1]);
             mma_tf32(sums, high, y_low[0], y_low[1]);
@@ -57,6 +50,19 @@ void bf16_kernel(const float* a, const float* b, float* out) {
     load_matrices(y, right + (lane % 8) * kDepth / 2 + lane / 8 % 2 * 4);
     mma_bf16(sums, x, y[0], y[1]);
     for (int i = 0; i < 4; ++i) out[(lane / 4 + i / 2 * 8) * kColumns + lane % 4 * 2 + i % 2] = sums[i];
+}
+
+// c (lane, 4) = a (lane, 4) b (lane, 2), registers of fragments.
+void fragments_kernel(const uint32_t* a, const uint32_t* b, float* c, int bf16) {
+    const int lane = int(threadIdx.x);
+    uint32_t left[4];
+    float sums[4] = {};
+    for (int i = 0; i < 4; ++i) left[i] = a[4 * lane + i];
+    if (bf16)
+        mma_bf16(sums, left, b[2 * lane], b[2 * lane + 1]);
+    else
+        mma_tf32(sums, left, b[2 * lane], b[2 * lane + 1]);
+    for (int i = 0; i < 4; ++i) c[4 * lane + i] = sums[i];
 }
 
 enum Fault { kNone, kNoBlockBarrier, kNoWarpBarrier, kNoBarrierAfterReads, kNoWait, kGlobal, kBlocks };
@@ -108,6 +114,9 @@ PROBE tf32(const float* a, const float* b, float* out, int split) {
 }
 PROBE bf16(const float* a, const float* b, float* out) {
     return run([=] { launch_with_memory("bf16", bf16_kernel, 1, 1, 32, 768, cudaStream_t(), a, b, out); });
+}
+PROBE fragments(const uint32_t* a, const uint32_t* b, float* c, int bf16) {
+    return run([=] { launch_with_memory("fragments", fragments_kernel, 1, 1, 32, 0, cudaStream_t(), a, b, c, bf16); });
 }
 PROBE neighbour(const float* in, float* out, int fault, int blocks) {
     return run(
