@@ -13,13 +13,15 @@ import sopr_fast
 from sopr_fast import Config, Subsets, ops
 from sopr_fast.metrics import spearman
 from sopr_fast.ops import composed
-from sopr_fast.runtime import distributed, graphs
+from sopr_fast.runtime import checkpoints, distributed, graphs
+from sopr_fast.runtime.blocks import Blocks
 from sopr_fast.sopr import scoring, update
 from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.model import ScoringModel
 from sopr_fast.sopr.training import _Trainer
 from sopr_fast.sopr.update import Examples
 
+STEP, MOMENTS = 176, 8  # launches of torch in a step, and of these again for every eight policies
 SHORT = dataclasses.replace(TINY, steps=7, warmup_steps=4, subsets=3)
 VALIDATION = (ladder([0.3, 0.8, 0.6]), [0.3, 0.8, 0.6])
 
@@ -91,9 +93,9 @@ def test_a_replayed_run_resumes_from_its_checkpoint(tmp_path, monkeypatch):
     assert all(torch.equal(resumed_weights[name], value) for name, value in weights.items())
 
 
-def paper_sized(policies):
+def paper_sized(policies, **changes):
     """Return a trainer with the paper's layers on small data."""
-    config = Config(subset_size=40, clusters=4, subsets=2)
+    config = Config(subset_size=40, clusters=4, subsets=2, **changes)
     subsets = Subsets.draw(log(), 2, size=40, clusters=4)
     columns = torch.randn(policies, len(subsets.states), 3, generator=torch.Generator().manual_seed(0))
     returns = np.arange(float(policies))
@@ -101,17 +103,28 @@ def paper_sized(policies):
     return _Trainer(subsets, examples, None, config, 0)
 
 
-@pytest.mark.parametrize(("policies", "blocks"), [(16, 2), (30, 4)])
-def test_launches_of_a_training_step(policies, blocks, monkeypatch):
-    """Torch's kernels grow with blocks of policies, not with policies; ours are one forward and backward a level."""
+@pytest.mark.parametrize("policies", [7, 30])
+def test_launches_of_a_training_step(policies, monkeypatch):
+    """Ours are one forward and backward a level; torch's do not grow with policies, but for moments of eight each."""
     made = stand_in(monkeypatch)
     trainer = paper_sized(policies)
     for _ in range(3):
         trainer.step()
     theirs, ours = made[0].tape.launches()
-    assert sorted(ours) == sorted(["segment_encoder", "segment_encoder_backward"] * 2 * blocks)
-    assert len(theirs) == 112 + 68 * blocks
+    assert sorted(ours) == sorted(["segment_encoder", "segment_encoder_backward"] * 2)
+    assert len(theirs) == STEP + MOMENTS * -(-policies // 8)
     assert theirs.count("_fused_adam_") == 1 and "_foreach_mul_" in theirs
+
+
+@pytest.mark.emulated
+def test_launches_of_a_whole_training_step(monkeypatch, emulated, cuda_module_for_cpu):
+    """Those of our kernels: forward on the low level, then on the high level, then backward; no segment can be long."""
+    stand_in(monkeypatch)
+    monkeypatch.setattr(graphs, "_WARM_UPS", 0)
+    trainer, before = paper_sized(2), cuda_module_for_cpu.launches()
+    trainer.step()
+    assert emulated == ["segment_encoder"] * 2 + ["segment_encoder_backward"] * 2
+    assert cuda_module_for_cpu.launches() - before == 5 + 5 + 7 + (7 + 3)
 
 
 def test_launches_of_a_ranking_tile(monkeypatch, generator):
@@ -166,16 +179,56 @@ def test_graphs_hold_the_work_of_their_own_device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
     monkeypatch.setattr(torch.cuda, "device", switch)
     monkeypatch.setattr(torch.cuda, "Stream", lambda: current[-1])
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream="cuda:0": switch(stream))
+    modes = []
+
+    def graph(graph, stream="cuda:0", capture_error_mode="global"):
+        modes.append(capture_error_mode)
+        return switch(stream)
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
     captured = []
     graphs.capture(lambda: captured.append(current[-1]), "cuda:1")
     assert captured == ["cuda:1"] and current == ["cuda:0"]
+    assert modes == ["thread_local"]  # else an allocation in another thread would end the capture
 
 
 def test_processes_of_a_group_do_not_capture(monkeypatch):
     stand_in(monkeypatch)
     monkeypatch.setattr(distributed, "current", lambda: distributed.Group(0, 2))
     assert not paper_sized(16).update._run._allowed
+
+
+@pytest.mark.parametrize(
+    ("encoder", "processes", "blocks"), [("transformer", 1, 1), ("transformer", 2, 4), ("mlp", 1, 1)]
+)
+def test_a_process_on_a_gpu_takes_all_policies_at_once(encoder, processes, blocks, monkeypatch):
+    assert len(paper_sized(30).update.blocks) == 4  # on a CPU
+    stand_in(monkeypatch)
+    monkeypatch.setattr(distributed, "current", lambda: distributed.Group(0, processes))
+    assert len(paper_sized(30, encoder=encoder).update.blocks) == blocks
+
+
+def test_gradients_depend_on_the_blocks_by_rounding_alone():
+    gradients = []
+    for whole in (True, False):
+        update = paper_sized(16).update
+        update.blocks = Blocks(16, whole)
+        update.compute_gradients()
+        gradients.append(torch.cat([p.grad.flatten() for p in update.model.parameters()]))
+    assert (gradients[0] - gradients[1]).norm() <= 1e-5 * gradients[1].norm()
+
+
+def test_the_host_reads_results_only_where_it_must(tmp_path, monkeypatch):
+    """With a checkpoint, it waits for the device when the file is due, not in every step."""
+    stand_in(monkeypatch)
+    reads, read = [], _Trainer.read
+    monkeypatch.setattr(_Trainer, "read", lambda self: (reads.append(self.at.step), read(self)))
+    fit(dataclasses.replace(SHORT, steps=9), checkpoint=tmp_path / "checkpoint.safetensors")
+    assert set(reads) == {9}
+    monkeypatch.setattr(checkpoints.Checkpoint, "is_due", lambda self: True)
+    reads.clear()
+    fit(dataclasses.replace(SHORT, steps=9), checkpoint=tmp_path / "other.safetensors")
+    assert set(reads) == {*range(1, 10)}
 
 
 @pytest.mark.parametrize("waits", [lambda x: x.sum().item(), lambda x: x[x > 0], lambda x: x.nonzero()])

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch.nn import functional
 from sopr_fast import Config, Subsets, ops
 from sopr_fast.ops import composed
 from sopr_fast.runtime import devices
+from sopr_fast.sopr import model as scoring_model
 from sopr_fast.sopr.model import ScoringModel, merge_moments, part_moments, row_moments
 from sopr_fast.sopr.released import from_released
 from sopr_fast.sopr.scoring import score_grid
@@ -293,3 +295,19 @@ def test_moments_of_all_policies_at_once_equal_those_by_blocks(generator, monkey
     at_once = merge_moments(states, rows, part_moments(states, columns, rows, []))
     for a, b in zip(by_blocks, at_once, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_moments_on_a_gpu_do_not_depend_on_how_processes_share_policies(generator, monkeypatch):
+    """Libraries choose kernels by shapes: these are always those of eight policies."""
+    states, columns, rows, _ = problem(generator, policies=21)
+    monkeypatch.setattr(devices, "runs_ahead", lambda device: True)
+    shapes, of_policies = set(), scoring_model._policy_moments
+    monkeypatch.setattr(
+        scoring_model, "_policy_moments", lambda drawn, taken: (shapes.add(taken.shape), of_policies(drawn, taken))[1]
+    )
+    together = part_moments(states, columns, rows, [])
+    for bounds in ([0, 11, 21], [0, 0, 5, 21]):
+        shares = [columns[first:last] for first, last in itertools.pairwise(bounds)]
+        parts = torch.cat([part_moments(states, share, rows, []) for share in shares])
+        torch.testing.assert_close(parts, together, rtol=1e-12, atol=1e-12)
+    assert shapes == {(8, rows.numel(), columns.shape[2])}

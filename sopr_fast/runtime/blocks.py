@@ -18,12 +18,14 @@ class Blocks:
 
     Attributes:
         policies: Number of policies.
+        whole: All policies are one block.
     """
 
     policies: int
+    whole: bool = False
 
     def __len__(self) -> int:
-        return 2 * -(-self.policies // (2 * _BLOCK))
+        return 1 if self.whole else 2 * -(-self.policies // (2 * _BLOCK))
 
     def first(self, block: int) -> int:
         """Return the first policy of a block."""

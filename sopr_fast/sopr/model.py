@@ -17,6 +17,7 @@ from ..runtime.devices import without_autocast
 from .config import Config
 
 LOW, HIGH = 0, 1
+_AT_ONCE = 8  # policies whose moments a GPU computes at a time
 _PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever torch's defaults are
 
 
@@ -300,15 +301,30 @@ def part_moments(states: Tensor, columns: Tensor, rows: Tensor, blocks: Sequence
     drawn = states[index].double()
     drawn -= drawn.mean(0)
     if devices.runs_ahead(columns.device):
-        taken = columns[:, index].double()  # (P, T, dim_c)
-        mean = taken.mean(1)
-        taken -= mean[:, None]
-        count = torch.full_like(mean[:, :1], len(index))
-        products = (drawn.T @ taken).flatten(1), (taken.mT @ taken).flatten(1)
-        return torch.cat([count, mean, *products], 1)
-    parts = [_block_moments(drawn, columns[policies][:, index]) for policies in blocks]
+        # Always as many policies at a time, the last one repeatedly, so that libraries choose the same kernel, and a
+        # policy's moments have the same bits, whatever other policies this process has.
+        starts = range(0, len(columns), _AT_ONCE)
+        policy = torch.arange(len(starts) * _AT_ONCE, device=index.device).clamp(max=len(columns) - 1)[:, None]
+        parts = [_policy_moments(drawn, columns[policy[first : first + _AT_ONCE], index]) for first in starts]
+        parts = [torch.cat(parts)[: len(columns)]] if parts else []
+    else:
+        parts = [_block_moments(drawn, columns[policies][:, index])[None] for policies in blocks]
     width = columns.shape[2]
-    return torch.stack(parts) if parts else drawn.new_empty(0, 1 + width + (drawn.shape[1] + width) * width)
+    return torch.cat([drawn.new_empty(0, 1 + width + (drawn.shape[1] + width) * width), *parts])
+
+
+def _policy_moments(drawn: Tensor, taken: Tensor) -> Tensor:
+    """Return the moments of each policy.
+
+    Args:
+        drawn: (T, dim_s) centred states.
+        taken: (P, T, dim_c) columns.
+    """
+    centred = taken.double()
+    mean = centred.mean(1)
+    centred -= mean[:, None]
+    count = torch.full_like(mean[:, :1], taken.shape[1])
+    return torch.cat([count, mean, (drawn.T @ centred).flatten(1), (centred.mT @ centred).flatten(1)], 1)
 
 
 def _block_moments(drawn: Tensor, taken: Tensor) -> Tensor:

@@ -66,8 +66,8 @@ class Update:
     ) -> None:
         self.model, self.subsets, self.examples, self.config = model, subsets, examples, config
         self.validation, self.group = validation, distributed.current()
-        self.blocks = Blocks(len(examples.labels))
         device = self.device = subsets.rows.device
+        self.blocks = Blocks(len(examples.labels), whole=self._takes_all_at_once())
         self.optimizer = _adam(model, config.learning_rate, device)
         self._rows, self._offsets = subsets.rows[:1].clone(), subsets.offsets[:1].clone()
         self._rng = torch.zeros(2, dtype=torch.int64, device=device)
@@ -122,6 +122,15 @@ class Update:
             value.copy_(weights[name])
         self.best.fill_(best)
         self.best_step.fill_(-1 if step is None else step)
+
+    def _takes_all_at_once(self) -> bool:
+        """Return whether all policies are one block: on a GPU, which 8 policies do not fill.
+
+        They fit wherever their columns do: the encoders recompute a few policies at a time and keep nothing but vectors
+        of clusters, 2 kB each. So bits do not depend on free memory. Several processes keep to blocks, so that their
+        number does not matter.
+        """
+        return self.group.count == 1 and devices.runs_ahead(self.device) and has_kernel(self.device)
 
     def _load(self, to: Tensor, values: Tensor) -> None:
         to.copy_(devices.put(values, self.device))
