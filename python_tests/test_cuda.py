@@ -1,5 +1,7 @@
 """Behaviour that needs a GPU: streams, devices, captured graphs, memory, and the model on it."""
 
+import threading
+
 import operators
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torch import Tensor
 
 import sopr_fast
 from sopr_fast import Config, ops
+from sopr_fast.runtime import graphs
 from sopr_fast.sopr.model import ScoringModel
 from sopr_fast.sopr.update import Update
 
@@ -180,6 +183,25 @@ def test_cuda_graphs_of_training_have_the_bits_of_eager_steps_and_never_wait(opt
     monkeypatch.setenv("SOPR_FAST_CUDA_GRAPHS", "0")
     eager_weights, eager_history = fit()
     assert torch.equal(weights, eager_weights) and history == eager_history
+
+
+def test_cuda_graphs_are_captured_beside_a_thread_that_allocates(cuda):
+    x, stop = torch.ones(8, device=cuda), threading.Event()
+
+    def allocate():
+        kept = []
+        while not stop.is_set() and len(kept) < 200:
+            kept.append(torch.zeros(1 << 22, device=cuda))  # too large for what torch keeps at hand
+
+    thread = threading.Thread(target=allocate)
+    thread.start()
+    try:
+        for _ in range(20):
+            graphs.capture(lambda: x.mul_(2), cuda).replay()
+    finally:
+        stop.set()
+        thread.join()
+    assert x.tolist() == [2.0**20] * 8
 
 
 def test_cuda_graphs_of_training_on_the_second_device(cuda):

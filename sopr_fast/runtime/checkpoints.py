@@ -93,6 +93,10 @@ class Checkpoint:
             self._write()
             raise
 
+    def is_due(self) -> bool:
+        """Return whether `keep` would write the file now."""
+        return time.monotonic() - self._saved > _SECONDS_BETWEEN
+
     def keep(self, tensors: dict[str, Tensor], values: dict[str, Any], *, progress: str, last: bool = False) -> None:
         """Keep the state of a run, and write it if ten seconds have passed since the last time.
 
@@ -110,7 +114,7 @@ class Checkpoint:
             return
         copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         self._snapshot = copies, {"fingerprint": [*self.fingerprints], **copy.deepcopy(values)}
-        if last or time.monotonic() - self._saved > _SECONDS_BETWEEN:
+        if last or self.is_due():
             self._write()
 
     def _write(self) -> bool:

@@ -57,9 +57,15 @@ def can_capture(device: torch.device) -> bool:
 
 
 def capture(function: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
-    """Return a graph of the work of a function on a GPU, which is not done yet."""
+    """Return a graph of the work of a function on a GPU, which is not done yet.
+
+    Other threads may use the GPU meanwhile; their work is not captured. In the "global" mode, which is torch's default,
+    an allocation by one of them would fail and end the capture.
+    """
     graph = torch.cuda.CUDAGraph()
-    # By default torch captures a stream of the GPU that was current at the first capture, and misses work on others.
-    with torch.cuda.device(device), torch.cuda.graph(graph, stream=torch.cuda.Stream()):
-        function()
+    with torch.cuda.device(device):
+        # By default torch captures a stream of the GPU that was current at the first capture, and no work on others.
+        stream = torch.cuda.Stream()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            function()
     return graph

@@ -98,7 +98,8 @@ def train(
         validation: Validation policies, which choose the weights to keep, or None to keep the last.
         config: Options of model and training.
         seed: Seed of everything random.
-        checkpoint: File to resume from and to write, or None.
+        checkpoint: File to resume from and to write, or None. On a GPU, where a copy of the state would wait for it, an
+            interrupted run resumes from the last state written, at most ten seconds earlier.
         progress: Show progress.
 
     Raises:
@@ -129,9 +130,11 @@ def train(
             if judged and at.attempt < _RESTARTS and trainer.collapsed():
                 trainer.restart()
                 bar.reset()
-            done = f"{trainer.at.step} of {config.steps} steps"
-            state = trainer.state() if checkpoint.path else ({}, {})
-            checkpoint.keep(*state, progress=done, last=trainer.is_done())
+            last = trainer.is_done()
+            if last or checkpoint.is_due() or not devices.runs_ahead(trainer.update.device):
+                done = f"{trainer.at.step} of {config.steps} steps"
+                state = trainer.state() if checkpoint.path else ({}, {})
+                checkpoint.keep(*state, progress=done, last=last)
     return trainer.finish()
 
 
