@@ -1,8 +1,10 @@
 """CPUs and memory that a process may use, read from a stand-in of the system's files."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from sopr_fast.runtime import limits, native
 from sopr_fast.runtime.limits import cpu_limit, free_memory
@@ -116,3 +118,12 @@ def test_tiles_take_a_sixteenth_of_the_free_memory_at_most(monkeypatch):
     for free, size in ((math.inf, 1000), (16_000, 1000), (1600, 100), (0, 0)):
         monkeypatch.setattr(limits, "free_memory", lambda free=free: free)
         assert limits.tile_bytes(1000) == size
+
+
+def test_tiles_of_a_gpu_take_a_sixteenth_of_its_memory(monkeypatch):
+    """The host's memory does not matter."""
+    monkeypatch.setattr(limits, "free_memory", lambda: 0.0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=1600))
+    assert limits.tile_bytes(1000, torch.device("cuda")) == 100
+    assert limits.tile_bytes(70, torch.device("cuda")) == 70
+    assert limits.tile_bytes(70, torch.device("cpu")) == 0

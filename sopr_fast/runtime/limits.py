@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+import torch
+
 _ROOT = Path("/")
-_SHARE = 16  # a tile takes at most this part of the free memory
+_SHARE = 16  # a tile takes at most this part of the memory
 
 
 def cpu_limit(root: Path = _ROOT) -> int | None:
@@ -47,9 +49,19 @@ def free_memory(root: Path = _ROOT) -> float:
     return min(free)
 
 
-def tile_bytes(most: int) -> int:
-    """Return the size of a tile of work in bytes: `most`, or a sixteenth of the free memory if that is less."""
-    return int(min(most, free_memory() / _SHARE))
+def tile_bytes(most: int, device: torch.device | None = None) -> int:
+    """Return the size of a tile of work in bytes: `most`, or a sixteenth of the memory if that is less.
+
+    Args:
+        most: Size where memory is plentiful.
+        device: Device whose memory counts: all of a GPU, which can be told without waiting for it, or what is free of
+            this process's memory, which is the default.
+    """
+    if device is not None and device.type == "cuda":
+        memory: float = torch.cuda.get_device_properties(device).total_memory
+    else:
+        memory = free_memory()
+    return int(min(most, memory / _SHARE))
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:

@@ -41,7 +41,7 @@ def score_grid(
     was_training = model.training
     chosen = torch.arange(len(subsets), device=device) if chosen is None else put(chosen, device)
     cell_bytes = 4 * (subsets.offsets.shape[1] - 1) * model.config.width
-    size = tile_bytes(_TILE_BYTES)
+    size = tile_bytes(_TILE_BYTES, device)
     policies_at_once = max(1, min(len(columns), size // cell_bytes))
     subsets_at_once = max(1, min(len(chosen), size // (cell_bytes * policies_at_once)))
     scores = columns.new_empty(len(columns), len(chosen), device=device)
