@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 import torch
 from peers import packed
@@ -18,9 +19,12 @@ from peers.loop import ReleasedModel
 from peers.packed import PackedModel
 from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 
-from sopr_fast import Subsets, ops
+from sopr_fast import Config, Subsets, ops
+from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.released import from_released
 from sopr_fast.sopr.subsets import Drawing
+from sopr_fast.sopr.training import _Trainer
+from sopr_fast.sopr.update import Examples
 
 try:
     from flash_kmeans import batch_kmeans_Euclid
@@ -169,3 +173,20 @@ def test_cuda_training_step_30_policies(compiled, released, clustered, peak, con
         released.eval()
 
     contend(ours, {name: step}, rounds=3, gflop=4 * forward_gflop(subset) * len(columns), peak=peak)
+
+
+def test_cuda_captured_training_step_30_policies(clustered, peak, contend):
+    """Whole steps of `fit`: from a CUDA graph, and every launch by itself."""
+    config, returns, columns = Config(subsets=SUBSETS), np.arange(30.0), actions_on(clustered).cuda()
+    objective = Objective.from_returns(config, returns, 0.0, 1.0).to(columns.device)
+    trainers = []
+    for captured in (True, False):
+        examples = Examples(columns, slice(0, 30), None, returns, objective)
+        trainer = _Trainer(clustered.to(columns.device), examples, None, config, 0)
+        trainer.update._run._allowed = captured
+        for _ in range(4):
+            trainer.step()
+        assert (trainer.update._run._graph is not None) == captured
+        trainers.append(trainer)
+    ours, peer = trainers
+    contend(ours.step, {"sopr_fast, no graph": peer.step}, rounds=10, peak=peak)

@@ -3,6 +3,7 @@
     python bench/pipeline.py train                  # 30 policies, 200 steps, validation of 10 policies on 3 subsets
     python bench/pipeline.py rank                   # 10 policies on 200 subsets, actions and clustering included
     python bench/pipeline.py rank --policies 1000 --subsets 5
+    python bench/pipeline.py train --device cuda    # on a GPU; seconds include the start of CUDA and of its libraries
 
 Each command is one process. The paper's figures are those of its time tables (appendix A.2), on a P100.
 """
@@ -14,6 +15,7 @@ import json
 from pathlib import Path
 
 import halfcheetah
+import torch
 from workload import peak_megabytes
 
 import sopr_fast
@@ -31,14 +33,22 @@ def main() -> None:
         config = Config(**config.to_dict() | {"steps": options.steps, "subsets": options.steps})
         known = {name: policies[name] for name in names[:30]}
         held_out = {name: policies[name] for name in names[30:40]}
-        ranker = sopr_fast.fit(known, returns[:30], states, validation=(held_out, returns[30:40]), config=config)
+        ranker = sopr_fast.fit(
+            known, returns[:30], states, validation=(held_out, returns[30:40]), config=config, device=options.device
+        )
         timings = ranker.timings
         what = f"train {len(known)} policies, {options.steps} steps"
     else:
         # The cost of a score does not depend on the weights, so one training step is enough.
         untrained = Config(**config.to_dict() | {"steps": 1, "subsets": 1})
         ranker = sopr_fast.fit(
-            dict(list(policies.items())[-2:]), returns[-2:], states, config=untrained, keep_subsets=0, progress=False
+            dict(list(policies.items())[-2:]),
+            returns[-2:],
+            states,
+            config=untrained,
+            keep_subsets=0,
+            progress=False,
+            device=options.device,
         )
         candidates = {f"{i}": policies[names[i % len(names)]] for i in range(options.policies)}
         timings = ranker.rank(candidates, states, subsets=options.subsets).timings
@@ -48,6 +58,7 @@ def main() -> None:
         "seconds": sum(timings.values()),
         "by_stage": timings,
         "peak_MB": peak_megabytes(),
+        "device": options.device if options.device == "cpu" else torch.cuda.get_device_name(options.device),
         "threads": sopr_fast.build_info()["threads"],
         "instruction_set": sopr_fast.build_info()["instruction_set"],
     }
@@ -67,6 +78,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--subset-size", type=int, default=16384)
     parser.add_argument("--clusters", type=int, default=256)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, help="JSON")
     return parser.parse_args()
 
