@@ -16,7 +16,7 @@ from sopr_fast.estimators import SOPR, BehaviourQ
 from sopr_fast.runtime.progress import progress_bar
 from sopr_fast.selection import evaluate
 from sopr_fast.selection.columns import compute_columns
-from sopr_fast.selection.folds import group_folds, random_folds
+from sopr_fast.selection.folds import random_folds
 from sopr_fast.selection.methods import read_methods
 from sopr_fast.selection.workspace import Workspace, thin
 
@@ -32,31 +32,6 @@ TINY = Config(
 def noisy(seed: int, size: float) -> dict[str, float]:
     random = np.random.default_rng(seed)
     return {name: value + size * random.standard_normal() for name, value in RETURNS.items()}
-
-
-def test_random_folds_partition_the_policies():
-    folds = random_folds(13, 5, seed=3)
-    assert sorted(np.concatenate([fold.test for fold in folds])) == list(range(13))
-    for fold in folds:
-        assert sorted([*fold.train, *fold.test]) == list(range(13))
-        assert len(fold.test) in (2, 3)
-
-
-def test_group_folds_leave_out_one_group_each():
-    folds = group_folds(["a", "b", "a", "c", "b"])
-    assert [(fold.name, fold.test.tolist(), fold.train.tolist()) for fold in folds] == [
-        ("a", [0, 2], [1, 3, 4]),
-        ("b", [1, 4], [0, 2, 3]),
-    ]  # a single policy has no order
-
-
-def test_one_group_has_no_group_folds():
-    assert group_folds(["a", "a", "a"]) == []
-
-
-@pytest.mark.parametrize(("others", "left_out"), [(2, ["b"]), (3, ["b"]), (4, ["a", "b"])])
-def test_group_folds_leave_a_quarter_to_learn_from(others, left_out):
-    assert [fold.name for fold in group_folds(["a"] * 10 + ["b"] * others)] == left_out
 
 
 def test_measures_agree_with_scipy_and_counting():

@@ -12,8 +12,10 @@ from .page import Cell, Column, Page, Paragraph, Section, Table
 from .parts import (
     ABOUT_COVERAGE,
     COVERED,
+    KINDS,
     all_measures,
     left_out_groups,
+    left_out_values,
     map_figure,
     name_cell,
     number_cell,
@@ -76,7 +78,7 @@ def _best(measures: dict[str, dict[str, tuple[float, float, float]]]) -> tuple[s
 
 
 def _head(best: dict[str, tuple[str, float, float, float]]) -> Markup:
-    method, mean, _, _ = best["random"]
+    method, mean, _, _ = next(iter(best.values()))
     if "group" not in best:
         return sentence("{} ranks policies it has not seen best: rank correlation {}.", Name(method), number(mean))
     foreign, on_foreign, _, _ = best["group"]
@@ -101,11 +103,10 @@ def _policies(evaluation: Evaluation, order: list[str], styles: StyleSheet) -> l
     columns += [Column(f"rank by {method}") for method in order]
     true, places = _places(evaluation.returns), {}
     for method in order:
-        values = np.full(len(evaluation.names), np.nan)
-        for fold, part in zip(evaluation.folds, evaluation.values[method], strict=True):
-            if fold.kind == "random":
-                values[fold.test] = part
-        places[method] = _places(values)
+        values = left_out_values(evaluation, method)
+        tested = np.isfinite(values)
+        places[method] = np.full(len(values), np.nan)
+        places[method][tested] = _places(values[tested])
     rows = []
     for i in np.argsort(-evaluation.returns, kind="stable"):
         value = float(evaluation.returns[i])
@@ -115,19 +116,19 @@ def _policies(evaluation: Evaluation, order: list[str], styles: StyleSheet) -> l
                 Cell(Name(evaluation.groups[i]), evaluation.groups[i]),
                 Cell(numbers(value), value),
                 Cell(str(true[i]), int(true[i])),
-                *(Cell(str(places[method][i]), int(places[method][i])) for method in order),
+                *(number_cell(places[method][i], 0) for method in order),
             ]
         )
     return [
         values_and_returns(evaluation, order, styles),
-        Table("Ranks by known return and by each method, left out at random", columns, rows),
+        Table(f"Ranks by known return and by each method, {KINDS[evaluation.kinds[0]]}", columns, rows),
     ]
 
 
 def _places(values: np.ndarray) -> np.ndarray:
     """Return places, 1 for the largest value; ties in order."""
     places = np.empty(len(values), int)
-    places[np.argsort(-np.nan_to_num(values, nan=-np.inf), kind="stable")] = np.arange(1, len(values) + 1)
+    places[np.argsort(-values, kind="stable")] = np.arange(1, len(values) + 1)
     return places
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..selection import Evaluation
 
 _NAMED = 8  # groups that have room on a map
-_KINDS = {"random": "left out at random", "group": "left out as a group"}
+KINDS = {"random": "left out at random", "group": "left out as a group", "given": "left out by given folds"}
 _HELP = {
     "spearman": "Rank correlation of values and returns: 1 is the right order, 0 none.",
     "kendall": "Share of pairs in the right order minus that of pairs in the wrong one.",
@@ -95,7 +95,7 @@ def tried_methods(
 
     order = order_of_methods(by_kind)
     spearmans = {
-        _KINDS[kind]: {method: measures[method]["spearman"] for method in order} for kind, measures in by_kind.items()
+        KINDS[kind]: {method: measures[method]["spearman"] for method in order} for kind, measures in by_kind.items()
     }
     drawing = figures.methods(
         spearmans, styles, title="Rank correlation of every method on left-out policies", axis="rank correlation"
@@ -112,6 +112,7 @@ def tried_methods(
         title = {
             "random": f"Candidates like the known policies: {len(folds)} random folds left out in turn",
             "group": f"Candidates of another origin: each of {len(folds)} groups left out in turn",
+            "given": f"Candidates of {len(folds)} given fold{'s' if len(folds) > 1 else ''}",
         }[kind]
         last = kind == evaluation.kinds[-1]
         columns = [Column("method", numeric=False)]
@@ -147,11 +148,10 @@ def values_and_returns(evaluation: Evaluation, order: Sequence[str], styles: Sty
     """Return a figure of every method's values of left-out policies beside their returns."""
     panels = []
     for method in order:
-        values = np.full(len(evaluation.names), np.nan)
-        for fold, part in zip(evaluation.folds, evaluation.values[method], strict=True):
-            if fold.kind == "random":
-                values[fold.test] = part
-        panels.append((method, values, evaluation.returns, spearman(values, evaluation.returns)))
+        values = left_out_values(evaluation, method)
+        tested = np.isfinite(values)
+        values, returns = values[tested], evaluation.returns[tested]
+        panels.append((method, values, returns, spearman(values, returns)))
     drawing = figures.values_and_returns(
         panels, styles, title="Returns over values of every method", axis="known return"
     )
@@ -161,6 +161,15 @@ def values_and_returns(evaluation: Evaluation, order: Sequence[str], styles: Sty
         "in its own units, the known return upward. A cloud that rises means that the order is right. The number is "
         "the rank correlation over all folds.",
     )
+
+
+def left_out_values(evaluation: Evaluation, method: str) -> np.ndarray:
+    """Return (M,) values of policies by folds of the first kind, by the last of them that tested it; NaN by none."""
+    values = np.full(len(evaluation.names), np.nan)
+    for fold, part in zip(evaluation.folds, evaluation.values[method], strict=True):
+        if fold.kind == evaluation.kinds[0]:
+            values[fold.test] = part
+    return values
 
 
 def map_figure(

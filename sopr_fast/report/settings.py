@@ -30,11 +30,12 @@ def call(kind: str, arguments: str, settings: dict[str, Any], **more: Any) -> li
     Args:
         kind: "evaluation" or "selection".
         arguments: The arguments that are the user's own variables.
-        settings: Values by name, see `sopr_fast.selection.evaluation.describe_settings`.
+        settings: Values by name, see `sopr_fast.selection.workspace.Workspace.describe`.
         more: Further arguments; those that are None are left out.
     """
     options = [f"{name}={settings[name]!r}" for name in _ARGUMENTS if settings.get(name) is not None]
     options += ["subsets=subsets"] if settings.get("reused_subsets") else []
+    options += ["folds=folds"] if settings.get("given_folds") else []
     groups = [[f"{name}={value!r}"] for name, value in more.items() if value is not None]
     methods = list(settings.get("methods", {}))
     groups += [options, [f"methods={methods!r}"] if methods else []]

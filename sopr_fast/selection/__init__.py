@@ -1,6 +1,7 @@
 """Evaluation of methods, selection of candidates, and the evidence for both."""
 
-from .evaluation import Evaluation, evaluate
+from .evaluating import evaluate
+from .evaluation import Evaluation
 from .methods import DEFAULT_PANEL, METHODS
 from .panel import Panel
 from .selecting import select

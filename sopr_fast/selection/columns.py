@@ -232,7 +232,7 @@ class _Run:
     def _supervised(self) -> list[np.ndarray]:
         """Return each fold's (T,) values of its test policies, by a model of its training policies.
 
-        Processes share the folds.
+        Folds with the same training policies share a model. Processes share the models.
         """
         options = {
             "seed": self.seed,
@@ -243,22 +243,33 @@ class _Run:
         policies, log = self.method.prepare(self.workspace.policies, self._log(), **options)
         group = distributed.current()
 
-        def estimate(fold: Fold) -> list[float]:
-            known = fold.train
-            if fold.kind == "random" and getattr(self.method, "leaves_one_out", False):
-                known = np.union1d(fold.train, fold.test)
-            return self.method.estimate(
-                [policies[i] for i in fold.test],
+        def estimate(places: list[int]) -> list[list[float]]:
+            folds = [self.folds[k] for k in places]
+            known, asked = folds[0].train, list(dict.fromkeys(i for fold in folds for i in fold.test.tolist()))
+            if folds[0].kind == "random" and getattr(self.method, "leaves_one_out", False):
+                known = np.union1d(known, asked)
+            estimates = self.method.estimate(
+                [policies[i] for i in asked],
                 log,
                 known=[policies[i] for i in known],
                 returns=self.returns[known],
                 discount=self.discount,
                 **options,
-            ).values.tolist()
+            )
+            values = dict(zip(asked, estimates.values.tolist(), strict=True))
+            return [[values[i] for i in fold.test.tolist()] for fold in folds]
 
+        together: dict[tuple[Any, ...], list[int]] = {}
+        for k, fold in enumerate(self.folds):
+            together.setdefault((fold.kind, *fold.train.tolist()), []).append(k)
+        models = list(together.values())
         with distributed.alone():
-            own = [estimate(fold) for fold in self.folds[group.part(len(self.folds))]]
-        return [np.array(values) for part in group.everyone(own) for values in part]
+            own = [estimate(places) for places in models[group.part(len(models))]]
+        values = [np.empty(0)] * len(self.folds)
+        for places, each in zip(models, [each for part in group.everyone(own) for each in part], strict=True):
+            for k, of_fold in zip(places, each, strict=True):
+                values[k] = np.array(of_fold)
+        return values
 
     def _log(self) -> Any:
         """Return the log, or the subsets of it that the method is to use again."""

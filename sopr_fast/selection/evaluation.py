@@ -1,30 +1,18 @@
-"""How well each method would have ranked policies whose returns are known."""
+"""The result of an evaluation: measures of every method, with intervals."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..estimators import Estimator
 from ..metrics import kendall, regret_at_k, spearman
-from ..policies import as_policies
 from ..ranking import figure_class
-from ..returns import with_returns
-from ..runtime import distributed
-from ..runtime.options import integer, number
 from ..runtime.text import NAME_WIDTH, printable, tick_label
-from .columns import compute_columns
-from .folds import FEWEST_KNOWN, Fold, group_folds, random_folds
-from .groups import find_groups
-from .known_returns import are_ranks, read_known
-from .methods import read_methods
+from .folds import Fold
 from .metrics import gap_accuracy
-from .workspace import ROWS, Workspace
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -33,173 +21,6 @@ if TYPE_CHECKING:
 MEASURES = ("spearman", "kendall", "gap accuracy", "regret@1", "regret@3")
 _REPLICATES = 200
 _LEVEL = 0.9
-
-
-@distributed.together()
-def evaluate(
-    policies: Any,
-    returns: Any,
-    log: Any,
-    *,
-    methods: Any = None,
-    groups: Mapping[str, str] | Sequence[str] | None = None,
-    folds: int = 5,
-    discount: float = 0.99,
-    seed: int = 0,
-    return_errors: Any = None,
-    rollouts: Any = None,
-    action_count: int | None = None,
-    rows: int = ROWS,
-    subsets: Any = None,
-    checkpoints: str | os.PathLike | None = None,
-    time_limit: float | None = None,
-    device: Any = "cpu",
-    progress: bool = True,
-    trust: bool = False,
-    stochastic: bool = False,
-    skip: bool = False,
-) -> Evaluation:
-    """Measure how well each method ranks policies that it has not learned from.
-
-    Random folds tell how well a method ranks candidates like the known policies; leaving one group out tells how well
-    it ranks foreign ones. Methods that need no returns value all policies once; the others learn anew for every fold.
-    Reading, acting and clustering are shared between folds.
-
-    Args:
-        policies: M policies, see `sopr_fast.policies.as_policies`.
-        returns: Their returns: (M,) numbers, a mapping from name, a file, folder or data frame (see
-            `sopr_fast.returns.read_returns`), or for each policy the returns of its rollouts. Policies without a
-            return are left out.
-        log: Logged transitions, see `sopr_fast.data.load`; or states alone, or clustered `Subsets`, which only methods
-            that need no rewards can use.
-        methods: Names (see `sopr_fast.selection.METHODS`), estimators, or a mapping from label to either; None for
-            the default panel.
-        groups: Group of each policy, by name or in order. None finds them: by name, else by action distance.
-        folds: Number of random folds.
-        discount: Discount factor γ.
-        seed: Seed of everything random.
-        return_errors: Standard errors of the returns: one number, (M,) or by name. Gaps within them are ties.
-        rollouts: Number of rollouts behind each return; then `return_errors` are standard deviations over rollouts.
-        action_count: Number of discrete actions, where policies return indices.
-        rows: Transitions to use; a larger log is thinned to evenly spaced episodes.
-        subsets: Clustered `Subsets` of the log, or their file, that SOPR-T uses again; their number, size and clusters
-            then replace those of its config. None for its own.
-        checkpoints: Folder to keep finished columns in and to resume from.
-        time_limit: Seconds that each method may take; a method that exceeds it is dropped.
-        device: Device of networks and data.
-        progress: Whether to show progress bars.
-        trust: Run code in files of policies where reading them needs it, see `sopr_fast.policies.load`.
-        stochastic: Act by the distributions in files of policies instead of their means.
-        skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
-
-    Returns:
-        Measures of every method for both kinds of folds.
-
-    Raises:
-        TypeError: A policy, a return, a method or the log is of the wrong type.
-        ValueError: There are too few policies for so many folds, the returns are equal, or an argument is invalid.
-        RuntimeError: A policy raised an error.
-        OSError: A file cannot be read or written.
-    """
-    discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
-    chosen = read_methods(methods)
-    known = as_policies(policies, action_count=action_count, trust=trust, stochastic=stochastic, skip=skip)
-    known, returns = with_returns(known, returns)
-    workspace = Workspace.build(
-        known,
-        log,
-        rows=rows,
-        action_count=action_count,
-        subsets=subsets,
-        needs_actions=any(method.needs_rewards for method in chosen.values()),
-        progress=progress,
-    )
-    names = workspace.names
-    values, errors = read_known(returns, names, return_errors, rollouts)
-    if np.ptp(values) == 0:
-        raise ValueError("the returns of all policies are equal: there is no order to evaluate")
-    splits = random_folds(len(names), folds, seed)
-    labels, source = read_groups(groups, names, workspace.distances)
-    left_out = group_folds(labels)
-    columns = compute_columns(
-        workspace,
-        chosen,
-        values,
-        splits + left_out,
-        discount=discount,
-        seed=seed,
-        folder=None if checkpoints is None else Path(checkpoints),
-        time_limit=time_limit,
-        device=device,
-        progress=progress,
-    )
-    notes = []
-    if not left_out:
-        alone = "no group of several leaves enough others to learn from" if len(set(labels)) > 1 else "one group"
-        notes.append(f"{alone}: nothing is known about foreign candidates; pass groups= or policies of other origins")
-    if are_ranks(values):
-        notes.append("returns look like ranks: regret and gap accuracy count ranks, not returns")
-    return Evaluation(
-        names=names,
-        returns=values,
-        return_errors=errors,
-        groups=labels,
-        group_source=source,
-        folds=columns.folds,
-        values=columns.values,
-        dropped=columns.dropped,
-        seconds=columns.seconds,
-        notes=notes,
-        seed=seed,
-        distances=workspace.distances,
-        coverage=workspace.coverage(),
-        settings=describe_settings(workspace, chosen, discount=discount, seed=seed, folds=folds, rows=rows),
-    )
-
-
-def describe_settings(workspace: Workspace, methods: dict[str, Estimator], **numbers: Any) -> dict[str, Any]:
-    """Return what a run rests on, as plain text and numbers: arguments, the log, methods by label.
-
-    Args:
-        workspace: Policies and log.
-        methods: Label -> estimator.
-        numbers: Arguments of the run by name.
-    """
-    return {
-        **numbers,
-        "action_count": workspace.action_count,
-        "states": len(workspace.states),
-        "has_rewards": workspace.has_rewards,
-        "reused_subsets": None if workspace.subsets is None else len(workspace.subsets),
-        "methods": {label: repr(method) for label, method in methods.items()},
-    }
-
-
-def read_groups(
-    groups: Mapping[str, str] | Sequence[str] | None, names: list[str], distances: np.ndarray
-) -> tuple[list[str], str]:
-    """Return the group of every policy, and where it comes from.
-
-    Args:
-        groups: By name or in order; None finds them.
-        names: Names of the M policies.
-        distances: (M, M) action distances.
-
-    Returns:
-        M labels, and "given", "names", "action distance" or "none".
-
-    Raises:
-        ValueError: Groups are missing, or not one for each policy.
-    """
-    if groups is None:
-        return find_groups(names, distances)
-    if isinstance(groups, Mapping):
-        if missing := [name for name in names if name not in groups]:
-            raise ValueError(f"groups hold nothing for policy {missing[0]!r}")
-        groups = [groups[name] for name in names]
-    if isinstance(groups, str) or len(groups) != len(names):
-        raise ValueError(f"groups must be one for each of {len(names)} policies, got {groups!r}")
-    return [str(group) for group in groups], "given"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -212,7 +33,7 @@ class Evaluation:
         return_errors: (M,) standard errors of the returns.
         groups: M groups.
         group_source: "given", "names", "action distance" or "none".
-        folds: Random folds, then one fold for each group.
+        folds: Random folds, then one fold for each group; or the folds that were given.
         values: Method -> for each fold the (T,) values of its test policies.
         dropped: Method -> reason why it has no values.
         seconds: Method -> time spent.
@@ -220,7 +41,7 @@ class Evaluation:
         seed: Seed of the bootstrap.
         distances: (M, M) action distances, or None.
         coverage: (M,) share of logged states in which each policy acts as the log does; NaN where unknown; or None.
-        settings: What the run rests on, see `describe_settings`.
+        settings: What the run rests on, as plain text and numbers.
     """
 
     names: list[str]
@@ -245,22 +66,32 @@ class Evaluation:
 
     @property
     def kinds(self) -> list[str]:
-        """Kinds of folds: "random", and "group" where there are several groups."""
+        """Kinds of folds: "random", and "group" where there are several groups; or "given"."""
         return list(dict.fromkeys(fold.kind for fold in self.folds))
 
-    def measures(self, kind: str = "random") -> dict[str, dict[str, tuple[float, float, float]]]:
+    def measures(
+        self, kind: str | None = None, fold: str | None = None
+    ) -> dict[str, dict[str, tuple[float, float, float]]]:
         """Compute every measure of every method.
 
         Each measure is the mean over folds of the measure among the fold's test policies. Intervals are bootstrapped:
         folds are resampled, and policies within them.
 
         Args:
-            kind: "random" or "group".
+            kind: One of `kinds`; None for the first.
+            fold: Name of the fold, such as a group, to measure alone; None for all of the kind.
 
         Returns:
             Method -> measure -> mean, lower and upper end of the 90 % interval; NaN where undefined.
+
+        Raises:
+            ValueError: There is no such fold.
         """
-        places = [k for k, fold in enumerate(self.folds) if fold.kind == kind]
+        kind = self.kinds[0] if kind is None else kind
+        places = [k for k, one in enumerate(self.folds) if one.kind == kind and fold in (None, one.name)]
+        if not places:
+            names = ", ".join(f"{one.kind} {one.name!r}" for one in self.folds)
+            raise ValueError(f"no fold {kind!r}{'' if fold is None else f' {fold!r}'}; choose from {names}")
         samples = self._samples(places)
         result = {}
         for method, values in self.values.items():
@@ -279,7 +110,7 @@ class Evaluation:
     def _samples(self, places: list[int]) -> list[list[tuple[int, np.ndarray]]]:
         random = np.random.default_rng([self.seed, 8])
         samples = []
-        for _ in range(_REPLICATES if places else 0):
+        for _ in range(_REPLICATES):
             chosen = random.choice(places, len(places))
             samples.append(
                 [(int(k), random.integers(len(self.folds[k].test), size=len(self.folds[k].test))) for k in chosen]
@@ -299,6 +130,7 @@ class Evaluation:
             title = {
                 "random": f"Candidates like the known policies: {count} random folds of {len(self.names)} policies",
                 "group": f"Foreign candidates: one of {count} groups left out ({_origin(self.group_source)})",
+                "given": f"{count} given fold{'s' if count > 1 else ''} of {len(self.names)} policies",
             }[kind]
             blocks.append(f"{title}\n{self._block(kind)}")
         lines = [f"{method} was dropped: {reason}" for method, reason in self.dropped.items()]
@@ -384,7 +216,7 @@ class Evaluation:
         if ax is None:
             ax = figure_class()(figsize=(6.4, 1.4 + 0.4 * len(self.values)), layout="constrained").add_subplot()
         methods = self.methods[::-1]
-        labels = {"random": "random folds", "group": "one group left out"}
+        labels = {"random": "random folds", "group": "one group left out", "given": "given folds"}
         for shift, kind in enumerate(self.kinds):
             found = self.measures(kind)
             mean, low, high = np.array([found[method][measure] for method in methods]).T
@@ -447,6 +279,3 @@ def _origin(source: str) -> str:
     return {"given": "as given", "names": "found by name", "action distance": "found by action distance"}.get(
         source, source
     )
-
-
-__all__ = ["FEWEST_KNOWN", "MEASURES", "Evaluation", "evaluate", "read_groups"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,8 @@ class Fold:
     """One split of policies.
 
     Attributes:
-        kind: "random", "group" (one group left out) or "candidates".
-        name: Number of a random fold, or the group that is left out.
+        kind: "random", "group" (one group left out), "given" or "candidates".
+        name: Number of a random fold, the group that is left out, or the name of a given fold.
         train: (M,) int64 indices of the policies to learn from.
         test: (T,) int64 indices of the policies to value.
     """
@@ -30,7 +31,7 @@ class Fold:
     test: np.ndarray
 
 
-def random_folds(count: int, folds: int, seed: int) -> list[Fold]:
+def random_folds(count: int, folds: Any, seed: int) -> list[Fold]:
     """Split policies into folds of nearly equal size.
 
     Args:
@@ -73,3 +74,46 @@ def group_folds(groups: Sequence[str]) -> list[Fold]:
         if np.count_nonzero(inside) >= 2 and np.count_nonzero(~inside) >= least:
             folds.append(Fold("group", label, everyone[~inside], everyone[inside]))
     return folds
+
+
+def given_folds(folds: Any, names: Sequence[str]) -> list[Fold]:
+    """Return the folds that a user gives.
+
+    Args:
+        folds: Pairs (policies to learn from, policies to value), or a mapping from name to such a pair; policies by
+            name or position.
+        names: Names of the M policies with known returns.
+
+    Raises:
+        TypeError: Something is no such pair.
+        ValueError: A policy is unknown, or occurs twice in a fold; or a part of a fold has fewer than two policies.
+    """
+    items = folds.items() if isinstance(folds, Mapping) else ((str(k + 1), fold) for k, fold in enumerate(folds))
+    given = [_read_fold(str(name), parts, names) for name, parts in items]
+    if not given:
+        raise ValueError("no folds given: pass a number of random folds, or one pair or more")
+    return given
+
+
+def _read_fold(name: str, parts: Any, names: Sequence[str]) -> Fold:
+    if isinstance(parts, str | Mapping) or not hasattr(parts, "__len__") or len(parts) != 2:
+        raise TypeError(f"fold {name!r} must be a pair (policies to learn from, policies to value), got {parts!r}")
+    train, test = (np.array([_position(policy, name, names) for policy in part], np.int64) for part in parts)
+    for part, purpose in ((train, "learn from"), (test, "value")):
+        if len(part) < 2:
+            raise ValueError(f"fold {name!r} has {len(part)} policies to {purpose}; at least two are needed")
+    policies, counts = np.unique(np.append(train, test), return_counts=True)
+    if (counts > 1).any():
+        raise ValueError(f"fold {name!r} holds policy {names[policies[counts > 1][0]]!r} more than once")
+    return Fold("given", name, train, test)
+
+
+def _position(policy: Any, fold: str, names: Sequence[str]) -> int:
+    if isinstance(policy, str) and policy in names:
+        return names.index(policy)
+    if isinstance(policy, int | np.integer) and not isinstance(policy, bool) and 0 <= policy < len(names):
+        return int(policy)
+    raise ValueError(
+        f"fold {fold!r} holds {policy!r}, but its policies must be names, or positions below {len(names)}, of policies "
+        "with known returns"
+    )

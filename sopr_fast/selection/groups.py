@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,6 +63,33 @@ def find_groups(names: list[str], distances: np.ndarray) -> tuple[list[str], str
         if blocks.max() > 0:
             return [f"block {block + 1}" for block in blocks], "action distance"
     return ["all"] * len(names), "none"
+
+
+def read_groups(
+    groups: Mapping[str, str] | Sequence[str] | None, names: list[str], distances: np.ndarray
+) -> tuple[list[str], str]:
+    """Return the group of every policy, and where it comes from.
+
+    Args:
+        groups: By name or in order; None finds them.
+        names: Names of the M policies.
+        distances: (M, M) action distances.
+
+    Returns:
+        M labels, and "given", "names", "action distance" or "none".
+
+    Raises:
+        ValueError: Groups are missing, or not one for each policy.
+    """
+    if groups is None:
+        return find_groups(names, distances)
+    if isinstance(groups, Mapping):
+        if missing := [name for name in names if name not in groups]:
+            raise ValueError(f"groups hold nothing for policy {missing[0]!r}")
+        groups = [groups[name] for name in names]
+    if isinstance(groups, str) or len(groups) != len(names):
+        raise ValueError(f"groups must be one for each of {len(names)} policies, got {groups!r}")
+    return [str(group) for group in groups], "given"
 
 
 def _join_small(stems: list[str], distances: np.ndarray) -> list[str]:

@@ -14,8 +14,9 @@ from ..returns import with_returns
 from ..runtime import distributed
 from ..runtime.options import integer, number
 from .columns import Columns, compute_columns
-from .evaluation import Evaluation, describe_settings, read_groups
+from .evaluation import Evaluation
 from .folds import FEWEST_KNOWN, Fold, group_folds, random_folds
+from .groups import read_groups
 from .known_returns import are_ranks, read_known
 from .methods import read_methods
 from .panel import Panel
@@ -177,7 +178,7 @@ def select(
         notes=notes,
         evaluation=evaluation,
         coverage=dict(zip(names, workspace.coverage().tolist(), strict=True)),
-        settings=describe_settings(workspace, chosen, discount=discount, seed=seed, folds=folds, rows=rows),
+        settings=workspace.describe(chosen, discount=discount, seed=seed, folds=folds, rows=rows),
     )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..data import Transitions, load
 from ..data.keys import KEYS, find_key
 from ..data.states import as_states
+from ..estimators import Estimator
 from ..estimators.action_distance import shared_distances
 from ..estimators.coverage import uncovered_shares
 from ..estimators.log import Log, PolicyActions, check_actions
@@ -70,6 +71,22 @@ class Workspace:
     def reorder(self, indices: np.ndarray) -> Workspace:
         """Return the workspace of some of the policies, in the given order."""
         return replace(self, policies=self.take(indices), distances=self.distances[np.ix_(indices, indices)])
+
+    def describe(self, methods: dict[str, Estimator], **numbers: Any) -> dict[str, Any]:
+        """Return what a run rests on, as plain text and numbers: its arguments, the log, methods by label.
+
+        Args:
+            methods: Label -> estimator.
+            numbers: Arguments of the run by name.
+        """
+        return {
+            **numbers,
+            "action_count": self.action_count,
+            "states": len(self.states),
+            "has_rewards": self.has_rewards,
+            "reused_subsets": None if self.subsets is None else len(self.subsets),
+            "methods": {label: repr(method) for label, method in methods.items()},
+        }
 
     def coverage(self) -> np.ndarray:
         """Return (P,) shares of logged states in which each policy acts as the log does; NaN without logged actions.
