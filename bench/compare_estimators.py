@@ -7,55 +7,55 @@ Run i gives every method seed i and the same training, validation and test polic
 - "paper" tests both of the paper's test sets at once, with the training and validation policies of split.json
   (bench.paper) and the log of `--log`.
 
-SOPR and NearestPolicy learn from the returns of the training policies, the others from logged rewards, and SOPR with a
-critic or estimates from both. Scores of SOPR are the paper's (`shrinkage=0`); those of SOPR-T with `shrinkage=1` have
-their own row.
+`sopr_fast.evaluate` judges the methods. SOPR and NearestPolicy learn from the returns of the training policies, the
+others from logged rewards, and SOPR with a critic or estimates from both. Scores of SOPR are the paper's
+(`shrinkage=0`); those of SOPR-T with `shrinkage=1` have their own row.
 
     python bench/compare_estimators.py --data FOLDER --out out/estimators.json
     python bench/compare_estimators.py --data FOLDER --out out/first.json --test first \\
         --methods SOPR-T SOPR-T+critic BehaviourQ
     python bench/compare_estimators.py --data out/paper/small/* --out out/paper.json --test paper --log full-replay
 
-Writes the file after every method and resumes from it, with a Markdown table (.md) and a plot (.png) beside it.
+Writes the file after every run, with a Markdown table (.md) and a plot (.png) beside it, and keeps finished methods of
+a run in a folder beside it until then. Resumes from both.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
-import warnings
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from fitted import Fitted, Recorded
 from paper.games import LOGS
 from paper.scores import MEASURES, offline_policies, snapshots
 from workload import log_of, peak_megabytes, read_set
 
 import sopr_fast
-from sopr_fast.data import load, load_states
+from sopr_fast.data import Transitions, load
 from sopr_fast.estimators import (
     FQE,
     BehaviourQ,
     DualDICE,
+    Estimates,
     ImportanceWeighting,
     ModelBased,
     NearestPolicy,
-    UncertainEstimateWarning,
 )
 from sopr_fast.metrics import spearman
-from sopr_fast.ranking import ForeignPolicyWarning
 from sopr_fast.runtime.files import atomic_path
 from sopr_fast.sopr.config import Config
 
+SHRUNK = "SOPR-T, shrinkage 1"
 LABELS = {
     "SOPR-T": "SOPR-T",
-    "SOPR-T, shrinkage 1": "SOPR-T, shrinkage 1",
+    SHRUNK: SHRUNK,
     "SOPR-T+critic": "SOPR-T with a SARSA critic's values in each row",
     "SOPR-T+estimates": "SOPR-T with estimates of each policy",
     "SOPR-MLP": "SOPR-MLP",
@@ -71,8 +71,6 @@ LABELS = {
 def main() -> None:
     options = _options()
     torch.set_num_threads(options.threads)
-    for expected in (UncertainEstimateWarning, ForeignPolicyWarning):
-        warnings.simplefilter("ignore", expected)
     settings = {key: getattr(options, key) for key in ("test", "discount", "subset_size", "clusters", "steps")}
     if options.test == "paper":
         settings["log"] = options.log
@@ -86,32 +84,22 @@ def main() -> None:
             )
     done = {(run["data"], run["run"], run["method"]) for run in results["runs"]}
     for folder in options.data:
-        missing = [
-            (i, method)
+        missing = {
+            i: [method for method in options.methods if (folder.name, i, method) not in done]
             for i in range(options.runs)
-            for method in options.methods
-            if (folder.name, i, method) not in done
-        ]
-        if not missing:
+        }
+        if not any(missing.values()):
             continue
         split_of = read_splits(folder, options.test, options.log)
-        log = folder / "logs" / f"{options.log}.hdf5" if options.test == "paper" else log_of(folder)
-        states, transitions = np.asarray(load_states(log)), load(log)
-        for i, method in missing:
-            split = split_of(i)
-            start = time.perf_counter()
-            measure = _sopr if method.startswith("SOPR") else _baseline
-            scores_of, details = measure(method, split, states, transitions, options, i)
-            seconds = time.perf_counter() - start
-            for row, scores in scores_of.items():
-                judged = {name: _judge(split.test_returns[part], scores[part]) for name, part in split.sets.items()}
-                for name, part in split.sets.items() if "curve" in details else ():
-                    judged[name]["converged"] = _converged(details["curve"], scores, part)
-                run = {"data": folder.name, "run": i, "method": row, "seconds": seconds, "judged": judged}
-                results["runs"].append(run | details)
-                agreement = ", ".join(f"{name} {measured['spearman']:.3f}" for name, measured in judged.items())
-                print(f"{folder.name}, run {i}, {row}: Spearman {agreement}; {seconds:.0f} s", flush=True)
-            _write(options.out, results)
+        log = load(folder / "logs" / f"{options.log}.hdf5" if options.test == "paper" else log_of(folder))
+        for i, methods in missing.items():
+            if methods:
+                part = options.out.with_suffix("") / f"{folder.name}-{i}"
+                for run in measure(methods, split_of(i), log, options, i, part):
+                    results["runs"].append({"data": folder.name, "run": i, **run})
+                    print(f"{folder.name}, run {i}, {_line(run)}", flush=True)
+                _write(options.out, results)
+                shutil.rmtree(part)
     print(table(results["runs"]))
     options.out.with_suffix(".md").write_text(table(results["runs"]) + "\n")
     _plot(results["runs"], options.out.with_suffix(".png"))
@@ -181,84 +169,98 @@ def divide(count: int, test: str, run: int) -> list[np.ndarray]:
     return [*np.split(random.permutation(np.setdiff1d(np.arange(count), tested)), [30]), tested]
 
 
-def _judge(returns: np.ndarray, scores: np.ndarray) -> dict:
-    measured = {name: measure(returns, scores) for name, measure in MEASURES.items()}
-    return measured | {"scores": scores.tolist(), "returns": returns.tolist()}
+def measure(methods: Sequence[str], split: Split, log: Transitions, options: Any, seed: int, part: Path) -> list[dict]:
+    """Return a run of each method.
 
-
-def _sopr(method, split, states, transitions, options, seed) -> tuple[dict[str, np.ndarray], dict]:
-    config = Config(
-        encoder="mlp" if method == "SOPR-MLP" else "transformer",
-        subset_size=options.subset_size,
-        clusters=options.clusters,
-        subsets=options.steps,
-        steps=options.steps,
-    )
-    known, known_of_candidates = {}, {}
-    if method == "SOPR-T+critic":
-        critic = BehaviourQ(updates=options.updates)
-        known["critic"] = critic.critic(transitions, discount=options.discount, seed=seed, progress=options.progress)
-    if method == "SOPR-T+estimates":
-        known["features"] = known_of_candidates["features"] = _estimates(split, transitions, options, seed)
-    ranker = sopr_fast.fit(
-        split.train,
-        split.train_returns,
-        states,
-        validation=(split.validation, split.validation_returns),
-        config=config,
-        seed=seed,
-        progress=options.progress,
-        **known,
-    )
-    rank = partial(ranker.rank, split.test, states, seed=seed + 1000, progress=options.progress, **known_of_candidates)
-    ranking = rank(shrinkage=0)
-    scores = {method: ranking.scores}
-    if method == "SOPR-T":
-        scores["SOPR-T, shrinkage 1"] = rank(shrinkage=1).scores
-    details = {"updates": options.updates} if known else {}
-    return scores, details | {"distances": ranking.distances.tolist(), "distance_limit": ranking.distance_limit}
-
-
-def _estimates(split, transitions, options, seed) -> dict[str, list[float]]:
-    """Return the values of every policy by BehaviourQ and NearestPolicy."""
-    everyone = split.train | split.validation | split.test
-    by_critic = BehaviourQ(updates=options.updates).estimate(
-        everyone, transitions, discount=options.discount, seed=seed, progress=options.progress
-    )
-    by_nearest = NearestPolicy().estimate(everyone, transitions, known=split.train, returns=split.train_returns)
-    return dict(zip(everyone, np.stack([by_critic.values, by_nearest.values], 1).tolist(), strict=True))
-
-
-def _baseline(method, split, states, transitions, options, seed) -> tuple[dict[str, np.ndarray], dict]:
-    if method == "NearestPolicy":
-        estimator = NearestPolicy()
-    else:
-        estimator = {
-            "FQE": FQE(),
-            "BehaviourQ": BehaviourQ(),
-            "ModelBased": ModelBased(),
-            "DualDICE": DualDICE(),
-            "ImportanceWeighting": ImportanceWeighting(clip=(-6.0, 2.0)),
-        }[method]
-        estimator = replace(estimator, updates=options.updates)
-    estimates = estimator.estimate(
-        split.test,
-        transitions,
-        known=split.train,
-        returns=split.train_returns,
+    Args:
+        methods: Labels.
+        split: Policies of the run.
+        log: The log.
+        options: Options of the command.
+        seed: Seed of all methods.
+        part: Folder of columns of this run, to resume from.
+    """
+    recorded = {label: Recorded(method) for label, method in _methods(methods, split, options).items()}
+    evaluation = sopr_fast.evaluate(
+        split.train | split.test,
+        np.append(split.train_returns, split.test_returns),
+        log,
+        methods=recorded,
+        folds={name: (list(split.train), list(split.test)[part]) for name, part in split.sets.items()},
         discount=options.discount,
         seed=seed,
+        rows=len(log),
+        checkpoints=part,
         progress=options.progress,
     )
+    runs: list[dict] = [{"method": label, "dropped": reason} for label, reason in evaluation.dropped.items()]
+    measures = {fold.name: evaluation.measures(fold=fold.name) for fold in evaluation.folds}
+    for label, values in evaluation.values.items():
+        judged: dict[str, dict] = {}
+        for fold, scores in zip(evaluation.folds, values, strict=True):
+            judged[fold.name] = {name: measures[fold.name][label][name][0] for name in MEASURES}
+            judged[fold.name] |= {"scores": scores.tolist(), "returns": evaluation.returns[fold.test].tolist()}
+        details = _details(recorded[label].last)
+        for name, part in split.sets.items() if "curve" in details else ():
+            judged[name]["converged"] = _converged(details["curve"], recorded[label].last.values, part)
+        seconds = evaluation.seconds[label] + (evaluation.seconds["SOPR-T"] if label == SHRUNK else 0)
+        updates = {} if label in ("SOPR-T", SHRUNK, "SOPR-MLP", "NearestPolicy") else {"updates": options.updates}
+        runs.append({"method": label, "seconds": seconds, "judged": judged, **updates, **details})
+    return runs
+
+
+def _methods(labels: Sequence[str], split: Split, options: Any) -> dict[str, Any]:
+    """Return methods by label, SOPR-T without and with shrinkage."""
+    config = Config(
+        subset_size=options.subset_size, clusters=options.clusters, subsets=options.steps, steps=options.steps
+    )
+    sopr, updates = Fitted(config, (split.validation, split.validation_returns)), {"updates": options.updates}
+
+    def critic(policies: Any, log: Any, *, discount: float, seed: int, progress: bool, **_: Any) -> dict[str, Any]:
+        return {"critic": BehaviourQ(**updates).critic(log, discount=discount, seed=seed, progress=progress)}
+
+    def estimates(policies: Any, log: Any, **others: Any) -> dict[str, Any]:
+        values = [
+            method.estimate(policies, log, **others).values for method in (BehaviourQ(**updates), NearestPolicy())
+        ]
+        names = (policy.name for policy in policies)
+        return {"features": dict(zip(names, np.stack(values, 1).tolist(), strict=True))}
+
+    methods = {
+        "SOPR-T": sopr,
+        SHRUNK: replace(sopr, shrinkage=1.0),
+        "SOPR-T+critic": replace(sopr, inputs=critic, rankers={}),
+        "SOPR-T+estimates": replace(sopr, inputs=estimates, rankers={}),
+        "SOPR-MLP": replace(sopr, config=replace(config, encoder="mlp"), rankers={}),
+        "NearestPolicy": NearestPolicy(),
+        "BehaviourQ": BehaviourQ(**updates),
+        "FQE": FQE(**updates),
+        "ModelBased": ModelBased(**updates),
+        "DualDICE": DualDICE(**updates),
+        "ImportanceWeighting": ImportanceWeighting(clip=(-6.0, 2.0), **updates),
+    }
+    chosen = [name for label in labels for name in ((label, SHRUNK) if label == "SOPR-T" else (label,))]
+    return {label: methods[label] for label in chosen}
+
+
+def _details(estimates: Estimates | None) -> dict[str, Any]:
+    """Return what a run keeps of the estimates; of those that a file held, nothing."""
+    if estimates is None:
+        return {}
     kept = ("effective_sample_size", "mass", "state_error", "reward_error", "guarded", "horizon", "held_out_log_prob")
-    details = {"updates": options.updates} if method != "NearestPolicy" else {}
-    details |= {key: value for key, value in estimates.to_dict()["diagnostics"].items() if key in kept}
+    kept += ("distances", "distance_limit")
+    details = {key: value for key, value in estimates.to_dict()["diagnostics"].items() if key in kept}
     curve = estimates.diagnostics.get("curve", {})
     if "values" in curve:
         details["curve"] = {key: np.asarray(curve[key]).tolist() for key in ("seconds", "updates", "values")}
-    details["timings"] = estimates.timings
-    details["peak_megabytes"] = peak_megabytes()
-    return {method: estimates.values}, details
+    return details | {"timings": estimates.timings, "peak_megabytes": peak_megabytes()}
+
+
+def _line(run: dict) -> str:
+    if "dropped" in run:
+        return f"{run['method']} was dropped: {run['dropped']}"
+    agreement = ", ".join(f"{name} {measured['spearman']:.3f}" for name, measured in run["judged"].items())
+    return f"{run['method']}: Spearman {agreement}; {run['seconds']:.0f} s"
 
 
 def _converged(curve: dict, final: np.ndarray, part: slice, agreement: float = 0.95) -> float:
@@ -271,6 +273,7 @@ def table(runs: list[dict]) -> str:
     """Format a table per test set, with the Spearman of each folder where there are several."""
     folders = sorted({run["data"] for run in runs})
     folders = folders if len(folders) > 1 else []
+    runs = [run for run in runs if "judged" in run]
     blocks = []
     for name in runs[0]["judged"]:
         measures = ["Spearman", *folders, "worst", "Kendall", "regret@1", "regret@3"]
@@ -308,6 +311,7 @@ def _plot(runs: list[dict], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         return
+    runs = [run for run in runs if "judged" in run]
     names = list(runs[0]["judged"])
     figure = Figure(figsize=(5.2 + 3.4 * len(names), 3.6), layout="constrained")
     *panels, right = figure.subplots(1, len(names) + 1, sharey=True)
@@ -347,7 +351,7 @@ def _options() -> argparse.Namespace:
     tests = ("random", "first", "last", "paper")
     parser.add_argument("--test", choices=tests, default="random", help="which policies are unseen")
     parser.add_argument("--log", choices=LOGS, default="full-replay", help="log of --test paper")
-    methods = [method for method in LABELS if method != "SOPR-T, shrinkage 1"]
+    methods = [method for method in LABELS if method != SHRUNK]
     parser.add_argument("--methods", nargs="*", choices=methods, default=methods)
     parser.add_argument("--discount", type=float, default=0.99)
     parser.add_argument("--updates", type=int, default=20000, help="updates of every other estimator's networks")

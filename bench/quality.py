@@ -1,33 +1,32 @@
 """Rank correlation of SOPR-T on unseen real policies, without and with shrinkage, beside two trivial rankings.
 
 For each split of the 50 HalfCheetah snapshots into 30 training, 10 validation and 10 test policies
-(numpy.random.default_rng(split).permutation(50)) and each seed: train, rank the 10, compare with their returns.
+(numpy.random.default_rng(split).permutation(50)) and each seed, `sopr_fast.evaluate` judges the order of the 10.
 
     python bench/quality.py --splits 6 --seeds 3 --out out/quality.json
     python bench/quality.py --splits 1 --seeds 3 --subset-size 16384 --clusters 256 --out out/quality-full.json
 
-Writes the file after every run and resumes from it. There, "spearman" and "regret@3" belong to the paper's scores
-(`shrinkage=0`), "shrunk_spearman" and "shrunk_regret@3" to `shrinkage=1`.
+Writes the file after every run and resumes from it. There, "SOPR-T" stands for the paper's scores (`shrinkage=0`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
-import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from fitted import Fitted
 from workload import peak_megabytes, read_set
 
 import sopr_fast
-from sopr_fast.metrics import policy_distance, regret_at_k, spearman
-from sopr_fast.policies import as_policies, collect, probe
-from sopr_fast.ranking import ForeignPolicyWarning
+from sopr_fast.estimators import Estimates, NearestPolicy
 from sopr_fast.runtime.files import atomic_path
 from sopr_fast.sopr.config import Config
+
+LABELS = ("SOPR-T", "SOPR-T, shrinkage 1", "snapshot index", "nearest policy's return")
 
 
 def main() -> None:
@@ -61,90 +60,67 @@ def main() -> None:
 
 
 def measure(policies, returns, states, config, split, seed, options) -> dict:
-    order = np.random.default_rng(split).permutation(len(policies))
-    train, validation, test = np.split(order, [30, 40])
-    names = list(policies)
-
-    def chosen(indices):
-        return {names[i]: policies[names[i]] for i in indices}
-
-    held_out = (chosen(validation), returns[validation])
+    train, validation, test = np.split(np.random.default_rng(split).permutation(len(policies)), [30, 40])
+    names, held_out = np.array(list(policies)), None
     if options.no_validation:
-        train, held_out = np.concatenate([train, validation]), None
-    start = time.perf_counter()
-    ranker = sopr_fast.fit(
-        chosen(train),
-        returns[train],
+        train = np.concatenate([train, validation])
+    else:
+        held_out = {name: policies[name] for name in names[validation]}, returns[validation]
+    sopr = Fitted(config, held_out, subsets=options.rank_subsets)
+    methods = sopr, replace(sopr, shrinkage=1.0), SnapshotIndex(list(names)), NearestPolicy()
+    evaluation = sopr_fast.evaluate(
+        {name: policies[name] for name in names[[*train, *test]]},
+        returns[[*train, *test]],
         states,
-        validation=held_out,
-        config=config,
+        methods=dict(zip(LABELS, methods, strict=True)),
+        folds=[(names[train], names[test])],
         seed=seed,
         progress=False,
     )
-    trained = time.perf_counter() - start
+    ((ranker, _),) = sopr.rankers.values()
     if options.models:
         options.models.mkdir(parents=True, exist_ok=True)
         ranker.save(options.models / f"split-{split}-seed-{seed}.safetensors", subsets=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ForeignPolicyWarning)
-        ranking, shrunk = (
-            ranker.rank(
-                chosen(test),
-                states,
-                subsets=options.rank_subsets,
-                shrinkage=shrinkage,
-                seed=seed + 1000,
-                progress=False,
-            )
-            for shrinkage in (0, 1)
-        )
-    true = returns[test]
-    nearest = nearest_returns(chosen(train), chosen(test), returns[train], states)
-    index = test.astype(float)
+    measures = evaluation.measures()
     return {
         "split": split,
         "seed": seed,
-        "scores": ranking.scores.tolist(),
-        "shrinkage": shrunk.shrinkage.tolist(),
-        "spearman": spearman(true, ranking.scores),
-        "regret@3": regret_at_k(returns=true, scores=ranking.scores, k=3),
-        "shrunk_spearman": spearman(true, shrunk.scores),
-        "shrunk_regret@3": regret_at_k(returns=true, scores=shrunk.scores, k=3),
-        "index_spearman": spearman(true, index),
-        "index_regret@3": regret_at_k(returns=true, scores=index, k=3),
-        "nearest_spearman": spearman(true, nearest),
-        "nearest_regret@3": regret_at_k(returns=true, scores=nearest, k=3),
+        "scores": {label: values[0].tolist() for label, values in evaluation.values.items()},
+        "judged": {label: {name: measures[label][name][0] for name in ("spearman", "regret@3")} for label in measures},
         "best_step": ranker.history["best_step"],
         "validation_spearman": max(ranker.history.get("validation_rank_correlation", [float("nan")])),
         "restarts": ranker.history["restarts"],
         "last_loss": float(np.mean(ranker.history["loss"][-10:])),
-        "fit_seconds": trained,
+        "fit_seconds": sum(ranker.timings.values()),
         "fit_by_stage": ranker.timings,
         "peak_MB": peak_megabytes(),
-        "rank_seconds": sum(ranking.timings.values()),
+        "rank_seconds": evaluation.seconds["SOPR-T, shrinkage 1"],
     }
 
 
-def nearest_returns(train, test, returns, states) -> np.ndarray:
-    """Return the return of each policy's nearest training policy by action distance (Eq. 3) on 4,096 states."""
-    sample = torch.from_numpy(np.ascontiguousarray(states[:: max(1, len(states) // 4096)], np.float32))
-    source = torch.arange(len(sample))
-    known, candidates = as_policies(train), as_policies(test)
-    layout = probe(known, sample, source)
-    columns = [collect(group, sample, source, layout).numpy() for group in (known, candidates)]
-    return returns[policy_distance(*columns)[1]]
+class SnapshotIndex:
+    """A method that prefers later snapshots.
+
+    Args:
+        names: Names of all snapshots, the first one first.
+    """
+
+    name = "snapshot index"
+    supervised = needs_rewards = False
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    def estimate(self, policies, log, **_) -> Estimates:
+        own = [policy.name for policy in policies]
+        return Estimates(own, np.array([self.names.index(name) for name in own], float))
 
 
 def summary(runs: list[dict]) -> str:
     lines = [f"{'':<24}{'Spearman':>10}{'min':>8}{'regret@3':>10}{'max':>8}"]
-    for label, prefix in (
-        ("SOPR-T", ""),
-        ("SOPR-T, shrinkage 1", "shrunk_"),
-        ("snapshot index", "index_"),
-        ("nearest policy's return", "nearest_"),
-    ):
-        rho = np.array([run[f"{prefix}spearman"] for run in runs])
-        regret = np.array([run[f"{prefix}regret@3"] for run in runs])
+    for label in LABELS:
+        judged = [run["judged"][label] for run in runs if label in run["judged"]]
+        rho, regret = (np.array([measured[name] for measured in judged]) for name in ("spearman", "regret@3"))
         lines.append(f"{label:<24}{rho.mean():>10.3f}{rho.min():>8.3f}{regret.mean():>10.4f}{regret.max():>8.4f}")
     seconds = np.median([run["fit_seconds"] for run in runs])
     lines.append(f"{len(runs)} runs, median {seconds:.0f} s to fit, {sum(run['restarts'] for run in runs)} restarts")
@@ -152,9 +128,8 @@ def summary(runs: list[dict]) -> str:
 
 
 def _line(run: dict) -> str:
-    shown = ("spearman", "regret@3", "shrunk_spearman", "index_spearman", "nearest_spearman")
-    values = (f"{name} {run[name]:.3f}" for name in shown)
-    return f"split {run['split']} seed {run['seed']}  " + "  ".join(values) + f"  {run['fit_seconds']:.0f} s"
+    values = (f"{label} {measured['spearman']:.3f}" for label, measured in run["judged"].items())
+    return f"split {run['split']} seed {run['seed']}  Spearman  {'  '.join(values)}  {run['fit_seconds']:.0f} s"
 
 
 def _options() -> argparse.Namespace:

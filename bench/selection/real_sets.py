@@ -1,11 +1,12 @@
 """Panels on real policies of three games: what each method, the blend, its intervals and its verdicts are worth.
 
     python -m bench.selection.real_sets columns --data DATA --sets SETS --out OUT  # resumable
+    python -m bench.selection.real_sets columns --data DATA --sets SETS --out OTHER --seed 1
     python -m bench.selection.real_sets report --out OUT
 
 `DATA` has the folders `halfcheetah` (a run and its replay) and `foreign` (policies of other authors); `SETS` is a
-folder of `bench.paper` whose `logs` stage has run. Every column is computed once and kept in a file of its own. The
-report takes a minute.
+folder of `bench.paper` whose `logs` stage has run. Every column is computed once and kept in a file of its own. Another
+seed of the estimators needs another folder; splits and folds stay the same. The report takes a minute.
 """
 
 from __future__ import annotations
@@ -174,12 +175,13 @@ def compute(options: argparse.Namespace) -> None:
         for label, method in [*learned.items(), *once.items()]:
             begin, cpu = time.perf_counter(), time.process_time()
             if label in once:
-                _compute(workspace, {label: method}, source.returns, everyone, folder / "all")
+                _compute(workspace, {label: method}, source.returns, everyone, options.seed, folder / "all")
             else:
                 for scenario in scenarios(source.families, options.splits):
                     folds = make_folds(workspace.names, workspace.distances, scenario)[0]
                     part, order = folder / scenario.name.replace(" ", "-"), scenario.order
-                    _compute(workspace.reorder(order), {label: method}, source.returns[order], folds, part)
+                    own = workspace.reorder(order), {label: method}, source.returns[order]
+                    _compute(*own, folds, options.seed, part)
             seconds = time.perf_counter() - begin, time.process_time() - cpu
             print(f"{source.name}, {label}: {seconds[0]:.0f} s, {seconds[1]:.0f} s of CPU", flush=True)
 
@@ -194,11 +196,11 @@ def make_folds(names: list[str], distances: np.ndarray, scenario: Scenario) -> t
 
 
 def _compute(
-    workspace: Workspace, methods: dict[str, Any], returns: np.ndarray, folds: list[Fold], folder: Path
+    workspace: Workspace, methods: dict[str, Any], returns: np.ndarray, folds: list[Fold], seed: int, folder: Path
 ) -> Columns | None:
     try:
         return compute_columns(
-            workspace, methods, returns, folds, discount=DISCOUNT, seed=0, folder=folder, progress=False
+            workspace, methods, returns, folds, discount=DISCOUNT, seed=seed, folder=folder, progress=False
         )
     except ValueError as error:
         if "no method is left" not in str(error):
@@ -236,6 +238,7 @@ def main() -> None:
     )
     parser.add_argument("--methods", nargs="+", help="default: the default panel")
     parser.add_argument("--splits", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the estimators")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     if options.stage == "columns":

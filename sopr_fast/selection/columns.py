@@ -87,7 +87,7 @@ def compute_columns(
     """Let every method value the test policies of every fold.
 
     Methods that learn from known returns are trained for every fold on its training policies; those that leave a known
-    policy out by themselves learn from all others of a random fold. The other methods value all policies once. A method
+    policy out by themselves learn from all others of a random fold. The other methods value every policy once. A method
     that fails, exceeds the time limit, or gives values that are equal or not finite is dropped.
 
     Args:
@@ -188,7 +188,9 @@ class _Run:
         if self.method.supervised:
             values = self._supervised()
         else:
-            estimated, errors = self._unsupervised().T
+            tested = np.unique(np.concatenate([fold.test for fold in self.folds]))
+            estimated = np.full(len(errors), np.nan)
+            estimated[tested], errors[tested] = self._unsupervised(self.workspace.take(tested)).T
             bounded = estimated
             if self.method.needs_rewards:
                 bounded = estimated.clip(*possible_values(self.workspace.log, self.discount))
@@ -205,15 +207,15 @@ class _Run:
         self._remove_checkpoints()  # in every process, whose disk may be its own
         return stored
 
-    def _unsupervised(self) -> np.ndarray:
-        """Return values and standard errors, (P, 2); processes share the blocks that the method trains alone."""
+    def _unsupervised(self, policies: list[Policy]) -> np.ndarray:
+        """Return values and standard errors, (T, 2); processes share the blocks that the method trains alone."""
         if not getattr(self.method, "trains_each_policy", False):
-            return self._estimate(self.workspace.policies, _WHOLE)
+            return self._estimate(policies, _WHOLE)
 
         def estimate(part: slice) -> Tensor:
-            return torch.from_numpy(self._estimate(self.workspace.policies[part], _of_block(part.start)))
+            return torch.from_numpy(self._estimate(policies[part], _of_block(part.start)))
 
-        return share_policies(len(self.workspace.policies), estimate).numpy()
+        return share_policies(len(policies), estimate).numpy()
 
     def _estimate(self, policies: list[Policy], suffix: str) -> np.ndarray:
         """Return values and standard errors, (P, 2) float64."""
