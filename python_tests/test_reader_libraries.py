@@ -16,6 +16,7 @@ from torch import distributions as dist
 from torch import nn
 
 from sopr_fast import cli
+from sopr_fast.cli_options import read_policies
 from sopr_fast.policies import load
 
 DS, DA = 5, 3
@@ -419,7 +420,7 @@ def test_the_command_line_passes_the_number_of_discrete_actions(tmp_path, states
     torch.save(weights, tmp_path / "model.pth")
     options = ["--policies", str(tmp_path), "--activation", "tanh", "--returns", "r.csv", "--log", "log.npz"]
     parsed = cli._parser().parse_args(["evaluate", *options, "--action-count", str(DA)])
-    assert cli._read_policies(parsed)["model"].output(states).kind == "discrete"
+    assert read_policies(parsed)["model"].output(states).kind == "discrete"
 
 
 # TorchRL

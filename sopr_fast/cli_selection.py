@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from .cli_options import add_device, add_policies, add_report, check_outputs, read_policies, without_nan, write_report
+from .cli_processes import is_first
 from .runtime.text import printable
 
 if TYPE_CHECKING:
@@ -34,8 +36,6 @@ def add_commands(commands: Any) -> None:
     Args:
         commands: Subparsers of the command line.
     """
-    from .cli import add_report
-
     evaluate = commands.add_parser("evaluate", help="measure how well each method ranks policies with known returns")
     _add_input(evaluate, "returns of all policies; policies without one are left out")
     _add_panel(evaluate)
@@ -62,9 +62,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _add_input(parser: argparse.ArgumentParser, returns: str, *, required: bool = True) -> None:
-    from .cli import _add_device, _add_policies
-
-    _add_policies(parser)
+    add_policies(parser)
     parser.add_argument(
         "--returns", type=Path, required=required, metavar="FILE", help=f"file or folder, as for fit: {returns}"
     )
@@ -77,7 +75,7 @@ def _add_input(parser: argparse.ArgumentParser, returns: str, *, required: bool 
     parser.add_argument("--discount", type=float, default=0.99, metavar="X", help="discount factor (default: 0.99)")
     parser.add_argument("--action-count", type=int, metavar="N", help="number of discrete actions")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default: 0)")
-    _add_device(parser)
+    add_device(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="plot to an image")
 
@@ -164,11 +162,10 @@ def _estimate(options: argparse.Namespace) -> None:
 
 
 def _read(options: argparse.Namespace) -> tuple[dict[str, Policy], dict[str, float]]:
-    from .cli import _read_policies, check_outputs
     from .returns import read_returns
 
     check_outputs(options)
-    policies = _read_policies(options)
+    policies = read_policies(options)
     if options.returns is None:
         return policies, {}
     return policies, read_returns(options.returns, list(policies), rollouts=getattr(options, "rollouts", None))
@@ -218,10 +215,7 @@ def _read_estimator(options: argparse.Namespace) -> Estimator:
 
 
 def _show(result: Any, options: argparse.Namespace) -> None:
-    from .cli import _without_nan, write_report
-    from .cli_processes import is_first
-
-    print(json.dumps(_without_nan(result.to_dict()), indent=1) if options.json else result.table())
+    print(json.dumps(without_nan(result.to_dict()), indent=1) if options.json else result.table())
     if options.plot is not None and is_first():
         shown = result.ranking() if hasattr(result, "ranking") else result
         cast(Any, shown.plot().figure).savefig(options.plot, dpi=150)

@@ -1,0 +1,113 @@
+"""Options that several commands of `sopr-fast` share."""
+
+# Commands import what they need: torch takes two seconds, and `--help` needs none of it.
+from __future__ import annotations
+
+import argparse
+import math
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .cli_processes import is_first
+
+if TYPE_CHECKING:
+    from .policies import Policy
+
+ACTIVATIONS = (
+    "relu",
+    "tanh",
+    "elu",
+    "gelu",
+    "silu",
+    "mish",
+    "selu",
+    "leaky_relu",
+    "sigmoid",
+    "softplus",
+    "identity",
+)
+
+
+def add_policies(parser: argparse.ArgumentParser) -> None:
+    """Add the options of reading policies."""
+    parser.add_argument(
+        "--policies",
+        nargs="+",
+        required=True,
+        metavar="PATH",
+        help="files of policies (.npz .npy .parquet .zip .d3 .onnx .pt .pth .safetensors .pkl .pt2) or folders with "
+        "subfolders, named by their paths relative to the folder that contains all of them",
+    )
+    parser.add_argument(
+        "--activation", choices=ACTIVATIONS, help="activation between the layers of state dicts and bare .npz files"
+    )
+    parser.add_argument(
+        "--squash", choices=("tanh", "none"), help="function after the last layer of state dicts and bare .npz files"
+    )
+    parser.add_argument(
+        "--stochastic", action="store_true", help="act by the distributions in .npz, .zip, .d3 and .pkl files"
+    )
+    parser.add_argument("--trust", action="store_true", help="run code in the files where reading them needs it")
+    parser.add_argument("--skip", action="store_true", help="leave out files that cannot be read, with a warning each")
+
+
+def read_policies(options: argparse.Namespace) -> dict[str, Policy]:
+    """Load the policies of all paths, named relative to the folder that contains them."""
+    from .policies import load
+
+    reading = {key: getattr(options, key) for key in ("activation", "squash", "stochastic", "trust", "skip")}
+    return load(options.policies, action_count=getattr(options, "action_count", None), **reading)
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add the compute device."""
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="compute device, such as cuda (default: cpu)")
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Add the option of a report."""
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write a report, one HTML file")
+
+
+def check_outputs(options: argparse.Namespace) -> None:
+    """Check before long work that the plot and the report can be written.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: A file cannot be written.
+        ValueError: The image has an unknown format.
+    """
+    if not is_first():
+        return
+    if options.plot is not None:
+        _check_plot(options.plot)
+    if options.report is not None:
+        from .report import check_report
+
+        check_report(options.report)
+
+
+def _check_plot(path: Path) -> None:
+    from .ranking import figure_class
+    from .runtime.files import check_place
+
+    check_place(path)
+    kinds = figure_class()().canvas.get_supported_filetypes()
+    if path.suffix and path.suffix[1:].lower() not in kinds:
+        raise ValueError(f"cannot plot to {path}: expected a file of .{', .'.join(kinds)}")
+
+
+def write_report(result: Any, options: argparse.Namespace, **known: Any) -> None:
+    """Write the report of a result, if the options ask for one."""
+    if options.report is not None and is_first():
+        result.report(options.report, command=shlex.join(["sopr-fast", *options.arguments]), **known)
+
+
+def without_nan(value: Any) -> Any:
+    """Return the value with None in place of NaN, which JSON cannot hold."""
+    if isinstance(value, dict):
+        return {key: without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
