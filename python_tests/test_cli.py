@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sopr_fast import Config, cli, load
+from sopr_fast import Config, cli_options, load
 from sopr_fast.cli import main
 from sopr_fast.policies import actor
 from sopr_fast.sopr import training
@@ -245,7 +245,7 @@ def test_help_shows_choices_and_defaults_of_every_option(capsys):
 
 
 def test_the_command_line_offers_every_activation():
-    assert set(cli.ACTIVATIONS) == set(actor.ACTIVATIONS)
+    assert set(cli_options.ACTIVATIONS) == set(actor.ACTIVATIONS)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from . import data, estimators, metrics, ops, policies, selection
-    from .ranking import ForeignPolicyWarning, Ranking, TrainingPolicyWarning
+    from .doubts import ForeignPolicyWarning, TrainingPolicyWarning
+    from .ranking import Ranking
     from .runtime.native import build_info
     from .selection import Evaluation, Selection, evaluate, select
     from .sopr.config import Config
@@ -55,12 +56,12 @@ _MODULES = {
     "CollapsedTrainingWarning": "sopr.training",
     "Config": "sopr.config",
     "Evaluation": "selection",
-    "ForeignPolicyWarning": "ranking",
+    "ForeignPolicyWarning": "doubts",
     "Ranker": "sopr.ranker",
     "Ranking": "ranking",
     "Selection": "selection",
     "Subsets": "sopr.subsets",
-    "TrainingPolicyWarning": "ranking",
+    "TrainingPolicyWarning": "doubts",
     "UntilSettled": "sopr.settling",
     "build_info": "runtime.native",
     "evaluate": "selection",

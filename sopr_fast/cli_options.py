@@ -89,8 +89,8 @@ def check_outputs(options: argparse.Namespace) -> None:
 
 
 def _check_plot(path: Path) -> None:
-    from .ranking import figure_class
     from .runtime.files import check_place
+    from .runtime.plotting import figure_class
 
     check_place(path)
     kinds = figure_class()().canvas.get_supported_filetypes()

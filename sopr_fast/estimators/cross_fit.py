@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..doubts import ForeignPolicyWarning
 from ..policies import as_policies
-from ..ranking import ForeignPolicyWarning
 from ..returns import check_returns
 from ..runtime import distributed
 from ..runtime.options import integer

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup
 
-from ..ranking import figure_class
+from ..runtime.plotting import figure_class
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

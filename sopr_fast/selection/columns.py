@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..doubts import ForeignPolicyWarning, TrainingPolicyWarning
 from ..estimators import Estimator, UncertainEstimateWarning
 from ..policies import Policy
-from ..ranking import ForeignPolicyWarning, TrainingPolicyWarning
 from ..runtime import distributed
 from ..runtime.checkpoints import fingerprint
 from ..runtime.deadline import time_limit as limit_time

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..metrics import kendall, regret_at_k, spearman
-from ..ranking import figure_class
+from ..runtime.plotting import figure_class
 from ..runtime.text import NAME_WIDTH, printable, tick_label
 from .folds import Fold
 from .metrics import gap_accuracy

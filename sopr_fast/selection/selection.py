@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..data.keys import list_names
-from ..ranking import figure_class
 from ..returns import Returns, is_source, read_returns
+from ..runtime.plotting import figure_class
 from ..runtime.text import NAME_WIDTH, printable, tick_label
 from .columns import NO_REWARDS
 from .groups import FOREIGN

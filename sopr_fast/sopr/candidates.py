@@ -53,8 +53,21 @@ class Share:
         return slice(total * place // count, total * (place + 1) // count)
 
 
+@dataclass(frozen=True)
+class Acted:
+    """What this process's share of the candidates does in drawn states.
+
+    Attributes:
+        tiles: Columns of the policies that it scores on all subsets.
+        shared: (1, U, dim_c) columns of the policy that it shares, or None.
+    """
+
+    tiles: Tiles
+    shared: Tensor | None
+
+
 class Candidates:
-    """P policies and their columns in drawn states, as many at a time as fit into memory.
+    """P policies, which act in drawn states as many at a time as fit into memory.
 
     Args:
         policies: The policies, which all processes know.
@@ -83,7 +96,7 @@ class Candidates:
         self._group = distributed.current()
         self._share = Share.of(len(policies), self._group)
 
-    def act(self, drawn: Drawing | Subsets) -> None:
+    def act(self, drawn: Drawing | Subsets) -> Acted:
         """Let the policies act in the drawn states: now or, if their columns need much memory, when they are scored.
 
         Args:
@@ -96,8 +109,8 @@ class Candidates:
         """
         own = self._policies[self._share.whole]
         with self._timings.stage("policies"):
-            self._tiles = Tiles(own, drawn, self._layout, batch_size=self._batch_size, progress=self._progress)
-            self._shared_columns = self._act_together(drawn)
+            tiles = Tiles(own, drawn, self._layout, batch_size=self._batch_size, progress=self._progress)
+            return Acted(tiles, self._act_together(drawn))
 
     def _act_together(self, drawn: Drawing | Subsets) -> Tensor | None:
         """Return the columns of the shared policy, (1, U, dim_c), or None. It sees the batches of a single process."""
@@ -111,44 +124,48 @@ class Candidates:
         columns = collect(policy, drawn.states[rows], drawn.source[rows], self._layout, batch_size=size)
         return self._group.gather_among(share.team, columns[0])[None]
 
-    def scores(self, model: ScoringModel, subsets: Subsets, precision: str | None) -> np.ndarray:
+    def scores(self, acted: Acted, model: ScoringModel, subsets: Subsets, precision: str | None) -> np.ndarray:
         """Return the model's scores of all candidates on each subset, (P, S) float64, in every process.
 
         Args:
+            acted: What `act` returned for the states of the subsets.
             model: The scoring model, on the device of the subsets.
             subsets: The clustered subsets of the states that the policies acted in.
             precision: Operands of matrix products; by default those of the model.
         """
         parts = [torch.empty(0, len(subsets), dtype=torch.float32, device=subsets.rows.device)]
-        count = len(self._tiles.policies) + (self._share.shared is not None)
+        tiles = acted.tiles
+        count = len(tiles.policies) + (self._share.shared is not None)
         with progress_bar(count, "ranking", "policy", show=self._progress) as bar:
-            for tile in self._tiles:
+            for tile in tiles:
                 with self._timings.stage("policies"):
-                    columns = self._tiles.columns(tile)
+                    columns = tiles.columns(tile)
                 first = self._share.whole.start + tile.start
                 place = slice(first, first + len(columns))
-                parts.append(self._score(model, subsets, columns, place, precision))
+                parts.append(self._score(tiles.drawn.states, model, subsets, columns, place, precision))
                 bar.update(len(columns))
-            shared = self._shared_scores(model, subsets, precision)
+            shared = self._shared_scores(acted, model, subsets, precision)
             bar.update(self._share.shared is not None)
         with self._timings.stage("encoding"):
             whole = self._group.gather(torch.cat(parts).cpu())
         return torch.cat([whole, shared]).double().numpy()
 
-    def _shared_scores(self, model: ScoringModel, subsets: Subsets, precision: str | None) -> Tensor:
+    def _shared_scores(self, acted: Acted, model: ScoringModel, subsets: Subsets, precision: str | None) -> Tensor:
         """Return the scores of all policies that processes share, (R, S), on the CPU."""
         share = self._share
-        if share.shared is None or self._shared_columns is None:
+        if share.shared is None or acted.shared is None:
             return torch.empty(0, len(subsets), dtype=torch.float32, device="cpu")
         own = share.part(len(subsets), self._group.rank)
         place = slice(share.shared, share.shared + 1)
         chosen = torch.arange(own.start, own.stop, device="cpu")
-        scores = self._score(model, subsets, self._shared_columns, place, precision, chosen)
+        states = acted.tiles.drawn.states
+        scores = self._score(states, model, subsets, acted.shared, place, precision, chosen)
         with self._timings.stage("encoding"):
             return self._group.gather(scores.flatten().cpu()).view(-1, len(subsets))
 
     def _score(
         self,
+        states: Tensor,
         model: ScoringModel,
         subsets: Subsets,
         columns: Tensor,
@@ -156,10 +173,10 @@ class Candidates:
         precision: str | None,
         chosen: Tensor | None = None,
     ) -> Tensor:
-        """Return the scores of some policies on all or the chosen subsets."""
+        """Return the scores of some policies, by their columns in these states, on all or the chosen subsets."""
         if self._critic_columns is not None:
             with self._timings.stage("policies"):
-                columns = self._critic_columns.append(self._tiles.drawn.states, columns, self._layout)
+                columns = self._critic_columns.append(states, columns, self._layout)
         features = None if self._features is None else self._features[place]
         with self._timings.stage("encoding"):
             return score_grid(model, subsets, columns, chosen, precision, features)

@@ -12,8 +12,9 @@ import torch
 
 from ..data.states import as_states
 from ..data.stored import StoredStates
+from ..doubts import COMPARABLE, warn_of_doubts
 from ..policies import ArrayPolicy, Layout, Policy, as_policies
-from ..ranking import COMPARABLE, Ranking, Training, shrink, warn_of_doubts
+from ..ranking import Ranking, Training, shrink
 from ..runtime import distributed
 from ..runtime.checkpoints import fingerprint
 from ..runtime.checks import check_integer, check_number
@@ -204,7 +205,7 @@ class Ranker:
             timings=timings,
             progress=progress,
         )
-        grid.act(drawn)
+        acted = grid.act(drawn)
         training = self.training_policies
         with timings.stage("policies"):
             to_training, among = training.distances(policies, self.layout, batch_size=batch_size, same_log=same_log)
@@ -217,7 +218,7 @@ class Ranker:
         def score(chosen: Drawing | Subsets) -> np.ndarray:
             with timings.stage("clustering"):
                 clustered = chosen.clustered(self.config, device, progress=progress)
-            scores = grid.scores(model, clustered, precision) * self.return_scale + self.return_mean
+            scores = grid.scores(acted, model, clustered, precision) * self.return_scale + self.return_mean
             if not np.isfinite(scores).all():
                 raise ValueError("the model gives scores that are not finite: its training failed")
             return scores
@@ -231,7 +232,7 @@ class Ranker:
             count = next(count for count in counts if count > have)
             with timings.stage("drawing"):
                 chosen = self._subsets(log, count, seed, first=have)
-            grid.act(chosen.to("cpu"))
+            acted = grid.act(chosen.to("cpu"))
             scores = np.concatenate([scores, score(chosen)], 1)
         ranking = Ranking.from_subsets(
             names,

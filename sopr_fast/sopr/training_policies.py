@@ -50,25 +50,29 @@ class TrainingPolicies:
             same_log: Whether arrays of actions belong to the training log; otherwise their distances are NaN.
         """
 
-        def of(part: list[Policy]) -> tuple[np.ndarray, np.ndarray]:
-            count = len(part)
-            distances, among = np.full((count, len(self.names)), np.nan), np.full((count, count), np.nan)
+        def act(part: list[Policy]) -> tuple[np.ndarray, np.ndarray]:
+            """Return (p, M) distances to the training policies, and the columns of those that have distances."""
+            distances = np.full((len(part), len(self.names)), np.nan)
             comparable = [i for i, policy in enumerate(part) if same_log or not isinstance(policy, ArrayPolicy)]
-            if comparable:
-                chosen = [part[i] for i in comparable]
-                columns = collect(chosen, self.states, self.source, layout, batch_size=batch_size).numpy()
-                distances[comparable] = policy_distances(columns, self.columns.numpy())
-                if count == len(policies):
-                    among[np.ix_(comparable, comparable)] = policy_distances(columns, columns)
-            return distances, among
+            if not comparable:
+                return distances, np.empty(0)
+            chosen = [part[i] for i in comparable]
+            columns = collect(chosen, self.states, self.source, layout, batch_size=batch_size).numpy()
+            distances[comparable] = policy_distances(columns, self.columns.numpy())
+            return distances, columns
 
-        if len(policies) <= _MAPPED:
-            return of(policies)
-        group = distributed.current()
-        own = policies[group.part(len(policies))]
-        parts = [of(own[first : first + _MAPPED])[0] for first in range(0, len(own), _MAPPED)]
-        to_training = np.concatenate([np.empty((0, len(self.names))), *parts])
-        return group.gather(torch.from_numpy(to_training)).numpy(), None
+        if len(policies) > _MAPPED:
+            group = distributed.current()
+            own = policies[group.part(len(policies))]
+            parts = [act(own[first : first + _MAPPED])[0] for first in range(0, len(own), _MAPPED)]
+            to_training = np.concatenate([np.empty((0, len(self.names))), *parts])
+            return group.gather(torch.from_numpy(to_training)).numpy(), None
+        to_training, columns = act(policies)
+        among = np.full((len(policies), len(policies)), np.nan)
+        known = ~np.isnan(to_training).any(1)
+        if known.any():
+            among[np.ix_(known, known)] = policy_distances(columns, columns)
+        return to_training, among
 
     @cached_property
     def between(self) -> np.ndarray:

@@ -1,0 +1,54 @@
+"""Warnings about candidates whose scores say little."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .runtime.warn import warn
+
+if TYPE_CHECKING:
+    from .ranking import Ranking
+
+COMPARABLE = "the distance of an array of actions is known only on the training log and on the subsets of the model"
+_LISTED = 5
+
+
+class ForeignPolicyWarning(UserWarning):
+    """A candidate acts unlike every training policy, or its distance is unknown: its score is an extrapolation."""
+
+
+class TrainingPolicyWarning(UserWarning):
+    """A candidate was a training policy, so its score is no test of the model."""
+
+
+def warn_of_doubts(ranking: Ranking) -> None:
+    """Warn of foreign candidates, of those whose distance is unknown, and of those that were in training."""
+    names = [repr(name) for name in ranking.names]
+    foreign = [i for i, is_foreign in enumerate(ranking.foreign or []) if is_foreign]
+    unknown = [names[i] for i, is_foreign in enumerate(ranking.foreign or []) if is_foreign is None]
+    in_training = [names[i] for i, was_known in enumerate(ranking.in_training or []) if was_known]
+    if foreign and ranking.distances is not None:
+        listed = _join([f"{names[i]} ({ranking.distances[i]:.3g})" for i in foreign])
+        warn(
+            f"unlike any training policy: {listed}; their mean squared action distance to the nearest one exceeds "
+            f"{ranking.distance_limit:.3g}, twice the upper quartile of those among the training policies. Their "
+            "scores are extrapolations",
+            ForeignPolicyWarning,
+        )
+    if unknown:
+        warn(
+            f"unknown distance to the training policies: {_join(unknown)}; {COMPARABLE}. Their scores may be "
+            "extrapolations",
+            ForeignPolicyWarning,
+        )
+    if in_training:
+        warn(
+            "the model was trained on candidates, or on policies that act exactly like them: "
+            f"{_join(in_training)}. Their scores are no test of the model",
+            TrainingPolicyWarning,
+        )
+
+
+def _join(texts: list[str]) -> str:
+    more = len(texts) - _LISTED
+    return ", ".join(texts[:_LISTED]) + (f" and {more} more" if more > 0 else "")
