@@ -308,6 +308,9 @@ def test_returns_that_are_ranks_are_noted():
         ({"return_errors": -1.0}, "return_errors of policy 'right-00' must be finite and not negative"),
         ({"rollouts": 3}, "rollouts need return_errors"),
         ({"discount": 1.0}, "discount"),
+        ({"rows": 0}, "rows must be an integer, 1 or more"),
+        ({"time_limit": -1.0}, "time_limit must be a finite number, above 0"),
+        ({"time_limit": float("nan")}, "time_limit must be a finite number, above 0"),
     ],
 )
 def test_bad_input_is_named(change, message):

@@ -12,7 +12,7 @@ import numpy as np
 from ..policies import as_policies
 from ..returns import with_returns
 from ..runtime import distributed
-from ..runtime.options import integer, number
+from ..runtime.options import integer, number, optional
 from .columns import compute_columns
 from .evaluation import Evaluation
 from .folds import given_folds, group_folds, random_folds
@@ -90,6 +90,7 @@ def evaluate(
         OSError: A file cannot be read or written.
     """
     discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
+    rows, time_limit = integer(1)("rows", rows), optional(number(above=0))("time_limit", time_limit)
     chosen = read_methods(methods)
     known = as_policies(policies, action_count=action_count, trust=trust, stochastic=stochastic, skip=skip)
     known, returns = with_returns(known, returns)

@@ -12,7 +12,7 @@ import numpy as np
 from ..policies import Policy, as_policies
 from ..returns import with_returns
 from ..runtime import distributed
-from ..runtime.options import integer, number
+from ..runtime.options import integer, number, optional
 from .columns import Columns, compute_columns
 from .evaluation import Evaluation
 from .folds import FEWEST_KNOWN, Fold, group_folds, random_folds
@@ -101,6 +101,7 @@ def select(
         OSError: A file cannot be read or written.
     """
     discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
+    rows, time_limit = integer(1)("rows", rows), optional(number(above=0))("time_limit", time_limit)
     chosen = read_methods(methods)
     options: dict[str, Any] = {"action_count": action_count, "trust": trust, "stochastic": stochastic, "skip": skip}
     first, returns = with_returns(as_policies(known, **options), returns)
