@@ -164,5 +164,5 @@ def test_one_candidate_gets_a_verdict():
     panel, _ = synthetic(noise=0.1)
     verdict = judge(predict(panel.take(np.arange(37))))
     assert np.isnan(verdict.agreement)
-    assert verdict.reason.startswith("It is the only candidate left; pass incumbent=")
+    assert verdict.reason.startswith("It is the only candidate left, and ")
     assert verdict.probability_best == 1

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ._version import __version__
-from .cli_processes import is_first, shared_work, speaks_of
+from .cli_processes import shared_work, speaks_of
 from .cli_ranking import add_commands as add_ranking_commands
 from .cli_selection import add_commands as add_selection_commands
 from .runtime.text import printable

@@ -129,7 +129,7 @@ def judge(prediction: Prediction, thresholds: Thresholds | None = None) -> Verdi
         reason = f"Its regret is at most {limits.regret:g} of the candidates' range with probability "
         reason += f"{evidence['sure']:.2f}, and {tried}."
         if (~prediction.panel.known).sum() == 1:
-            reason = f"It is the only candidate left; pass incumbent= to compare it with a known policy. For it, {tried}."
+            reason = f"It is the only candidate left, and {tried}; pass incumbent= to compare it with a known policy."
         return _verdict(DEPLOY, (leading[0],), reason, evidence)
     best_of = (np.min(list(draws.values()), axis=0) <= limits.regret).mean()
     if trust >= limits.trust and 1 < len(leading) <= limits.several and best_of >= limits.sure:
