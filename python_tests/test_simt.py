@@ -119,3 +119,21 @@ def test_a_copy_that_nobody_waits_for_has_not_arrived(probes):
     out = torch.zeros(64)
     probes("neighbour", torch.arange(64.0), out, NO_WAIT, 1)
     assert out.isnan().all()  # shared memory starts as NaN
+
+
+@pytest.mark.parametrize("cluster", [1, 2, 4, 8])
+def test_a_cluster_reads_the_memory_of_its_blocks(cluster, probes):
+    x, out = torch.arange(512.0), torch.zeros(512)
+    assert probes("next_block", x, out, NO_FAULT, 8, cluster) is None
+    assert torch.equal(out, x.view(-1, cluster, 64).roll(-1, 1).flatten())
+
+
+@pytest.mark.parametrize(
+    ("fault", "memory"),
+    [(1, "shared"), (2, "shared"), (3, "shared"), (4, "global"), (5, "shared")],
+    ids=["no barrier", "block barrier only", "overwritten while read", "in global memory", "static shared memory"],
+)
+def test_a_planted_race_of_two_blocks_is_reported(fault, memory, probes):
+    message = probes("next_block", torch.arange(256.0), torch.zeros(256), fault, 4, 2)
+    assert message.startswith("next_block: race: threads ")
+    assert f"of two blocks of a cluster touch one place of {memory} memory without a barrier between" in message

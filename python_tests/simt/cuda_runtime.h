@@ -42,11 +42,20 @@ inline int2 make_int2(int x, int y) { return {x, y}; }
 
 namespace simt {
 
+// The device, by default one of sm_90, and how many rows of a problem of k-means are worth a block.
+struct Device {
+    bool clusters = true;
+    int processors = 132, shared_bytes = 227 << 10, least_rows = 512;
+};
+extern Device device;
+void count_distances(int by_warp);  // that k-means computes
+
 struct Barrier {
     int size = 0, arrived = 0;
     unsigned generation = 0;
 };
 
+void wait_for_cluster();
 void wait_for_block();
 void wait_for_warp();  // with the memory order of __syncwarp
 int lane();
@@ -70,11 +79,16 @@ Values exchange(const T& value) {
     return exchange(&value, sizeof value);
 }
 
-// Run body(context) in `threads` fibers; throws if some wait at a barrier that others never reach or two race.
-// `reversed` runs them in descending order. `first` marks the first block of a launch.
-void run_block(const char* name, int threads, int shared_bytes, bool reversed, bool first, void (*body)(void*),
-               void* context);
+// Run body(context) in `threads` fibers for each of `number` blocks, which form a cluster, from blockIdx on; throws if
+// some wait at a barrier that others never reach or two race. `reversed` runs them in descending order. `first` marks
+// the first cluster of a launch. Variables declared __shared__ exist once, so clusters of several blocks must do
+// without: races report those that do not.
+void run_cluster(const char* name, int number, int threads, int shared_bytes, bool reversed, bool first,
+                 void (*body)(void*), void* context);
 unsigned char* dynamic_shared();
+unsigned char* shared_of_block(int block);  // of this thread's cluster
+int block_in_cluster();
+int blocks_in_cluster();
 void forget_copies();  // of cuda/mma.h that no thread waited for
 
 }  // namespace simt
@@ -101,6 +115,14 @@ inline unsigned __ballot_sync(unsigned, bool yes) {
     for (int lane = 0; lane < 32; ++lane) all |= unsigned(values.of<bool>(lane)) << lane;
     return all;
 }
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+    const simt::Values values = simt::exchange(value);
+    unsigned largest = 0;
+    for (int lane = 0; lane < 32; ++lane)
+        if (values.of<unsigned>(lane) > largest) largest = values.of<unsigned>(lane);
+    return largest;
+}
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline unsigned __float_as_uint(float x) {
     unsigned bits;
@@ -118,6 +140,12 @@ template <class T>
 __attribute__((noinline, no_sanitize("thread"))) T atomicMin(T* to, T value) {
     const T old = *to;
     if (value < old) *to = value;
+    return old;
+}
+template <class T>
+__attribute__((noinline, no_sanitize("thread"))) T atomicMax(T* to, T value) {
+    const T old = *to;
+    if (value > old) *to = value;
     return old;
 }
 template <class T>

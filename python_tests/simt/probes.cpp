@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "cuda/cluster.h"
 #include "cuda/segment_encoder_products.h"
 
 namespace sopr::cuda {
@@ -90,6 +91,31 @@ void neighbour_kernel(const float* in, float* out, int fault) {
     if (fault == kBlocks && i == 0) out[blockIdx.x] = 1;
 }
 
+enum ClusterFault { kNoClusterFault, kNoBarrier, kBlockBarrier, kOverwritten, kGlobalWords, kStatic };
+
+// Every thread reads its word of the next block of its cluster; `fault` plants an error.
+void next_block_kernel(const float* in, float* out, int fault) {
+    __shared__ float of_all_blocks;
+    float* words = reinterpret_cast<float*>(dynamic_shared());
+    const unsigned i = threadIdx.x, next = (cluster_rank() + 1) % cluster_blocks();
+    const unsigned here = blockIdx.x * blockDim.x + i, there = (blockIdx.x - cluster_rank() + next) * blockDim.x + i;
+    words[i] = in[here];
+    if (fault == kGlobalWords) out[here] = 0;
+    if (fault == kStatic) {
+        if (i == 0) of_all_blocks = float(cluster_rank());
+        __syncthreads();
+        out[here] = of_all_blocks;
+    }
+    if (fault == kBlockBarrier) __syncthreads();
+    if (fault != kNoBarrier && fault != kBlockBarrier) wait_for_cluster();
+    const float word = shared_of_block(words, next)[i];
+    if (fault == kGlobalWords) wait_for_cluster();
+    out[fault == kGlobalWords ? there : here] = word;
+    if (fault == kGlobalWords) out[here] += 1;
+    if (fault != kOverwritten) wait_for_cluster();
+    words[i] = 0;
+}
+
 template <class Call>
 const char* run(const Call& call) {
     static char message[300];
@@ -121,5 +147,11 @@ PROBE fragments(const uint32_t* a, const uint32_t* b, float* c, int bf16) {
 PROBE neighbour(const float* in, float* out, int fault, int blocks) {
     return run(
         [=] { launch_with_memory("neighbour", neighbour_kernel, blocks, 1, 64, 256, cudaStream_t(), in, out, fault); });
+}
+PROBE next_block(const float* in, float* out, int fault, int blocks, int cluster) {
+    return run([=] {
+        launch_in_clusters("next_block", next_block_kernel, blocks, 1, cluster, 64, 256, cudaStream_t(), in, out,
+                           fault);
+    });
 }
 }

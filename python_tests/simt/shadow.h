@@ -6,10 +6,10 @@
 
 namespace simt::shadow {
 
-// A thread and the barriers it has passed.
+// A thread, with its warp and block in the cluster, and the barriers it has passed.
 struct Thread {
-    uint16_t index, warp;
-    unsigned block_epoch, warp_epoch;
+    uint16_t index, warp, block;
+    unsigned cluster_epoch, block_epoch, warp_epoch;
 };
 
 struct Range {
@@ -20,9 +20,10 @@ struct Range {
 extern Thread thread;    // that runs
 extern Range own_stack;  // of the thread that runs
 
-// Accesses count between these. Dynamic shared memory lies in begin : end; `first` marks a launch's first block.
-void start_block(bool first, const void* begin, const void* end);
-std::string end_block();  // describes the first race, or is empty
+// Accesses count between these. Dynamic shared memory of the cluster's blocks lies in begin : end; `first` marks a
+// launch's first cluster.
+void start_cluster(bool first, const void* begin, const void* end);
+std::string end_cluster();  // describes the first race, or is empty
 
 void touch(const void* address, int bytes, bool writes);
 
