@@ -1,4 +1,5 @@
-// Numbers of k-means that every device computes alike: powers of two that scale the data, and random draws.
+// Numbers of k-means that every device computes alike: powers of two that scale the data, sums that do not depend on
+// the order, and random draws.
 #pragma once
 
 #include <cmath>
@@ -38,6 +39,41 @@ SOPR_INLINE int64_t as_integer(float x, float scale, float to_integer) {
     const float number = rintf(x * scale * to_integer);
     return fabsf(number) < 0x1p62f ? int64_t(number) : 0;
 }
+
+// The limit plus the rounding error of squared distances, about width / 2^24 relative.
+SOPR_INLINE float with_rounding_margin(float limit, int64_t width) {
+    return limit * (1 + float(width + 4) * 0x1p-20f) + 0x1p-100f;
+}
+
+constexpr int kSumLanes = 32;
+
+// The sum over terms in an order that a warp can follow: lane i sums terms i, i + 32, …; then halves of the lanes are
+// added.
+inline double sum_of_lanes(double (&lanes)[kSumLanes]) {
+    for (int half = kSumLanes / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    return lanes[0];
+}
+
+// Squared differences from the mean of a column as integers whose sum over `count` values fits 63 bits; `to_integer` is
+// that of the column. 0 if not finite.
+struct VarianceUnit {
+    double unit;
+
+    SOPR_INLINE explicit VarianceUnit(int64_t count) {
+        int bits = 0;
+        while (count >> bits) ++bits;
+        unit = ldexp(1.0, bits - 65);
+    }
+    SOPR_INLINE int64_t square(double difference, float to_integer) const {
+        const double scaled = difference * double(to_integer);
+        const double number = rint(scaled * scaled * unit);
+        return fabs(number) < 0x1p62 ? int64_t(number) : 0;
+    }
+    SOPR_INLINE double variance(int64_t sum, float to_integer, int64_t count) const {
+        return double(sum) / unit / double(to_integer) / double(to_integer) / double(count);
+    }
+};
 
 struct ClusteringDraw {
     int64_t seed, restart;

@@ -210,34 +210,37 @@ bool Lloyd::fill_empty() {
 
 // Move every centroid to the mean of its points; returns the sum of squared moves.
 double Lloyd::move_centroids() {
-    double moved = 0;
+    double moved[kSumLanes] = {};
     for (int64_t k = 0; k < clusters; ++k) {
         const int64_t size = total(sizes, k, clusters);
         if (size == 0) continue;
+        double of_cluster[kSumLanes] = {};
         for (int64_t d = 0; d < width; ++d) {
             const int64_t i = k * width + d;
             const float mean = float(double(total(sums, i, clusters * width)) / double(size) / double(to_integer[d]));
             const double move = double(mean) - double(centroids[i]);
-            moved += move * move;
+            double& sum = of_cluster[d % kSumLanes];
+            sum = std::fma(move, move, sum);
             centroids[i] = mean;
         }
+        moved[k % kSumLanes] += sum_of_lanes(of_cluster);
     }
-    return moved;
+    return sum_of_lanes(moved);
 }
 
 // Mean variance of the columns, by which scikit-learn scales its tolerance too.
 double Lloyd::mean_variance() const {
+    const VarianceUnit unit(count);
     double variance = 0;
     for (int64_t d = 0; d < width; ++d) {
-        double mean = 0;
-        for (int64_t k = 0; k < clusters; ++k) mean += double(total(sums, k * width + d, clusters * width));
-        mean /= double(count) * double(to_integer[d]);
-        for (int64_t row = 0; row < count; ++row) {
-            const double off = double(points[row * width + d] * scale) - mean;
-            variance += off * off;
-        }
+        int64_t sum = 0, squares = 0;
+        for (int64_t k = 0; k < clusters; ++k) sum += total(sums, k * width + d, clusters * width);
+        const double mean = double(sum) / (double(count) * double(to_integer[d]));
+        for (int64_t row = 0; row < count; ++row)
+            squares += unit.square(double(points[row * width + d] * scale) - mean, to_integer[d]);
+        variance += unit.variance(squares, to_integer[d], count);
     }
-    return variance / double(count) / double(width);
+    return variance / double(width);
 }
 
 void Lloyd::solve(int64_t steps, double tolerance, int32_t* steps_done) {
@@ -262,10 +265,13 @@ void Lloyd::solve(int64_t steps, double tolerance, int32_t* steps_done) {
 }
 
 double Lloyd::inertia() const {
-    double sum = 0;
+    const float largest = largest_magnitude(groups.squared, groups.positions());
+    if (!(largest < __builtin_inff())) return largest;
+    const float unit = integer_scale_of(largest, count);
+    int64_t sum = 0;
     for (int64_t position = 0; position < groups.positions(); ++position)
-        if (groups.rows[position] >= 0) sum += double(groups.squared[position]);
-    return sum / double(scale) / double(scale);
+        if (groups.rows[position] >= 0) sum += as_integer(groups.squared[position], 1, unit);
+    return double(sum) / double(unit) / double(scale) / double(scale);
 }
 
 }  // namespace

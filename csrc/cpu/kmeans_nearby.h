@@ -9,11 +9,6 @@
 
 namespace sopr::SOPR_LEVEL {
 
-// The limit plus the rounding error of squared distances, about width / 2^24 relative.
-inline float with_rounding_margin(float limit, int64_t width) {
-    return limit * (1 + float(width + 4) * 0x1p-20f) + 0x1p-100f;
-}
-
 #if defined(__AVX512F__)
 inline __mmask16 lanes_within(float limit, __m512 values, int64_t number) {
     const __mmask16 exist = __mmask16(number < kLanes ? (1 << number) - 1 : 0xFFFF);
