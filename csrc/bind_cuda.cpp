@@ -44,9 +44,11 @@ struct KMeansInitOnDevice {
 
 KMeansInitOnDevice kmeans_init_on_device(Address points, Address seeds, Address rows, int64_t problems, int64_t count,
                                          int64_t clusters, int64_t width, int64_t restart, bool plus_plus,
-                                         Address squared, Address weights) {
+                                         Address squared, Address weights, Address labels, Address radii, Address order,
+                                         Address anchors, Address ends) {
     return {kmeans_init_of(points, seeds, rows, problems, count, clusters, width, restart, plus_plus),
-            {at<float>(squared), at<int64_t>(weights)}};
+            {at<float>(squared), at<int64_t>(weights), at<int32_t>(labels), at<float>(radii), at<int32_t>(order),
+             at<int32_t>(anchors), at<int32_t>(ends)}};
 }
 
 struct KMeansOnDevice {
@@ -57,10 +59,12 @@ struct KMeansOnDevice {
 KMeansOnDevice kmeans_on_device(Address points, Address centroids, Address labels, Address rows, Address offsets,
                                 Address inertia, Address steps_done, int64_t problems, int64_t count, int64_t clusters,
                                 int64_t width, int64_t steps, double tolerance, Address squared, Address sums,
-                                Address sizes, Address to_integer) {
+                                Address sizes, Address scaled, Address moved, Address order, Address anchors,
+                                Address ends) {
     return {kmeans_of(points, centroids, labels, rows, offsets, inertia, steps_done, problems, count, clusters, width,
                       steps, tolerance),
-            {at<float>(squared), at<int64_t>(sums), at<int64_t>(sizes), at<float>(to_integer)}};
+            {at<float>(squared), at<int64_t>(sums), at<int64_t>(sizes), at<float>(scaled), at<double>(moved),
+             at<int32_t>(order), at<int32_t>(anchors), at<int32_t>(ends)}};
 }
 
 }  // namespace
@@ -70,6 +74,20 @@ PYBIND11_MODULE(_cuda, m) {
     m.attr("architectures") = SOPR_CUDA_ARCHITECTURES;
     m.attr("compiler") = SOPR_CUDA_COMPILER;
     m.attr("kmeans_bin") = cuda::kKMeansBin;
+    m.attr("kmeans_distances") = cuda::kKMeansDistances;
+    m.def(
+        "kmeans_plan",
+        [](bool block_clusters, int64_t processors, int64_t shared_bytes, int64_t problems, int64_t count, int64_t k,
+           int64_t width) {
+            const cuda::KMeansPlan plan =
+                cuda::plan_kmeans({block_clusters, processors, shared_bytes, 512},
+                                  {problems, count, k, width, cuda::kmeans_bytes(width), true});
+            return py::make_tuple(plan.blocks, plan.holds_centroids, plan.holds_points, plan.shared_bytes);
+        },
+        py::arg("block_clusters"), py::arg("processors"), py::arg("shared_bytes"), py::arg("problems"),
+        py::arg("count"), py::arg("k"), py::arg("width"),
+        "Blocks of a problem of kmeans, whether they hold centroids and points, and their shared memory.");
+    m.def("kmeans_stride", &cuda::kmeans_stride, py::arg("width"), "Floats of a row of centroids in scratch buffers.");
 
     const Binder<Run> bind(m, "stream");
     bind.kernel<SegmentMean>("segment_mean", cuda::segment_mean, segment_mean_of, kSegmentMean);
@@ -86,12 +104,12 @@ PYBIND11_MODULE(_cuda, m) {
         [](const KMeansInitOnDevice& p, cudaStream_t stream) { kmeans_init(p.problem, p.memory, stream); },
         kmeans_init_on_device,
         {"points", "seeds", "rows", "problems", "count", "clusters", "width", "restart", "plus_plus", "squared",
-         "weights"});
+         "weights", "labels", "radii", "order", "anchors", "ends"});
     bind.kernel<KMeansOnDevice, cudaStream_t>(
         "kmeans", [](const KMeansOnDevice& p, cudaStream_t stream) { kmeans(p.problem, p.memory, stream); },
-        kmeans_on_device,
-        {"points", "centroids", "labels", "rows", "offsets", "inertia", "steps_done", "problems", "count", "clusters",
-         "width", "steps", "tolerance", "squared", "sums", "sizes", "to_integer"});
+        kmeans_on_device, {"points",   "centroids", "labels",   "rows",  "offsets", "inertia",   "steps_done",
+                           "problems", "count",     "clusters", "width", "steps",   "tolerance", "squared",
+                           "sums",     "sizes",     "scaled",   "moved", "order",   "anchors",   "ends"});
 
     bind_segment_encoder(m);
     m.def("launches", &cuda::launch_count, "Kernels launched so far.");

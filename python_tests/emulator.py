@@ -26,6 +26,9 @@ DEFINITIONS = (
     "SOPR_MAX_TOKENS=160",
     "SOPR_MAX_OPEN_TILES=8",
     "SOPR_MAX_OPEN_TILES_BACKWARD=4",
+    "SOPR_KMEANS_THREADS=96",
+    "SOPR_KMEANS_LEAST_ROWS=simt::device.least_rows",
+    "COUNT_DISTANCES=simt::count_distances",
 )
 
 

@@ -10,11 +10,8 @@ from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, prob
 
 from sopr_fast import ops
 from sopr_fast.ops import reference
-from sopr_fast.runtime import native
 
 pytestmark = pytest.mark.emulated
-
-kmeans = importlib.import_module("sopr_fast.ops.kmeans")  # `ops.kmeans` is the function of this module
 
 
 @pytest.mark.parametrize("name", ["segment_mean", "segment_dropout", "segment_attention", "sort_by_cluster"])
@@ -80,59 +77,6 @@ def test_cuda_segment_attention_propagates_nan(emulated):
     out = ops.segment_attention(q, k, v, offsets)
     assert out[:10].isfinite().all() and out[:, 0].isfinite().all()
     assert out[10:, 1].isnan().all()
-
-
-def problems(kind, count=150, width=5, seed=0):
-    points = torch.randn(2, count, width, generator=torch.Generator().manual_seed(seed))
-    if kind == "grid":
-        return points.round()
-    if kind == "duplicates":
-        return points[:, torch.arange(count) % 9]
-    if kind == "outlier":
-        points[:, 77] = 1e12
-    if kind == "units":
-        return points * torch.logspace(18, -3, width)
-    return points * 1e-30 if kind == "small" else points
-
-
-@pytest.mark.parametrize("width", [3, 17, 40])
-@pytest.mark.parametrize("kind", ["normal", "grid", "duplicates", "outlier", "small", "units"])
-def test_cuda_kmeans_is_that_of_the_cpu(kind, width, emulated, monkeypatch):
-    """Labels, centroids and iterations are equal. 20 clusters make two groups of centroids; one cluster is empty."""
-    points = problems(kind, width=width)
-    start = points[:, :20].clone()
-    start[:, 7] = 50 * points.abs().max()
-
-    def results():
-        seeds = torch.tensor([3, -(2**40)])
-        chosen = [ops.kmeans_init(points, 20, seeds, method=method, restart=1) for method in ("k-means++", "random")]
-        actual = ops.kmeans(points, 20, init=start, iterations=4)
-        return *chosen, *ops.kmeans_assign(points, start), *actual
-
-    actual = results()
-    assert set(emulated) == {"kmeans_init", "kmeans_assign", "kmeans"}
-    monkeypatch.undo()
-    expected = results()
-    if native._cpu.isa == "portable":  # without fused multiply-adds
-        assert torch.equal(actual[1], expected[1])
-        return
-    for a, b in zip(actual, expected, strict=True):
-        assert torch.equal(a, b) if a.dtype != torch.float64 else torch.allclose(a, b, rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_cuda_kmeans_ends_beside_points_that_are_not_finite(value, emulated):
-    points = problems("normal")
-    start = points[:, :6].clone()
-    start[:, 4] = 1e3
-    points[0, 7, 1], points[0, 109, 2] = value, -value
-    labels = kmeans._kernel(points, start, 4, 0.0)[1]
-    assert (labels[0].bincount(minlength=6) > 0).all() and emulated == ["kmeans"]
-
-
-def test_cuda_kmeans_init_draws_as_the_reference(emulated):
-    points, seeds = problems("normal", 300, 6), torch.tensor([5, 6])
-    assert torch.equal(ops.kmeans_init(points, 20, 5), reference.kmeans_init(points.double(), 20, seeds, 0, True))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include "cuda/kmeans_plan.h"
 #include "cuda/segments.h"
 #include "kernels.h"
 
@@ -14,18 +15,23 @@ void set_device(int index);
 
 // Scratch of kmeans; need not be initialised.
 struct KMeansMemory {
-    float* squared;     // (B, N)
-    int64_t* sums;      // (B, K, D)
-    int64_t* sizes;     // (B, K)
-    float* to_integer;  // (B, D)
+    float* squared;    // (B, N), to the centroid of the label
+    int64_t* sums;     // (B, K, D)
+    int64_t* sizes;    // (B, K)
+    float* centroids;  // (B, K, stride), scaled
+    double* moved;     // (B, K)
+    int32_t* order;    // (B, N), rows grouped by cluster and distance
+    int32_t* anchors;  // (B, N), their clusters when they were grouped
+    int32_t* ends;     // (B, K, kKMeansDistances), of groups
 };
-
-constexpr int kKMeansBin = 128;  // rows per sum of weights
 
 // Scratch of kmeans_init; need not be initialised.
 struct KMeansInitMemory {
     float* squared;    // (B, N)
     int64_t* weights;  // (B, ceil(N / kKMeansBin))
+    int32_t* labels;   // (B, N), and below as in KMeansMemory
+    float* radii;      // (B, N), distances to anchors, by position
+    int32_t *order, *anchors, *ends;
 };
 
 void kmeans_assign(const KMeansAssign&, cudaStream_t stream);

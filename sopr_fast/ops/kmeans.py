@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from ..runtime import native
 from . import reference
 from .checks import check_centroids, check_clusters, check_finite, check_points, check_seeds
 from .kmeans_init import kmeans_init
@@ -152,7 +153,11 @@ def _scratch(points: Tensor, start: Tensor) -> dict[str, Tensor]:
         "squared": points.new_empty(problems, count),
         "sums": points.new_empty(start.shape, dtype=torch.int64),
         "sizes": points.new_empty(start.shape[:2], dtype=torch.int64),
-        "to_integer": points.new_empty(problems, width),
+        "scaled": points.new_empty(*start.shape[:2], native._cuda.kmeans_stride(width)),
+        "moved": points.new_empty(start.shape[:2], dtype=torch.float64),
+        "order": points.new_empty(problems, count, dtype=torch.int32),
+        "anchors": points.new_empty(problems, count, dtype=torch.int32),
+        "ends": points.new_empty(*start.shape[:2], native._cuda.kmeans_distances, dtype=torch.int32),
     }
 
 

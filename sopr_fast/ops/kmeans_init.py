@@ -67,17 +67,22 @@ def _kernel(points: Tensor, k: int, seeds: Tensor, restart: int, plus_plus: bool
         width=width,
         restart=restart,
         plus_plus=plus_plus,
-        **(_scratch(points) if needs_scratch(points.device) else {}),
+        **(_scratch(points, k) if needs_scratch(points.device) else {}),
     )
     return rows
 
 
-def _scratch(points: Tensor) -> dict[str, Tensor]:
+def _scratch(points: Tensor, k: int) -> dict[str, Tensor]:
     problems, count = points.shape[:2]
     bins = -(-count // native._cuda.kmeans_bin)
     return {
         "squared": points.new_empty(problems, count),
         "weights": points.new_empty(problems, bins, dtype=torch.int64),
+        "labels": points.new_empty(problems, count, dtype=torch.int32),
+        "radii": points.new_empty(problems, count),
+        "order": points.new_empty(problems, count, dtype=torch.int32),
+        "anchors": points.new_empty(problems, count, dtype=torch.int32),
+        "ends": points.new_empty(problems, k, native._cuda.kmeans_distances, dtype=torch.int32),
     }
 
 

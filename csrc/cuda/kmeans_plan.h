@@ -1,0 +1,77 @@
+// How many blocks share a k-means problem, and what they hold in shared memory. Needs no GPU.
+#pragma once
+
+#include <cstdint>
+
+#include "philox.h"  // SOPR_INLINE
+
+#ifndef SOPR_KMEANS_LEAST_ROWS
+#define SOPR_KMEANS_LEAST_ROWS 512  // one for each thread
+#endif
+#ifndef SOPR_KMEANS_THREADS
+#define SOPR_KMEANS_THREADS 512
+#endif
+
+namespace sopr::cuda {
+
+constexpr int kProblemThreads = SOPR_KMEANS_THREADS, kProblemWarps = kProblemThreads / 32;
+constexpr int kTeamBytes = (kProblemWarps + 3) / 2 * 16;  // of Team
+constexpr int kKMeansBin = 128;                      // rows per sum of weights; a block's share of rows is a multiple
+constexpr int kKMeansDistances = 16;                 // bins of distance per cluster, four per octave
+
+struct KMeansDevice {
+    bool block_clusters;  // compute capability 9.0 or later
+    int64_t processors;   // each runs one block at a time, since 512 threads take all registers
+    int64_t shared_bytes;
+    int64_t least_rows;  // that are worth a block
+};
+
+struct KMeansShape {
+    int64_t problems, count, clusters, width;
+    int64_t fixed_bytes;  // of shared memory, beside centroids and points
+    bool rereads;         // points, so that a block should hold its share
+    int64_t beside = 0;   // floats held with each centroid
+};
+
+struct KMeansPlan {
+    int blocks;      // per problem: 1, 2, 4 or 8
+    int64_t share;   // rows of a block
+    int64_t stride;  // floats of a centroid in memory, so that lanes read different ones without bank conflicts
+    bool holds_centroids, holds_points;
+    int shared_bytes;
+};
+
+SOPR_INLINE int64_t kmeans_stride(int64_t width) { return ((width + 3) / 4 | 1) * 4; }
+
+inline KMeansPlan plan_kmeans(const KMeansDevice& device, const KMeansShape& shape) {
+    constexpr int kMostBlocks = 8;  // that every device with clusters runs
+    const auto share_of = [&](int blocks) {
+        const int64_t bins = (shape.count + kKMeansBin - 1) / kKMeansBin;
+        return (bins + blocks - 1) / blocks * kKMeansBin;
+    };
+    KMeansPlan plan = {};
+    plan.stride = kmeans_stride(shape.width);
+    const int64_t centroids = shape.clusters * (plan.stride + shape.beside) * 4;
+    plan.holds_centroids = shape.fixed_bytes + centroids <= device.shared_bytes;
+    const int64_t bytes = shape.fixed_bytes + (plan.holds_centroids ? centroids : 0);
+    const auto points = [&](int blocks) { return shape.rereads ? share_of(blocks) * shape.width * 4 : 0; };
+    const auto fits = [&](int blocks) { return bytes + points(blocks) <= device.shared_bytes; };
+
+    // The fewest blocks that hold the points, else one; then more while processors are idle.
+    const int most = device.block_clusters ? kMostBlocks : 1;
+    plan.blocks = 1;
+    while (plan.blocks < most && !fits(plan.blocks)) plan.blocks *= 2;
+    if (!fits(plan.blocks)) plan.blocks = 1;
+    while (plan.blocks < most && shape.problems * plan.blocks * 2 <= device.processors &&
+           share_of(plan.blocks * 2) >= device.least_rows)
+        plan.blocks *= 2;
+    plan.share = share_of(plan.blocks);
+    plan.holds_points = shape.rereads && fits(plan.blocks);
+    plan.shared_bytes = int(bytes + (plan.holds_points ? points(plan.blocks) : 0));
+    return plan;
+}
+
+// The fixed bytes of kmeans: two numbers for each column.
+SOPR_INLINE int64_t kmeans_bytes(int64_t width) { return kTeamBytes + (width + 3) / 4 * 4 * 8; }
+
+}  // namespace sopr::cuda
