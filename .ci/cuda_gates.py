@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Gates on the code that nvcc makes of the encoder's tensor-core kernels, without a GPU.
+"""Gates on the code that nvcc makes of the encoder's tensor-core kernels and of k-means, without a GPU.
 
     .ci/cuda_gates.py [--architectures 80 90 100 120] [--out FOLDER]
 
 Every architecture must compile. No kernel may spill more bytes than SPILLS lists, and every kernel must contain the
-instructions that make it fast: HMMA (products on tensor cores), LDSM (ldmatrix) and LDGSTS (cp.async). Counts need
+instructions that make it fast: HMMA (products on tensor cores), LDSM (ldmatrix) and LDGSTS (cp.async). The kernels of
+k-means must wait for clusters (UCGABAR_WAIT) from sm_90 on and read centroids four floats at a time. Counts need
 cuobjdump and nvdisasm on PATH, from the CUDA toolkit or the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm;
 without them they are not checked.
 """
@@ -59,6 +60,8 @@ LEAST = {
     "open_block": {"HMMA": (500, 130), "LDSM": (28, 90), "LDGSTS": (12, 12)},
     "open_attention": {"HMMA": (290, 155), "LDSM": (26, 50), "LDGSTS": (12, 12)},
 }
+# Sources of k-means: bytes of spill stores allowed, over all functions of a file, on any architecture (nvcc 13.0).
+KMEANS = {"kmeans.cu": 0, "kmeans_assign.cu": 0, "kmeans_init.cu": 0}
 
 
 def kernel_of(line: str) -> tuple[str, str, int] | None:
@@ -93,14 +96,24 @@ def instructions(sass: str) -> dict[tuple[str, str, int], collections.Counter]:
     return counts
 
 
-def check(source: Path, architecture: str, nvcc: str, cuobjdump: str | None, out: Path) -> tuple[list[str], list[str]]:
-    """Compile for an architecture; return a table and what fails."""
+def compiled(source: Path, architecture: str, nvcc: str, out: Path) -> tuple[Path | None, str]:
+    """Return the object file, None if the source does not compile, and the output of ptxas -v or the error."""
     target = out / f"{source.stem}_{architecture}.cubin"
     command = [nvcc, "-std=c++17", "-O3", f"-arch=sm_{architecture}", f"-I{ROOT / 'csrc'}", "-Xptxas", "-v", "-cubin"]
     built = subprocess.run([*command, source, "-o", target], capture_output=True, text=True)
     if built.returncode:
-        return [], [f"sm_{architecture}: {source.name} does not compile:\n{built.stderr}"]
-    spilled, counted, table, wrong = spills(built.stderr), {}, [], []
+        return None, f"sm_{architecture}: {source.name} does not compile:\n{built.stderr}"
+    return target, built.stderr
+
+
+def check(source: Path, architecture: str, nvcc: str, cuobjdump: str | None, out: Path) -> tuple[list[str], list[str]]:
+    """Compile for an architecture; return a table and what fails."""
+    if source.name in KMEANS:
+        return check_kmeans(source, architecture, nvcc, cuobjdump, out)
+    target, log = compiled(source, architecture, nvcc, out)
+    if target is None:
+        return [], [log]
+    spilled, counted, table, wrong = spills(log), {}, [], []
     if len(spilled) != SOURCES[source.name]:
         wrong.append(f"sm_{architecture}: ptxas reports {len(spilled)} kernels, not {SOURCES[source.name]}")
     if cuobjdump:
@@ -119,8 +132,31 @@ def check(source: Path, architecture: str, nvcc: str, cuobjdump: str | None, out
     return table, wrong
 
 
+def check_kmeans(
+    source: Path, architecture: str, nvcc: str, cuobjdump: str | None, out: Path
+) -> tuple[list[str], list[str]]:
+    """Compile a source of k-means for an architecture; return a table and what fails."""
+    target, log = compiled(source, architecture, nvcc, out)
+    if target is None:
+        return [], [log]
+    wrong = []
+    stores = sum(map(int, re.findall(r"(\d+) bytes spill stores", log)))
+    if stores > KMEANS[source.name]:
+        wrong.append(f"sm_{architecture} {source.name}: {stores} bytes spilled, allowed {KMEANS[source.name]}")
+    counts: dict[str, int] = {}
+    if cuobjdump:
+        sass = subprocess.run([cuobjdump, "-sass", target], capture_output=True, text=True, check=True).stdout
+        least = {"LDS.128": 8, "UCGABAR_WAIT": int(int(architecture) >= 90)}
+        counts = {name: len(re.findall(rf"\b{re.escape(name)}\b", sass)) for name in least}
+        for instruction, number in least.items():
+            if counts[instruction] < number:
+                wrong.append(f"sm_{architecture} {source.name}: {counts[instruction]} {instruction}, needs {number}")
+    registers = ", ".join(re.findall(r"Used (\d+) registers", log))
+    return [f"sm_{architecture} {source.name}: {registers} registers, {stores} bytes spilled, {counts}"], wrong
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Check the code of the tensor-core kernels.")
+    parser = argparse.ArgumentParser(description="Check the code of the CUDA kernels.")
     parser.add_argument("--architectures", nargs="+", default=["80", "90", "100", "120"])
     parser.add_argument("--nvcc", default="nvcc")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "cuda_gates")
@@ -129,7 +165,7 @@ def main() -> int:
     cuobjdump = shutil.which("cuobjdump")
     if not cuobjdump:
         print("no cuobjdump on PATH: instructions are not counted")
-    sources = [ROOT / "csrc" / "cuda" / source for source in SOURCES]
+    sources = [ROOT / "csrc" / "cuda" / source for source in (*KMEANS, *SOURCES)]
     pairs = [(source, architecture) for source in reversed(sources) for architecture in options.architectures]
     wrong = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
