@@ -16,8 +16,8 @@ namespace sopr::cuda {
 
 constexpr int kProblemThreads = SOPR_KMEANS_THREADS, kProblemWarps = kProblemThreads / 32;
 constexpr int kTeamBytes = (kProblemWarps + 3) / 2 * 16;  // of Team
-constexpr int kKMeansBin = 128;                      // rows per sum of weights; a block's share of rows is a multiple
-constexpr int kKMeansDistances = 16;                 // bins of distance per cluster, four per octave
+constexpr int kKMeansBin = 128;       // rows per sum of weights; a block's share of rows is a multiple
+constexpr int kKMeansDistances = 16;  // bins of distance per cluster, four per octave
 
 struct KMeansDevice {
     bool block_clusters;  // compute capability 9.0 or later
