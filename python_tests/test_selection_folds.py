@@ -53,6 +53,9 @@ def test_given_folds_name_policies_or_their_positions():
         ([], ValueError, "no folds given"),
         (["ab"], TypeError, "fold '1' must be a pair .policies to learn from, policies to value., got 'ab'"),
         ([[0, 1, 2]], TypeError, "fold '1' must be a pair"),
+        ([(0, 1), (2, 3)], TypeError, "fold '1' must be a pair"),
+        ([("ab", "cd")], TypeError, "fold '1' must be a pair"),
+        ([{(0, 1), (2, 3)}], TypeError, "fold '1' must be a pair"),
         ({"I": (["a", "x"], ["b", "c"])}, ValueError, "fold 'I' holds 'x', but its policies must be names"),
         ([([0, 1], [2, 5])], ValueError, "fold '1' holds 5, but .* positions below 5"),
         ([([0, -1], [2, 3])], ValueError, "fold '1' holds -1"),
@@ -83,6 +86,14 @@ def test_given_folds_replace_all_others_and_share_models_of_equal_training_polic
     assert "3 given folds of 8 policies" in evaluation.table()
     with pytest.raises(ValueError, match="no fold 'given' 'IV'; choose from given 'I', given 'II', given 'III'"):
         evaluation.measures(fold="IV")
+
+
+def test_given_folds_do_not_resume_from_random_ones_in_which_each_policy_is_left_out_alone(tmp_path):
+    options = {"discount": DISCOUNT, "progress": False, "checkpoints": tmp_path, "methods": ["nearest policy"]}
+    groups = ["all"] * len(POLICIES)
+    random = evaluate(POLICIES, RETURNS, log(), folds=2, groups=groups, **options)
+    with pytest.raises(ValueError, match="holds values of other policies, returns, folds or options"):
+        evaluate(POLICIES, RETURNS, log(), folds=[(fold.train, fold.test) for fold in random.folds], **options)
 
 
 def test_a_report_of_given_folds(tmp_path):

@@ -49,8 +49,8 @@ def evaluate(
     """Measure how well each method ranks policies that it has not learned from.
 
     Random folds tell how well a method ranks candidates like the known policies; leaving one group out tells how well
-    it ranks foreign ones. Methods that need no returns value all policies once; the others learn anew for every fold.
-    Reading, acting and clustering are shared between folds. Given folds replace both kinds.
+    it ranks foreign ones. Given folds replace both kinds. Methods that need no returns value every tested policy once;
+    the others learn anew for every fold. Reading, acting and clustering are shared between folds.
 
     Args:
         policies: M policies, see `sopr_fast.policies.as_policies`.
@@ -63,7 +63,7 @@ def evaluate(
             the default panel.
         groups: Group of each policy, by name or in order. None finds them: by name, else by action distance.
         folds: Number of random folds; or folds to use: pairs (policies to learn from, policies to value), or a mapping
-            from name to such a pair, policies by name or position.
+            from name to such a pair. Policies are given by name, or by position among those that have a return.
         discount: Discount factor γ.
         seed: Seed of everything random.
         return_errors: Standard errors of the returns: one number, (M,) or by name. Gaps within them are ties.

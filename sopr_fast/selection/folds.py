@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,7 @@ def given_folds(folds: Any, names: Sequence[str]) -> list[Fold]:
     Args:
         folds: Pairs (policies to learn from, policies to value), or a mapping from name to such a pair; policies by
             name or position.
-        names: Names of the M policies with known returns.
+        names: Names of the M policies with known returns, in whose order positions count.
 
     Raises:
         TypeError: Something is no such pair.
@@ -96,7 +96,8 @@ def given_folds(folds: Any, names: Sequence[str]) -> list[Fold]:
 
 
 def _read_fold(name: str, parts: Any, names: Sequence[str]) -> Fold:
-    if isinstance(parts, str | Mapping) or not hasattr(parts, "__len__") or len(parts) != 2:
+    is_pair = not isinstance(parts, str | Mapping | Set) and hasattr(parts, "__len__") and len(parts) == 2
+    if not is_pair or any(isinstance(part, str) or not isinstance(part, Iterable) for part in parts):
         raise TypeError(f"fold {name!r} must be a pair (policies to learn from, policies to value), got {parts!r}")
     train, test = (np.array([_position(policy, name, names) for policy in part], np.int64) for part in parts)
     for part, purpose in ((train, "learn from"), (test, "value")):
