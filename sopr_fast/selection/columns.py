@@ -87,8 +87,8 @@ def compute_columns(
     """Let every method value the test policies of every fold.
 
     Methods that learn from known returns are trained for every fold on its training policies; those that leave a known
-    policy out by themselves learn from all others of a random fold. The other methods value every policy once. A method
-    that fails, exceeds the time limit, or gives values that are equal or not finite is dropped.
+    policy out by themselves learn from all others of a random fold. The other methods value every tested policy once. A
+    method that fails, exceeds the time limit, or gives values that are equal or not finite is dropped.
 
     Args:
         workspace: Policies and log.
@@ -248,7 +248,7 @@ class _Run:
         def estimate(places: list[int]) -> list[list[float]]:
             folds = [self.folds[k] for k in places]
             known, asked = folds[0].train, list(dict.fromkeys(i for fold in folds for i in fold.test.tolist()))
-            if folds[0].kind == "random" and getattr(self.method, "leaves_one_out", False):
+            if folds[0].kind == "random" and self._leaves_one_out:
                 known = np.union1d(known, asked)
             estimates = self.method.estimate(
                 [policies[i] for i in asked],
@@ -273,6 +273,10 @@ class _Run:
                 values[k] = np.array(of_fold)
         return values
 
+    @property
+    def _leaves_one_out(self) -> bool:
+        return getattr(self.method, "leaves_one_out", False)
+
     def _log(self) -> Any:
         """Return the log, or the subsets of it that the method is to use again."""
         reuses = getattr(self.method, "reuses_subsets", False) and self.workspace.subsets is not None
@@ -285,6 +289,8 @@ class _Run:
         parts += [self.workspace.names, self.workspace.distances, self.discount, self.seed, self.method]
         if self.method.supervised:
             parts += [self.returns, *(indices for fold in self.folds for indices in (fold.train, fold.test))]
+            if self._leaves_one_out and any(fold.kind == "given" for fold in self.folds):
+                parts.append("given")  # learns from less than in random folds of the same policies
         else:
             parts += [fold.test for fold in self.folds]
         return fingerprint(self.workspace.states, *parts)
