@@ -46,3 +46,11 @@ def test_messages_of_errors_of_all_types_are_escaped_once(error, shown):
     with pytest.raises(type(error)) as caught, escaped_errors():
         raise error
     assert str(caught.value) == shown
+
+
+def test_errors_with_attributes_that_cannot_be_set_are_raised_as_they_are():
+    class Fixed(Exception):
+        reason = property(lambda self: "a\n")
+
+    with pytest.raises(Fixed, match="plain"), escaped_errors():
+        raise Fixed("plain")

@@ -40,7 +40,8 @@ def escaped_errors() -> Iterator[None]:
         # An OSError shows the repr of its file name, a SyntaxError the name itself.
         for name in (*_SHOWN, "filename") if isinstance(error, SyntaxError) else _SHOWN:
             if isinstance(text := getattr(error, name, None), str):
-                setattr(error, name, printable(text))
+                with contextlib.suppress(AttributeError):  # a property without a setter
+                    setattr(error, name, printable(text))
         raise
 
 
