@@ -88,6 +88,8 @@ def collect_shared(
             collect(some[own], states, source, layout, batch_size=batch_size, progress=progress, out=into[own])
         if group.count > 1:
             into.copy_(group.gather(into[own]))
+            if progress is not None:
+                progress(len(some) - (own.stop - own.start))  # of other processes
     return out
 
 
