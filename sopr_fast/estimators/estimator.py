@@ -101,8 +101,8 @@ class Estimator(Options, ABC):
     ) -> Estimates:
         """Estimate the values of all policies in one run.
 
-        Processes of `torch.distributed` share acting and evaluating by policy; each trains the networks that all
-        policies share. Each estimator documents the meaning of its values, its diagnostics and its warnings.
+        Each estimator documents the meaning of its values, its diagnostics and its warnings. All processes of
+        `torch.distributed` must call this alike. They share the evaluation by policy; each trains all networks.
 
         Args:
             policies: P policies to evaluate, see `sopr_fast.policies.as_policies`. Arrays of actions have one row for

@@ -141,7 +141,7 @@ class Group:
         return add(0, blocks)
 
     def like(self, own: Tensor | None) -> Tensor:
-        """Return a tensor of the shape and dtype that any process knows, its own if it has one."""
+        """Return this process's tensor, or an uninitialised one on the CPU of the shape and dtype that others have."""
         shapes = self._objects(None if own is None else [list(own.shape), str(own.dtype).removeprefix("torch.")])
         shape, dtype = next(each for each in shapes if each is not None)
         if own is not None:
@@ -252,8 +252,8 @@ class Group:
     def _settle(self) -> None:
         """Wait until all processes have received what was exchanged last.
 
-        One that leaves resets its connections (gloo's `Pair::close`), so that data under way is lost. What is exchanged
-        here is nothing, and may be lost.
+        A process that leaves resets its connections (gloo's `Pair::close`), so that data under way is lost. The zeros
+        exchanged here may be lost.
         """
         own = torch.zeros(1, device="cpu")
         with contextlib.suppress(RuntimeError):
@@ -403,7 +403,10 @@ def _reason(error: Exception) -> str:
 
 
 def _first_to_tell(process: int) -> int:
-    """Return the process that tells of a lost one, of those that `torchrun` started: the first to ask, else -1."""
+    """Return this process if it is the first to ask, so that it alone tells of a lost one, else -1.
+
+    Without the store of `torchrun`, every process tells.
+    """
     try:
         return process if _store is None or _store.add("sopr_fast/lost", 1) == 1 else -1
     except RuntimeError:  # the machine of the store is lost too

@@ -54,8 +54,8 @@ def tile_bytes(most: int, device: torch.device | None = None) -> int:
 
     Args:
         most: Size where memory is plentiful.
-        device: Device whose memory counts: all of a GPU, which can be told without waiting for it, or what is free of
-            this process's memory, which is the default.
+        device: Device that holds the tile. Of a GPU, the total memory counts, since it is known without waiting for the
+            device. Otherwise, and by default, what this process can allocate counts.
     """
     if device is not None and device.type == "cuda":
         memory: float = torch.cuda.get_device_properties(device).total_memory
