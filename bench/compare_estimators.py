@@ -169,7 +169,9 @@ def divide(count: int, test: str, run: int) -> list[np.ndarray]:
     return [*np.split(random.permutation(np.setdiff1d(np.arange(count), tested)), [30]), tested]
 
 
-def measure(methods: Sequence[str], split: Split, log: Transitions, options: Any, seed: int, part: Path) -> list[dict]:
+def measure(
+    methods: Sequence[str], split: Split, log: Transitions, options: Any, seed: int, folder: Path
+) -> list[dict]:
     """Return a run of each method.
 
     Args:
@@ -178,7 +180,7 @@ def measure(methods: Sequence[str], split: Split, log: Transitions, options: Any
         log: The log.
         options: Options of the command.
         seed: Seed of all methods.
-        part: Folder of columns of this run, to resume from.
+        folder: Folder of columns of this run, to resume from.
     """
     recorded = {label: Recorded(method) for label, method in _methods(methods, split, options).items()}
     evaluation = sopr_fast.evaluate(
@@ -190,7 +192,7 @@ def measure(methods: Sequence[str], split: Split, log: Transitions, options: Any
         discount=options.discount,
         seed=seed,
         rows=len(log),
-        checkpoints=part,
+        checkpoints=folder,
         progress=options.progress,
     )
     runs: list[dict] = [{"method": label, "dropped": reason} for label, reason in evaluation.dropped.items()]
