@@ -157,6 +157,10 @@ def bad_input() -> None:
         "policies": lambda: fit(policies=other),
         "returns": lambda: sopr_fast.fit(KNOWN, np.arange(19.0) + rank, log(), config=TINY, progress=False),
         "missing": lambda: fit(states=log() if rank == 0 else "no-such-file.npy"),
+        "coverage": lambda: estimators.covered_shares(gains(2), "no-such-file.hdf5" if rank else transitions()),
+        "critic": lambda: estimators.BehaviourQ(updates=1).critic(
+            "no-such-file.hdf5" if rank else transitions(), discount=DISCOUNT, progress=False
+        ),
         "memory": lambda: fit(policies={**KNOWN, last: Failing(MemoryError, 1, 3)}),
         "interrupt": lambda: fit(policies={**KNOWN, last: Failing(KeyboardInterrupt, 1, 3)}),
         "first": lambda: fit(policies={**KNOWN, first: Failing(ValueError, 0, 3)}),

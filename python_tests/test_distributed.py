@@ -92,6 +92,8 @@ def test_errors_and_different_input_end_all_processes_with_one_message(tmp_path)
         "policies": "ValueError policy 'gain-0.100' acts otherwise in process",
         "returns": "ValueError process 1 has other policies or returns",
         "missing": "FileNotFoundError process 1: ",
+        "coverage": "FileNotFoundError process 1: ",
+        "critic": "FileNotFoundError process 1: ",
         "interrupt": "KeyboardInterrupt",
         "calls": "RuntimeError processes make different calls",
     }.items():

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..data import load
+from ..runtime import distributed
 from ..runtime.devices import check_device, without_autocast
 from ..runtime.options import integer, number, option, optional, widths
 from .coverage import uncovered
@@ -61,6 +62,7 @@ class BehaviourQ(RewardEstimator):
     ensemble: int = option(1, integer(1), "critics; two or more give standard errors")
     draws: int = option(4, integer(1), "actions sampled in every state of a stochastic policy")
 
+    @distributed.together()
     def critic(
         self,
         log: Any,

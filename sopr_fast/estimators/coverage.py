@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..runtime import distributed
 from ..runtime.progress import progress_bar
 from ..runtime.shares import share_policies
 from .estimates import warn_about
@@ -20,12 +21,14 @@ _NEGLIGIBLE = 0.1  # distance, in standard deviations of the logged actions
 _MOST_UNCOVERED = 0.9
 
 
+@distributed.together()
 def covered_shares(
     policies: Any, log: Any, *, action_count: int | None = None, progress: bool = True
 ) -> dict[str, float]:
     """Return the share of logged states in which each policy acts as the log does nearby, by name.
 
     Estimates from the log, and rankings by its states, extrapolate in the others. See `uncovered` for the definition.
+    Processes of `torch.distributed` share the policies, so all of them must call this alike.
 
     Args:
         policies: P policies, see `Estimator.estimate`.
