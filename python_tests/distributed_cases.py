@@ -5,6 +5,7 @@ import hashlib
 import os
 import signal
 import sys
+import traceback
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -231,5 +232,13 @@ if __name__ == "__main__":
     backend, store, count, rank, function, *arguments = sys.argv[1:]
     warnings.simplefilter("ignore")
     dist.init_process_group(backend, init_method=f"file://{store}", rank=int(rank), world_size=int(count))
-    globals()[function](*arguments)
-    distributed.stop()
+    status = 0
+    try:
+        globals()[function](*arguments)
+        distributed.stop()
+    except Exception:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # the interpreter's own end can abort on gloo's last threads
