@@ -30,6 +30,7 @@ STUDY = {
     "fqe",
     "model-based",
     "dual-dice",
+    "select",
 }
 
 
@@ -52,7 +53,7 @@ def sets(tmp_path_factory):
     gains = rng.permutation(np.linspace(0.1, 1.5, 15))
     write_policies(game / "policies.npz", gains, 100 * gains)
     (game / "split.json").write_text(json.dumps(SPLIT))
-    write_policies(game / "test_set_1" / "medium" / "policies.npz", [0.2, 0.9, 1.3], [20.0, 90, 130])
+    write_policies(game / "test_set_1" / "medium" / "policies.npz", [0.25, 0.95, 1.35], [25.0, 95, 135])
     (game / "logs").mkdir()
     with h5py.File(game / "logs" / "medium.hdf5", "w") as file:
         states = rng.standard_normal((401, 11)).astype(np.float32)
@@ -63,9 +64,9 @@ def sets(tmp_path_factory):
         file["terminals"] = np.zeros(400, bool)
         file["infos/action_log_probs"] = -np.ones(400, np.float32)
     foreign = folder / "foreign" / "hopper"
-    for name, gain in (("x", 0.4), ("y", 1.1), ("z", 0.6)):
+    for name, gain in (("x", 0.45), ("y", 1.15), ("z", 0.65)):
         write_policies(foreign / f"{name}.npz", [gain], [0])
-    (foreign / "returns.csv").write_text("policy,return_mean\nx,40\ny,110\nz,60\n")
+    (foreign / "returns.csv").write_text("policy,return_mean\nx,45\ny,115\nz,65\n")
     return folder
 
 

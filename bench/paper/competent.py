@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +17,34 @@ from .scales import SCALES
 FAMILIES = ("bc", "bc-best", "td3-bc", "iql", "awac")
 _BATCH = 256
 _BEST_SHARE = 0.1  # of the rows, in episodes of the largest return, that "bc-best" imitates
-_UPDATES = {"smoke": (10, 2), "small": (10_000, 5), "paper": (500_000, 50)}  # updates and snapshots
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of this stage at one scale.
+
+    Attributes:
+        families: Some of `FAMILIES`, those worth their cost.
+        updates: Updates per family and log.
+        snapshots: Policies saved per family and log.
+        rollouts: Episodes per policy that measure its return.
+    """
+
+    families: tuple[str, ...]
+    updates: int
+    snapshots: int
+    rollouts: int
+
+
+SIZES = {
+    "smoke": Sizes(FAMILIES, updates=10, snapshots=2, rollouts=2),
+    "small": Sizes(("bc", "bc-best"), updates=10_000, snapshots=5, rollouts=20),
+    "paper": Sizes(FAMILIES, updates=500_000, snapshots=50, rollouts=100),
+}
 
 
 def train_all(task: Task) -> list[Path]:
-    """Train every family on every log, then choose policies evenly spaced in return.
+    """Train the scale's families on every log, then choose policies evenly spaced in return.
 
     Snapshots of BEAR, CQL and CRR are measured again and take part where they are there.
 
@@ -31,15 +54,21 @@ def train_all(task: Task) -> list[Path]:
     Returns:
         Paths `competent/LOG/policies.npz`; `returns.csv` and `all.csv` lie beside them.
     """
-    updates, snapshots = next(_UPDATES[name] for name, scale in SCALES.items() if scale == task.scale)
-    scale = replace(task.scale, offline_updates=updates, offline_snapshots=snapshots, offline_batch=_BATCH)
+    sizes = next(SIZES[name] for name, scale in SCALES.items() if scale == task.scale)
+    scale = replace(
+        task.scale,
+        offline_updates=sizes.updates,
+        offline_snapshots=sizes.snapshots,
+        offline_batch=_BATCH,
+        rollouts=sizes.rollouts,
+    )
     own = replace(task, scale=scale)
     products = []
     for log in chosen_logs(task):
         folder = task.folder / "competent" / log
         folder.mkdir(parents=True, exist_ok=True)
-        sources = {family: folder / f"{family}.npz" for family in FAMILIES}
-        if missing := [family for family in FAMILIES if not is_made(sources[family])]:
+        sources = {family: folder / f"{family}.npz" for family in sizes.families}
+        if missing := [family for family in sizes.families if not is_made(sources[family])]:
             transitions = sopr_fast.data.load(task.folder / "logs" / f"{log}.hdf5")
             for family in missing:
                 data = best_episodes(transitions) if family == "bc-best" else transitions

@@ -42,6 +42,7 @@ LABELS = {
     "model-based": "model-based",
     "fqe": "FQE",
     "dual-dice": "DualDICE",
+    "select": "`select`",
     "sopr-t-critic": "SOPR-T with critic values",
     "sopr-t-estimates": "SOPR-T with estimates",
 }
@@ -166,7 +167,9 @@ def run(cell: Cell, task: Task, panel: Path | None = None) -> dict[str, Any]:
             path = panel / cell.task / "all" / f"{cell.method}.json"
             if path.exists():
                 return _read_column(path, task)
-        return (_run_sopr if cell.method in SOPR else _run_estimator)(cell, task)
+        if cell.method in SOPR:
+            return _run_sopr(cell, task)
+        return _run_select(cell, task) if cell.method == "select" else _run_estimator(cell, task)
 
 
 def _read_column(path: Path, task: Task) -> dict[str, Any]:
@@ -185,16 +188,17 @@ def _read_column(path: Path, task: Task) -> dict[str, Any]:
 
 def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
     options = dict(cell.options)
-    updates = options.pop("updates", 10_000)
+    quality = {name: options.pop(name) for name in ("updates", "settings") if name in options}
     config = Config(**options, encoder="mlp" if cell.method == "sopr-mlp" else "transformer")
     config = replace(config, subsets=config.steps)
     known: dict[str, Any] = {}
     features: dict[str, Any] = {}
     if cell.method == "sopr-t-critic":
-        critic = BehaviourQ(updates=updates)
+        critic = _estimator("sarsa-critic", quality)
+        assert isinstance(critic, BehaviourQ)
         known["critic"] = critic.critic(task.log, discount=DISCOUNT, seed=cell.seed, progress=False)
     if cell.method == "sopr-t-estimates":
-        known["features"] = features["features"] = _features(cell, task, updates)
+        known["features"] = features["features"] = _features(cell, task, quality)
     clock = _Clock()
     ranker = sopr_fast.fit(
         *task.train,
@@ -241,22 +245,18 @@ def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
     return result
 
 
-def _features(cell: Cell, task: Task, updates: int) -> dict[str, list[float]]:
+def _features(cell: Cell, task: Task, quality: dict[str, Any]) -> dict[str, list[float]]:
     """Return the values of every policy by a SARSA critic and by its nearest training policy."""
     everyone = task.train[0] | task.validation[0] | task.candidates
     shared = {"discount": DISCOUNT, "seed": cell.seed, "progress": False}
-    critic = BehaviourQ(updates=updates).estimate(everyone, task.log, **shared)
+    critic = _estimator("sarsa-critic", quality).estimate(everyone, task.log, **shared)
     nearest = NearestPolicy().estimate(everyone, task.log, known=task.train[0], returns=task.train[1], **shared)
     return dict(zip(everyone, np.stack([critic.values, nearest.values], 1).tolist(), strict=True))
 
 
 def _run_estimator(cell: Cell, task: Task) -> dict[str, Any]:
     clock = _Clock()
-    if cell.options.get("settings") == "panel":
-        (estimator,) = read_methods([LABELS[cell.method]]).values()
-    else:
-        estimator = replace(_ESTIMATORS[cell.method](), **cell.options)
-    estimates = estimator.estimate(
+    estimates = _estimator(cell.method, cell.options).estimate(
         task.candidates,
         task.log,
         known=task.train[0],
@@ -269,6 +269,37 @@ def _run_estimator(cell: Cell, task: Task) -> dict[str, Any]:
         return {"gap": "the method diverged: values are not finite"}
     names = list(task.candidates)
     return {"scores": dict(zip(names, estimates.values.tolist(), strict=True)), "fit_seconds": clock.lap()}
+
+
+def _estimator(method: str, options: dict[str, Any]) -> Estimator:
+    """Return an estimator with the settings of the panel of `select`, or with its own and these options."""
+    if options.get("settings") == "panel":
+        return read_methods([LABELS[method]])[LABELS[method]]
+    return replace(_ESTIMATORS[method](), **options)
+
+
+def _run_select(cell: Cell, task: Task) -> dict[str, Any]:
+    clock = _Clock()
+    selection = sopr_fast.select(
+        task.candidates,
+        task.log,
+        known=task.train[0] | task.validation[0],
+        returns=np.concatenate([task.train[1], task.validation[1]]),
+        methods=cell.options["methods"].split(" + ") if "methods" in cell.options else None,
+        discount=DISCOUNT,
+        seed=cell.seed,
+        progress=False,
+    )
+    predicted = dict(zip(selection.names, selection.predicted.tolist(), strict=True))
+    if missing := set(task.candidates) - set(predicted):
+        raise ValueError(
+            f"`select` leaves out candidates that act as training policies do: {', '.join(sorted(missing))}"
+        )
+    return {
+        "scores": {name: predicted[name] for name in task.candidates},
+        "fit_seconds": clock.lap(),
+        "verdict": selection.verdict.kind,
+    }
 
 
 class _Clock:

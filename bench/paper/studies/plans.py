@@ -25,7 +25,8 @@ class Sizes:
         frontier: Points of the frontier, the paper's last.
         precisions: Points that are also trained and scored in bf16.
         patience: Steps without improvement after which training stops, tried on the main point.
-        updates: Updates of estimators' networks.
+        estimators: Options of estimators; `{"settings": "panel"}` for those that `select` gives them.
+        select: Options of `select`.
         rows: Rows of the study of data size.
         subsets: Subsets of a ranking in the study of subsets.
         known: Training policies of the study of their quality and number.
@@ -37,7 +38,8 @@ class Sizes:
     frontier: tuple[tuple[int, int, int], ...]
     precisions: tuple[tuple[int, int, int], ...]
     patience: int
-    updates: int
+    estimators: dict[str, Any]
+    select: dict[str, Any]
     rows: tuple[int, ...]
     subsets: int
     known: tuple[str, ...]
@@ -52,7 +54,8 @@ SIZES = {
         frontier=((16, 2, 2), (32, 4, 3)),
         precisions=(),
         patience=1,
-        updates=3,
+        estimators={"updates": 3},
+        select={"methods": "nearest policy + Gaussian process"},
         rows=(64, 128),
         subsets=5,
         known=("poor-3", "mixed-5"),
@@ -64,7 +67,8 @@ SIZES = {
         frontier=((256, 8, 60), (512, 16, 60), (1024, 16, 60), (1024, 16, 120), (2048, 32, 120), (16384, 256, 200)),
         precisions=((1024, 16, 60), (2048, 32, 120)),
         patience=20,
-        updates=10_000,
+        estimators={"settings": "panel"},
+        select={},
         rows=(4_000, 8_000, 16_000, 32_000),
         subsets=200,
         known=_KNOWN,
@@ -76,7 +80,8 @@ SIZES = {
         frontier=((1024, 16, 60), (2048, 32, 120), (4096, 64, 200), (16384, 256, 200)),
         precisions=((16384, 256, 200),),
         patience=50,
-        updates=200_000,
+        estimators={"updates": 200_000},
+        select={},
         rows=(4_000, 8_000, 16_000, 32_000),
         subsets=200,
         known=_KNOWN,
@@ -96,20 +101,17 @@ def sopr(task: str, seed: int, point: tuple[int, int, int], method: str = "sopr-
 
 def baseline(task: str, seed: int, method: str, sizes: Sizes) -> Cell:
     """Return a cell of a method that is not SOPR."""
-    return Cell(task, method, seed, {} if method == "nearest-policy" else {"updates": sizes.updates})
+    return Cell(task, method, seed, {"nearest-policy": {}, "select": sizes.select}.get(method, sizes.estimators))
 
 
 def main(scale: str) -> list[Cell]:
     """Cells of the main result."""
     sizes = SIZES[scale]
     cells = [baseline(task, 0, "nearest-policy", sizes) for task in sizes.tasks]
-    quick = [method for method in ESTIMATORS if method != "dual-dice"]  # as `select` runs them
-    if scale != "smoke":  # whose updates they do not have
-        cells += [Cell(task, method, 0, {"settings": "panel"}) for method in quick for task in sizes.tasks]
     for seed in range(sizes.seeds):
         for method in ("sopr-t", "sopr-mlp"):
             cells += [sopr(task, seed, sizes.main, method) for task in sizes.tasks]
-        for method in ESTIMATORS:
+        for method in (*ESTIMATORS, "select"):
             cells += [baseline(task, seed, method, sizes) for task in sizes.tasks]
     return cells
 
@@ -149,9 +151,7 @@ def data_size(scale: str) -> list[Cell]:
         point = (min(sizes.main[0], rows), min(sizes.main[1], rows), sizes.main[2])
         cells += [Cell(task, "sopr-t", 0, options_of(point), rows=rows) for task in tasks]
         cells += [Cell(task, "sopr-mlp", 0, options_of(point), rows=rows) for task in tasks]
-        cells += [
-            Cell(task, method, 0, {"updates": sizes.updates}, rows=rows) for method in ESTIMATORS for task in tasks
-        ]
+        cells += [Cell(task, method, 0, sizes.estimators, rows=rows) for method in ESTIMATORS for task in tasks]
     return cells
 
 
@@ -164,7 +164,7 @@ def future(scale: str) -> list[Cell]:
     for known in sizes.known:
         cells += [Cell(task, "sopr-t", 0, options_of(sizes.main), known=known) for task in sizes.tasks]
     for method in ("sopr-t-critic", "sopr-t-estimates"):
-        cells += [sopr(task, 0, sizes.main, method, updates=sizes.updates) for task in sizes.tasks]
+        cells += [sopr(task, 0, sizes.main, method, **sizes.estimators) for task in sizes.tasks]
     return cells
 
 
