@@ -164,19 +164,6 @@ def test_no_cell_begins_after_the_time_is_over(sets, tmp_path):
     assert cells.why_missing(tmp_path, cell) == "not run"
 
 
-def test_columns_of_a_panel_are_read_by_name(sets, tmp_path):
-    names = ["sac-014", "sac-013", "sac-012", "sac-011", "offline-002", "offline-001", "offline-000", "z", "y", "x"]
-    (tmp_path / TASK / "all").mkdir(parents=True)
-    (tmp_path / TASK / "policies.json").write_text(json.dumps({"policies": names}))
-    column = {"values": [list(range(10))], "seconds": 2.0, "clipped": ["x"]}
-    (tmp_path / TASK / "all" / "fqe.json").write_text(json.dumps(column))
-    cell = Cell(TASK, "fqe", 0, {"settings": "panel"})
-    options = {"sets": sets / "smoke", "results": tmp_path, "foreign": sets / "foreign", "panel": tmp_path}
-    running.run_cells([cell], **options)
-    tests = cells.read(tmp_path, cell)["tests"]
-    assert [tests[name]["scores"] for name in ("I", "II", "foreign")] == [[6, 5, 4], [3, 2, 1, 0], [9, 8, 7]]
-
-
 def test_actions_of_other_authors_policies_are_clipped(sets, tmp_path):
     write_policies(tmp_path / "hopper" / "x.npz", [90.0], [0])
     with np.load(tmp_path / "hopper" / "x.npz") as archive:

@@ -28,7 +28,7 @@ STAGES = {
     "models": "train SOPR-T on the game's snapshots",
     "scores": "rank both test sets with the trained models",
     "all": "run all stages above",
-    "competent": "train competent policies on every log, by imitation or by TD3+BC, IQL and AWAC, and choose a test set",
+    "competent": "train policies of cheaper algorithms on every log and choose a test set of competent ones",
     "table": "print the scores and distances of all games at this scale",
     "summary": "print the steps, seconds and returns of all games at this scale",
     "speed": "print the environment steps per second of rollouts with the last snapshot",

@@ -54,7 +54,6 @@ def main(arguments: Sequence[str]) -> int:
                 sets=sets,
                 results=results,
                 foreign=options.foreign,
-                panel=options.panel,
                 seconds=options.seconds,
                 threads=options.threads,
             )
@@ -80,7 +79,6 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--foreign", type=Path, help="folder with policies of other authors, a third test set")
-    parser.add_argument("--panel", type=Path, help="folder of bench.selection.real_sets, whose columns are read")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further cell after these")
     parser.add_argument("--cells", nargs="*", help="only cells whose name contains one of these")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch")

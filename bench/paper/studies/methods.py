@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Callable
@@ -149,13 +148,12 @@ def take_rows(log: Transitions, cell: Cell) -> Transitions:
     )
 
 
-def run(cell: Cell, task: Task, panel: Path | None = None) -> dict[str, Any]:
+def run(cell: Cell, task: Task) -> dict[str, Any]:
     """Return scores of all test policies, seconds and what is known of the training.
 
     Args:
         cell: The cell.
         task: What it is run on.
-        panel: Folder of columns that `bench.selection.real_sets` computed, read by cells with `settings="panel"`.
 
     Raises:
         ValueError, RuntimeError: The method failed.
@@ -163,27 +161,9 @@ def run(cell: Cell, task: Task, panel: Path | None = None) -> dict[str, Any]:
     with warnings.catch_warnings():
         for expected in (ForeignPolicyWarning, UncertainEstimateWarning):
             warnings.simplefilter("ignore", expected)
-        if cell.options.get("settings") == "panel" and panel is not None:
-            path = panel / cell.task / "all" / f"{cell.method}.json"
-            if path.exists():
-                return _read_column(path, task)
         if cell.method in SOPR:
             return _run_sopr(cell, task)
         return _run_select(cell, task) if cell.method == "select" else _run_estimator(cell, task)
-
-
-def _read_column(path: Path, task: Task) -> dict[str, Any]:
-    """Return the scores in a column of a panel, whose policies `policies.json` names."""
-    names = json.loads((path.parents[1] / "policies.json").read_text())["policies"]
-    column = json.loads(path.read_text())
-    values = dict(zip(names, column["values"][0], strict=True))
-    scores = {}
-    for name in task.candidates:
-        family, _, own = name.partition("-")
-        scores[name] = values.get(own if family == "foreign" else f"{family}-{int(own):03d}")
-    if None in scores.values():
-        raise ValueError(f"{path.name} has no value for some test policies")
-    return {"scores": scores, "fit_seconds": {"wall": round(column["seconds"], 2)}, "bounded": column["clipped"]}
 
 
 def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:

@@ -21,7 +21,6 @@ def run_cells(
     sets: Path,
     results: Path,
     foreign: Path | None = None,
-    panel: Path | None = None,
     seconds: float = float("inf"),
     threads: int = 1,
 ) -> None:
@@ -32,7 +31,6 @@ def run_cells(
         sets: Folder of the games at one scale.
         results: Folder of the results at this scale.
         foreign: Folder with policies of other authors, or None.
-        panel: Folder of columns that `bench.selection.real_sets` computed, or None.
         seconds: No further cell is begun after these.
         threads: Threads of torch, written to the results.
     """
@@ -45,7 +43,7 @@ def run_cells(
             print(f"out of time: {len(wanted) - i} cells were not looked at", flush=True)
             return
         begin = time.monotonic()
-        result = _attempt(cell, sets, foreign, panel)
+        result = _attempt(cell, sets, foreign)
         cells.write(results, cell, result | {"threads": threads, "versions": versions()})
         told = result.get("gap") or ", ".join(
             f"{name} {'undefined' if test['spearman'] is None else format(test['spearman'], '.2f')}"
@@ -54,13 +52,13 @@ def run_cells(
         print(f"{cell.setting} {cell.task} {cell.seed}: {told}; {time.monotonic() - begin:.0f} s", flush=True)
 
 
-def _attempt(cell: Cell, sets: Path, foreign: Path | None, panel: Path | None) -> dict[str, Any]:
+def _attempt(cell: Cell, sets: Path, foreign: Path | None) -> dict[str, Any]:
     try:
         task = methods.read_task(cell, sets, foreign if cell.repeats == 1 else None)
     except FileNotFoundError as error:
         return {"gap": "missing input: " + _without_folder(error.filename or error, sets), "missing_input": True}
     try:
-        result = methods.run(cell, task, panel)
+        result = methods.run(cell, task)
         return result if "gap" in result else judge(result, task)
     except (ValueError, RuntimeError, MemoryError) as error:
         return {"gap": f"{type(error).__name__}: {_without_folder(error, sets)}"}
