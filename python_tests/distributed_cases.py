@@ -8,6 +8,7 @@ import sys
 import traceback
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -21,6 +22,7 @@ from selection_problems import log as transitions
 import sopr_fast
 from sopr_fast import UntilSettled, estimators
 from sopr_fast.cli import main as command
+from sopr_fast.estimators import action_distance, behaviour_q, fqe
 from sopr_fast.runtime import distributed
 from sopr_fast.selection import evaluate
 from sopr_fast.sopr import sharing, training
@@ -174,6 +176,59 @@ def bad_input() -> None:
             print(f"{name} {type(error).__name__} {error}")
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(dist.get_world_size())}
     print("exit", command(["rank", "--model", "no-model.safetensors", "--policies", "."]))
+
+
+def unequal_inputs() -> None:
+    """Print the messages of calls that get other inputs in the second process, which must end before work begins."""
+    rank = dist.get_rank()
+    two, known, logged = gains(2, first=3), gains(6, first=20), transitions()
+    returns = true_values(known)
+    other = {**two, [*two][1]: gains(1)["right-00"]} if rank else two
+    other_known = {**known, [*known][5]: gains(1)["right-00"]} if rank else known
+    renamed = {f"{name}{rank}": policy for name, policy in known.items()}
+    measured = {name: value + rank for name, value in returns.items()}
+    rewards = replace(logged, rewards=logged.rewards + rank)
+    ends = replace(logged, terminals=logged.terminals | bool(rank))
+    states = replace(logged, states=logged.states + np.float32(rank), next_states=logged.next_states + np.float32(rank))
+    by_rewards = {"discount": DISCOUNT, "progress": False}
+    by_returns = {"known": known, "returns": returns, "progress": False}
+    critic, nearest = estimators.BehaviourQ(updates=1), estimators.NearestPolicy(rows=64)
+    both = {"methods": {"fqe": estimators.FQE(updates=1), "nearest": nearest}, **by_rewards, "folds": 2}
+    attempts = {
+        "rewards": lambda: critic.estimate(two, rewards, **by_rewards),
+        "ends": lambda: critic.estimate(two, ends, **by_rewards),
+        "states": lambda: critic.estimate(two, states, **by_rewards),
+        "weights": lambda: critic.estimate(other, logged, **by_rewards),
+        "coverage": lambda: estimators.covered_shares(other, logged, progress=False),
+        "evaluate-rewards": lambda: evaluate(known, returns, rewards, **both),
+        "evaluate-weights": lambda: evaluate(other_known, returns, logged, **both),
+        "evaluate-returns": lambda: evaluate(known, measured, logged, **both),
+        "prepared": lambda: estimators.cross_fit(nearest, other_known, returns, logged, folds=2, progress=False),
+    }
+    for method in (nearest, estimators.SOPR(replace(TINY, steps=1))):
+        attempts |= {
+            f"{method.name}-{name}": partial(method.estimate, policies, log, **{**by_returns, **changed})
+            for name, policies, log, changed in [
+                ("states", two, states, {}),
+                ("count", two, logged.states[: 500 - rank], {}),
+                ("returns", two, logged, {"returns": measured}),
+                ("names", two, logged, {"known": renamed, "returns": [*returns.values()]}),
+                ("known", two, logged, {"known": other_known}),
+                ("weights", other, logged, {}),
+            ]
+        }
+    with (
+        patch.object(behaviour_q, "learn", lambda *_, **__: print("trained")),
+        patch.object(fqe, "learn", lambda *_, **__: print("trained")),
+        patch.object(action_distance, "collect_shared", lambda *_, **__: print("acted")),
+        patch.object(estimators.sopr, "fit", lambda *_, **__: print("trained")),
+    ):
+        for name, attempt in attempts.items():
+            try:
+                attempt()
+                print(name, "was not refused")
+            except ValueError as error:
+                print(name, error)
 
 
 def apart(folder: str) -> None:

@@ -105,6 +105,37 @@ def test_errors_and_different_input_end_all_processes_with_one_message(tmp_path)
     assert len(told) == 1 and "no policies" in told[0]
 
 
+def test_estimators_compare_logs_policies_and_returns_before_they_train(tmp_path):
+    processes = run(2, "unequal_inputs", folder=tmp_path)
+    assert [process.returncode for process in processes] == [0, 0], errors(processes)
+    first, second = (dict(line.split(" ", 1) for line in process.stdout.splitlines()) for process in processes)
+    policy = r"policy '{}' acts otherwise in process (0|1) than in process (1|0): give all processes the same files"
+    expected = {
+        "rewards": "process 1 has other rewards than process 0: start all with the same files",
+        "ends": "process 1 has other terminals than process 0",
+        "states": "process 1 has other (next )?states than process 0",
+        "weights": policy.format("right-04"),
+        "coverage": policy.format("right-04"),
+        "evaluate-rewards": "process 1 has other rewards than process 0",
+        "evaluate-weights": policy.format("left-25"),
+        "evaluate-returns": "process 1 has other returns than process 0",
+        "prepared": policy.format("left-25"),
+    }
+    for method in ("NearestPolicy", "SOPR-T"):
+        expected |= {
+            f"{method}-states": "process 1 has other states than process 0",
+            f"{method}-count": "process 1 has other number of states than process 0 .499, not 500.",
+            f"{method}-returns": "process 1 has other returns than process 0",
+            f"{method}-names": "process 1 has other names of known policies than process 0",
+            f"{method}-known": policy.format("left-25"),
+            f"{method}-weights": policy.format("right-04"),
+        }
+    for told in (first, second):
+        assert told.keys() == expected.keys()
+        for name, message in expected.items():
+            assert re.match(message, told[name]), (name, told[name])
+
+
 def test_processes_need_no_common_disk(tmp_path):
     processes = run(2, "apart", tmp_path, folder=tmp_path)
     assert [process.returncode for process in processes] == [0, 0], errors(processes)

@@ -14,9 +14,8 @@ from ..policies import Policy, probe
 from ..runtime.options import integer, option
 from ..runtime.shares import share_policies
 from ..sopr.columns import collect_shared
-from ..sopr.subsets import Subsets
 from .estimator import BATCH_SIZE
-from .supervised import States, SupervisedEstimator, SupervisedProblem, as_arrays, read_policies, read_states
+from .supervised import SupervisedEstimator, SupervisedProblem, as_arrays, read, spread
 
 
 @dataclass(frozen=True)
@@ -47,20 +46,11 @@ class ActionDistanceEstimator(SupervisedEstimator):
         progress: bool = True,
     ) -> tuple[list[Policy], Any]:
         """Collect the actions of all policies in the states on which they are compared; see `Estimator.prepare`."""
-        states, source, count = read_states(log)
-        adapted = read_policies(policies, source, count, action_count)
-        rows, compared = self._compared(states)
+        states, (adapted,) = read(log, policies, action_count=action_count)
+        rows, compared = spread(states, self.rows)
         layout = probe(adapted, compared, rows, batch_size=batch_size)
         columns = collect_shared(adapted, compared, rows, layout, batch_size=batch_size)
         return as_arrays(adapted, columns, layout), compared
-
-    def _compared(self, states: States) -> tuple[Tensor, Tensor]:
-        """Return the rows in the user's data of the compared states, and these states."""
-        if isinstance(states, Subsets):
-            rows = _spread(len(states.states), self.rows)
-            return states.source[rows], states.states[rows]
-        rows = _spread(len(states), self.rows)
-        return rows, torch.from_numpy(states.read(rows.numpy()))
 
     def _columns(self, problem: SupervisedProblem) -> tuple[np.ndarray, np.ndarray]:
         """Let policies act.
@@ -70,7 +60,7 @@ class ActionDistanceEstimator(SupervisedEstimator):
         """
         policies, known, request = problem.policies, problem.known, problem.request
         with request.timings.stage("policies"):
-            rows, states = self._compared(problem.states)
+            rows, states = spread(problem.states, self.rows)
             layout = probe([*known, *policies], states, rows, batch_size=request.batch_size)
             both = [
                 collect_shared(group, states, rows, layout, batch_size=request.batch_size)
@@ -105,8 +95,3 @@ def shared_distances(a_columns: np.ndarray, b_columns: np.ndarray) -> np.ndarray
         return torch.from_numpy(policy_distances(a_columns[part], b_columns))
 
     return share_policies(len(a_columns), distances).numpy()
-
-
-def _spread(count: int, most: int) -> Tensor:
-    """Return all of `count` rows, or `most` evenly spaced ones if there are more."""
-    return torch.linspace(0, count - 1, min(most, count), dtype=torch.float64, device="cpu").long()

@@ -12,11 +12,9 @@ import torch
 from ..data import load
 from ..policies import Policy, as_policies
 from ..runtime import distributed
-from ..runtime.checkpoints import fingerprint
 from ..runtime.devices import check_device, without_autocast
 from ..runtime.options import Options, integer, number
 from ..runtime.timing import Timings
-from ..sopr.sharing import check_versions
 from .estimates import Estimates
 
 BATCH_SIZE = 16384
@@ -199,18 +197,16 @@ class Estimator(Options, ABC):
     def _check_processes(self, request: Request) -> None:
         """Check that all processes of the group were asked the same, and that networks which each trains will be equal.
 
+        Policies, log and returns are compared once they are read, by `check_inputs`.
+
         Raises:
             ValueError: A process has something else than process 0.
         """
         group = distributed.current()
-        if group.count == 1:
-            return
-        check_versions(group)
         group.check_same("set OMP_NUM_THREADS to the same number for all", threads=torch.get_num_threads())
         group.check_same(
             method=repr(self),
             options=[request.discount, request.seed, request.action_count, request.batch_size],
-            names_of_policies=fingerprint([policy.name for policy in request.policies]),
         )
 
     @abstractmethod

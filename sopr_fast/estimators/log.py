@@ -14,7 +14,9 @@ from torch import Tensor
 from ..data import Transitions, load
 from ..policies import ArrayPolicy, Layout, Policy, as_policies, collect, probe
 from ..policies.output import one_hot
+from ..runtime import distributed
 from ..runtime.progress import progress_bar
+from ..sopr.sharing import check_inputs, fingerprints
 
 _ROWS = 16384
 _EVALUATED_ROWS = 65536
@@ -197,7 +199,7 @@ def read(
     device: torch.device | str = "cpu",
     batch_size: int = _ROWS,
 ) -> tuple[list[Policy], Layout, Log]:
-    """Read and check policies and the log to evaluate them on.
+    """Read and check policies and the log to evaluate them on; all processes must have the same.
 
     Args:
         policies: See `Estimator.estimate`.
@@ -211,7 +213,7 @@ def read(
 
     Raises:
         TypeError: A policy or the log is of the wrong type.
-        ValueError: A policy or a row of the log is invalid. The message names it.
+        ValueError: A policy or a row of the log is invalid, or differs between processes. The message names it.
         OSError: A file cannot be read.
     """
     transitions = load(log)
@@ -219,8 +221,24 @@ def read(
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
     layout = probe(adapted, states, source, batch_size=batch_size)
     check_actions(adapted, layout, transitions)
+    check_inputs(adapted, states, source, **log_fingerprints(transitions))
     prepared = Log(transitions, action_count=layout.action_dim if layout.kind == "discrete" else None, device=device)
     return adapted, layout, prepared
+
+
+def log_fingerprints(transitions: Transitions) -> dict[str, str]:
+    """Return hashes of a log without its states, by what messages call them; none in a single process."""
+    if distributed.current().count == 1:
+        return {}
+    log_probs = {} if transitions.log_probs is None else {"log_probabilities": transitions.log_probs}
+    return fingerprints(
+        logged_actions=transitions.actions,
+        rewards=transitions.rewards,
+        next_states=transitions.next_states,
+        terminals=transitions.terminals,
+        episodes=transitions.episodes,
+        **log_probs,
+    )
 
 
 def check_actions(policies: Sequence[Policy], layout: Layout, transitions: Transitions) -> None:

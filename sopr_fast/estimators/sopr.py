@@ -20,7 +20,7 @@ from ..sopr.ranker import Ranker
 from ..sopr.subsets import Drawing, Subsets
 from .estimates import Estimates
 from .estimator import BATCH_SIZE
-from .supervised import SupervisedEstimator, SupervisedProblem, as_arrays, read_policies, read_states
+from .supervised import SupervisedEstimator, SupervisedProblem, as_arrays, read
 
 
 def _to_config(name: str, value: Any) -> Config:
@@ -92,8 +92,7 @@ class SOPR(SupervisedEstimator):
         progress: bool = True,
     ) -> tuple[list[Policy], Any]:
         """Draw and cluster subsets, and collect the actions of all policies in them; see `Estimator.prepare`."""
-        states, source, count = read_states(log)
-        adapted = read_policies(policies, source, count, action_count)
+        states, (adapted,) = read(log, policies, action_count=action_count)
         if isinstance(states, Subsets):
             subsets = states.to("cpu")
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -17,9 +18,13 @@ from ..data.states import as_states
 from ..data.stored import StoredStates
 from ..policies import ArrayPolicy, Gaussian, Layout, Output, Policy, Probabilities, as_policies
 from ..returns import check_returns
+from ..runtime import distributed
+from ..sopr.sharing import check_inputs
 from ..sopr.subsets import Subsets, as_subsets
 from .estimates import Estimates
 from .estimator import Estimator, Request
+
+_ROWS = 256  # compared between processes
 
 States: TypeAlias = StoredStates | Subsets
 
@@ -51,11 +56,17 @@ class SupervisedEstimator(Estimator):
 
     def _estimate(self, request: Request) -> Estimates:
         with request.timings.stage("policies"):
-            states, source, count = read_states(request.log)
-            known, policies = (
-                read_policies(group, source, count, request.action_count) for group in (request.known, request.policies)
+            assert request.known is not None
+            names = [policy.name for policy in request.known]
+            returns = check_returns(request.returns, names)
+            states, (policies, known) = read(
+                request.log,
+                request.policies,
+                request.known,
+                action_count=request.action_count,
+                names_of_known_policies=names,
+                returns=returns.tolist(),
             )
-            returns = check_returns(request.returns, [policy.name for policy in known])
         return self._evaluate(SupervisedProblem(policies, known, returns, states, request))
 
     @abstractmethod
@@ -63,15 +74,45 @@ class SupervisedEstimator(Estimator):
         """Return the estimates of `problem.policies`."""
 
 
-def read_states(log: Any) -> tuple[States, np.ndarray | None, int]:
-    """Return the logged states, their rows in the user's data, and the number of rows of that data.
+def read(log: Any, *groups: Any, action_count: int | None, **others: Any) -> tuple[States, list[list[Policy]]]:
+    """Read logged states and policies that act in them; all processes must have the same.
 
     Args:
         log: Transitions, a mapping of arrays, or states as `sopr_fast.fit` accepts them, which may be `Subsets`.
+        groups: Groups of policies, see `as_policies`.
+        action_count: Number of discrete actions, or None.
+        others: What else all processes must have, see `check_inputs`.
 
     Returns:
-        States (rows, dim_s), or the subsets; their rows (rows,), or None where every row of the data is a state; the
-        number of rows.
+        States (rows, dim_s), or the subsets; the policies of each group, which expect indices of these states as their
+        `source`.
+
+    Raises:
+        ValueError: States or a policy are invalid, or differ between processes. The message names it.
+    """
+    states, source, count = _read_states(log)
+    adapted = [as_policies(group, states_count=count, action_count=action_count) for group in groups]
+    if source is not None:
+        adapted = [[_AtSource(policy, torch.from_numpy(source)) for policy in group] for group in adapted]
+    if distributed.current().count > 1:
+        rows, few = spread(states, _ROWS)
+        check_inputs(list(chain(*adapted)), few, rows, **others, number_of_states=count)
+    return states, adapted
+
+
+def spread(states: States, most: int) -> tuple[Tensor, Tensor]:
+    """Return at most `most` evenly spread states: their rows in the user's data, and the states (rows, dim_s)."""
+    count = len(states.states if isinstance(states, Subsets) else states)
+    rows = torch.linspace(0, count - 1, min(most, count), dtype=torch.float64, device="cpu").long()
+    if isinstance(states, Subsets):
+        return states.source[rows], states.states[rows]
+    return rows, torch.from_numpy(states.read(rows.numpy()))
+
+
+def _read_states(log: Any) -> tuple[States, np.ndarray | None, int]:
+    """Return the logged states, their rows in the user's data, and the number of rows of that data.
+
+    The rows are None where every row of the data is a state.
     """
     if (subsets := as_subsets(log)) is not None:
         return subsets, None, subsets.states_count
@@ -81,14 +122,6 @@ def read_states(log: Any) -> tuple[States, np.ndarray | None, int]:
     if isinstance(log, Transitions) and log.source_count != len(log):
         return states, log.source, log.source_count
     return states, None, len(states)
-
-
-def read_policies(
-    policies: Any, source: np.ndarray | None, states_count: int, action_count: int | None
-) -> list[Policy]:
-    """Return policies that expect indices of the states returned by `read_states` as their `source`."""
-    adapted = as_policies(policies, states_count=states_count, action_count=action_count)
-    return adapted if source is None else [_AtSource(policy, torch.from_numpy(source)) for policy in adapted]
 
 
 def as_arrays(policies: list[Policy], columns: Tensor, layout: Layout) -> list[Policy]:

@@ -117,7 +117,8 @@ def compute_columns(
         runs[label] = _Run(workspace, label, method, returns, folds, discount, seed, folder, device, progress)
     group = distributed.current()
     if group.count > 1:
-        group.check_same(log_policies_returns_or_options=[run.identity() for run in runs.values()])
+        identities = [run.identity() for run in runs.values()]
+        group.check_same(returns=returns.tolist(), log_policies_or_options=identities)
     for label, run in runs.items():
         stored = group.from_first(run.load)
         begin = time.perf_counter()

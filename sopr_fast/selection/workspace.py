@@ -17,10 +17,11 @@ from ..data.states import as_states
 from ..estimators import Estimator
 from ..estimators.action_distance import shared_distances
 from ..estimators.coverage import uncovered_shares
-from ..estimators.log import Log, PolicyActions, check_actions
+from ..estimators.log import Log, PolicyActions, check_actions, log_fingerprints
 from ..policies import ArrayPolicy, Layout, Output, Policy, as_policies, probe
 from ..runtime.timing import Timings
 from ..sopr.columns import collect_shared
+from ..sopr.sharing import check_inputs
 from ..sopr.subsets import Subsets, as_subsets
 
 ROWS = 100_000
@@ -152,6 +153,8 @@ class Workspace:
             layout = probe(adapted, *tensors)
             if isinstance(log, Transitions) and needs_actions:
                 check_actions(adapted, layout, log)
+            logged = log_fingerprints(log) if isinstance(log, Transitions) else {}
+            check_inputs(adapted, tensors[0], tensors[1], **logged)
             compared_rows = torch.from_numpy(_spread(len(states), _COMPARED_ROWS))
             compared = collect_shared(adapted, tensors[0][compared_rows], tensors[1][compared_rows], layout).numpy()
             if isinstance(log, Transitions):

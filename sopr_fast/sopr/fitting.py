@@ -24,7 +24,7 @@ from .config import Config
 from .known import Group, Known, read_known
 from .model import ScoringModel
 from .ranker import Ranker
-from .sharing import check_processes
+from .sharing import check_drawn
 from .subsets import Drawing, Subsets, as_subsets
 from .training import train
 from .training_policies import TrainingPolicies
@@ -150,7 +150,7 @@ def fit(
         if not isinstance(states, Subsets):
             remedy = ": choose fewer with Config(subset_size=..., clusters=...)"
             drawn = Drawing.draw(states, config.subsets, size=config.subset_size, seed=seed, remedy=remedy)
-    check_processes(drawn, known.policies, options=config.to_dict(), seed=seed, policies_or_returns=file.fingerprints)
+    check_drawn(drawn, known.policies, options=config.to_dict(), seed=seed, policies_or_returns=file.fingerprints)
     own = _share(known)
     with timings.stage("policies"):
         acted, columns = _act(known, own, drawn, critic, batch_size, progress)

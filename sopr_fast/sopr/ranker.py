@@ -26,7 +26,7 @@ from .config import Config
 from .model import ScoringModel
 from .model_files import write_model
 from .settling import UntilSettled, to_rule
-from .sharing import check_processes
+from .sharing import check_drawn
 from .subsets import Drawing, Subsets, as_subsets
 from .training import warn_of_collapse
 from .training_policies import TrainingPolicies
@@ -195,7 +195,7 @@ class Ranker:
         if distributed.current().count > 1:
             options: dict[str, Any] = {"precision": precision, "shrinkage": shrinkage, "batch_size": batch_size}
             options |= {"model": self._fingerprint(), "features": fingerprint(feature_rows), "rule_of_subsets": rule}
-            check_processes(drawn, policies, seed=seed, **options)
+            check_drawn(drawn, policies, seed=seed, **options)
         grid = Candidates(
             policies,
             self.layout,
