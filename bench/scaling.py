@@ -209,7 +209,7 @@ def child(problem: dict) -> None:
 
     import sopr_fast
     from sopr_fast import estimators
-    from sopr_fast.runtime import distributed, timing
+    from sopr_fast.runtime import distributed, group, timing
 
     warnings.simplefilter("ignore")
     if problem["processes"] > 1:
@@ -220,7 +220,7 @@ def child(problem: dict) -> None:
         distributed.stop()
         return
     watch = Watch(problem.get("delay"))
-    distributed.watch = watch
+    group.watch = watch
     steps = 1 if problem["kind"] == "rank" else WARM_UP + problem["steps"]
     known = 16 if problem["kind"] == "rank" else problem["known"]
     sizes = {"subset_size": problem["subset_size"], "clusters": problem["clusters"]}

@@ -23,7 +23,7 @@ import sopr_fast
 from sopr_fast import UntilSettled, estimators
 from sopr_fast.cli import main as command
 from sopr_fast.estimators import action_distance, behaviour_q, fqe
-from sopr_fast.runtime import distributed
+from sopr_fast.runtime import distributed, group
 from sopr_fast.selection import evaluate
 from sopr_fast.sopr import sharing, training
 
@@ -279,7 +279,7 @@ def killed(folder: str, victim: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return contextlib.nullcontext()
 
-    distributed.watch = count
+    group.watch = count
     fit(checkpoint=Path(folder, "checkpoint"))
 
 

@@ -13,7 +13,7 @@ from processes import TIMEOUT
 
 from sopr_fast.cli import main
 from sopr_fast.cli_processes import leave
-from sopr_fast.runtime import distributed
+from sopr_fast.runtime import group
 
 RANK = int(os.environ["RANK"])
 steps = 0
@@ -48,5 +48,5 @@ def watch(name: str, sent: int) -> contextlib.AbstractContextManager[None]:
 
 
 if __name__ == "__main__":
-    distributed.watch = watch
+    group.watch = watch
     leave(main(sys.argv[2:]))

@@ -27,7 +27,8 @@ from sopr_fast import cli_processes
 from sopr_fast.cli import main as command
 from sopr_fast.runtime import distributed
 from sopr_fast.runtime.blocks import Blocks, add_up, largest_subtrees
-from sopr_fast.runtime.distributed import Group, LostProcessError
+from sopr_fast.runtime.group import Group
+from sopr_fast.runtime.told import LostProcessError, told_by
 from sopr_fast.sopr.candidates import Share
 from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.subsets import Subsets
@@ -381,7 +382,7 @@ def test_a_process_that_leaves_after_its_error_has_told_it(second):
         group = second(torch.tensor([1, 0, len(text)]), text)
         with pytest.raises(ValueError) as caught:
             act(group)
-        assert distributed.told_by(caught.value) == 0
+        assert told_by(caught.value) == 0
     group = second(torch.tensor([0, 1, 1]))
     with pytest.raises(RuntimeError, match="processes make different calls"):
         group.gather(torch.zeros(1))

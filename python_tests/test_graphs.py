@@ -15,6 +15,7 @@ from sopr_fast.metrics import spearman
 from sopr_fast.ops import composed
 from sopr_fast.runtime import checkpoints, distributed, graphs
 from sopr_fast.runtime.blocks import Blocks
+from sopr_fast.runtime.group import Group
 from sopr_fast.sopr import scoring, update
 from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.model import ScoringModel
@@ -196,7 +197,7 @@ def test_graphs_hold_the_work_of_their_own_device(monkeypatch):
 
 def test_processes_of_a_group_do_not_capture(monkeypatch):
     stand_in(monkeypatch)
-    monkeypatch.setattr(distributed, "current", lambda: distributed.Group(0, 2))
+    monkeypatch.setattr(distributed, "current", lambda: Group(0, 2))
     assert not paper_sized(16).update._run._allowed
 
 
@@ -206,7 +207,7 @@ def test_processes_of_a_group_do_not_capture(monkeypatch):
 def test_a_process_on_a_gpu_takes_all_policies_at_once(encoder, processes, blocks, monkeypatch):
     assert len(paper_sized(30).update.blocks) == 4  # on a CPU
     stand_in(monkeypatch)
-    monkeypatch.setattr(distributed, "current", lambda: distributed.Group(0, processes))
+    monkeypatch.setattr(distributed, "current", lambda: Group(0, processes))
     assert len(paper_sized(30, encoder=encoder).update.blocks) == blocks
 
 

@@ -28,6 +28,7 @@ def shared_work() -> Iterator[None]:
         yield
         return
     from .runtime import distributed
+    from .runtime.told import lost_before
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -41,7 +42,7 @@ def shared_work() -> Iterator[None]:
                 stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
             yield
     except KeyboardInterrupt as error:
-        if (lost := distributed.lost_before(error)) is not None:
+        if (lost := lost_before(error)) is not None:
             raise lost from None  # torchrun interrupts all others, once it has noticed too
         raise
     finally:
@@ -61,6 +62,6 @@ def speaks_of(error: BaseException) -> bool:
     """Return whether this process tells the user of an error, which all processes may have."""
     if not _is_launched():
         return True
-    from .runtime.distributed import told_by
+    from .runtime.told import told_by
 
     return told_by(error) in (None, int(os.environ["RANK"]))

@@ -19,6 +19,7 @@ from . import distributed
 from .files import by_prefix, check_checkpoint, load_tensors, save_tensors
 from .schema import check_like, list_of, reading, text
 from .text import printable
+from .told import LostProcessError
 from .warn import warn
 
 _SECONDS_BETWEEN = 10.0
@@ -89,7 +90,7 @@ class Checkpoint:
             yield
         except KeyboardInterrupt as interrupt:
             raise KeyboardInterrupt(self._rescue()) from interrupt
-        except distributed.LostProcessError:
+        except LostProcessError:
             self._write()
             raise
 

@@ -25,6 +25,7 @@ from ..runtime.files import atomic_path
 from ..runtime.schema import any_real, check_fields, list_of, optional, real, text
 from ..runtime.shares import share_policies
 from ..runtime.text import printable
+from ..runtime.told import LostProcessError
 from ..sopr.subsets import Subsets
 from .folds import Fold
 from .workspace import Workspace, possible_values
@@ -130,7 +131,7 @@ def compute_columns(
                 warnings.filterwarnings("ignore", "only .* training policies")  # a fold has fewer than the user gave
                 stored = stored or run.compute()
         except Exception as error:  # one method of several must not end hours of work
-            if isinstance(error, distributed.LostProcessError):
+            if isinstance(error, LostProcessError):
                 raise
             columns.dropped[label] = _reason(error)
             columns.seconds[label] = time.perf_counter() - begin

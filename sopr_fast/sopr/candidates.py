@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..policies import Layout, Policy, check_fit, collect
 from ..runtime import distributed
-from ..runtime.distributed import Group
+from ..runtime.group import Group
 from ..runtime.progress import progress_bar
 from ..runtime.timing import Timings
 from .columns import CriticColumns, Tiles

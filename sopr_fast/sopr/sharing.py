@@ -16,6 +16,7 @@ from .._version import __version__
 from ..policies import Output, Policy
 from ..runtime import distributed, native
 from ..runtime.checkpoints import fingerprint
+from ..runtime.group import Group
 from .subsets import Drawing, Subsets
 
 _ROWS = 4096  # of each table
@@ -77,7 +78,7 @@ def fingerprints(**tables: np.ndarray | Tensor) -> dict[str, str]:
     }
 
 
-def _check_versions(group: distributed.Group) -> None:
+def _check_versions(group: Group) -> None:
     """Check that all processes compute with the same versions and instructions."""
     group.check_same(
         "install the same versions for all",
