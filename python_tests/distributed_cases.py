@@ -23,9 +23,12 @@ import sopr_fast
 from sopr_fast import UntilSettled, estimators
 from sopr_fast.cli import main as command
 from sopr_fast.estimators import action_distance, behaviour_q, fqe
+from sopr_fast.policies import Layout
 from sopr_fast.runtime import distributed, group
+from sopr_fast.runtime.shares import share_policies
 from sopr_fast.selection import evaluate
 from sopr_fast.sopr import sharing, training
+from sopr_fast.sopr.columns import collect_shared
 
 STEPS = 6
 WIDE = replace(TINY, width=32, high_feedforward=256)  # gradients that are scattered, not gathered
@@ -257,6 +260,18 @@ def few_results() -> list[str]:
         HELD_OUT, log(), known=KNOWN, returns=RETURNS, progress=False
     )
     return [digest(ranker.history["loss"]), digest(ranking.subset_scores), digest(estimates.values)]
+
+
+def nobody() -> None:
+    """Print the shapes of results of no policies."""
+
+    def compute(part: slice) -> torch.Tensor:
+        return torch.zeros(part.stop - part.start, 2)
+
+    states, source = torch.zeros(5, 4), torch.arange(5)
+    columns = collect_shared([], states, source, Layout("action", 2, 2))
+    shapes = share_policies(0, compute).shape, share_policies(0, compute, singly=True).shape, columns.shape
+    print(*map(tuple, shapes))
 
 
 def beside() -> None:

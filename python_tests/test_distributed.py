@@ -28,7 +28,7 @@ from sopr_fast.cli import main as command
 from sopr_fast.runtime import distributed
 from sopr_fast.runtime.blocks import Blocks, add_up, largest_subtrees
 from sopr_fast.runtime.group import Group
-from sopr_fast.runtime.told import LostProcessError, told_by
+from sopr_fast.runtime.told import LostProcessError, lost_before, told_by
 from sopr_fast.sopr.candidates import Share
 from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.subsets import Subsets
@@ -374,6 +374,35 @@ def test_the_loss_of_a_process_is_told_though_an_interrupt_follows(second, monke
             distributed.current().gather(torch.zeros(1))
         finally:
             raise KeyboardInterrupt
+
+
+def test_a_command_leaves_termination_as_it_was(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(distributed, "start", lambda: None)
+    before = signal.getsignal(signal.SIGTERM)
+    assert command(["rank", "--model", "no-model.safetensors", "--policies", str(tmp_path)]) == 2
+    assert "no policies" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_interrupt_during_a_failing_exchange_is_not_lost(second, monkeypatch):
+    def all_gather(*_, **__):
+        signal.raise_signal(signal.SIGINT)
+        raise RuntimeError("Connection reset by peer")
+
+    group = second()
+    monkeypatch.setattr(dist, "all_gather", all_gather)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        group.gather(torch.zeros(1))
+    assert isinstance(lost_before(caught.value), LostProcessError)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_processes_share_no_policies(count, tmp_path):
+    processes = run(count, "nobody", folder=tmp_path)
+    assert [process.returncode for process in processes] == [0] * count, errors(processes)
+    assert [process.stdout for process in processes] == ["(0, 2) (0, 2) (0, 5, 2)\n"] * count
 
 
 def test_a_process_that_leaves_after_its_error_has_told_it(second):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ._version import __version__
-from .cli_processes import shared_work, speaks_of
+from .cli_processes import restored_termination, shared_work, speaks_of
 from .cli_ranking import add_commands as add_ranking_commands
 from .cli_selection import add_commands as add_selection_commands
 from .runtime.text import printable
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not every encoding has ±, or all names
-    with warnings.catch_warnings(), _log_to_stderr():
+    with warnings.catch_warnings(), _log_to_stderr(), restored_termination():
         warnings.showwarning = _show_warning
         try:
             with shared_work():

@@ -22,6 +22,17 @@ def _is_launched() -> bool:
 
 
 @contextlib.contextmanager
+def restored_termination() -> Iterator[None]:
+    """Restore what SIGTERM does, which `shared_work` changes, at the end of the block."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if _is_launched():
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
 def shared_work() -> Iterator[None]:
     """Share the command in the block with the other processes that torchrun started, if any."""
     if not _is_launched():

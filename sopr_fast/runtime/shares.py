@@ -27,6 +27,7 @@ def share_policies(
     Args:
         count: P.
         compute: Function that returns one row for each policy of a slice, (p, ...). It works in this process alone.
+            Without policies it is called once, with an empty slice.
         singly: Pass policies one by one, where the function gains nothing from several; otherwise at most 8.
         description: Name of the work in the progress bar.
         progress: Whether to show a progress bar.
@@ -38,6 +39,7 @@ def share_policies(
     parts = [slice(i, i + 1) for i in range(count)]
     if not singly:
         parts = [part for b in range(len(blocks)) if (part := blocks.policies_of(slice(b, b + 1))).start < part.stop]
+    parts = parts or [slice(0, 0)]
     own = parts[group.part(len(parts))]
     rows = []
     total = own[-1].stop - own[0].start if own else 0

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Delay signals that Python handles to the end of the block, so that no process leaves an exchange half done."""
+    """Delay signals that Python handles to the end of the block, so that no process leaves an exchange half done.
+
+    They are also handled where the block fails.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -24,5 +27,5 @@ def without_interrupts() -> Iterator[None]:
     finally:
         for number, handler in delayed.items():
             signal.signal(number, handler)
-    for received in pending:
-        delayed[signal.Signals(received)](received, None)
+        for received in pending:
+            delayed[signal.Signals(received)](received, None)

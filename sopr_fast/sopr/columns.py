@@ -80,7 +80,7 @@ def collect_shared(
     group, size = distributed.current(), 4 * len(states) * layout.width
     if out is None:
         out = torch.empty(len(policies), len(states), layout.width, dtype=torch.float32, device="cpu")
-    at_once = len(policies) if group.count == 1 else max(group.count, _TILE_BYTES // max(1, size))
+    at_once = max(1, len(policies)) if group.count == 1 else max(group.count, _TILE_BYTES // max(1, size))
     for first in range(0, len(policies), at_once):
         some, into = policies[first : first + at_once], out[first : first + at_once]
         own = group.part(len(some))
