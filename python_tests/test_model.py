@@ -263,6 +263,19 @@ def test_layers_of_a_stack_start_alike():
     assert all(torch.equal(first[name], other[name]) for other in others for name in first)
 
 
+@pytest.mark.parametrize("widths", [{}, {"low_feedforward": 190, "high_feedforward": 256}])
+def test_an_untrained_mlp_passes_its_input_through(widths, generator):
+    model = ScoringModel(8, Config(encoder="mlp", **widths))
+    x = torch.randn(5, 64, generator=generator)
+    for first, second in (*model.low, *model.high):
+        torch.testing.assert_close(second(first(x).relu()), x, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_of_an_mlp_depend_on_the_seed_alone():
+    one, same, other = (ScoringModel(8, Config(encoder="mlp"), seed=seed).low[0][0].weight for seed in (1, 1, 2))
+    assert torch.equal(one, same) and not torch.equal(one, other)
+
+
 def test_the_shapes_of_the_paper():
     sizes = {name: tuple(p.shape) for name, p in ScoringModel(23, Config()).named_parameters()}
     assert sizes["projection.weight"] == (64, 23)

@@ -14,6 +14,7 @@ from .. import ops
 from ..ops import composed
 from ..runtime import devices
 from ..runtime.devices import without_autocast
+from ..runtime.native import torch_on_one_thread
 from .config import Config
 
 LOW, HIGH = 0, 1
@@ -46,7 +47,8 @@ class ScoringModel(nn.Module):
         input_dim: Width of a state and of a policy's columns there, together.
         config: Shapes and options.
         feature_count: Numbers per policy, added to its cluster vectors by a linear map.
-        seed: Seed of the initial weights, equal to those of torch's modules with torch's global generator so seeded.
+        seed: Seed of the initial weights. All but an MLP's layers equal those of torch's modules with torch's global
+            generator so seeded.
 
     Attributes:
         config: Shapes and options.
@@ -422,10 +424,31 @@ def _stack(width: int, heads: int, feedforward: int, layers: int, generator: tor
 
 
 def _mlp(width: int, feedforward: int, layers: int, generator: torch.Generator) -> nn.ModuleList:
-    return nn.ModuleList(
-        nn.ModuleList([_linear_layer(width, feedforward, generator), _linear_layer(feedforward, width, generator)])
-        for _ in range(layers)
-    )
+    """Return pairs of layers that pass their input through until they are trained.
+
+    Drawn as `nn.Linear` draws them, 16 layers without residuals and norms give all policies nearly one score.
+    """
+    return nn.ModuleList(_mirrored_pair(width, feedforward, generator) for _ in range(layers))
+
+
+def _mirrored_pair(width: int, feedforward: int, generator: torch.Generator) -> nn.ModuleList:
+    """Return layers that map x to Wᵀ relu(W x) - Wᵀ relu(-W x) = Wᵀ W x ("looks-linear", Balduzzi et al. 2017).
+
+    Wᵀ W is the identity if `feedforward` is even and at least twice `width`.
+    """
+    directions = torch.empty((feedforward + 1) // 2, width, dtype=torch.float64, device="cpu")
+    with torch_on_one_thread():
+        nn.init.orthogonal_(directions, generator=generator)
+    mirrored = torch.cat([directions, -directions])[:feedforward]
+    layers = []
+    for weight in (mirrored, mirrored.T):
+        written, read = weight.shape
+        layer = nn.utils.skip_init(nn.Linear, read, written, dtype=torch.float32)
+        with torch.no_grad():
+            layer.weight.copy_(weight)
+            layer.bias.zero_()
+        layers.append(layer)
+    return nn.ModuleList(layers)
 
 
 def _layer_parameters(stack: nn.TransformerEncoder) -> list[Tensor]:
