@@ -218,21 +218,11 @@ def _methods(labels: Sequence[str], split: Split, options: Any) -> dict[str, Any
     )
     sopr, updates = Fitted(config, (split.validation, split.validation_returns)), {"updates": options.updates}
 
-    def critic(policies: Any, log: Any, *, discount: float, seed: int, progress: bool, **_: Any) -> dict[str, Any]:
-        return {"critic": BehaviourQ(**updates).critic(log, discount=discount, seed=seed, progress=progress)}
-
-    def estimates(policies: Any, log: Any, **others: Any) -> dict[str, Any]:
-        values = [
-            method.estimate(policies, log, **others).values for method in (BehaviourQ(**updates), NearestPolicy())
-        ]
-        names = (policy.name for policy in policies)
-        return {"features": dict(zip(names, np.stack(values, 1).tolist(), strict=True))}
-
     methods = {
         "SOPR-T": sopr,
         SHRUNK: replace(sopr, shrinkage=1.0),
-        "SOPR-T+critic": replace(sopr, inputs=critic, rankers={}),
-        "SOPR-T+estimates": replace(sopr, inputs=estimates, rankers={}),
+        "SOPR-T+critic": replace(sopr, critic=BehaviourQ(**updates), rankers={}),
+        "SOPR-T+estimates": replace(sopr, features=(BehaviourQ(**updates), NearestPolicy()), rankers={}),
         "SOPR-MLP": replace(sopr, config=replace(config, encoder="mlp"), rankers={}),
         "NearestPolicy": NearestPolicy(),
         "BehaviourQ": BehaviourQ(**updates),

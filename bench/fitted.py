@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 import sopr_fast
-from sopr_fast.estimators import Estimates
+from sopr_fast.estimators import BehaviourQ, Estimates, Estimator
 from sopr_fast.policies import as_policies
+from sopr_fast.returns import check_returns
+from sopr_fast.runtime.checkpoints import fingerprint
 from sopr_fast.sopr.config import Config
 from sopr_fast.sopr.ranker import Ranker
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fitted:
     """Scores by `sopr_fast.fit` and `Ranker.rank`, with options that `sopr_fast.estimators.SOPR` does not have.
 
@@ -22,20 +25,31 @@ class Fitted:
         validation: Policies that choose the weights, and their returns; or None.
         shrinkage: See `Ranker.rank`.
         subsets: Number of newly drawn subsets on which policies are scored.
-        inputs: Function of all policies, the log and the other arguments of `estimate` that returns further inputs of
-            the model: `critic` or `features` of `sopr_fast.fit`. None for none.
+        critic: Estimator whose critic is the one of `sopr_fast.fit`, or None.
+        features: Estimators whose values are the features of `sopr_fast.fit`.
         rankers: Trained models by seed and training policies, which copies with other shrinkage share.
     """
 
     config: Config
-    validation: tuple[Any, Any] | None = field(default=None, repr=False)
+    validation: tuple[Any, Any] | None = None
     shrinkage: float = 0.0
     subsets: int = 5
-    inputs: Callable[..., dict[str, Any]] | None = field(default=None, repr=False)
-    rankers: dict[Any, tuple[Ranker, dict[str, Any]]] = field(default_factory=dict, repr=False)
+    critic: BehaviourQ | None = None
+    features: tuple[Estimator, ...] = ()
+    rankers: dict[Any, tuple[Ranker, dict[str, Any]]] = field(default_factory=dict)
 
     name = "SOPR"
     supervised, needs_rewards = True, False
+
+    def __repr__(self) -> str:
+        """Return all that determines the scores, by which `evaluate` knows the columns that it may resume."""
+        held_out = None
+        if self.validation is not None:
+            policies, returns = self.validation
+            names = [policy.name for policy in as_policies(policies)]
+            held_out = fingerprint(names, check_returns(returns, names))
+        options = {name: getattr(self, name) for name in ("config", "shrinkage", "subsets", "critic", "features")}
+        return f"Fitted(validation={held_out}, {options})"
 
     def prepare(self, policies: Any, log: Any, **_: Any) -> tuple[Any, Any]:
         """Return policies and log as they are: every model draws its own subsets."""
@@ -47,11 +61,16 @@ class Fitted:
         """Return the scores of policies by a model of the known ones."""
         key = seed, *(policy.name for policy in known)
         if key not in self.rankers:
-            inputs = {}
-            if self.inputs is not None:
+            inputs: dict[str, Any] = {}
+            if self.critic is not None:
+                inputs["critic"] = self.critic.critic(log, discount=options["discount"], seed=seed, progress=progress)
+            if self.features:
                 others = [] if self.validation is None else as_policies(self.validation[0])
+                everyone = [*known, *others, *policies]
                 options |= {"known": known, "returns": returns, "seed": seed, "progress": progress}
-                inputs = self.inputs([*known, *others, *policies], log, **options)
+                values = [method.estimate(everyone, log, **options).values for method in self.features]
+                names = (policy.name for policy in everyone)
+                inputs["features"] = dict(zip(names, np.stack(values, 1).tolist(), strict=True))
             options = {"validation": self.validation, "config": self.config, "seed": seed, "progress": progress}
             self.rankers[key] = sopr_fast.fit(known, returns, log, **options, **inputs), inputs
         ranker, inputs = self.rankers[key]

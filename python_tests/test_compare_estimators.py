@@ -4,15 +4,19 @@ import csv
 import json
 import shutil
 import sys
+from dataclasses import replace
 
 import compare_estimators
 import h5py
 import numpy as np
 import pytest
+from fitted import Fitted
+from problems import TINY, ladder, log
 from scipy.stats import spearmanr
 
-from sopr_fast.estimators import NearestPolicy
+from sopr_fast.estimators import BehaviourQ, NearestPolicy
 from sopr_fast.policies import load
+from sopr_fast.selection import evaluate
 
 SPLIT = {"train": [0, 2, 3, 5], "validation": [1], "test_set_2": [6, 4, 7]}
 RNG = np.random.default_rng(0)
@@ -124,3 +128,32 @@ def test_runs_with_other_updates_are_rejected(run):
     with pytest.raises(SystemExit, match="holds runs of ImportanceWeighting with --updates 5"):
         done("NearestPolicy ImportanceWeighting", 6)
     assert done("NearestPolicy FQE", 6) == [*both, ("FQE", 6)]
+
+
+TINY_STEPS = replace(TINY, steps=2)
+POLICIES, HELD_OUT = ladder([0.1, 0.3, 0.5, 0.7, 0.9, 1.1]), ladder([0.2, 0.6])
+
+
+def test_columns_are_resumed_with_the_same_validation_set_and_inputs_alone(tmp_path):
+    critic, nearest = BehaviourQ(updates=1, hidden=(4,)), NearestPolicy(rows=16)
+    variants = [
+        Fitted(TINY_STEPS),
+        Fitted(TINY_STEPS, (HELD_OUT, [0.2, 0.6])),
+        Fitted(TINY_STEPS, (HELD_OUT, [0.2, 0.7])),
+        Fitted(TINY_STEPS, (ladder([0.2, 0.4]), [0.2, 0.6])),
+        Fitted(TINY_STEPS, critic=critic),
+        Fitted(TINY_STEPS, features=(critic, nearest)),
+        Fitted(TINY_STEPS, features=(nearest,)),
+        Fitted(TINY_STEPS, shrinkage=1.0),
+    ]
+    assert len(set(map(repr, variants))) == len(variants)
+    states = log()
+    transitions = {"observations": states, "next_observations": np.roll(states, -1, 0), "rewards": states[:, 0]}
+    transitions |= {"actions": states[:, :2], "terminals": states[:, 0] > 2}
+    options = {"folds": [([0, 2, 4], [1, 3, 5])], "discount": 0.9, "checkpoints": tmp_path, "progress": False}
+    methods = {"critic": variants[4], "features": variants[5]}
+    values = evaluate(POLICIES, np.arange(6.0), transitions, methods=methods, **options).values
+    assert values.keys() == methods.keys()
+    evaluate(POLICIES, np.arange(6.0), transitions, methods={"SOPR": variants[1]}, **options)
+    with pytest.raises(ValueError, match="sopr.json holds values of other policies"):
+        evaluate(POLICIES, np.arange(6.0), transitions, methods={"SOPR": variants[2]}, **options)
