@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from mdps import LinearGain
 from reports import HOSTILE, RESULTS, few_replicates, policies, ranking, selection  # noqa: F401
-from selection_problems import DISCOUNT, Scripted, log
+from selection_problems import DISCOUNT, Scripted, gains, log, true_values
 
 from sopr_fast.report.map import classical_scaling
 from sopr_fast.report.page import _template
+from sopr_fast.report.parts import left_out_values
 from sopr_fast.report.text import Name, Numbers, chance, label, number, percent
-from sopr_fast.selection import select
+from sopr_fast.selection import evaluate, select
 
 QUIET = {"folds": 4, "discount": DISCOUNT, "progress": False}
 VOID = {"meta", "link", "br", "img", "input"}
@@ -228,6 +229,16 @@ def test_a_foreign_candidate_is_a_caution_under_the_verdict(tmp_path):
         if attributes.get("class") == "caution"
     ]
     assert any("stranger" in text and "unlike every known policy" in text for text in cautions)
+
+
+def test_a_policy_in_several_folds_is_shown_with_its_mean_value():
+    known = gains(6)
+    names, returns = [*known], true_values(known)
+    folds = [(names[:2], names[2:4]), (names[4:], [names[3], names[2]]), (names[2:], names[:2])]
+    methods = {"m": Scripted(returns)}
+    evaluation = evaluate(known, returns, log(), methods=methods, folds=folds, discount=DISCOUNT, progress=False)
+    evaluation.values["m"] = [np.array([1.0, 2.0]), np.array([5.0, 7.0]), np.array([3.0, 4.0])]
+    np.testing.assert_array_equal(left_out_values(evaluation, "m"), [3, 4, 4, 3.5, np.nan, np.nan])
 
 
 @pytest.mark.parametrize("count", [1, 2])

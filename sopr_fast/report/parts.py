@@ -159,17 +159,18 @@ def values_and_returns(evaluation: Evaluation, order: Sequence[str], styles: Sty
         drawing,
         "Each dot is a known policy, valued by a model that had not learned from it: the method's value to the right, "
         "in its own units, the known return upward. A cloud that rises means that the order is right. The number is "
-        "the rank correlation over all folds.",
+        "the rank correlation over all folds. Of a policy in several folds, the mean value is shown.",
     )
 
 
 def left_out_values(evaluation: Evaluation, method: str) -> np.ndarray:
-    """Return (M,) values of policies by folds of the first kind, by the last of them that tested it; NaN by none."""
-    values = np.full(len(evaluation.names), np.nan)
+    """Return (M,) mean values of policies over the folds of the first kind that tested them; NaN where none did."""
+    total, count = np.zeros((2, len(evaluation.names)))
     for fold, part in zip(evaluation.folds, evaluation.values[method], strict=True):
         if fold.kind == evaluation.kinds[0]:
-            values[fold.test] = part
-    return values
+            total[fold.test] += part
+            count[fold.test] += 1
+    return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
 
 
 def map_figure(
