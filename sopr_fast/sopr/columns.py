@@ -78,18 +78,19 @@ def collect_shared(
 ) -> Tensor:
     """Return the columns of every policy as `collect` does; processes share the policies, and each gets all columns."""
     group, size = distributed.current(), 4 * len(states) * layout.width
+    if group.count == 1:
+        return collect(policies, states, source, layout, batch_size=batch_size, progress=progress, out=out)
     if out is None:
         out = torch.empty(len(policies), len(states), layout.width, dtype=torch.float32, device="cpu")
-    at_once = max(1, len(policies)) if group.count == 1 else max(group.count, _TILE_BYTES // max(1, size))
+    at_once = max(group.count, _TILE_BYTES // max(1, size))
     for first in range(0, len(policies), at_once):
         some, into = policies[first : first + at_once], out[first : first + at_once]
         own = group.part(len(some))
         with distributed.alone():
             collect(some[own], states, source, layout, batch_size=batch_size, progress=progress, out=into[own])
-        if group.count > 1:
-            into.copy_(group.gather(into[own]))
-            if progress is not None:
-                progress(len(some) - (own.stop - own.start))  # of other processes
+        into.copy_(group.gather(into[own]))
+        if progress is not None:
+            progress(len(some) - (own.stop - own.start))  # of other processes
     return out
 
 
