@@ -366,21 +366,28 @@ class PolicyActions:
         return taken.view(*rows.shape, *taken.shape[1:]).transpose(-2, -3).to(self.log.device)
 
     def _fill(self, table: Tensor, progress: Callable[[int], Any]) -> Tensor:
-        """Fill and return the table (draws, U, P, dim_a)."""
-        together = [p for p, policy in enumerate(self.policies) if not isinstance(policy, ArrayPolicy)]
-        if self.layout.kind == "gaussian":
-            together = []
-        policies = [self.policies[p] for p in together]
+        """Fill and return the table (draws, U, P, dim_a); processes share the policies."""
+        group = distributed.current()
+        own = self.of(group.part(len(self.policies)))
         for rows in torch.arange(table.shape[1], device="cpu").split(_ROWS):
-            if together:
-                states, source = self.log.raw_states[rows], self.log.source[rows]
-                taken = collect(policies, states, source, self.layout, batch_size=self.batch_size)
-                table[0, rows[:, None], together] = taken.transpose(0, 1) / self._scale
-            for p in sorted(set(range(len(self.policies))) - set(together)):
-                for draw in range(self.draws):
-                    table[draw, rows, p] = self._act(self.policies[p], rows, draw)
+            taken = group.gather(own._act_all(rows))
+            table[:, rows] = taken.permute(1, 2, 0, 3)
             progress(len(rows))
         return table
+
+    def _act_all(self, rows: Tensor) -> Tensor:
+        """Return actions (P, draws, B, dim_a) in rows (B,) of the table of states."""
+        shape = len(self.policies), self.draws, len(rows), self.layout.action_dim
+        taken = torch.empty(shape, dtype=torch.float32, device="cpu")
+        together = [] if self.layout.kind == "gaussian" else np.flatnonzero(~self.arrays).tolist()
+        if together:
+            policies, states, source = [self.policies[p] for p in together], self.log.raw_states[rows], self.log.source
+            acted = collect(policies, states, source[rows], self.layout, batch_size=self.batch_size)
+            taken[together, 0] = acted.div_(self._scale)
+        for p in sorted(set(range(len(self.policies))) - set(together)):
+            for draw in range(self.draws):
+                taken[p, draw] = self._act(self.policies[p], rows, draw)
+        return taken
 
     def _act(self, policy: Policy, rows: Tensor, draw: int) -> Tensor:
         """Return actions (B, dim_a) of one policy in rows (B,) of the table."""
