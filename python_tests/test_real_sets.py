@@ -38,7 +38,7 @@ def test_a_seed_of_the_estimators_needs_a_folder_of_its_own(tmp_path, monkeypatc
     count = len(seeds)
     compute(tmp_path / "1", 1)
     assert len(seeds) == count
-    with pytest.raises(ValueError, match="holds values of other policies, returns, folds or options"):
+    with pytest.raises(ValueError, match="holds values of another log, other policies, returns, folds or options"):
         compute(tmp_path / "1", 2)
     compute(tmp_path / "2", 2)
     assert seeds[count:] == [2] * count

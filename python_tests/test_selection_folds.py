@@ -1,5 +1,7 @@
 """Folds: random ones, one group left out, and those that a user gives."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -92,8 +94,18 @@ def test_given_folds_do_not_resume_from_random_ones_in_which_each_policy_is_left
     options = {"discount": DISCOUNT, "progress": False, "checkpoints": tmp_path, "methods": ["nearest policy"]}
     groups = ["all"] * len(POLICIES)
     random = evaluate(POLICIES, RETURNS, log(), folds=2, groups=groups, **options)
-    with pytest.raises(ValueError, match="holds values of other policies, returns, folds or options"):
+    with pytest.raises(ValueError, match="holds values of another log, other policies, returns, folds or options"):
         evaluate(POLICIES, RETURNS, log(), folds=[(fold.train, fold.test) for fold in random.folds], **options)
+
+
+@pytest.mark.parametrize("changed", ["rewards", "actions", "next_states"])
+def test_columns_of_another_log_are_not_resumed(changed, tmp_path):
+    options = {"discount": DISCOUNT, "progress": False, "checkpoints": tmp_path, "methods": {"m": Scripted(RETURNS)}}
+    evaluate(POLICIES, RETURNS, log(), folds=2, **options)
+    array = getattr(log(), changed).copy()
+    array[7] += 0.5
+    with pytest.raises(ValueError, match="holds values of another log, other policies, returns, folds or options"):
+        evaluate(POLICIES, RETURNS, dataclasses.replace(log(), **{changed: array}), folds=2, **options)
 
 
 def test_a_report_of_given_folds(tmp_path):

@@ -174,8 +174,8 @@ class _Run:
         stored = _parse(path)
         if stored["run"] != self.identity():
             raise ValueError(
-                f"{printable(path)} holds values of other policies, returns, folds or options; delete it or name "
-                "another folder"
+                f"{printable(path)} holds values of another log, other policies, returns, folds or options; delete it "
+                "or name another folder"
             )
         shape = [len(fold.test) for fold in self.folds], len(self.workspace.policies)
         if ([len(values) for values in stored["values"]], len(stored["errors"])) != shape:
@@ -295,6 +295,10 @@ class _Run:
                 parts.append("given")  # learns from less than in random folds of the same policies
         else:
             parts += [fold.test for fold in self.folds]
+        if self.method.needs_rewards:
+            logged = self.workspace.log
+            parts += [logged.actions, logged.rewards, logged.next_states, logged.terminals, logged.episodes]
+            parts += [logged.log_probs]
         return fingerprint(self.workspace.states, *parts)
 
     def _path(self, suffix: str) -> Path | None:
