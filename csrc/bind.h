@@ -72,13 +72,13 @@ inline SegmentDropout segment_dropout_of(Address x, Address offsets, Address out
     return {at<float>(x), at<int32_t>(offsets), at<float>(out), segments, width, dropout};
 }
 
-constexpr const char* kSegmentAttention[] = {"q",          "k",        "v",     "offsets", "out",
-                                             "statistics", "segments", "heads", "dim",     "scale",
-                                             "rng",        "dropout",  "level", "layer",   "segment_base"};
+constexpr const char* kSegmentAttention[] = {
+    "q",   "k",     "v",   "offsets", "out",   "statistics", "segments",     "heads",
+    "dim", "scale", "rng", "dropout", "level", "layer",      "segment_base", "order"};
 inline SegmentAttention segment_attention_of(Address q, Address k, Address v, Address offsets, Address out,
                                              Address statistics, int64_t segments, int64_t heads, int64_t dim,
                                              float scale, Address rng, float dropout, uint32_t level, uint32_t layer,
-                                             int64_t segment_base) {
+                                             int64_t segment_base, Address order) {
     return {at<float>(q),
             at<float>(k),
             at<float>(v),
@@ -89,20 +89,21 @@ inline SegmentAttention segment_attention_of(Address q, Address k, Address v, Ad
             heads,
             dim,
             scale,
-            {at<int64_t>(rng), dropout, level, layer, kAttentionWeights, segment_base}};
+            {at<int64_t>(rng), dropout, level, layer, kAttentionWeights, segment_base},
+            at<int32_t>(order)};
 }
 
 constexpr const char* kSegmentAttentionBackward[] = {
-    "q",        "k",     "v",   "offsets", "out", "statistics", "grad_out", "grad_q", "grad_k",      "grad_v",
-    "segments", "heads", "dim", "scale",   "rng", "dropout",    "level",    "layer",  "segment_base"};
+    "q",        "k",     "v",   "offsets", "out", "statistics", "grad_out", "grad_q", "grad_k",       "grad_v",
+    "segments", "heads", "dim", "scale",   "rng", "dropout",    "level",    "layer",  "segment_base", "order"};
 inline SegmentAttentionBackward segment_attention_backward_of(Address q, Address k, Address v, Address offsets,
                                                               Address out, Address statistics, Address grad_out,
                                                               Address grad_q, Address grad_k, Address grad_v,
                                                               int64_t segments, int64_t heads, int64_t dim, float scale,
                                                               Address rng, float dropout, uint32_t level,
-                                                              uint32_t layer, int64_t segment_base) {
+                                                              uint32_t layer, int64_t segment_base, Address order) {
     return {segment_attention_of(q, k, v, offsets, out, statistics, segments, heads, dim, scale, rng, dropout, level,
-                                 layer, segment_base),
+                                 layer, segment_base, order),
             at<float>(grad_out), at<float>(grad_q), at<float>(grad_k), at<float>(grad_v)};
 }
 

@@ -14,29 +14,6 @@ struct Run {
     }
 };
 
-int32_t*& order_of(SegmentAttention& p) { return p.order; }
-int32_t*& order_of(SegmentAttentionBackward& p) { return p.forward.order; }
-
-// The arguments of attention with one more, the scratch buffer `order`.
-template <auto arguments>
-struct WithOrder;
-template <class Arguments, class... Values, Arguments (*arguments)(Values...)>
-struct WithOrder<arguments> {
-    static Arguments of(Values... values, Address order) {
-        Arguments all = arguments(values...);
-        order_of(all) = at<int32_t>(order);
-        return all;
-    }
-};
-template <size_t count>
-struct KeywordsWithOrder {
-    const char* names[count + 1];
-    explicit KeywordsWithOrder(const char* const (&others)[count]) {
-        for (size_t i = 0; i < count; ++i) names[i] = others[i];
-        names[count] = "order";
-    }
-};
-
 struct KMeansInitOnDevice {
     KMeansInit problem;
     cuda::KMeansInitMemory memory;
@@ -93,10 +70,10 @@ PYBIND11_MODULE(_cuda, m) {
     bind.kernel<SegmentMean>("segment_mean", cuda::segment_mean, segment_mean_of, kSegmentMean);
     bind.kernel("segment_mean_backward", cuda::segment_mean_backward, segment_mean_backward_of, kSegmentMeanBackward);
     bind.kernel<SegmentDropout>("segment_dropout", cuda::segment_dropout, segment_dropout_of, kSegmentDropout);
-    bind.kernel<SegmentAttention>("segment_attention", cuda::segment_attention, WithOrder<segment_attention_of>::of,
-                                  KeywordsWithOrder(kSegmentAttention).names);
-    bind.kernel("segment_attention_backward", cuda::segment_attention_backward,
-                WithOrder<segment_attention_backward_of>::of, KeywordsWithOrder(kSegmentAttentionBackward).names);
+    bind.kernel<SegmentAttention>("segment_attention", cuda::segment_attention, segment_attention_of,
+                                  kSegmentAttention);
+    bind.kernel("segment_attention_backward", cuda::segment_attention_backward, segment_attention_backward_of,
+                kSegmentAttentionBackward);
     bind.kernel("kmeans_assign", cuda::kmeans_assign, kmeans_assign_of, kKMeansAssign);
     bind.kernel("sort_by_cluster", cuda::sort_by_cluster, sort_by_cluster_of, kSortByCluster);
     bind.kernel<KMeansInitOnDevice, cudaStream_t>(

@@ -64,9 +64,9 @@ def segment_attention(
     return _segment_attention(q, k, v, offsets, scale, dropout, rng, level, layer, segment_base)[0]
 
 
-def _scratch(offsets: Tensor) -> dict[str, Tensor]:
+def _scratch(offsets: Tensor) -> Tensor | None:
     """Return scratch for the order in which a GPU takes the segments."""
-    return {"order": torch.empty_like(offsets)} if needs_scratch(offsets.device) else {}
+    return torch.empty_like(offsets) if needs_scratch(offsets.device) else None
 
 
 def _forward(
@@ -102,7 +102,7 @@ def _forward(
         level=level,
         layer=layer,
         segment_base=segment_base,
-        **_scratch(offsets),
+        order=_scratch(offsets),
     )
     return out, statistics
 
@@ -147,7 +147,7 @@ def _backward_kernel(
         level=level,
         layer=layer,
         segment_base=segment_base,
-        **_scratch(offsets),
+        order=_scratch(offsets),
     )
     return grad_q, grad_k, grad_v
 
