@@ -114,9 +114,10 @@ void encode(const SegmentEncoder& p, const Segments& segments, int64_t cells, cu
     const int64_t E = p.width, F = p.feedforward;
     ParameterReader parameters{p.parameters};
 
-    const auto apply = [&](const float* in, int64_t inputs, int64_t outputs, float* out, bool relu = false) {
+    const auto apply = [&](const float* in, int64_t inputs, int64_t outputs, float* out, bool relu = false,
+                           int64_t matrices = 1) {
         const float* weight = parameters.next(outputs * inputs);
-        linear({in, weight, parameters.next(outputs), out, tokens, inputs, outputs, relu}, stream);
+        linear({in, weight, parameters.next(outputs), out, tokens, inputs, outputs, outputs / matrices, relu}, stream);
     };
     const auto dropout = [&](int64_t layer, Site site) {
         Dropout d = p.dropout;
@@ -141,15 +142,11 @@ void encode(const SegmentEncoder& p, const Segments& segments, int64_t cells, cu
     by_rows(gather_kernel, p, segments, p.project ? a.wide : a.x);
     if (p.project) apply(a.wide, inputs_of(p), E, a.x, true);
     for (int64_t layer = 0; layer < p.layers; ++layer) {
-        const float *in = parameters.next(3 * E * E), *in_bias = parameters.next(3 * E);
-        float* qkv[3];
-        for (int i = 0; i < 3; ++i) {
-            qkv[i] = a.wide + i * tokens * E;
-            linear({a.x, in + i * E * E, in_bias + i * E, qkv[i], tokens, E, E, false}, stream);
-        }
+        apply(a.x, E, 3 * E, a.wide, false, 3);
+        const float *q = a.wide, *k = q + tokens * E, *v = k + tokens * E;
         const float scale = 1.0f / sqrtf(float(E / p.heads));
-        segment_attention({qkv[0], qkv[1], qkv[2], nullptr, a.attended, a.statistics, number, p.heads, E / p.heads,
-                           scale, dropout(layer, kAttentionWeights), a.order},
+        segment_attention({q, k, v, nullptr, a.attended, a.statistics, number, p.heads, E / p.heads, scale,
+                           dropout(layer, kAttentionWeights), a.order},
                           segments, stream);
         apply(a.attended, E, E, a.branch);
         drop(a.branch, E, layer, kAfterAttention);

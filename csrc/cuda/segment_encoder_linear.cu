@@ -47,14 +47,18 @@ __global__ void __launch_bounds__(kThreads, 2) linear_kernel(Linear p) {
         }
     }
 #pragma unroll
-    for (int i = 0; i < kRowsEach; ++i)
+    for (int j = 0; j < kColumnsEach; ++j) {
+        const int64_t c = column + my_column + j * kSide;
+        if (c >= p.outputs) continue;
+        const float bias = p.bias[c];
+        float* const out = p.out + c / p.width * p.rows * p.width + c % p.width;
 #pragma unroll
-        for (int j = 0; j < kColumnsEach; ++j) {
-            const int64_t r = row + my_row + i * kSide, c = column + my_column + j * kSide;
-            if (r >= p.rows || c >= p.outputs) continue;
-            const float value = sums[i][j] + p.bias[c];
-            p.out[r * p.outputs + c] = p.relu && value < 0 ? 0.0f : value;  // keeps NaN
+        for (int i = 0; i < kRowsEach; ++i) {
+            const int64_t r = row + my_row + i * kSide;
+            const float value = sums[i][j] + bias;
+            if (r < p.rows) out[r * p.width] = p.relu && value < 0 ? 0.0f : value;  // keeps NaN
         }
+    }
 }
 
 }  // namespace

@@ -7,13 +7,14 @@
 
 namespace sopr::cuda {
 
-// out = in weight^T + bias, followed by ReLU if `relu`.
+// out = in weight^T + bias, followed by ReLU if `relu`. Outputs are stored as matrices of `width` columns, one after
+// the other.
 struct Linear {
     const float* in;      // (rows, inputs)
     const float* weight;  // (outputs, inputs)
     const float* bias;    // (outputs)
-    float* out;           // (rows, outputs)
-    int64_t rows, inputs, outputs;
+    float* out;           // (outputs / width, rows, width)
+    int64_t rows, inputs, outputs, width;
     bool relu;
 };
 
