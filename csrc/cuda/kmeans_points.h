@@ -37,7 +37,7 @@ struct Points {
     int64_t first, end, width;
     float scale;
 
-    // Shared memory is found from its beginning, by which the compiler knows that it is shared.
+    // An offset from dynamic_shared(), not a pointer, so that the compiler knows the memory to be shared.
     __device__ float* group_held(int64_t group) const {
         return reinterpret_cast<float*>(dynamic_shared() + held) + group * width * kWarpSize;
     }
@@ -153,9 +153,8 @@ __device__ auto by_width(int64_t width, const Kernel& kernel) {
     }
 }
 
-// Two points of each lane, compared with one centroid at a time: lanes i and i + 16 both hold points i and i +
-// 16 of a group, and take different centroids. So a value read from shared memory serves two points, and shared
-// memory keeps up with arithmetic.
+// Lanes i and i + 16 both hold points i and i + 16 of a group and compare them with different centroids. So each value
+// read from shared memory serves two points; with one, shared memory would limit the speed.
 template <int kFours>
 struct TwoPoints {
     float x[2][4 * kFours];
@@ -208,8 +207,8 @@ struct TwoPoints<0> {
     }
 };
 
-// Compare a group with the centroids base + 32 w + i whose bits i are set in lane w's word; nearest[i] is that
-// of this lane's i-th point among those that it took.
+// Compare a group with centroids: bit i of lane w's word lists centroid base + 32 w + i. nearest[i] is the nearest to
+// this lane's i-th point, of the centroids that this lane compares.
 template <int kFours>
 __device__ void compare_listed(const TwoPoints<kFours>& points, const Centroids& centroids, int64_t base, unsigned word,
                                int words, Nearest (&nearest)[2]) {
@@ -234,7 +233,8 @@ __device__ void compare_listed(const TwoPoints<kFours>& points, const Centroids&
     }
 }
 
-// The nearest of what both halves of the warp have found for this lane's own point; ties to the lowest label.
+// The centroid nearest to this lane's own point, of those that both halves of the warp compared; ties to the lowest
+// label.
 __device__ inline Nearest nearest_of_halves(const Nearest (&nearest)[2]) {
     const bool upper = lane_of_thread() >= kHalf;
     const Nearest give = nearest[upper ? 0 : 1];
