@@ -30,37 +30,28 @@ KERNEL = re.compile(
 )
 # Bytes of spill stores by kernel, precision and width of heads, the most on any architecture (nvcc 13.0).
 SPILLS = {
-    ("closed", "Tf32", 8): 152,
-    ("closed", "Tf32", 16): 228,
-    ("closed", "Tf32", 32): 56,
-    ("open", "Tf32", 8): 48,
-    ("open", "Tf32", 16): 48,
-    ("open", "Tf32", 32): 164,
-    ("closed_backward", "Tf32", 8): 652,
-    ("closed_backward", "Tf32", 16): 672,
-    ("closed_backward", "Tf32", 32): 556,
-    ("closed_backward", "Bf16", 8): 548,
-    ("closed_backward", "Bf16", 16): 548,
-    ("closed_backward", "Bf16", 32): 644,
-    ("open_tape", "Tf32", 8): 256,
-    ("open_tape", "Tf32", 16): 224,
-    ("open_tape", "Tf32", 32): 200,
-    ("open_attention", "Tf32", 8): 56,
-    ("open_attention", "Tf32", 16): 104,
-    ("open_attention", "Tf32", 32): 44,
-    ("open_attention", "Bf16", 8): 100,
-    ("open_attention", "Bf16", 16): 120,
-    ("open_attention", "Bf16", 32): 40,
+    ("closed", "Tf32", 32): 28,
+    ("open", "Tf32", 32): 24,
+    ("closed_backward", "Tf32", 8): 76,
+    ("closed_backward", "Tf32", 16): 80,
+    ("closed_backward", "Tf32", 32): 52,
+    ("closed_backward", "Bf16", 8): 32,
+    ("closed_backward", "Bf16", 16): 36,
+    ("closed_backward", "Bf16", 32): 52,
+    ("open_tape", "Tf32", 32): 4,
+    ("open_attention", "Tf32", 8): 32,
+    ("open_attention", "Tf32", 16): 16,
+    ("open_attention", "Tf32", 32): 56,
 }
 # Least numbers of instructions of one kernel, in fp32 grade and bf16; a product of 16 x 16 x 8 is six HMMA or one.
-# In fp32 grade, the backward pass reads transposed operands by plain loads.
+# In fp32 grade, the backward pass reads transposed operands by plain loads. A chunk of weights takes two LDGSTS or one.
 LEAST = {
-    "closed": {"HMMA": (600, 150), "LDSM": (24, 24), "LDGSTS": (12, 12)},
-    "open": {"HMMA": (600, 150), "LDSM": (24, 24), "LDGSTS": (12, 12)},
-    "closed_backward": {"HMMA": (1490, 450), "LDSM": (80, 165), "LDGSTS": (12, 12)},
-    "open_tape": {"HMMA": (600, 150), "LDSM": (24, 24), "LDGSTS": (12, 12)},
-    "open_block": {"HMMA": (500, 130), "LDSM": (28, 90), "LDGSTS": (12, 12)},
-    "open_attention": {"HMMA": (290, 155), "LDSM": (26, 50), "LDGSTS": (12, 12)},
+    "closed": {"HMMA": (600, 150), "LDSM": (24, 24), "LDGSTS": (20, 10)},
+    "open": {"HMMA": (600, 150), "LDSM": (24, 24), "LDGSTS": (21, 14)},
+    "closed_backward": {"HMMA": (1490, 450), "LDSM": (80, 165), "LDGSTS": (26, 15)},
+    "open_tape": {"HMMA": (600, 150), "LDSM": (24, 24), "LDGSTS": (21, 14)},
+    "open_block": {"HMMA": (500, 130), "LDSM": (28, 90), "LDGSTS": (14, 7)},
+    "open_attention": {"HMMA": (290, 155), "LDSM": (26, 50), "LDGSTS": (16, 15)},
 }
 # Sources of k-means: bytes of spill stores allowed, over all functions of a file, on any architecture (nvcc 13.0).
 KMEANS = {"kmeans.cu": 584, "kmeans_assign.cu": 0, "kmeans_init.cu": 360}

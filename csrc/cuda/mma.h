@@ -21,6 +21,12 @@
 
 namespace sopr::cuda {
 
+// x, hidden from the compiler: what depends on it is computed anew, not kept in registers since an earlier use of x.
+__device__ __forceinline__ float as_new(float x) {
+    asm volatile("" : "+f"(x));
+    return x;
+}
+
 // The nearest bf16 numbers, ties to even: `low` in the lower half.
 __device__ __forceinline__ uint32_t to_bf16(float low, float high) {
     uint32_t bits;

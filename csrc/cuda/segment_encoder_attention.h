@@ -8,20 +8,25 @@
 
 namespace sopr::cuda {
 
+__device__ __forceinline__ void swap(uint32_t& x, uint32_t& y) {
+    const uint32_t z = x;
+    x = y;
+    y = z;
+}
+
 // words[i] = the two draws of this lane's columns in block first + i of a row. One lane of four computes each block.
 __device__ inline void draw_blocks(const DropoutSite& site, int64_t row, int64_t first, uint32_t (&words)[4]) {
     const int t = threadIdx.x % 4;
     const Philox4 own = site.bits(row, first + t);
 #pragma unroll
-    for (int flip = 0; flip < 4; ++flip) {
-        const int other = t ^ flip;  // the lane that this one exchanges with, and its block
+    for (int flip = 0; flip < 4; ++flip) {  // the draws of block t ^ flip, from its lane
+        const int other = t ^ flip;
         const uint32_t low = other & 1 ? own.word[1] : own.word[0], high = other & 1 ? own.word[3] : own.word[2];
-        uint32_t word = other & 2 ? high : low;
-        if (flip) word = __shfl_xor_sync(kWholeWarp, word, flip);
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            if (i == other) words[i] = word;
+        words[flip] = other & 2 ? high : low;
+        if (flip) words[flip] = __shfl_xor_sync(kWholeWarp, words[flip], flip);
     }
+    if (t & 1) swap(words[0], words[1]), swap(words[2], words[3]);
+    if (t & 2) swap(words[0], words[2]), swap(words[1], words[3]);
 }
 
 // Drop values of tiles whose first row of this lane is `row` and whose first column is 8 * block; others times `scale`.

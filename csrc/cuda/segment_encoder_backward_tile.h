@@ -49,7 +49,7 @@ class BackwardTile : public GradientSums<P, kDim> {
 
     // From the gradient of the layer's output to that of what its feed-forward block reads; then to that of the
     // attended values' projection and of the residual, which stay on the tape.
-    __device__ void blocks(int64_t layer, WeightStream& weights) {
+    __device__ void blocks(int64_t layer, WeightStream<P>& weights) {
         Gradient grad;
         if (layer == p_.layers - 1)
             read_grad(grad);
@@ -69,7 +69,7 @@ class BackwardTile : public GradientSums<P, kDim> {
 
     // Write queries, keys, values, gradients of attended values and statistics of heads in 32 columns to shared memory,
     // where the layer's input is.
-    __device__ void make_operands(int64_t layer, int column, WeightStream& weights) {
+    __device__ void make_operands(int64_t layer, int column, WeightStream<P>& weights) {
         __syncthreads();
         for (int i = 0; i < 3; ++i) {
             const uint32_t* chunk = weights.next();
@@ -125,7 +125,7 @@ class BackwardTile : public GradientSums<P, kDim> {
 
     // Add what comes through queries, keys and values of 32 columns to the gradient on the tape. The layer's input is
     // in shared memory.
-    __device__ void in_projection(int64_t layer, int column, WeightStream& weights) {
+    __device__ void in_projection(int64_t layer, int column, WeightStream<P>& weights) {
         __syncthreads();
         if (active()) {
             const float scale[] = {1.0f / sqrtf(float(kDim)), 1.0f / Base::kLog2E, 1.0f};
@@ -160,9 +160,10 @@ class BackwardTile : public GradientSums<P, kDim> {
     // From the gradient of the first layer's input to those of the projection and of the tokens.
     __device__ void projection() {
         Gradient grad;
-        if (active()) tape_.gradient(0, grad);
         if (!p_.project) {
-            if (back_.grad_tokens) write_tokens(grad, -int(p_.state_width));
+            if (!back_.grad_tokens || !active()) return;
+            tape_.gradient(0, grad);
+            write_tokens(grad, -int(p_.state_width));
             return;
         }
         using Wide = BackwardMemory<Tf32>;
@@ -170,9 +171,11 @@ class BackwardTile : public GradientSums<P, kDim> {
         __syncthreads();
         if (active()) {
             float x[kTiles][4];
+            tape_.gradient(0, grad);
             tape_.input(x);
             for (int n = 0; n < kTiles; ++n)
                 for (int i = 0; i < 4; ++i) grad[n][i] = x[n][i] > 0 ? grad[n][i] : 0.0f;
+            tape_.keep_gradient(0, grad);
             add_sums(grad, vectors_);
             Base::store_in(wide, 0, grad, 0);
             Base::store_in(wide, 1, grad, 4);
@@ -192,6 +195,7 @@ class BackwardTile : public GradientSums<P, kDim> {
                                              inputs - first - column);
         }
         if (!back_.grad_tokens || !active()) return;
+        tape_.gradient(0, grad);
         const uint32_t* units = Base::run_.packed + Base::run_.layout.before_columns();
         for (int64_t first = 0; first < p_.column_width; first += 32, units += kWordsOfColumns) {
             float y[4][4] = {};
@@ -214,8 +218,9 @@ class BackwardTile : public GradientSums<P, kDim> {
     __device__ void read_grad(Gradient& grad) const {
         for (int half = 0; half < 2; ++half) {
             const bool inside = active() && row(half) < length_;
-            const int64_t token = policy_ * p_.subsets * p_.subset_size + Base::token_ + row(half);
-            const int64_t index = p_.pool ? Base::segment() : token;
+            const int64_t index = !inside   ? 0
+                                  : p_.pool ? Base::segment()
+                                            : policy_ * p_.subsets * p_.subset_size + Base::token() + row(half);
             const float scale = p_.pool && inside ? 1.0f / float(length_) : 1.0f;
             for (int n = 0; n < kTiles; ++n)
                 for (int i = 0; i < 2; ++i)
@@ -225,7 +230,7 @@ class BackwardTile : public GradientSums<P, kDim> {
     }
 
     // Arrays: gradient of the branch (0, 1), output of the first norm (2, 3), 32 hidden values and their gradient.
-    __device__ void feed_forward(int64_t layer, WeightStream& weights, Gradient& grad) {
+    __device__ void feed_forward(int64_t layer, WeightStream<P>& weights, Gradient& grad) {
         const int64_t F = p_.feedforward;
         const float* bias = Base::vectors(layer) + 6 * kWidth;
         __syncthreads();  // earlier readers of the arrays are done

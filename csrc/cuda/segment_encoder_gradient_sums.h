@@ -145,7 +145,7 @@ class GradientSums : public Tile<P, kDim, Tape> {
         for (int half = 0; half < 2; ++half) {
             if (!active() || row(half) >= length_) continue;
             float* to = back_.grad_tokens +
-                        (policy_ * p_.subsets * p_.subset_size + Base::token_ + row(half)) * p_.column_width;
+                        (policy_ * p_.subsets * p_.subset_size + Base::token() + row(half)) * p_.column_width;
             for (int n = 0; n < kNumber; ++n)
                 for (int i = 0; i < 2; ++i) {
                     const int column = first + Base::first_column(n) + i;

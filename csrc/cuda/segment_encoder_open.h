@@ -11,6 +11,9 @@ struct OpenMemory {
     float* x;                  // (kTileTokens, kWidth)
     unsigned char* images[2];  // keys and values as in shared memory, of even and odd layers
     float* sums;               // (kWidth), of a tile's rows
+
+    // Chosen without an index, which would put the arrays in local memory.
+    __device__ unsigned char* image(int64_t layer) const { return layer % 2 ? images[1] : images[0]; }
 };
 
 // Where arrays stand in the workspace, and how much is computed at once.
@@ -90,7 +93,7 @@ __device__ inline Chunks chunks_of_step(const EncoderRun& run, int64_t step) {
 
 // Step s of an open tile finishes layer s - 1, if there is one, and makes keys and values of layer s, if there is one.
 template <class P, int kDim, class Kept>
-__device__ void run_open_step(Tile<P, kDim, Kept>& tile, WeightStream& weights, const EncoderRun& run,
+__device__ void run_open_step(Tile<P, kDim, Kept>& tile, WeightStream<P>& weights, const EncoderRun& run,
                               const OpenMemory& open, int64_t item, int64_t step) {
     using Memory = TileMemory<P>;
     const Piece start = run.tiles.pieces[item % *run.tiles.count * kTileWarps];  // its segment is that of all
@@ -98,7 +101,7 @@ __device__ void run_open_step(Tile<P, kDim, Kept>& tile, WeightStream& weights, 
     if (step == 0) {
         tile.read_input();
     } else {
-        const unsigned char* images = open.images[(step - 1) % 2] + (item - start.row / kTileTokens) * Memory::kImage;
+        const unsigned char* images = open.image(step - 1) + (item - start.row / kTileTokens) * Memory::kImage;
         const int length = length_of(run, start);
         tile.restore(x);
         tile.attend(step - 1, weights, [&](auto& attention, const auto& q, int column) {
@@ -114,7 +117,7 @@ __device__ void run_open_step(Tile<P, kDim, Kept>& tile, WeightStream& weights, 
     }
     if (step == run.p.layers) return;
     tile.make_keys_and_values(step, weights);
-    unsigned char* image = open.images[step % 2] + item * Memory::kImage;
+    unsigned char* image = open.image(step) + item * Memory::kImage;
     copy_image(Memory::kImage, [&](int i) {
         *reinterpret_cast<uint4*>(image + i) = *reinterpret_cast<const uint4*>(dynamic_shared() + i);
     });

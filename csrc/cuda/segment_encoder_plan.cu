@@ -104,7 +104,7 @@ __device__ Place place_in_unit(int words, int lane, int word) {
 }
 
 __global__ void __launch_bounds__(kThreads) pack_kernel(SegmentEncoder p, PackedWeights layout, uint32_t* packed) {
-    const int64_t total = layout.before_layers() + p.layers * layout.layer_words();
+    const int64_t total = layout.before_backward();
     const int64_t inputs = p.state_width + p.column_width, F = p.feedforward;
     const int64_t floats_before = p.project ? kWidth * inputs + kWidth : 0;
     const int64_t floats_per_layer = 4 * kWidth * kWidth + 2 * F * kWidth + 9 * kWidth + F;
@@ -122,20 +122,21 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(SegmentEncoder p, Packed
             packed[i] = __float_as_uint(p.parameters[kWidth * inputs + i - layout.projection_words()]);
             continue;
         }
-        const int64_t layer = (i - layout.before_layers()) / layout.layer_words();
-        const int64_t in_layer = (i - layout.before_layers()) % layout.layer_words();
-        const float* tensors = p.parameters + floats_before + layer * floats_per_layer;
-        const int64_t chunk = in_layer / layout.words_per_chunk;
-        if (chunk >= layout.chunks()) {
-            packed[i] = __float_as_uint(vector_entry(tensors, F, in_layer - layout.chunks() * layout.words_per_chunk));
+        const float* const tensors = p.parameters + floats_before;
+        if (i < layout.before_chunks()) {
+            const int64_t entry = i - layout.before_layers(), layer = entry / layout.vectors();
+            packed[i] = __float_as_uint(vector_entry(tensors + layer * floats_per_layer, F, entry % layout.vectors()));
             continue;
         }
-        const int in_chunk = int(in_layer % layout.words_per_chunk), unit = in_chunk / (kWarpSize * words);
+        const int64_t word = i - layout.before_chunks(), number = word / layout.words_per_chunk;
+        const int64_t layer = number / layout.chunks(), chunk = number % layout.chunks();
+        const int in_chunk = int(word % layout.words_per_chunk), unit = in_chunk / (kWarpSize * words);
+        const float* const of_layer = tensors + layer * floats_per_layer;
         const int tiles = chunk < 4 || chunk % 2 == 0 ? 4 : 8;  // of outputs
         const Place at = place_in_unit(words, in_chunk / words % kWarpSize, in_chunk % words);
         const int n = unit % tiles * kTileColumns + at.n, k = unit / tiles * kUnitDepth + at.k;
-        const float weight = weight_of_chunk(tensors, F, chunk, n, k);
-        packed[i] = p.bf16 ? to_bf16(weight, weight_of_chunk(tensors, F, chunk, n, k + 1)) : __float_as_uint(weight);
+        const float weight = weight_of_chunk(of_layer, F, chunk, n, k);
+        packed[i] = p.bf16 ? to_bf16(weight, weight_of_chunk(of_layer, F, chunk, n, k + 1)) : __float_as_uint(weight);
     }
 }
 
@@ -180,7 +181,7 @@ void make_plan(const SegmentEncoder& p, int64_t first_subset, int64_t subsets, c
 
 void pack_weights(const SegmentEncoder& p, uint32_t* packed, cudaStream_t stream) {
     const PackedWeights layout(p);
-    const int64_t words = layout.before_layers() + p.layers * layout.layer_words();
+    const int64_t words = layout.before_backward();
     launch("segment_encoder weights", pack_kernel, (words + kThreads - 1) / kThreads, 1, kThreads, stream, p, layout,
            packed);
 }

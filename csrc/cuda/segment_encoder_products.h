@@ -34,12 +34,13 @@ struct Tf32 {
         high = (__float_as_uint(x) + 0x1000u) & 0xFFFFE000u;
         low = __float_as_uint(x - __uint_as_float(high));
     }
+    // As new values: several products share rows, and nvcc would keep them split in between, and spill.
     __device__ static LeftHalf left_half(const float (&x)[4]) {
         LeftHalf a;
-        split(x[0], a.high[0], a.low[0]);
-        split(x[2], a.high[1], a.low[1]);
-        split(x[1], a.high[2], a.low[2]);
-        split(x[3], a.high[3], a.low[3]);
+        split(as_new(x[0]), a.high[0], a.low[0]);
+        split(as_new(x[2]), a.high[1], a.low[1]);
+        split(as_new(x[1]), a.high[2], a.low[2]);
+        split(as_new(x[3]), a.high[3], a.low[3]);
         return a;
     }
     __device__ static Left left(const float (&x)[4], const float (&y)[4]) { return {{left_half(x), left_half(y)}}; }

@@ -14,13 +14,13 @@ struct Chunks {
 };
 
 // Chunks, over and over. Every thread of a block makes the same calls.
+template <class P>
 class WeightStream {
   public:
     // With `resident`, `slots` has room for all chunks, which are copied once.
     __device__ WeightStream(const PackedWeights& layout, const uint32_t* packed, const Chunks& chunks, bool resident,
                             uint32_t* slots)
-        : layout_(layout),
-          packed_(packed),
+        : packed_(packed + layout.before_chunks()),
           slots_(slots),
           first_(int(chunks.first)),
           then_(int(chunks.then)),
@@ -35,32 +35,39 @@ class WeightStream {
 
     // The next chunk in shared memory, until the next call. Includes a barrier unless resident.
     __device__ const uint32_t* next() {
-        const int words = layout_.words_per_chunk;
-        const int chunk = used_++;
-        if (resident_) return slots_ + chunk % number_ * words;
-        wait_for_copies<kSlots - 2>();
-        __syncthreads();
-        copy((chunk + kSlots - 1) % number_, (chunk + kSlots - 1) % kSlots);
-        return slots_ + chunk % kSlots * words;
+        const int slot = slot_;
+        slot_ = after(slot, resident_ ? number_ : kSlots);
+        if (!resident_) {
+            wait_for_copies<kSlots - 2>();
+            __syncthreads();
+            copy(arriving_, slot ? slot - 1 : kSlots - 1);
+            arriving_ = after(arriving_, number_);
+        }
+        return slots_ + slot * kWords;
     }
 
     // Before the block ends.
     __device__ void finish() { wait_for_copies<0>(); }
 
   private:
+    static constexpr int kWords = kChunkWords<P>;
+    static_assert(kWords % (4 * kTileThreads) == 0);
+
+    __device__ static int after(int i, int number) { return i + 1 < number ? i + 1 : 0; }
+
     __device__ void copy(int chunk, int slot) {
-        const int words = layout_.words_per_chunk;
-        const int number = chunk < before_ ? first_ + chunk : then_ + chunk - before_;
-        const uint32_t* from = packed_ + layout_.place_of_chunk(number);
-        for (int i = 4 * int(threadIdx.x); i < words; i += 4 * kTileThreads)
-            copy_async(slots_ + slot * words + i, from + i);
+        const int64_t number = chunk < before_ ? first_ + chunk : then_ + chunk - before_;
+        const int first = 4 * int(threadIdx.x);
+#pragma unroll
+        for (int i = 0; i < kWords; i += 4 * kTileThreads)
+            copy_async(slots_ + slot * kWords + first + i, packed_ + number * kWords + first + i);
         end_copies();
     }
 
-    const PackedWeights layout_;
     const uint32_t* packed_;
     uint32_t* slots_;
-    int first_, then_, before_, number_, used_ = 0;
+    int first_, then_, before_, number_;
+    int slot_ = 0, arriving_ = kSlots - 1;  // slot of the next chunk, and the chunk to copy next
     bool resident_;
 };
 

@@ -50,10 +50,7 @@ class Tile {
         : run_(run), p_(run.p), memory_(memory), tape_(tape), policy_(policy) {
         piece_ = run.tiles.pieces[tile * kTileWarps + warp_];
         if (!active()) return;
-        const int64_t subset = piece_.segment / p_.clusters;
-        const int32_t* bounds = p_.offsets + piece_.segment + subset;  // subset * (K + 1) + cluster
-        length_ = bounds[1] - bounds[0];
-        token_ = subset * p_.subset_size + bounds[0];
+        length_ = bounds()[1] - bounds()[0];
     }
 
     __device__ bool active() const { return piece_.segment >= 0; }
@@ -83,7 +80,7 @@ class Tile {
     }
 
     // Write keys and values of the layer to shared memory, after all warps have read those before.
-    __device__ void make_keys_and_values(int64_t layer, WeightStream& weights) {
+    __device__ void make_keys_and_values(int64_t layer, WeightStream<P>& weights) {
         __syncthreads();
         for (int c = 0; c < 4; ++c) {
             const uint32_t* chunk = weights.next();
@@ -101,7 +98,7 @@ class Tile {
 
     // x after the layer's attention, where attend(attention, q, column) adds all keys for the heads from a column on.
     template <class Attend>
-    __device__ void attend(int64_t layer, WeightStream& weights, const Attend& attend) {
+    __device__ void attend(int64_t layer, WeightStream<P>& weights, const Attend& attend) {
         float sums[kTiles][4] = {};
         for (int column = 0; column < kWidth; column += 32) {
             const uint32_t* chunk = weights.next();
@@ -130,7 +127,7 @@ class Tile {
     }
 
     // The same with the keys in this block's shared memory.
-    __device__ void attend_to_tile(int64_t layer, WeightStream& weights) {
+    __device__ void attend_to_tile(int64_t layer, WeightStream<P>& weights) {
         attend(layer, weights, [&](auto& attention, const auto& q, int column) {
             if (active())
                 add_keys(attention, q, column, layer, int(threadIdx.x / kWarpSize) * kTileRows - piece_.row, 0,
@@ -148,7 +145,7 @@ class Tile {
     }
 
     // x after the layer.
-    __device__ void feed_forward(int64_t layer, WeightStream& weights) {
+    __device__ void feed_forward(int64_t layer, WeightStream<P>& weights) {
         const int64_t F = p_.feedforward;
         const float* v = vectors(layer) + 6 * kWidth;
         float sums[kTiles][4] = {};
@@ -175,7 +172,7 @@ class Tile {
         if (!active()) return;
         for (int half = 0; half < 2; ++half) {
             if (row(half) >= length_) continue;
-            write_row(p_.out + (policy_ * p_.subsets * p_.subset_size + token_ + row(half)) * kWidth, half);
+            write_row(p_.out + (policy_ * p_.subsets * p_.subset_size + token() + row(half)) * kWidth, half);
         }
     }
 
@@ -228,9 +225,14 @@ class Tile {
     const int lane_ = threadIdx.x % kWarpSize, warp_ = threadIdx.x / kWarpSize;
     Piece piece_;
     int length_ = 0;
-    int64_t token_ = 0;  // of the segment's first row, in p.rows
     float x[kTiles][4];
 
+    __device__ int subset() const { return piece_.segment / int(p_.clusters); }
+    __device__ const int32_t* bounds() const {  // subset * (K + 1) + cluster
+        return p_.offsets + piece_.segment + subset();
+    }
+    // The segment's first row in p.rows. Not kept, since that takes registers through all layers.
+    __device__ int64_t token() const { return subset() * p_.subset_size + bounds()[0]; }
     __device__ int row(int half) const { return piece_.row + lane_ / 4 + 8 * half; }  // in the segment
     __device__ int row_in_tile(int half) const { return warp_ * kTileRows + lane_ / 4 + 8 * half; }
     __device__ int first_column(int n) const { return n * kTileColumns + lane_ % 4 * 2; }
@@ -238,8 +240,7 @@ class Tile {
 
     __device__ const float* vectors(int64_t layer) const {
         const PackedWeights& w = run_.layout;
-        return reinterpret_cast<const float*>(run_.packed) + w.before_layers() + layer * w.layer_words() +
-               w.chunks() * w.words_per_chunk;
+        return reinterpret_cast<const float*>(run_.packed) + w.before_layers() + layer * w.vectors();
     }
 
     __device__ Dropout dropout(int64_t layer, Site where) const {
@@ -257,7 +258,7 @@ class Tile {
     }
 
     // The state of a row, -1 after the last.
-    __device__ int64_t state_of(int half) const { return row(half) < length_ ? p_.rows[token_ + row(half)] : -1; }
+    __device__ int64_t state_of(int half) const { return row(half) < length_ ? p_.rows[token() + row(half)] : -1; }
 
     __device__ float input(int64_t state, int64_t column) const {
         if (state < 0 || column >= p_.state_width + p_.column_width) return 0;

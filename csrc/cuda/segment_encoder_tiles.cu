@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kTileThreads) closed_kernel(EncoderRun run, bo
     const int64_t tiles = *run.tiles.count, items = tiles * run.policies, layers = run.p.layers;
     if (int64_t(blockIdx.x) >= items) return;
     const TileMemory<P> memory;
-    WeightStream weights(run.layout, run.packed, {0, layers * run.layout.chunks()}, resident, memory.slots);
+    WeightStream<P> weights(run.layout, run.packed, {0, layers * run.layout.chunks()}, resident, memory.slots);
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         Tile<P, kDim> tile(run, memory, run.first_policy + item / tiles, item % tiles);
         tile.read_input();
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kTileThreads) open_kernel(EncoderRun run, Open
     const int64_t tiles = *run.tiles.count, items = tiles * run.policies, layers = run.p.layers;
     if (int64_t(blockIdx.x) >= items) return;
     const TileMemory<P> memory;
-    WeightStream weights(run.layout, run.packed, chunks_of_step(run, step), false, memory.slots);
+    WeightStream<P> weights(run.layout, run.packed, chunks_of_step(run, step), false, memory.slots);
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         Tile<P, kDim> tile(run, memory, run.first_policy + item / tiles, item % tiles);
         run_open_step(tile, weights, run, open, item, step);

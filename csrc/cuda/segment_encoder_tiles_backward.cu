@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(kTileThreads) closed_backward_kernel(BackwardR
     if (int64_t(blockIdx.x) >= items) return;
     const TileMemory<P> memory;
     const PackedWeights& layout = forward.layout;
-    WeightStream weights(layout, forward.packed, {0, layers * (layout.chunks() + layout.backward_chunks())}, false,
-                         BackwardMemory<P>().slots());
+    WeightStream<P> weights(layout, forward.packed, {0, layers * (layout.chunks() + layout.backward_chunks())}, false,
+                            BackwardMemory<P>().slots());
     const Tape tape(tapes + blockIdx.x * Tape::floats(layers, forward.p.heads), forward.p.heads);
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         BackwardTile<P, kDim> tile(run, memory, forward.first_policy + item / tiles, item % tiles, tape);
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kTileThreads) open_tape_kernel(BackwardRun run
     const int64_t tiles = *forward.tiles.count, items = tiles * forward.policies, heads = forward.p.heads;
     if (int64_t(blockIdx.x) >= items) return;
     const TileMemory<P> memory;
-    WeightStream weights(forward.layout, forward.packed, chunks_of_step(forward, step), false, memory.slots);
+    WeightStream<P> weights(forward.layout, forward.packed, chunks_of_step(forward, step), false, memory.slots);
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         const Tape tape(open.tapes + item * Tape::floats(forward.p.layers, heads), heads);
         Tile<P, kDim, Tape> tile(forward, memory, forward.first_policy + item / tiles, item % tiles, tape);
@@ -82,8 +82,8 @@ __global__ void __launch_bounds__(kTileThreads) open_block_kernel(BackwardRun ru
     if (int64_t(blockIdx.x) >= items) return;
     const TileMemory<P> memory;
     const int64_t first = forward.layout.first_backward_chunk(layer), parts = 3 * (forward.p.feedforward / 32);
-    WeightStream weights(forward.layout, forward.packed, {first, parts + 4, first + parts + 7, 4}, false,
-                         Memory().slots());
+    WeightStream<P> weights(forward.layout, forward.packed, {first, parts + 4, first + parts + 7, 4}, false,
+                            Memory().slots());
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         const Tape tape(open.tapes + item * Tape::floats(forward.p.layers, heads), heads);
         BackwardTile<P, kDim> tile(run, memory, forward.first_policy + item / tiles, item % tiles, tape);
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kTileThreads)
     const TileMemory<P> tile_memory;
     const Memory memory{};
     const int64_t first = forward.layout.first_backward_chunk(layer) + 3 * (forward.p.feedforward / 32);
-    WeightStream weights(forward.layout, forward.packed, {first + 4, 3, first + 11, 3}, false, memory.slots());
+    WeightStream<P> weights(forward.layout, forward.packed, {first + 4, 3, first + 11, 3}, false, memory.slots());
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         const Tape tape(open.tapes + item * Tape::floats(forward.p.layers, heads), heads);
         BackwardTile<P, kDim> tile(run, tile_memory, forward.first_policy + item / tiles, item % tiles, tape);

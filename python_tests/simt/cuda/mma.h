@@ -7,6 +7,7 @@
 
 namespace sopr::cuda {
 
+inline float as_new(float x) { return x; }
 uint32_t to_bf16(float low, float high);
 void mma_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
