@@ -162,7 +162,7 @@ def test_damaged_columns_are_refused(damage, tmp_path):
 def test_columns_of_another_run_are_refused(tmp_path):
     options = {"methods": {"m": Scripted(RETURNS, supervised=True)}, "folds": 2, "checkpoints": tmp_path, **QUIET}
     evaluate(POLICIES, RETURNS, log(), **options)
-    with pytest.raises(ValueError, match=r"m\.json holds values of other policies.*name another folder"):
+    with pytest.raises(ValueError, match=r"m\.json holds values of another log, other policies.*name another folder"):
         evaluate(POLICIES, {name: -value for name, value in RETURNS.items()}, log(), **options)
 
 

@@ -91,7 +91,7 @@ def test_subsets_of_transitions_that_lack_dropped_steps():
 def test_columns_of_other_subsets_are_refused(tmp_path):
     evaluate(OTHER, subsets=subsets(), checkpoints=tmp_path)
     assert evaluate(OTHER, subsets=subsets(), checkpoints=tmp_path).values
-    with pytest.raises(ValueError, match=r"own\.json holds values of other policies"):
+    with pytest.raises(ValueError, match=r"own\.json holds values of another log, other policies"):
         evaluate(OTHER, subsets=subsets(seed=1), checkpoints=tmp_path)
 
 
