@@ -208,6 +208,16 @@ def test_means_are_over_tasks_of_means_over_seeds():
     assert gain.by_task == {"a": pytest.approx(0.1)}
 
 
+def test_differences_are_of_runs_that_ranked_the_same_policies():
+    def ranked(task, spearman, returns):
+        return Record(task, "s", "m", 0, {"II": {"spearman": spearman, "returns": returns}}, "", None, {})
+
+    rows = [ranked("a", 0.9, [1.0, 2.0]), ranked("b", 0.8, [1.0, 2.0])]
+    base = [ranked("a", 0.5, [1.0, 2.0]), ranked("b", 0.1, [1.0, 3.0])]
+    gain = records.difference(rows, base, records.measure("II", "spearman"), "II")
+    assert gain.by_task == {"a": pytest.approx(0.4)}
+
+
 def test_the_cheapest_point_within_a_standard_error_is_chosen():
     def point(name, seconds, gain, error, count=frontier_choice.ENOUGH):
         empty = Mean(None, None, None, 0, 0, {})

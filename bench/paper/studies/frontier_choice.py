@@ -53,8 +53,8 @@ def points(groups: dict[str, list[Record]], stage: Sequence[Record]) -> list[Poi
             mean(rows, lambda row: row.cpu("rank")),
             {test: mean(rows, measure(test, "spearman")) for test in TEST_SETS},
             mean(rows, measure("II", "regret@3")),
-            difference([row for row in rows if row.task in CHOOSING], reference, value),
-            difference([row for row in rows if row.task not in CHOOSING], reference, value),
+            difference([row for row in rows if row.task in CHOOSING], reference, value, "II"),
+            difference([row for row in rows if row.task not in CHOOSING], reference, value, "II"),
         )
         for name, rows in named.items()
     ]

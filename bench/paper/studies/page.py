@@ -44,12 +44,9 @@ def text(source: Source, folder: Path) -> str:
     built = {study: tables.build(study, source) for study in plans.PLANS}
     cells = {(row.setting, row.task, row.seed): row for study in plans.PLANS for row in source.records(study)}
     done = sum(not row.gap for row in cells.values())
-    blocks = [_HEAD.format(scale=source.scale, done=done, wanted=len(cells))]
+    blocks = [_HEAD.format(scale=source.scale, done=done, wanted=len(cells)), "## In short", *_note("summary")]
     for study, one in built.items():
-        blocks.append(f"## {study}: {STUDIES[study]}")
-        note = _NOTES / f"{study}.md"
-        if note.exists():
-            blocks.append(note.read_text().strip())
+        blocks += [f"## {study}: {STUDIES[study]}", *_note(study)]
         plot = source.results / f"{study}.png"
         if plot.exists():
             up = "../" * len(folder.resolve().relative_to(_common(folder, plot)).parts)
@@ -57,6 +54,11 @@ def text(source: Source, folder: Path) -> str:
         blocks.append(tables.markdown(one))
         blocks.append(f"`python -m bench.paper {study} --scale {source.scale}` runs what is missing here.")
     return "\n\n".join(blocks) + "\n"
+
+
+def _note(name: str) -> list[str]:
+    path = _NOTES / f"{name}.md"
+    return [path.read_text().strip()] if path.exists() else []
 
 
 def _common(folder: Path, plot: Path) -> Path:

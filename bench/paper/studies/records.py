@@ -140,15 +140,33 @@ def measure(test: str, name: str) -> Callable[[Record], float | None]:
     return lambda row: row.tests.get(test, {}).get(name)
 
 
-def difference(rows: Sequence[Record], base: Sequence[Record], value: Callable[[Record], float | None]) -> Mean:
-    """Return the mean over tasks of paired differences, over runs of equal task and seed that both have numbers."""
-    of_base = {(row.task, row.seed): value(row) for row in base if not row.gap}
+def difference(
+    rows: Sequence[Record], base: Sequence[Record], value: Callable[[Record], float | None], test: str | None = None
+) -> Mean:
+    """Return the mean over tasks of paired differences, over runs of equal task and seed that both have numbers.
+
+    Args:
+        rows: Records to subtract from.
+        base: Records to subtract.
+        value: The number of a record.
+        test: Test set whose policies both runs must have ranked, or None.
+    """
+    of_base = {(row.task, row.seed): row for row in base if not row.gap}
 
     def gain(row: Record) -> float | None:
-        own, other = value(row), of_base.get((row.task, row.seed))
+        twin = of_base.get((row.task, row.seed))
+        if twin is None or (test is not None and not _ranked_the_same(row, twin, test)):
+            return None
+        own, other = value(row), value(twin)
         return None if own is None or other is None else own - other
 
     return mean(rows, gain)
+
+
+def _ranked_the_same(one: Record, other: Record, test: str) -> bool:
+    """Return whether the returns are equal; those of the stage `scores` are not known."""
+    returns = [row.tests.get(test, {}).get("returns") for row in (one, other)]
+    return None in returns or returns[0] == returns[1]
 
 
 def gaps(rows: Sequence[Record]) -> Counter[tuple[str, str]]:

@@ -138,7 +138,7 @@ def _main(rows: list[Record], source: Source) -> list[Table]:
             means = [mean(own, measure(test, name)) for name in MEASURES]
             negative = sorted(task for task, value in means[0].by_task.items() if value < 0)
             led = [f"{leads[name][setting]}" if means[0].tasks else "—" for name in leads]
-            ahead = "" if own is sopr else str(difference(sopr, own, measure(test, "spearman")))
+            ahead = "" if own is sopr else str(difference(sopr, own, measure(test, "spearman"), test))
             lines.append([label(own), *map(str, means), ahead, _deviation(means[0]), *led, ", ".join(negative)])
         if test in published.LEADS:
             means = [mean(stage, measure(test, name)) for name in MEASURES]
@@ -196,7 +196,7 @@ def _encoder(rows: list[Record], source: Source) -> list[Table]:
     lines = []
     for test in tests_of(rows):
         both = [mean(group, measure(test, "spearman")) for group in (transformer, mlp)]
-        gain = difference(transformer, mlp, measure(test, "spearman"))
+        gain = difference(transformer, mlp, measure(test, "spearman"), test)
         wins = sum(value > 0 for value in gain.by_task.values())
         regrets = [mean(group, measure(test, "regret@3")) for group in (transformer, mlp)]
         theirs = f"{published.BEATS_MLP[test]} of 12" if test in published.BEATS_MLP else ""
@@ -318,7 +318,7 @@ def _future(rows: list[Record], source: Source) -> list[Table]:
         cells = [label(own)]
         for test in tests_of(rows):
             cells.append(str(mean(own, measure(test, "spearman"))))
-            cells.append("" if own is base else str(difference(own, base, measure(test, "spearman"))))
+            cells.append("" if own is base else str(difference(own, base, measure(test, "spearman"), test)))
         lines.append(cells)
     head = ["variant", *(f"{title(test)}{what}" for test in tests_of(rows) for what in ("", ": difference"))]
     note = (
@@ -355,7 +355,7 @@ def _early_stopping(groups: dict[str, list[Record]]) -> list[Table]:
     for setting, own in groups.items():
         whole = groups.get(setting.split(".patience=")[0], [])
         if "patience" in setting and any(not row.gap for row in own):
-            gains = [difference(own, whole, measure(test, "spearman")) for test in ("I", "II")]
+            gains = [difference(own, whole, measure(test, "spearman"), test) for test in ("I", "II")]
             seconds = difference(own, whole, lambda row: row.cpu("fit"))
             steps = mean(own, lambda row: row.result["last_step"])
             lines.append([setting, steps.format(0), seconds.format(0), *map(str, gains)])
