@@ -226,19 +226,22 @@ def read(
     return adapted, layout, prepared
 
 
-def log_fingerprints(transitions: Transitions) -> dict[str, str]:
-    """Return hashes of a log without its states, by what messages call them; none in a single process."""
-    if distributed.current().count == 1:
-        return {}
+def logged_arrays(transitions: Transitions) -> dict[str, np.ndarray]:
+    """Return what a log holds besides its states, by what messages call it."""
     log_probs = {} if transitions.log_probs is None else {"log_probabilities": transitions.log_probs}
-    return fingerprints(
-        logged_actions=transitions.actions,
-        rewards=transitions.rewards,
-        next_states=transitions.next_states,
-        terminals=transitions.terminals,
-        episodes=transitions.episodes,
+    return {
+        "logged_actions": transitions.actions,
+        "rewards": transitions.rewards,
+        "next_states": transitions.next_states,
+        "terminals": transitions.terminals,
+        "episodes": transitions.episodes,
         **log_probs,
-    )
+    }
+
+
+def log_fingerprints(transitions: Transitions) -> dict[str, str]:
+    """Return hashes of `logged_arrays`; none in a single process."""
+    return fingerprints(**logged_arrays(transitions)) if distributed.current().count > 1 else {}
 
 
 def check_actions(policies: Sequence[Policy], layout: Layout, transitions: Transitions) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..doubts import ForeignPolicyWarning, TrainingPolicyWarning
 from ..estimators import Estimator, UncertainEstimateWarning
+from ..estimators.log import logged_arrays
 from ..policies import Policy
 from ..runtime import distributed
 from ..runtime.checkpoints import fingerprint
@@ -296,9 +297,7 @@ class _Run:
         else:
             parts += [fold.test for fold in self.folds]
         if self.method.needs_rewards:
-            logged = self.workspace.log
-            parts += [logged.actions, logged.rewards, logged.next_states, logged.terminals, logged.episodes]
-            parts += [logged.log_probs]
+            parts += logged_arrays(self.workspace.log).values()
         return fingerprint(self.workspace.states, *parts)
 
     def _path(self, suffix: str) -> Path | None:

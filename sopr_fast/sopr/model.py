@@ -14,8 +14,8 @@ from .. import ops
 from ..ops import composed
 from ..runtime import devices
 from ..runtime.devices import without_autocast
-from ..runtime.native import torch_on_one_thread
 from .config import Config
+from .initial_layers import linear_layer, mlp, stack
 
 LOW, HIGH = 0, 1
 _AT_ONCE = 8  # policies whose moments a GPU computes at a time
@@ -67,27 +67,27 @@ class ScoringModel(nn.Module):
         width = config.width
         # Not torch's global generator, from which the caller and other threads draw.
         generator = torch.Generator().manual_seed(seed)
-        self.projection = _linear_layer(input_dim, width, generator)
+        self.projection = linear_layer(input_dim, width, generator)
         self.norm = None
         if config.input_norm == "batch":
             self.norm = nn.BatchNorm1d(width, **_PLAIN)
             self.rows = _RowMoments(input_dim)
         if config.encoder == "transformer":
-            self.low = _stack(width, config.low_heads, config.low_feedforward, config.low_layers, generator)
-            self.high = _stack(width, config.high_heads, config.high_feedforward, config.high_layers, generator)
+            self.low = stack(width, config.low_heads, config.low_feedforward, config.low_layers, generator)
+            self.high = stack(width, config.high_heads, config.high_feedforward, config.high_layers, generator)
         else:
-            self.low = _mlp(width, config.low_feedforward, config.low_layers, generator)
-            self.high = _mlp(width, config.high_feedforward, config.high_layers, generator)
+            self.low = mlp(width, config.low_feedforward, config.low_layers, generator)
+            self.high = mlp(width, config.high_feedforward, config.high_layers, generator)
         if feature_count:
-            self.features = _linear_layer(feature_count, width, generator, bias=False)
+            self.features = linear_layer(feature_count, width, generator, bias=False)
             self.register_buffer("feature_mean", torch.zeros(feature_count, **_PLAIN))
             self.register_buffer("feature_scale", torch.ones(feature_count, **_PLAIN))
         if config.class_token:
             self.class_token = nn.Parameter(torch.randn(width, generator=generator, **_PLAIN) * 0.02)
         else:
-            self.score = _linear_layer(width, 1, generator)
+            self.score = linear_layer(width, 1, generator)
         if config.score == "sort":
-            self.sorted_score = _linear_layer(config.clusters, 1, generator)
+            self.sorted_score = linear_layer(config.clusters, 1, generator)
 
     def train(self, mode: bool = True) -> ScoringModel:
         """Switch to training or evaluation mode.
@@ -391,64 +391,6 @@ def _sort_and_spread(scores: Tensor, filled: Tensor) -> Tensor:
     step = last / max(count - 1, 1)
     place = torch.where(place < count // 2, step * place, last - step * (count - 1 - place))  # torch.linspace(0, last)
     return ordered.gather(2, place.round().long().expand(len(scores), -1, -1))
-
-
-def _linear_layer(read: int, written: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
-    return _initialise(nn.utils.skip_init(nn.Linear, read, written, bias=bias, dtype=torch.float32), generator)
-
-
-def _initialise(layer: nn.Linear, generator: torch.Generator) -> nn.Linear:
-    """Draw the weights as `nn.Linear.reset_parameters` does, in its order."""
-    nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)
-    if layer.bias is not None:
-        bound = 1 / math.sqrt(layer.in_features)
-        nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
-    return layer
-
-
-def _stack(width: int, heads: int, feedforward: int, layers: int, generator: torch.Generator) -> nn.TransformerEncoder:
-    """Return an encoder with weights drawn as `nn.TransformerEncoderLayer` does, in its order."""
-    layer = nn.utils.skip_init(
-        nn.TransformerEncoderLayer, width, heads, feedforward, batch_first=True, dtype=torch.float32
-    )
-    attention = layer.self_attn
-    _initialise(attention.out_proj, generator)
-    nn.init.xavier_uniform_(attention.in_proj_weight, generator=generator)
-    nn.init.zeros_(attention.in_proj_bias)
-    nn.init.zeros_(attention.out_proj.bias)
-    _initialise(layer.linear1, generator)
-    _initialise(layer.linear2, generator)
-    layer.norm1.reset_parameters()
-    layer.norm2.reset_parameters()
-    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-
-
-def _mlp(width: int, feedforward: int, layers: int, generator: torch.Generator) -> nn.ModuleList:
-    """Return pairs of layers that pass their input through until they are trained.
-
-    Drawn as `nn.Linear` draws them, 16 layers without residuals and norms give all policies nearly one score.
-    """
-    return nn.ModuleList(_mirrored_pair(width, feedforward, generator) for _ in range(layers))
-
-
-def _mirrored_pair(width: int, feedforward: int, generator: torch.Generator) -> nn.ModuleList:
-    """Return layers that map x to Wᵀ relu(W x) - Wᵀ relu(-W x) = Wᵀ W x ("looks-linear", Balduzzi et al. 2017).
-
-    Wᵀ W is the identity if `feedforward` is even and at least twice `width`.
-    """
-    directions = torch.empty((feedforward + 1) // 2, width, dtype=torch.float64, device="cpu")
-    with torch_on_one_thread():
-        nn.init.orthogonal_(directions, generator=generator)
-    mirrored = torch.cat([directions, -directions])[:feedforward]
-    layers = []
-    for weight in (mirrored, mirrored.T):
-        written, read = weight.shape
-        layer = nn.utils.skip_init(nn.Linear, read, written, dtype=torch.float32)
-        with torch.no_grad():
-            layer.weight.copy_(weight)
-            layer.bias.zero_()
-        layers.append(layer)
-    return nn.ModuleList(layers)
 
 
 def _layer_parameters(stack: nn.TransformerEncoder) -> list[Tensor]:
