@@ -58,7 +58,8 @@ _FACTORIES: dict[str, Callable[[], Estimator]] = {
     "SARSA critic thorough": BehaviourQ,
     "FQE thorough": lambda: FQE(ensemble=3),
     "model-based thorough": ModelBased,
-    "DualDICE": lambda: DualDICE(updates=5000),
+    "DualDICE": lambda: DualDICE(updates=2000, batch_size=128, hidden=(64, 64), nu_rate=1e-3, zeta_rate=3e-3),
+    "DualDICE thorough": DualDICE,
 }
 
 METHODS = tuple(_FACTORIES)
