@@ -123,6 +123,59 @@ def test_verdict_measures_first_where_an_uncalibrated_foreign_candidate_may_win(
     assert verdict.policies == ((names[leader], names[other]) if kind == "measure first" else (names[leader],))
 
 
+def against(lead, role):
+    """Predict a leader whose return is `lead` standard deviations above that of the best known policy."""
+    prediction = clear_winner(groups=6)
+    names, posterior = prediction.panel.names, prediction.posterior
+    known = prediction.panel.known
+    leader = int(np.flatnonzero(~known)[3])
+    best = int(np.argmax(np.where(known, prediction.panel.returns, -np.inf)))
+    mean, covariance = np.where(known, posterior.mean, posterior.mean[known].min()), np.diag(np.full(len(names), 1e-8))
+    mean[best] = prediction.panel.returns[best]
+    deviation = np.ptp(mean) / 4
+    mean[leader], covariance[leader, leader] = mean[best] + lead * deviation, deviation**2
+    posterior = replace(posterior, mean=mean, covariance=covariance)
+    part = {"incumbent": {"incumbent": names[best]}, "measured": {"measured": (names[best],)}}.get(role, {})
+    return replace(prediction, posterior=posterior, **part), names[leader], names[best]
+
+
+@pytest.mark.parametrize(
+    ("lead", "kinds"),
+    [
+        (3.0, {None: "deploy", "incumbent": "deploy", "measured": "deploy"}),
+        (0.5, {None: "deploy", "incumbent": "measure first", "measured": "measure first"}),
+        (-2.0, {None: "deploy", "incumbent": "keep", "measured": "deploy"}),
+    ],
+)
+@pytest.mark.parametrize("role", [None, "incumbent", "measured"])
+def test_a_candidate_must_beat_the_incumbent_and_what_was_measured(lead, kinds, role):
+    prediction, leader, best = against(lead, role)
+    verdict = judge(prediction)
+    assert verdict.kind == kinds[role]
+    chosen = {"deploy": best if role == "measured" and lead < 0 else leader, "keep": best}.get(verdict.kind)
+    assert chosen is None or verdict.policies == (chosen,)
+    if role is not None and lead > 0:
+        within = 0.05 * 4  # standard deviations: the regret that is allowed
+        assert verdict.sure == pytest.approx(stats.norm.cdf(lead + within), abs=0.03)
+        assert best in verdict.reason
+    if verdict.kind == "measure first":
+        assert verdict.policies == (leader,)
+        assert f"with probability {stats.norm.cdf(lead):.2f} only" in verdict.reason
+
+
+def test_the_incumbent_is_the_floor_of_what_is_worth_measuring():
+    prediction = with_posterior([-1.0, -1.5], np.diag([0.01, 4.0]))  # b surely returns less than a
+    assert measure_next(prediction, 1) == ["b"]
+    assert measure_next(replace(prediction, incumbent="a"), 1) == ["c"]
+
+
+def test_the_incumbent_stays_when_every_candidate_was_measured():
+    prediction = replace(with_posterior([1.0], np.eye(1)), incumbent="a")
+    verdict = judge(prediction.update({"b": -1.0}))
+    assert (verdict.kind, verdict.policies) == ("keep", ("a",))
+    assert judge(prediction.update({"b": 1.0})).policies == ("b",)
+
+
 def test_verdict_refuses_to_rank_with_useless_columns():
     panel, _ = synthetic(quality=0.0, noise=1.0)
     verdict = judge(predict(panel))

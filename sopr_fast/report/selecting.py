@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from ..selection.measure import probability_beats
 from ..selection.selection import Selection
-from ..selection.verdict import CANNOT, DEPLOY, UNDECIDED
+from ..selection.verdict import CANNOT, DEPLOY, KEEP, UNDECIDED
 from . import figures
 from .calibration import calibration_figures
 from .page import Cell, Column, Figure, Page, Paragraph, Row, Section, Table
@@ -82,6 +82,8 @@ def _head(selection: Selection) -> Markup:
     names = list(verdict.policies)
     if verdict.kind == DEPLOY:
         return sentence("Deploy {}.", Name(names[0]))
+    if verdict.kind == KEEP:
+        return sentence("Keep {}.", Name(names[0]))
     if verdict.kind == UNDECIDED:
         return sentence("{}: the evidence does not decide.", listed(names, "or"))
     if verdict.kind == CANNOT or not names:

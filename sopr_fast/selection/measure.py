@@ -81,14 +81,17 @@ def leaders(prediction: Prediction) -> list[str]:
 
 
 def regret_draws(prediction: Prediction, name: str) -> np.ndarray:
-    """Draw the normalised regret of deploying a candidate.
+    """Draw the normalised regret of deploying a candidate instead of another one or the rival.
 
     Returns:
-        (draws,) from 0 (it is the best candidate) to 1 (the worst).
+        (draws,) from 0 (it is the best of them) to 1 (the worst).
     """
-    candidates = np.flatnonzero(~prediction.panel.known)
-    draws = draw_returns(prediction, candidates)
-    chosen = draws[:, int(np.flatnonzero(candidates == prediction.panel.names.index(name))[0])]
+    names = prediction.panel.names
+    options = np.flatnonzero(~prediction.panel.known)
+    if prediction.rival is not None:
+        options = np.append(options, names.index(prediction.rival))
+    draws = draw_returns(prediction, options)
+    chosen = draws[:, int(np.flatnonzero(options == names.index(name))[0])]
     spread = np.ptp(draws, axis=1)
     return (draws.max(1) - chosen) / np.where(spread > 0, spread, 1)
 
@@ -103,7 +106,8 @@ def measure_next(prediction: Prediction, k: int = 1, floor: float | None = None)
     Args:
         prediction: The prediction.
         k: Size of the batch; fewer if there are fewer candidates.
-        floor: Return that must be exceeded, such as the incumbent's; the best candidate measured so far by default.
+        floor: Return that must be exceeded; by default that of the incumbent or the best candidate measured so far,
+            whichever is higher.
 
     Returns:
         Names, the first to measure first.
@@ -113,8 +117,8 @@ def measure_next(prediction: Prediction, k: int = 1, floor: float | None = None)
         return []
     draws = draw_returns(prediction, candidates)
     if floor is None:
-        measured = [prediction.panel.returns[prediction.panel.names.index(name)] for name in prediction.measured]
-        floor = max(measured, default=-np.inf)
+        rival, panel = prediction.rival, prediction.panel
+        floor = -np.inf if rival is None else float(panel.returns[panel.names.index(rival)])
     best = np.full(len(draws), floor)
     chosen: list[int] = []
     for _ in range(min(k, len(candidates))):

@@ -52,6 +52,7 @@ class Prediction:
         seed: Seed of folds and draws.
         recipe: Settings of the outside weights.
         measured: Names of former candidates that `update` made known.
+        incumbent: Name of the known policy to beat, or None.
         left_out: Predictions for policies left out at random, or None with fewer than five known policies.
         groups_left_out: Group -> predictions for its policies when the whole group was left out.
     """
@@ -65,6 +66,7 @@ class Prediction:
     seed: int
     recipe: Recipe
     measured: tuple[str, ...] = ()
+    incumbent: str | None = None
     left_out: LeftOut | None = None
     groups_left_out: dict[str, LeftOut] = field(default_factory=dict)
 
@@ -72,6 +74,12 @@ class Prediction:
     def panel(self) -> Panel:
         """The panel, its groups filled in."""
         return self.placement.panel
+
+    @property
+    def rival(self) -> str | None:
+        """What to deploy if no candidate is: of the incumbent and the measured policies the one of highest return."""
+        rivals = [*self.measured] if self.incumbent is None else [self.incumbent, *self.measured]
+        return max(rivals, key=lambda name: self.panel.returns[self.panel.names.index(name)], default=None)
 
     @property
     def success(self) -> float:
@@ -116,7 +124,7 @@ class Prediction:
             values[i], spread[i] = value, (errors or {}).get(name, 0.0)
         measured = [name for name in returns if not self.panel.known[self.panel.names.index(name)]]
         updated = predict(self.panel.with_returns(values, spread), recipe=self.recipe, seed=self.seed)
-        return replace(updated, measured=(*self.measured, *measured))
+        return replace(updated, measured=(*self.measured, *measured), incumbent=self.incumbent)
 
 
 def predict(panel: Panel, *, recipe: Recipe | None = None, folds: int = 5, seed: int = 0) -> Prediction:

@@ -17,7 +17,7 @@ from .groups import FOREIGN
 from .measure import leaders, measure_next, probability_beats, probability_best
 from .panel import Panel
 from .predict import Prediction
-from .verdict import DEPLOY, Verdict, judge
+from .verdict import Verdict, judge
 
 if TYPE_CHECKING:
     import os
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from .evaluation import Evaluation
 
-_SURE = 0.2  # probability of being exceeded, below which a measured candidate is deployed
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Selection:
@@ -36,8 +34,7 @@ class Selection:
 
     Attributes:
         prediction: The posterior of the returns and what it rests on.
-        verdict: "deploy", "undecided", "measure first" or "cannot rank these", with the reason.
-        incumbent: Name of the known policy to beat, or None.
+        verdict: "deploy", "keep" (the incumbent), "undecided", "measure first" or "cannot rank these", with the reason.
         clipped: Method -> policies whose values exceeded what the rewards allow.
         notes: What limits the evidence.
         evaluation: What every method made of known policies that it had not learned from, or None.
@@ -47,7 +44,6 @@ class Selection:
 
     prediction: Prediction
     verdict: Verdict
-    incumbent: str | None = None
     clipped: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     evaluation: Evaluation | None = None
@@ -65,7 +61,13 @@ class Selection:
         **fields: Any,
     ) -> Selection:
         """Judge a prediction."""
-        return cls(prediction, _judge(prediction), incumbent, dict(clipped or {}), list(notes), **fields)
+        prediction = replace(prediction, incumbent=incumbent)
+        return cls(prediction, _judge(prediction), dict(clipped or {}), list(notes), **fields)
+
+    @property
+    def incumbent(self) -> str | None:
+        """Name of the known policy to beat, or None."""
+        return self.prediction.incumbent
 
     @property
     def panel(self) -> Panel:
@@ -313,21 +315,10 @@ class Selection:
 
 
 def _judge(prediction: Prediction) -> Verdict:
-    """Judge a prediction; a measured candidate that no other is likely to exceed is to be deployed."""
     verdict = judge(prediction)
-    panel = prediction.panel
-    if NO_REWARDS in panel.dropped.values():
-        verdict = replace(verdict, reason=f"{verdict.reason} The log holds no rewards, so no method used any.")
-    measured = {name: float(panel.returns[panel.names.index(name)]) for name in prediction.measured}
-    if not measured:
-        return verdict
-    best = max(measured, key=lambda name: measured[name])
-    others = ~panel.known
-    risk = float(probability_beats(prediction, best)[others].max()) if others.any() else 0.0
-    if risk >= _SURE:
-        return verdict
-    reason = f"It was measured at {measured[best]:,.6g}, and no other candidate exceeds it with probability {_SURE}."
-    return replace(verdict, kind=DEPLOY, policies=(best,), reason=reason, probability_best=1 - risk)
+    if NO_REWARDS in prediction.panel.dropped.values():
+        return replace(verdict, reason=f"{verdict.reason} The log holds no rewards, so no method used any.")
+    return verdict
 
 
 def _by_weight(item: tuple[str, float]) -> float:

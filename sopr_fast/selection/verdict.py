@@ -11,7 +11,7 @@ from .groups import FOREIGN
 from .measure import leaders, measure_next, probability_beats, probability_best, regret_draws
 from .predict import Prediction
 
-DEPLOY, UNDECIDED, MEASURE, CANNOT = "deploy", "undecided", "measure first", "cannot rank these"
+DEPLOY, KEEP, UNDECIDED, MEASURE, CANNOT = "deploy", "keep", "undecided", "measure first", "cannot rank these"
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Thresholds:
         trust: Least trust of a choice to deploy.
         hopeless: Trust below which candidates cannot be ranked.
         several: Candidates among which a verdict may leave the choice.
+        exceeded: Least probability with which a candidate must exceed the incumbent and the best measured policy, or
+            else these stand.
         unproven: Least probability of beating the leader at which a foreign candidate whose interval is not calibrated
             forbids a choice.
     """
@@ -33,6 +35,7 @@ class Thresholds:
     trust: float = 0.7
     hopeless: float = 0.25
     several: int = 3
+    exceeded: float = 0.2
     unproven: float = 0.001
 
 
@@ -41,17 +44,18 @@ class Verdict:
     """What to do, why, and the evidence.
 
     Attributes:
-        kind: "deploy", "undecided", "measure first" or "cannot rank these".
-        policies: The candidate to deploy, those that are undecided, or those to measure.
+        kind: "deploy", "keep", "undecided", "measure first" or "cannot rank these".
+        policies: The candidate to deploy, the incumbent to keep, candidates that are undecided, or those to measure.
         reason: One sentence.
-        expected_regret: Expected normalised regret of the leading candidate; NaN without candidates.
+        expected_regret: Expected normalised regret of the leading candidate, against the other candidates and what the
+            incumbent or a measured policy returns; NaN without candidates.
         sure: Probability that the regret of the leading candidate is small; NaN without candidates.
         trust: Mean of success on policies that were left out and agreement of the columns, from 0 to 1.
         success: Success on policies that were left out: mean gap-weighted accuracy within left-out groups as far as
             the leading candidates are foreign, rank correlation over random folds as far as they are not; NaN if
             neither could be tried.
         agreement: Median correlation of a column with the weighted mean of the others on the candidates; NaN for fewer
-            than five candidates.
+            than five candidates, and for a single column.
         probability_best: The leading candidate's probability of being the best.
     """
 
@@ -69,6 +73,8 @@ class Verdict:
         names = [printable(name, NAME_WIDTH) for name in self.policies]
         if self.kind == DEPLOY:
             head = f"deploy {names[0]}"
+        elif self.kind == KEEP:
+            head = f"keep {names[0]}"
         elif self.kind == UNDECIDED:
             head = f"{', '.join(names[:-1])} or {names[-1]}, undecided"
         elif self.kind == MEASURE and names:
@@ -87,9 +93,9 @@ def judge(prediction: Prediction, thresholds: Thresholds | None = None) -> Verdi
     """
     limits = thresholds or Thresholds()
     names, weights = prediction.panel.names, prediction.weights
-    leading = leaders(prediction)
+    leading, rival = leaders(prediction), prediction.rival
     if not leading:
-        return _verdict(CANNOT, (), "There are no candidates.", {})
+        return _stand(prediction, {}, limits) if rival else _verdict(CANNOT, (), "There are no candidates.", {})
     rows = [names.index(name) for name in leading]
     gate = float(prediction.placement.gate[rows].mean())
     success = _success(prediction, gate)
@@ -105,6 +111,9 @@ def judge(prediction: Prediction, thresholds: Thresholds | None = None) -> Verdi
         "agreement": agreement,
         "probability_best": float(probability_best(prediction)[rows[0]]),
     }
+    hopeful = _hopeful(prediction, limits.exceeded)
+    if rival in prediction.measured and not hopeful:
+        return _stand(prediction, evidence, limits)
     if not weights.methods:
         return _verdict(CANNOT, (), "No estimator left a usable column.", evidence)
     if np.isnan(success):
@@ -120,15 +129,18 @@ def judge(prediction: Prediction, thresholds: Thresholds | None = None) -> Verdi
     unearned = gate > 0.5 and weights.outside.sum() == 0  # these weights matter to foreign candidates alone
     if trust < limits.hopeless or unearned:
         return _verdict(CANNOT, (), f"The estimates do not order policies with known returns: {tried}.", evidence)
+    if trust >= limits.trust and not hopeful:
+        return _stand(prediction, evidence, limits)
     if trust >= limits.trust and (unproven := _unproven(prediction, leading[0], limits.unproven)):
         count = f"{len(unproven)} candidates act" if len(unproven) > 1 else f"{unproven[0]} acts"
         reason = f"{leading[0]} leads, but {count} unlike every known policy, with too few known groups to calibrate "
         reason += f"such estimates; {tried}."
         return _verdict(MEASURE, (leading[0], *unproven[:2]), reason, evidence)
     if trust >= limits.trust and evidence["sure"] >= limits.sure:
-        reason = f"Its regret is at most {limits.regret:g} of the candidates' range with probability "
-        reason += f"{evidence['sure']:.2f}, and {tried}."
-        if (~prediction.panel.known).sum() == 1:
+        options = f"the range of the candidates and {rival}" if rival else "the candidates' range"
+        reason = f"Its regret is at most {limits.regret:g} of {options} with probability {evidence['sure']:.2f}, "
+        reason += f"and {tried}."
+        if (~prediction.panel.known).sum() == 1 and rival is None:
             reason = f"It is the only candidate left, and {tried}; pass incumbent= to compare it with a known policy."
         return _verdict(DEPLOY, (leading[0],), reason, evidence)
     best_of = (np.min(list(draws.values()), axis=0) <= limits.regret).mean()
@@ -138,13 +150,36 @@ def judge(prediction: Prediction, thresholds: Thresholds | None = None) -> Verdi
         )
         reason += f"and {tried}."
         return _verdict(UNDECIDED, tuple(leading), reason, evidence)
+    suggested = measure_next(prediction, 3)
     if trust < limits.trust:
         reason = f"The evidence is weak: {tried}" + ("." if np.isnan(agreement) else f", agreement {agreement:.2f}.")
+    elif rival and (beats := 1 - probability_beats(prediction, leading[0])[names.index(rival)]) < limits.sure:
+        suggested = [name for name in suggested if name in hopeful] or [leading[0]]
+        reason = f"{leading[0]} leads, but its return is higher than that of {rival} with probability {beats:.2f} only."
     else:
         reason = f"{len(leading)} candidates may be the best; the leader's expected regret is "
         reason += f"{evidence['expected_regret']:.2f} of their range"
         reason += f", and it is at most {limits.regret:g} with probability {evidence['sure']:.2f} only."
-    return _verdict(MEASURE, tuple(measure_next(prediction, 3)), reason, evidence)
+    return _verdict(MEASURE, tuple(suggested), reason, evidence)
+
+
+def _hopeful(prediction: Prediction, least: float) -> list[str]:
+    """List the candidates that are likely enough to exceed the rival; all of them where there is none."""
+    names, candidates = prediction.panel.names, np.flatnonzero(~prediction.panel.known)
+    if prediction.rival is not None:
+        candidates = candidates[probability_beats(prediction, prediction.rival)[candidates] >= least]
+    return [names[i] for i in candidates]
+
+
+def _stand(prediction: Prediction, evidence: dict[str, float], limits: Thresholds) -> Verdict:
+    """Choose the incumbent or a measured policy, because no candidate is likely to exceed it."""
+    rival = prediction.rival
+    assert rival is not None
+    value = prediction.panel.returns[prediction.panel.names.index(rival)]
+    others = f"candidate exceeds it with a probability of {limits.exceeded:g} or more."
+    if rival in prediction.measured:
+        return _verdict(DEPLOY, (rival,), f"It was measured at {value:,.6g}, and no other {others}", evidence)
+    return _verdict(KEEP, (rival,), f"The incumbent returns {value:,.6g}, and no {others}", evidence)
 
 
 def _groups(prediction: Prediction) -> str:
