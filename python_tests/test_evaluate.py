@@ -101,6 +101,32 @@ def test_intervals_hold_the_mean_and_widen_with_noise():
     assert widths["poor"] > widths["good"]
 
 
+@pytest.mark.parametrize("count", [10, 14])
+def test_regret_of_a_reversed_order_is_certain(count):
+    """A resample of one policy has no order, so it says nothing of regret."""
+    policies = dict(list(POLICIES.items())[:count])
+    method = Scripted({name: -value for name, value in RETURNS.items()}, needs_rewards=False)
+    evaluation = evaluate(policies, [RETURNS[name] for name in policies], log(), methods={"m": method}, **QUIET)
+    assert evaluation.measures("random")["m"]["regret@1"] == (1, 1, 1)
+
+
+def test_copies_of_a_policy_are_noted():
+    policies = POLICIES | {"twin": LinearGain(POLICIES["left-03"].gain)}
+    returns = RETURNS | {"twin": RETURNS["left-03"]}
+    options = {"methods": {"m": Scripted(returns)}, "folds": 3, **QUIET}
+    [note] = [note for note in evaluate(policies, returns, log(), **options).notes if "acts as" in note]
+    assert note.endswith("leave out twin (acts as left-03)")
+    assert not any("acts as" in note for note in evaluate(POLICIES, RETURNS, log(), **options).notes)
+
+
+def test_columns_of_policies_that_act_otherwise_at_the_same_distances_are_refused(tmp_path):
+    options = {"methods": {"m": Scripted(RETURNS)}, "folds": 2, "checkpoints": tmp_path, **QUIET}
+    evaluate(POLICIES, RETURNS, log(), **options)
+    mirrored = {name: LinearGain(-policy.gain) for name, policy in POLICIES.items()}
+    with pytest.raises(ValueError, match=r"m\.json holds values of another log, other policies"):
+        evaluate(mirrored, RETURNS, log(), **options)
+
+
 def test_gaps_within_standard_errors_are_ties():
     order = sorted(RETURNS, key=RETURNS.get)
     spaced = {name: float(10 * (place // 2) + place % 2) for place, name in enumerate(order)}

@@ -141,6 +141,33 @@ def test_candidates_that_repeat_known_policies_are_left_out():
     assert any("left-03" in note for note in selection.notes)
 
 
+@pytest.mark.parametrize(("incumbent", "left_out"), [(None, "twin"), ("twin", "left-03")])
+def test_one_of_two_known_policies_that_act_alike_is_used(incumbent, left_out):
+    known = KNOWN | {"twin": LinearGain(KNOWN["left-03"].gain)}
+    returns = RETURNS | {"twin": RETURNS["left-03"] + 1}
+    methods = {f"m{i}": Scripted(said(0.05, i) | {"twin": RETURNS["left-03"]}) for i in range(2)}
+    selection = chosen(known=known, returns=returns, methods=methods, incumbent=incumbent)
+    assert set(selection.names) == {*known, *CANDIDATES} - {left_out}
+    [kept] = {"twin", "left-03"} - {left_out}
+    assert selection.predicted[selection.names.index(kept)] == returns[kept]
+    assert any(f"{left_out} (acts as {kept})" in note for note in selection.notes)
+    assert len(selection.evaluation.names) == len(selection.evaluation.returns) == len(KNOWN)
+
+
+def test_the_incumbent_is_kept_where_no_candidate_is_likely_to_exceed_it():
+    best = max(KNOWN, key=RETURNS.get)
+    returns = RETURNS | {best: RETURNS[best] + 100}
+    selection = chosen(returns=returns, incumbent=best)
+    assert (selection.verdict.kind, selection.verdict.policies) == ("keep", (best,))
+    assert str(selection).startswith(f"keep {best}. The incumbent returns")
+
+
+def test_one_method_alone_does_not_agree_with_itself():
+    verdict = chosen(methods={"m": Scripted(said(0.05, 0))}).verdict
+    assert np.isnan(verdict.agreement)
+    assert verdict.trust == pytest.approx(np.clip(verdict.success, 0, 1))
+
+
 def test_nothing_but_repeats_is_refused():
     with pytest.raises(ValueError, match="every candidate is a known policy"):
         chosen({"left-03": KNOWN["left-03"]})

@@ -105,6 +105,8 @@ def test_columns_of_other_subsets_are_refused(tmp_path):
             log,
             "drawn from 100 states of 2 columns, but the log has 600 of 2; draw subsets of this log",
         ),
+        (lambda: subsets(log().states + 1), log, "other states than the log does at these rows; draw subsets of this"),
+        (lambda: subsets(log().states + 1), lambda: log().states, "other states than the log does at these rows"),
         (lambda: subsets(np.pad(log().states, [(0, 0), (0, 1)])), log, "of 3 columns, but the log has 600 of 2"),
     ],
 )

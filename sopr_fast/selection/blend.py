@@ -44,7 +44,7 @@ class Weights:
         outside: (m,) weights of the columns for foreign candidates; sum 1.
         within: (m,) mean Spearman correlation with the returns within groups.
         agreement: (m,) correlation with the weighted mean of the other columns on the candidates; NaN for fewer than
-            five candidates.
+            five candidates, and where the others have no weight.
         slope: Correlation within groups of the weighted mean itself, at least 0; 0 if no column earns a weight.
         unused: Estimator -> reason why its column is not used.
     """
@@ -123,19 +123,19 @@ def outside_weights(correlations: np.ndarray, candidates: np.ndarray, recipe: Re
         weights = (1 - recipe.uniform) * weights + recipe.uniform / len(weights)
         if len(candidates) >= 5:
             agreement = _agreement(weights, candidates)
-            agreeing = weights * np.maximum(np.nan_to_num(agreement), 0) ** recipe.agreement
+            agreeing = weights * np.maximum(np.nan_to_num(agreement, nan=1.0), 0) ** recipe.agreement
             weights = agreeing / agreeing.sum() if agreeing.sum() > 0 else weights
     return weights, agreement
 
 
 def _agreement(weights: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Correlate each column with the weighted mean of the others; a column alone agrees with itself."""
+    """Correlate each column with the weighted mean of the others; NaN where the others have no weight."""
     centered = columns - columns.mean(0)
     norms = np.sqrt((centered**2).sum(0))
     centered = centered / np.where(norms > 0, norms, 1)
     others = (centered @ weights)[:, None] - centered * weights
     size = np.sqrt((others**2).sum(0))
-    return np.where(size > 1e-9, (centered * others).sum(0) / np.where(size > 1e-9, size, 1), 1.0)
+    return np.where(size > 1e-9, (centered * others).sum(0) / np.where(size > 1e-9, size, 1), np.nan)
 
 
 def blend(placement: Placement, recipe: Recipe | None = None) -> tuple[Design, Weights]:

@@ -289,7 +289,7 @@ class _Run:
         """Return a hash of all that determines the values."""
         log = self._log()
         parts: list[Any] = [log.rows, log.offsets] if isinstance(log, Subsets) else []
-        parts += [self.workspace.names, self.workspace.distances, self.discount, self.seed, self.method]
+        parts += [self.workspace.names, self.workspace.acting, self.discount, self.seed, self.method]
         if self.method.supervised:
             parts += [self.returns, *(indices for fold in self.folds for indices in (fold.train, fold.test))]
             if self._leaves_one_out and any(fold.kind == "given" for fold in self.folds):

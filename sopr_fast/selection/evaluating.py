@@ -124,6 +124,8 @@ def evaluate(
         progress=progress,
     )
     notes = []
+    if copies := [f"{names[i]} (acts as {names[k]})" for i, k in workspace.copies().items()]:
+        notes.append(f"what a method learns of a policy it knows of its copies: leave out {', '.join(copies)}")
     if not given and not left_out:
         alone = "no group of several leaves enough others to learn from" if len(set(labels)) > 1 else "one group"
         notes.append(f"{alone}: nothing is known about foreign candidates; pass groups= or policies of other origins")

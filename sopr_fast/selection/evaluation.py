@@ -119,7 +119,10 @@ class Evaluation:
 
     def _mean(self, parts: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         """Return (measures,) means over folds in which they are defined."""
-        table = [_measure(self.returns[test], values, self.return_errors[test]) for test, values in parts]
+        table = [
+            _measure(self.returns[test], values, self.return_errors[test], len(np.unique(test)))
+            for test, values in parts
+        ]
         return _nan_mean(np.array(table).reshape(-1, len(MEASURES)))
 
     def table(self) -> str:
@@ -246,9 +249,12 @@ class Evaluation:
         write_evaluation(self, path, command=command, date=date)
 
 
-def _measure(returns: np.ndarray, values: np.ndarray, errors: np.ndarray) -> list[float]:
+def _measure(returns: np.ndarray, values: np.ndarray, errors: np.ndarray, distinct: int) -> list[float]:
+    """Return the measures; `distinct` is the number of different policies, of which a resample repeats some."""
+
     def regret(k: int) -> float:
-        return regret_at_k(scores=values, returns=returns, k=k) if len(returns) > k else np.nan
+        defined = distinct > k and np.ptp(returns) > 0
+        return regret_at_k(scores=values, returns=returns, k=k) if defined else np.nan
 
     return [
         spearman(returns, values),

@@ -64,7 +64,8 @@ def select(
             (same name, same actions) is left out.
         log: Logged transitions, see `sopr_fast.data.load`; or states alone, or clustered `Subsets`, which only methods
             that need no rewards can use.
-        known: M policies with known returns, at least four.
+        known: M policies with known returns, at least four. Of those that act alike in all compared states one is used,
+            the incumbent or the first.
         returns: Their returns: (M,) numbers, a mapping from name, a file, folder or data frame (see
             `sopr_fast.returns.read_returns`), or for each policy the returns of its rollouts. Policies without a
             return are left out.
@@ -134,6 +135,14 @@ def select(
         workspace.distances[:count, :count],
     )
     claims = [str(groups[name]) if isinstance(groups, Mapping) and name in groups else "" for name in names[count:]]
+    copies = {i: k for i, k in workspace.copies(incumbent).items() if i < count}
+    if copies:
+        said = [f"{names[i]} (acts as {names[k]})" for i, k in copies.items()]
+        notes.append(f"copies of known policies were left out, with their returns: {', '.join(said)}")
+        workspace = workspace.reorder(np.setdiff1d(np.arange(len(names)), [*copies]))
+        once = np.setdiff1d(np.arange(count), [*copies])
+        means, errors, labels = means[once], errors[once], [labels[i] for i in once]
+        names, count = workspace.names, len(once)
     splits = [*random_folds(count, min(folds, count // 2), seed), *group_folds(labels)]
     splits.append(Fold("candidates", "", np.arange(count), np.arange(count, len(names))))
     values = np.append(means, np.full(len(names) - count, np.nan))

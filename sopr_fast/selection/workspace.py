@@ -19,6 +19,7 @@ from ..estimators.action_distance import shared_distances
 from ..estimators.coverage import uncovered_shares
 from ..estimators.log import Log, PolicyActions, check_actions, log_fingerprints
 from ..policies import ArrayPolicy, Layout, Output, Policy, as_policies, probe
+from ..runtime.checkpoints import fingerprint
 from ..runtime.timing import Timings
 from ..sopr.columns import collect_shared
 from ..sopr.sharing import check_inputs
@@ -42,6 +43,7 @@ class Workspace:
         states: (U, dim_s) float32 states of the thinned log.
         source: (U,) int64 rows of these states in the user's data.
         distances: (P, P) float64 action distances (Eq. 3 of the paper) on 2,048 states.
+        acting: P hashes of what the policies do in these states.
         action_count: Number of discrete actions, or None.
         subsets: Clustered subsets of the log to use again, or None.
         seconds: Time spent on reading and acting.
@@ -53,6 +55,7 @@ class Workspace:
     states: np.ndarray
     source: np.ndarray
     distances: np.ndarray
+    acting: list[str]
     action_count: int | None
     subsets: Subsets | None = None
     seconds: Timings = field(default_factory=Timings)
@@ -71,7 +74,28 @@ class Workspace:
 
     def reorder(self, indices: np.ndarray) -> Workspace:
         """Return the workspace of some of the policies, in the given order."""
-        return replace(self, policies=self.take(indices), distances=self.distances[np.ix_(indices, indices)])
+        return replace(
+            self,
+            policies=self.take(indices),
+            distances=self.distances[np.ix_(indices, indices)],
+            acting=[self.acting[i] for i in indices],
+        )
+
+    def copies(self, first: str | None = None) -> dict[int, int]:
+        """Return index -> index of an earlier policy that acts alike in all compared states.
+
+        Args:
+            first: Name of the policy that counts as the earliest.
+        """
+        kept: list[int] = []
+        copies = {}
+        for i in sorted(range(len(self.policies)), key=lambda i: self.names[i] != first):
+            same = np.flatnonzero(self.distances[i, kept] == 0)
+            if len(same):
+                copies[i] = kept[same[0]]
+            else:
+                kept.append(i)
+        return copies
 
     def describe(self, methods: dict[str, Estimator], **numbers: Any) -> dict[str, Any]:
         """Return what a run rests on, as plain text and numbers: its arguments, the log, methods by label.
@@ -160,7 +184,8 @@ class Workspace:
             if isinstance(log, Transitions):
                 adapted = remember(adapted, layout, *tensors, count)
             distances = shared_distances(compared, compared)
-        return cls(adapted, layout, log, states, source, distances, action_count, reused, timings)
+            acting = [fingerprint(columns) for columns in compared]
+        return cls(adapted, layout, log, states, source, distances, acting, action_count, reused, timings)
 
 
 def read_log(log: Any) -> Any:
@@ -210,7 +235,20 @@ def _reused(subsets: Any, log: Any) -> Subsets:
             f"the subsets were drawn from {given.states_count} states of {given.state_dim} columns, but the log has "
             f"{rows} of {width}; draw subsets of this log, or leave them out"
         )
+    if not _holds(log, given.source.numpy(), given.states.numpy()):
+        raise ValueError(
+            "the subsets hold other states than the log does at these rows; draw subsets of this log, or leave them out"
+        )
     return given
+
+
+def _holds(log: Any, source: np.ndarray, states: np.ndarray) -> bool:
+    """Return whether rows `source` (U,), ascending, of the user's data are these states, as far as the log has them."""
+    if not isinstance(log, Transitions):
+        return log.has_rows(source, states)
+    places = np.searchsorted(log.source, source).clip(max=len(log) - 1)
+    there = log.source[places] == source
+    return np.array_equal(log.states[places[there]], states[there])
 
 
 def thin(transitions: Transitions, rows: int) -> Transitions:
