@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import warnings
 
 import h5py
 import large_log
@@ -82,6 +83,23 @@ class Recorder:
     def __getitem__(self, rows):
         self.slices.append((rows.start, rows.stop))
         return self.values[rows]
+
+
+@pytest.mark.parametrize("kind", ["states", "transitions"])
+@pytest.mark.parametrize(
+    ("offset", "dtype", "warns"), [(4.5e8, np.float64, 1), (4.5e8, np.int64, 1), (0, np.float64, 0)]
+)
+def test_columns_that_float32_rounds_away_are_told(kind, offset, dtype, warns):
+    states = np.stack([np.arange(64) % 2, 100 * np.arange(64) + offset], 1).astype(dtype)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if kind == "states":
+            Subsets.draw(states, 1, size=64, clusters=4)
+        else:
+            Transitions.from_arrays(states, states, states[:, 0], states, timeouts=states[:, 0])
+    told = [str(warning.message) for warning in caught if "float32" in str(warning.message)]
+    assert len(told) == warns
+    assert all("column 1 of the states varies by" in message for message in told)
 
 
 def test_only_drawn_rows_are_read():

@@ -11,6 +11,7 @@ from mdps import LinearGain
 import sopr_fast
 from sopr_fast import Config
 from sopr_fast.estimators import FQE, SOPR, NearestPolicy, cross_fit
+from sopr_fast.estimators.sopr import _units
 from sopr_fast.metrics import spearman
 from sopr_fast.policies import Gaussian
 
@@ -48,6 +49,14 @@ def test_values_order_policies_as_rank_does(log, known):
     assert scale > 0
     np.testing.assert_allclose(estimates.standard_errors, scale * ranking.standard_errors, rtol=1e-6)
     assert estimates.method == "SOPR-T" and estimates.names == ["a", "b"]
+
+
+def test_values_of_a_collapsed_model_are_equal(log, known):
+    """Its scores differ by float noise, which must not be scaled to the spread of returns."""
+    policies, returns = known
+    ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3, progress=False)
+    ranker.history["collapsed"] = True
+    assert _units(ranker, returns) == (0.0, returns.mean())
 
 
 def test_win_probabilities_are_those_of_rank(log, known):

@@ -41,6 +41,14 @@ def test_a_features_scale_does_not_matter():
     assert np.allclose(*scores, atol=1e-2 * np.ptp(scores[0]))
 
 
+@pytest.mark.parametrize("value", [0.1, 123.4, -0.7])
+def test_a_feature_that_is_constant_in_training_is_not_scaled(value):
+    """The standard deviation of equal float32 numbers may be their rounding."""
+    known = ladder(GAINS)
+    ranker = fit(known, GAINS, features=dict.fromkeys(known, value))
+    assert ranker.model.feature_scale.tolist() == [1.0]
+
+
 def test_unused_features_change_nothing():
     torch.manual_seed(0)
     plain, featured = ScoringModel(6, TINY).eval(), ScoringModel(6, TINY, 3, seed=1).eval()

@@ -11,6 +11,7 @@ from ..runtime.warn import warn
 
 _FEWEST_ROWS = 32
 _SAMPLED_ROWS = 4096
+_COARSE = 100  # distances between float32 numbers
 
 
 def to_array(tensor: Tensor, where: str) -> np.ndarray:
@@ -59,10 +60,37 @@ def warn_of_equal_rows(states: np.ndarray, where: str) -> None:
     """
     if len(states) < _FEWEST_ROWS:
         return
-    sample = states[np.linspace(0, len(states) - 1, min(len(states), _SAMPLED_ROWS)).astype(np.int64)]
+    sample = _sample(states)
     share = np.unique(sample, axis=0, return_counts=True)[1].max() / len(sample)
     if share > 0.5:
         warn(
             f"{where}{share:.0%} of the states are the same row, as in a replay buffer that is not full: "
             "pass only the rows that were filled"
         )
+
+
+def warn_of_rounding(states: np.ndarray, dtype: np.dtype, where: str) -> None:
+    """Warn if a column varies by so little around a large value that float32 rounds its differences away.
+
+    Args:
+        states: (rows, dim_s) float32 states in any order, of which a sample is judged.
+        dtype: Type of the numbers from which they were made; nothing was lost if it holds no more than float32 does.
+        where: Beginning of the message.
+
+    Warns:
+        UserWarning: The standard deviation of a column is less than 100 times the distance between float32 numbers.
+    """
+    if np.can_cast(dtype, np.float32):
+        return
+    sample = _sample(states)
+    spread, spacing = sample.std(0, dtype=np.float64), np.spacing(np.abs(sample).max(0))
+    if (lost := np.flatnonzero((spread > 0) & (spread < _COARSE * spacing))).size:
+        k = int(lost[0])
+        warn(
+            f"{where}column {k} of the states varies by {spread[k]:.3g} around {sample[0, k]:.6g}, where numbers of "
+            f"float32 are {spacing[k]:.3g} apart, so policies see rounded states: shift it in the log and the policies"
+        )
+
+
+def _sample(states: np.ndarray) -> np.ndarray:
+    return states[np.linspace(0, len(states) - 1, min(len(states), _SAMPLED_ROWS)).astype(np.int64)]

@@ -14,7 +14,7 @@ import numpy as np
 from ..runtime.checks import TOO_LARGE
 from ..runtime.rows import FileRows, Read, gather
 from ..runtime.text import printable
-from .arrays import table_shape, warn_of_equal_rows
+from .arrays import table_shape, warn_of_equal_rows, warn_of_rounding
 from .hdf5 import get_dataset, list_datasets, open_hdf5
 from .keys import find_key
 
@@ -67,11 +67,12 @@ class StoredStates(ABC):
             ValueError: A row cannot be read, is not finite or too large.
 
         Warns:
-            UserWarning: More than half of the rows are equal.
+            UserWarning: More than half of the rows are equal, or a column loses its differences in float32.
         """
         states = self._gather(rows)
         self._check_values(states, rows)
         warn_of_equal_rows(states, self._where)
+        warn_of_rounding(states, self.dtype, self._where)
         return states
 
     def has_rows(self, rows: np.ndarray, states: np.ndarray) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..runtime.checks import check_integer
 from ..runtime.warn import warn
-from .arrays import table_shape, to_array, warn_of_equal_rows
+from .arrays import table_shape, to_array, warn_of_equal_rows, warn_of_rounding
 from .keys import MIXED_ENDS
 
 
@@ -96,7 +96,7 @@ class Transitions:
 
         Warns:
             UserWarning: Nothing shows where a time limit cut episodes; `done` may include timeouts; or more than half
-                of the states are equal.
+                of the states are equal, or a column of them loses its differences in float32.
         """
         checks = _Checks(where, names or {})
         states = checks.table("states", states)
@@ -259,10 +259,13 @@ class _Checks:
         return values.reshape(-1)
 
     def _finite(self, key: str, values: np.ndarray) -> np.ndarray:
+        dtype = values.dtype
         with np.errstate(over="ignore"):
             values = np.ascontiguousarray(values, np.float32)
         finite = np.isfinite(values).reshape(len(values), -1).all(1)
         if not finite.all():
             row = int(np.argmin(finite))
             raise ValueError(f"{self.where}: {self.name(key)} is not finite (as float32) at row {row}")
+        if key == "states":
+            warn_of_rounding(values, dtype, f"{self.where}: ")
         return values

@@ -170,5 +170,5 @@ def _units(ranker: Ranker, returns: np.ndarray) -> tuple[float, float]:
         return 1.0, 0.0
     scores = ranker.training_policies.scores.numpy()
     deviation = float(scores.std())
-    scale = float(returns.std()) / deviation if deviation > 0 else 0.0
+    scale = 0.0 if ranker.collapsed or deviation == 0 else float(returns.std()) / deviation
     return scale, float(returns.mean()) - scale * float(scores.mean())

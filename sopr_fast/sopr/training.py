@@ -40,6 +40,7 @@ _COLLAPSE_WINDOW = 10
 _FEWEST_STEPS_TO_JUDGE = 30
 _UNEVEN = 300.0  # ratio of standard deviations at which the model still learns; it collapses at three times as much
 _READ_EVERY = 10  # steps whose results the host reads at a time where it runs ahead
+_ROUNDING = 1e-6  # standard deviation, relative to the mean, of a feature that differs by float noise alone
 _EQUAL = 1e-5  # relative; collapsed scores differ by float noise of about 1e-7, fresh ones by 1e-2
 
 
@@ -154,9 +155,9 @@ class _Trainer:
         seed = int(self._random("weights").integers(2**62))
         self.model = ScoringModel(input_dim, self.config, 0 if features is None else features.shape[1], seed=seed)
         if features is not None:
-            self.model.feature_mean.copy_(features.mean(0))
-            spread = features.std(0, correction=0)
-            self.model.feature_scale.copy_(torch.where(spread > 0, spread, 1.0))
+            mean, spread = features.double().mean(0), features.double().std(0, correction=0)
+            self.model.feature_mean.copy_(mean)
+            self.model.feature_scale.copy_(torch.where(spread > _ROUNDING * mean.abs(), spread, 1.0))
         self.model.to(self.subsets.rows.device)
         self.update = Update(self.model, self.subsets, self.examples, self.validation, self.config)
 
