@@ -164,7 +164,7 @@ def test_pandas_series_with_another_index_are_refused():
     for series in (by_position.sort_values(ascending=False), pandas.Series(by_position.to_numpy(), [1, 2, 3])):
         with pytest.raises(ValueError, match=r"index that is neither names of policies nor 0 to 2.*\.to_numpy\(\)"):
             check_returns(series, names)
-    with pytest.raises(ValueError, match="returns hold several numbers for policy 'b'"):
+    with pytest.raises(ValueError, match="returns hold several values for policy 'b'"):
         check_returns(pandas.Series([1, 2, 3, 4], list("abcb")), names)
     with pytest.raises(TypeError, match="returns are a DataFrame without names; name a column 'name', or index it by"):
         check_returns(pandas.DataFrame({"return": by_position}), names)

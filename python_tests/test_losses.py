@@ -119,6 +119,14 @@ def test_preferences_of_a_frame_are_matched_by_name():
         losses.check_preferences(pandas.DataFrame(y, columns=list("bca")), ["b", "c", "a"])
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_preferences_of_a_frame_in_another_order_are_refused(axis):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([[np.nan, 1], [0, np.nan]]).sort_index(axis=axis, ascending=False)
+    with pytest.raises(ValueError, match="preferences have an index that is neither names of policies nor 0 to 1"):
+        losses.check_preferences(frame, ["a", "b"])
+
+
 @pytest.mark.parametrize("y", [[["a", "b"], ["c", "d"]], [[0, 1], [0]]], ids=["text", "ragged"])
 def test_preferences_must_be_numbers(y):
     with pytest.raises(TypeError, match="preferences must be numbers"):

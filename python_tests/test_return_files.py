@@ -164,7 +164,7 @@ def test_frames_without_names_or_returns_are_refused():
     ):
         check_returns(pandas.DataFrame({"a": [1.0], "b": [2.0]}), ["x"])
     frame = pandas.DataFrame({"name": ["x", "x"], "return": [1.0, 2.0]})
-    with pytest.raises(ValueError, match="returns hold several numbers for policy 'x'"):
+    with pytest.raises(ValueError, match="returns hold several values for policy 'x'"):
         check_returns(frame, ["x"])
     with pytest.raises(ValueError, match=re.escape("returns hold nothing for policy 'y' (nearest names: 'yy')")):
         check_returns(pandas.DataFrame({"policy": ["x", "yy"], "return": [1.0, 2.0]}), ["x", "y"])

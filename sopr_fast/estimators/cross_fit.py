@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 
 from ..doubts import ForeignPolicyWarning
 from ..policies import as_policies
-from ..returns import check_returns
+from ..returns import check_returns, in_order
 from ..runtime import distributed
 from ..runtime.options import integer
 from .estimates import Estimates
@@ -114,13 +114,9 @@ def _random_folds(count: int, folds: int, seed: int) -> np.ndarray:
 
 def _groups(groups: Mapping[str, Any] | Sequence[Any], names: list[str]) -> np.ndarray:
     """Return the index (M,) of each policy's group, in order of first occurrence."""
-    if isinstance(groups, Mapping):
-        missing = [name for name in names if name not in groups]
-        if missing:
-            raise ValueError(f"groups have no group for policy {missing[0]!r}; add it")
-        groups = [groups[name] for name in names]
-    if len(groups) != len(names):
-        raise ValueError(f"groups must have one entry for each of {len(names)} policies, got {len(groups)}")
+    groups = in_order("groups", groups, names)
+    if isinstance(groups, str | Set) or len(groups) != len(names):
+        raise ValueError(f"groups must be one for each of {len(names)} policies, got {groups!r}")
     index = {group: i for i, group in enumerate(dict.fromkeys(groups))}
     if len(index) < 2:
         raise ValueError("groups put all known policies into one group; pass two or more groups, or folds instead")

@@ -1,13 +1,15 @@
 """Returns of policies: by name, in order, from files and folders of runs."""
 
-from .checks import check_returns, describe_missing, suggest, with_returns, without_return
+from .checks import check_index, check_returns, describe_missing, in_order, suggest, with_returns, without_return
 from .reading import is_source, read_returns
 from .values import Returns, of_rollouts
 
 __all__ = [
     "Returns",
+    "check_index",
     "check_returns",
     "describe_missing",
+    "in_order",
     "is_source",
     "of_rollouts",
     "read_returns",

@@ -39,24 +39,7 @@ def check_returns(returns: Any, names: list[str]) -> np.ndarray:
         raise ValueError("returns are needed (or preferences)")
     if is_source(returns):
         returns = read_returns(returns, names)
-    if hasattr(returns, "columns"):
-        raise TypeError(f"returns are a {type(returns).__name__}; pass one of its columns")
-    keys = list(returns.keys()) if hasattr(returns, "keys") else None
-    if _are_by_name(returns):
-        count = Counter(keys)
-        for name in names:
-            if count[name] > 1:
-                raise ValueError(f"returns hold several numbers for policy {name!r}")
-        if missing := without_return(returns, names):
-            raise ValueError(describe_missing(missing, returns))
-        returns = [returns[name] for name in names]
-    elif keys is not None and keys != list(range(len(keys))):
-        raise ValueError(
-            f"returns have an index that is neither names of policies nor 0 to {len(keys) - 1}; "
-            "index them by name, or pass .to_numpy() if they are in the order of the policies"
-        )
-    elif isinstance(returns, Iterable) and not isinstance(returns, Set) and not hasattr(returns, "__array__"):
-        returns = list(returns)
+    returns = in_order("returns", returns, names)
     if isinstance(returns, Tensor):
         returns = returns.detach().cpu()
         returns = returns if returns.is_complex() else returns.double()
@@ -77,20 +60,61 @@ def check_returns(returns: Any, names: list[str]) -> np.ndarray:
     return values
 
 
+def in_order(what: str, values: Any, names: list[str]) -> Any:
+    """Return what was given for each policy, by name or in order, as a list or an array in the order of the names.
+
+    Args:
+        what: Beginning of the messages, such as "groups".
+        values: Mapping by name; pandas series by name, if its index holds strings, or in order, if its index is
+            0, 1, …; array, or any ordered iterable, in order. Anything else is returned as it is.
+        names: (M,) names of the policies.
+
+    Raises:
+        TypeError: The values are a table.
+        ValueError: A policy has no value or several, or the values have another index.
+    """
+    if hasattr(values, "columns"):
+        raise TypeError(f"{what} are a {type(values).__name__}; pass one of its columns")
+    if _are_by_name(values):
+        count = Counter(values.keys())
+        for name in names:
+            if count[name] > 1:
+                raise ValueError(f"{what} hold several values for policy {name!r}")
+        if missing := without_return(values, names):
+            raise ValueError(describe_missing(missing, values, what))
+        return [values[name] for name in names]
+    if hasattr(values, "keys"):
+        check_index(what, values.keys())
+    if isinstance(values, Iterable) and not isinstance(values, Set | str) and not hasattr(values, "__array__"):
+        return list(values)
+    return values
+
+
+def check_index(what: str, index: Iterable[Any]) -> None:
+    """Raise ValueError unless an index without names is 0, 1, …, that is in order; `what` begins the message."""
+    labels = list(index)
+    if labels != list(range(len(labels))):
+        raise ValueError(
+            f"{what} have an index that is neither names of policies nor 0 to {len(labels) - 1}; "
+            "index them by name, or pass .to_numpy() if they are in the order of the policies"
+        )
+
+
 def without_return(returns: Any, names: list[str]) -> list[str]:
     """Return the names without a return; none if returns are given in order."""
     return [name for name in names if name not in returns.keys()] if _are_by_name(returns) else []  # noqa: SIM118
 
 
-def describe_missing(missing: list[str], returns: Any) -> str:
+def describe_missing(missing: list[str], returns: Any, what: str = "returns") -> str:
     """Return a message that names policies without a return and the nearest names that have one.
 
     Args:
         missing: Names of policies, at least one.
         returns: Returns by name.
+        what: What is missing.
     """
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    return f"returns hold nothing for policy {missing[0]!r}{suggest(missing[0], list(returns.keys()))}{more}"
+    return f"{what} hold nothing for policy {missing[0]!r}{suggest(missing[0], list(returns.keys()))}{more}"
 
 
 def with_returns(policies: list[_Named], returns: Any) -> tuple[list[_Named], Any]:

@@ -113,7 +113,7 @@ def read_frame(frame: Any, names: list[str], rollouts: int | None = None) -> Ret
     returns = Returns()
     for row, (name, value) in enumerate(zip(map(str, labels), values or [], strict=True)):
         if name in returns:
-            raise ValueError(f"returns hold several numbers for policy {name!r}")
+            raise ValueError(f"returns hold several values for policy {name!r}")
         returns[name] = float(value)
         cells = ["" if column is None or _is_missing(column[row]) else str(column[row]) for column in columns[2:]]
         spread = _standard_error(cells, f"{name!r}", rollouts)

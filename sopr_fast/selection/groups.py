@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..returns import in_order
 from .panel import Panel
 
 FOREIGN = 0.5  # gate from which a candidate counts as foreign
@@ -71,7 +72,7 @@ def read_groups(
     """Return the group of every policy, and where it comes from.
 
     Args:
-        groups: By name or in order; None finds them.
+        groups: By name or in order, as returns; None finds them.
         names: Names of the M policies.
         distances: (M, M) action distances.
 
@@ -83,11 +84,8 @@ def read_groups(
     """
     if groups is None:
         return find_groups(names, distances)
-    if isinstance(groups, Mapping):
-        if missing := [name for name in names if name not in groups]:
-            raise ValueError(f"groups hold nothing for policy {missing[0]!r}")
-        groups = [groups[name] for name in names]
-    if isinstance(groups, str) or len(groups) != len(names):
+    groups = in_order("groups", groups, names)
+    if isinstance(groups, str | Set) or len(groups) != len(names):
         raise ValueError(f"groups must be one for each of {len(names)} policies, got {groups!r}")
     return [str(group) for group in groups], "given"
 

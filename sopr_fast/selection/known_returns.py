@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..returns import Returns, check_returns, is_source, read_returns
+from ..returns import Returns, check_returns, in_order, is_source, read_returns
 
 
 def read_known(
@@ -90,11 +90,7 @@ def _rollouts(returns: Any, names: list[str]) -> list[np.ndarray] | None:
 
 
 def _numbers(what: str, values: Any, names: list[str]) -> np.ndarray:
-    if isinstance(values, Mapping):
-        if missing := [name for name in names if name not in values]:
-            raise ValueError(f"{what} hold nothing for policy {missing[0]!r}")
-        values = [values[name] for name in names]
-    numbers = np.asarray(values, np.float64)
+    numbers = np.asarray(in_order(what, values, names), np.float64)
     if numbers.ndim == 0:
         numbers = np.full(len(names), float(numbers))
     if numbers.shape != (len(names),):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..returns import check_index
 from .config import Config
 
 if TYPE_CHECKING:
@@ -196,13 +197,13 @@ def check_preferences(preferences: object, names: list[str]) -> Tensor:
     """Return labels of all pairs, (M, M), with the unknown half of a pair filled in from the known one.
 
     Args:
-        preferences: (M, M) of 0, 0.5, 1 or NaN (unknown); a pandas frame is read by policy names.
+        preferences: (M, M) of 0, 0.5, 1 or NaN (unknown). A pandas frame is read by policy names, if it has any.
         names: (M,) names of the policies.
 
     Raises:
         TypeError: Preferences are not numbers.
-        ValueError: The shape or a value is wrong, a frame lacks a policy, the two directions of a pair contradict each
-            other, or no pair has a better policy.
+        ValueError: The shape or a value is wrong, a frame lacks a policy or has another index, the two directions of a
+            pair contradict each other, or no pair has a better policy.
     """
     if hasattr(preferences, "index") and hasattr(preferences, "columns"):
         preferences = _by_name(preferences, names)
@@ -233,6 +234,8 @@ def _by_name(frame: pandas.DataFrame, names: list[str]) -> pandas.DataFrame:
     """Return the frame in the order of the names, if it has names at all."""
     axes = {"row": frame.index, "column": frame.columns}
     if not any(isinstance(label, str) for labels in axes.values() for label in labels):
+        for labels in axes.values():
+            check_index("preferences", labels)
         return frame
     for kind, labels in axes.items():
         if missing := [name for name in names if name not in labels]:

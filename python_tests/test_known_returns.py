@@ -1,0 +1,49 @@
+"""Returns, standard errors and groups of known policies, by name or in order."""
+
+import numpy as np
+import pytest
+
+from sopr_fast.estimators.cross_fit import _groups as fold_groups
+from sopr_fast.selection.groups import read_groups
+from sopr_fast.selection.known_returns import read_known
+
+NAMES = ["a", "b", "c", "d"]
+
+
+def reversed_series(values):
+    """Return a pandas series of values of `NAMES`, listed the other way round."""
+    pandas = pytest.importorskip("pandas")
+    return pandas.Series(values, NAMES)[::-1]
+
+
+def test_series_are_read_by_name():
+    returns = reversed_series([1.0, 2.0, 3.0, 4.0])
+    values, errors = read_known(returns, NAMES, reversed_series([2.0, 4.0, 6.0, 8.0]), reversed_series([1, 4, 4, 16]))
+    np.testing.assert_array_equal(values, [1, 2, 3, 4])
+    np.testing.assert_array_equal(errors, [2, 2, 3, 2])  # standard deviations over the roots of 1, 4, 4, 16 rollouts
+    groups = reversed_series(["x", "y", "x", "y"])
+    assert read_groups(groups, NAMES, np.zeros((4, 4))) == (["x", "y", "x", "y"], "given")
+    groups["a"] = "z"
+    np.testing.assert_array_equal(fold_groups(groups, NAMES), [0, 1, 2, 1])
+
+
+def test_series_by_number_must_be_in_order():
+    pandas = pytest.importorskip("pandas")
+    ordered = pandas.Series([1.0, 2.0, 3.0, 4.0])
+    np.testing.assert_array_equal(read_known([0] * 4, NAMES, ordered)[1], [1, 2, 3, 4])
+    assert read_groups(ordered.map(str), NAMES, np.zeros((4, 4)))[0] == ["1.0", "2.0", "3.0", "4.0"]
+    for what, read in {
+        "return_errors": lambda series: read_known([0] * 4, NAMES, series),
+        "rollouts": lambda series: read_known([0] * 4, NAMES, 1.0, series),
+        "groups": lambda series: read_groups(series, NAMES, np.zeros((4, 4))),
+        "groups have": lambda series: fold_groups(series, NAMES),
+    }.items():
+        with pytest.raises(ValueError, match=f"^{what} .*neither names of policies nor 0 to 3"):
+            read(ordered[::-1])
+
+
+def test_values_that_policies_lack_are_named():
+    with pytest.raises(ValueError, match="return_errors hold nothing for policy 'd'"):
+        read_known([0] * 4, NAMES, reversed_series([1.0] * 4)[1:])
+    with pytest.raises(ValueError, match="groups must be one for each of 4 policies"):
+        read_groups({"w", "x", "y", "z"}, NAMES, np.zeros((4, 4)))
