@@ -3,6 +3,7 @@
 import json
 import re
 import struct
+import warnings
 
 import numpy as np
 import pytest
@@ -37,6 +38,39 @@ def test_evaluations_beside_the_policies(tmp_path):
         "rl_model_3500_steps": 4,
     }
     assert read_returns(tmp_path, ["ppo_1"]) == {"ppo_1": 4}
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["policy_{}", "actor_{}", "epoch_{}", "agent-{}", "agent{}", "{}", "model_{}_final", "td3_v2_{:06d}_seed3", "p.{}"],
+)
+def test_the_step_may_stand_anywhere_in_a_name(tmp_path, pattern):
+    save_evaluations(tmp_path / "run", np.array([[1.0], [5.0], [9.0]]))
+    names = [f"run/{pattern.format(step)}" for step in (1000, 1998, 3000)]
+    assert read_returns(tmp_path, names) == dict(zip(names, [1, 5, 9], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("stems", "expected"),
+    [
+        (["policy_7", "policy_9000", "best"], {"best": 5}),  # no evaluated step
+        (["policy_1000_2000", "10k", "last_v3"], {"last_v3": 3}),
+        (["a", "b", "actor_1000"], {"actor_1000": 1}),  # only one can be the last
+        (["best_a", "best_b", "final_7"], {"final_7": 3}),
+        (["HalfCheetah-v2", "best_7"], {"HalfCheetah-v2": 3, "best_7": 5}),
+    ],
+)
+def test_names_that_say_too_little_get_no_evaluation(tmp_path, stems, expected):
+    save_evaluations(tmp_path, np.array([[1.0], [5.0], [3.0]]))
+    path = tmp_path / "evaluations.npz"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert read_returns(path, stems) == expected
+    left_out = ", ".join(stem for stem in stems if stem not in expected)
+    assert [str(each.message) for each in caught] == (left_out != "") * [
+        f"{path}: policies are left out whose names do not say which evaluation is theirs: {left_out}; put steps into "
+        "the names, as in 'model_3000'"
+    ]
 
 
 def test_a_run_that_is_named_otherwise_is_refused(tmp_path):

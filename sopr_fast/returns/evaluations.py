@@ -9,11 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from ..data.files import check_regular, reading
+from ..data.keys import list_names
 from ..policies.readers.archives import open_archive, read_members
 from ..runtime.text import printable
+from ..runtime.warn import warn
 from .values import Returns, of_rollouts
 
-_STEP = re.compile(r"(?:.*_)?(\d+)_steps|(?:model|checkpoint|ckpt|step|iter)[_-]?(\d+)", re.IGNORECASE)
+_STEP = re.compile(r"(?:.*_)?(\d+)_steps|(?:model|checkpoint|ckpt|step|iter)[_-]?(\d+)")
+_LABEL = re.compile(r"(?<![a-z])(?:seed|run|v)[_-]?\d+")  # a number that is no step
+_NUMBER = re.compile(r"(?<![a-z\d])(?:model|checkpoint|ckpt|step|iter|epoch|policy|actor|agent)?(\d[a-z\d]*)")
+_LAST = re.compile(r"final|last|latest")
 _ARRAYS = ("timesteps", "results")
 
 
@@ -56,26 +61,65 @@ def read(path: Path) -> Evaluations:
     return Evaluations(str(path), steps, np.array(means), np.array(errors))
 
 
-def choose(evaluations: Evaluations, names: list[str]) -> Returns:
+def choose(evaluations: Evaluations, names: list[str], run: str = "") -> Returns:
     """Return the return of each policy of a run: at the step in its name, the best one, or the last one.
 
-    A name with a step that lies farther than half the distance between evaluations from any of them gets none.
+    The step of a name like `…_1000_steps` or `model_1000` may lie at most half the distance between evaluations from
+    one of them; else the policy gets none. The same holds for any other number that stands alone, as in `ppo_1000_a`.
+    Of the names without such a number, one may contain "best". Of the rest, one may be that of the last policy; with
+    "final", "last" or "latest" in it, numbers that are no steps do not matter.
+
+    Args:
+        evaluations: Evaluations of the run.
+        names: Names of the policies.
+        run: A policy of this name is named by its run, so that a number in it is no step.
+
+    Warns:
+        UserWarning: Names do not say which evaluation is theirs; these policies get none.
     """
-    returns, steps = Returns(), evaluations.steps
+    rows: dict[str, int] = {}
+    best, last, doubtful = [], [], []
     for name in names:
-        stem = name.rpartition("/")[2]
-        if match := _STEP.fullmatch(stem):
-            step = int(match[1] or match[2])
-            row = int(np.argmin(np.abs(steps - step)))
-            gap = np.diff(steps).max() / 2 if len(steps) > 1 else 0
-            if abs(steps[row] - step) > gap:
-                continue
+        stem = "" if name == run else name.rpartition("/")[2].lower()
+        match = _STEP.fullmatch(stem)
+        numbers = [match[1] or match[2]] if match else _NUMBER.findall(_LABEL.sub("", stem))
+        near = _rows(evaluations.steps, [number for number in numbers if number.isdecimal()])
+        if len(near) == 1:
+            rows[name] = near.pop()
+        elif match:
+            continue
+        elif near:
+            doubtful.append(name)
+        elif "best" in stem:
+            best.append(name)
+        elif not numbers or _LAST.search(stem):
+            last.append(name)
         else:
-            row = int(np.argmax(evaluations.returns)) if "best" in stem.lower() else len(steps) - 1
+            doubtful.append(name)
+    for claimants, row in ((best, int(np.argmax(evaluations.returns))), (last, len(evaluations.steps) - 1)):
+        if len(claimants) == 1:
+            rows[claimants[0]] = row
+        else:
+            doubtful += claimants
+    if doubtful:
+        warn(
+            f"{evaluations.where}: policies are left out whose names do not say which evaluation is theirs: "
+            f"{list_names(doubtful)}; put steps into the names, as in 'model_{evaluations.steps[-1]:.0f}'"
+        )
+    returns = Returns()
+    for name, row in rows.items():
         returns[name] = float(evaluations.returns[row])
         if np.isfinite(evaluations.errors[row]):
             returns.errors[name] = float(evaluations.errors[row])
     return returns
+
+
+def _rows(steps: np.ndarray, numbers: list[str]) -> set[int]:
+    """Return the evaluations at these steps; if there are none, those within half the distance between evaluations."""
+    distances = [np.abs(steps - float(number)) for number in numbers]
+    gap = np.diff(steps).max() / 2 if len(steps) > 1 else 0
+    exact, near = ({int(np.argmin(each)) for each in distances if each.min() <= limit} for limit in (0, gap))
+    return exact or near
 
 
 def _array(content: bytes) -> np.ndarray:

@@ -34,7 +34,8 @@ def read_returns(source: Any, names: list[str], *, tag: str | None = None, rollo
     - `evaluations.npz` of Stable-Baselines3's `EvalCallback`, or a TensorBoard event file; or a folder with such files,
       of which each policy gets that of its own folder: `runs/ppo_1/evaluations.npz` for "ppo_1/best_model" in `runs`,
       the nearest one above it. A policy named `…_100000_steps` gets the evaluation nearest to that step, one whose name
-      contains "best" the highest one, others the last one. Of these, files of the first kind come before event files.
+      contains "best" the highest one, one other policy the last one (see `evaluations.choose`). Of these, files of the
+      first kind come before event files.
 
     Args:
         source: Path of a file or folder, or a data frame.
@@ -79,24 +80,24 @@ def _of_folder(folder: Path, names: list[str], tag: str | None) -> Returns:
         raise ValueError(
             f"{printable(folder)}: no returns: expected evaluations.npz or TensorBoard event files in it or below it"
         )
-    returns, read = Returns(), {}
+    policies: dict[PurePosixPath, list[str]] = {}
     for name in names:
         place = PurePosixPath(name)
         run = next((run for run in (place, *place.parents) if run in runs), None)
-        if run is None:
-            continue
-        if run not in read:
-            read[run] = runs[run]()
-        chosen = evaluations.choose(read[run], [name])
-        returns.update(chosen)
-        returns.errors.update(chosen.errors)
-    if not returns:
+        if run is not None:
+            policies.setdefault(run, []).append(name)
+    if not policies:
         seen = ", ".join(str(run) for run in list(runs)[:_SEEN])
         more = f" and {len(runs) - _SEEN} more" if len(runs) > _SEEN else ""
         raise ValueError(
             f"{printable(folder)}: its returns lie in {printable(seen)}{more}, and no policy does; pass the folder "
             f"to which their names are relative, such as {names[0]!r}"
         )
+    returns = Returns()
+    for run, of_run in policies.items():
+        chosen = evaluations.choose(runs[run](), of_run, str(run))
+        returns.update(chosen)
+        returns.errors.update(chosen.errors)
     return returns
 
 
