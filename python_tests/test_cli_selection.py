@@ -96,6 +96,15 @@ def test_rollouts_need_standard_deviations(folder, capsys):
     assert "rollouts need a column return_std" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["evaluate", "select"])
+def test_positions_are_refused_where_a_file_was_skipped(folder, tmp_path, capsys, command):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "policies" / "bad.npz").write_bytes(b"no archive")
+    (tmp_path / "positions.csv").write_text("".join(f"{i},{i}\n" for i in range(8)))
+    assert run(tmp_path, command, "positions.csv", *NEAREST, "--skip") == 2
+    assert "positions.csv, line 1: '0' is no policy's name, and as a position it may" in capsys.readouterr().err
+
+
 def test_select_tells_candidates_by_their_missing_returns(folder, capsys):
     assert run(folder, "select", "known.csv", *NEAREST, "--json", "--incumbent", KNOWN[0]) == 0
     content = json.loads(capsys.readouterr().out)

@@ -191,6 +191,19 @@ def test_standard_errors_in_tables(tmp_path):
     assert returns == {"a": 2, "b": 2} and returns.errors == {"a": 1.0}
 
 
+def test_standard_deviations_need_the_number_of_rollouts(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    path = tmp_path / "r.csv"
+    path.write_text("name,return,return_std,rollouts\na,1,2,\nb,3,,\nc,4,2,4\n")
+    for source, where in ((path, str(path)), (pandas.read_csv(path), "the DataFrame")):
+        with pytest.warns(UserWarning, match=rf"^{re.escape(where)}: return_std is ignored .* policies a; add"):
+            assert read_returns(source, ["a", "b", "c"]).errors == {"c": 1.0}
+    path.write_text("name,return,return_std,return_se\na,1,2,0.5\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_returns(path, ["a"]).errors == {"a": 0.5}
+
+
 def test_frames_without_names_or_returns_are_refused():
     pandas = pytest.importorskip("pandas")
     with pytest.raises(

@@ -1,8 +1,10 @@
 import re
 
+import numpy as np
 import pytest
 
-from sopr_fast.returns import read_returns
+from sopr_fast.policies import as_policies, load
+from sopr_fast.returns import read_returns, with_returns
 
 NAMES = ["a", "b", "12"]
 
@@ -18,6 +20,7 @@ NAMES = ["a", "b", "12"]
         (",return,steps\na,1,7\n", {"a": 1}),
         (",policy,return\n1,a,5\n", {"a": 5}),
         (",0\nb,1\na,2.5\n", {"b": 1, "a": 2.5}),
+        ("name,return\na,1,\n", {"a": 1}),
         ("a,1\nc,2\n3,4\n", {"a": 1, "c": 2, "3": 4}),
     ],
 )
@@ -39,12 +42,32 @@ def test_returns(tmp_path, text, expected):
         ("name,return\na,1\nb,high\n", "r.csv, line 3: expected a name and a number, found b,high"),
         ("name,return\na\n", "r.csv, line 2: expected a name and a number, found a"),
         ("a,1\n0,1\n", "r.csv, line 2: a second return of 'a'"),
+        ("name,return\na,1\nb,1,234.5\n", "r.csv, line 3: has 3 cells, the first line has 2; quote cells with a comma"),
+        ("a,1\nb,2,3\n", "r.csv, line 2: has 3 cells, the first line has 2"),
     ],
 )
 def test_broken_returns(tmp_path, text, message):
     (tmp_path / "r.csv").write_text(text)
     with pytest.raises(ValueError, match=re.escape(message)):
         read_returns(tmp_path / "r.csv", NAMES)
+
+
+def test_positions_are_refused_where_a_policy_was_skipped(tmp_path):
+    policies, path = tmp_path / "policies", tmp_path / "r.csv"
+    policies.mkdir()
+    for name in "ace":
+        np.save(policies / f"{name}.npy", np.zeros((5, 2)))
+    (policies / "b.npz").write_bytes(b"no archive")
+    path.write_text("name,return\na,1\n3,2\n")
+    with pytest.warns(UserWarning, match="skipped"):
+        loaded = load(policies, skip=True)
+    for source in (loaded, list(loaded.values()), as_policies(loaded, states_count=5)):
+        with pytest.raises(ValueError, match=r"r\.csv, line 3: '3' is no policy's name.*b\.npz was skipped; give"):
+            with_returns(as_policies(source), path)
+    (policies / "b.npz").unlink()
+    assert with_returns(as_policies(policies), path)[1] == {"a": 1, "3": 2}
+    path.write_text("name,return\n0,1\n1,2\n2,3\n")
+    assert with_returns(as_policies(policies), path)[1] == {"a": 1, "c": 2, "e": 3}
 
 
 @pytest.mark.parametrize(

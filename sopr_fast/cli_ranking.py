@@ -137,7 +137,7 @@ def _to_subsets(text: str) -> int | str | Path:
 
 
 def _fit(options: argparse.Namespace) -> None:
-    from .returns import read_returns
+    from .returns import read_returns, skipped_files
     from .runtime.files import check_place
     from .sopr.fitting import fit
 
@@ -146,10 +146,11 @@ def _fit(options: argparse.Namespace) -> None:
     if is_first():
         check_place(options.out)
     policies = read_policies(options)
-    returns = read_returns(options.returns, list(policies))
+    names, skipped = list(policies), skipped_files(policies.values())
+    returns = read_returns(options.returns, names, skipped=skipped)
     held_out: dict[str, float] = {}
     if options.validation_returns is not None:
-        held_out = read_returns(options.validation_returns, list(policies))
+        held_out = read_returns(options.validation_returns, names, skipped=skipped)
         if both := [name for name in held_out if name in returns]:
             raise ValueError(f"policy {both[0]!r} is in both {options.returns} and {options.validation_returns}")
     for name in options.validation or []:

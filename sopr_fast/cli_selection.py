@@ -162,13 +162,14 @@ def _estimate(options: argparse.Namespace) -> None:
 
 
 def _read(options: argparse.Namespace) -> tuple[dict[str, Policy], dict[str, float]]:
-    from .returns import read_returns
+    from .returns import read_returns, skipped_files
 
     check_outputs(options)
     policies = read_policies(options)
     if options.returns is None:
         return policies, {}
-    return policies, read_returns(options.returns, list(policies), rollouts=getattr(options, "rollouts", None))
+    skipped, rollouts = skipped_files(policies.values()), getattr(options, "rollouts", None)
+    return policies, read_returns(options.returns, list(policies), rollouts=rollouts, skipped=skipped)
 
 
 def _read_groups(options: argparse.Namespace) -> dict[str, str] | None:

@@ -125,7 +125,9 @@ def _adapt(
         return [_renamed(policy, f"{name}-{i:03d}") for i, policy in enumerate(loaded)]
     if isinstance(item, ArrayPolicy):
         count = action_count if item.action_count is None else item.action_count
+        skipped = item.skipped
         item = ArrayPolicy(item.name, item.values, states_count=states_count, action_count=count)
+        item.skipped = skipped
     if isinstance(item, Called) and item.action_count is None and action_count is not None:
         item = copy.copy(item)
         item.action_count = action_count

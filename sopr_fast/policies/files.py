@@ -103,7 +103,7 @@ def load(
         raise ValueError("no paths given")
     folder = common_folder(given) if relative_to is None else Path(os.path.abspath(relative_to))
     policies: dict[str, Policy] = {}
-    reasons: list[str] = []
+    reasons: dict[str, str] = {}
     for file, name in _names([file for path in given for file in _files(path)], folder).items():
         options = Options(name, stochastic, states_count, action_count, activation, squash, trust)
         try:
@@ -112,7 +112,7 @@ def load(
             if not skip:
                 raise
             warn(f"skipped {error}")
-            reasons.append(str(error))
+            reasons[printable(file)] = str(error)
             continue
         for policy in loaded:
             if policy.name in policies:
@@ -121,9 +121,12 @@ def load(
                 )
             policies[policy.name] = policy
     if not policies:
+        first = "; ".join([*reasons.values()][:_REASONS_SHOWN])
         more = f"; and {len(reasons) - _REASONS_SHOWN} more" if len(reasons) > _REASONS_SHOWN else ""
         where = ", ".join(map(printable, given))
-        raise ValueError(f"{where}: none of the files could be read: {'; '.join(reasons[:_REASONS_SHOWN])}{more}")
+        raise ValueError(f"{where}: none of the files could be read: {first}{more}")
+    for policy in policies.values():
+        policy.skipped = tuple(reasons)
     return policies
 
 

@@ -1,6 +1,15 @@
 """Returns of policies: by name, in order, from files and folders of runs."""
 
-from .checks import check_index, check_returns, describe_missing, in_order, suggest, with_returns, without_return
+from .checks import (
+    check_index,
+    check_returns,
+    describe_missing,
+    in_order,
+    skipped_files,
+    suggest,
+    with_returns,
+    without_return,
+)
 from .reading import is_source, read_returns
 from .values import Returns, of_rollouts
 
@@ -13,6 +22,7 @@ __all__ = [
     "is_source",
     "of_rollouts",
     "read_returns",
+    "skipped_files",
     "suggest",
     "with_returns",
     "without_return",

@@ -16,6 +16,7 @@ from .reading import is_source, read_returns
 
 class _HasName(Protocol):
     name: str
+    skipped: tuple[str, ...]
 
 
 _Named = TypeVar("_Named", bound=_HasName)
@@ -132,7 +133,7 @@ def with_returns(policies: list[_Named], returns: Any) -> tuple[list[_Named], An
     """
     names = [policy.name for policy in policies]
     if is_source(returns):
-        returns = read_returns(returns, names)
+        returns = read_returns(returns, names, skipped=skipped_files(policies))
     missing = without_return(returns, names)
     if missing:
         complaint = describe_missing(missing, returns)
@@ -140,6 +141,11 @@ def with_returns(policies: list[_Named], returns: Any) -> tuple[list[_Named], An
             raise ValueError(f"no policy has a return: {complaint}")
         warn(f"policies without a return are left out: {complaint}")
     return [policy for policy in policies if policy.name not in missing], returns
+
+
+def skipped_files(policies: Iterable[_HasName]) -> tuple[str, ...]:
+    """Return the files that were left out when policies were loaded."""
+    return next((policy.skipped for policy in policies if policy.skipped), ())
 
 
 def suggest(name: str, names: Collection[str]) -> str:

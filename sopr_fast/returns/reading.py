@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,7 +23,14 @@ def is_source(returns: Any) -> bool:
 
 
 @escaped_errors()
-def read_returns(source: Any, names: list[str], *, tag: str | None = None, rollouts: int | None = None) -> Returns:
+def read_returns(
+    source: Any,
+    names: list[str],
+    *,
+    tag: str | None = None,
+    rollouts: int | None = None,
+    skipped: Sequence[str] = (),
+) -> Returns:
     """Return name and return of policies, with standard errors where the source has them.
 
     - A CSV file or data frame has a column `name` or `policy` and a column `return` or `return_mean`, in any case.
@@ -39,14 +46,19 @@ def read_returns(source: Any, names: list[str], *, tag: str | None = None, rollo
 
     Args:
         source: Path of a file or folder, or a data frame.
-        names: Names of the policies. In tables, an integer that is none of them is a position among them.
-        rollouts: Number of rollouts behind each return of a table, in place of its column.
+        names: Names of the policies. In CSV files, an integer that is none of them is a position among them.
         tag: Tag of the returns in event files; by default the first of `tensorboard.TAGS` that a file has.
+        rollouts: Number of rollouts behind each return of a table, in place of its column.
+        skipped: Files of policies that were left out of the names, so that positions are refused.
 
     Raises:
         FileNotFoundError: There is no such file.
         TypeError: A data frame has no returns or no names.
         ValueError: The file has another layout, or no policy's folder has returns; the message names the file.
+
+    Warns:
+        UserWarning: Standard deviations have no number of rollouts, or names of policies do not say which evaluation
+            is theirs.
     """
     if rollouts is not None:
         rollouts = check_integer("rollouts", rollouts, 1)
@@ -62,7 +74,7 @@ def read_returns(source: Any, names: list[str], *, tag: str | None = None, rollo
         return evaluations.choose(evaluations.read(path), names)
     if tensorboard.is_event_file(path):
         return evaluations.choose(tensorboard.read([path], tag), names)
-    return read_json(path, names) if path.suffix.lower() == ".json" else read_csv(path, names, rollouts)
+    return read_json(path, names) if path.suffix.lower() == ".json" else read_csv(path, names, rollouts, skipped)
 
 
 def _of_folder(folder: Path, names: list[str], tag: str | None) -> Returns:

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ..data.keys import list_names
 from ..runtime.text import printable
+from ..runtime.warn import warn
 from .values import Returns, of_rollouts
 
 _NAME, _RETURN = ("name", "policy"), ("return", "return_mean")
@@ -44,8 +46,15 @@ def read_json(path: Path, names: list[str]) -> Returns:
     return returns
 
 
-def read_csv(path: Path, names: list[str], rollouts: int | None = None) -> Returns:
-    """Read a table of a name and a return in each row, and of standard errors where it has them."""
+def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped: Sequence[str] = ()) -> Returns:
+    """Read a table of a name and a return in each row, and of standard errors where it has them.
+
+    Args:
+        path: The file.
+        names: See `read_returns`.
+        rollouts: See `read_returns`.
+        skipped: See `read_returns`.
+    """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = [(line, row) for line, row in enumerate(csv.reader(file), 1) if row]
@@ -71,14 +80,24 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None) -> Retur
         rows = rows[1:]
     errors = [_find(header, labels) for labels in (_ERROR, _DEVIATION, _ROLLOUTS)]
     _check_rollouts(header, rollouts, str(path))
-    returns = Returns()
+    returns, unused = Returns(), []
     for line, row in rows:
         where = f"{path}, line {line}"
+        if any(row[len(header) :]):
+            raise ValueError(
+                f"{where}: has {len(row)} cells, the first line has {len(header)}; quote cells with a comma, and write "
+                f"numbers without: {printable(','.join(row))}"
+            )
         if len(row) <= max(name_column, return_column) or not _is_number(row[return_column]):
             raise ValueError(f"{where}: expected a name and a number, found {printable(','.join(row))}")
         name = row[name_column]
-        if name not in names and name.isdecimal() and int(name) < len(names):
-            name = names[int(name)]
+        if name not in names and name.isdecimal():
+            if skipped:
+                raise ValueError(
+                    f"{where}: {name!r} is no policy's name, and as a position it may have shifted, since {skipped[0]} "
+                    "was skipped; give the policy's name, or leave the row out"
+                )
+            name = names[int(name)] if int(name) < len(names) else name
         if name in returns:
             raise ValueError(f"{where}: a second return of {name!r}")
         returns[name] = float(row[return_column])
@@ -86,6 +105,9 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None) -> Retur
         spread = _standard_error(cells, f"{where}: {name!r}", rollouts)
         if spread is not None:
             returns.errors[name] = spread
+        elif cells[1]:
+            unused.append(name)
+    _warn_of_deviations(unused, str(path))
     return returns
 
 
@@ -110,7 +132,7 @@ def read_frame(frame: Any, names: list[str], rollouts: int | None = None) -> Ret
         labels = [*frame.index] if hasattr(frame, "index") else []
         if not all(isinstance(label, str) for label in labels) or len(labels) != len(frame):
             raise TypeError(f"returns are a {kind} without names; name a column 'name', or index it by name")
-    returns = Returns()
+    returns, unused = Returns(), []
     for row, (name, value) in enumerate(zip(map(str, labels), values or [], strict=True)):
         if name in returns:
             raise ValueError(f"returns hold several values for policy {name!r}")
@@ -119,6 +141,9 @@ def read_frame(frame: Any, names: list[str], rollouts: int | None = None) -> Ret
         spread = _standard_error(cells, f"{name!r}", rollouts)
         if spread is not None:
             returns.errors[name] = spread
+        elif cells[1]:
+            unused.append(name)
+    _warn_of_deviations(unused, f"the {kind}")
     return returns
 
 
@@ -136,6 +161,14 @@ def _is_missing(value: Any) -> bool:
 def _check_rollouts(header: Sequence[str], rollouts: int | None, where: str) -> None:
     if rollouts is not None and _find(header, _DEVIATION) == -1:
         raise ValueError(f"{where}: rollouts need a column return_std, the standard deviation over them")
+
+
+def _warn_of_deviations(names: list[str], where: str) -> None:
+    if names:
+        warn(
+            f"{where}: return_std is ignored without the number of rollouts, for policies {list_names(names)}; add a "
+            "column rollouts, or a column return_se of standard errors"
+        )
 
 
 def _standard_error(cells: Sequence[str], where: str, rollouts: int | None) -> float | None:

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from ..policies import Policy, as_policies
-from ..returns import check_returns, describe_missing, is_source, read_returns, without_return
+from ..returns import check_returns, describe_missing, is_source, read_returns, skipped_files, without_return
 from ..runtime.checkpoints import fingerprint
 from ..runtime.warn import warn
 from . import losses
@@ -137,7 +137,7 @@ def read_known(
 def _read_returns(kind: str, policies: list[Policy], returns: Any) -> tuple[list[Policy], np.ndarray]:
     """Return the policies that have a return, and their returns."""
     if is_source(returns):
-        returns = read_returns(returns, [policy.name for policy in policies])
+        returns = read_returns(returns, [policy.name for policy in policies], skipped=skipped_files(policies))
     missing = without_return(returns, [policy.name for policy in policies])
     complaint = describe_missing(missing, returns) if missing else ""
     policies = [policy for policy in policies if policy.name not in missing]
