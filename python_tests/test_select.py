@@ -111,6 +111,36 @@ def test_update_refuses_unknown_names():
         chosen().update({"nobody": 1.0})
 
 
+def test_update_keeps_the_errors_of_known_policies():
+    errors = {name: 0.01 * i for i, name in enumerate(KNOWN)}
+    selection = chosen(return_errors=errors)
+    [name] = selection.measure_next(1)
+    first, second, *_ = KNOWN
+    updated = selection.update({name: 1.0, first: 2.0, second: 3.0}, {second: 0.5})
+    expected = errors | {name: 0, second: 0.5}
+    known = updated.names[: len(KNOWN) + 1]
+    np.testing.assert_array_equal(updated.panel.return_errors[: len(known)], [expected[each] for each in known])
+    frame = pytest.importorskip("pandas").DataFrame({"name": [first, "other"], "return": 2.0, "return_se": 0.25})
+    assert selection.update(frame).panel.return_errors[0] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("errors", "message"),
+    [
+        (
+            {"lef-20": 1.0},
+            r"errors hold policy 'lef-20' \(nearest names: 'left-20'\), which has no return; pass it too",
+        ),
+        ({"left-20": -1.0}, "the error of policy 'left-20' is -1.0; pass a finite number that is not negative"),
+        ({"left-20": np.nan}, "the error of policy 'left-20' is nan"),
+        ({"left-20": np.inf}, "the error of policy 'left-20' is inf"),
+    ],
+)
+def test_update_refuses_errors_that_cannot_be(errors, message):
+    with pytest.raises(ValueError, match=message):
+        chosen().update({"left-20": 1.0}, errors)
+
+
 def test_tables_and_dictionaries_say_the_same():
     selection = chosen(incumbent="left-01")
     text = selection.table()

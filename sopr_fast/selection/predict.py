@@ -8,6 +8,7 @@ from statistics import NormalDist
 import numpy as np
 
 from ..metrics import regret_at_k, spearman
+from ..returns import suggest
 from .blend import Recipe, Weights, blend
 from .folds import group_folds
 from .groups import Placement, place
@@ -109,19 +110,28 @@ class Prediction:
 
         Args:
             returns: Name -> measured return; known policies may be measured again.
-            errors: Name -> standard error of the return; 0 for those missing.
+            errors: Name -> standard error of the return. Known policies without one keep theirs; that of others is 0.
 
         Raises:
-            ValueError: A name is not in the panel, or a return is not finite.
+            ValueError: A name is not in the panel, a return is not finite, or an error is not finite, negative or that
+                of a policy without a return.
         """
         values, spread = self.panel.returns.copy(), self.panel.return_errors.copy()
+        errors = errors or {}
+        for name, error in errors.items():
+            if name not in returns:
+                raise ValueError(
+                    f"errors hold policy {name!r}{suggest(name, returns)}, which has no return; pass it too"
+                )
+            if not 0 <= error < np.inf:
+                raise ValueError(f"the error of policy {name!r} is {error}; pass a finite number that is not negative")
         for name, value in returns.items():
             if name not in self.panel.names:
                 raise ValueError(f"policy {name!r} is not in the panel; pass one of its names")
             if not np.isfinite(value):
                 raise ValueError(f"the return of policy {name!r} is {value}; pass a finite number")
             i = self.panel.names.index(name)
-            values[i], spread[i] = value, (errors or {}).get(name, 0.0)
+            values[i], spread[i] = value, errors.get(name, spread[i])
         measured = [name for name in returns if not self.panel.known[self.panel.names.index(name)]]
         updated = predict(self.panel.with_returns(values, spread), recipe=self.recipe, seed=self.seed)
         return replace(updated, measured=(*self.measured, *measured), incumbent=self.incumbent)

@@ -169,14 +169,17 @@ class Selection:
         Args:
             returns: Name -> measured return, or a file or data frame (see `sopr_fast.returns.read_returns`), of which
                 policies that are not in the selection are ignored.
-            errors: Name -> standard error of the return; None for those that a file or data frame has.
+            errors: Name -> standard error of the return; None for those that a file or data frame has. Known policies
+                without one keep theirs; that of others is 0.
 
         Raises:
-            ValueError: A name is unknown, or a return is not finite.
+            ValueError: A name is unknown, a return is not finite, or an error is not finite, negative or that of a
+                policy without a return.
         """
         if is_source(returns):
             returns = read_returns(returns, self.names)
-            returns = Returns({name: returns[name] for name in self.names if name in returns}, returns.errors)
+            of_names = ({name: part[name] for name in self.names if name in part} for part in (returns, returns.errors))
+            returns = Returns(*of_names)
             if not returns:
                 raise ValueError(f"no policy of the selection has a return; its policies are {list_names(self.names)}")
         if errors is None and isinstance(returns, Returns):
