@@ -60,7 +60,11 @@ def with_nan(actions):
         ({"states": None}, ValueError, "states are needed"),
         ({"returns": GAINS[:4]}, ValueError, r"shape \(5,\), one for each policy, got \(4,\)"),
         ({"returns": np.ones(5)}, ValueError, "returns of all training policies are equal"),
-        ({"returns": GAINS, "config": dataclasses.replace(QUICK, tie_margin=9.0)}, ValueError, "are equal"),
+        (
+            {"returns": GAINS, "config": dataclasses.replace(QUICK, tie_margin=9.0)},
+            ValueError,
+            "are equal within 1.4, which is no more than tie_margin=9; lower it: there is no order",
+        ),
         *(
             ({"returns": GAINS * scale, "config": dataclasses.replace(QUICK, loss=loss)}, ValueError, f"{std}.*{loss}")
             for loss in ("mse", "listwise")

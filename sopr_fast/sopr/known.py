@@ -108,8 +108,13 @@ def read_known(
     mean, scale = 0.0, 1.0
     if preferences is None:
         trained, labels = _read_returns("training", as_policies(policies, **options), returns)
-        if _spread(labels) <= config.tie_margin:
-            raise ValueError("the returns of all training policies are equal: there is no order to learn")
+        if (spread := _spread(labels)) <= config.tie_margin:
+            lower = (
+                f" within {spread:g}, which is no more than tie_margin={config.tie_margin:g}; lower it"
+                if spread
+                else ""
+            )
+            raise ValueError(f"the returns of all training policies are equal{lower}: there is no order to learn")
         if config.loss != "pairwise":
             mean, scale = _mean_and_deviation(labels, config)
         objective = Objective.from_returns(config, labels, mean, scale)
