@@ -47,3 +47,34 @@ def test_values_that_policies_lack_are_named():
         read_known([0] * 4, NAMES, reversed_series([1.0] * 4)[1:])
     with pytest.raises(ValueError, match="groups must be one for each of 4 policies"):
         read_groups({"w", "x", "y", "z"}, NAMES, np.zeros((4, 4)))
+
+
+@pytest.mark.parametrize("kind", [list, iter, dict, "series", "named series"])
+def test_returns_may_be_lists_of_rollouts(kind):
+    lists = [[1.0, 3.0], [2.0], [4.0, 4.0, 7.0], np.array([5.0, 5.0])]
+    if kind is dict:
+        lists = dict(zip(NAMES, lists, strict=True))
+    elif isinstance(kind, str):
+        lists = pytest.importorskip("pandas").Series(lists, NAMES if kind == "named series" else None)
+    else:
+        lists = kind(lists)
+    values, errors = read_known(lists, NAMES)
+    np.testing.assert_array_equal(values, [2, 2, 5, 5])
+    np.testing.assert_allclose(errors, [1, 0, 1, 0])  # the variance of 4, 4 and 7 is 3, over 3 rollouts
+
+
+@pytest.mark.parametrize(
+    ("returns", "options", "error", "message"),
+    [
+        ([[1, 2]] * 4, {"return_errors": 1.0}, ValueError, "leave out return_errors and rollouts"),
+        (np.ones((4, 2)), {"rollouts": 2}, ValueError, "leave out return_errors and rollouts"),
+        ([[1, 2]] * 3, {}, ValueError, "returns hold the rollouts of 3 policies, expected 4"),
+        ([[1, 2], [], [1], [2]], {}, ValueError, "the rollouts of policy 'b' must be one or more finite returns"),
+        ([[1, 2], 1, [1], [2]], {}, ValueError, "the rollouts of policy 'b' must be one or more finite returns"),
+        ([[1, 2], [1], ["x"], [2]], {}, TypeError, "the rollouts of policy 'c' must be numbers"),
+        ([[np.nan, 1, 1, 1], *[[0, 0.5, 1, 0]] * 3], {}, ValueError, "returns hold preferences between policies"),
+    ],
+)
+def test_rollouts_that_cannot_be_are_refused(returns, options, error, message):
+    with pytest.raises(error, match=message):
+        read_known(returns, NAMES, **options)

@@ -20,7 +20,7 @@ class Returns(dict[str, float]):
         self.errors = dict(errors or {})
 
 
-def of_rollouts(returns: Sequence[float]) -> tuple[float, float]:
+def of_rollouts(returns: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """Return the mean of the returns of rollouts and its standard error, 0 for a single one."""
     values = np.asarray(returns, np.float64)
     return float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from ..returns import Returns, check_returns, in_order, is_source, read_returns
+from ..returns import Returns, check_returns, in_order, is_source, of_rollouts, read_returns
 
 
 def read_known(
@@ -17,7 +17,7 @@ def read_known(
 
     Args:
         returns: (M,) numbers, a mapping from name to number, a file or a data frame (see
-            `sopr_fast.returns.read_returns`); or for each policy the returns of its rollouts.
+            `sopr_fast.returns.read_returns`); or for each policy the returns of its rollouts, as many as it has.
         names: Names of the M policies.
         return_errors: Standard errors of the returns, one number, (M,) or by name; with `rollouts`, standard
             deviations over a policy's rollouts. None for those that a file or data frame has.
@@ -28,27 +28,33 @@ def read_known(
 
     Raises:
         TypeError: The returns are not numbers.
-        ValueError: Returns are missing or not finite, or are preferences; an error is negative.
+        ValueError: Returns are missing or not finite, or are preferences; an error is negative; returns are those of
+            rollouts, and `return_errors` or `rollouts` are given too.
     """
     if is_source(returns):
         returns = read_returns(returns, names)
     if isinstance(returns, Returns) and return_errors is None and rollouts is None:
         values = check_returns(returns, names)
         return values, _numbers("return_errors", [returns.errors.get(name, 0.0) for name in names], names)
-    if _are_preferences(returns, len(names)):
-        raise ValueError(
-            "returns hold preferences between policies, which have no unit that regret and intervals could be measured "
-            "in; pass returns or ranks, or learn from preferences with sopr_fast.fit(preferences=...)"
-        )
-    lists = _rollouts(returns, names)
+    ordered = in_order("returns", returns, names)
+    lists = _rollouts(ordered, names)
     if lists is not None:
+        if not hasattr(returns, "keys") and _are_preferences(lists):
+            raise ValueError(
+                "returns hold preferences between policies, which have no unit that regret and intervals could be "
+                "measured in; pass returns or ranks, or learn from preferences with sopr_fast.fit(preferences=...)"
+            )
+        if return_errors is not None or rollouts is not None:
+            raise ValueError(
+                "returns hold the returns of rollouts, which say how uncertain they are; leave out return_errors and "
+                "rollouts"
+            )
         for name, own in zip(names, lists, strict=True):
             if own.ndim != 1 or not len(own) or not np.isfinite(own).all():
                 raise ValueError(f"the rollouts of policy {name!r} must be one or more finite returns")
-        means = np.array([own.mean() for own in lists])
-        errors = np.array([own.std(ddof=1) / np.sqrt(len(own)) if len(own) > 1 else 0.0 for own in lists])
+        means, errors = np.array([of_rollouts(own) for own in lists]).T
         return means, errors
-    values = check_returns(returns, names)
+    values = check_returns(ordered, names)
     if return_errors is None:
         if rollouts is not None:
             raise ValueError("rollouts need return_errors: pass the standard deviations over each policy's rollouts")
@@ -69,24 +75,26 @@ def are_ranks(returns: np.ndarray) -> bool:
     return count > 2 and any(np.array_equal(ordered, first + np.arange(count)) for first in (0, 1))
 
 
-def _are_preferences(returns: Any, count: int) -> bool:
-    if isinstance(returns, Mapping) or not hasattr(returns, "shape") or tuple(returns.shape) != (count, count):
+def _are_preferences(lists: list[np.ndarray]) -> bool:
+    if any(own.shape != (len(lists),) for own in lists):
         return False
-    table = np.asarray(returns, np.float64)
-    return bool(np.isin(table[np.isfinite(table)], (0.0, 0.5, 1.0)).all())
+    return bool(all(np.isin(own[np.isfinite(own)], (0.0, 0.5, 1.0)).all() for own in lists))
 
 
 def _rollouts(returns: Any, names: list[str]) -> list[np.ndarray] | None:
     """Return each policy's rollouts, or None where `returns` hold one number for each policy."""
-    if isinstance(returns, Mapping):
-        if not any(np.ndim(returns[name]) for name in names if name in returns):
-            return None
-        if missing := [name for name in names if name not in returns]:
-            raise ValueError(f"returns hold nothing for policy {missing[0]!r}")
-        return [np.asarray(returns[name], np.float64) for name in names]
-    if getattr(returns, "ndim", 1) == 2 and not hasattr(returns, "columns") and len(returns) == len(names):
-        return list(np.asarray(returns, np.float64))
-    return None
+    if not isinstance(returns, Iterable) or getattr(returns, "ndim", 1) == 0 or not any(map(np.ndim, returns)):
+        return None
+    policies = list(returns)
+    if len(policies) != len(names):
+        raise ValueError(f"returns hold the rollouts of {len(policies)} policies, expected {len(names)}")
+    lists = []
+    for name, own in zip(names, policies, strict=True):
+        try:
+            lists.append(np.asarray(own, np.float64))
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"the rollouts of policy {name!r} must be numbers: {error}") from error
+    return lists
 
 
 def _numbers(what: str, values: Any, names: list[str]) -> np.ndarray:
