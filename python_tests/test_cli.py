@@ -280,6 +280,10 @@ def test_rank_reports_wrong_input_in_one_line(files, capsys):
     for options, message in [
         ("--states wide.npy", "5"),
         ("--log log.npz", "--log is used by a report alone: add --report FILE"),
+        ("--top 1", "--top is used by --subsets auto alone: add --subsets auto, or leave --top out"),
+        ("--subsets 3 --confidence 0.8", "--confidence is used by --subsets auto alone"),
+        ("--subsets 3 --most 4", "--most is used by --subsets auto alone"),
+        ("--win-probability --csv", "--win-probability is printed in JSON alone: add --json"),
         ("--policies short.npy", "'short' has actions for 599 states, the data has 600"),
         ("--subsets 100", "100 subsets"),
         ("--policies wrong.pt --trust", "policy 'wrong' raised RuntimeError"),

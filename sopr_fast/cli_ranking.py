@@ -74,7 +74,7 @@ def add_commands(commands: Any) -> None:
         ranking.add_argument(
             f"--{field.name}",
             type=field.metadata["check"].parse,
-            default=field.default,
+            default=argparse.SUPPRESS,  # those set without `--subsets auto` are refused
             metavar=field.metadata["check"].parse.__name__,
             help=f"with --subsets auto: {field.metadata['help']} (default: {field.default})",
         )
@@ -178,7 +178,13 @@ def _rank(options: argparse.Namespace) -> None:
     from .sopr.loading import rank
 
     check_outputs(options)
-    rule = UntilSettled(**{field.name: getattr(options, field.name) for field in dataclasses.fields(UntilSettled)})
+    limits = {f.name: vars(options)[f.name] for f in dataclasses.fields(UntilSettled) if f.name in options}
+    rule = UntilSettled(**limits)
+    if limits and options.subsets != "auto":
+        name = next(iter(limits))
+        raise ValueError(f"--{name} is used by --subsets auto alone: add --subsets auto, or leave --{name} out")
+    if options.win_probability and not options.json:
+        raise ValueError("--win-probability is printed in JSON alone: add --json, or leave --win-probability out")
     if options.log is not None and options.report is None:
         raise ValueError("--log is used by a report alone: add --report FILE, or leave --log out")
     policies, coverage = read_policies(options), None

@@ -116,6 +116,8 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _select(options: argparse.Namespace) -> None:
     from .selection import select
 
+    if options.measure and options.json:
+        raise ValueError("--measure is printed below the table alone: leave --measure or --json out")
     policies, returns = _read(options)
     known = {name: policy for name, policy in policies.items() if name in returns}
     candidates = {name: policy for name, policy in policies.items() if name not in returns}
@@ -131,7 +133,7 @@ def _select(options: argparse.Namespace) -> None:
         **_panel_options(options),
     )
     _show(selection, options)
-    if options.measure > 0 and not options.json:
+    if options.measure > 0:
         names = map(printable, selection.measure_next(options.measure))
         print(f"measure next: {', '.join(names)}")
 
