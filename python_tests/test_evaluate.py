@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from sopr_fast.data import Transitions
 from sopr_fast.estimators import SOPR, BehaviourQ
 from sopr_fast.runtime.progress import progress_bar
 from sopr_fast.selection import evaluate
-from sopr_fast.selection.columns import compute_columns
+from sopr_fast.selection.columns import compute_columns, file_stem
 from sopr_fast.selection.folds import random_folds
 from sopr_fast.selection.methods import read_methods
 from sopr_fast.selection.workspace import Workspace, thin
@@ -173,6 +174,20 @@ def test_what_a_killed_run_left_is_removed(tmp_path):
     (tmp_path / "m.safetensors").write_bytes(b"checkpoint of a run killed between its column and its end")
     evaluate(POLICIES, RETURNS, log(), methods={"m": Scripted(RETURNS)}, **options)
     assert [path.name for path in tmp_path.iterdir()] == ["m.json"]
+
+
+def test_labels_have_files_of_their_own(tmp_path):
+    labels = ["m", "M", "m-", "m!", "m?", "é", "ü", "!", "a b", "a-b", "a_b", "x" * 90, "x" * 91]
+    stems = [file_stem(label) for label in labels]
+    assert len(set(stems)) == len(labels) and {"m", "a-b"} < set(stems)
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]{,90}", stem) for stem in stems)
+    order = sorted(RETURNS, key=RETURNS.get)
+    reversed_values = {name: RETURNS[other] for name, other in zip(order, order[::-1], strict=True)}
+    methods = {"é": Scripted(RETURNS), "ü": Scripted(reversed_values)}
+    for _ in range(2):  # the second time from files
+        evaluation = evaluate(POLICIES, RETURNS, log(), methods=methods, folds=2, checkpoints=tmp_path, **QUIET)
+        correlations = [evaluation.measures("random")[label]["spearman"][0] for label in methods]
+        np.testing.assert_allclose(correlations, [1, -1])
 
 
 @pytest.mark.parametrize("damage", [lambda text: text.replace("1", "2", 1), lambda text: text[:-9], lambda _: "[[[["])

@@ -33,6 +33,7 @@ from .workspace import Workspace, possible_values
 
 NO_REWARDS = "the log holds no rewards"
 _WHOLE = ".safetensors"  # suffix of the checkpoint of all policies
+_LONGEST = 80  # characters of a label in the names of its files
 
 _FIELDS = {
     "run": text,
@@ -303,7 +304,7 @@ class _Run:
     def _path(self, suffix: str) -> Path | None:
         if self.folder is None:
             return None
-        return self.folder / (re.sub(r"[^A-Za-z0-9]+", "-", self.label).strip("-").lower() + suffix)
+        return self.folder / (file_stem(self.label) + suffix)
 
     def _remove_checkpoints(self) -> None:
         for suffix in (_WHOLE, *map(_of_block, range(len(self.workspace.policies)))):
@@ -336,6 +337,15 @@ def _parse(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"{printable(path)} is damaged, or of an older version of sopr_fast ({reason}); delete it"
         ) from error
+
+
+def file_stem(label: str) -> str:
+    """Return the name of a label's files: its letters a to z and digits, with a hash where the label has others."""
+    stem = re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")[:_LONGEST]
+    if stem == label:
+        return stem
+    digest = hashlib.sha256(label.encode(errors="surrogatepass")).hexdigest()
+    return f"{stem}-{digest[:8]}".lstrip("-")
 
 
 def _of_block(first: int) -> str:
