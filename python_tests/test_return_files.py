@@ -42,7 +42,7 @@ def test_evaluations_beside_the_policies(tmp_path):
 
 @pytest.mark.parametrize(
     "pattern",
-    ["policy_{}", "actor_{}", "epoch_{}", "agent-{}", "agent{}", "{}", "model_{}_final", "td3_v2_{:06d}_seed3", "p.{}"],
+    ["policy_{}", "actor_{}", "epoch_{}", "agent-{}", "ep{}", "{}", "model_{}_final", "td3_v2_{:06d}_seed3", "p.{}"],
 )
 def test_the_step_may_stand_anywhere_in_a_name(tmp_path, pattern):
     save_evaluations(tmp_path / "run", np.array([[1.0], [5.0], [9.0]]))
@@ -56,7 +56,7 @@ def test_the_step_may_stand_anywhere_in_a_name(tmp_path, pattern):
         (["policy_7", "policy_9000", "best"], {"best": 5}),  # no evaluated step
         (["policy_1000_2000", "10k", "last_v3"], {"last_v3": 3}),
         (["a", "b", "actor_1000"], {"actor_1000": 1}),  # only one can be the last
-        (["best_a", "best_b", "final_7"], {"final_7": 3}),
+        (["elastic_7", "best_a", "best_b", "final_7"], {"final_7": 3}),
         (["HalfCheetah-v2", "best_7"], {"HalfCheetah-v2": 3, "best_7": 5}),
     ],
 )

@@ -17,8 +17,9 @@ from .values import Returns, of_rollouts
 
 _STEP = re.compile(r"(?:.*_)?(\d+)_steps|(?:model|checkpoint|ckpt|step|iter)[_-]?(\d+)")
 _LABEL = re.compile(r"(?<![a-z])(?:seed|run|v)[_-]?\d+")  # a number that is no step
-_NUMBER = re.compile(r"(?<![a-z\d])(?:model|checkpoint|ckpt|step|iter|epoch|policy|actor|agent)?(\d[a-z\d]*)")
-_LAST = re.compile(r"final|last|latest")
+_WORDS = "model|checkpoint|ckpt|steps?|iter|iteration|itr?|update|epoch|ep|episode|policy|actor|agent"
+_NUMBER = re.compile(rf"(?<![a-z\d])(?:{_WORDS})?(\d[a-z\d]*)")
+_LAST = re.compile(r"(?<![a-z])(?:final|last|latest)(?![a-z])")
 _ARRAYS = ("timesteps", "results")
 
 
