@@ -113,6 +113,12 @@ def test_select_tells_candidates_by_their_missing_returns(folder, capsys):
     assert content["incumbent"] == KNOWN[0]
 
 
+def test_select_tells_returns_of_unknown_names(folder, capsys):
+    (folder / "typo.csv").write_text((folder / "known.csv").read_text() + "rigth-00,1\n")
+    assert run(folder, "select", "typo.csv", *NEAREST, "--json") == 0
+    assert "typo.csv has returns of rigth-00, but no policies of these names were given" in capsys.readouterr().err
+
+
 def test_select_prints_the_verdict_first_and_whom_to_measure_last(folder, capsys):
     assert run(folder, "select", "known.csv", *NEAREST, "--measure", "2") == 0
     lines = capsys.readouterr().out.splitlines()

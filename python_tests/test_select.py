@@ -281,6 +281,13 @@ def test_discrete_actions():
     assert selection.panel.methods == ["nearest", "critic"]
 
 
+def test_a_series_of_groups_may_hold_candidates():
+    pandas = pytest.importorskip("pandas")
+    groups = {name: name.partition("-")[0] for name in [*KNOWN, *CANDIDATES]}
+    series = pandas.Series(groups).sample(frac=1, random_state=0)
+    assert chosen(groups=series).panel.groups == chosen(groups=groups).panel.groups
+
+
 def test_ranks_are_noted():
     order = sorted(KNOWN, key=RETURNS.get)
     selection = chosen(returns={name: place + 1 for place, name in enumerate(order)})

@@ -114,6 +114,8 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _select(options: argparse.Namespace) -> None:
+    from .data.keys import list_names
+    from .runtime.warn import warn
     from .selection import select
 
     if options.measure and options.json:
@@ -121,6 +123,11 @@ def _select(options: argparse.Namespace) -> None:
     policies, returns = _read(options)
     known = {name: policy for name, policy in policies.items() if name in returns}
     candidates = {name: policy for name, policy in policies.items() if name not in returns}
+    if strangers := [name for name in returns if name not in policies]:
+        warn(
+            f"{options.returns} has returns of {list_names(strangers)}, but no policies of these names were given; a "
+            "policy without a return is a candidate"
+        )
     if not candidates:
         raise ValueError(f"every policy has a return in {options.returns}: there are no candidates")
     selection = select(

@@ -70,7 +70,7 @@ def select(
             `sopr_fast.returns.read_returns`), or for each policy the returns of its rollouts. Policies without a
             return are left out.
         groups: Group of each known policy, by name or in order: training run, algorithm or author. None finds them: by
-            name, else by action distance. A mapping may also hold candidates.
+            name, else by action distance. Groups by name may also hold candidates.
         incumbent: Name of the known policy to beat.
         discount: Discount factor γ.
         methods: Names (see `sopr_fast.selection.METHODS`), estimators, or a mapping from label to either; None for
@@ -129,12 +129,9 @@ def select(
     means, errors = read_known(returns, names[:count], return_errors, rollouts)
     if np.ptp(means) == 0:
         raise ValueError("the returns of all known policies are equal: they cannot show which method is better")
-    labels, group_source = read_groups(
-        {name: groups[name] for name in names[:count] if name in groups} if isinstance(groups, Mapping) else groups,
-        names[:count],
-        workspace.distances[:count, :count],
-    )
-    claims = [str(groups[name]) if isinstance(groups, Mapping) and name in groups else "" for name in names[count:]]
+    labels, group_source = read_groups(groups, names[:count], workspace.distances[:count, :count])
+    claimed: Any = groups if hasattr(groups, "keys") else {}
+    claims = [str(claimed[name]) if name in claimed else "" for name in names[count:]]
     copies = {i: k for i, k in workspace.copies(incumbent).items() if i < count}
     if copies:
         said = [f"{names[i]} (acts as {names[k]})" for i, k in copies.items()]
