@@ -28,7 +28,7 @@ def main() -> None:
     options = _options()
     policies, returns, states = halfcheetah.policies(), halfcheetah.returns(), halfcheetah.states()
     names = list(policies)
-    config = Config(subset_size=options.subset_size, clusters=options.clusters, precision=options.precision)
+    config = Config.paper(subset_size=options.subset_size, clusters=options.clusters, precision=options.precision)
     if options.stage == "train":
         config = Config(**config.to_dict() | {"steps": options.steps, "subsets": options.steps})
         known = {name: policies[name] for name in names[:30]}

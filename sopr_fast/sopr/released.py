@@ -37,7 +37,7 @@ def from_released(
     first = "0.weight" if encoder == "mlp" else "layers.0.linear1.weight"
     try:
         width, input_dim = state_dict["fc.0.weight"].shape
-        config = Config(
+        config = Config.paper(
             width=width,
             low_layers=_count_layers(state_dict, "encoder_lowlev", encoder),
             low_heads=low_heads,
