@@ -249,8 +249,7 @@ class Critic:
         for name, table, width in (("states", states, units.state_dim), ("actions", actions, units.action_dim)):
             if table.shape != (len(states), width):
                 raise ValueError(f"{name} have shape {tuple(table.shape)}, expected ({len(states)}, {width})")
-        if not units.discrete:
-            actions = actions / torch.from_numpy(units.action_scale).to(device)
+        actions = units.normalise_actions(actions)
         size = max(64, _CHUNK // self.value.network.count)
         values = [
             self.value(units.normalise(s), a).double().cpu()

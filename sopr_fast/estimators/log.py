@@ -20,6 +20,8 @@ from ..sopr.sharing import check_inputs, fingerprints
 
 _ROWS = 16384
 _EVALUATED_ROWS = 65536
+_OFFSET = 4  # standard deviations from 0 beyond which a mean action is an offset
+_ROUNDING = 1e-6  # of float32
 
 
 @dataclass(frozen=True)
@@ -29,13 +31,17 @@ class Units:
     Attributes:
         mean: (dim_s,) float32 mean of the logged states, on the device of the networks.
         scale: (dim_s,) float32 standard deviation of the logged states, on the same device.
-        action_scale: (dim_a,) float32 largest magnitude of each column of continuous actions, 1 where it is 0.
+        action_centre: (dim_a,) float32 mean of each column of continuous actions whose mean is farther than 4 standard
+            deviations from 0; 0 for other columns and discrete actions.
+        action_scale: (dim_a,) float32 largest distance of each column of continuous actions from its centre. Where
+            actions are constant, the magnitude of the centre, or 1 if that is 0; 1 for discrete actions.
         action_dim: Width of actions as networks read them; for discrete actions their number.
         discrete: Whether actions are discrete.
     """
 
     mean: Tensor
     scale: Tensor
+    action_centre: np.ndarray
     action_scale: np.ndarray
     action_dim: int
     discrete: bool
@@ -52,6 +58,13 @@ class Units:
     def denormalise(self, states: Tensor) -> Tensor:
         """Return normalised states in the log's units."""
         return states * self.scale + self.mean
+
+    def normalise_actions(self, actions: Tensor) -> Tensor:
+        """Return actions (..., dim_a) in the log's units as networks read them; discrete ones as they are."""
+        if self.discrete:
+            return actions
+        centre, scale = (torch.from_numpy(x).to(actions.device) for x in (self.action_centre, self.action_scale))
+        return (actions - centre).div_(scale)
 
 
 class Log:
@@ -71,7 +84,7 @@ class Log:
         count: N.
         raw_states: (U, dim_s) float32 table on the CPU.
         source: (U,) int64 row of each state in the user's data, on the CPU; of a next state the row before it.
-        actions: (N, action_dim) float32, continuous ones divided by `units.action_scale`.
+        actions: (N, action_dim) float32 as networks read them, see `Units.normalise_actions`.
         rewards: (N,) float32.
         terminals: (N,) float32, 1 where the environment ended, else 0.
         next: (N,) int64 row of each next state in the table.
@@ -101,9 +114,16 @@ class Log:
         mean, scale = (
             torch.from_numpy(x).float().to(self.device) for x in (states.mean(0, dtype=np.float64), self.state_scale)
         )
-        actions, action_scale = _read_actions(transitions.actions, action_count)
-        self.actions = actions.to(self.device)
-        self.units = Units(mean, scale, action_scale, actions.shape[1], discrete=action_count is not None)
+        logged = transitions.actions
+        if action_count is None:
+            actions, (action_centre, action_scale) = torch.from_numpy(logged), _action_units(logged)
+        else:
+            actions = _one_hot_actions(logged, action_count)
+            action_centre, action_scale = np.zeros(action_count, np.float32), np.ones(action_count, np.float32)
+        self.units = Units(
+            mean, scale, action_centre, action_scale, actions.shape[1], discrete=action_count is not None
+        )
+        self.actions = self.units.normalise_actions(actions).to(self.device)
         self.rewards = torch.from_numpy(transitions.rewards).to(self.device)
         self.terminals = torch.from_numpy(transitions.terminals).float().to(self.device)
         self.next = torch.from_numpy(next_rows).to(self.device)
@@ -165,14 +185,13 @@ class Log:
         return pools
 
 
-def _read_actions(actions: np.ndarray, action_count: int | None) -> tuple[Tensor, np.ndarray]:
-    """Return actions as networks read them, and the scale (dim_a,) that they were divided by."""
-    scale = np.ones(actions.shape[1], np.float32)
-    if action_count is not None:
-        return _one_hot_actions(actions, action_count), scale
-    largest = np.abs(actions).max(0)
-    scale = np.where(largest > 0, largest, 1).astype(np.float32)
-    return torch.from_numpy(actions / scale), scale
+def _action_units(actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the centre and the scale (dim_a,) float32 of continuous actions (N, dim_a), see `Units`."""
+    mean, std = actions.mean(0, dtype=np.float64), actions.std(0, dtype=np.float64)
+    centre = np.where(np.abs(mean) > _OFFSET * std, mean, 0).astype(np.float32)
+    largest, magnitude = np.abs(actions - centre).max(0), np.abs(centre)
+    constant = largest <= _ROUNDING * magnitude
+    return centre, np.where(constant, np.where(magnitude > 0, magnitude, 1), largest).astype(np.float32)
 
 
 def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
@@ -319,7 +338,6 @@ class PolicyActions:
         self.draws = draws if layout.kind == "gaussian" else 1
         self.arrays = np.array([isinstance(policy, ArrayPolicy) for policy in policies])
         self._arrays, self._cut = (torch.from_numpy(x).to(log.device) for x in (self.arrays, ~log.followed))
-        self._scale = torch.from_numpy(log.units.action_scale)
         self._table = None
         shape = (self.draws, len(log.raw_states), len(self.policies), layout.action_dim)
         if 4 * np.prod(shape, dtype=np.float64) <= memory:
@@ -386,7 +404,7 @@ class PolicyActions:
         if together:
             policies, states, source = [self.policies[p] for p in together], self.log.raw_states[rows], self.log.source
             acted = collect(policies, states, source[rows], self.layout, batch_size=self.batch_size)
-            taken[together, 0] = acted.div_(self._scale)
+            taken[together, 0] = self.log.units.normalise_actions(acted)
         for p in sorted(set(range(len(self.policies))) - set(together)):
             for draw in range(self.draws):
                 taken[p, draw] = self._act(self.policies[p], rows, draw)
@@ -399,6 +417,7 @@ class PolicyActions:
     def _act_on_batch(self, policy: Policy, rows: Tensor, draw: int) -> Tensor:
         states, source = self.log.raw_states[rows], self.log.source[rows]
         if self.layout.kind != "gaussian":
-            return policy.output(states, source).mean / self._scale
+            return self.log.units.normalise_actions(policy.output(states, source).mean)
         key = np.random.SeedSequence([self.seed, draw, int(rows[0])]).generate_state(1)[0]
-        return policy.sample(states, torch.Generator().manual_seed(int(key)), source) / self._scale
+        sampled = policy.sample(states, torch.Generator().manual_seed(int(key)), source)
+        return self.log.units.normalise_actions(sampled)

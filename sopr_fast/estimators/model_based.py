@@ -185,9 +185,7 @@ def _act(problem: Problem, states: Tensor, generator: torch.Generator) -> Tensor
     key = int(torch.randint(2**62, (), generator=generator, device="cpu"))
     taken = [_act_alone(policy, own, problem, key) for policy, own in zip(problem.policies, raw, strict=True)]
     actions = torch.stack(taken).unflatten(1, (members, -1)).transpose(0, 1).flatten(1, 2)
-    if not log.discrete:
-        actions = actions / torch.from_numpy(log.units.action_scale)
-    return actions.to(log.device)
+    return log.units.normalise_actions(actions).to(log.device)
 
 
 def _act_alone(policy: Policy, states: Tensor, problem: Problem, key: int) -> Tensor:

@@ -1,0 +1,96 @@
+"""Centre and scale of the actions that networks read."""
+
+import numpy as np
+import pytest
+from estimators import SMALL, each_method, gains, quiet, small_log, unwarned, with_other
+
+from sopr_fast.data import Transitions
+from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, covered_shares
+from sopr_fast.estimators.log import Log
+from sopr_fast.policies import Gaussian
+
+OFFSETS = (20, -300)  # the same actions as set-points
+GRID = 512  # of actions, which float32 then adds to the offsets without rounding
+
+
+def on_grid(actions):
+    return np.float32(np.round(GRID * actions) / GRID)
+
+
+@pytest.fixture(scope="module")
+def centred():
+    """Return a log of actions whose mean is 0, some of them beyond ±1."""
+    log = small_log()
+    actions = on_grid(2 * (log.actions - log.actions.mean()))
+    actions[0] -= actions.sum()
+    assert actions.sum() == 0 and np.abs(actions).max() > 1
+    return with_other(log, actions=actions)
+
+
+def shifted(log, offset):
+    return with_other(log, actions=log.actions + np.float32(offset))
+
+
+def set_points(offset, std=None):
+    """Return policies that add an offset to actions on the grid."""
+
+    def act(policy):
+        def mean(states):
+            return on_grid(policy(states)) + np.float32(offset)
+
+        return mean if std is None else lambda states: Gaussian(mean(states), np.full((len(states), 1), std))
+
+    return {name: act(policy) for name, policy in gains().items()}
+
+
+@unwarned
+@each_method
+@pytest.mark.parametrize(("std", "rounding"), [(None, 0), (0.3, 1e-3)], ids=["deterministic", "stochastic"])
+def test_an_offset_of_actions_changes_nothing(method, std, rounding, centred):
+    expected, *others = (
+        method.estimate(set_points(offset, std), shifted(centred, offset), **quiet) for offset in (0, *OFFSETS)
+    )
+    for estimates in others:
+        np.testing.assert_allclose(estimates.values, expected.values, rtol=rounding)
+        for key in ("uncovered", "effective_sample_size", "guarded"):
+            if key in expected.diagnostics:
+                np.testing.assert_allclose(estimates.diagnostics[key], expected.diagnostics[key], rtol=rounding)
+
+
+@unwarned
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_an_offset_changes_no_critic_ratio_coverage_or_array_of_actions(offset, centred):
+    def measure(offset):
+        log = shifted(centred, offset)
+        arrays = {name: policy(log.states) for name, policy in set_points(offset).items()}
+        critic = BehaviourQ(**SMALL).critic(log, **quiet)
+        ratios = DualDICE(**SMALL).estimate(arrays, log, **quiet).diagnostics["ratios"]
+        anew = FQE(**SMALL, memory=0).estimate(set_points(offset), log, **quiet)
+        shares = covered_shares(arrays, log, progress=False)
+        values = FQE(**SMALL).estimate(arrays, log, **quiet).values
+        return critic(log.states, log.actions), ratios(np.arange(20)), anew.values, list(shares.values()), values
+
+    for array, expected in zip(measure(offset), measure(0), strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
+def columns_log(*columns):
+    """Return transitions with columns of actions, whose row i is row 3 i of the user's log."""
+    actions = np.stack(columns, 1).astype(np.float32)
+    count = len(actions)
+    ends = np.arange(count) % 10 == 9
+    states = np.arange(count)[:, None]
+    log = Transitions.from_arrays(states, actions, np.zeros(count), states, np.zeros(count, bool), ends)
+    return with_other(log, source=3 * np.arange(count))
+
+
+@pytest.mark.filterwarnings("error")
+def test_columns_far_from_0_are_centred_at_their_mean():
+    within = np.tile([-1.0, 0.5], 50)  # mean -0.25, standard deviation 0.75
+    log = Log(columns_log(within, within + 3.2, within + 3.3, within * 1e-6 - 1, 0 * within - 3, 0 * within))
+    constant_but_for_rounding = -1 - 0.25e-6
+    np.testing.assert_allclose(log.units.action_centre, [0, 0, 3.05, constant_but_for_rounding, -3, 0], rtol=1e-6)
+    np.testing.assert_allclose(log.units.action_scale, [1, 3.7, 0.75, 1, 3, 1], rtol=1e-6)
+    np.testing.assert_allclose(log.actions[:, 2], np.tile([-1.0, 1.0], 50), rtol=1e-6)
+    np.testing.assert_array_equal(log.actions[:, 4:], 0)
+    assert np.array_equal(log.actions[:, 0], np.float32(within))
