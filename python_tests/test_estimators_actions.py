@@ -1,11 +1,19 @@
-"""Centre and scale of the actions that networks read."""
+"""Centre and scale of the actions that networks read, and warnings of outliers."""
 
 import numpy as np
 import pytest
 from estimators import SMALL, each_method, gains, quiet, small_log, unwarned, with_other
 
+from sopr_fast import evaluate
 from sopr_fast.data import Transitions
-from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, covered_shares
+from sopr_fast.estimators import (
+    FQE,
+    BehaviourQ,
+    DualDICE,
+    NearestPolicy,
+    UncertainEstimateWarning,
+    covered_shares,
+)
 from sopr_fast.estimators.log import Log
 from sopr_fast.policies import Gaussian
 
@@ -94,3 +102,42 @@ def test_columns_far_from_0_are_centred_at_their_mean():
     np.testing.assert_allclose(log.actions[:, 2], np.tile([-1.0, 1.0], 50), rtol=1e-6)
     np.testing.assert_array_equal(log.actions[:, 4:], 0)
     assert np.array_equal(log.actions[:, 0], np.float32(within))
+
+
+@pytest.mark.parametrize("offset", [0, 20, -300])
+@pytest.mark.parametrize("rows", [[7], [7, 50, 90, 300]], ids=["one", "one-percent"])
+def test_outliers_among_actions_are_warned_of(offset, rows):
+    random = np.random.default_rng(0)
+    healthy, glitch = random.uniform(-1, 1, (2, 400)) + offset
+    glitch[rows] = 1000
+    message = r"outliers in 'action 1' \(1000 at row 21, standard deviation otherwise 0.5[5-9]\).* remove such rows"
+    with pytest.warns(UncertainEstimateWarning, match=message) as caught:
+        Log(columns_log(healthy, glitch))
+    assert len(caught) == 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("offset", [0, 20, -300])
+def test_healthy_actions_are_not_warned_of(offset):
+    random = np.random.default_rng(0)
+    columns = (
+        random.uniform(-1, 1, 2000),
+        random.normal(size=2000),
+        random.standard_t(3, 2000),
+        random.choice([-1.0, 1.0], 2000),
+        np.arange(2000) % 400 == 0,  # rarely anything but 0
+        np.tanh(random.normal(3, 1, 2000)),  # saturated
+        np.zeros(2000),
+    )
+    Log(columns_log(*(column + offset for column in columns)))
+
+
+@unwarned
+def test_estimators_and_evaluate_warn_of_outliers(centred):
+    actions = centred.actions.copy()
+    actions[3] = 1e6
+    log = with_other(centred, actions=actions)
+    with pytest.warns(UncertainEstimateWarning, match="outliers in 'action 0'"):
+        BehaviourQ(**SMALL).estimate(set_points(0), log, **quiet)
+    with pytest.warns(UncertainEstimateWarning, match="outliers in 'action 0'"):
+        evaluate(gains(12), range(12), log, methods={"nearest": NearestPolicy()}, progress=False)

@@ -97,7 +97,7 @@ class BehaviourQ(RewardEstimator):
             OSError: A file cannot be read or written.
 
         Warns:
-            UncertainEstimateWarning: The lag exceeds 0.1.
+            UncertainEstimateWarning: The lag exceeds 0.1, or outliers dwarf all other logged actions.
         """
         discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
         prepared = Log(load(log), action_count=action_count, device=check_device(device))

@@ -38,6 +38,9 @@ def covered_shares(
 
     Raises:
         OSError, TypeError, ValueError: See `Estimator.estimate`.
+
+    Warns:
+        UncertainEstimateWarning: Outliers dwarf all other logged actions.
     """
     adapted, layout, prepared = read(policies, log, action_count=action_count)
     actions = PolicyActions(adapted, layout, prepared, memory=0, progress=False)

@@ -22,10 +22,10 @@ class UncertainEstimateWarning(UserWarning):
 
 
 def warn_about(reasons: dict[str, str], text: str) -> None:
-    """Warn about policies, if there are any.
+    """Warn about policies or columns, if there are any.
 
     Args:
-        reasons: Reason for the warning by name of the policy.
+        reasons: Reason for the warning by name of the policy or column.
         text: Message, with {} in place of the names and reasons.
     """
     if reasons:

@@ -134,7 +134,7 @@ class Estimator(Options, ABC):
             OSError: A file cannot be read or written.
 
         Warns:
-            UncertainEstimateWarning: The log holds too little evidence about a policy.
+            UncertainEstimateWarning: The log holds too little evidence about a policy, or outliers among its actions.
         """
         if discount is not None:
             discount = number(below=1)("discount", discount)

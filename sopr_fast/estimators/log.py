@@ -17,10 +17,13 @@ from ..policies.output import one_hot
 from ..runtime import distributed
 from ..runtime.progress import progress_bar
 from ..sopr.sharing import check_inputs, fingerprints
+from .estimates import warn_about
 
 _ROWS = 16384
 _EVALUATED_ROWS = 65536
 _OFFSET = 4  # standard deviations from 0 beyond which a mean action is an offset
+_LEAST_SPREAD = 0.02  # of a column's scale, with _OUTLIERS left out
+_OUTLIERS = 0.01  # share of the rows
 _ROUNDING = 1e-6  # of float32
 
 
@@ -78,6 +81,9 @@ class Log:
         action_count: Number of discrete actions, or None for continuous ones.
         device: Device of the tensors.
 
+    Warns:
+        UncertainEstimateWarning: Outliers dwarf all other actions.
+
     Attributes:
         transitions: The logged transitions.
         device: Device of the tensors.
@@ -117,6 +123,7 @@ class Log:
         logged = transitions.actions
         if action_count is None:
             actions, (action_centre, action_scale) = torch.from_numpy(logged), _action_units(logged)
+            _warn_of_outliers(transitions, action_centre, action_scale)
         else:
             actions = _one_hot_actions(logged, action_count)
             action_centre, action_scale = np.zeros(action_count, np.float32), np.ones(action_count, np.float32)
@@ -192,6 +199,26 @@ def _action_units(actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     largest, magnitude = np.abs(actions - centre).max(0), np.abs(centre)
     constant = largest <= _ROUNDING * magnitude
     return centre, np.where(constant, np.where(magnitude > 0, magnitude, 1), largest).astype(np.float32)
+
+
+def _warn_of_outliers(transitions: Transitions, centre: np.ndarray, scale: np.ndarray) -> None:
+    """Warn of columns whose standard deviation is below 2 % of their scale once the 1 % farthest rows are left out."""
+    outliers = {}
+    for j in range(transitions.actions.shape[1]):
+        actions = transitions.actions[:, j]
+        distances = np.abs(actions - centre[j])
+        last = len(actions) - int(_OUTLIERS * len(actions)) - 1
+        usual = actions[distances <= np.partition(distances, last)[last]]
+        spread = usual.std(dtype=np.float64)
+        if np.ptp(usual) > 2 * _ROUNDING * abs(centre[j]) and spread < _LEAST_SPREAD * scale[j]:
+            row = int(distances.argmax())
+            where = f"{actions[row]:.4g} at row {transitions.source[row]}"
+            outliers[f"action {j}"] = f"{where}, standard deviation otherwise {spread:.2g}"
+    warn_about(
+        outliers,
+        "log: outliers in {}: networks read actions in units of the largest, so they hardly tell the others apart; "
+        "remove such rows, or clip their actions to what the environment carries out",
+    )
 
 
 def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
