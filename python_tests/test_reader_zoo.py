@@ -163,6 +163,24 @@ def test_a_model_trained_on_raw_states_takes_no_statistics_of_another(tmp_path, 
     assert_acts_like(policy, model, states)
 
 
+def test_a_model_trained_on_raw_states_takes_statistics_of_its_name_alone(tmp_path, states, normalised):
+    model = make(sb3.A2C, n_steps=8).learn(16)
+    model.save(tmp_path / "raw.zip")
+    for name in ("vec_normalize.pkl", "vecnormalize.pkl"):
+        save_old_statistics(tmp_path / name, normalised, "0.17")
+        message = (
+            rf"raw\.zip: the model was trained without VecNormalize, .* not standardised by {name} of its folder; "
+            r".* copy it to raw_vecnormalize\.pkl beside it"
+        )
+        with pytest.warns(UserWarning, match=message):
+            (policy,) = load(tmp_path / "raw.zip").values()
+        assert policy.normalisation is None
+        assert_acts_like(policy, model, states)
+    shutil.copy(tmp_path / "vecnormalize.pkl", tmp_path / "raw_vecnormalize.pkl")
+    (policy,) = load(tmp_path / "raw.zip").values()
+    assert_acts_like(policy, model, states, normalised)
+
+
 def test_missing_statistics_are_warned_of(tmp_path):
     model = make(sb3.A2C, VecNormalize(DummyVecEnv([Still])), n_steps=8).learn(16)
     model.save(tmp_path / "model.zip")

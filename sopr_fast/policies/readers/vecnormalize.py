@@ -21,7 +21,8 @@ OWN = ("stable_baselines3.", "sb3_contrib.")
 def find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
     """Return the file of statistics of the model at `path`, or None if there is none.
 
-    It is the model's own by name, else that of its folder, else the only one in the folders beside it.
+    It is the model's own by name, else that of its folder, else the only one in the folders beside it. A model whose
+    settings say that it was trained without `VecNormalize` has only those of its name.
 
     Args:
         path: The model.
@@ -31,17 +32,27 @@ def find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
         ValueError: Several folders beside the model have statistics.
 
     Warns:
-        UserWarning: There is none, and the model was trained with `VecNormalize`.
+        UserWarning: There is none, and the model was trained with `VecNormalize`; or the folder has some, and the model
+            was trained without.
     """
     was_normalised = _was_normalised(settings)
-    statistics = _beside(path)
-    if statistics is None and was_normalised is not False:
-        statistics = _below(path)
+    own, shared = _own(path), _first(path.parent, ["vecnormalize.pkl", "vec_normalize.pkl"])
+    target = f"{printable(path.stem)}_vecnormalize.pkl"
+    if own is not None:
+        return own
+    if was_normalised is False:
+        if shared is not None:
+            warn(
+                f"{printable(path)}: the model was trained without VecNormalize, so it reads states as they are, not "
+                f"standardised by {shared.name} of its folder; if that file belongs to it, copy it to {target} beside "
+                f"it, else move it to another folder"
+            )
+        return None
+    statistics = _below(path) if shared is None else shared
     if statistics is None and was_normalised:
         warn(
             f"{printable(path)}: the model was trained with VecNormalize, but has no statistics (vecnormalize.pkl); "
-            f"unless your states are standardised already, copy them to "
-            f"{printable(path.stem)}_vecnormalize.pkl beside it"
+            f"unless your states are standardised already, copy them to {target} beside it"
         )
     return statistics
 
@@ -58,11 +69,14 @@ def _was_normalised(settings: dict[str, Any]) -> bool | None:
     return None if "buffer_size" in settings else True
 
 
-def _beside(path: Path) -> Path | None:
+def _own(path: Path) -> Path | None:
     checkpoint = re.fullmatch(r"(.*)_(\d+_steps)", path.stem)  # as CheckpointCallback names them
     names = [f"{checkpoint[1]}_vecnormalize_{checkpoint[2]}.pkl"] if checkpoint else []
-    names += [f"{path.stem}_vecnormalize.pkl", f"{path.stem}/vecnormalize.pkl", "vecnormalize.pkl", "vec_normalize.pkl"]
-    return next((file for name in names if (file := path.parent / name).is_file()), None)
+    return _first(path.parent, [*names, f"{path.stem}_vecnormalize.pkl", f"{path.stem}/vecnormalize.pkl"])
+
+
+def _first(folder: Path, names: list[str]) -> Path | None:
+    return next((file for name in names if (file := folder / name).is_file()), None)
 
 
 def _below(path: Path) -> Path | None:
