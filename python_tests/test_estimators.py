@@ -16,7 +16,8 @@ from sopr_fast.data import Transitions, load
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased, NearestPolicy
 from sopr_fast.estimators.behaviour import held_out_rows
 from sopr_fast.estimators.log import Log, PolicyActions, read
-from sopr_fast.policies import collect
+from sopr_fast.policies import Actor, collect
+from sopr_fast.policies.actor import Bounds
 from sopr_fast.runtime import progress
 
 pytestmark = unwarned
@@ -217,6 +218,32 @@ def test_sampled_actions_have_the_distribution_of_the_policy(memory):
     np.testing.assert_allclose(noise.std(2), 1, atol=4 / math.sqrt(4000))
     for p in range(3):
         np.testing.assert_allclose(np.corrcoef(noise[:, p]), np.eye(3), atol=4 / math.sqrt(2000))
+
+
+class ClippedNormal(torch.distributions.Normal):
+    """A normal distribution whose samples are clipped to [-0.3, 0.3]."""
+
+    def sample(self, sample_shape=()):
+        return super().sample(sample_shape).clamp(-0.3, 0.3)
+
+
+def clipped_actor(clip):
+    layers = [(torch.tensor([[0.25, -0.5]]), torch.zeros(1))]
+    options = {"squash": False, "log_std": torch.tensor([-0.5]), "stochastic": True}
+    return Actor("a", layers, clip=Bounds(*torch.tensor([[-clip], [clip]])), **options)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "importance-weighting"])
+@pytest.mark.parametrize("memory", [0, 1 << 30], ids=["anew", "from-table"])
+def test_sampled_actions_are_clipped_to_the_bounds_of_the_environment(name, memory, log):
+    method = METHODS[name]
+    method = replace(method, memory=memory) if hasattr(method, "memory") else method
+    std = torch.tensor(-0.5).exp()
+    expected = {"a": lambda s: ClippedNormal(torch.from_numpy(s) @ torch.tensor([[0.25], [-0.5]]), std)}
+    policies = {"a": clipped_actor(0.3)}, expected, {"a": clipped_actor(1e6)}
+    clipped, same, free = (method.estimate(policy, log, **quiet).values for policy in policies)
+    np.testing.assert_allclose(clipped, same, rtol=1e-6)
+    assert clipped != pytest.approx(free, rel=1e-4)
 
 
 def test_filling_the_table_of_actions_needs_little_more_memory(monkeypatch):

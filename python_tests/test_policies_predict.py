@@ -1,5 +1,6 @@
 """Policies are called as Stable-Baselines3's are, on arrays; those that sample are noticed."""
 
+import statistics
 import warnings
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from sopr_fast.policies import Actor, Gaussian, Layout, Probabilities, as_policies, check_fit, probe
+from sopr_fast.policies.actor import Bounds
 
 DS, DA = 5, 3
 STATES = np.random.default_rng(0).standard_normal((40, DS)).astype(np.float32)
@@ -60,6 +62,40 @@ def test_predict_samples_on_request():
     (discrete,) = as_policies([lambda s: Probabilities(np.tile([0.2, 0.8], (len(s), 1)))])
     indices, _ = discrete.predict(state, deterministic=False)
     assert set(indices) == {0, 1} and abs(indices.mean() - 0.8) < 0.02
+
+
+def narrow_actor(squash, **options):
+    return actor(stochastic=True, squash=squash, log_std=torch.tensor([0.0, 0.5, -1.0]), **options)
+
+
+@pytest.mark.parametrize("squash", [False, True])
+def test_samples_are_clipped_as_the_mean_is(squash):
+    low, high = np.array([-0.5, -0.1, 0.0], np.float32), np.array([0.5, 0.2, 0.3], np.float32)
+    clipped = narrow_actor(squash, clip=Bounds(torch.from_numpy(low), torch.from_numpy(high)))
+    plain = narrow_actor(squash)
+
+    def predicted(policy):
+        torch.manual_seed(0)
+        return policy.predict(STATES, deterministic=False)[0]
+
+    expected = np.clip(predicted(plain), low, high)
+    assert ((expected == low) | (expected == high)).mean() > 0.3 and not np.array_equal(expected, predicted(plain))
+    np.testing.assert_array_equal(predicted(clipped), expected)
+    sampled, free = (p.sample(STATES, torch.Generator().manual_seed(0)).numpy() for p in (clipped, plain))
+    np.testing.assert_array_equal(sampled, np.clip(free, low, high))
+    # The density stays that before clipping, also of actions outside.
+    assert torch.equal(clipped.log_prob(STATES, 0.9 * free), plain.log_prob(STATES, 0.9 * free))
+
+
+def test_a_share_of_clipped_samples_lies_on_each_bound():
+    zero = [(torch.zeros(1, DS), torch.full((1,), 0.25))]
+    bounds = Bounds(torch.tensor([-0.5]), torch.tensor([1.0]))
+    policy = Actor("x", zero, squash=False, log_std=torch.zeros(1), stochastic=True, clip=bounds)
+    torch.manual_seed(0)
+    actions, _ = policy.predict(np.zeros((40_000, DS)), deterministic=False)
+    normal = statistics.NormalDist(0.25, 1)
+    assert (actions == -0.5).mean() == pytest.approx(normal.cdf(-0.5), abs=0.01)
+    assert (actions == 1.0).mean() == pytest.approx(1 - normal.cdf(1.0), abs=0.01)
 
 
 def test_methods_take_arrays():

@@ -84,7 +84,8 @@ class Actor(Policy):
     A deterministic actor returns the output of the last layer, through tanh if `squash`, scaled from [-1, 1] to `scale`
     and clipped to `clip`. A stochastic one is a normal distribution of that mean and of standard deviation
     exp(clamp(log_std)), through the same tanh and scale. Its output is then the deterministic action, and the standard
-    deviation before tanh (without tanh, in the units of `scale`).
+    deviation before tanh (without tanh, in the units of `scale`). Its samples are clipped to `clip`; its density is the
+    one before clipping.
 
     Args:
         name: Name in rankings and errors.
@@ -189,7 +190,7 @@ class Actor(Policy):
         if self.scale is not None and not self.squash:
             mean, std = self.scale.from_unit(mean), std * (self.scale.high - self.scale.low) / 2
         normal = dist.Normal(mean, std, validate_args=False)
-        return Output("gaussian", action, std, self._squashed(normal) if self.squash else normal)
+        return Output("gaussian", action, std, self._squashed(normal) if self.squash else normal, clip=self.clip)
 
     def _last_layers(self, states: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return (N, outputs) each: the output of the last layer, and log standard deviations if stochastic."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from torch import distributions as dist
 
 from ..runtime.checks import TOO_LARGE
 from ..runtime.forks import fork_safe_lock
+
+if TYPE_CHECKING:
+    from .actor import Bounds
 
 _global_generator = fork_safe_lock()
 
@@ -50,6 +53,7 @@ class Output:
         std: (N, dim_a) float32 standard deviations of kind "gaussian", else None.
         distribution: The distribution of actions, where it is not the normal or categorical one of `mean` and `std`.
         is_flat: Whether `distribution` is over N numbers instead of (N, 1).
+        clip: Bounds to which samples are clipped. The density is the one before clipping.
     """
 
     kind: str
@@ -57,6 +61,7 @@ class Output:
     std: Tensor | None = None
     distribution: dist.Distribution | None = None
     is_flat: bool = False
+    clip: Bounds | None = None
 
     def action(self) -> Tensor:
         """Return (N, dim_a): the action, the mean, or the most likely discrete action, one-hot, ties to the first."""
@@ -90,7 +95,11 @@ class Output:
         return log_prob.sum(1) if log_prob.dim() == 2 else log_prob
 
     def sample(self, seed: int) -> Tensor:
-        """Return actions (N, dim_a) float32 sampled from the density. The policy must have one."""
+        """Return actions (N, dim_a) float32 sampled from the density and clipped. The policy must have a density."""
+        actions = self._draw(seed)
+        return actions if self.clip is None else self.clip.clip(actions)
+
+    def _draw(self, seed: int) -> Tensor:
         if self.distribution is not None:
             # Torch's distributions sample from the global generator only.
             with _global_generator, torch.random.fork_rng(devices=[]):
