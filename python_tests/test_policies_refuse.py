@@ -1,6 +1,7 @@
 """Bad policies raise one clear error, before long work starts."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -108,6 +109,36 @@ def test_a_callable_that_passes_its_array_to_a_module_is_told_the_remedy():
     with pytest.raises(RuntimeError) as other:
         collect(as_policies({"x": lambda s: s + "a"}), STATES, SOURCE, Layout("action", DA, DA))
     assert "callables receive" not in str(other.value)
+
+
+class Memory(nn.Module):
+    """A policy with the attributes of sb3-contrib's recurrent one, which acts from an empty memory by default."""
+
+    def __init__(self, **attributes):
+        super().__init__()
+        vars(self).update(attributes)
+
+    def predict(self, states, state=None, episode_start=None, deterministic=False):
+        return good(states), state
+
+
+@pytest.mark.parametrize("attributes", [{"lstm_actor": None}, {"lstm_hidden_state_shape": (1, 1, 8)}])
+def test_recurrent_policies_are_refused(attributes):
+    policy = Memory(**attributes)
+    model = SimpleNamespace(
+        policy=policy,
+        predict=policy.predict,
+        action_space=SimpleNamespace(shape=(DA,)),
+        observation_space=SimpleNamespace(shape=(DS,)),
+        get_vec_normalize_env=lambda: None,
+    )
+    for item in (policy, model):
+        with pytest.raises(ValueError, match=r"policy 'x' .* recurrent, .* pass an array of its actions in every logg"):
+            as_policies({"x": item})
+    model.policy = Memory()
+    for item in (Memory(), model):
+        (usable,) = as_policies({"x": item})
+        assert torch.equal(usable.act(STATES), STATES[:, :DA])
 
 
 def test_late_nan_names_the_row_in_the_users_data():

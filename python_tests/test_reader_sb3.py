@@ -23,6 +23,7 @@ contrib = pytest.importorskip("sb3_contrib", reason="needs the extra [sb3]")
 gymnasium = pytest.importorskip("gymnasium")
 
 from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback  # noqa: E402
+from stable_baselines3.common.policies import ActorCriticPolicy  # noqa: E402
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize  # noqa: E402
 
@@ -74,6 +75,12 @@ class Masked(Still):
 
     def action_masks(self):
         return np.ones(4, bool)
+
+
+class Remembering(ActorCriticPolicy):
+    """A policy of a user, with the attribute by which sb3-contrib tells the shape of a hidden state."""
+
+    lstm_hidden_state_shape = 1, 1, 8
 
 
 class Scaled(BaseFeaturesExtractor):
@@ -266,6 +273,27 @@ def test_other_networks_need_trust(tmp_path, states, algorithm, options, message
     (policy,) = as_policies(load(path, trust=True), action_count=4 if "discrete" in options else None)
     assert type(policy) is Called
     torch.testing.assert_close(policy.act(states), predicted(model, states), atol=1e-6, rtol=1e-6)
+
+
+RECURRENT = "it is recurrent, .* pass an array of its actions in every logged state"
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_recurrent_models_are_refused(tmp_path, trust):
+    model = make(contrib.RecurrentPPO, policy="MlpLstmPolicy")
+    model.save(tmp_path / "model.zip")
+    with pytest.raises(ValueError, match=rf"model\.zip: {RECURRENT}$"):
+        load(tmp_path / "model.zip", trust=trust)
+    for item in (model, model.policy):
+        with pytest.raises(ValueError, match=rf"policy 'x' .* {RECURRENT}$"):
+            as_policies({"x": item})
+
+
+def test_policies_with_a_memory_of_their_own_are_refused_when_opened(tmp_path):
+    model = sb3.PPO(Remembering, Still(), device="cpu", seed=0)
+    model.save(tmp_path / "model.zip")
+    with pytest.raises(ValueError, match=rf"model\.zip: {RECURRENT}$"):
+        load(tmp_path / "model.zip", trust=True)
 
 
 def test_missing_library_is_named(tmp_path, monkeypatch):

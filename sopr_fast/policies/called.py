@@ -22,6 +22,7 @@ from .output import Output, read_output
 from .policy import Policy
 
 _log = logging.getLogger("sopr_fast")
+RECURRENT = "it is recurrent, but logged states are read one by one: pass an array of its actions in every logged state"
 _calls: Counter[nn.Module] = Counter()  # calls in progress, by module switched to eval mode
 _switching = fork_safe_lock()
 
@@ -42,12 +43,16 @@ class Called(Policy):
         item: The user's object.
         action_count: Number of discrete actions, for an object that returns their indices.
         state_dim: Width of the states that the object reads, where it is known.
+
+    Raises:
+        ValueError: The object is a recurrent policy of sb3-contrib.
     """
 
     def __init__(self, name: str, item: Any, action_count: int | None = None, *, state_dim: int | None = None):
         self.name, self.original, self.action_count = name, item, action_count
         self._state_dim = state_dim
         self._module = item if isinstance(item, nn.Module) else None
+        _check_memory(name, self._module)
         predict = getattr(item, "predict", None)
         self._has_predict = callable(predict)
         self._call: Callable = predict if predict is not None and callable(predict) else item
@@ -92,9 +97,13 @@ class LiveModel(Called):
         name: Name in rankings and errors.
         item: The model.
         action_count: Number of discrete actions; that of the model's action space if None.
+
+    Raises:
+        ValueError: The model is recurrent.
     """
 
     def __init__(self, name: str, item: Any, action_count: int | None = None):
+        _check_memory(name, item.policy)
         is_discrete = type(item.action_space).__name__ == "Discrete"
         if action_count is None and is_discrete:
             action_count = int(item.action_space.n)
@@ -161,6 +170,16 @@ def is_live_model(item: Any) -> bool:
 def acts(item: Any) -> bool:
     """Return whether the object is a callable or has a method `predict`."""
     return not isinstance(item, type) and (callable(getattr(item, "predict", None)) or callable(item))
+
+
+def is_recurrent(policy: Any) -> bool:
+    """Return whether the object is a recurrent policy of sb3-contrib."""
+    return hasattr(policy, "lstm_actor") or hasattr(policy, "lstm_hidden_state_shape")
+
+
+def _check_memory(name: str, policy: Any) -> None:
+    if is_recurrent(policy):
+        raise ValueError(f"policy {name!r} cannot be used: {RECURRENT}")
 
 
 def _distribution_of(policy: Any) -> Callable[[Tensor], Any] | None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...runtime.text import printable
 from ..actor import ACTIVATIONS, Actor, Bounds, Standardisation
-from ..called import Called
+from ..called import RECURRENT, Called, is_recurrent
 from ..policy import Policy
 from .archives import open_archive, read_members
 from .layers import floats, layer, numbered, perceptron
@@ -42,7 +42,12 @@ _SDE_MEAN_CLIP = 2.0  # the libraries' default clip_mean of gSDE
 
 
 def read(path: Path, options: Options) -> Sequence[Policy]:
-    """Read the actor in a model, with the statistics that belong to it; see `find_statistics`."""
+    """Read the actor in a model, with the statistics that belong to it; see `find_statistics`.
+
+    Raises:
+        RefusedError: The model needs `trust`.
+        ValueError: The file is damaged, or the model is recurrent.
+    """
     try:
         with open_archive(path) as archive:
             members = read_members(archive, ["data", "policy.pth"])
@@ -84,6 +89,8 @@ class _Network:
 def _actor(
     settings: dict[str, Any], arrays: dict[str, Tensor], standardisation: Standardisation | None, options: Options
 ) -> Actor:
+    if any(key.startswith("lstm_actor.") for key in arrays):
+        raise ValueError(RECURRENT)
     policy_class = _unpickled(settings, "policy_class", OWN)
     source = policy_class.source if isinstance(policy_class, type) and issubclass(policy_class, Record) else "?"
     if not _MODULES.fullmatch(source.rpartition(".")[0]):
@@ -196,6 +203,8 @@ class _Opened:
         is_discrete = type(data["action_space"]).__name__ == "Discrete"
         self.action_count = int(data["action_space"].n) if is_discrete else None
         self._policy = kind(data["observation_space"], data["action_space"], **keywords)
+        if is_recurrent(self._policy):
+            raise ValueError(RECURRENT)
         self._policy.load_state_dict(parameters["policy"])
         self._normalise = None if statistics is None else pickle.loads(statistics.read_bytes()).normalize_obs
 
