@@ -382,6 +382,19 @@ def test_win_probability_of_replicates():
     assert wins[0, 1] == pytest.approx(norm.cdf(2 / np.std([-1, 1, 0], ddof=1)))
 
 
+def test_scores_that_differ_by_rounding_do_not_win():
+    rng = np.random.default_rng(0)
+    equal = 22.2 * (1 + np.finfo(float).eps * np.stack([np.arange(8) % 3, rng.integers(2, 5, 8)]))
+    samples = np.vstack([equal, equal[0] - 1e-6])
+    for ranking in (
+        ranking_of("abc", samples.mean(1), replicates=samples),
+        Ranking.from_subsets(["a", "b", "c"], samples),
+    ):
+        wins = ranking.win_probability
+        assert (ranking.scores[1] > ranking.scores[0]) and wins[0, 1] == wins[1, 0] == 0.5
+        assert wins[0, 2] == 1 and wins[2, 1] == 0
+
+
 def test_a_foreign_candidate_has_no_win_probability():
     scores = np.random.default_rng(0).standard_normal((3, 9))
     wins = Ranking.from_subsets(

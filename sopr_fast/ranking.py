@@ -153,20 +153,23 @@ class Ranking:
     def win_probability(self) -> np.ndarray:
         """(P, P) probability that candidate i scores above candidate j, before any shrinkage.
 
-        It is Φ(mean / standard error) of the paired differences of subset scores or replicates, 0.5 for equal scores.
+        It is Φ(mean / standard error) of the paired differences of subset scores or replicates, 0.5 where all of them
+        are 0 up to rounding.
         Of a trained model it covers the noise of drawing subsets alone, not whether scores order policies as their
         returns do. NaN where either candidate is foreign, and where there are fewer than two subsets or replicates.
         """
         samples = self.replicates if self.subset_scores is None else self.subset_scores
         if samples is None or samples.shape[1] < 2:
             return np.full((len(self), len(self)), np.nan)
+        largest = np.abs(samples).max(1)
+        floor = 1e-12 * np.maximum(largest[:, None], largest)  # differences of equal scores, by rounding
         mean, error = np.empty((2, len(self), len(self)))
         for i, own in enumerate(samples):  # all differences at once would take P² S numbers
             difference = own - samples
             mean[i] = self.scores[i] - self.scores if self.subset_scores is None else difference.mean(1)
             error[i] = difference.std(1, ddof=1) if self.subset_scores is None else _mean_errors(difference)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where((mean == 0) & ~np.isnan(error), 0.0, mean / error)
+            ratio = np.where((np.abs(mean) <= floor) & (error <= floor), 0.0, mean / error)
         foreign = self._is_foreign()
         ratio[foreign] = ratio[:, foreign] = np.nan
         return torch.special.ndtr(torch.from_numpy(ratio)).numpy()
