@@ -14,6 +14,7 @@ from mdps import LinearGain
 from reports import HOSTILE, RESULTS, few_replicates, policies, ranking, selection  # noqa: F401
 from selection_problems import DISCOUNT, Scripted, gains, log, true_values
 
+from sopr_fast.estimators import Estimates
 from sopr_fast.report.map import classical_scaling
 from sopr_fast.report.page import _template
 from sopr_fast.report.parts import left_out_values
@@ -192,6 +193,36 @@ def test_a_ranking_with_true_returns_prints_their_correlation(tmp_path):
     ranked.report(tmp_path / "r.html", returns=dict(zip(ranked.names, ranked.scores, strict=True)))
     page = Document((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert "1.000" in "".join(page.text("header"))
+
+
+def text_of(ranked, path, **options):
+    """Return the words of the ranking's report."""
+    ranked.report(path, **options)
+    (text,) = Document(path.read_text(encoding="utf-8")).text("body")
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("bootstraps", [9, 0])
+def test_a_report_of_estimates_tells_of_no_states_or_known_policies(bootstraps, tmp_path):
+    values = np.array([1.0, 2.0, 3.0])
+    noise = np.random.default_rng(0).normal(0, 0.1, (3, bootstraps))
+    replicates = values[:, None] + noise if bootstraps else None
+    estimates = Estimates(["a", "b", "c"], values, replicates=replicates, method="FQE")
+    text = text_of(estimates.ranking(), tmp_path / "r.html")
+    for absent in ("draws of states", "known policies", "sopr_fast.rank", "not returns", "no returns"):
+        assert absent not in text
+    assert 'report again: ranking.report("report.html")' in text
+    over = " over replicates (bootstraps or members of an ensemble)"
+    for beginning in ("Probabilities", "standard errors", "with a probability of > 99 %"):
+        assert (beginning + over in text) == bool(bootstraps)
+    text = text_of(ranking(), tmp_path / "r.html")
+    for present in (
+        "over draws of states",
+        "beside the scores of the known policies",
+        "sopr_fast.rank(",
+        "not returns",
+    ):
+        assert present in text
 
 
 def test_a_ranking_says_how_much_of_the_log_each_candidate_covers(tmp_path):

@@ -359,7 +359,8 @@ class Ranking:
             returns: True returns to print beside the scores, see `spearman`; None for none.
             coverage: Share of logged states in which each candidate acts as the log does, by name, see
                 `sopr_fast.estimators.covered_shares`; None where it is unknown.
-            command: Command that makes the report again; by default a call of `rank`.
+            command: Command that makes the report again; by default a call of `rank`, where the ranking keeps its
+                `training`.
             date: Date to print. None for none, so that equal rankings give equal bytes.
 
         Raises:

@@ -51,19 +51,20 @@ def ranking_page(
     styles = StyleSheet()
     true = None if returns is None else check_returns(returns, ranking.names)
     training = ranking.training
+    order = "Candidates by score" if training is None else "Candidates among the known policies"
     sections = [
-        Section("order", "Candidates among the known policies", _order(ranking, true, styles)),
+        Section("order", order, _order(ranking, true, styles)),
         Section("wins", "Who scores above whom", _wins(ranking)),
         Section("evidence", "Why to believe it", _evidence(ranking, true, styles)),
-        Section(
-            "distance", "How the candidates differ from the known policies", _distances(ranking, coverage or {}, styles)
-        ),
     ]
+    if training is not None or ranking.distances is not None:
+        blocks = _distances(ranking, coverage or {}, styles)
+        sections.append(Section("distance", "How the candidates differ from the known policies", blocks))
     settings = dict(ranking.settings)
     if training is not None:
         settings |= {f"training_{name}": training.settings[name] for name in _KEPT if name in training.settings}
-    lines = ["ranking = sopr_fast.rank(candidates, model=model)", 'ranking.report("report.html")']
-    sections.append(settings_section(settings, command, lines))
+    lines = [] if training is None else ["ranking = sopr_fast.rank(candidates, model=model)"]
+    sections.append(settings_section(settings, command, [*lines, 'ranking.report("report.html")']))
     first = int(np.argsort(-ranking.scores, kind="stable")[0])
     doubtful = _foreign(ranking)[first]
     return Page(
@@ -87,6 +88,13 @@ def _collapsed(ranking: Ranking) -> bool:
     return ranking.training is not None and bool(ranking.training.history.get("collapsed"))
 
 
+def _noise(ranking: Ranking) -> str:
+    """Return over what scores vary, as the end of a phrase; empty where that is unknown."""
+    if ranking.subset_scores is not None:
+        return " over draws of states"
+    return "" if ranking.replicates is None else " over replicates (bootstraps or members of an ensemble)"
+
+
 def _head(ranking: Ranking, first: int, doubtful: bool) -> Markup:
     name = Name(ranking.names[first])
     if _collapsed(ranking):
@@ -104,7 +112,7 @@ def _reason(ranking: Ranking, first: int, doubtful: bool) -> Markup:
         second = Name(ranking.names[order[1]])
         if np.isfinite(wins):
             text += sentence(
-                "It scores above the next, {}, with a probability of {} over draws of states. ", second, chance(wins)
+                "It scores above the next, {}, with a probability of {}{}. ", second, chance(wins), _noise(ranking)
             )
         else:
             text += sentence("The next is {}. ", second)
@@ -112,6 +120,8 @@ def _reason(ranking: Ranking, first: int, doubtful: bool) -> Markup:
         known = [i for i in order if not _foreign(ranking)[i]]
         if known:
             text += sentence("The first that acts like known policies is {}. ", Name(ranking.names[known[0]]))
+    if ranking.subset_scores is None:
+        return text.rstrip()
     return text + sentence("Scores order policies; they are not returns.")
 
 
@@ -177,11 +187,14 @@ def _order(ranking: Ranking, true: np.ndarray | None, styles: StyleSheet) -> lis
             cells.insert(4, Cell(""))
         entries.append((float(score), cells, "known"))
     entries.sort(key=lambda entry: -entry[0])
+    error_help = "Noise of drawing states alone; unknown for foreign candidates."
+    if ranking.subset_scores is None:
+        error_help = f"Spread{_noise(ranking)}." if ranking.replicates is not None else ""
     columns = [
         Column("policy", numeric=False),
         Column("rank", help="1: the best candidate."),
         Column("score"),
-        Column("standard error", help="Noise of drawing states alone; unknown for foreign candidates."),
+        Column("standard error", help=error_help),
         *([Column("true return")] if true is not None else []),
         Column("flags", numeric=False),
     ]
@@ -201,12 +214,13 @@ def _order(ranking: Ranking, true: np.ndarray | None, styles: StyleSheet) -> lis
     drawing = figures.intervals(
         dots,
         styles,
-        title="Scores of the candidates among those of the known policies",
+        title="Scores of the candidates" + (" among those of the known policies" if len(known) else ""),
         axis="score (± standard error)",
         rug=known if len(known) else None,
         rug_label=f"{len(known)} known policies",
     )
-    caption = "Scores with their standard errors over draws of states, beside the scores of the known policies."
+    caption = f"Scores with their standard errors{_noise(ranking)}"
+    caption += ", beside the scores of the known policies." if len(known) else "."
     if foreign[order].any():
         caption += " Hollow: foreign candidates, whose error is unknown."
     if true is not None:
@@ -244,14 +258,15 @@ def _wins(ranking: Ranking) -> list[Any]:
         Column("scores above the next"),
         Column("the first scores above it"),
     ]
-    return [
-        Paragraph(
-            "Probabilities over draws of states. They say how firm the order of scores is, not whether the model "
-            "orders policies as their returns do. Foreign candidates have none. A ranking predicts no returns, so it "
-            "cannot say who beats an incumbent: select does."
-        ),
-        Table("How firm the order is", columns, rows),
-    ]
+    text = f"Probabilities{_noise(ranking)}. They say how firm the order of scores is, "
+    if ranking.subset_scores is None:
+        text += "not whether it is the order of returns. Policies without a standard error have none."
+    else:
+        text += (
+            "not whether the model orders policies as their returns do. Foreign candidates have none. A ranking "
+            "predicts no returns, so it cannot say who beats an incumbent: select does."
+        )
+    return [Paragraph(text), Table("How firm the order is", columns, rows)]
 
 
 def _evidence(ranking: Ranking, true: np.ndarray | None, styles: StyleSheet) -> list[Any]:
