@@ -202,14 +202,23 @@ def text_of(ranked, path, **options):
     return " ".join(text.split())
 
 
+def test_true_returns_of_candidates_in_training_are_not_called_unseen(tmp_path):
+    ranked = ranking()
+    returns = dict(zip(ranked.names, ranked.scores, strict=True))
+    correlation = "The scores have a rank correlation of 1.000 with the true returns of these candidates"
+    for in_training, unseen in (([False] * 6, True), ([False] * 5 + [True], False), (None, False)):
+        text = text_of(replace(ranked, in_training=in_training), tmp_path / "r.html", returns=returns)
+        assert f"{correlation}{', which the model has not seen' if unseen else ''}." in text
+
+
 @pytest.mark.parametrize("bootstraps", [9, 0])
 def test_a_report_of_estimates_tells_of_no_states_or_known_policies(bootstraps, tmp_path):
     values = np.array([1.0, 2.0, 3.0])
     noise = np.random.default_rng(0).normal(0, 0.1, (3, bootstraps))
     replicates = values[:, None] + noise if bootstraps else None
     estimates = Estimates(["a", "b", "c"], values, replicates=replicates, method="FQE")
-    text = text_of(estimates.ranking(), tmp_path / "r.html")
-    for absent in ("draws of states", "known policies", "sopr_fast.rank", "not returns", "no returns"):
+    text = text_of(estimates.ranking(), tmp_path / "r.html", returns={"a": 1, "b": 2, "c": 3})
+    for absent in ("draws of states", "known policies", "sopr_fast.rank", "not returns", "no returns", "has not seen"):
         assert absent not in text
     assert 'report again: ranking.report("report.html")' in text
     over = " over replicates (bootstraps or members of an ensemble)"

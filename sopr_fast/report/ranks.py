@@ -273,15 +273,11 @@ def _evidence(ranking: Ranking, true: np.ndarray | None, styles: StyleSheet) -> 
     training = ranking.training
     blocks: list[Any] = []
     if true is not None and len(ranking) > 1:
-        blocks.append(
-            Paragraph(
-                sentence(
-                    "The scores have a rank correlation of {} with the true returns of these candidates, which the "
-                    "model has not seen.",
-                    number(spearman(true, ranking.scores), 3),
-                )
-            )
-        )
+        correlation = number(spearman(true, ranking.scores), 3)
+        text = "The scores have a rank correlation of {} with the true returns of these candidates"
+        if ranking.in_training is not None and not any(ranking.in_training):
+            text += ", which the model has not seen"
+        blocks.append(Paragraph(sentence(text + ".", correlation)))
     if training is None:
         return [*blocks, Paragraph("This ranking keeps nothing of how its scores were made.")]
     history = training.history
