@@ -298,6 +298,24 @@ def test_a_date_is_printed_if_given(tmp_path):
     assert "Ranking of policies · 1 May 2030" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"groups": [f"g{i % 2}" for i in range(16)]}, {"return_errors": 0.1}, {"return_errors": 0.1, "rollouts": 4}],
+    ids=lambda given: ", ".join(given) or "none",
+)
+def test_the_call_names_groups_and_errors_where_they_were_given(given, tmp_path):
+    known, candidates, truth = policies(False)
+    returns = {name: truth[name] for name in known}
+    options = {"methods": {"m": Scripted(truth)}, **QUIET, **given}
+    for result in (
+        evaluate(known, returns, log(), **options),
+        select(candidates, log(), known=known, returns=returns, **options),
+    ):
+        result.report(tmp_path / "r.html")
+        (call,) = Document((tmp_path / "r.html").read_text(encoding="utf-8")).text("pre")
+        assert set(re.findall(r"(\w+)=\1\b", call)) - {"known", "returns"} == set(given)
+
+
 def test_a_user_s_settings_of_matplotlib_change_nothing(results, tmp_path):
     import matplotlib
 

@@ -21,6 +21,7 @@ _TERMS = {
     "folds": "random folds",
     "action_count": "number of actions",
 }
+_GIVEN = ("groups", "folds", "return_errors", "rollouts")  # arguments that are the user's own variables
 _ARGUMENTS = ("discount", "seed", "folds", "rows", "action_count")
 
 
@@ -35,7 +36,7 @@ def call(kind: str, arguments: str, settings: dict[str, Any], **more: Any) -> li
     """
     options = [f"{name}={settings[name]!r}" for name in _ARGUMENTS if settings.get(name) is not None]
     options += ["subsets=subsets"] if settings.get("reused_subsets") else []
-    options += ["folds=folds"] if settings.get("given_folds") else []
+    options += [f"{name}={name}" for name in _GIVEN if settings.get(f"given_{name}")]
     groups = [[f"{name}={value!r}"] for name, value in more.items() if value is not None]
     methods = list(settings.get("methods", {}))
     groups += [options, [f"methods={methods!r}"] if methods else []]

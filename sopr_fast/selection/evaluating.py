@@ -151,6 +151,9 @@ def evaluate(
             seed=seed,
             folds=None if given else folds,
             given_folds=len(splits) if given else None,
+            given_groups=None if groups is None else len(set(labels)),
+            given_return_errors=None if return_errors is None else True,
+            given_rollouts=None if rollouts is None else True,
             rows=rows,
         ),
     )

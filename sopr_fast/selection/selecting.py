@@ -185,7 +185,16 @@ def select(
         notes=notes,
         evaluation=evaluation,
         coverage=dict(zip(names, workspace.coverage().tolist(), strict=True)),
-        settings=workspace.describe(chosen, discount=discount, seed=seed, folds=folds, rows=rows),
+        settings=workspace.describe(
+            chosen,
+            discount=discount,
+            seed=seed,
+            folds=folds,
+            given_groups=None if groups is None else len(set(labels)),
+            given_return_errors=None if return_errors is None else True,
+            given_rollouts=None if rollouts is None else True,
+            rows=rows,
+        ),
     )
 
 
