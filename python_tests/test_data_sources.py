@@ -176,6 +176,39 @@ def test_a_pipe_is_refused(tmp_path, name):
             sopr_fast.data.load(tmp_path / name)
 
 
+@pytest.mark.parametrize("name", ["observations", "actions", "rewards", "next_observations", "log_probs"])
+def test_masked_values_are_not_finite(arrays, name):
+    arrays["log_probs"] = np.arange(14)
+    mask = np.zeros(arrays[name].shape, bool)
+    mask[5] = True
+    masked = arrays | {name: np.ma.masked_array(arrays[name], mask)}
+    with pytest.raises(ValueError, match=rf"'{name}' is not finite \(as float32\) at row 5"):
+        sopr_fast.data.load(masked)
+    part = {"observations": "states", "next_observations": "next_states"}.get(name, name)
+    with pytest.raises(ValueError, match=r" is not finite \(as float32\) at row 5"):
+        sopr_fast.data.load({"x" if key == name else key: masked[key] for key in masked}, columns={part: "x"})
+    plain = arrays | {name: np.ma.masked_array(arrays[name], np.zeros_like(mask))}
+    assert_same(sopr_fast.data.load(plain), sopr_fast.data.load(arrays))
+
+
+@pytest.mark.parametrize("name", ["terminals", "timeouts"])
+def test_masked_ends_are_neither_0_nor_1(arrays, name):
+    masked = np.ma.masked_array(arrays[name], np.arange(14) == 5)
+    with pytest.raises(ValueError, match=f"'{name}' must be 0 or 1, got nan at row 5"):
+        sopr_fast.data.load(arrays | {name: masked})
+
+
+def test_masked_slices_are_not_finite():
+    class Variable:  # as of netCDF4
+        shape, dtype = (14, 3), np.dtype(np.float32)
+
+        def __getitem__(self, rows):
+            return np.ma.masked_array(np.ones((14, 3), np.float32), np.arange(42).reshape(14, 3) == 16)[rows]
+
+    with pytest.raises(ValueError, match=r"not finite \(as float32\) at row 5"):
+        as_states(Variable()).read(np.arange(14))
+
+
 def test_hdf5_values_in_other_files_are_not_read(tmp_path, arrays):
     secret = tmp_path / "secret"
     secret.write_bytes(bytes(14 * 3 * 4))

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..runtime.text import escaped_errors
 from . import d3rlpy
+from .arrays import fill_masked
 from .csv_files import read_csv
 from .files import check_regular, read_folder, read_npz
 from .hdf5 import read_hdf5
@@ -118,7 +119,7 @@ def read_arrays(source: Any, columns: Columns | None = None) -> tuple[Mapping[st
     for part, names in parts.items():
         if missing := [name for name in names if name not in arrays]:
             raise ValueError(f"{where}: no column {missing[0]!r} for the {part}; it has {list_names([*arrays])}")
-        values = [np.asarray(arrays[name]) for name in names]
+        values = [np.asarray(fill_masked(arrays[name])) for name in names]
         mapped[KEYS[part][0]] = values[0] if len(values) == 1 else np.column_stack(values)
     unmapped = {part: name for part, name in find_names(arrays).items() if part not in parts}
     return mapped | {name: arrays[name] for name in unmapped.values()}, where

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..runtime.rows import FileRows
 from ..runtime.text import escaped_errors
 from . import d3rlpy
-from .arrays import to_array
+from .arrays import fill_masked, to_array
 from .files import check_regular, reading
 from .keys import ALL_KEYS, KEYS, find_key, list_names
 from .lerobot import is_lerobot
@@ -97,12 +97,10 @@ def as_states(states: Any) -> StoredStates:
         return ArrayStates(states.states)
     if hasattr(states, "iterate_episodes"):
         return _of_minari(states)
-    if isinstance(states, np.ma.MaskedArray):
-        return ArrayStates(np.ma.filled(states.astype(np.float32), np.nan))
     if isinstance(states, Tensor):
         return ArrayStates(to_array(states, "states: "))
     if isinstance(states, np.ndarray):
-        return ArrayStates(states)
+        return ArrayStates(fill_masked(states))
     if is_frame(states):
         states = _select_columns(states)
     elif not isinstance(states, Sequence):

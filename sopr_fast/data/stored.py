@@ -14,7 +14,7 @@ import numpy as np
 from ..runtime.checks import TOO_LARGE
 from ..runtime.rows import FileRows, Read, gather
 from ..runtime.text import printable
-from .arrays import table_shape, warn_of_equal_rows, warn_of_rounding
+from .arrays import fill_masked, table_shape, warn_of_equal_rows, warn_of_rounding
 from .hdf5 import get_dataset, list_datasets, open_hdf5
 from .keys import find_key
 
@@ -216,6 +216,6 @@ def _rows_per_read(values: Any) -> int:
 
 def _read_slice(values: Any, start: int, stop: int, states: StoredStates) -> np.ndarray:
     try:
-        return np.asarray(values[start:stop]).reshape(stop - start, states.shape[1])
+        return np.asarray(fill_masked(values[start:stop])).reshape(stop - start, states.shape[1])
     except (OSError, RuntimeError, ValueError) as error:
         raise ValueError(f"{states.name}: damaged between rows {start} and {stop - 1}: {error}") from error

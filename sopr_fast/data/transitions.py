@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..runtime.checks import check_integer
 from ..runtime.warn import warn
-from .arrays import table_shape, to_array, warn_of_equal_rows, warn_of_rounding
+from .arrays import fill_masked, table_shape, to_array, warn_of_equal_rows, warn_of_rounding
 from .keys import MIXED_ENDS
 
 
@@ -92,7 +92,8 @@ class Transitions:
 
         Raises:
             TypeError: An array does not hold numbers.
-            ValueError: An array is empty, of wrong shape or length, or not finite; names the first row.
+            ValueError: An array is empty, of wrong shape or length, or not finite; names the first row. Masked values
+                count as not finite.
 
         Warns:
             UserWarning: Nothing shows where a time limit cut episodes; `done` may include timeouts; or more than half
@@ -240,7 +241,7 @@ class _Checks:
         if isinstance(values, Tensor):
             values = to_array(values, f"{self.where}: {self.name(key)}: ")
         try:
-            values = np.asarray(values)
+            values = np.asarray(fill_masked(values))
         except (OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"{self.where}: {self.name(key)} is no array: {error}") from error
         if values.dtype.kind not in "fiub":
