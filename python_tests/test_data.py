@@ -12,6 +12,7 @@ import sopr_fast.data
 from sopr_fast.data import Transitions
 
 RNG = np.random.default_rng(0)
+STEPS = ("states", "actions", "rewards", "terminals")
 
 
 def d4rl_arrays(lengths=((3, "terminal"), (4, "timeout"), (2, "terminal"), (3, "timeout"), (2, None))):
@@ -96,6 +97,48 @@ def test_the_time_limit_ends_episodes_without_next_states_and_timeouts():
         sopr_fast.data.load(arrays, max_episode_steps=0)
     with pytest.raises(ValueError, match="max_episode_steps: Transitions are cut"):
         sopr_fast.data.load(log, max_episode_steps=4)
+
+
+def test_reset_states_are_no_next_states_of_time_limits():
+    arrays = d4rl_arrays(
+        [(4, "timeout"), (3, "terminal"), (4, "timeout"), (1, "timeout"), (4, "timeout"), (2, "terminal")]
+    )
+    expected = sopr_fast.data.load({key: values for key, values in arrays.items() if key != "next_observations"})
+    ends = np.flatnonzero(arrays["terminals"] | arrays["timeouts"])[:-1]
+    arrays["next_observations"][ends] = arrays["observations"][ends + 1]  # as a vectorised environment returns them
+    with pytest.warns(
+        UserWarning, match="dataset: at 4 of 4 time limits, the next state is the first state of"
+    ) as caught:
+        log = sopr_fast.data.load(arrays)
+    assert caught[0].filename == __file__
+    for part in (*STEPS, "timeouts", "episodes", "source"):
+        np.testing.assert_array_equal(getattr(log, part), getattr(expected, part), err_msg=part)
+    alive = ~log.terminals
+    np.testing.assert_array_equal(log.next_states[alive], expected.next_states[alive])
+
+
+def test_the_time_limit_ends_episodes_whose_next_states_are_reset_states():
+    arrays = d4rl_arrays([(4, "timeout"), (3, "terminal"), (4, "timeout"), (4, "terminal"), (4, "timeout"), (2, None)])
+    ends = np.flatnonzero(arrays["terminals"] | arrays["timeouts"])
+    arrays["next_observations"][ends] = arrays["observations"][ends + 1]
+    del arrays["timeouts"]
+    with pytest.warns(UserWarning, match="dataset: at 3 of 3 time limits, the next state is the first state of"):
+        log = sopr_fast.data.load(arrays, max_episode_steps=4)
+    assert log.source.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 19]
+    assert log.episodes.tolist() == [0, 3, 6, 9, 13, 16, 17]
+    assert np.flatnonzero(log.timeouts).tolist() == [2, 8, 15, 16]
+
+
+def test_the_time_limit_of_a_log_that_shows_it_changes_nothing():
+    arrays = d4rl_arrays()
+    expected = sopr_fast.data.load(arrays)
+    for log in (arrays, {key: values for key, values in arrays.items() if key != "timeouts"}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            limited = sopr_fast.data.load(log, max_episode_steps=4)
+        np.testing.assert_array_equal(limited.episodes, expected.episodes)
+        np.testing.assert_array_equal(limited.source, np.arange(14))
+        np.testing.assert_array_equal(limited.next_states, arrays["next_observations"])
 
 
 def test_a_timed_out_episode_of_one_step_is_dropped():

@@ -108,7 +108,7 @@ def fill(buffer, steps, generator, end=(), cut=()):
         infos = [{"TimeLimit.truncated": (step, i) in cut} for i in range(count)]
         buffer.add(states, following, actions, rewards, done, infos)
         stored.append((states, actions, rewards, following))
-        states = following
+        states = np.where(done[:, None], generator.normal(size=(count, 3)), following).astype(np.float32)
     return [np.array(part, np.float32) for part in zip(*stored, strict=True)]
 
 

@@ -74,7 +74,7 @@ def load(source: Any, *, columns: Columns | None = None, max_episode_steps: int 
             - `Transitions`, returned unchanged.
         columns: Part of the log (an argument of `Transitions.from_arrays`, such as "states") → name of its array, or
             names of the columns that it consists of, for logs whose names are not those above.
-        max_episode_steps: Time limit of the environment, if the log has neither next states nor timeouts.
+        max_episode_steps: Time limit of the environment, if the log does not show where it cut episodes.
 
     Raises:
         FileNotFoundError: No such file.

@@ -13,6 +13,8 @@ from ..runtime.warn import warn
 from .arrays import fill_masked, table_shape, to_array, warn_of_equal_rows, warn_of_rounding
 from .keys import MIXED_ENDS
 
+_NEARLY_ALL = 0.9
+
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
@@ -74,6 +76,8 @@ class Transitions:
         own state. As in d4rl's `qlearning_dataset`, the last step of a timed-out episode is then dropped, since its
         next state is unknown, and so is the last step of the data unless it is terminal; the step before becomes the
         timeout. If timeouts are missing too, `max_episode_steps` is needed to find where a time limit cut episodes.
+        With `next_states`, timed-out steps are dropped in the same way if their next states are the first states of the
+        next episodes, as environments that reset themselves return them.
 
         Tables of shape (N, 1, columns), as replay buffers of one environment have them, count as (N, columns).
 
@@ -85,7 +89,7 @@ class Transitions:
             terminals: (N,) or (N, 1) of bools or of 0 and 1; none by default.
             timeouts: As `terminals`.
             log_probs: (N,) or (N, 1) log-probabilities of the actions under the policy that logged them.
-            max_episode_steps: Time limit that cut the episodes, if `next_states` are missing.
+            max_episode_steps: Time limit that cut the episodes, if nothing else shows where it did.
             where: Beginning of error messages, such as the file's path.
             names: Names of the arrays in error messages, if they differ from those of the arguments. Terminals named
                 `done` or `dones` may include timeouts: steps that `timeouts` marks are not terminal.
@@ -96,8 +100,9 @@ class Transitions:
                 count as not finite.
 
         Warns:
-            UserWarning: Nothing shows where a time limit cut episodes; `done` may include timeouts; or more than half
-                of the states are equal, or a column of them loses its differences in float32.
+            UserWarning: Nothing shows where a time limit cut episodes; `done` may include timeouts; next states after
+                timeouts are those of the next episode; or more than half of the states are equal, or a column of them
+                loses its differences in float32.
         """
         checks = _Checks(where, names or {})
         states = checks.table("states", states)
@@ -123,9 +128,10 @@ class Transitions:
         if mixed:
             terminals &= ~timeouts
         timeouts &= ~terminals
+        limit = None if max_episode_steps is None else check_integer("max_episode_steps", max_episode_steps, 1)
         if next_states is None:
-            if max_episode_steps is not None:
-                timeouts |= _at_limit(terminals | timeouts, check_integer("max_episode_steps", max_episode_steps, 1))
+            if limit is not None:
+                timeouts |= _at_limit(terminals | timeouts, limit)
             return cls._shifted(states, actions, rewards, terminals, timeouts, log_probs, where)
         next_states = checks.table("next_states", next_states, count)
         if next_states.shape != states.shape:
@@ -133,11 +139,15 @@ class Transitions:
                 f"{where}: {checks.name('next_states')} have {next_states.shape[1]} columns, "
                 f"{checks.name('states')} {states.shape[1]}"
             )
+        jumps = (next_states[:-1] != states[1:]).any(1)
         if not timeouts.any():
             timeouts = ~terminals
-            timeouts[:-1] &= (next_states[:-1] != states[1:]).any(1)
+            timeouts[:-1] &= jumps
+        if limit is not None:
+            timeouts |= _at_limit(terminals | timeouts, limit)
         source = np.arange(count)
-        return cls._split(states, actions, rewards, next_states, terminals, timeouts, source, count, log_probs)
+        log = cls._split(states, actions, rewards, next_states, terminals, timeouts, source, count, log_probs)
+        return log._without_resets(where)
 
     @classmethod
     def _shifted(
@@ -153,21 +163,40 @@ class Transitions:
         """Return transitions whose next states are the states of the next rows."""
         dropped = timeouts.copy()
         dropped[-1] |= not terminals[-1]
-        timeouts = np.append(dropped[1:], False) & ~terminals
+        rows = np.arange(len(states))
+        next_states = states[np.where(terminals, rows, np.minimum(rows + 1, len(states) - 1))]
+        log = cls._split(states, actions, rewards, next_states, terminals, timeouts, rows, len(states), log_probs)
+        return log._without(dropped, where)
+
+    def _without_resets(self, where: str) -> Transitions:
+        """Return the transitions without timed-out steps whose next states begin the next episodes."""
+        cut, following = self.timeouts[:-1], self.next_states[:-1]
+        resets = cut & (following == self.states[1:]).all(1) & (following != self.states[:-1]).any(1)
+        if resets.sum() <= _NEARLY_ALL * cut.sum():
+            return self
+        warn(
+            f"{where}: at {resets.sum():,} of {cut.sum():,} time limits, the next state is the first state of the next "
+            "episode, as environments that reset themselves return it; these steps are dropped: replace it by the "
+            "episode's last state, or leave out the time limits if the environment went on"
+        )
+        return self._without(np.append(resets, self.timeouts[-1]), where)
+
+    def _without(self, dropped: np.ndarray, where: str) -> Transitions:
+        """Return the transitions without steps, `dropped` (N,) bool; the steps before them become timeouts."""
+        timeouts = (self.timeouts | np.append(dropped[1:], False)) & ~self.terminals
         kept = np.flatnonzero(~dropped)
         if not len(kept):
-            raise ValueError(f"{where}: without next states, the next state of no step is known; add next states")
-        next_states = states[np.where(terminals[kept], kept, np.minimum(kept + 1, len(states) - 1))]
-        return cls._split(
-            states[kept],
-            actions[kept],
-            rewards[kept],
-            next_states,
-            terminals[kept],
+            raise ValueError(f"{where}: the next state of no step is known; add next states")
+        return self._split(
+            self.states[kept],
+            self.actions[kept],
+            self.rewards[kept],
+            self.next_states[kept],
+            self.terminals[kept],
             timeouts[kept],
-            kept,
-            len(states),
-            None if log_probs is None else log_probs[kept],
+            self.source[kept],
+            self.source_count,
+            None if self.log_probs is None else self.log_probs[kept],
         )
 
     @classmethod
