@@ -129,6 +129,31 @@ def test_the_time_limit_ends_episodes_whose_next_states_are_reset_states():
     assert np.flatnonzero(log.timeouts).tolist() == [2, 8, 15, 16]
 
 
+def test_constant_states_are_no_reset_states():
+    ends = np.tile([0, 0, 1], 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        log = Transitions.from_arrays(np.zeros((12, 2)), np.zeros(12), np.zeros(12), np.zeros((12, 2)), None, ends)
+    np.testing.assert_array_equal(log.timeouts, ends)
+
+
+@pytest.mark.parametrize("order", ["shuffled", "in turn"])
+@pytest.mark.parametrize("parts", [("timeouts",), ()])
+def test_rows_that_do_not_follow_each_other_warn(order, parts):
+    arrays = d4rl_arrays([(6, "terminal"), (6, "timeout"), (6, "terminal"), (6, "timeout")])
+    rows = np.random.default_rng(1).permutation(24) if order == "shuffled" else np.arange(24).reshape(4, 6).T.ravel()
+    log = {key: values[rows] for key, values in arrays.items() if key not in parts}
+    with pytest.warns(
+        UserWarning, match="dataset: rows do not follow each other: .*'next_observations' are not"
+    ) as caught:
+        sopr_fast.data.load(log)
+    assert caught[0].filename == __file__ and len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sopr_fast.data.load({key: values for key, values in arrays.items() if key not in parts})
+        sopr_fast.data.load(d4rl_arrays([(1, "terminal"), (1, "timeout"), (1, "terminal"), (1, "timeout")]))
+
+
 def test_the_time_limit_of_a_log_that_shows_it_changes_nothing():
     arrays = d4rl_arrays()
     expected = sopr_fast.data.load(arrays)

@@ -88,7 +88,8 @@ def columns_log(*columns):
     count = len(actions)
     ends = np.arange(count) % 10 == 9
     states = np.arange(count)[:, None]
-    log = Transitions.from_arrays(states, actions, np.zeros(count), states, np.zeros(count, bool), ends)
+    following = states + np.where(ends, 0.5, 1)[:, None]
+    log = Transitions.from_arrays(states, actions, np.zeros(count), following, np.zeros(count, bool), ends)
     return with_other(log, source=3 * np.arange(count))
 
 

@@ -101,8 +101,8 @@ class Transitions:
 
         Warns:
             UserWarning: Nothing shows where a time limit cut episodes; `done` may include timeouts; next states after
-                timeouts are those of the next episode; or more than half of the states are equal, or a column of them
-                loses its differences in float32.
+                timeouts are those of the next episode; rows do not follow each other; or more than half of the states
+                are equal, or a column of them loses its differences in float32.
         """
         checks = _Checks(where, names or {})
         states = checks.table("states", states)
@@ -140,6 +140,14 @@ class Transitions:
                 f"{checks.name('states')} {states.shape[1]}"
             )
         jumps = (next_states[:-1] != states[1:]).any(1)
+        goes_on = ~(terminals | timeouts)[:-1]
+        if (jumps & goes_on).sum() > goes_on.sum() / 2:
+            warn(
+                f"{where}: rows do not follow each other: after most steps, {checks.name('next_states')} are not the "
+                f"{checks.name('states')} of the next row, as in a shuffled log or one of several environments in "
+                "turn; initial states, episodes' returns and importance weights are wrong then: sort the rows by "
+                "episode and step"
+            )
         if not timeouts.any():
             timeouts = ~terminals
             timeouts[:-1] &= jumps
