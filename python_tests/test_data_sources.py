@@ -121,6 +121,21 @@ def test_dones_that_timeouts_explain_are_not_terminal(arrays):
     np.testing.assert_array_equal(log.terminals, done["dones"])
 
 
+def test_mapped_dones_may_include_timeouts_too(arrays):
+    arrays["over"] = arrays.pop("timeouts")
+    arrays["done"] = arrays.pop("terminals") | arrays["over"]
+    columns = {"terminals": "done", "timeouts": "over"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        log = sopr_fast.data.load(arrays, columns=columns)
+    np.testing.assert_array_equal(log.terminals, arrays["done"] & ~arrays["over"])
+    np.testing.assert_array_equal(log.timeouts[:-1], arrays["over"][:-1])
+    del columns["timeouts"]
+    with pytest.warns(UserWarning, match="dataset: 'done' are taken as terminals; if a time limit cut episodes"):
+        log = sopr_fast.data.load(arrays, columns=columns)
+    np.testing.assert_array_equal(log.terminals, arrays["done"])
+
+
 def unfilled(filled, rows=500):
     states = np.zeros((rows, 3), np.float32)
     states[:filled] = np.random.default_rng(0).normal(size=(filled, 3))

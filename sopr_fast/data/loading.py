@@ -15,7 +15,7 @@ from .arrays import fill_masked
 from .csv_files import read_csv
 from .files import check_regular, read_folder, read_npz
 from .hdf5 import read_hdf5
-from .keys import ALL_KEYS, KEYS, find_key, list_names
+from .keys import ALL_KEYS, KEYS, MIXED_ENDS, find_key, list_names
 from .lerobot import is_lerobot, read_lerobot
 from .minari import find_minari, is_minari_id, read_minari
 from .replay_buffers import read_pickled
@@ -120,7 +120,8 @@ def read_arrays(source: Any, columns: Columns | None = None) -> tuple[Mapping[st
         if missing := [name for name in names if name not in arrays]:
             raise ValueError(f"{where}: no column {missing[0]!r} for the {part}; it has {list_names([*arrays])}")
         values = [np.asarray(fill_masked(arrays[name])) for name in names]
-        mapped[KEYS[part][0]] = values[0] if len(values) == 1 else np.column_stack(values)
+        key = next((name for name in names if part == "terminals" and name in MIXED_ENDS), KEYS[part][0])
+        mapped[key] = values[0] if len(values) == 1 else np.column_stack(values)
     unmapped = {part: name for part, name in find_names(arrays).items() if part not in parts}
     return mapped | {name: arrays[name] for name in unmapped.values()}, where
 
