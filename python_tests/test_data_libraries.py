@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -202,6 +203,38 @@ def test_pickled_arrays_and_trajectories(tmp_path, arrays):
     path.write_bytes(pickle.dumps(episodes))
     with pytest.raises(ValueError, match=r"log\.pkl: episode 1 has no 'rewards'"):
         sopr_fast.data.load(path)
+
+
+@pytest.mark.parametrize("name", ["terminals", "terminated", "dones", "done"])
+@pytest.mark.parametrize("without", [(), ("next_observations",)])
+def test_ends_of_trajectories_have_every_name(tmp_path, arrays, name, without):
+    arrays["timeouts"][-1] = ~arrays["terminals"][-1].astype(bool)
+    arrays = {key: values for key, values in arrays.items() if key not in without}
+    expected, path = sopr_fast.data.load(arrays), tmp_path / "log.pkl"
+    bounds = [0, *np.flatnonzero(arrays["terminals"] | arrays["timeouts"]) + 1]
+    cut = arrays.pop("timeouts")
+    arrays[name] = arrays.pop("terminals")
+    extras = [{}, {"truncated": np.zeros_like(cut)}, {"truncated": cut}]
+    if name in ("dones", "done"):
+        extras.append({"truncated": cut, name: arrays[name] | cut})
+    for extra in extras:
+        log = arrays | extra
+        path.write_bytes(pickle.dumps([{key: v[i:j] for key, v in log.items()} for i, j in pairwise(bounds)]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert_same(sopr_fast.data.load(path), expected)
+
+
+@pytest.mark.parametrize("name", ["dones", "done"])
+def test_dones_at_the_end_of_every_trajectory_may_be_time_limits(tmp_path, name):
+    arrays = d4rl_arrays([(3, "terminal"), (4, "terminal"), (2, None)])
+    del arrays["timeouts"]
+    arrays[name], path = arrays.pop("terminals"), tmp_path / "log.pkl"
+    path.write_bytes(pickle.dumps([{key: v[i:j] for key, v in arrays.items()} for i, j in pairwise([0, 3, 7, 9])]))
+    with pytest.warns(UserWarning, match=rf"log\.pkl: '{name}' are taken as terminals; if a time limit cut episodes"):
+        log = sopr_fast.data.load(path)
+    assert log.episodes.tolist() == [0, 3, 7, 9]
+    np.testing.assert_array_equal(log.terminals, arrays[name])
 
 
 def write_dump(path, arrays):

@@ -12,6 +12,7 @@ from ..policies.readers.pickles import Record, RefusedError, read_pickle
 from ..policies.readers.vecnormalize import OWN, SPACES
 from ..runtime.text import printable
 from .files import check_memory, check_regular
+from .keys import KEYS, MIXED_ENDS
 
 _RECORDS = (*OWN, *SPACES, "torch.device")
 _ARRAYS = ("observations", "actions", "rewards", "dones", "next_observations", "timeouts")
@@ -98,11 +99,14 @@ def _of_episodes(content: list[Mapping[Any, Any]], wanted: Collection[str]) -> d
         if missing := [key for key in keys if key not in episode]:
             raise ValueError(f"episode {place} has no {missing[0]!r}")
     arrays = {key: np.concatenate([np.asarray(episode[key]) for episode in content]) for key in keys}
-    lengths = [len(np.asarray(episode[keys[0]])) for episode in content] if keys else []
-    terminals = next((arrays[key] for key in ("terminals", "terminations", "dones") if key in arrays), None)
-    if lengths and not {"timeouts", "truncations"} & arrays.keys():
-        last = np.cumsum(lengths) - 1
-        timeouts = np.zeros(last[-1] + 1, bool)
-        timeouts[last] = True if terminals is None else ~terminals.reshape(-1)[last].astype(bool)
-        arrays["timeouts"] = timeouts
+    if not keys:
+        return arrays
+    last = np.cumsum([len(np.asarray(episode[keys[0]])) for episode in content]) - 1
+    done = next((key for key in KEYS["terminals"] if key in arrays), None)
+    stops = last if done is None else last[~arrays[done][last].reshape(len(last), -1).astype(bool).any(1)]
+    cut = next((key for key in KEYS["timeouts"] if key in arrays), None)
+    if cut is not None:
+        arrays[cut][stops] = 1
+    elif done not in MIXED_ENDS or (stops < last[-1]).any():  # else `done` may mark time limits
+        arrays["timeouts"] = np.isin(np.arange(last[-1] + 1), stops)
     return arrays
