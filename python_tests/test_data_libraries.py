@@ -323,6 +323,15 @@ def test_a_lerobot_dataset(tmp_path, arrays, version):
     np.testing.assert_array_equal(np.asarray(load_states(tmp_path / "set")), arrays["observations"])
 
 
+def test_lerobots_dones_at_the_end_of_every_episode_may_be_time_limits(tmp_path):
+    arrays = d4rl_arrays([(3, "terminal"), (4, "terminal"), (2, "terminal")])
+    write_lerobot(tmp_path / "set", "v3.0", arrays)
+    with pytest.warns(UserWarning, match="set: 'dones' are taken as terminals; if a time limit cut episodes"):
+        log = sopr_fast.data.load(tmp_path / "set")
+    assert log.episodes.tolist() == [0, 3, 7, 9]
+    np.testing.assert_array_equal(log.terminals, arrays["terminals"])
+
+
 def test_demonstrations_of_lerobot_have_no_rewards(tmp_path, arrays):
     arrays["timeouts"][-1] = True
     write_lerobot(tmp_path / "set", "v3.0", arrays, rewards=False)

@@ -34,7 +34,7 @@ def read_lerobot(folder: Path, wanted: Collection[str]) -> dict[str, np.ndarray]
         wanted: Unused, since the columns have names of their own.
 
     Returns:
-        Arrays under D4RL's names.
+        Arrays under D4RL's names; `dones` in place of terminals where every episode but the last ends by one.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -74,4 +74,7 @@ def _steps(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         arrays["rewards"] = columns["next.reward"].reshape(-1)
     done = columns["next.done"].reshape(-1).astype(bool) if "next.done" in columns else np.zeros(len(order), bool)
     last = np.append(np.diff(columns["episode_index"].reshape(-1)) != 0, True)
-    return arrays | {"terminals": done, "timeouts": last & ~done}
+    cut = last & ~done
+    if done.any() and not cut[:-1].any():  # all episodes are done, by a time limit perhaps
+        return arrays | {"dones": done}
+    return arrays | {"terminals": done, "timeouts": cut}
