@@ -141,15 +141,20 @@ def test_environments_of_a_replay_buffer_follow_each_other(tmp_path):
     assert np.flatnonzero(log.terminals).tolist() == [8]
 
 
-def test_a_replay_buffer_without_next_observations(tmp_path):
-    buffer = make_buffer(optimize_memory_usage=True, handle_timeout_termination=False)
+@pytest.mark.parametrize(("steps", "first"), [(6, 0), (8, 1), (11, 4)])
+def test_a_replay_buffer_without_next_observations(tmp_path, steps, first):
+    buffer = make_buffer(size=16, environments=2, optimize_memory_usage=True, handle_timeout_termination=False)
     path = tmp_path / "replay_buffer.pkl"
-    states, _, _, following = fill(buffer, 6, np.random.default_rng(0), end={(2, 0)})
+    stored = fill(buffer, steps, np.random.default_rng(0), end={(2, 0), (5, 1)})
     save_buffer(buffer, path)
-    log = sopr_fast.data.load(path)  # the next state of the last step is not among the filled rows
-    np.testing.assert_array_equal(log.states, states[:5, 0])
-    alive = ~log.terminals
-    np.testing.assert_array_equal(log.next_states[alive], following[:5, 0][alive])
+    log = sopr_fast.data.load(path)  # of a full ring of 8 steps, the oldest state was overwritten
+    states, actions, rewards, following = (np.concatenate([part[first:, 0], part[first:, 1]]) for part in stored)
+    np.testing.assert_array_equal(log.states, states)
+    np.testing.assert_array_equal(log.actions, actions)
+    np.testing.assert_array_equal(log.rewards, rewards)
+    np.testing.assert_array_equal(log.next_states[~log.terminals], following[~log.terminals])
+    ends = [step - first + i * (steps - first) for step, i in ((2, 0), (5, 1)) if step >= first]
+    assert np.flatnonzero(log.terminals).tolist() == ends
 
 
 def test_other_pickles_are_refused_by_name(tmp_path):

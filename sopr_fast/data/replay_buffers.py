@@ -68,18 +68,22 @@ def _of_buffer(buffer: Record) -> dict[str, np.ndarray]:
     size, end = len(arrays["dones"]), int(content["pos"])
     if not 0 <= end <= size or any(values.ndim < 2 or len(values) != size for values in arrays.values()):
         raise ValueError("damaged: its arrays and its position do not fit each other")
+    is_overlaid = bool(content.get("optimize_memory_usage")) or "next_observations" not in arrays
     rows = np.roll(np.arange(size), -end) if content.get("full") else np.arange(end)
+    if is_overlaid and content.get("full"):
+        rows = rows[1:]  # the oldest observation was overwritten by the newest next one
     if not len(rows):
         raise ValueError("an empty replay buffer")
-    is_overlaid = content.get("optimize_memory_usage") or "next_observations" not in arrays
-    if is_overlaid:
-        arrays.pop("next_observations", None)
     done = arrays.pop("dones")[rows].astype(bool)
     cut = arrays.pop("timeouts", np.zeros_like(done)).reshape(-1, done.shape[1])
     cut = cut[rows].astype(bool) if len(cut) == size else np.zeros_like(done)
     ends = {"terminals": done & ~cut, "timeouts": cut}
     ends["timeouts"][-1] |= ~done[-1]  # the next environment, or nothing, follows
-    arrays = {key: _one_after_another(values[rows]) for key, values in arrays.items()}
+    kept = {key: values[rows] for key, values in arrays.items()}
+    if is_overlaid:
+        kept["next_observations"] = arrays["observations"][(rows + 1) % size]
+        kept["next_observations"][done & ~cut] = kept["observations"][done & ~cut]  # the next episode begins there
+    arrays = {key: _one_after_another(values) for key, values in kept.items()}
     return arrays | {key: _one_after_another(values) for key, values in ends.items()}
 
 
