@@ -88,14 +88,14 @@ def test_broken_csv(tmp_path, text, message):
         sopr_fast.data.load(path)
 
 
-def make_buffer(kind="ReplayBuffer", *, size=8, environments=1, **options):
+def make_buffer(*, size=8, environments=1, low=-1, high=1, **options):
     pytest.importorskip("stable_baselines3")
     gymnasium = pytest.importorskip("gymnasium")
     from stable_baselines3.common import buffers
 
     observations = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
-    actions = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-    return getattr(buffers, kind)(size, observations, actions, device="cpu", n_envs=environments, **options)
+    actions = gymnasium.spaces.Box(np.full(2, low, np.float32), np.full(2, high, np.float32))
+    return buffers.ReplayBuffer(size, observations, actions, device="cpu", n_envs=environments, **options)
 
 
 def fill(buffer, steps, generator, end=(), cut=()):
@@ -139,6 +139,56 @@ def test_environments_of_a_replay_buffer_follow_each_other(tmp_path):
     np.testing.assert_array_equal(log.states, np.concatenate([states[:, 0], states[:, 1]]))
     assert log.episodes.tolist() == [0, 6, 9, 12]
     assert np.flatnonzero(log.terminals).tolist() == [8]
+
+
+def test_actions_of_a_replay_buffer_are_those_that_the_environment_got(tmp_path):
+    gymnasium = pytest.importorskip("gymnasium")
+    algorithms = pytest.importorskip("stable_baselines3")
+    taken = []
+
+    class Environment(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-5, 5, (3,), np.float32)
+        action_space = gymnasium.spaces.Box(np.float32([-2, 0]), np.float32([2, 10]))
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return self.np_random.normal(size=3).astype(np.float32), {}
+
+        def step(self, action):
+            taken.append(action.copy())
+            return self.np_random.normal(size=3).astype(np.float32), 0.0, False, False, {}
+
+    model = algorithms.SAC("MlpPolicy", Environment(), seed=0, device="cpu", buffer_size=40, learning_starts=40)
+    model.learn(40)
+    path = tmp_path / "replay_buffer.pkl"
+    model.save_replay_buffer(path)
+    np.testing.assert_allclose(sopr_fast.data.load(path).actions, taken, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("high", "scale"), [(2, 2), (np.inf, 1)])
+def test_actions_of_a_bounded_space_are_scaled_back(tmp_path, caplog, high, scale):
+    buffer, path = make_buffer(low=-high, high=high), tmp_path / "replay_buffer.pkl"
+    _, actions, *_ = fill(buffer, 5, np.random.default_rng(0))
+    save_buffer(buffer, path)
+    with caplog.at_level("INFO", "sopr_fast"):
+        log = sopr_fast.data.load(path)
+    np.testing.assert_allclose(log.actions, scale * actions[:, 0], rtol=1e-6, atol=1e-6)
+    assert ("actions are scaled from [-1, 1] to the action space" in caplog.text) == (high == 2)
+
+
+def test_actions_beyond_1_are_taken_as_they_are(tmp_path):
+    buffer, path = make_buffer(low=-2, high=2), tmp_path / "replay_buffer.pkl"
+    _, actions, *_ = fill(buffer, 5, np.random.default_rng(0))
+    buffer.actions[3] = 1.5
+    save_buffer(buffer, path)
+    with pytest.warns(UserWarning, match=r"replay_buffer\.pkl: actions up to 1\.5 are taken as they are") as caught:
+        log = sopr_fast.data.load(path)
+    assert caught[0].filename == __file__
+    actions[3] = 1.5
+    np.testing.assert_array_equal(log.actions, actions[:, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_states(path)
 
 
 @pytest.mark.parametrize(("steps", "first"), [(6, 0), (8, 1), (11, 4)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ import numpy as np
 from ..policies.readers.pickles import Record, RefusedError, read_pickle
 from ..policies.readers.vecnormalize import OWN, SPACES
 from ..runtime.text import printable
+from ..runtime.warn import warn
 from .files import check_memory, check_regular
 from .keys import KEYS, MIXED_ENDS
 
+_log = logging.getLogger("sopr_fast")
 _RECORDS = (*OWN, *SPACES, "torch.device")
 _ARRAYS = ("observations", "actions", "rewards", "dones", "next_observations", "timeouts")
 _INSTRUCTIONS = 2_000_000
 _COPIES = 3  # of the file's bytes while it is read
+_ROUNDING = 1e-3  # of actions scaled to [-1, 1] in float32
 
 
 def read_pickled(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
@@ -32,11 +36,14 @@ def read_pickled(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
 
     Returns:
         Arrays by name, rows of a ring buffer in the order in which they were stored; of several environments, one
-        environment after the other.
+        environment after the other. Actions of a replay buffer are those that the environment got.
 
     Raises:
         MemoryError: The file is larger than the free memory.
         ValueError: The file is damaged, or holds something else; nothing in it is executed.
+
+    Warns:
+        UserWarning: Actions of a replay buffer exceed [-1, 1], so they are taken as they are.
     """
     check_regular(path)
     check_memory(path, _COPIES * path.stat().st_size)
@@ -44,7 +51,7 @@ def read_pickled(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
         with path.open("rb") as file:
             content = read_pickle(file, records=_RECORDS, instructions=_INSTRUCTIONS)
         if isinstance(content, Record):
-            return _of_buffer(content)
+            return _of_buffer(content, path, wanted)
         if isinstance(content, Mapping):
             return _of_dict(content, wanted)
         if isinstance(content, list) and content and all(isinstance(item, Mapping) for item in content):
@@ -54,7 +61,7 @@ def read_pickled(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
     raise ValueError(f"{path}: expected a replay buffer or a dict of arrays, found a {type(content).__name__}")
 
 
-def _of_buffer(buffer: Record) -> dict[str, np.ndarray]:
+def _of_buffer(buffer: Record, path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
     """Return the filled rows of a `ReplayBuffer`, oldest first."""
     content = vars(buffer)
     if missing := [key for key in ("observations", "actions", "rewards", "dones", "pos") if key not in content]:
@@ -80,11 +87,36 @@ def _of_buffer(buffer: Record) -> dict[str, np.ndarray]:
     ends = {"terminals": done & ~cut, "timeouts": cut}
     ends["timeouts"][-1] |= ~done[-1]  # the next environment, or nothing, follows
     kept = {key: values[rows] for key, values in arrays.items()}
+    if "actions" in wanted:
+        kept["actions"] = _unscaled(kept["actions"], content.get("action_space"), path)
     if is_overlaid:
         kept["next_observations"] = arrays["observations"][(rows + 1) % size]
         kept["next_observations"][done & ~cut] = kept["observations"][done & ~cut]  # the next episode begins there
     arrays = {key: _one_after_another(values) for key, values in kept.items()}
     return arrays | {key: _one_after_another(values) for key, values in ends.items()}
+
+
+def _unscaled(actions: np.ndarray, space: Any, path: Path) -> np.ndarray:
+    """Return the actions (steps, environments, dim_a) that the environment got.
+
+    Off-policy algorithms of Stable-Baselines3 store actions of a bounded space scaled to [-1, 1].
+    """
+    if not isinstance(space, Record) or not space.source.endswith("box.Box"):
+        return actions
+    low, high = (np.asarray(getattr(space, side)).reshape(-1) for side in ("low", "high"))
+    if low.shape != high.shape or low.shape != actions.shape[2:]:
+        raise ValueError("damaged: its actions and its action space do not fit each other")
+    if not np.isfinite([low, high]).all() or (np.all(low == -1) and np.all(high == 1)):
+        return actions
+    bounds = f"from {low.min():g} to {high.max():g}"
+    if (largest := np.abs(actions).max()) > 1 + _ROUNDING:
+        warn(
+            f"{path}: actions up to {largest:.3g} are taken as they are: Stable-Baselines3 stores actions of a space "
+            f"{bounds} scaled to [-1, 1]; if the environment got others, write the arrays to an .npz file"
+        )
+        return actions
+    _log.info("%s: actions are scaled from [-1, 1] to the action space, %s", printable(path), bounds)
+    return low + 0.5 * (actions + 1) * (high - low)
 
 
 def _one_after_another(values: np.ndarray) -> np.ndarray:
