@@ -141,6 +141,22 @@ def test_environments_of_a_replay_buffer_follow_each_other(tmp_path):
     assert np.flatnonzero(log.terminals).tolist() == [8]
 
 
+def test_a_replay_buffer_that_does_not_tell_time_limits_warns(tmp_path):
+    path = tmp_path / "replay_buffer.pkl"
+    for cut, handle, count in (((3, 0), False, 1), ((9, 0), False, 0), ((3, 0), True, 0)):
+        buffer = make_buffer(handle_timeout_termination=handle)
+        fill(buffer, 6, np.random.default_rng(0), cut={cut})
+        save_buffer(buffer, path)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            log = sopr_fast.data.load(path)
+        assert [str(w.message).startswith(f"{path}: 'dones' are taken as terminals") for w in caught] == [True] * count
+        assert np.flatnonzero(log.terminals).tolist() == [3] * count
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            load_states(path)
+
+
 def test_actions_of_a_replay_buffer_are_those_that_the_environment_got(tmp_path):
     gymnasium = pytest.importorskip("gymnasium")
     algorithms = pytest.importorskip("stable_baselines3")
@@ -197,7 +213,8 @@ def test_a_replay_buffer_without_next_observations(tmp_path, steps, first):
     path = tmp_path / "replay_buffer.pkl"
     stored = fill(buffer, steps, np.random.default_rng(0), end={(2, 0), (5, 1)})
     save_buffer(buffer, path)
-    log = sopr_fast.data.load(path)  # of a full ring of 8 steps, the oldest state was overwritten
+    with pytest.warns(UserWarning, match="'dones' are taken as terminals, since the buffer was filled with handle_"):
+        log = sopr_fast.data.load(path)  # of a full ring of 8 steps, the oldest state was overwritten
     states, actions, rewards, following = (np.concatenate([part[first:, 0], part[first:, 1]]) for part in stored)
     np.testing.assert_array_equal(log.states, states)
     np.testing.assert_array_equal(log.actions, actions)

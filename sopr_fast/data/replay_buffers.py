@@ -43,7 +43,8 @@ def read_pickled(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
         ValueError: The file is damaged, or holds something else; nothing in it is executed.
 
     Warns:
-        UserWarning: Actions of a replay buffer exceed [-1, 1], so they are taken as they are.
+        UserWarning: Actions of a replay buffer exceed [-1, 1], so they are taken as they are; or its ends may include
+            time limits.
     """
     check_regular(path)
     check_memory(path, _COPIES * path.stat().st_size)
@@ -82,6 +83,12 @@ def _of_buffer(buffer: Record, path: Path, wanted: Collection[str]) -> dict[str,
     if not len(rows):
         raise ValueError("an empty replay buffer")
     done = arrays.pop("dones")[rows].astype(bool)
+    if "terminals" in wanted and done.any() and not content.get("handle_timeout_termination"):
+        warn(
+            f"{path}: 'dones' are taken as terminals, since the buffer was filled with "
+            "handle_timeout_termination=False; if a time limit cut episodes, write the arrays to an .npz file and add "
+            "'timeouts' for the steps it cut"
+        )
     cut = arrays.pop("timeouts", np.zeros_like(done)).reshape(-1, done.shape[1])
     cut = cut[rows].astype(bool) if len(cut) == size else np.zeros_like(done)
     ends = {"terminals": done & ~cut, "timeouts": cut}
