@@ -274,10 +274,10 @@ def test_snapshot_acts_as_the_policy_of_d3rlpy(tmp_path, algorithm):
 def test_best_episodes_hold_a_share_of_the_rows():
     rewards = np.repeat([1.0, 3, 2, 5], 10).astype(np.float32)
     ends = np.arange(40) % 10 == 9
-    states = np.arange(40.0)[:, None]
+    states = (np.arange(40.0) + 100 * (np.arange(40) // 10))[:, None]
     log = sopr_fast.data.Transitions.from_arrays(states, states, rewards, states + 1, timeouts=ends)
     best = competent.best_episodes(log, share=0.5)
-    assert best.states[:, 0].tolist() == [*range(10, 20), *range(30, 40)] and best.episodes.tolist() == [0, 10, 20]
+    assert best.states[:, 0].tolist() == [*range(110, 120), *range(330, 340)] and best.episodes.tolist() == [0, 10, 20]
     assert len(competent.best_episodes(log, share=0.1)) == 10
 
 

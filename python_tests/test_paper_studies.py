@@ -57,7 +57,9 @@ def sets(tmp_path_factory):
     (game / "logs").mkdir()
     with h5py.File(game / "logs" / "medium.hdf5", "w") as file:
         states = rng.standard_normal((401, 11)).astype(np.float32)
-        file["observations"], file["next_observations"] = states[:-1], states[1:]
+        following = states[1:].copy()
+        following[19::20] += 1  # the last state of an episode, which the next one does not begin with
+        file["observations"], file["next_observations"] = states[:-1], following
         file["actions"] = np.clip(rng.standard_normal((400, 3)), -0.99, 0.99).astype(np.float32)
         file["rewards"] = rng.standard_normal(400).astype(np.float32)
         file["timeouts"] = np.arange(400) % 20 == 19
