@@ -97,8 +97,8 @@ def verdict(candidates: Sequence[Point], paper: tuple[int, int, int]) -> str:
         return rule + "No cheaper point is as good on the choosing tasks: `Config()` stays `Config.paper()`."
     if (judged := _tasks(chosen.judged_by)) < ENOUGH:
         return rule + (
-            f"Chosen: {chosen.name}. It is to be judged on {ENOUGH} other tasks, of which the paper's point {name} has "
-            f"numbers on {judged}. Until then `Config()` stays `Config.paper()`."
+            f"Chosen: {chosen.name}. It is to be judged on {ENOUGH} other tasks; both points have numbers on {judged} "
+            "of them. Until then `Config()` stays `Config.paper()`."
         )
     holds = _holds(chosen.judged_by)
     return rule + f"Chosen: {chosen.name}. On the judging tasks it is {'' if holds else 'not '}as good."

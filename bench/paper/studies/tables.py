@@ -343,7 +343,7 @@ def _frontier(rows: list[Record], source: Source) -> list[Table]:
     against = [
         [point.name, *(str(gains[test]) for gains in (point.chosen_by, point.judged_by) for test in gains)]
         for point in points
-        if any(gain.tasks for gain in (point.chosen_by | point.judged_by).values())
+        if any(gain.tasks for gains in (point.chosen_by, point.judged_by) for gain in gains.values())
     ]
     head = ["point", "training, s of one core", "ranking, s of one core", *map(title, tests_of(rows))]
     head += ["regret@3, II"]
