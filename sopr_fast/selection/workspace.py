@@ -87,9 +87,11 @@ class Workspace:
         Args:
             first: Name of the policy that counts as the earliest.
         """
+        names = self.names
         kept: list[int] = []
-        copies = {}
-        for i in sorted(range(len(self.policies)), key=lambda i: self.names[i] != first):
+        copies: dict[int, int] = {}
+        repeated = np.flatnonzero((self.distances == 0).sum(1) > 1).tolist()
+        for i in sorted(repeated, key=lambda i: names[i] != first):
             same = np.flatnonzero(self.distances[i, kept] == 0)
             if len(same):
                 copies[i] = kept[same[0]]
