@@ -183,9 +183,13 @@ def test_a_selection_without_incumbent_compares_with_the_best_known_policy(tmp_p
 
 def test_a_measured_selection_has_a_report(tmp_path):
     selected = selection()
-    updated = selected.update({selected.candidates[0]: 3.0})
+    first, second = selected.candidates[:2]
+    updated = selected.update({first: 3.0, second: 2.0}, {first: 0.5}).update({second: 1.5})
     updated.report(tmp_path / "r.html")
-    assert "measured" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    page = Document((tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert "measured" in page.text("main")[0]
+    call = f"selection = selection.update({ {first: 3.0, second: 1.5} }, { {first: 0.5, second: 0.0} })"
+    assert call in page.text("pre")[0].splitlines()
 
 
 def test_a_ranking_with_true_returns_prints_their_correlation(tmp_path):

@@ -60,6 +60,7 @@ def selection_page(selection: Selection, *, command: str | None, date: str | Non
                 "selection",
                 "candidates, log, known=known, returns=returns",
                 selection.settings,
+                updates=selection.prediction.updates,
                 incumbent=selection.incumbent,
             ),
         ),

@@ -53,6 +53,7 @@ class Prediction:
         seed: Seed of folds and draws.
         recipe: Settings of the outside weights.
         measured: Names of former candidates that `update` made known.
+        updates: Name -> return and its standard error, of all policies that `update` was called with.
         incumbent: Name of the known policy to beat, or None.
         left_out: Predictions for policies left out at random, or None with fewer than five known policies.
         groups_left_out: Group -> predictions for its policies when the whole group was left out.
@@ -67,6 +68,7 @@ class Prediction:
     seed: int
     recipe: Recipe
     measured: tuple[str, ...] = ()
+    updates: dict[str, tuple[float, float]] = field(default_factory=dict)
     incumbent: str | None = None
     left_out: LeftOut | None = None
     groups_left_out: dict[str, LeftOut] = field(default_factory=dict)
@@ -117,6 +119,7 @@ class Prediction:
                 of a policy without a return.
         """
         values, spread = self.panel.returns.copy(), self.panel.return_errors.copy()
+        updates = dict(self.updates)
         errors = errors or {}
         for name, error in errors.items():
             if name not in returns:
@@ -132,9 +135,15 @@ class Prediction:
                 raise ValueError(f"the return of policy {name!r} is {value}; pass a finite number")
             i = self.panel.names.index(name)
             values[i], spread[i] = value, errors.get(name, spread[i])
+            updates[name] = float(values[i]), float(spread[i])
         measured = [name for name in returns if not self.panel.known[self.panel.names.index(name)]]
         updated = predict(self.panel.with_returns(values, spread), recipe=self.recipe, seed=self.seed)
-        return replace(updated, measured=(*self.measured, *measured), incumbent=self.incumbent)
+        return replace(
+            updated,
+            measured=(*self.measured, *measured),
+            updates=updates,
+            incumbent=self.incumbent,
+        )
 
 
 def predict(panel: Panel, *, recipe: Recipe | None = None, folds: int = 5, seed: int = 0) -> Prediction:
