@@ -14,6 +14,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from . import data, estimators, metrics, ops, policies, selection
     from .doubts import ForeignPolicyWarning, TrainingPolicyWarning
+    from .estimators import UncertainEstimateWarning
     from .ranking import Ranking
     from .runtime.native import build_info
     from .selection import Evaluation, Selection, evaluate, select
@@ -35,6 +36,7 @@ __all__ = [
     "Selection",
     "Subsets",
     "TrainingPolicyWarning",
+    "UncertainEstimateWarning",
     "UntilSettled",
     "__version__",
     "build_info",
@@ -62,6 +64,7 @@ _MODULES = {
     "Selection": "selection",
     "Subsets": "sopr.subsets",
     "TrainingPolicyWarning": "doubts",
+    "UncertainEstimateWarning": "estimators",
     "UntilSettled": "sopr.settling",
     "build_info": "runtime.native",
     "evaluate": "selection",

@@ -84,10 +84,16 @@ def evaluate(
         Measures of every method for each kind of folds.
 
     Raises:
+        ImportError: A file needs an extra that is not installed.
+        MemoryError: A file needs more memory than is free.
         TypeError: A policy, a return, a method or the log is of the wrong type.
         ValueError: There are too few policies for so many folds, the returns are equal, or an argument is invalid.
         RuntimeError: A policy raised an error.
         OSError: A file cannot be read or written.
+
+    Warns:
+        UncertainEstimateWarning: Outliers dwarf all other logged actions.
+        UserWarning: The log or the returns look wrong, or some known policies have no return.
     """
     discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
     rows, time_limit = integer(1)("rows", rows), optional(number(above=0))("time_limit", time_limit)

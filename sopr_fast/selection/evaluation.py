@@ -29,18 +29,18 @@ class Evaluation:
 
     Attributes:
         names: M names of policies.
-        returns: (M,) returns.
-        return_errors: (M,) standard errors of the returns.
+        returns: (M,) float64 returns, in the units in which they were given.
+        return_errors: (M,) float64 standard errors of the returns.
         groups: M groups.
         group_source: "given", "names", "action distance" or "none".
         folds: Random folds, then one fold for each group; or the folds that were given.
-        values: Method -> for each fold the (T,) values of its test policies.
+        values: Method -> for each fold the (T,) float64 values of its test policies, in the method's own units.
         dropped: Method -> reason why it has no values.
-        seconds: Method -> time spent.
+        seconds: Method -> seconds spent.
         notes: What limits the evidence.
         seed: Seed of the bootstrap.
-        distances: (M, M) action distances, or None.
-        coverage: (M,) share of logged states in which each policy acts as the log does; NaN where unknown; or None.
+        distances: (M, M) float64 action distances (Eq. 3), or None.
+        coverage: (M,) float64 share of logged states in which each policy acts as the log does; NaN where unknown; or None.
         settings: What the run rests on, as plain text and numbers.
     """
 

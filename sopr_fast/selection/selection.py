@@ -10,6 +10,7 @@ import numpy as np
 
 from ..data.keys import list_names
 from ..returns import Returns, is_source, read_returns
+from ..runtime.options import integer, number
 from ..runtime.plotting import figure_class
 from ..runtime.text import NAME_WIDTH, printable, tick_label
 from .columns import NO_REWARDS
@@ -60,7 +61,15 @@ class Selection:
         notes: Sequence[str] = (),
         **fields: Any,
     ) -> Selection:
-        """Judge a prediction."""
+        """Judge a prediction.
+
+        Args:
+            prediction: The posterior of the returns and what it rests on.
+            incumbent: Name of the known policy to beat, or None.
+            clipped: Method -> policies whose values exceeded what the rewards allow.
+            notes: What limits the evidence.
+            fields: Further attributes of the selection.
+        """
         prediction = replace(prediction, incumbent=incumbent)
         return cls(prediction, _judge(prediction), dict(clipped or {}), list(notes), **fields)
 
@@ -87,16 +96,19 @@ class Selection:
 
     @property
     def predicted(self) -> np.ndarray:
-        """(P,) predicted returns; of known policies their return."""
+        """(P,) float64 predicted returns, in the units of the known returns; of known policies their return."""
         return np.where(self.panel.known, self.panel.returns, self.prediction.posterior.mean)
 
     def intervals(self, level: float = 0.8) -> np.ndarray:
-        """Return (P, 2) lower and upper ends of intervals of the returns.
+        """Return (P, 2) float64 lower and upper ends of intervals of the returns.
 
         Args:
-            level: Nominal coverage.
+            level: Nominal coverage, between 0 and 1.
+
+        Raises:
+            ValueError: The level is not between 0 and 1.
         """
-        return self.prediction.intervals(level)
+        return self.prediction.intervals(number(above=0, below=1)("level", level))
 
     @property
     def calibrated(self) -> bool:
@@ -159,9 +171,12 @@ class Selection:
         """Return the candidates whose measurement is expected to gain most, the first to measure first.
 
         Args:
-            k: How many; fewer if there are fewer candidates.
+            k: How many, 1 or more; fewer if there are fewer candidates.
+
+        Raises:
+            ValueError: `k` is not a whole number of 1 or more.
         """
-        return measure_next(self.prediction, k)
+        return measure_next(self.prediction, integer(1)("k", k))
 
     def update(self, returns: Any, errors: Mapping[str, float] | None = None) -> Selection:
         """Return the selection after candidates were measured; nothing is trained again.
