@@ -44,6 +44,8 @@ def test_returns(tmp_path, text, expected):
         ("a,1\n0,1\n", "r.csv, line 2: a second return of 'a'"),
         ("name,return\na,1\nb,1,234.5\n", "r.csv, line 3: has 3 cells, the first line has 2; quote cells with a comma"),
         ("a,1\nb,2,3\n", "r.csv, line 2: has 3 cells, the first line has 2"),
+        ("a,12,5\nb,13,7\n", "r.csv, line 1: has 3 cells and no header; begin the file with a line like name,return"),
+        ("\na,1,234.5\n", "r.csv, line 2: has 3 cells and no header"),
     ],
 )
 def test_broken_returns(tmp_path, text, message):

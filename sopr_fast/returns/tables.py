@@ -71,7 +71,13 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped:
     if header == _PANDAS_SERIES:
         header = ["name", "return"]
     name_column, return_column = 0, 1
-    if not any(map(_is_number, header)):
+    if any(map(_is_number, header)):
+        if any(header[2:]):
+            raise ValueError(
+                f"{path}, line {rows[0][0]}: has {len(header)} cells and no header; begin the file with a line like "
+                f"name,return,return_se, and quote cells with a comma: {printable(','.join(header))}"
+            )
+    else:
         name_column, return_column = (_find(header, labels) for labels in (_NAME, _RETURN))
         if name_column == -1 and not header[0]:
             name_column = 0
