@@ -16,7 +16,9 @@ NAMES = ["a", "b", "12"]
         ("\ufeffreturn,seed,name\n1e3,0, b \n\n2,0,12\n", {"b": 1000, "12": 2}),
         ("Policy,RETURN\na,1\n", {"a": 1}),
         ("policy,steps,return_mean\n0,6000,3\n1,12000,4\n", {"a": 3, "b": 4}),
-        ("a,1\n2,5\n", {"a": 1, "12": 5}),
+        ("1,1\n2,5\n", {"b": 1, "12": 5}),
+        ("a,1\n2,5\n", {"a": 1, "2": 5}),  # a row of another policy, not a position
+        ("00,1\n01,5\n", {"00": 1, "01": 5}),
         (",return,steps\na,1,7\n", {"a": 1}),
         (",policy,return\n1,a,5\n", {"a": 5}),
         (",0\nb,1\na,2.5\n", {"b": 1, "a": 2.5}),
@@ -41,7 +43,7 @@ def test_returns(tmp_path, text, expected):
         (",score\na,1\n", "r.csv: expected columns name and return, found , score"),
         ("name,return\na,1\nb,high\n", "r.csv, line 3: expected a name and a number, found b,high"),
         ("name,return\na\n", "r.csv, line 2: expected a name and a number, found a"),
-        ("a,1\n0,1\n", "r.csv, line 2: a second return of 'a'"),
+        ("a,1\na,1\n", "r.csv, line 2: a second return of 'a'"),
         ("name,return\na,1\nb,1,234.5\n", "r.csv, line 3: has 3 cells, the first line has 2; quote cells with a comma"),
         ("a,1\nb,2,3\n", "r.csv, line 2: has 3 cells, the first line has 2"),
         ("a,12,5\nb,13,7\n", "r.csv, line 1: has 3 cells and no header; begin the file with a line like name,return"),
@@ -60,11 +62,11 @@ def test_positions_are_refused_where_a_policy_was_skipped(tmp_path):
     for name in "ace":
         np.save(policies / f"{name}.npy", np.zeros((5, 2)))
     (policies / "b.npz").write_bytes(b"no archive")
-    path.write_text("name,return\na,1\n3,2\n")
+    path.write_text("name,return\n0,1\n3,2\n")
     with pytest.warns(UserWarning, match="skipped"):
         loaded = load(policies, skip=True)
     for source in (loaded, list(loaded.values()), as_policies(loaded, states_count=5)):
-        with pytest.raises(ValueError, match=r"r\.csv, line 3: '3' is no policy's name.*b\.npz was skipped; give"):
+        with pytest.raises(ValueError, match=r"r\.csv, line 2: '0' is no policy's name.*b\.npz was skipped; give"):
             with_returns(as_policies(source), path)
     (policies / "b.npz").unlink()
     path.write_text("name,return\n0,1\n1,2\n2,3\n")

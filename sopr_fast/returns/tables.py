@@ -86,6 +86,7 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped:
         rows = rows[1:]
     errors = [_find(header, labels) for labels in (_ERROR, _DEVIATION, _ROLLOUTS)]
     _check_rollouts(header, rollouts, str(path))
+    are_positions = not any(len(row) > name_column and row[name_column] in names for _, row in rows)
     returns, unused = Returns(), []
     for line, row in rows:
         where = f"{path}, line {line}"
@@ -97,7 +98,7 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped:
         if len(row) <= max(name_column, return_column) or not _is_number(row[return_column]):
             raise ValueError(f"{where}: expected a name and a number, found {printable(','.join(row))}")
         name = row[name_column]
-        if name not in names and name.isdecimal():
+        if are_positions and name.isdecimal() and name == str(int(name)):  # "007" is a name
             if skipped:
                 raise ValueError(
                     f"{where}: {name!r} is no policy's name, and as a position it may have shifted, since {skipped[0]} "
