@@ -94,6 +94,7 @@ def test_returns_in_json(tmp_path, text, expected):
         ("3", "r.json: expected an object of name and return, or a list of returns"),
         ('{"a": "1"}', "r.json: the return of 'a' is no number"),
         ('{"a": null}', "r.json: the return of 'a' is no number"),
+        ('{"a": 1, "b": 2, "a": 3}', "r.json: a second return of 'a'"),
     ],
 )
 def test_broken_returns_in_json(tmp_path, text, message):

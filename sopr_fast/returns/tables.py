@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ _PANDAS_SERIES = ["", "0"]  # header of a series without a name
 def read_json(path: Path, names: list[str]) -> Returns:
     """Read an object of name and return, or of name and the returns of its rollouts; or a list of returns in order."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=lambda pairs: _unique(path, pairs))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: not a JSON file: {error}") from error
     if isinstance(content, list):
@@ -44,6 +45,14 @@ def read_json(path: Path, names: list[str]) -> Returns:
         else:
             returns[name] = value
     return returns
+
+
+def _unique(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        repeated = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"{path}: a second return of {repeated!r}")
+    return values
 
 
 def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped: Sequence[str] = ()) -> Returns:
