@@ -198,10 +198,35 @@ def test_standard_deviations_need_the_number_of_rollouts(tmp_path):
     for source, where in ((path, str(path)), (pandas.read_csv(path), "the DataFrame")):
         with pytest.warns(UserWarning, match=rf"^{re.escape(where)}: return_std is ignored .* policies a; add"):
             assert read_returns(source, ["a", "b", "c"]).errors == {"c": 1.0}
+    path.write_text("name,return,return_std,return_se\na,1,2,\nb,3,,0.5\n")
+    with pytest.raises(ValueError, match=r"r\.csv, line 3: 'b' has a standard error but no standard deviation"):
+        read_returns(path, ["a", "b"], rollouts=4)
     path.write_text("name,return,return_std,return_se\na,1,2,0.5\n")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert read_returns(path, ["a"]).errors == {"a": 0.5}
+
+
+def test_columns_of_one_meaning_are_refused(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    path = tmp_path / "r.csv"
+    for header, columns in [
+        ("policy,name,return", "policy and name"),  # "policy" may be the class of a network
+        ("name,return,Return", "return and Return"),
+        ("name,return,return_std,rollouts,episodes", "rollouts and episodes"),
+    ]:
+        path.write_text(f"{header}\na,b,{'1,' * header.count(',')}".rstrip(",") + "\n")
+        for source in (path, pandas.DataFrame(columns=header.split(","))):
+            with pytest.raises(ValueError, match=rf"columns {columns} mean the same; leave only one of them"):
+                read_returns(source, ["a"])
+
+
+@pytest.mark.parametrize(("value", "shown"), [("1,234", "'1,234'"), (None, "None")])
+def test_frames_of_text_name_the_policy(value, shown):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"name": ["a", "b"], "return": [1.0, value]}, dtype=object)
+    with pytest.raises(ValueError, match=f"the DataFrame of returns holds {shown} for policy 'b', expected a number"):
+        read_returns(frame, ["a", "b"])
 
 
 def test_frames_without_names_or_returns_are_refused():

@@ -94,7 +94,7 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped:
             raise ValueError(f"{expected} {printable(', '.join(header))}")
         rows = rows[1:]
     errors = [_find(header, labels) for labels in (_ERROR, _DEVIATION, _ROLLOUTS)]
-    _check_rollouts(header, rollouts, str(path))
+    _check_header(header, rollouts, str(path))
     are_positions = not any(len(row) > name_column and row[name_column] in names for _, row in rows)
     returns, unused = Returns(), []
     for line, row in rows:
@@ -141,7 +141,7 @@ def read_frame(frame: Any, names: list[str], rollouts: int | None = None) -> Ret
     if _find(header, _RETURN) == -1:
         columns_there = printable(", ".join(header))
         raise TypeError(f"returns are a {kind} of {columns_there}; pass one of its columns, or name one 'return'")
-    _check_rollouts(header, rollouts, f"the {kind}")
+    _check_header(header, rollouts, f"the {kind}")
     columns = [[*frame[frame.columns[i]]] if i >= 0 else None for i in (_find(header, part) for part in _PARTS)]
     labels, values = columns[0], columns[1]
     if labels is None:
@@ -152,6 +152,8 @@ def read_frame(frame: Any, names: list[str], rollouts: int | None = None) -> Ret
     for row, (name, value) in enumerate(zip(map(str, labels), values or [], strict=True)):
         if name in returns:
             raise ValueError(f"returns hold several values for policy {name!r}")
+        if isinstance(value, str) or not hasattr(value, "__float__"):
+            raise ValueError(f"the {kind} of returns holds {value!r} for policy {name!r}, expected a number")
         returns[name] = float(value)
         cells = ["" if column is None or _is_missing(column[row]) else str(column[row]) for column in columns[2:]]
         spread = _standard_error(cells, f"{name!r}", rollouts)
@@ -174,7 +176,11 @@ def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float | np.floating) and math.isnan(value))
 
 
-def _check_rollouts(header: Sequence[str], rollouts: int | None, where: str) -> None:
+def _check_header(header: Sequence[str], rollouts: int | None, where: str) -> None:
+    for labels in _PARTS:
+        same = [cell for cell in header if cell.lower() in labels]
+        if len(same) > 1:
+            raise ValueError(f"{where}: columns {printable(' and '.join(same))} mean the same; leave only one of them")
     if rollouts is not None and _find(header, _DEVIATION) == -1:
         raise ValueError(f"{where}: rollouts need a column return_std, the standard deviation over them")
 
@@ -205,6 +211,8 @@ def _standard_error(cells: Sequence[str], where: str, rollouts: int | None) -> f
         numbers.append(float(cell) if cell else None)
     error, deviation, count = numbers
     if rollouts is not None:
+        if deviation is None and error is not None:
+            raise ValueError(f"{where} has a standard error but no standard deviation for rollouts; give one of them")
         error, count = None, float(rollouts)
     if error is not None or deviation is None or count is None:
         return error
