@@ -150,6 +150,22 @@ def test_exported_program(tmp_path, module, states, rows):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_programs_of_one_state_may_return_one_action(tmp_path, module, states):
+    path = tmp_path / "net.pt2"
+    squeezed = Then(module, lambda states, actions: actions.squeeze(0))
+    torch.export.save(torch.export.export(squeezed, (torch.zeros(1, DS),)), path)
+    (policy,) = load(path, trust=True).values()
+    acts_alike(policy, module, states[:13])
+    summed = Then(module, lambda states, actions: actions.sum(0))  # one action for four states
+    torch.export.save(torch.export.export(summed, (torch.zeros(4, DS),)), path)
+    (policy,) = load(path, trust=True).values()
+    with pytest.raises(
+        RuntimeError, match=r"policy 'net' .* its output has shape \(3,\), expected \(4, action width\)"
+    ):
+        policy.act(states[:13])
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_the_first_output_of_an_exported_program_is_the_action(tmp_path, module, states):
     path = tmp_path / "net.pt2"
     pair = Then(module, lambda states, actions: (actions, states.sum(1)))

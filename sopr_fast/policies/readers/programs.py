@@ -89,6 +89,14 @@ def by_rows(act: Callable[[np.ndarray], np.ndarray], least: int, most: int) -> C
         parts = [states[first : first + most] for first in range(0, len(states), most)]
         missing = np.repeat(states[-1:], max(least - len(parts[-1]), 0), axis=0)
         parts[-1] = np.concatenate([parts[-1], missing])
-        return np.concatenate([act(part) for part in parts])[: len(states)]
+        return np.concatenate([answer(part) for part in parts])[: len(states)]
+
+    def answer(part: np.ndarray) -> np.ndarray:
+        actions = act(part)
+        if len(part) == 1 and actions.ndim < 2:  # a program that leaves out the dimension of states
+            actions = actions.reshape(1, -1)
+        if len(actions) != len(part):
+            raise ValueError(f"its output has shape {actions.shape}, expected ({len(part)}, action width)")
+        return actions
 
     return act_in_parts
