@@ -68,6 +68,18 @@ def test_sequential_with_prefix_and_wrapper(tmp_path, states, prefix):
         torch.testing.assert_close(policy.act(states), net(states).detach(), atol=1e-6, rtol=1e-5)
 
 
+def test_scaling_beside_the_layers_is_warned_of(tmp_path):
+    net = network()
+    scaling = {"obs_rms": {"mean": torch.ones(DS)}, "max_action": 2.0, "obs_norm": True, "epoch": 3, "optimizer": {}}
+    torch.save({"model": net.state_dict(), **scaling}, tmp_path / "a.pt")
+    with pytest.warns(UserWarning, match=r"policy 'a': obs_rms, max_action beside its layers are not read; if they"):
+        load(tmp_path / "a.pt", activation="relu", squash="tanh")
+    layers = {"mean.weight": np.ones((2, DS)), "mean.bias": np.ones(2)}
+    np.savez(tmp_path / "b.npz", **layers, State_Mean=np.zeros(DS), action_low=np.zeros(2), steps=np.zeros(1))
+    with pytest.warns(UserWarning, match=r"policy 'b': State_Mean, action_low beside its layers are not read"):
+        load(tmp_path / "b.npz")
+
+
 def state_dict(**changes):
     weights = {**network().state_dict(), **changes}
     return {key: value for key, value in weights.items() if value is not None}

@@ -10,10 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...data.keys import list_names
+from ...runtime.warn import warn
 from ..actor import Layer
 
 Arrays = Mapping[str, Any]  # tensors, or values that numpy.asarray accepts
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
+_SCALING = re.compile(
+    r"(obs?|observations?|states?|inputs?|actions?)_?(rms|means?|stds?|vars?|norm\w*|stat(s|istics)|scal\w+|bias|low|high)"
+    r"|max_action|running_mean\w*|(vec_?)?normali[sz]\w+"
+)
 
 
 def unwrap(weights: Any) -> Any:
@@ -21,6 +27,20 @@ def unwrap(weights: Any) -> Any:
     if isinstance(weights, dict):
         return next((weights[key] for key in _WRAPPERS if isinstance(weights.get(key), dict)), weights)
     return weights
+
+
+def warn_of_scaling(name: str, contents: Mapping[Any, Any]) -> None:
+    """Warn of what a file holds beside the layers of policy `name` that seems to scale its states or actions."""
+    keys = [
+        str(key)
+        for key, value in contents.items()
+        if _SCALING.fullmatch(str(key).lower()) and not isinstance(value, bool | str | None)
+    ]
+    if keys:
+        warn(
+            f"policy {name!r}: {list_names(keys)} beside its layers are not read; if they scale states or actions, "
+            "save the whole policy as TorchScript or ONNX instead"
+        )
 
 
 def floats(arrays: Arrays, key: str) -> Tensor:

@@ -12,14 +12,21 @@ import numpy as np
 from ...data.keys import check_is_policy
 from ..actor import ACTIVATIONS, Actor
 from .archives import open_archive, read_members
-from .layers import layer, perceptron
+from .layers import layer, perceptron, warn_of_scaling
 from .options import Options
 
 _WANTED = re.compile(r"(hidden_\d+|mean|log_std)\.(weight|bias)|activation|squash")
 
 
 def read(path: Path, options: Options) -> list[Actor]:
-    """Read the actors; arrays of other names are not inflated."""
+    """Read the actors; arrays of other names are not inflated.
+
+    Raises:
+        ValueError: The file is damaged, or its arrays are not the layers of an actor.
+
+    Warns:
+        UserWarning: Other arrays seem to scale states or actions.
+    """
     arrays, keys = _arrays(path)
     hidden = [f"hidden_{i}" for i in range(sum(f"hidden_{j}.weight" in arrays for j in range(len(arrays))))]
     names = [*hidden, "mean"] + ["log_std"] * options.stochastic
@@ -27,6 +34,7 @@ def read(path: Path, options: Options) -> list[Actor]:
     if missing := [key for key in wanted if key not in arrays]:
         check_is_policy(keys)
         raise ValueError(f"no array {missing[0]!r}, found {sorted(keys)}")
+    warn_of_scaling(options.name, dict.fromkeys(keys, ()))
     activation, squash = (_stated(arrays, options, k, v) for k, v in (("activation", "relu"), ("squash", "tanh")))
     if activation not in ACTIVATIONS or squash not in ("tanh", "none"):
         raise ValueError(

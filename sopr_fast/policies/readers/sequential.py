@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from ..actor import Actor
-from .layers import numbered, perceptron, unwrap
+from .layers import numbered, perceptron, unwrap, warn_of_scaling
 from .options import Options
 
 
@@ -24,9 +24,16 @@ def read_safetensors(path: Path, options: Options) -> list[Actor]:
     return from_state_dict(arrays, options)
 
 
-def from_state_dict(arrays: Any, options: Options) -> list[Actor]:
-    """Return the actor in a state dict, whose activation and squashing the options state."""
-    arrays = unwrap(arrays)
+def from_state_dict(weights: Any, options: Options) -> list[Actor]:
+    """Return the actor in a state dict, whose activation and squashing the options state.
+
+    Raises:
+        ValueError: It is not a plain `nn.Sequential`, or the options do not say what it does not.
+
+    Warns:
+        UserWarning: The checkpoint around the state dict seems to hold a scaling of states or actions.
+    """
+    arrays = unwrap(weights)
     if not isinstance(arrays, dict) or not all(isinstance(key, str) for key in arrays):
         raise ValueError(f"expected a state dict, found {type(arrays).__name__}")
     prefixes = {m[1] for key in arrays if (m := re.fullmatch(r"(|.*\.)\d+\.weight", key))}
@@ -47,6 +54,8 @@ def from_state_dict(arrays: Any, options: Options) -> list[Actor]:
         flags = " and ".join(f"{key}=… (--{key} …)" for key in missing)
         raise ValueError(f"a state dict does not say its {' and '.join(missing)}: give {flags}")
     activation = options.activation or "identity"
+    if arrays is not weights:
+        warn_of_scaling(options.name, weights)
     _check_positions([int(name[len(prefix) :]) for name in names], activation)
     return [Actor(options.name, layers, activation=activation, squash=options.squash == "tanh")]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...runtime.text import printable
 from ..actor import Actor, Bounds
-from .layers import floats, numbered, perceptron, unwrap
+from .layers import floats, numbered, perceptron, unwrap, warn_of_scaling
 from .options import Options, stated
 
 _log = logging.getLogger("sopr_fast")
@@ -45,7 +45,9 @@ def from_weights(path: Path, weights: Any, options: Options) -> list[Actor]:
     Raises:
         ValueError: There are several perceptrons, or the options do not say what the file does not.
     """
-    arrays = {str(key): value for key, value in unwrap(weights).items()}
+    if (content := unwrap(weights)) is not weights:
+        warn_of_scaling(options.name, weights)
+    arrays = {str(key): value for key, value in content.items()}
     prefixes = sorted({match[1] for key in arrays if (match := _LAYER.fullmatch(key))})
     if len(prefixes) != 1:
         raise ValueError(f"expected one perceptron of a TorchRL actor, found {', '.join(prefixes) or 'none'}")
