@@ -163,6 +163,24 @@ def test_episodes_of_cleanrl_are_averaged(tmp_path):
     assert returns.errors["a"] == pytest.approx(values[-100:].std(ddof=1, dtype=float) / 10)
 
 
+def test_episodes_of_parallel_environments_all_count(tmp_path):
+    path = tmp_path / "events.out.tfevents.1.x"
+    values = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32) + np.arange(50, dtype=np.float32)[:, None]
+    content = [event(1000 * i, "charts/episodic_return", v) for i, row in enumerate(values) for v in row]
+    path.write_bytes(b"".join(content))
+    returns = read_returns(path, ["a", "model_10000"])
+    assert returns["a"] == pytest.approx(values.ravel()[-100:].mean(dtype=float))
+    assert returns["model_10000"] == pytest.approx(values[:11].mean(dtype=float))  # 88 episodes
+
+
+@pytest.mark.parametrize(("first", "last", "best"), [(2000, 7, 8), (1000, 7, 7)])
+def test_a_run_begun_again_in_its_folder_replaces_the_former(tmp_path, first, last, best):
+    former = [event(step, "eval/mean_reward", value) for step, value in [(1000, 8.0), (2000, 90.0), (3000, 99.0)]]
+    (tmp_path / "events.out.tfevents.1700000000.x").write_bytes(b"".join(former))
+    (tmp_path / "events.out.tfevents.1700000001.x").write_bytes(event(first, "eval/mean_reward", 7.0))
+    assert read_returns(tmp_path, ["last", "best"]) == {"last": last, "best": best}
+
+
 def test_tensorboard_writes_what_is_read(tmp_path):
     writers = pytest.importorskip("tensorboardX")
     with writers.SummaryWriter(str(tmp_path / "run")) as writer:

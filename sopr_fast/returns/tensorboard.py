@@ -40,21 +40,27 @@ def is_event_file(path: Path) -> bool:
 def read(paths: list[Path], tag: str | None = None) -> Evaluations:
     """Read the returns in the event files of one run.
 
-    Values of `charts/episodic_return`, one for each episode, are averaged over the last 100 up to each step.
+    Values of `charts/episodic_return`, one for each episode, are averaged over the last 100 up to each step. Several
+    may end at one step, in parallel environments. Of other tags, the last value at a step counts.
 
     Args:
-        paths: Event files, oldest first.
+        paths: Event files, oldest first. From its first step on, a file replaces those before: the run was resumed or
+            begun again in the same folder.
         tag: Tag of the returns; by default the first of `TAGS` that occurs.
 
     Raises:
         ValueError: A file is damaged, or has no such tag.
     """
-    scalars: dict[str, dict[int, float]] = {}
+    scalars: dict[str, list[tuple[int, float]]] = {}
     for path in paths:
         check_regular(path)
+        of_file: dict[str, list[tuple[int, float]]] = {}
         with reading(path, "a TensorBoard event file"):
             for name, step, value in _scalars(path):
-                scalars.setdefault(name, {})[step] = value
+                of_file.setdefault(name, []).append((step, value))
+        for name, points in of_file.items():
+            first = min(step for step, _ in points)
+            scalars[name] = [point for point in scalars.get(name, []) if point[0] < first] + points
     chosen = tag if tag is not None else next((name for name in TAGS if name in scalars), None)
     if chosen is None or chosen not in scalars:
         expected = repr(tag) if tag is not None else f"of {', '.join(TAGS[:3])}, …"
@@ -62,15 +68,18 @@ def read(paths: list[Path], tag: str | None = None) -> Evaluations:
             f"{paths[0]}: no tag {expected}; it has {', '.join(sorted(scalars)[:10]) or 'none'}; choose one with "
             "sopr_fast.returns.read_returns(…, tag=…)"
         )
-    points = sorted(scalars[chosen].items())
+    is_episodic = chosen in _ONE_EPISODE
+    points = sorted(scalars[chosen] if is_episodic else dict(scalars[chosen]).items(), key=lambda point: point[0])
     steps, values = (np.array(part, np.float64) for part in zip(*points, strict=True))
     if not np.isfinite(values).all():
         raise ValueError(f"{paths[0]}: {chosen} is not finite at step {steps[~np.isfinite(values)][0]:.0f}")
     errors = np.full(len(values), math.nan)
-    if chosen in _ONE_EPISODE:
+    if is_episodic:
         windows = [values[max(0, i - _EPISODES + 1) : i + 1] for i in range(len(values))]
         errors = np.array([part.std(ddof=1) / math.sqrt(len(part)) if len(part) > 1 else math.nan for part in windows])
         values = np.array([part.mean() for part in windows])
+        last = np.append(steps[1:] != steps[:-1], True)
+        steps, values, errors = steps[last], values[last], errors[last]
     return Evaluations(str(paths[0]), steps, values, errors)
 
 
