@@ -54,6 +54,14 @@ def test_evaluate_prints_a_table(folder, capsys):
     assert "nearest policy" in out
 
 
+def test_evaluate_tells_policies_without_a_return(folder, capsys):
+    assert run(folder, "evaluate", "known.csv", *NEAREST, "--folds", "2") == 0
+    out, err = capsys.readouterr()
+    assert "2 random folds of 8 policies" in out
+    missing = min(name for name in POLICIES if name not in KNOWN)
+    assert f"policies without a return are left out: returns hold nothing for policy '{missing}'" in err
+
+
 def test_evaluate_prints_json_and_plots(folder, capsys, tmp_path):
     plot = tmp_path / "plot.png"
     assert run(folder, "evaluate", "all.csv", *NEAREST, "--folds", "3", "--json", "--plot", str(plot)) == 0
@@ -113,9 +121,10 @@ def test_select_tells_candidates_by_their_missing_returns(folder, capsys):
     assert content["incumbent"] == KNOWN[0]
 
 
-def test_select_tells_returns_of_unknown_names(folder, capsys):
+@pytest.mark.parametrize("command", [("select", *NEAREST), ("estimate", "--method", "nearest-policy")])
+def test_returns_of_unknown_names_are_told(folder, capsys, command):
     (folder / "typo.csv").write_text((folder / "known.csv").read_text() + "rigth-00,1\n")
-    assert run(folder, "select", "typo.csv", *NEAREST, "--json") == 0
+    assert run(folder, command[0], "typo.csv", *command[1:], "--json") == 0
     assert "typo.csv has returns of rigth-00, but no policies of these names were given" in capsys.readouterr().err
 
 
@@ -166,6 +175,7 @@ def test_estimate_learns_from_known_returns(folder, capsys):
         ("select", "known.csv", (*NEAREST, "--incumbent", "nobody"), "the incumbent 'nobody'"),
         ("estimate", "all.csv", ("--method", "nearest-policy"), "there are 12 and 0"),
         ("estimate", None, ("--method", "nearest-policy"), "there are 0 and 12"),
+        ("estimate", "all.csv", ("--method", "fqe"), "--method fqe learns from no returns: leave --returns out"),
         ("estimate", None, ("--method", "fqe", "--set", "speed=3"), "--set speed=3: expected OPTION=VALUE"),
         ("estimate", None, ("--method", "fqe", "--set", "updates=many"), "'many' is no value of updates"),
         ("estimate", None, ("--method", "fqe", "--set", "updates=0"), "updates must be an integer, 1 or more"),

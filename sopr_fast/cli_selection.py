@@ -102,9 +102,8 @@ def _evaluate(options: argparse.Namespace) -> None:
     from .selection import evaluate
 
     policies, returns = _read(options)
-    known = {name: policy for name, policy in policies.items() if name in returns}
     evaluation = evaluate(
-        known,
+        policies,
         returns,
         options.log,
         groups=_read_groups(options),
@@ -114,8 +113,6 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _select(options: argparse.Namespace) -> None:
-    from .data.keys import list_names
-    from .runtime.warn import warn
     from .selection import select
 
     if options.measure and options.json:
@@ -123,11 +120,7 @@ def _select(options: argparse.Namespace) -> None:
     policies, returns = _read(options)
     known = {name: policy for name, policy in policies.items() if name in returns}
     candidates = {name: policy for name, policy in policies.items() if name not in returns}
-    if strangers := [name for name in returns if name not in policies]:
-        warn(
-            f"{options.returns} has returns of {list_names(strangers)}, but no policies of these names were given; a "
-            "policy without a return is a candidate"
-        )
+    _warn_of_strangers(policies, returns, options)
     if not candidates:
         raise ValueError(f"every policy has a return in {options.returns}: there are no candidates")
     selection = select(
@@ -147,9 +140,12 @@ def _select(options: argparse.Namespace) -> None:
 
 def _estimate(options: argparse.Namespace) -> None:
     estimator = _read_estimator(options)
+    if options.returns is not None and not estimator.supervised:
+        raise ValueError(f"--method {options.method} learns from no returns: leave --returns out")
     policies, returns = _read(options)
     known = {name: policy for name, policy in policies.items() if name in returns}
     if estimator.supervised:
+        _warn_of_strangers(policies, returns, options)
         policies = {name: policy for name, policy in policies.items() if name not in returns}
         if not known or not policies:
             raise ValueError(
@@ -179,6 +175,18 @@ def _read(options: argparse.Namespace) -> tuple[dict[str, Policy], dict[str, flo
         return policies, {}
     skipped, rollouts = skipped_files(policies.values()), getattr(options, "rollouts", None)
     return policies, read_returns(options.returns, list(policies), rollouts=rollouts, skipped=skipped)
+
+
+def _warn_of_strangers(policies: dict[str, Policy], returns: dict[str, float], options: argparse.Namespace) -> None:
+    """Warn of returns of no policy, since the policy that they were meant for becomes a candidate."""
+    from .data.keys import list_names
+    from .runtime.warn import warn
+
+    if strangers := [name for name in returns if name not in policies]:
+        warn(
+            f"{options.returns} has returns of {list_names(strangers)}, but no policies of these names were given; a "
+            "policy without a return is a candidate"
+        )
 
 
 def _read_groups(options: argparse.Namespace) -> dict[str, str] | None:
