@@ -332,6 +332,17 @@ def test_a_closed_pipe_is_no_failure():
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
+def test_a_report_outlives_the_reader_of_stdout(files, monkeypatch):
+    pytest.importorskip("matplotlib")
+    assert fit() == 0
+    read, written = os.pipe()
+    os.close(read)
+    with open(written, "w", buffering=1) as pipe, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", pipe)
+        assert rank("--report", "report.html", "--plot", "plot.png") == 0
+    assert "gain-011" in (files / "report.html").read_text(encoding="utf-8") and (files / "plot.png").stat().st_size
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the platform has no /dev/full")
 def test_a_full_disk_is_reported_in_one_line():
     with open("/dev/full", "wb") as full:

@@ -202,6 +202,15 @@ def _rank(options: argparse.Namespace) -> None:
         precision=options.precision,
         device=options.device,
     )
+    try:
+        _show(ranking, rule, options)
+    finally:  # also where the reader of stdout, such as `head`, has closed it
+        if options.plot is not None and is_first():
+            cast(Any, ranking.plot().figure).savefig(options.plot, dpi=150)
+        write_report(ranking, options, **({} if coverage is None else {"coverage": coverage}))
+
+
+def _show(ranking: Ranking, rule: UntilSettled, options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(without_nan(ranking.to_dict(win_probability=options.win_probability)), indent=1))
     elif options.csv:
@@ -211,9 +220,6 @@ def _rank(options: argparse.Namespace) -> None:
         if ranking.settled is not None and ranking.subset_scores is not None:
             places = "the best is" if rule.top == 1 else f"the first {rule.top} places are"
             print(f"{places} {'' if ranking.settled else 'not '}settled after {ranking.subset_scores.shape[1]} subsets")
-    if options.plot is not None and is_first():
-        cast(Any, ranking.plot().figure).savefig(options.plot, dpi=150)
-    write_report(ranking, options, **({} if coverage is None else {"coverage": coverage}))
 
 
 def _write_csv(ranking: Ranking) -> None:

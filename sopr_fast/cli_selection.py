@@ -233,8 +233,10 @@ def _read_estimator(options: argparse.Namespace) -> Estimator:
 
 
 def _show(result: Any, options: argparse.Namespace) -> None:
-    print(json.dumps(without_nan(result.to_dict()), indent=1) if options.json else result.table())
-    if options.plot is not None and is_first():
-        shown = result.ranking() if hasattr(result, "ranking") else result
-        cast(Any, shown.plot().figure).savefig(options.plot, dpi=150)
-    write_report(result, options)
+    try:
+        print(json.dumps(without_nan(result.to_dict()), indent=1) if options.json else result.table())
+    finally:  # also where the reader of stdout, such as `head`, has closed it
+        if options.plot is not None and is_first():
+            shown = result.ranking() if hasattr(result, "ranking") else result
+            cast(Any, shown.plot().figure).savefig(options.plot, dpi=150)
+        write_report(result, options)
