@@ -192,6 +192,22 @@ def test_missing_statistics_are_warned_of(tmp_path):
         load(tmp_path / "model.zip")
 
 
+@pytest.mark.parametrize("name", ["VecNormalize.pkl", "vec-normalize-final.pkl", "sac_vecnormalize.pkl"])
+def test_statistics_of_another_name_are_warned_of(tmp_path, states, normalised, name):
+    model = make(sb3.PPO, normalised)  # not trained, so its settings do not tell whether states were standardised
+    model.save(tmp_path / "model.zip")
+    normalised.save(str(tmp_path / name))
+    message = rf"model\.zip: states are not standardised, though its folder has {name}; copy .* model_vecnormalize\.pkl"
+    with pytest.warns(UserWarning, match=message):
+        (policy,) = load(tmp_path).values()
+    assert policy.normalisation is None
+    shutil.copy(tmp_path / name, tmp_path / "model_vecnormalize.pkl")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (policy,) = load(tmp_path).values()
+    assert_acts_like(policy, model, states, normalised)
+
+
 def test_statistics_that_leave_observations_alone(tmp_path, states, caplog):
     env = VecNormalize(DummyVecEnv([Still]), norm_obs=False)
     model = make(sb3.PPO, env)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..policy import Policy
-from . import d3rlpy, d4rl, lerobot, npy, npz, parquet, programs, sb3, sequential, torch_files
+from . import d3rlpy, d4rl, lerobot, npy, npz, parquet, programs, sb3, sequential, torch_files, vecnormalize
 from .archives import open_archive
 from .options import Options
 
@@ -56,7 +56,7 @@ def is_companion(path: Path) -> bool:
     if path.suffix.lower() == ".pth" and (path.parent / "_stable_baselines3_version").is_file():
         return True
     if path.suffix.lower() == ".pkl":
-        return any(part in path.stem.replace("_", "") for part in ("vecnormalize", "replaybuffer"))
+        return vecnormalize.is_statistics(path) or "replaybuffer" in path.stem.replace("_", "")
     return path.name in ("evaluations.npz", "train_eval_metrics.zip")
 
 

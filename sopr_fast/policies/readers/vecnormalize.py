@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...data.keys import list_names
 from ...runtime.text import printable
 from ...runtime.warn import warn
 from ..actor import Standardisation
@@ -33,7 +34,7 @@ def find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
 
     Warns:
         UserWarning: There is none, and the model was trained with `VecNormalize`; or the folder has some, and the model
-            was trained without.
+            was trained without, or the names do not say that they belong to it.
     """
     was_normalised = _was_normalised(settings)
     own, shared = _own(path), _first(path.parent, ["vecnormalize.pkl", "vec_normalize.pkl"])
@@ -54,7 +55,17 @@ def find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
             f"{printable(path)}: the model was trained with VecNormalize, but has no statistics (vecnormalize.pkl); "
             f"unless your states are standardised already, copy them to {target} beside it"
         )
+    elif statistics is None and (others := sorted(f.name for f in path.parent.glob("*.pkl") if is_statistics(f))):
+        warn(
+            f"{printable(path)}: states are not standardised, though its folder has {list_names(others)}; copy the "
+            f"statistics that belong to it to {target} beside it, or move them to another folder"
+        )
     return statistics
+
+
+def is_statistics(path: Path) -> bool:
+    """Return whether a file has "vecnormalize" in its name, in any case and with any separators."""
+    return "vecnormalize" in re.sub(r"[^a-z]", "", path.stem.lower())
 
 
 def _was_normalised(settings: dict[str, Any]) -> bool | None:
