@@ -282,6 +282,9 @@ def test_rank_reports_wrong_input_in_one_line(files, capsys):
         ("--log log.npz", "--log is used by a report alone: add --report FILE"),
         ("--top 1", "--top is used by --subsets auto alone: add --subsets auto, or leave --top out"),
         ("--subsets 3 --confidence 0.8", "--confidence is used by --subsets auto alone"),
+        ("--seed 0", "--seed draws subsets of logged states: add --states FILE of a log, or leave --seed out"),
+        ("--seed 1 --states subsets.safetensors", "--seed draws subsets of logged states"),
+        ("--seed 1 --states states.npy --subsets subsets.safetensors", "--seed draws subsets of logged states"),
         ("--subsets 3 --most 4", "--most is used by --subsets auto alone"),
         ("--win-probability --csv", "--win-probability is printed in JSON alone: add --json"),
         ("--policies short.npy", "'short' has actions for 599 states, the data has 600"),
@@ -382,6 +385,11 @@ def test_a_plot_without_matplotlib_is_refused_before_anything_is_read(files, cap
 def test_info_and_usage(capsys):
     assert main(["info"]) == 0
     assert "instruction_set" in capsys.readouterr().out
+    assert main(["info", "log.npz", "--columns", "states=x", "actions"]) == 2
+    assert "--columns states=x actions: expected PART=NAME, such as states=x,speed" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["rank", "--policies", "p", "--subsets", "some"])
+    assert "argument --subsets: 'some' is no number, auto, or .safetensors file" in capsys.readouterr().err
     for arguments in [[], ["fit"], ["rank", "--model", "m", "--policies", "p", "--json", "--csv"]]:
         with pytest.raises(SystemExit) as caught:
             main(arguments)

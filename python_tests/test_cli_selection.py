@@ -172,6 +172,7 @@ def test_estimate_learns_from_known_returns(folder, capsys):
         ("select", "all.csv", NEAREST, "every policy has a return"),
         ("select", "known.csv", ("--methods", "magic"), "no method 'magic'"),
         ("select", "known.csv", ("--measure", "1", "--json"), "--measure is printed below the table alone"),
+        ("select", "known.csv", (*NEAREST, "--measure", "-1"), "--measure must be 0 or more, got -1"),
         ("select", "known.csv", (*NEAREST, "--incumbent", "nobody"), "the incumbent 'nobody'"),
         ("estimate", "all.csv", ("--method", "nearest-policy"), "there are 12 and 0"),
         ("estimate", None, ("--method", "nearest-policy"), "there are 0 and 12"),

@@ -123,6 +123,8 @@ def _demo(options: argparse.Namespace) -> None:
 
 
 def _info(options: argparse.Namespace) -> None:
+    if options.columns is not None and not all(all(item.partition("=")) for item in options.columns):
+        raise ValueError(f"--columns {' '.join(options.columns)}: expected PART=NAME, such as states=x,speed")
     if options.path is None:
         from .__main__ import main as show_installation
 

@@ -36,8 +36,8 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="PATH",
-        help="files of policies (.npz .npy .parquet .zip .d3 .onnx .pt .pth .safetensors .pkl .pt2) or folders with "
-        "subfolders, named by their paths relative to the folder that contains all of them",
+        help="files of policies (.npz .npy .parquet .zip .d3 .onnx .pt .pth .safetensors .pkl .pt2 .cleanrl_model) or "
+        "folders with subfolders, named by their paths relative to the folder that contains all of them",
     )
     parser.add_argument(
         "--activation", choices=ACTIVATIONS, help="activation between the layers of state dicts and bare .npz files"
@@ -46,7 +46,9 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
         "--squash", choices=("tanh", "none"), help="function after the last layer of state dicts and bare .npz files"
     )
     parser.add_argument(
-        "--stochastic", action="store_true", help="act by the distributions in .npz, .zip, .d3 and .pkl files"
+        "--stochastic",
+        action="store_true",
+        help="act by the distributions in files that hold layers of a stochastic actor",
     )
     parser.add_argument("--trust", action="store_true", help="run code in the files where reading them needs it")
     parser.add_argument("--skip", action="store_true", help="leave out files that cannot be read, with a warning each")

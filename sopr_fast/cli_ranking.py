@@ -85,7 +85,7 @@ def add_commands(commands: Any) -> None:
         metavar="X",
         help="amount, 0 to 1, by which to move scores toward that of the nearest training policy (default: 0)",
     )
-    ranking.add_argument("--seed", type=int, default=0, metavar="N", help="seed of drawing subsets (default: 0)")
+    ranking.add_argument("--seed", type=int, metavar="N", help="seed of drawing subsets from --states (default: 0)")
     ranking.add_argument(
         "--precision", choices=("fp32", "bf16"), help="operands of matrix products (default: that of the model)"
     )
@@ -133,7 +133,12 @@ def _add_config(group: argparse._ArgumentGroup) -> None:
 def _to_subsets(text: str) -> int | str | Path:
     if text == "auto":
         return text
-    return Path(text) if text.endswith(".safetensors") else int(text)
+    if text.endswith(".safetensors"):
+        return Path(text)
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number, auto, or .safetensors file") from None
 
 
 def _fit(options: argparse.Namespace) -> None:
@@ -183,6 +188,9 @@ def _rank(options: argparse.Namespace) -> None:
     if limits and options.subsets != "auto":
         name = next(iter(limits))
         raise ValueError(f"--{name} is used by --subsets auto alone: add --subsets auto, or leave --{name} out")
+    is_drawn = options.states is not None and not options.states.endswith(".safetensors")
+    if options.seed is not None and (not is_drawn or isinstance(options.subsets, Path)):
+        raise ValueError("--seed draws subsets of logged states: add --states FILE of a log, or leave --seed out")
     if options.win_probability and not options.json:
         raise ValueError("--win-probability is printed in JSON alone: add --json, or leave --win-probability out")
     if options.log is not None and options.report is None:
@@ -198,7 +206,7 @@ def _rank(options: argparse.Namespace) -> None:
         model=options.model,
         subsets=rule if options.subsets == "auto" else options.subsets,
         shrinkage=options.shrinkage,
-        seed=options.seed,
+        seed=options.seed or 0,
         precision=options.precision,
         device=options.device,
     )

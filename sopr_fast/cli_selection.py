@@ -115,6 +115,8 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _select(options: argparse.Namespace) -> None:
     from .selection import select
 
+    if options.measure < 0:
+        raise ValueError(f"--measure must be 0 or more, got {options.measure}")
     if options.measure and options.json:
         raise ValueError("--measure is printed below the table alone: leave --measure or --json out")
     policies, returns = _read(options)
