@@ -18,7 +18,9 @@ test checks that they agree. Do not edit it: what each section says in words com
 
 `bench/paper/README.md` describes sets, test policies and logs. A mean is over tasks of means over seeds; ± is its
 standard error over tasks; "deviation" is over seeds or repeats. {done} of {wanted} runs have numbers. A dash is a gap;
-its reason stands below the table. To run what is missing (finished runs are kept):
+its reason stands below the table. The four tasks of a game share training policies, Test Set II and policies of other
+authors, so they are not independent: over the three games, of which the tables by task show the means, standard errors
+are up to about twice as large. To run what is missing (finished runs are kept):
 
 ```
 python -m bench.paper logs --game GAME --scale {scale} --out bench/paper/sets    # for each of the three games

@@ -187,6 +187,9 @@ def _by_task(groups: dict[str, list[Record]], test: str, source: Source) -> Tabl
         [task, *(number(values[task], 2) if task in values else "—" for values in means.values())]
         for task in source.sizes.tasks
     ]
+    for game in dict.fromkeys(task.split("-")[0] for task in source.sizes.tasks):
+        own = [[value for task, value in values.items() if task.startswith(game)] for values in means.values()]
+        lines.append([f"mean of {game}", *(number(fmean(values), 2) if values else "—" for values in own)])
     return Table(f"Spearman by task, {title(test)}", ["task", *(label(groups[key]) for key in means)], lines)
 
 
