@@ -92,6 +92,26 @@ def test_a_critic_unlike_that_of_the_training_is_refused():
         ranker.rank(ladder(UNSEEN), critic=3, progress=False)
 
 
+def test_a_critic_may_change_its_arguments_and_reuse_its_result(monkeypatch):
+    monkeypatch.setattr("sopr_fast.sopr.columns._CRITIC_ROWS", 100)
+    buffer = torch.empty(100)
+
+    def careless(states, actions):
+        states += 1.0
+        actions *= 0.5
+        return torch.add(states[:, 0], actions[:, 0], out=buffer[: len(states)])
+
+    def careful(states, actions):
+        return states[:, 0] + 1.0 + actions[:, 0] * 0.5
+
+    rankings = []
+    for critic in (careless, careful):
+        ranker = fit(ladder(GAINS), GAINS, critic=critic)
+        assert torch.isin(ranker.subsets.states, torch.from_numpy(log())).all()
+        rankings.append(ranker.rank(ladder(UNSEEN), progress=False).subset_scores)
+    np.testing.assert_array_equal(*rankings)
+
+
 def test_a_critic_may_compute_on_any_device(device):
     known = {f"{i}": LinearPolicy(gain) for i, gain in enumerate(GAINS)}
     rankings = []

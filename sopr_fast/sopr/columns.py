@@ -222,14 +222,17 @@ def critic_values(critic: Critic, states: Tensor, actions: Tensor) -> Tensor:
     parts = []
     for first in range(0, len(states), _CRITIC_ROWS):
         rows = slice(first, first + _CRITIC_ROWS)
-        values = torch.as_tensor(critic(states[rows], actions[rows]), dtype=torch.float32, device="cpu").detach()
+        # Copies, since a critic may change its arguments in place, and return the same memory again.
+        values = torch.as_tensor(
+            critic(states[rows].clone(), actions[rows].clone()), dtype=torch.float32, device="cpu"
+        ).detach()
         count = len(states[rows])
         if values.dim() not in (1, 2) or values.shape[-1] != count:
             raise ValueError(f"the critic returned shape {tuple(values.shape)}, expected ({count},) or (C, {count})")
         values = values.reshape(-1, count)
         if not values.isfinite().all():
             raise ValueError("the critic returned values that are not finite")
-        parts.append(values.T)
+        parts.append(values.T.clone())
     return torch.cat(parts)
 
 
