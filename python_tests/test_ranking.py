@@ -191,9 +191,12 @@ def test_the_first_subsets_of_a_ranking_are_a_ranking_on_fewer(ranker, candidate
     taken = many.take(3)
     for name in ("scores", "standard_errors", "subset_scores", "ranks", "win_probability"):
         np.testing.assert_array_equal(getattr(taken, name), getattr(few, name))
+    assert taken.settings == few.settings and many.settings["subsets"] == 7
     assert np.isnan(many.take(1).standard_errors).all()
-    for count in (0, 8):
-        with pytest.raises(ValueError, match=f"cannot take {count} subsets: the ranking has 7"):
+    with pytest.raises(ValueError, match="cannot take 8 subsets: the ranking has 7"):
+        many.take(8)
+    for count in (0, 2.0):
+        with pytest.raises(ValueError, match=f"subsets must be an integer, 1 or more, got {count}"):
             many.take(count)
     with pytest.raises(ValueError, match="no scores by subset"):
         Ranking(["a"], np.zeros(1), np.zeros(1)).take(1)

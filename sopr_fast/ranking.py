@@ -12,6 +12,7 @@ import torch
 from . import metrics
 from .doubts import ForeignPolicyWarning
 from .returns import check_returns
+from .runtime.checks import check_integer
 from .runtime.plotting import figure_class
 from .runtime.text import NAME_WIDTH, printable, tick_label
 from .runtime.warn import warn
@@ -185,12 +186,12 @@ class Ranking:
         """Return the ranking on the first `count` subsets.
 
         Raises:
-            ValueError: The ranking has no subset scores, or `count` is not between 1 and their number.
+            ValueError: The ranking has no subset scores, or `count` is no integer from 1 to their number.
         """
         if self.subset_scores is None:
             raise ValueError("this ranking has no scores by subset")
-        available = self.subset_scores.shape[1]
-        if not 1 <= count <= available:
+        count, available = check_integer("subsets", count, 1), self.subset_scores.shape[1]
+        if count > available:
             raise ValueError(f"cannot take {count} subsets: the ranking has {available}")
         first = Ranking.from_subsets(
             self.names,
@@ -204,6 +205,7 @@ class Ranking:
             standard_errors=first.standard_errors,
             subset_scores=first.subset_scores,
             settled=None,
+            settings={**self.settings, "subsets": count},
         )
 
     def spearman(self, returns: Any) -> float:
