@@ -217,10 +217,23 @@ def test_candidates_of_the_training_are_marked(ranker, candidates):
 
 
 def test_training_policies_are_recognised_up_to_rounding():
-    columns = torch.tensor([[100.0], [1.0]]).reshape(2, 1, 1)
+    columns = torch.tensor([[100.0, 1.0], [1.0, 1.0]]).reshape(2, 1, 2)
     known = TrainingPolicies(list("ab"), torch.zeros(1, 1), torch.zeros(1), columns, torch.zeros(2))
-    distances, nearest = np.array([1e-7, 1e-7, 0.0, np.nan]), np.array([0, 1, 1, -1])
-    assert known.are_same(distances, nearest) == [True, False, True, False]
+    acting = columns[[0, 0, 1, 1]] + torch.tensor([[3e-4, 0], [0, 3e-4], [0, 0], [3e-4, 0]]).reshape(4, 1, 2)
+    assert known.are_same(acting.numpy(), np.array([0, 0, 1, 1])).tolist() == [True, False, True, False]
+
+
+def test_a_large_constant_column_makes_no_candidate_a_training_policy():
+    """Gains differ in other columns, by less than the rounding of this one."""
+
+    def beside_a_set_point(gain):
+        return lambda states: np.column_stack([LinearPolicy(gain)(states), np.full(len(states), 1e5)])
+
+    gains = training_gains()
+    known = {f"{gain}": beside_a_set_point(gain) for gain in gains}
+    ranker = sopr_fast.fit(known, gains, log(), config=dataclasses.replace(TINY, steps=1), progress=False)
+    ranking = ranker.rank({"new": beside_a_set_point(0.7), "known": known[f"{gains[3]}"]}, progress=False)
+    assert ranking.in_training == [False, True]
 
 
 def test_a_collapsed_model_warns_when_loaded_and_when_it_ranks(candidates, tmp_path):

@@ -208,7 +208,9 @@ class Ranker:
         acted = grid.act(drawn)
         training = self.training_policies
         with timings.stage("policies"):
-            to_training, among = training.distances(policies, self.layout, batch_size=batch_size, same_log=same_log)
+            to_training, among, same = training.distances(
+                policies, self.layout, batch_size=batch_size, same_log=same_log
+            )
         distances, nearest = to_training.min(1), to_training.argmin(1)
         weights, nearest_scores = None, None
         if shrinkage > 0:
@@ -241,7 +243,7 @@ class Ranker:
             nearest_scores=nearest_scores,
             distances=distances,
             distance_limit=training.distance_limit,
-            in_training=training.are_same(distances, nearest),
+            in_training=same.tolist(),
             settled=settled,
             timings=dict(timings),
             training=self._training_of(to_training, among),

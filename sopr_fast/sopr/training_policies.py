@@ -15,7 +15,7 @@ from ..runtime import distributed
 
 _FOREIGN = 2.0
 _MAPPED = 100  # policies of which all distances are computed, for a map of them
-_SAME = 1e-10  # of the mean squared action: float32 rounding in batches of other sizes
+_SAME = 1e-10  # of the mean square of a column: float32 rounding in batches of other sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +38,11 @@ class TrainingPolicies:
 
     def distances(
         self, policies: list[Policy], layout: Layout, *, batch_size: int, same_log: bool
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
         """Return action distances (Eq. 3) to the training policies, (P, M), and among the policies, (P, P), float64.
 
-        The latter are None for more than 100 policies, of which each process of a group asks a part.
+        The latter are None for more than 100 policies, of which each process of a group asks a part. Return also
+        whether each policy acts as the nearest training policy does, (P,) bool, see `are_same`.
 
         Args:
             policies: P policies.
@@ -50,29 +51,32 @@ class TrainingPolicies:
             same_log: Whether arrays of actions belong to the training log; otherwise their distances are NaN.
         """
 
-        def act(part: list[Policy]) -> tuple[np.ndarray, np.ndarray]:
-            """Return (p, M) distances to the training policies, and the columns of those that have distances."""
-            distances = np.full((len(part), len(self.names)), np.nan)
+        def act(part: list[Policy]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            """Return (p, M) distances, (p,) whether they act the same, and the columns of those that have distances."""
+            distances, same = np.full((len(part), len(self.names)), np.nan), np.zeros(len(part), bool)
             comparable = [i for i, policy in enumerate(part) if same_log or not isinstance(policy, ArrayPolicy)]
             if not comparable:
-                return distances, np.empty(0)
+                return distances, same, np.empty(0)
             chosen = [part[i] for i in comparable]
             columns = collect(chosen, self.states, self.source, layout, batch_size=batch_size).numpy()
             distances[comparable] = policy_distances(columns, self.columns.numpy())
-            return distances, columns
+            same[comparable] = self.are_same(columns, distances[comparable].argmin(1))
+            return distances, same, columns
 
         if len(policies) > _MAPPED:
             group = distributed.current()
             own = policies[group.part(len(policies))]
-            parts = [act(own[first : first + _MAPPED])[0] for first in range(0, len(own), _MAPPED)]
-            to_training = np.concatenate([np.empty((0, len(self.names))), *parts])
-            return group.gather(torch.from_numpy(to_training)).numpy(), None
-        to_training, columns = act(policies)
+            parts = [act(own[first : first + _MAPPED])[:2] for first in range(0, len(own), _MAPPED)]
+            to_training = np.concatenate([np.empty((0, len(self.names))), *(distances for distances, _ in parts)])
+            same = np.concatenate([np.empty(0, bool), *(same for _, same in parts)])
+            to_training, same = (group.gather(torch.from_numpy(rows)).numpy() for rows in (to_training, same))
+            return to_training, None, same
+        to_training, same, columns = act(policies)
         among = np.full((len(policies), len(policies)), np.nan)
         known = ~np.isnan(to_training).any(1)
         if known.any():
             among[np.ix_(known, known)] = policy_distances(columns, columns)
-        return to_training, among
+        return to_training, among, same
 
     @cached_property
     def between(self) -> np.ndarray:
@@ -99,10 +103,20 @@ class TrainingPolicies:
             return np.zeros(len(distances))
         return np.where(np.isnan(distances), 0.0, distances / (distances + typical))
 
-    def are_same(self, distances: np.ndarray, nearest: np.ndarray) -> list[bool]:
-        """Return (P,) whether policies at these distances act as the nearest training policy does, up to rounding."""
-        magnitude = self.columns.double().square().sum(2).mean(1).numpy()[nearest]
-        return (distances <= _SAME * magnitude).tolist()
+    def are_same(self, columns: np.ndarray, nearest: np.ndarray) -> np.ndarray:
+        """Return (P,) bool, whether policies act as the nearest training policy does, up to rounding.
+
+        Each column is judged by its own size: a large one does not hide that others differ.
+
+        Args:
+            columns: (P, R, dim_c) columns of the policies in the sample of states.
+            nearest: (P,) indices of the nearest training policies.
+        """
+        same = np.empty(len(columns), bool)
+        for i, (own, known) in enumerate(zip(columns, nearest, strict=True)):
+            training = self.columns[known].double().numpy()
+            same[i] = (np.square(own - training).mean(0) <= _SAME * np.square(training).mean(0)).all()
+        return same
 
     @cached_property
     def _leave_one_out(self) -> np.ndarray:
