@@ -144,6 +144,28 @@ def test_bad_input_is_refused_before_clustering(changes, error, message, monkeyp
 
 
 @pytest.mark.filterwarnings("error:overflow")
+def masked_in_row_3(values):
+    return np.ma.masked_array(values, np.arange(len(values)) == 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"returns": masked_in_row_3(GAINS)}, "the return of policy 'gain-.*' is nan"),
+        ({"policies": dict.fromkeys("abcde", masked_in_row_3(np.ones(600)))}, "policy 'a' returned nan at state row 3"),
+        ({"critic": lambda states, actions: masked_in_row_3(np.ones(len(states)))}, "critic returned values that are"),
+        (
+            {"features": {name: masked_in_row_3([1.0, 2.0, 3.0, 4.0]) for name in ladder(GAINS)}},
+            "features of policy .* not finite",
+        ),
+    ],
+)
+def test_masked_numbers_are_not_read(changes, message):
+    config = dataclasses.replace(QUICK, subset_size=600)
+    with pytest.raises(ValueError, match=message):
+        fit(**changes, config=config)
+
+
 def test_huge_returns_train_the_same_model():
     centred = GAINS - GAINS.mean()
     assert centred.max() - centred.min() > 1.3

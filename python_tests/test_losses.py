@@ -106,6 +106,16 @@ def test_bad_preferences(y, message):
         losses.check_preferences(y, ["a", "b"])
 
 
+def test_masked_preferences_are_unknown():
+    y = np.array([[0.5, 1.0, 1.0], [0.0, 0.5, 1.0], [0.0, 0.0, 0.5]])
+    unknown = np.zeros((3, 3), bool)
+    unknown[0, 2] = unknown[2, 0] = True
+    actual = losses.check_preferences(np.ma.masked_array(y, unknown), list("abc"))
+    expected = losses.check_preferences(np.where(unknown, np.nan, y), list("abc"))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+    assert actual[0, 2].isnan()
+
+
 def test_preferences_of_a_frame_are_matched_by_name():
     pandas = pytest.importorskip("pandas")
     y = np.array([[np.nan, 1, 1], [0, np.nan, 0.5], [0, 0.5, np.nan]])

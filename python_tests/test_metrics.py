@@ -41,6 +41,12 @@ def test_rank_correlation_refuses(metric):
     assert math.isnan(metric([1], [1]))
 
 
+@pytest.mark.parametrize("metric", [metrics.spearman, metrics.kendall])
+def test_masked_numbers_are_not_compared(metric):
+    with pytest.raises(ValueError, match="got nan at position 2"):
+        metric(np.ma.masked_array([1, 2, 30], [False, False, True]), [1, 2, 3])
+
+
 def test_two_indexes_must_agree():
     pandas = pytest.importorskip("pandas")
     a, b = pandas.Series([1, 2, 3], list("abc")), pandas.Series([3, 2, 1], list("cba"))

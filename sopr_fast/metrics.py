@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from .runtime.checks import fill_masked
+
 _ROWS = 1024  # states of which a distance makes float64 copies at a time
 
 
@@ -152,4 +154,4 @@ def _numbers(x: Any) -> np.ndarray:
     if isinstance(x, torch.Tensor):
         x = x.detach().cpu()
         x = (x.float() if x.dtype == torch.bfloat16 else x).numpy()
-    return np.asarray(x)
+    return np.asarray(fill_masked(x))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -29,15 +28,6 @@ def to_array(tensor: Tensor, where: str) -> np.ndarray:
         return (tensor.float() if tensor.is_floating_point() and tensor.itemsize <= 2 else tensor).numpy()
     except (RuntimeError, TypeError) as error:
         raise TypeError(f"{where}not a plain tensor: {error}") from error
-
-
-def fill_masked(values: Any) -> Any:
-    """Return a masked array as a plain one with NaN in place of masked numbers, and anything else as it is."""
-    if not isinstance(values, np.ma.MaskedArray):
-        return values
-    if values.dtype.kind in "fiub" and np.ma.is_masked(values):
-        return np.where(np.ma.getmaskarray(values), np.nan, values.data)
-    return values.data
 
 
 def table_shape(shape: Sequence[int], what: str) -> tuple[int, int]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..runtime.checks import fill_masked
 from ..runtime.text import escaped_errors
 from . import d3rlpy
-from .arrays import fill_masked
 from .csv_files import read_csv
 from .files import check_regular, read_folder, read_npz
 from .hdf5 import read_hdf5

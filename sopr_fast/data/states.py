@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ..runtime.checks import fill_masked
 from ..runtime.rows import FileRows
 from ..runtime.text import escaped_errors
 from . import d3rlpy
-from .arrays import fill_masked, to_array
+from .arrays import to_array
 from .files import check_regular, reading
 from .keys import ALL_KEYS, KEYS, find_key, list_names
 from .lerobot import is_lerobot

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.checks import TOO_LARGE
+from ..runtime.checks import TOO_LARGE, fill_masked
 from ..runtime.rows import FileRows, Read, gather
 from ..runtime.text import printable
-from .arrays import fill_masked, table_shape, warn_of_equal_rows, warn_of_rounding
+from .arrays import table_shape, warn_of_equal_rows, warn_of_rounding
 from .hdf5 import get_dataset, list_datasets, open_hdf5
 from .keys import find_key
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch import distributions as dist
 
-from ..runtime.checks import TOO_LARGE
+from ..runtime.checks import TOO_LARGE, fill_masked
 from ..runtime.forks import fork_safe_lock
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ class _Reader:
         if not isinstance(value, Tensor):
             if value is None or isinstance(value, str | bytes | dict | set | tuple | type):
                 raise self.error(f"a {type(value).__name__}, expected {_EXPECTED}")
-            array = np.asarray(value)
+            array = np.asarray(fill_masked(value))
             if array.dtype.kind not in "fiu":
                 kind = type(value).__name__ if array.dtype.kind == "O" else f"dtype {array.dtype}"
                 raise self.error(f"{kind}, expected {_EXPECTED}")

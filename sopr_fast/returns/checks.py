@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from torch import Tensor
 
+from ..runtime.checks import fill_masked
 from ..runtime.warn import warn
 from .reading import is_source, read_returns
 
@@ -45,7 +46,7 @@ def check_returns(returns: Any, names: list[str]) -> np.ndarray:
         returns = returns.detach().cpu()
         returns = returns if returns.is_complex() else returns.double()
     try:
-        values = np.asarray(returns)
+        values = np.asarray(fill_masked(returns))
         if values.dtype.kind in "SU":
             raise ValueError("they are text")
         if values.dtype.kind == "c":

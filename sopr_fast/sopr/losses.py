@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..returns import check_index
+from ..runtime.checks import fill_masked
 from .config import Config
 
 if TYPE_CHECKING:
@@ -197,7 +198,8 @@ def check_preferences(preferences: object, names: list[str]) -> Tensor:
     """Return labels of all pairs, (M, M), with the unknown half of a pair filled in from the known one.
 
     Args:
-        preferences: (M, M) of 0, 0.5, 1 or NaN (unknown). A pandas frame is read by policy names, if it has any.
+        preferences: (M, M) of 0, 0.5, 1, or NaN or masked (unknown). A pandas frame is read by policy names, if it has
+            any.
         names: (M,) names of the policies.
 
     Raises:
@@ -208,7 +210,7 @@ def check_preferences(preferences: object, names: list[str]) -> Tensor:
     if hasattr(preferences, "index") and hasattr(preferences, "columns"):
         preferences = _by_name(preferences, names)
     try:
-        y = np.array(preferences, np.float32)
+        y = np.array(fill_masked(preferences), np.float32)
     except (TypeError, ValueError) as error:
         raise TypeError(f"preferences must be numbers: {error}") from error
     count = len(names)
