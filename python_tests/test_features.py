@@ -8,6 +8,7 @@ from problems import TINY, LinearPolicy, ladder, log, training_gains
 import sopr_fast
 from sopr_fast.metrics import spearman
 from sopr_fast.policies import as_policies
+from sopr_fast.sopr.columns import read_features
 from sopr_fast.sopr.model import ScoringModel
 
 GAINS = training_gains()
@@ -82,6 +83,17 @@ def test_a_critic_is_probed_before_long_work_and_called_once_a_policy(monkeypatc
     monkeypatch.setattr("sopr_fast.sopr.fitting.collect_all", None)
     with pytest.raises(ValueError, match="the critic returned shape"):
         fit(ladder(GAINS), GAINS, critic=lambda states, actions: actions[:2])
+
+
+def test_a_critic_that_returns_no_numbers_is_named():
+    with pytest.raises(TypeError, match="the critic must return numbers, got NoneType"):
+        fit(ladder(GAINS), GAINS, critic=lambda states, actions: None)
+
+
+@pytest.mark.parametrize("options", [{"requires_grad": True}, {"dtype": torch.bfloat16}])
+def test_features_may_be_any_tensor(options):
+    read = read_features({"a": torch.tensor([1.0, 2.5], **options), "b": 3 * np.ones(2)}, ["a", "b"])
+    assert read.tolist() == [[1.0, 2.5], [3.0, 3.0]]
 
 
 def test_a_critic_unlike_that_of_the_training_is_refused():

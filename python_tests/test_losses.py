@@ -116,6 +116,15 @@ def test_masked_preferences_are_unknown():
     assert actual[0, 2].isnan()
 
 
+@pytest.mark.parametrize("options", [{"requires_grad": True}, {"dtype": torch.bfloat16}])
+def test_preferences_may_be_any_tensor(options):
+    y = [[0.5, 1.0], [0.0, 0.5]]
+    expected = losses.check_preferences(y, list("ab"))
+    torch.testing.assert_close(
+        losses.check_preferences(torch.tensor(y, **options), list("ab")), expected, equal_nan=True
+    )
+
+
 def test_preferences_of_a_frame_are_matched_by_name():
     pandas = pytest.importorskip("pandas")
     y = np.array([[np.nan, 1, 1], [0, np.nan, 0.5], [0, 0.5, np.nan]])

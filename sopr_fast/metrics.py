@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
-from .runtime.checks import fill_masked
+from .runtime.checks import as_numbers
 
 _ROWS = 1024  # states of which a distance makes float64 copies at a time
 
@@ -114,7 +113,7 @@ def policy_distances(a_columns: Any, b_columns: Any) -> np.ndarray:
     Raises:
         ValueError: Shapes do not agree, or there are no policies or states.
     """
-    a, b = _numbers(a_columns), _numbers(b_columns)
+    a, b = as_numbers(a_columns), as_numbers(b_columns)
     if a.ndim != 3 or b.ndim != 3 or a.shape[1:] != b.shape[1:] or 0 in (*a.shape, len(b)):
         raise ValueError(f"columns must be (policies, states, width) of the same states, got {a.shape} and {b.shape}")
     total = np.zeros((len(a), len(b)))
@@ -135,7 +134,7 @@ def _average_ranks(x: np.ndarray) -> np.ndarray:
 
 def _pair(function: str, a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
     indexes = [x.index for x in (a, b) if hasattr(x, "index") and not callable(x.index)]
-    a, b = (_numbers(x).astype(np.float64) for x in (a, b))
+    a, b = (as_numbers(x).astype(np.float64) for x in (a, b))
     if a.ndim != 1 or a.shape != b.shape:
         raise ValueError(f"expected two sequences of one length, got shapes {a.shape} and {b.shape}")
     if len(indexes) == 2 and not indexes[0].equals(indexes[1]):
@@ -148,10 +147,3 @@ def _pair(function: str, a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
             first = int(np.flatnonzero(~np.isfinite(x))[0])
             raise ValueError(f"expected finite numbers, got {x[first]} at position {first}")
     return a, b
-
-
-def _numbers(x: Any) -> np.ndarray:
-    if isinstance(x, torch.Tensor):
-        x = x.detach().cpu()
-        x = (x.float() if x.dtype == torch.bfloat16 else x).numpy()
-    return np.asarray(fill_masked(x))

@@ -7,6 +7,7 @@ import numbers
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 TOO_LARGE = 1e15  # sums of squares must be float32 numbers
 
@@ -55,3 +56,11 @@ def fill_masked(values: Any) -> Any:
     if values.dtype.kind in "fiub" and np.ma.is_masked(values):
         return np.where(np.ma.getmaskarray(values), np.nan, values.data)
     return values.data
+
+
+def as_numbers(values: Any) -> np.ndarray:
+    """Return the numbers of a tensor on any device, array or sequence as an array, with NaN for masked ones."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        values = (values.float() if values.is_floating_point() and values.itemsize <= 2 else values).numpy()
+    return np.asarray(fill_masked(values))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..policies import Layout, Policy, check_fit, collect
 from ..runtime import distributed
-from ..runtime.checks import TOO_LARGE, fill_masked
+from ..runtime.checks import TOO_LARGE, as_numbers, fill_masked
 from ..runtime.limits import tile_bytes
 from ..runtime.progress import progress_bar
 from .subsets import Drawing, Subsets
@@ -168,7 +168,7 @@ def read_features(features: Any, names: Sequence[str]) -> Tensor:
         if name not in features:
             raise ValueError(f"features hold nothing for policy {name!r}")
         try:
-            row = np.atleast_1d(np.asarray(fill_masked(features[name]), np.float64))
+            row = np.atleast_1d(as_numbers(features[name]).astype(np.float64))
         except (TypeError, ValueError) as error:
             raise TypeError(f"features of policy {name!r} must be numbers: {error}") from error
         if row.ndim != 1 or (rows and len(row) != len(rows[0])):
@@ -217,6 +217,7 @@ def critic_values(critic: Critic, states: Tensor, actions: Tensor) -> Tensor:
         actions: (N, dim_a) actions.
 
     Raises:
+        TypeError: The critic returns something else than numbers.
         ValueError: The critic returns another shape, or values that are not finite.
     """
     parts = []
@@ -224,7 +225,10 @@ def critic_values(critic: Critic, states: Tensor, actions: Tensor) -> Tensor:
         rows = slice(first, first + _CRITIC_ROWS)
         # Copies, since a critic may change its arguments in place, and return the same memory again.
         values = fill_masked(critic(states[rows].clone(), actions[rows].clone()))
-        values = torch.as_tensor(values, dtype=torch.float32, device="cpu").detach()
+        try:
+            values = torch.as_tensor(values, dtype=torch.float32, device="cpu").detach()
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise TypeError(f"the critic must return numbers, got {type(values).__name__}: {error}") from error
         count = len(states[rows])
         if values.dim() not in (1, 2) or values.shape[-1] != count:
             raise ValueError(f"the critic returned shape {tuple(values.shape)}, expected ({count},) or (C, {count})")

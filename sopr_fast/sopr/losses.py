@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..returns import check_index
-from ..runtime.checks import fill_masked
+from ..runtime.checks import as_numbers
 from .config import Config
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def check_preferences(preferences: object, names: list[str]) -> Tensor:
     if hasattr(preferences, "index") and hasattr(preferences, "columns"):
         preferences = _by_name(preferences, names)
     try:
-        y = np.array(fill_masked(preferences), np.float32)
+        y = np.array(as_numbers(preferences), np.float32)
     except (TypeError, ValueError) as error:
         raise TypeError(f"preferences must be numbers: {error}") from error
     count = len(names)
