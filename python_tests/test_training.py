@@ -467,6 +467,17 @@ def test_the_warning_names_columns_of_unlike_scale():
         sopr_fast.fit(same, np.arange(6.0), states, config=TINY, progress=False)
 
 
+@pytest.mark.parametrize("kind", ["state", "action"])
+def test_the_warning_names_a_column_far_from_0(kind):
+    def policy(gain):
+        return lambda states: LinearPolicy(gain)(states) + np.array([0, 1e10 * (kind == "action")])
+
+    states = log() + np.array([0, 0, 1e10 * (kind == "state"), 0])
+    gains = training_gains()
+    with pytest.warns(CollapsedTrainingWarning, match=rf"mean of {kind} column \d \(1e\+10\) .* subtract it"):
+        sopr_fast.fit({str(g): policy(g) for g in gains}, gains, states, config=TINY, progress=False)
+
+
 def test_a_short_run_that_collapsed_warns():
     deep = sopr_fast.Config(subset_size=128, clusters=8, subsets=3, steps=3)
     wild = dataclasses.replace(deep, learning_rate=1.0, warmup_steps=0, gradient_clip=0)

@@ -39,6 +39,7 @@ _RESTART_RATE = 0.3
 _COLLAPSE_WINDOW = 10
 _FEWEST_STEPS_TO_JUDGE = 30
 _UNEVEN = 300.0  # ratio of standard deviations at which the model still learns; it collapses at three times as much
+_FAR = 1e7  # mean relative to the largest standard deviation; the model collapses at a hundred times as much
 _READ_EVERY = 10  # steps whose results the host reads at a time where it runs ahead
 _ROUNDING = 1e-6  # standard deviation, relative to the mean, of a feature that differs by float noise alone
 _EQUAL = 1e-5  # relative; collapsed scores differ by float noise of about 1e-7, fresh ones by 1e-2
@@ -226,26 +227,33 @@ class _Trainer:
         first = torch.zeros(1, dtype=torch.int64, device="cpu")
         return self.examples.scores(self.model, self.subsets, first, "fp32")[:, 0]
 
-    def _describe_spreads(self) -> str:
-        """Return a remark if the spread of one column dwarfs that of another, else ""."""
+    def _describe_columns(self) -> str:
+        """Return a remark if one column dwarfs others by its mean or its spread, else ""."""
         subsets = self.subsets
         moments = self.update.moments(subsets.states, self.examples.columns, subsets.rows[:1])
-        spread = moments.covariance.diagonal().sqrt().cpu()
-        least, most = torch.where(spread > 0, spread, torch.inf).argmin(), spread.argmax()
-        if not spread[most] > _UNEVEN * spread[least]:
-            return ""
+        mean, spread = moments.mean.abs().cpu(), moments.covariance.diagonal().sqrt().cpu()
+        least, most, farthest = torch.where(spread > 0, spread, torch.inf).argmin(), spread.argmax(), mean.argmax()
+        if mean[farthest] > _FAR * spread[most]:
+            return (
+                f". The mean of {self._column(farthest)} ({mean[farthest]:.3g}) is so far from 0 that float32 rounds "
+                "away the other columns; subtract it"
+            )
+        if spread[most] > _UNEVEN * spread[least]:
+            wide, narrow = (f"{self._column(i)} ({spread[i]:.3g})" for i in (most, least))
+            return (
+                f". The standard deviation of {wide} may be too large beside that of {narrow}; scale the columns alike"
+            )
+        return ""
+
+    def _column(self, index: Tensor) -> str:
         dim = self.subsets.state_dim
-        wide, narrow = (
-            f"{'state' if i < dim else 'action'} column {i - dim * (i >= dim)} ({spread[i]:.3g})"
-            for i in (int(most), int(least))
-        )
-        return f". The standard deviation of {wide} may be too large beside that of {narrow}; scale the columns alike"
+        return f"state column {int(index)}" if index < dim else f"action column {int(index) - dim}"
 
     def restart(self) -> None:
         warn(
             f"training collapsed: after {self.at.step} steps the loss is {self.at.history['loss'][-1]:.3f}, no better "
             f"than {self.objective.flat:.3f} for equal scores; starting afresh with {_RESTART_RATE} times the learning "
-            f"rate{self._describe_spreads()}",
+            f"rate{self._describe_columns()}",
             CollapsedTrainingWarning,
         )
         self.at = Progress(attempt=self.at.attempt + 1)
@@ -258,7 +266,7 @@ class _Trainer:
         # A run that collapsed late may keep weights from before.
         collapsed = self.collapsed() and self._is_flat(self.objective.loss(self._first_scores()).item())
         if collapsed:
-            warn_of_collapse(self._describe_spreads())
+            warn_of_collapse(self._describe_columns())
         history = {
             **self.at.history,
             "best_step": self.at.best_step,
