@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     import pandas
 
 
+KEPT, GIVEN, DRAWN = "the model", "given subsets", "logged states"  # where the subsets come from
+
+
 @dataclass(frozen=True, eq=False)
 class Training:
     """How the model of a ranking was trained.

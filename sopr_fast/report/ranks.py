@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from ..metrics import regret_at_k, spearman
-from ..ranking import Ranking
+from ..ranking import DRAWN, GIVEN, Ranking
 from ..returns import check_returns
 from . import figures
 from .page import Cell, Column, Figure, Page, Paragraph, Section, Table
@@ -63,7 +63,7 @@ def ranking_page(
     settings = dict(ranking.settings)
     if training is not None:
         settings |= {f"training_{name}": training.settings[name] for name in _KEPT if name in training.settings}
-    lines = [] if training is None else ["ranking = sopr_fast.rank(candidates, model=model)"]
+    lines = [_call(ranking.settings)] if "source" in ranking.settings else []
     sections.append(settings_section(settings, command, [*lines, 'ranking.report("report.html")']))
     first = int(np.argsort(-ranking.scores, kind="stable")[0])
     doubtful = _foreign(ranking)[first]
@@ -93,6 +93,18 @@ def _noise(ranking: Ranking) -> str:
     if ranking.subset_scores is not None:
         return " over draws of states"
     return "" if ranking.replicates is None else " over replicates (bootstraps or members of an ensemble)"
+
+
+def _call(settings: dict[str, Any]) -> str:
+    """Return the call of `rank` that gives a ranking with these settings again."""
+    source = settings["source"]
+    arguments = ["candidates", *(["states"] if source == DRAWN else []), "model=model"]
+    arguments.append("subsets=subsets" if source == GIVEN else f"subsets={settings['subsets']}")
+    arguments += [f"seed={settings['seed']}"] if source == DRAWN else []
+    arguments += [f"shrinkage={settings['shrinkage']}"] if settings["shrinkage"] else []
+    arguments.append(f"precision={settings['precision']!r}")
+    arguments += [f"{name}={name}" for name in ("features", "critic") if settings[f"given_{name}"]]
+    return f"ranking = sopr_fast.rank({', '.join(arguments)})"
 
 
 def _head(ranking: Ranking, first: int, doubtful: bool) -> Markup:

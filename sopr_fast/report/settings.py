@@ -21,6 +21,7 @@ _TERMS = {
     "has_rewards": "log holds rewards",
     "folds": "random folds",
     "action_count": "number of actions",
+    "source": "source of the subsets",
 }
 _GIVEN = ("groups", "folds", "return_errors", "rollouts")  # arguments that are the user's own variables
 _ARGUMENTS = ("discount", "seed", "folds", "rows", "action_count")

@@ -40,7 +40,8 @@ class Evaluation:
         notes: What limits the evidence.
         seed: Seed of the bootstrap.
         distances: (M, M) float64 action distances (Eq. 3), or None.
-        coverage: (M,) float64 share of logged states in which each policy acts as the log does; NaN where unknown; or None.
+        coverage: (M,) float64 share of logged states in which each policy acts as the log does; NaN where unknown; or
+            None.
         settings: What the run rests on, as plain text and numbers.
     """
 

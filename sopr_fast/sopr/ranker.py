@@ -14,7 +14,7 @@ from ..data.states import as_states
 from ..data.stored import StoredStates
 from ..doubts import COMPARABLE, warn_of_doubts
 from ..policies import ArrayPolicy, Layout, Policy, as_policies
-from ..ranking import Ranking, Training, shrink
+from ..ranking import DRAWN, GIVEN, KEPT, Ranking, Training, shrink
 from ..runtime import distributed
 from ..runtime.checkpoints import fingerprint
 from ..runtime.checks import check_integer, check_number
@@ -252,6 +252,9 @@ class Ranker:
                 "seed": seed,
                 "shrinkage": shrinkage,
                 "precision": precision or self.config.precision,
+                "source": GIVEN if isinstance(subsets, Subsets) else KEPT if log is None else DRAWN,
+                "given_features": features is not None,
+                "given_critic": critic is not None,
             },
         )
         if self.collapsed:
