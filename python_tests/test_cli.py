@@ -64,6 +64,8 @@ def test_fit_then_rank(files, capsys):
     table = capsys.readouterr().out
     assert all(f"gain-{i:03d}" in table for i in range(12))
     assert (files / "ranking.png").read_bytes().startswith(b"\x89PNG")
+    assert rank("--plot", "ranking", "--json") == 0
+    assert (files / "ranking").read_bytes().startswith(b"\x89PNG") and capsys.readouterr().out
 
     assert rank("--json", "--states", "states.npy", "--subsets", "1") == 0
     ranking = json.loads(capsys.readouterr().out)

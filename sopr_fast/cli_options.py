@@ -100,6 +100,15 @@ def _check_plot(path: Path) -> None:
         raise ValueError(f"cannot plot to {path}: expected a file of .{', .'.join(kinds)}")
 
 
+def write_plot(result: Any, options: argparse.Namespace) -> None:
+    """Write the plot of a result, if the options ask for one."""
+    if options.plot is not None and is_first():
+        from .runtime.files import atomic_path
+
+        with atomic_path(options.plot) as temporary:
+            result.plot().figure.savefig(temporary, dpi=150, format=options.plot.suffix[1:] or "png")
+
+
 def write_report(result: Any, options: argparse.Namespace, **known: Any) -> None:
     """Write the report of a result, if the options ask for one."""
     if options.report is not None and is_first():

@@ -10,9 +10,18 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from .cli_options import add_device, add_policies, add_report, check_outputs, read_policies, without_nan, write_report
+from .cli_options import (
+    add_device,
+    add_policies,
+    add_report,
+    check_outputs,
+    read_policies,
+    without_nan,
+    write_plot,
+    write_report,
+)
 from .cli_processes import is_first
 from .runtime.options import flag
 from .runtime.text import printable
@@ -213,8 +222,7 @@ def _rank(options: argparse.Namespace) -> None:
     try:
         _show(ranking, rule, options)
     finally:  # also where the reader of stdout, such as `head`, has closed it
-        if options.plot is not None and is_first():
-            cast(Any, ranking.plot().figure).savefig(options.plot, dpi=150)
+        write_plot(ranking, options)
         write_report(ranking, options, **({} if coverage is None else {"coverage": coverage}))
 
 

@@ -7,10 +7,18 @@ import argparse
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from .cli_options import add_device, add_policies, add_report, check_outputs, read_policies, without_nan, write_report
-from .cli_processes import is_first
+from .cli_options import (
+    add_device,
+    add_policies,
+    add_report,
+    check_outputs,
+    read_policies,
+    without_nan,
+    write_plot,
+    write_report,
+)
 from .runtime.text import printable
 
 if TYPE_CHECKING:
@@ -238,7 +246,5 @@ def _show(result: Any, options: argparse.Namespace) -> None:
     try:
         print(json.dumps(without_nan(result.to_dict()), indent=1) if options.json else result.table())
     finally:  # also where the reader of stdout, such as `head`, has closed it
-        if options.plot is not None and is_first():
-            shown = result.ranking() if hasattr(result, "ranking") else result
-            cast(Any, shown.plot().figure).savefig(options.plot, dpi=150)
+        write_plot(result.ranking() if hasattr(result, "ranking") else result, options)
         write_report(result, options)
