@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .runtime.checks import as_numbers
+from .runtime.arrays import as_numbers
 
 _ROWS = 1024  # states of which a distance makes float64 copies at a time
 

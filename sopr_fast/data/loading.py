@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.checks import fill_masked
+from ..runtime.arrays import fill_masked
 from ..runtime.text import escaped_errors
 from . import d3rlpy
 from .csv_files import read_csv

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..runtime.checks import fill_masked
+from ..runtime.arrays import fill_masked
 from ..runtime.rows import FileRows
 from ..runtime.text import escaped_errors
 from . import d3rlpy

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.checks import TOO_LARGE, fill_masked
+from ..runtime.arrays import fill_masked
+from ..runtime.checks import TOO_LARGE
 from ..runtime.rows import FileRows, Read, gather
 from ..runtime.text import printable
 from .arrays import table_shape, warn_of_equal_rows, warn_of_rounding

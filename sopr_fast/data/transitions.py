@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..runtime.checks import check_integer, fill_masked
+from ..runtime.arrays import fill_masked
+from ..runtime.checks import check_integer
 from ..runtime.warn import warn
 from .arrays import table_shape, to_array, warn_of_equal_rows, warn_of_rounding
 from .keys import MIXED_ENDS

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch import distributions as dist
 
-from ..runtime.checks import TOO_LARGE, fill_masked
+from ..runtime.arrays import fill_masked
+from ..runtime.checks import TOO_LARGE
 from ..runtime.forks import fork_safe_lock
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from torch import Tensor
 
-from ..runtime.checks import fill_masked
+from ..runtime.arrays import fill_masked
 from ..runtime.warn import warn
 from .reading import is_source, read_returns
 

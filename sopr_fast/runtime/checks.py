@@ -1,13 +1,10 @@
-"""Checks of numbers and arrays that users pass."""
+"""Checks of numbers that users pass."""
 
 from __future__ import annotations
 
 import math
 import numbers
 from typing import Any
-
-import numpy as np
-from torch import Tensor
 
 TOO_LARGE = 1e15  # sums of squares must be float32 numbers
 
@@ -47,20 +44,3 @@ def check_number(
         limits = f", less than {below:g}" if below < math.inf else f", at most {most:g}" if most < math.inf else ""
         raise ValueError(f"{name} must be a finite number, {least}{limits}, got {value!r}")
     return number
-
-
-def fill_masked(values: Any) -> Any:
-    """Return a masked array as a plain one with NaN in place of masked numbers, and anything else as it is."""
-    if not isinstance(values, np.ma.MaskedArray):
-        return values
-    if values.dtype.kind in "fiub" and np.ma.is_masked(values):
-        return np.where(np.ma.getmaskarray(values), np.nan, values.data)
-    return values.data
-
-
-def as_numbers(values: Any) -> np.ndarray:
-    """Return the numbers of a tensor on any device, array or sequence as an array, with NaN for masked ones."""
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        values = (values.float() if values.is_floating_point() and values.itemsize <= 2 else values).numpy()
-    return np.asarray(fill_masked(values))

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ..policies import Layout, Policy, check_fit, collect
 from ..runtime import distributed
-from ..runtime.checks import TOO_LARGE, as_numbers, fill_masked
+from ..runtime.arrays import as_numbers, fill_masked
+from ..runtime.checks import TOO_LARGE
 from ..runtime.limits import tile_bytes
 from ..runtime.progress import progress_bar
 from .subsets import Drawing, Subsets

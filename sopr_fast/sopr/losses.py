@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..returns import check_index
-from ..runtime.checks import as_numbers
+from ..runtime.arrays import as_numbers
 from .config import Config
 
 if TYPE_CHECKING:
