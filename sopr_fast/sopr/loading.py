@@ -80,7 +80,11 @@ def rank(
 
     Raises:
         OSError: The model cannot be read.
-        ValueError: No model is given either way; or see `load` and `Ranker.rank`.
+        ValueError: No model is given either way.
+        Exception: See `load` and `Ranker.rank`.
+
+    Warns:
+        UserWarning: See `Ranker.rank`.
     """
     ranker = model if isinstance(model, Ranker) else load(model) if model else _load_default()
     return ranker.rank(

@@ -118,10 +118,14 @@ class Subsets:
     def take(self, count: int, *, first: int = 0) -> Subsets:
         """Return the subsets before `count`, from `first` on, with the states they use.
 
+        Args:
+            count: Position behind the last subset to take.
+            first: Position of the first subset to take.
+
         Raises:
-            ValueError: `count` is not between 1 and the number of subsets.
+            ValueError: `count` is no integer from 1 to the number of subsets.
         """
-        if not 1 <= count <= len(self):
+        if check_integer("count", count, 1) > len(self):
             raise ValueError(f"cannot take {count} subsets: there are {len(self)}")
         if first == 0 and count == len(self):
             return self
