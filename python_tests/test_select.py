@@ -86,9 +86,9 @@ def test_measuring_moves_a_candidate_among_the_known_ones():
     assert "measured" in updated.flags[name]
     assert selection.candidates != updated.candidates  # the first selection is as it was
     assert len(selection.measure_next(10)) == len(CANDIDATES)
-    with pytest.raises(ValueError, match="k must be an integer of at least 1, got 0"):
+    with pytest.raises(ValueError, match="k must be an integer, 1 or more, got 0"):
         selection.measure_next(0)
-    with pytest.raises(ValueError, match="level must be a number above 0 and below 1, got 80"):
+    with pytest.raises(ValueError, match="level must be a finite number, above 0, less than 1, got 80"):
         selection.intervals(80)
 
 
