@@ -122,6 +122,32 @@ def test_second_derivatives_are_correct_or_raise(name):
             second(one.operator, torch.float32)
 
 
+@pytest.mark.parametrize("name", [name for name, call in operators.CALLS.items() if call.gradients])
+@pytest.mark.parametrize("transform", [torch.func.jvp, torch.autograd.forward_ad.make_dual])
+def test_forward_mode_raises_instead_of_returning_zeros(name, transform):
+    one = operators.CALLS[name]
+    key = one.gradients[0]
+    x = one.arguments[key].detach()
+
+    def function(x):
+        return one.operator(**one.arguments | {key: x})
+
+    with pytest.raises(NotImplementedError, match=f"{name.split()[0]} has no derivative in forward mode"):
+        if transform is torch.func.jvp:
+            transform(function, (x,), (torch.ones_like(x),))
+        else:
+            with torch.autograd.forward_ad.dual_level():
+                function(transform(x, torch.ones_like(x)))
+
+
+@pytest.mark.parametrize("name", [name for name, call in operators.CALLS.items() if call.gradients])
+def test_forward_mode_leaves_constants_alone(name):
+    one = operators.CALLS[name]
+    expected = operators.run(one.operator, one)
+    with torch.autograd.forward_ad.dual_level():
+        assert all(map(torch.equal, operators.run(one.operator, one), expected))
+
+
 def test_operator_traces_fake_tensors():
     one = operators.CALLS["segment_mean"]
     traced = make_fx(one.operator, tracing_mode="fake")(one.arguments["x"], one.arguments["offsets"])

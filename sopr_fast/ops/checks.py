@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 
 def check_tensor(name: str, value: Any, dtype: torch.dtype, *shape: int | str) -> Tensor:
@@ -63,6 +64,14 @@ def common_device(operator: str, *arguments: Any) -> torch.device:
         raise ValueError(f"{operator}: tensors are on {names}; move all of them to one device")
     (device,) = devices
     return device
+
+
+def check_no_tangents(operator: str, *arguments: Any) -> None:
+    """Raise NotImplementedError if an argument has a tangent of forward mode, which torch would drop silently."""
+    if any(isinstance(argument, Tensor) and unpack_dual(argument).tangent is not None for argument in arguments):
+        raise NotImplementedError(
+            f"{operator} has no derivative in forward mode (jvp, jacfwd); use reverse mode, torch.autograd.grad"
+        )
 
 
 def check_dropout(probability: float, rng: Tensor | None) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..runtime import native
 from ..runtime.warn import warn
-from .checks import common_device
+from .checks import check_no_tangents, common_device
 
 library = torch.library.Library("sopr_fast", "DEF")
 _log = logging.getLogger(__name__)
@@ -63,13 +63,12 @@ def define(
     if backward is not None:
         torch.library.register_autograd(f"sopr_fast::{name}", backward, setup_context=setup_context, lib=library)
     operator = getattr(torch.ops.sopr_fast, name).default
-    if reference is None:
-        return operator
     names = [argument.name for argument in operator._schema.arguments]
 
     def run(*arguments: Any) -> Any:
         device = arguments[0].device
-        if has_kernel(device):
+        if reference is None or has_kernel(device):
+            check_no_tangents(name, *arguments)
             return operator(*arguments)
         _log_reference(name, device.type)
         if check is not None:

@@ -43,7 +43,7 @@ def segment_attention(
         (T, H, D) float32, differentiable once in `q`, `k` and `v`. Memory grows linearly with T.
 
     Raises:
-        NotImplementedError: A second derivative is requested.
+        NotImplementedError: A second derivative, or one in forward mode, is requested.
         TypeError: An argument has another dtype.
         ValueError: An argument has another shape, `dropout` is outside [0, 1), or offsets (on the CPU) do not ascend
             from 0 to T.

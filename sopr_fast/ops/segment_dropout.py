@@ -39,6 +39,7 @@ def segment_dropout(
         (T, E) float32, differentiable in `x`.
 
     Raises:
+        NotImplementedError: A derivative in forward mode is requested.
         TypeError: An argument has another dtype.
         ValueError: An argument has another shape, `probability` is outside [0, 1), or offsets (on the CPU) do not
             ascend from 0 to T.

@@ -90,7 +90,7 @@ def segment_encoder(
         Its sums depend on how many blocks a GPU runs at a time, but not on their order.
 
     Raises:
-        NotImplementedError: A second derivative is requested.
+        NotImplementedError: A second derivative, or one in forward mode, is requested.
         TypeError: An argument has another dtype.
         ValueError: An argument has another shape or is out of range, including (on the CPU) rows and offsets.
 

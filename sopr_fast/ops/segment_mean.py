@@ -24,6 +24,7 @@ def segment_mean(x: Tensor, offsets: Tensor) -> Tensor:
         (G, E) float32, differentiable in `x`.
 
     Raises:
+        NotImplementedError: A derivative in forward mode is requested.
         TypeError: An argument has another dtype.
         ValueError: An argument has another shape, or offsets (on the CPU) do not ascend from 0 to T.
 
