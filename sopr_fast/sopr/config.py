@@ -36,7 +36,8 @@ class Config(Options):
         steps: Updates; each scores all training policies on one subset.
         patience: Steps without a better validation result than before after which training stops; 0 to train all steps.
         loss: "pairwise" (paper section 3.2), "listwise" (ListNet) or "mse" on standardised returns.
-        tie_margin: Largest difference of two returns that counts as a tie (label 0.5), in return units.
+        tie_margin: Largest difference of two returns that counts as a tie (label 0.5), in return units; with the
+            pairwise loss alone.
         learning_rate: Learning rate of Adam.
         warmup_steps: Steps in which the learning rate rises linearly.
         gradient_clip: Largest norm of the gradient; 0 for no limit.
@@ -93,6 +94,8 @@ class Config(Options):
             raise ValueError(f"clusters {self.clusters} is more than subset_size {self.subset_size}")
         if self.class_token and (self.encoder == "mlp" or self.score == "sort"):
             raise ValueError('class_token needs encoder="transformer" and score="mean"')
+        if self.tie_margin and self.loss != "pairwise":
+            raise ValueError(f"tie_margin needs loss='pairwise', got {self.loss!r}")
 
     @classmethod
     def paper(cls, **changes: Any) -> Config:

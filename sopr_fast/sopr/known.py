@@ -122,6 +122,10 @@ def read_known(
         raise ValueError("give returns or preferences, not both")
     elif config.loss != "pairwise":
         raise ValueError(f"preferences need loss='pairwise', got {config.loss!r}")
+    elif config.tie_margin and validation is None:  # of validation policies there are returns
+        raise ValueError(
+            f"preferences are not returns, so tie_margin={config.tie_margin:g} has no use: mark ties by 0.5 in them"
+        )
     else:
         trained = as_policies(policies, **options)
         _check_count("training", trained)
