@@ -105,8 +105,9 @@ def write_plot(result: Any, options: argparse.Namespace) -> None:
     if options.plot is not None and is_first():
         from .runtime.files import atomic_path
 
+        shown = result.ranking() if hasattr(result, "ranking") else result
         with atomic_path(options.plot) as temporary:
-            result.plot().figure.savefig(temporary, dpi=150, format=options.plot.suffix[1:] or "png")
+            shown.plot().figure.savefig(temporary, dpi=150, format=options.plot.suffix[1:] or "png")
 
 
 def write_report(result: Any, options: argparse.Namespace, **known: Any) -> None:

@@ -246,5 +246,5 @@ def _show(result: Any, options: argparse.Namespace) -> None:
     try:
         print(json.dumps(without_nan(result.to_dict()), indent=1) if options.json else result.table())
     finally:  # also where the reader of stdout, such as `head`, has closed it
-        write_plot(result.ranking() if hasattr(result, "ranking") else result, options)
+        write_plot(result, options)
         write_report(result, options)
