@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from sopr_fast.policies import load
-from sopr_fast.policies.readers.pickles import RefusedError, read_pickle
+from sopr_fast.runtime.pickles import RefusedError, read_pickle
 
 STATED = {"activation": "relu", "squash": "none"}
 DEPTH = 60

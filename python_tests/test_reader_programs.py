@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sopr_fast.policies import as_policies, load, probe
-from sopr_fast.policies.readers.pickles import RefusedError, read_weights_in
+from sopr_fast.runtime.pickles import RefusedError, read_weights_in
 
 DS, DA = 5, 3
 

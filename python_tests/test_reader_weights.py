@@ -19,7 +19,7 @@ from torch import distributions as dist
 from torch import nn
 
 from sopr_fast.policies import Actor, load
-from sopr_fast.policies.readers.pickles import Record, RefusedError, read_pickle
+from sopr_fast.runtime.pickles import Record, RefusedError, read_pickle
 
 DS, DA = 5, 3
 MODULES = {

@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ..policies.readers.pickles import Record, RefusedError, read_pickle
-from ..policies.readers.vecnormalize import OWN, SPACES
+from ..runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
 from ..runtime.text import printable
 from ..runtime.warn import warn
 from .files import check_memory, check_regular
 from .keys import KEYS, MIXED_ENDS
 
 _log = logging.getLogger("sopr_fast")
-_RECORDS = (*OWN, *SPACES, "torch.device")
+_RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
 _ARRAYS = ("observations", "actions", "rewards", "dones", "next_observations", "timeouts")
 _INSTRUCTIONS = 2_000_000
 _COPIES = 3  # of the file's bytes while it is read

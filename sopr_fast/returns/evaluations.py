@@ -10,7 +10,7 @@ import numpy as np
 
 from ..data.files import check_regular, reading
 from ..data.keys import list_names
-from ..policies.readers.archives import open_archive, read_members
+from ..runtime.archives import open_archive, read_members
 from ..runtime.text import printable
 from ..runtime.warn import warn
 from .values import Returns, of_rollouts

@@ -6,9 +6,9 @@ import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ...runtime.archives import open_archive
 from ..policy import Policy
 from . import d3rlpy, d4rl, lerobot, npy, npz, parquet, programs, sb3, sequential, torch_files, vecnormalize
-from .archives import open_archive
 from .options import Options
 
 Reader = Callable[[Path, Options], Sequence[Policy]]

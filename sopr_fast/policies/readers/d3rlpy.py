@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from ...runtime.pickles import RefusedError, read_pickle, read_weights_in
 from ..actor import ACTIVATIONS, Actor, Bounds, Standardisation
 from ..called import D3rlpyModel
 from ..policy import Policy
 from .layers import layer, numbered, perceptron
 from .options import Options, library, parse_settings
-from .pickles import RefusedError, read_pickle, read_weights_in
 
 _SQUASHED_NORMAL = ("sac", "cql", "cal_ql")
 _TANH = (*_SQUASHED_NORMAL, "ddpg", "td3", "td3_plus_bc", "iql", "awac", "rebrac", "prdc")

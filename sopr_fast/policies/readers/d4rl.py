@@ -10,10 +10,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+from ...runtime.pickles import read_pickle
 from ..actor import Actor
 from .layers import layer, perceptron
 from .options import Options
-from .pickles import read_pickle
 
 
 def read(path: Path, options: Options) -> list[Actor]:

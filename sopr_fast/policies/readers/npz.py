@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...data.keys import check_is_policy
+from ...runtime.archives import open_archive, read_members
 from ..actor import ACTIVATIONS, Actor
-from .archives import open_archive, read_members
 from .layers import layer, perceptron, warn_of_scaling
 from .options import Options
 

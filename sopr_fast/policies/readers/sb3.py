@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...runtime.archives import open_archive, read_members
+from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle, read_weights_in
 from ...runtime.text import printable
 from ..actor import ACTIVATIONS, Actor, Bounds, Standardisation
 from ..called import RECURRENT, Called, is_recurrent
 from ..policy import Policy
-from .archives import open_archive, read_members
 from .layers import floats, layer, numbered, perceptron
 from .options import Options, library, parse_settings
-from .pickles import Record, RefusedError, read_pickle, read_weights_in
-from .vecnormalize import OWN, SPACES, find_statistics, read_standardisation, shape_of
+from .vecnormalize import find_statistics, read_standardisation, shape_of
 
 _log = logging.getLogger("sopr_fast")
 _MODULES = re.compile(
@@ -91,7 +91,7 @@ def _actor(
 ) -> Actor:
     if any(key.startswith("lstm_actor.") for key in arrays):
         raise ValueError(RECURRENT)
-    policy_class = _unpickled(settings, "policy_class", OWN)
+    policy_class = _unpickled(settings, "policy_class", SB3_RECORDS)
     source = policy_class.source if isinstance(policy_class, type) and issubclass(policy_class, Record) else "?"
     if not _MODULES.fullmatch(source.rpartition(".")[0]):
         raise RefusedError(f"a policy of class {source}, which this package does not read")
@@ -175,7 +175,7 @@ def _activation(keywords: dict[str, Any], default: str) -> str:
 
 
 def _space(settings: dict[str, Any], key: str, *kinds: str) -> Any:
-    space = _unpickled(settings, key, SPACES)
+    space = _unpickled(settings, key, SPACE_RECORDS)
     if not isinstance(space, Record) or not space.source.endswith(kinds):
         raise RefusedError(f"its {key} is {getattr(space, 'source', type(space).__name__)}")
     return space

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
+from ...runtime.pickles import RefusedError, read_weights
 from ..called import Called, acts
 from ..policy import Policy
 from . import cleanrl, d3rlpy, rl_games, rsl_rl, tianshou, torchrl
 from .options import Options
-from .pickles import RefusedError, read_weights
 from .sequential import from_state_dict
 
 

@@ -10,13 +10,10 @@ import numpy as np
 import torch
 
 from ...data.keys import list_names
+from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
 from ...runtime.text import printable
 from ...runtime.warn import warn
 from ..actor import Standardisation
-from .pickles import Record, RefusedError, read_pickle
-
-SPACES = ("gymnasium.spaces.", "gym.spaces.", "gym.utils.seeding.", "numpy.random.")
-OWN = ("stable_baselines3.", "sb3_contrib.")
 
 
 def find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
@@ -108,7 +105,7 @@ def read_standardisation(path: Path) -> Standardisation | None:
     """
     try:
         with path.open("rb") as file:
-            statistics = read_pickle(file, records=(*SPACES, *OWN))
+            statistics = read_pickle(file, records=(*SPACE_RECORDS, *SB3_RECORDS))
         if not statistics.norm_obs:
             return None
         if isinstance(statistics.obs_rms, dict):

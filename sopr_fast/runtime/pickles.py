@@ -13,12 +13,16 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 import torch
 
-from ...runtime.forks import fork_safe_lock
 from .archives import check_stored, open_archive
+from .forks import fork_safe_lock
 
 _MODULES = {"numpy.core.": "numpy._core."}  # numpy 1's name to numpy 2's
 _DTYPE = re.compile(r"[<>=|]?([biufc]\d{1,2}|[SU]\d{1,9}|\?)")
 _REFUSAL = "only arrays, numbers, text and containers of them are read"
+
+# Prefixes of full names, for `records` of `read_pickle`.
+SB3_RECORDS = ("stable_baselines3.", "sb3_contrib.")
+SPACE_RECORDS = ("gymnasium.spaces.", "gym.spaces.", "gym.utils.seeding.", "numpy.random.")
 
 _RECORDS = ("tianshou.utils.statistics.RunningMeanStd",)  # classes beside the tensors of torch's files
 _STAND_INS = fork_safe_lock()
