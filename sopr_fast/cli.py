@@ -122,13 +122,26 @@ def _demo(options: argparse.Namespace) -> None:
     demo(options.out, quick=options.quick)
 
 
+def _show_installation() -> None:
+    """Print what `build_info` returns, one fact a line."""
+    from .runtime.native import build_info
+
+    info = build_info()
+    why_no_cuda = info.pop("why_no_cuda")
+    for name, value in info.items():
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                print(f"{name + '.' + key:<28} {inner or why_no_cuda}")
+        else:
+            text = ", ".join(value) if isinstance(value, list) else value
+            print(f"{name:<28} {text or 'none'}")
+
+
 def _info(options: argparse.Namespace) -> None:
     if options.columns is not None and not all(all(item.partition("=")) for item in options.columns):
         raise ValueError(f"--columns {' '.join(options.columns)}: expected PART=NAME, such as states=x,speed")
     if options.path is None:
-        from .__main__ import main as show_installation
-
-        show_installation()
+        _show_installation()
         return
     from .data import describe
     from .data.loading import is_log
