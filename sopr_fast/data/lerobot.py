@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ def is_lerobot(folder: Path) -> bool:
     return (folder / _INFO).is_file() and (folder / "data").is_dir()
 
 
-def read_lerobot(folder: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
+def read_lerobot(folder: Path) -> dict[str, np.ndarray]:
     """Read the steps of all episodes.
 
     States are `observation.state`, followed by `observation.environment_state` where there is one. Images and videos
@@ -31,7 +30,6 @@ def read_lerobot(folder: Path, wanted: Collection[str]) -> dict[str, np.ndarray]
 
     Args:
         folder: Folder of the dataset.
-        wanted: Unused, since the columns have names of their own.
 
     Returns:
         Arrays under D4RL's names; `dones` in place of terminals where every episode but the last ends by one.

@@ -148,7 +148,7 @@ def _read_named(source: Any, wanted: Collection[str]) -> tuple[Mapping[str, Any]
     if is_rlds(path):
         return read_rlds(path, wanted), str(path)
     if path.is_dir():
-        return (read_lerobot if is_lerobot(path) else read_folder)(path, wanted), str(path)
+        return read_lerobot(path) if is_lerobot(path) else read_folder(path, wanted), str(path)
     if path.suffix not in READERS:
         raise ValueError(f"{path}: expected transitions in a file of {', '.join(READERS)}, or a Minari dataset")
     check_regular(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,8 +125,6 @@ def _rows(steps: np.ndarray, numbers: list[str]) -> set[int]:
 
 
 def _array(content: bytes) -> np.ndarray:
-    import io
-
     array = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
     if array.dtype.kind not in "fiu":
         raise ValueError(f"an array of dtype {array.dtype}, expected numbers")

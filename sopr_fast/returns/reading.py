@@ -63,7 +63,7 @@ def read_returns(
     if rollouts is not None:
         rollouts = check_integer("rollouts", rollouts, 1)
     if not isinstance(source, str | os.PathLike):
-        return read_frame(source, names, rollouts)
+        return read_frame(source, rollouts)
     path = Path(source)
     if rollouts is not None and (path.is_dir() or path.suffix.lower() in (".json", ".npz")):
         raise ValueError(f"{path}: rollouts are for tables with a column return_std; leave them out")

@@ -127,7 +127,7 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped:
     return returns
 
 
-def read_frame(frame: Any, names: list[str], rollouts: int | None = None) -> Returns:
+def read_frame(frame: Any, rollouts: int | None = None) -> Returns:
     """Read a data frame with a row for each policy, whose columns are named as those of a CSV file.
 
     Its index holds the names if no column does.

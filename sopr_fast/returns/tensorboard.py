@@ -25,10 +25,8 @@ TAGS = (
     "rewards/step",
     "rewards/iter",
 )
-_ONE_EPISODE, _EPISODES = (
-    ("charts/episodic_return",),
-    100,
-)  # tags of single episodes, of which the last ones are averaged
+_ONE_EPISODE = "charts/episodic_return"  # logged for each episode
+_EPISODES = 100  # the last ones, which are averaged
 _FLOAT, _DOUBLE = 1, 2  # types of TensorProto
 
 
@@ -68,7 +66,7 @@ def read(paths: list[Path], tag: str | None = None) -> Evaluations:
             f"{paths[0]}: no tag {expected}; it has {', '.join(sorted(scalars)[:10]) or 'none'}; choose one with "
             "sopr_fast.returns.read_returns(…, tag=…)"
         )
-    is_episodic = chosen in _ONE_EPISODE
+    is_episodic = chosen == _ONE_EPISODE
     points = sorted(scalars[chosen] if is_episodic else dict(scalars[chosen]).items(), key=lambda point: point[0])
     steps, values = (np.array(part, np.float64) for part in zip(*points, strict=True))
     if not np.isfinite(values).all():
