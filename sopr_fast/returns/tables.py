@@ -21,6 +21,9 @@ _NAME, _RETURN = ("name", "policy"), ("return", "return_mean")
 _ERROR = ("return_se", "return_error", "return_stderr", "standard_error")
 _DEVIATION, _ROLLOUTS = ("return_std",), ("rollouts", "episodes")
 _PANDAS_SERIES = ["", "0"]  # header of a series without a name
+_EXPECTED = "expected columns name and return, found"
+
+_Rows = list[tuple[int, list[str]]]  # line numbers and cells
 
 
 def read_json(path: Path, names: list[str]) -> Returns:
@@ -64,35 +67,7 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped:
         rollouts: See `read_returns`.
         skipped: See `read_returns`.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [(line, row) for line, row in enumerate(csv.reader(file), 1) if row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path}: not a CSV file in UTF-8: {error}") from error
-    if not lines:
-        raise ValueError(f"{path}: no returns in it")
-    expected = f"{path}: expected columns name and return, found"
-    for separator, label in ((";", "';'"), ("\t", "tabs")):
-        if len(lines[0][1]) == 1 and separator in lines[0][1][0]:
-            raise ValueError(f"{expected} {printable(lines[0][1][0])}, separated by {label} instead of ','")
-    rows = [(line, [cell.strip() for cell in row]) for line, row in lines]
-    header = rows[0][1]
-    if header == _PANDAS_SERIES:
-        header = ["name", "return"]
-    name_column, return_column = 0, 1
-    if any(map(_is_number, header)):
-        if any(header[2:]):
-            raise ValueError(
-                f"{path}, line {rows[0][0]}: has {len(header)} cells and no header; begin the file with a line like "
-                f"name,return,return_se, and quote cells with a comma: {printable(','.join(header))}"
-            )
-    else:
-        name_column, return_column = (_find(header, labels) for labels in (_NAME, _RETURN))
-        if name_column == -1 and not header[0]:
-            name_column = 0
-        if -1 in (name_column, return_column):
-            raise ValueError(f"{expected} {printable(', '.join(header))}")
-        rows = rows[1:]
+    header, (name_column, return_column), rows = _split_header(path, _read_rows(path))
     errors = [_find(header, labels) for labels in (_ERROR, _DEVIATION, _ROLLOUTS)]
     _check_header(header, rollouts, str(path))
     are_positions = not any(len(row) > name_column and row[name_column] in names for _, row in rows)
@@ -125,6 +100,42 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped:
             unused.append(name)
     _warn_of_deviations(unused, str(path))
     return returns
+
+
+def _read_rows(path: Path) -> _Rows:
+    """Return the lines that are not empty, at least one."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [(line, row) for line, row in enumerate(csv.reader(file), 1) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: not a CSV file in UTF-8: {error}") from error
+    if not rows:
+        raise ValueError(f"{path}: no returns in it")
+    first = rows[0][1]
+    for separator, label in ((";", "';'"), ("\t", "tabs")):
+        if len(first) == 1 and separator in first[0]:
+            raise ValueError(f"{path}: {_EXPECTED} {printable(first[0])}, separated by {label} instead of ','")
+    return [(line, [cell.strip() for cell in row]) for line, row in rows]
+
+
+def _split_header(path: Path, rows: _Rows) -> tuple[list[str], tuple[int, int], _Rows]:
+    """Return the header, or the first row in place of one; the columns of names and returns; the rows below it."""
+    line, header = rows[0]
+    if header == _PANDAS_SERIES:
+        return ["name", "return"], (0, 1), rows[1:]
+    if any(map(_is_number, header)):
+        if any(header[2:]):
+            raise ValueError(
+                f"{path}, line {line}: has {len(header)} cells and no header; begin the file with a line like "
+                f"name,return,return_se, and quote cells with a comma: {printable(','.join(header))}"
+            )
+        return header, (0, 1), rows
+    name_column, return_column = (_find(header, labels) for labels in (_NAME, _RETURN))
+    if name_column == -1 and not header[0]:
+        name_column = 0
+    if -1 in (name_column, return_column):
+        raise ValueError(f"{path}: {_EXPECTED} {printable(', '.join(header))}")
+    return header, (name_column, return_column), rows[1:]
 
 
 def read_frame(frame: Any, rollouts: int | None = None) -> Returns:
