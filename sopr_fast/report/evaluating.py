@@ -26,7 +26,7 @@ from .parts import (
 )
 from .settings import call, settings_section
 from .svg import StyleSheet
-from .text import Name, Numbers, number, sentence
+from .text import Name, Numbers, capital, number, sentence
 
 _GOOD, _USELESS = 0.7, 0.3  # rank correlations
 
@@ -67,7 +67,7 @@ def evaluation_page(evaluation: Evaluation, *, command: str | None, date: str | 
         sections=sections,
         styles=styles,
         date=date,
-        notes=[f"{note[:1].upper()}{note[1:]}." for note in evaluation.notes],
+        notes=[*map(capital, evaluation.notes)],
     )
 
 

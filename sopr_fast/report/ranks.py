@@ -65,19 +65,24 @@ def ranking_page(
         settings |= {f"training_{name}": training.settings[name] for name in _KEPT if name in training.settings}
     lines = [_call(ranking.settings)] if "source" in ranking.settings else []
     sections.append(settings_section(settings, command, [*lines, 'ranking.report("report.html")']))
-    first = int(np.argsort(-ranking.scores, kind="stable")[0])
-    doubtful = _foreign(ranking)[first]
+    first = _best_first(ranking)[0]
+    doubtful = bool(_foreign(ranking)[first])
     return Page(
         title="Ranking of policies",
-        verdict=_head(ranking, first, bool(doubtful)),
+        verdict=_head(ranking, first, doubtful),
         tone="open" if doubtful or _collapsed(ranking) else "good",
-        reason=_reason(ranking, first, bool(doubtful)),
+        reason=_reason(ranking, first, doubtful),
         facts=_facts(ranking, true),
         sections=sections,
         styles=styles,
         date=date,
         notes=_notes(ranking),
     )
+
+
+def _best_first(ranking: Ranking) -> list[int]:
+    """Return the places of the candidates in the ranking, in the order of their ranks."""
+    return np.argsort(ranking.ranks).tolist()
 
 
 def _foreign(ranking: Ranking) -> np.ndarray:
@@ -117,7 +122,7 @@ def _head(ranking: Ranking, first: int, doubtful: bool) -> Markup:
 
 
 def _reason(ranking: Ranking, first: int, doubtful: bool) -> Markup:
-    order = [int(i) for i in np.argsort(-ranking.scores, kind="stable")]
+    order = _best_first(ranking)
     text = Markup("")
     if len(order) > 1:
         wins = float(ranking.win_probability[first, order[1]])
@@ -167,11 +172,45 @@ def _notes(ranking: Ranking) -> list[Any]:
 
 
 def _order(ranking: Ranking, true: np.ndarray | None, styles: StyleSheet) -> list[Any]:
+    foreign, known = _foreign(ranking), np.zeros(0) if ranking.training is None else ranking.training.scores
+    errors = np.where(foreign, np.nan, ranking.standard_errors)
+    true_texts = [""] * len(ranking) if true is None else [*map(Numbers(true), true)]
+    shown = _best_first(ranking)[: figures.MOST_ROWS]
+    dots = [
+        figures.Dot(
+            f"{ranking.ranks[i]}  {ranking.names[i]}",
+            float(ranking.scores[i]),
+            float(ranking.scores[i] - errors[i]),
+            float(ranking.scores[i] + errors[i]),
+            bool(foreign[i]),
+            true_texts[i],
+        )
+        for i in shown
+    ]
+    drawing = figures.intervals(
+        dots,
+        styles,
+        title="Scores of the candidates" + (" among those of the known policies" if len(known) else ""),
+        axis="score (± standard error)",
+        rug=known if len(known) else None,
+        rug_label=f"{len(known)} known policies",
+    )
+    caption = f"Scores with their standard errors{_noise(ranking)}"
+    caption += ", beside the scores of the known policies." if len(known) else "."
+    if foreign[shown].any():
+        caption += " Hollow: foreign candidates, whose error is unknown."
+    if true is not None:
+        caption += " On the right: true returns."
+    if len(ranking) > len(shown):
+        caption += f" The first {len(shown)} of {len(ranking)}; the table has all."
+    return [Figure(drawing, caption), _order_table(ranking, true, errors)]
+
+
+def _order_table(ranking: Ranking, true: np.ndarray | None, errors: np.ndarray) -> Table:
+    """Return a table of candidates and known policies; `errors` (P,) are NaN where they are not to be shown."""
     foreign, training = _foreign(ranking), ranking.training
     known = np.zeros(0) if training is None else training.scores
-    numbers = Numbers(np.append(ranking.scores, known))
-    errors = np.where(foreign, np.nan, ranking.standard_errors)
-    places = ranking.ranks
+    numbers, true_numbers = Numbers(np.append(ranking.scores, known)), None if true is None else Numbers(true)
     entries: list[tuple[float, list[Cell], str]] = []
     for i, name in enumerate(ranking.names):
         marks = [flag("foreign", warn=True)] if foreign[i] else []
@@ -179,13 +218,12 @@ def _order(ranking: Ranking, true: np.ndarray | None, styles: StyleSheet) -> lis
             marks.append(flag("in training", warn=True))
         cells = [
             name_cell(name),
-            Cell(str(places[i]), int(places[i])),
+            Cell(str(ranking.ranks[i]), int(ranking.ranks[i])),
             Cell(numbers(ranking.scores[i]), finite(ranking.scores[i])),
             Cell(f"± {numbers(errors[i])}" if np.isfinite(errors[i]) else MISSING, finite(errors[i])),
+            *([Cell(true_numbers(true[i]), float(true[i]))] if true is not None and true_numbers is not None else []),
             Cell(Markup("").join(marks), "foreign" if foreign[i] else ""),
         ]
-        if true is not None:
-            cells.insert(4, Cell(Numbers(true)(true[i]), float(true[i])))
         entries.append((float(ranking.scores[i]), cells, "foreign" if foreign[i] else "candidate"))
     for name, score in zip([] if training is None else training.names, known, strict=True):
         cells = [
@@ -193,10 +231,9 @@ def _order(ranking: Ranking, true: np.ndarray | None, styles: StyleSheet) -> lis
             Cell(""),
             Cell(numbers(score), finite(score)),
             Cell(MISSING),
+            *([] if true is None else [Cell("")]),
             Cell(flag("known"), "known"),
         ]
-        if true is not None:
-            cells.insert(4, Cell(""))
         entries.append((float(score), cells, "known"))
     entries.sort(key=lambda entry: -entry[0])
     error_help = "Noise of drawing states alone; unknown for foreign candidates."
@@ -210,46 +247,12 @@ def _order(ranking: Ranking, true: np.ndarray | None, styles: StyleSheet) -> lis
         *([Column("true return")] if true is not None else []),
         Column("flags", numeric=False),
     ]
-    order = [int(i) for i in np.argsort(-ranking.scores, kind="stable")][: figures.MOST_ROWS]
-    true_numbers = Numbers(true) if true is not None else None
-    dots = [
-        figures.Dot(
-            f"{places[i]}  {ranking.names[i]}",
-            float(ranking.scores[i]),
-            float(ranking.scores[i] - errors[i]),
-            float(ranking.scores[i] + errors[i]),
-            bool(foreign[i]),
-            true_numbers(true[i]) if true is not None and true_numbers is not None else "",
-        )
-        for i in order
-    ]
-    drawing = figures.intervals(
-        dots,
-        styles,
-        title="Scores of the candidates" + (" among those of the known policies" if len(known) else ""),
-        axis="score (± standard error)",
-        rug=known if len(known) else None,
-        rug_label=f"{len(known)} known policies",
-    )
-    caption = f"Scores with their standard errors{_noise(ranking)}"
-    caption += ", beside the scores of the known policies." if len(known) else "."
-    if foreign[order].any():
-        caption += " Hollow: foreign candidates, whose error is unknown."
-    if true is not None:
-        caption += " On the right: true returns."
-    if len(ranking) > len(order):
-        caption += f" The first {len(order)} of {len(ranking)}; the table has all."
-    table = Table(
-        "All policies, the highest score first",
-        columns,
-        [cells for _, cells, _ in entries],
-        [kind for *_, kind in entries],
-    )
-    return [Figure(drawing, caption), table]
+    rows, kinds = [cells for _, cells, _ in entries], [kind for *_, kind in entries]
+    return Table("All policies, the highest score first", columns, rows, kinds)
 
 
 def _wins(ranking: Ranking) -> list[Any]:
-    order = [int(i) for i in np.argsort(-ranking.scores, kind="stable")]
+    order = _best_first(ranking)
     wins = ranking.win_probability
     rows = []
     for place, i in enumerate(order):
@@ -338,7 +341,7 @@ def _distances(ranking: Ranking, coverage: Mapping[str, float], styles: StyleShe
         blocks += [figure] if figure else []
     limit = ranking.distance_limit or float("nan")
     rows, kinds = [], []
-    for i in np.argsort(-ranking.scores, kind="stable"):
+    for i in _best_first(ranking):
         distance = float(ranking.distances[i])
         nearest = training.names[int(training.distances[i].argmin())] if np.isfinite(distance) else ""
         rows.append(

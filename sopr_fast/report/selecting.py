@@ -30,7 +30,7 @@ from .parts import (
 )
 from .settings import call, settings_section
 from .svg import StyleSheet
-from .text import MISSING, Name, Numbers, chance, interval, listed, number, percent, sentence
+from .text import MISSING, Name, Numbers, capital, chance, interval, listed, number, percent, sentence
 
 
 def selection_page(selection: Selection, *, command: str | None, date: str | None) -> Page:
@@ -69,12 +69,12 @@ def selection_page(selection: Selection, *, command: str | None, date: str | Non
         title="Selection of policies",
         verdict=_head(selection),
         tone=tone,
-        reason=_reason(selection),
+        reason=selection.verdict.reason,
         facts=_facts(selection),
         sections=sections,
         styles=styles,
         date=date,
-        notes=[*_doubts(selection), *(_capital(note) for note in selection.notes)],
+        notes=[*_doubts(selection), *map(capital, selection.notes)],
     )
 
 
@@ -90,10 +90,6 @@ def _head(selection: Selection) -> Markup:
     if verdict.kind == CANNOT or not names:
         return sentence("These candidates cannot be ranked.")
     return sentence("Measure first: {}.", listed(names))
-
-
-def _reason(selection: Selection) -> str:
-    return selection.verdict.reason
 
 
 def _doubts(selection: Selection) -> list[Markup]:
@@ -112,11 +108,6 @@ def _doubts(selection: Selection) -> list[Markup]:
     ]
 
 
-def _capital(text: str) -> str:
-    text = text[:1].upper() + text[1:]
-    return text if text.endswith(".") else f"{text}."
-
-
 def _facts(selection: Selection) -> list[tuple[str, Any]]:
     verdict, known = selection.verdict, int(selection.panel.known.sum())
     foreign = sum("foreign" in flags for flags in selection.flags.values())
@@ -133,30 +124,55 @@ def _facts(selection: Selection) -> list[tuple[str, Any]]:
 
 
 def _order(selection: Selection, styles: StyleSheet) -> list[Any]:
+    table, panel, incumbent = _order_table(selection), selection.panel, selection.incumbent
+    values, (low, high), flags = selection.predicted, selection.intervals().T, selection.flags
+    dots = []
+    for place, name in enumerate(selection.candidates, 1):
+        i = panel.names.index(name)
+        dots.append(figures.Dot(f"{place}  {name}", values[i], low[i], high[i], "foreign" in flags[name]))
+    shown = dots[: figures.MOST_ROWS]
+    if not shown:
+        return [table]
+    caption = (
+        "Predicted returns of the candidates with 80 % intervals, beside the measured returns of the known policies."
+    )
+    if any(dot.doubtful for dot in shown):
+        caption += " Hollow: foreign candidates, which act unlike every known policy."
+    if len(dots) > len(shown):
+        caption += f" The first {len(shown)} of {len(dots)}; the table has all."
+    drawing = figures.intervals(
+        shown,
+        styles,
+        title="Predicted returns of the candidates among those of the known policies",
+        axis="return",
+        rug=panel.returns[panel.known],
+        rug_label=f"{int(panel.known.sum())} known policies",
+        mark=None if incumbent is None else (float(panel.returns[panel.names.index(incumbent)]), "incumbent"),
+    )
+    return [Figure(drawing, caption), table]
+
+
+def _order_table(selection: Selection) -> Table:
     table, flags = selection.columns(), selection.flags
     numbers = Numbers(np.append(table["low"], table["high"]))
-    rows, kinds, dots = [], [], []
     places = {name: place for place, name in enumerate(selection.candidates, 1)}
+    rows, kinds = [], []
     for i, name in enumerate(table["policy"]):
-        known, mean, low, high = table["known"][i], table["return"][i], table["low"][i], table["high"][i]
-        own = flags[name]
-        foreign = "foreign" in own
+        known, low, high, own = table["known"][i], table["low"][i], table["high"][i], flags[name]
         marks = Markup("").join(flag(text, warn=text == "foreign" or text.endswith("clipped")) for text in own)
         certain = known and high == low
         rows.append(
             [
                 name_cell(name),
                 Cell("" if known else str(places[name]), None if known else places[name]),
-                Cell(numbers(mean), mean),
+                Cell(numbers(table["return"][i]), table["return"][i]),
                 Cell("measured" if certain else interval(low, high, numbers), finite(low)),
                 Cell(MISSING if known else chance(table["best"][i]), finite(table["best"][i])),
                 Cell(Name(table["group"][i]), table["group"][i]),
                 Cell(marks, ", ".join(own)),
             ]
         )
-        kinds.append(_kind(known, foreign, "incumbent" in own))
-        if not known:
-            dots.append(figures.Dot(f"{places[name]}  {name}", mean, low, high, foreign))
+        kinds.append(_kind(known, "foreign" in own, "incumbent" in own))
     columns = [
         Column("policy", numeric=False),
         Column("rank", help="1: the best candidate."),
@@ -166,31 +182,7 @@ def _order(selection: Selection, styles: StyleSheet) -> list[Any]:
         Column("group", numeric=False),
         Column("flags", numeric=False),
     ]
-    panel = selection.panel
-    incumbent = selection.incumbent
-    mark = None if incumbent is None else (float(panel.returns[panel.names.index(incumbent)]), "incumbent")
-    shown = dots[: figures.MOST_ROWS]
-    caption = (
-        "Predicted returns of the candidates with 80 % intervals, beside the measured returns of the known policies."
-    )
-    if any(dot.doubtful for dot in shown):
-        caption += " Hollow: foreign candidates, which act unlike every known policy."
-    if len(dots) > len(shown):
-        caption += f" The first {len(shown)} of {len(dots)}; the table has all."
-    blocks: list[Any] = []
-    if shown:
-        drawing = figures.intervals(
-            shown,
-            styles,
-            title="Predicted returns of the candidates among those of the known policies",
-            axis="return",
-            rug=panel.returns[panel.known],
-            rug_label=f"{int(panel.known.sum())} known policies",
-            mark=mark,
-        )
-        blocks.append(Figure(drawing, caption))
-    blocks.append(Table("All policies, the highest return first", columns, rows, kinds))
-    return blocks
+    return Table("All policies, the highest return first", columns, rows, kinds)
 
 
 def _kind(known: bool, foreign: bool, incumbent: bool) -> str:

@@ -47,6 +47,12 @@ def listed(names: Sequence[str], joint: str = "and", most: int = 8) -> Markup:
     return Markup(", ").join(shown[:-1]) + Markup(f" {joint} ") + shown[-1]
 
 
+def capital(text: str) -> str:
+    """Return text as a sentence: with a capital at its beginning and a full stop at its end."""
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith(".") else f"{text}."
+
+
 def label(name: str, width: int = 22) -> str:
     """Return a name for a figure: escaped, its middle cut out if it is long."""
     text = printable(name)
