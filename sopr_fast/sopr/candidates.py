@@ -75,7 +75,7 @@ class Candidates:
         features: (P, F) features, or None.
         critic_columns: Critic whose values join each row, or None.
         batch_size: Largest number of states shown to a policy at once.
-        timings: To which acting ("policies") and scoring ("encoding") add their seconds.
+        timings: To which acting ("policies"), clustering and scoring ("encoding") add their seconds.
         progress: Show progress.
     """
 
@@ -124,15 +124,18 @@ class Candidates:
         columns = collect(policy, drawn.states[rows], drawn.source[rows], self._layout, batch_size=size)
         return self._group.gather_among(share.team, columns[0])[None]
 
-    def scores(self, acted: Acted, model: ScoringModel, subsets: Subsets, precision: str | None) -> np.ndarray:
+    def scores(self, acted: Acted, model: ScoringModel, chosen: Drawing | Subsets, precision: str | None) -> np.ndarray:
         """Return the model's scores of all candidates on each subset, (P, S) float64, in every process.
 
         Args:
-            acted: What `act` returned for the states of the subsets.
-            model: The scoring model, on the device of the subsets.
-            subsets: The clustered subsets of the states that the policies acted in.
+            acted: What `act` returned for the drawn states.
+            model: The scoring model, on the device that clusters and scores.
+            chosen: The subsets of the drawn states, which are clustered if they are not yet.
             precision: Operands of matrix products; by default those of the model.
         """
+        device = next(model.parameters()).device
+        with self._timings.stage("clustering"):
+            subsets = chosen.clustered(model.config, device, progress=self._progress)
         parts = [torch.empty(0, len(subsets), dtype=torch.float32, device=subsets.rows.device)]
         tiles = acted.tiles
         count = len(tiles.policies) + (self._share.shared is not None)

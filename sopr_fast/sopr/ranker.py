@@ -20,7 +20,7 @@ from ..runtime.checkpoints import fingerprint
 from ..runtime.checks import check_integer, check_number
 from ..runtime.devices import check_device
 from ..runtime.timing import Timings
-from .candidates import Candidates
+from .candidates import Acted, Candidates
 from .columns import Critic, CriticColumns, check_critic, features_for
 from .config import Config
 from .model import ScoringModel
@@ -171,11 +171,7 @@ class Ranker:
         subsets = as_subsets(subsets) or subsets
         rule, timings = to_rule(subsets), Timings()
         with timings.stage("drawing"):
-            if (given := as_subsets(states)) is not None:
-                if subsets is not None:
-                    raise ValueError("subsets are given twice: pass clustered Subsets as states or as subsets")
-                states, subsets = None, given
-            log = None if states is None else as_states(states)
+            log, subsets = _read_states(states, subsets)
             counts = [] if rule is None else rule.counts(len(self.subsets) if log is None and self.subsets else None)
             chosen = self._subsets(log, counts[0] if counts else subsets, seed)
         drawn = chosen.to("cpu")
@@ -217,25 +213,16 @@ class Ranker:
             weights, nearest_scores = shrinkage * training.shrinkage(distances), training.scores.numpy()[nearest]
         model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
 
-        def score(chosen: Drawing | Subsets) -> np.ndarray:
-            with timings.stage("clustering"):
-                clustered = chosen.clustered(self.config, device, progress=progress)
-            scores = grid.scores(acted, model, clustered, precision) * self.return_scale + self.return_mean
-            if not np.isfinite(scores).all():
-                raise ValueError("the model gives scores that are not finite: its training failed")
-            return scores
-
-        scores, settled = score(chosen), None
-        while rule is not None:
-            have = scores.shape[1]
-            settled = rule.is_settled(shrink(scores, weights, nearest_scores), len(counts))
-            if settled or have == counts[-1]:
-                break
-            count = next(count for count in counts if count > have)
-            with timings.stage("drawing"):
-                chosen = self._subsets(log, count, seed, first=have)
-            acted = grid.act(chosen.to("cpu"))
-            scores = np.concatenate([scores, score(chosen)], 1)
+        scores, settled = self._scores(grid, acted, model, chosen, precision), None
+        if rule is not None:
+            for count in counts:
+                if count > scores.shape[1]:
+                    with timings.stage("drawing"):
+                        chosen = self._subsets(log, count, seed, first=scores.shape[1])
+                    acted = grid.act(chosen.to("cpu"))
+                    scores = np.concatenate([scores, self._scores(grid, acted, model, chosen, precision)], 1)
+                if settled := rule.is_settled(shrink(scores, weights, nearest_scores), len(counts)):
+                    break
         ranking = Ranking.from_subsets(
             names,
             scores,
@@ -261,6 +248,15 @@ class Ranker:
             warn_of_collapse()
         warn_of_doubts(ranking)
         return ranking
+
+    def _scores(
+        self, grid: Candidates, acted: Acted, model: ScoringModel, chosen: Drawing | Subsets, precision: str | None
+    ) -> np.ndarray:
+        """Return (P, S) float64 scores in the units that `return_mean` and `return_scale` give them."""
+        scores = grid.scores(acted, model, chosen, precision) * self.return_scale + self.return_mean
+        if not np.isfinite(scores).all():
+            raise ValueError("the model gives scores that are not finite: its training failed")
+        return scores
 
     def _fingerprint(self) -> str:
         return fingerprint(*self.model.state_dict().values(), self.training_policies.scores)
@@ -371,3 +367,12 @@ class Ranker:
                 f"subsets have {count} clusters, but a model with score='sort' needs the {self.config.clusters} it was "
                 "trained with"
             )
+
+
+def _read_states(states: Any, subsets: Any) -> tuple[StoredStates | None, Any]:
+    """Return the logged states, or None, and the subsets to score on, which may be given in place of states."""
+    if (given := as_subsets(states)) is None:
+        return None if states is None else as_states(states), subsets
+    if subsets is not None:
+        raise ValueError("subsets are given twice: pass clustered Subsets as states or as subsets")
+    return None, given
