@@ -245,7 +245,7 @@ def test_an_error_says_so_if_no_method_is_left():
 
 def test_values_beyond_what_rewards_allow_are_clipped():
     wild = RETURNS | {next(iter(RETURNS)): 1e9}
-    workspace = Workspace.build(POLICIES, log(), progress=False)
+    workspace = Workspace.build(POLICIES, log())
     folds = random_folds(len(POLICIES), 2, 0)
     values = np.array(list(RETURNS.values()))
     columns = compute_columns(
@@ -279,7 +279,7 @@ def test_stochastic_and_discrete_policies(discrete):
 
 def test_remembered_actions_equal_those_of_the_policies():
     transitions = log()
-    workspace = Workspace.build(POLICIES, transitions, progress=False)
+    workspace = Workspace.build(POLICIES, transitions)
     states = torch.from_numpy(np.concatenate([transitions.states[:5], transitions.next_states[19:20]]))
     source = torch.tensor([0, 1, 2, 3, 4, 19])  # the last is the state after an episode's end
     for policy, own in zip(workspace.policies, POLICIES.values(), strict=True):

@@ -36,6 +36,17 @@ ESTIMATORS = {
     "nearest-policy": "NearestPolicy",
     "sopr": "SOPR",
 }
+_PANEL_OPTIONS = (
+    "methods",
+    "folds",
+    "discount",
+    "seed",
+    "action_count",
+    "subsets",
+    "checkpoints",
+    "time_limit",
+    "device",
+)
 
 
 def add_commands(commands: Any) -> None:
@@ -110,14 +121,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     from .selection import evaluate
 
     policies, returns = _read(options)
-    evaluation = evaluate(
-        policies,
-        returns,
-        options.log,
-        groups=_read_groups(options),
-        **_panel_options(options),
-    )
-    _show(evaluation, options)
+    _show(evaluate(policies, returns, options.log, **_panel_options(options)), options)
 
 
 def _select(options: argparse.Namespace) -> None:
@@ -138,7 +142,6 @@ def _select(options: argparse.Namespace) -> None:
         options.log,
         known=known,
         returns=returns,
-        groups=_read_groups(options),
         incumbent=options.incumbent,
         **_panel_options(options),
     )
@@ -212,17 +215,8 @@ def _read_groups(options: argparse.Namespace) -> dict[str, str] | None:
 
 
 def _panel_options(options: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "methods": options.methods,
-        "folds": options.folds,
-        "discount": options.discount,
-        "seed": options.seed,
-        "action_count": options.action_count,
-        "subsets": options.subsets,
-        "checkpoints": options.checkpoints,
-        "time_limit": options.time_limit,
-        "device": options.device,
-    }
+    """Return the arguments that `evaluate` and `select` share."""
+    return {"groups": _read_groups(options)} | {name: getattr(options, name) for name in _PANEL_OPTIONS}
 
 
 def _read_estimator(options: argparse.Namespace) -> Estimator:

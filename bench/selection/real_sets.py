@@ -169,7 +169,7 @@ def compute(options: argparse.Namespace) -> None:
     learned = {label: method for label, method in methods.items() if method.supervised}
     for source in sources(options.data, options.sets, options.logs):
         folder = options.out / source.name.replace(" ", "-")
-        workspace = Workspace.build(source.policies, source.log, progress=False)
+        workspace = Workspace.build(source.policies, source.log)
         _write(folder / "policies.json", _describe(source, workspace))
         everyone = [Fold("all", "", np.arange(0), np.arange(len(source.policies)))]
         for label, method in [*learned.items(), *once.items()]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import time
 import warnings
@@ -82,7 +83,7 @@ def compute_columns(
     *,
     discount: float,
     seed: int,
-    folder: Path | None = None,
+    folder: str | os.PathLike | None = None,
     time_limit: float | None = None,
     device: Any = "cpu",
     progress: bool = True,
@@ -110,6 +111,7 @@ def compute_columns(
         OSError: The folder cannot be written.
     """
     columns = Columns(folds)
+    folder = None if folder is None else Path(folder)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     runs: dict[str, _Run] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -113,7 +112,6 @@ def evaluate(
         action_count=action_count,
         subsets=subsets,
         needs_actions=any(method.needs_rewards for method in chosen.values()),
-        progress=progress,
     )
     labels, source = read_groups(groups, names, workspace.distances)
     left_out = [] if given else group_folds(labels)
@@ -124,7 +122,7 @@ def evaluate(
         splits + left_out,
         discount=discount,
         seed=seed,
-        folder=None if checkpoints is None else Path(checkpoints),
+        folder=checkpoints,
         time_limit=time_limit,
         device=device,
         progress=progress,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -120,7 +119,6 @@ def select(
         action_count=action_count,
         subsets=subsets,
         needs_actions=any(method.needs_rewards for method in chosen.values()),
-        progress=progress,
     )
     workspace, repeats = _without_repeats(workspace, count)
     names = workspace.names
@@ -156,7 +154,7 @@ def select(
         splits,
         discount=discount,
         seed=seed,
-        folder=None if checkpoints is None else Path(checkpoints),
+        folder=checkpoints,
         time_limit=time_limit,
         device=device,
         progress=progress,

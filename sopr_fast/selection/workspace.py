@@ -141,7 +141,6 @@ class Workspace:
         action_count: int | None = None,
         subsets: Any = None,
         needs_actions: bool = False,
-        progress: bool = True,
     ) -> Workspace:
         """Read the log and ask every policy for its actions.
 
@@ -152,7 +151,6 @@ class Workspace:
             action_count: Number of discrete actions, where policies return indices.
             subsets: Clustered `Subsets` of the log to use again, or their file; None for none.
             needs_actions: Whether a method learns from logged actions, which must then be as those of the policies.
-            progress: Whether to show progress bars.
 
         Raises:
             TypeError: The log or a policy is of the wrong type.

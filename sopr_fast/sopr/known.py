@@ -82,7 +82,7 @@ def read_known(
     states_count: int,
     action_count: int | None,
     config: Config,
-    reading: Mapping[str, bool] | None = None,
+    reading: Mapping[str, bool],
 ) -> Known:
     """Return the known policies that were passed to `sopr_fast.fit`, checked.
 
@@ -104,7 +104,7 @@ def read_known(
     Warns:
         UserWarning: There are few training policies, or some policies have no return.
     """
-    options: dict[str, Any] = {"states_count": states_count, "action_count": action_count, **(reading or {})}
+    options: dict[str, Any] = {"states_count": states_count, "action_count": action_count, **reading}
     mean, scale = 0.0, 1.0
     if preferences is None:
         trained, labels = _read_returns("training", as_policies(policies, **options), returns)
