@@ -16,8 +16,8 @@ INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
 OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py) python_tests/test_sort_by_cluster.py \
     python_tests/test_threads.py
 
-.PHONY: demo test extras test-all test-lerobot test-paper paper test-quality environments fuzz kill soak bench lint format sanitize \
-        sanitize-threads matrix docs wheel wheel-check gpu-check gpu-sanitize clean
+.PHONY: demo test extras test-all test-emulated test-lerobot test-quality environments fuzz kill soak test-paper paper \
+        bench lint format sanitize sanitize-threads matrix docs wheel wheel-check gpu-check gpu-sanitize clean
 
 demo: $(INSTALLED)
 	.venv/bin/sopr-fast demo $(DEMO_ARGS)
@@ -206,7 +206,7 @@ build/wheel-check/oldest/made: TORCH := 'torch<2.5'
 build/wheel-check/newest/made: TORCH := torch
 build/wheel-check/%/made:
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install -q $(TORCH) numpy safetensors tqdm
+	$(@D)/bin/python -m pip install -q $(TORCH) numpy safetensors tqdm jinja2
 	touch $@
 
 build/matrix/oldest/installed: TORCH := 'torch<2.5'

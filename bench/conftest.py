@@ -41,7 +41,7 @@ def subsets(states) -> Subsets:
 
 
 @pytest.fixture(scope="session")
-def columns(states, subsets) -> torch.Tensor:
+def columns(subsets) -> torch.Tensor:
     """(30, U, 6) actions of real policies."""
     return actions_on(subsets)
 

@@ -26,7 +26,7 @@ def assert_same(log, expected):
         np.testing.assert_array_equal(getattr(log, part), getattr(expected, part), err_msg=part)
 
 
-def test_npz(tmp_path, arrays):
+def test_npz_loads_like_its_arrays(tmp_path, arrays):
     np.savez_compressed(tmp_path / "log.npz", **arrays, notes=np.array(["not", "read"]))
     assert_same(sopr_fast.data.load(tmp_path / "log.npz"), sopr_fast.data.load(arrays))
 
@@ -90,7 +90,7 @@ def table(pyarrow, arrays, form):
 
 
 @pytest.mark.parametrize("form", ["lists", "fixed", "_{}", ".{}", "[{}]"])
-def test_parquet(tmp_path, pyarrow, arrays, form):
+def test_parquet_loads_like_its_arrays(tmp_path, pyarrow, arrays, form):
     path = tmp_path / "log.parquet"
     pyarrow.parquet.write_table(table(pyarrow, arrays, form), path, row_group_size=5)
     assert_same(sopr_fast.data.load(path), sopr_fast.data.load(arrays))
@@ -208,7 +208,7 @@ def write_minari(minari, arrays, name="mujoco/hopper/made-v0", **spaces):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:minari")
-def test_minari(tmp_path, minari, arrays):
+def test_minari_loads_from_a_dataset_its_name_or_its_files(tmp_path, minari, arrays):
     dataset = write_minari(minari, arrays)
     arrays["timeouts"][-1] = True  # the last episode just stops
     expected = sopr_fast.data.load(arrays)

@@ -35,7 +35,7 @@ def write_csv(path, arrays, names):
     path.write_text("\n".join([",".join(columns), *(",".join(map(repr, map(float, row))) for row in rows)]) + "\n")
 
 
-def test_csv(tmp_path, arrays):
+def test_csv_loads_like_its_arrays(tmp_path, arrays):
     path = tmp_path / "log.csv"
     write_csv(path, arrays, {"observations": "obs", "next_observations": "next_obs"})
     assert_same(sopr_fast.data.load(path), sopr_fast.data.load(arrays))

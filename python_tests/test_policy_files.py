@@ -110,7 +110,7 @@ def test_stochastic_actor(tmp_path, states, generator, squash):
     torch.testing.assert_close(got[keep], expected[keep], atol=1e-2, rtol=1e-3)
 
 
-def test_folder(tmp_path):
+def test_a_folder_holds_the_policies_whose_suffix_is_known(tmp_path):
     np.savez(tmp_path / "b.npz", **make_layers())
     np.save(tmp_path / "a.npy", np.zeros((7, DA)))
     (tmp_path / "notes.txt").write_text("no policy")
@@ -258,7 +258,7 @@ def test_paths_that_are_not_policy_files(tmp_path):
         as_policies([tmp_path / "notes.txt"])
 
 
-def test_actor_checks(tmp_path):
+def test_actor_refuses_what_it_cannot_apply(tmp_path):
     layers = [(torch.zeros(DA, DS), torch.zeros(DA))]
     with pytest.raises(ValueError, match="'x' has no log_std layer"):
         Actor("x", layers, stochastic=True)

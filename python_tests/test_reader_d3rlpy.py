@@ -120,7 +120,7 @@ def test_checkpoint_beside_its_settings(tmp_path, states):
     torch.testing.assert_close(policy.act(states), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_stochastic(tmp_path, states):
+def test_stochastic_cql_has_the_distribution_of_d3rlpy(tmp_path, states):
     make("CQL", CONTINUOUS["CQL"]).save(str(tmp_path / "cql.d3"))
     algorithm = d3rlpy.load_learnable(str(tmp_path / "cql.d3"))
     (policy,) = load(tmp_path / "cql.d3", stochastic=True).values()

@@ -127,7 +127,7 @@ def read(folder, states):
     return together
 
 
-def test_act(tmp_path, lerobot, generator):
+def test_act_acts_like_lerobot(tmp_path, lerobot, generator):
     policy, stats = make(lerobot, tmp_path / "run", "act", **ACT)
     states = torch.randn(20, 5, generator=generator)
     state, environment = states.split([3, 2], 1)  # their normalisation_mapping leaves ENV as it is
@@ -137,7 +137,7 @@ def test_act(tmp_path, lerobot, generator):
 
 
 @pytest.mark.parametrize("scheduler", ["DDIM", "DDPM"])
-def test_diffusion(tmp_path, lerobot, generator, scheduler):
+def test_diffusion_acts_like_lerobot(tmp_path, lerobot, generator, scheduler):
     options = {"noise_scheduler_type": scheduler, "num_inference_steps": 5}
     policy, stats = make(lerobot, tmp_path / "run", "diffusion", **DIFFUSION, **options)
     states = torch.rand(20, 5, generator=generator) * 2 - 1

@@ -154,7 +154,7 @@ def old_rsl_rl(kind="std", **others):
 
 
 @pytest.mark.parametrize("kind", ["std", "log_std"])
-def test_rsl_rl_2(tmp_path, states, kind):
+def test_rsl_rl_2_keeps_the_normaliser_beside_the_model(tmp_path, states, kind):
     normaliser = empirical(DS)
     actor, spread, content = old_rsl_rl(kind, obs_norm_state_dict=normaliser)
     path = tmp_path / "model.pt"
@@ -286,7 +286,7 @@ def save_rl_games(model, path):
 
 
 @pytest.mark.parametrize("written", ["by hand", "library"])
-def test_rl_games(tmp_path, states, written):
+def test_rl_games_reads_its_activation_from_the_settings_of_the_run(tmp_path, states, written):
     model = make_rl_games(states, "mu", written)
     (tmp_path / "nn").mkdir()
     path = tmp_path / "nn" / "model.pth"

@@ -62,7 +62,7 @@ def export_onnx(module, path, rows=7, free=True, **options):
 
 
 @pytest.mark.parametrize("rows, free", [(7, True), (1, False), (64, False)])
-def test_onnx(tmp_path, module, states, rows, free):
+def test_onnx_acts_like_its_module(tmp_path, module, states, rows, free):
     needs_onnx()
     export_onnx(module, tmp_path / "net.onnx", rows, free)
     (policy,) = load(tmp_path / "net.onnx").values()
@@ -125,7 +125,7 @@ def test_onnx_that_cannot_be_read(tmp_path, module, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript(tmp_path, module, states):
+def test_torchscript_acts_like_its_module(tmp_path, module, states):
     path = tmp_path / "net.pt"
     torch.jit.script(module).save(path)
     with pytest.raises(ValueError, match=r"net\.pt: a TorchScript program is code, and so can .* trust=True"):

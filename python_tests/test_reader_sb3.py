@@ -232,7 +232,7 @@ def test_hostile_statistics(tmp_path):
         load(tmp_path / "vecnormalize.pkl")
 
 
-def test_stochastic(tmp_path, states, generator):
+def test_stochastic_ppo_and_sac_have_the_distributions_of_sb3(tmp_path, states, generator):
     for name, algorithm in (("ppo", sb3.PPO), ("sac", sb3.SAC)):
         model = make(algorithm)
         model.save(tmp_path / f"{name}.zip")

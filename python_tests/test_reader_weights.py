@@ -50,7 +50,7 @@ def network(activation=nn.ReLU, *last, bias=True):
 
 
 @pytest.mark.parametrize("activation", MODULES)
-def test_sequential(tmp_path, states, activation):
+def test_sequential_acts_like_its_module(tmp_path, states, activation):
     net = network(MODULES[activation], nn.Tanh())
     torch.save(net.state_dict(), tmp_path / "net.pt")
     (policy,) = load(tmp_path / "net.pt", activation=activation, squash="tanh").values()
@@ -150,7 +150,7 @@ def d4rl_weights(seed=0, nonlinearity="relu", output="tanh_gaussian"):
 
 @pytest.mark.parametrize("nonlinearity, output", [("relu", "tanh_gaussian"), ("tanh", "gaussian")])
 @pytest.mark.parametrize("protocol", range(6))
-def test_d4rl(tmp_path, states, generator, protocol, nonlinearity, output):
+def test_d4rl_acts_like_the_reader_of_the_benchmark(tmp_path, states, generator, protocol, nonlinearity, output):
     weights = d4rl_weights(0, nonlinearity, output)
     (tmp_path / "p.pkl").write_bytes(pickle.dumps(weights, protocol))
     (policy,) = load(tmp_path / "p.pkl", stochastic=True).values()

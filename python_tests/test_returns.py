@@ -26,7 +26,7 @@ NAMES = ["a", "b", "12"]
         ("a,1\nc,2\n3,4\n", {"a": 1, "c": 2, "3": 4}),
     ],
 )
-def test_returns(tmp_path, text, expected):
+def test_returns_in_csv(tmp_path, text, expected):
     path = tmp_path / "r.csv"
     path.write_text(text, encoding="utf-8")
     assert read_returns(path, NAMES) == expected

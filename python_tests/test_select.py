@@ -68,7 +68,7 @@ def test_useless_methods_are_not_trusted():
     assert chosen(methods=methods).verdict.kind in ("measure first", "cannot rank these")
 
 
-def test_beats_incumbent():
+def test_each_candidate_has_a_probability_to_beat_the_incumbent():
     incumbent = min(KNOWN, key=RETURNS.get)
     beats = chosen(incumbent=incumbent).beats_incumbent
     assert set(beats) == set(CANDIDATES)
@@ -159,7 +159,7 @@ def test_tables_and_dictionaries_say_the_same():
     assert len(axes.get_yticklabels()) == len(KNOWN) + len(CANDIDATES)
 
 
-def test_one_candidate():
+def test_one_candidate_is_best_yet_undecided():
     selection = chosen({"left-21": CANDIDATES["left-21"]})
     assert selection.candidates == ["left-21"]
     assert selection.probability_best == {"left-21": 1.0}

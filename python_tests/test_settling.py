@@ -19,7 +19,7 @@ def ranker():
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 10, 199])
-def test_t_tail(degrees):
+def test_t_tail_matches_scipy(degrees):
     values = np.array([0, 0.3, 1, 2, 4, 30])
     np.testing.assert_allclose([t_tail(x, degrees) for x in values], t.sf(values, degrees), atol=1e-14)
 
@@ -57,7 +57,7 @@ def test_the_stated_confidence_holds_over_all_looks():
     assert settled > 20 and wrong / 400 <= 0.2
 
 
-def test_counts():
+def test_counts_double_up_to_the_most_or_all_available():
     assert UntilSettled().counts() == [5, 10, 20, 40, 80, 160, 200]
     assert UntilSettled(most=3).counts() == [3]
     assert UntilSettled().counts(available=12) == [5, 10, 12]

@@ -505,7 +505,7 @@ def test_a_good_run_warns_of_no_collapse(options):
         assert not fit(dataclasses.replace(TINY, **options)).history["collapsed"]
 
 
-def test_objective_marks():
+def test_marks_are_the_losses_of_flat_and_of_best_scores():
     returns = np.array([1.0, 2.0, 4.0, 4.0])
     for loss in ("pairwise", "listwise", "mse"):
         config = dataclasses.replace(TINY, loss=loss)

@@ -14,26 +14,21 @@ from .records import Mean, Record, mean, measure
 from .tables import Source, group_by_setting, label, tests_of, title
 
 
-def write_plot(study: str, source: Source, folder: Path) -> bool:
-    """Write `STUDY.png`, unless matplotlib is missing or no run has numbers.
-
-    Returns:
-        Whether there is a plot.
-    """
+def write_plot(study: str, source: Source, folder: Path) -> None:
+    """Write `STUDY.png`, unless matplotlib is missing; delete it where no run has numbers."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return False
+        return
     rows = [row for row in source.records(study) if not row.gap]
     if not rows:
         (folder / f"{study}.png").unlink(missing_ok=True)
-        return False
+        return
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     figure.suptitle(f"{study}, scale {source.scale}, {len(rows)} runs", fontsize=9)
     _PLOTTERS[study](figure, rows, source)
     with atomic_path(folder / f"{study}.png") as temporary:
         figure.savefig(temporary, dpi=100, format="png", metadata={"Software": None})
-    return True
 
 
 def _bars(figure: Any, groups: dict[str, list[Record]]) -> None:
