@@ -66,41 +66,32 @@ def main() -> None:
         return
     RESULTS.parent.mkdir(exist_ok=True)
     sizes = {"subset_size": options.subset_size, "clusters": options.clusters}
-    if options.what == "policies":
-        log = write_log(options.rows)
-        problems = [{"kind": "rank", "log": str(log), "candidates": count, **sizes} for count in options.counts]
-        rows = [measure(problem, processes=1, threads=1) for problem in problems]
-        show(rows, "candidates", "seconds", "scoring_cpu", "peak_mb")
-        slopes(rows)
-        return
-    if options.what == "known":
-        problems = [{"kind": "known", "known": count, "steps": 2, **sizes} for count in (100, 1000)]
-        show([measure(problem, processes=1, threads=1) for problem in problems], "known", "seconds", "cpu", "peak_mb")
-        return
-    if options.what == "estimators":
-        estimators(options)
-        return
-    if options.what == "processes":
-        compare(options, sizes)
-        return
-    per_process = options.known // 2
-    rows = []
-    for count in (2, 8, 64):
-        delay = {"count": count, "latency": options.latency, "bandwidth": options.bandwidth}
-        problem = {
-            "kind": "fit",
-            "known": options.known,
-            "candidates": 0,
-            "steps": options.steps,
-            "delay": delay,
-            **sizes,
-        }
-        row = measure(problem, processes=2, threads=1)
-        rows.append({**row, "predicted": count, "policies": count * per_process})
-    show(rows, "predicted", "policies", "seconds", "exchanging", "exchanges", "sent_bytes")
+    commands = {
+        "policies": time_ranking,
+        "known": time_known,
+        "estimators": time_estimators,
+        "processes": compare,
+        "delay": delay,
+    }
+    commands[options.what](options, sizes)
 
 
-def estimators(options: argparse.Namespace) -> None:
+def time_ranking(options: argparse.Namespace, sizes: dict) -> None:
+    """Print seconds and memory of ranking candidates, by their count."""
+    log = write_log(options.rows)
+    problems = [{"kind": "rank", "log": str(log), "candidates": count, **sizes} for count in options.counts]
+    rows = [measure(problem, processes=1, threads=1) for problem in problems]
+    show(rows, "candidates", "seconds", "scoring_cpu", "peak_mb")
+    slopes(rows)
+
+
+def time_known(options: argparse.Namespace, sizes: dict) -> None:
+    """Print seconds and memory of `fit` and `evaluate`, by the number of known policies."""
+    problems = [{"kind": "known", "known": count, "steps": 2, **sizes} for count in (100, 1000)]
+    show([measure(problem, processes=1, threads=1) for problem in problems], "known", "seconds", "cpu", "peak_mb")
+
+
+def time_estimators(options: argparse.Namespace, sizes: dict) -> None:
     """Print the CPU seconds of a process in `evaluate` with one method, for one and for two processes."""
     counts = {"known": options.known, "updates": options.updates, "rows": options.log_rows}
     rows = []
@@ -109,52 +100,6 @@ def estimators(options: argparse.Namespace) -> None:
         one, two = (measure(problem, processes=count, threads=1) for count in (1, 2))
         rows.append({"one process": one["busiest"], "each of two": two["busiest"], "method": method})
     show(rows, "one process", "each of two", "method")
-
-
-METHODS = {
-    "nearest policy": lambda methods, updates: methods.NearestPolicy(rows=2048),
-    "Gaussian process": lambda methods, updates: methods.GaussianProcess(rows=2048),
-    "SARSA critic": lambda methods, updates: methods.BehaviourQ(updates=updates, hidden=(128, 128)),
-    "LSTDQ": lambda methods, updates: methods.LSTDQ(updates=updates),
-    "FQE": lambda methods, updates: methods.FQE(updates=updates, batch_size=128, hidden=(64, 64), ensemble=2),
-    "DualDICE": lambda methods, updates: methods.DualDICE(updates=updates, batch_size=128, hidden=(64, 64)),
-    "model-based": lambda methods, updates: methods.ModelBased(
-        updates=updates, hidden=(128, 128), ensemble=3, rollouts=10, horizon=30
-    ),
-    "importance weighting": lambda methods, updates: methods.ImportanceWeighting(updates=updates, bootstraps=50),
-}
-
-
-def evaluate_one(problem: dict) -> None:
-    """Print the CPU seconds of this process in `evaluate` with one method, on a log of random transitions."""
-    import torch
-
-    import sopr_fast
-    from sopr_fast import estimators as methods
-
-    count, random = problem["rows"], np.random.default_rng(0)
-    states = random.standard_normal((count + 1, STATE_DIM)).astype(np.float32)
-    ends = np.arange(1, count + 1) % 100 == 0
-    log = {
-        "observations": states[:-1],
-        "actions": np.tanh(random.standard_normal((count, ACTION_DIM))).astype(np.float32),
-        "rewards": states[1:, 0],
-        "next_observations": states[1:],
-        "terminals": np.zeros(count, bool),
-        "timeouts": ends,
-    }
-    policies = {}
-    for i in range(problem["known"]):
-        torch.manual_seed(i)
-        widths = (STATE_DIM, 256, 256, ACTION_DIM)
-        layers = [layer for pair in itertools.pairwise(widths) for layer in (torch.nn.Linear(*pair), torch.nn.Tanh())]
-        policies[f"policy-{i:03d}"] = torch.nn.Sequential(*layers)
-    returns = {name: float(i) for i, name in enumerate(policies)}
-    method = METHODS[problem["method"]](methods, problem["updates"])
-    begin = time.perf_counter(), time.process_time()
-    sopr_fast.evaluate(policies, returns, log, methods={problem["method"]: method}, discount=0.95, progress=False)
-    seconds, cpu = time.perf_counter() - begin[0], time.process_time() - begin[1]
-    print(json.dumps({"seconds": seconds, "cpu": cpu}))
 
 
 def compare(options: argparse.Namespace, sizes: dict) -> None:
@@ -171,6 +116,17 @@ def compare(options: argparse.Namespace, sizes: dict) -> None:
             print(f"efficiency in {unit}: median {np.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}")
         share = np.median([two["exchanging"] / two["seconds"] for _, two in rounds])
         print(f"share of time in {rounds[0][1]['exchanges']} exchanges: median {share:.3f}")
+
+
+def delay(options: argparse.Namespace, sizes: dict) -> None:
+    """Print the seconds of a training step in larger groups, predicted by delays in the exchanges of two processes."""
+    rows = []
+    for count in (2, 8, 64):
+        delays = {"count": count, "latency": options.latency, "bandwidth": options.bandwidth}
+        problem = {"kind": "fit", "known": options.known, "steps": options.steps, "delay": delays, **sizes}
+        row = measure(problem, processes=2, threads=1)
+        rows.append({**row, "predicted": count, "policies": count * (options.known // 2)})
+    show(rows, "predicted", "policies", "seconds", "exchanging", "exchanges", "sent_bytes")
 
 
 def measure(problem: dict, *, processes: int, threads: int) -> dict:
@@ -205,69 +161,128 @@ def measure(problem: dict, *, processes: int, threads: int) -> dict:
 
 
 def child(problem: dict) -> None:
+    """Print what a problem takes in this process of its group, as JSON."""
     import torch.distributed as dist
 
-    import sopr_fast
-    from sopr_fast import estimators
-    from sopr_fast.runtime import distributed, group, timing
+    from sopr_fast.runtime import distributed, group
 
     warnings.simplefilter("ignore")
     if problem["processes"] > 1:
         store = f"file://{problem['store']}"
         dist.init_process_group("gloo", init_method=store, rank=problem["rank"], world_size=problem["processes"])
-    if problem["kind"] == "estimators":
-        evaluate_one(problem)
-        distributed.stop()
-        return
-    watch = Watch(problem.get("delay"))
-    group.watch = watch
-    steps = 1 if problem["kind"] == "rank" else WARM_UP + problem["steps"]
-    known = 16 if problem["kind"] == "rank" else problem["known"]
-    sizes = {"subset_size": problem["subset_size"], "clusters": problem["clusters"]}
-    config = sopr_fast.Config(**sizes, subsets=1, steps=steps, kmeans_iterations=20)
-    policies = {f"known-{i:03d}": Linear(i) for i in range(known)}
-    states = np.random.default_rng(0).standard_normal((4 * problem["subset_size"], STATE_DIM)).astype(np.float32)
-    times = []
+    group.watch = watch = Watch(problem.get("delay"))
+    run = {"rank": run_rank, "known": run_known, "estimators": run_estimator, "fit": run_steps}[problem["kind"]]
+    print(json.dumps({**run(problem, watch), "peak_mb": peak_bytes() / 2**20}))
+    distributed.stop()
+
+
+def run_rank(problem: dict, watch: Watch) -> dict:
+    """Rank candidates with a model of one step; `scoring_cpu` are the CPU seconds of policies and encoder."""
+    import sopr_fast
+    from sopr_fast.runtime import timing
+
+    policies, states = make_inputs(problem, 16)
+    config = make_config(problem, 1)
+    ranker = sopr_fast.fit(policies, np.arange(16), states, config=config, keep_subsets=0, progress=False)
+    candidates = {f"candidate-{i:05d}": Linear(1000 + i) for i in range(problem["candidates"])}
+    timing.time = types.SimpleNamespace(perf_counter=time.process_time)  # stages in CPU seconds
+    logging.basicConfig(level=logging.INFO, format="%(message)s")  # progress on stderr
+    with watch.timing() as taken:
+        ranking = ranker.rank(candidates, problem.get("log") or states, subsets=SUBSETS)
+    return {**taken, "scoring_cpu": ranking.timings["policies"] + ranking.timings["encoding"]}
+
+
+def run_known(problem: dict, watch: Watch) -> dict:
+    """Train on known policies and evaluate two methods on them."""
+    import sopr_fast
+    from sopr_fast import estimators
+
+    known = problem["known"]
+    policies, states = make_inputs(problem, known)
+    config = make_config(problem, WARM_UP + problem["steps"])
+    methods = {"nearest policy": estimators.NearestPolicy(), "SOPR-T": estimators.SOPR(config=config, subsets=1)}
+    with watch.timing() as taken:
+        sopr_fast.fit(policies, np.arange(known), states, config=config, keep_subsets=0, progress=False)
+        sopr_fast.evaluate(policies, np.arange(known), states, methods=methods, progress=False)
+    return taken
+
+
+def run_steps(problem: dict, watch: Watch) -> dict:
+    """Train on known policies; returns the fastest step after the warm-up."""
+    import sopr_fast
     from sopr_fast.sopr import training
 
-    step = training._Trainer.step
+    steps, step = [], training._Trainer.step
 
-    def begin() -> tuple[float, float]:
-        watch.reset()
-        return time.perf_counter(), time.process_time()
-
-    def end(wall: float, cpu: float) -> None:
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        times.append((wall, watch.seconds, watch.exchanges, watch.sent, cpu))
-
-    def timed_step(trainer) -> None:
-        start = begin()
-        step(trainer)
-        end(*start)
+    def timed_step(trainer: training._Trainer) -> None:
+        with watch.timing() as taken:
+            step(trainer)
+        steps.append(taken)
 
     training._Trainer.step = timed_step
-    start, scoring = begin(), math.nan
-    ranker = sopr_fast.fit(policies, np.arange(known), states, config=config, keep_subsets=0, progress=False)
-    if problem["kind"] == "rank":
-        candidates = {f"candidate-{i:05d}": Linear(1000 + i) for i in range(problem["candidates"])}
-        log = problem.get("log") or states
-        timing.time = types.SimpleNamespace(perf_counter=time.process_time)  # stages in CPU seconds
-        times, start = [], begin()
-        logging.basicConfig(level=logging.INFO, format="%(message)s")  # progress on stderr
-        ranking = ranker.rank(candidates, log, subsets=SUBSETS)
-        end(*start)
-        scoring = ranking.timings["policies"] + ranking.timings["encoding"]
-    elif problem["kind"] == "known":
-        methods = {"nearest policy": estimators.NearestPolicy(), "SOPR-T": estimators.SOPR(config=config, subsets=1)}
-        sopr_fast.evaluate(policies, np.arange(known), states, methods=methods, progress=False)
-        times = []
-        end(*start)
-    else:
-        times = times[WARM_UP:]
-    names = ("seconds", "exchanging", "exchanges", "sent_bytes", "cpu")
-    fastest = dict(zip(names, min(times), strict=True))
-    print(json.dumps({**fastest, "scoring_cpu": scoring, "peak_mb": peak_bytes() / 2**20}))
-    distributed.stop()
+    policies, states = make_inputs(problem, problem["known"])
+    config = make_config(problem, WARM_UP + problem["steps"])
+    sopr_fast.fit(policies, np.arange(len(policies)), states, config=config, keep_subsets=0, progress=False)
+    return min(steps[WARM_UP:], key=lambda taken: taken["seconds"])
+
+
+METHODS = {
+    "nearest policy": lambda methods, updates: methods.NearestPolicy(rows=2048),
+    "Gaussian process": lambda methods, updates: methods.GaussianProcess(rows=2048),
+    "SARSA critic": lambda methods, updates: methods.BehaviourQ(updates=updates, hidden=(128, 128)),
+    "LSTDQ": lambda methods, updates: methods.LSTDQ(updates=updates),
+    "FQE": lambda methods, updates: methods.FQE(updates=updates, batch_size=128, hidden=(64, 64), ensemble=2),
+    "DualDICE": lambda methods, updates: methods.DualDICE(updates=updates, batch_size=128, hidden=(64, 64)),
+    "model-based": lambda methods, updates: methods.ModelBased(
+        updates=updates, hidden=(128, 128), ensemble=3, rollouts=10, horizon=30
+    ),
+    "importance weighting": lambda methods, updates: methods.ImportanceWeighting(updates=updates, bootstraps=50),
+}
+
+
+def run_estimator(problem: dict, watch: Watch) -> dict:
+    """Evaluate one method on a log of random transitions."""
+    import torch
+
+    import sopr_fast
+    from sopr_fast import estimators as methods
+
+    count, random = problem["rows"], np.random.default_rng(0)
+    states = random.standard_normal((count + 1, STATE_DIM)).astype(np.float32)
+    ends = np.arange(1, count + 1) % 100 == 0
+    log = {
+        "observations": states[:-1],
+        "actions": np.tanh(random.standard_normal((count, ACTION_DIM))).astype(np.float32),
+        "rewards": states[1:, 0],
+        "next_observations": states[1:],
+        "terminals": np.zeros(count, bool),
+        "timeouts": ends,
+    }
+    policies = {}
+    for i in range(problem["known"]):
+        torch.manual_seed(i)
+        widths = (STATE_DIM, 256, 256, ACTION_DIM)
+        layers = [layer for pair in itertools.pairwise(widths) for layer in (torch.nn.Linear(*pair), torch.nn.Tanh())]
+        policies[f"policy-{i:03d}"] = torch.nn.Sequential(*layers)
+    returns = {name: float(i) for i, name in enumerate(policies)}
+    method = METHODS[problem["method"]](methods, problem["updates"])
+    with watch.timing() as taken:
+        sopr_fast.evaluate(policies, returns, log, methods={problem["method"]: method}, discount=0.95, progress=False)
+    return taken
+
+
+def make_inputs(problem: dict, known: int) -> tuple[dict[str, Linear], np.ndarray]:
+    """Return `known` policies and states (4 * subset_size, 17) float32."""
+    states = np.random.default_rng(0).standard_normal((4 * problem["subset_size"], STATE_DIM)).astype(np.float32)
+    return {f"known-{i:03d}": Linear(i) for i in range(known)}, states
+
+
+def make_config(problem: dict, steps: int):
+    """Return a `Config` of one subset and so many training steps."""
+    import sopr_fast
+
+    sizes = {"subset_size": problem["subset_size"], "clusters": problem["clusters"]}
+    return sopr_fast.Config(**sizes, subsets=1, steps=steps, kmeans_iterations=20)
 
 
 class Watch:
@@ -278,10 +293,17 @@ class Watch:
 
     def __init__(self, delay: dict | None) -> None:
         self.delay = delay
-        self.reset()
-
-    def reset(self) -> None:
         self.seconds, self.exchanges, self.sent = 0.0, 0, 0
+
+    @contextlib.contextmanager
+    def timing(self):
+        """Count from 0; yields a dictionary that is filled with seconds, CPU seconds and exchanges at the end."""
+        self.seconds, self.exchanges, self.sent = 0.0, 0, 0
+        taken: dict[str, float] = {}
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield taken
+        taken |= {"seconds": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+        taken |= {"exchanging": self.seconds, "exchanges": self.exchanges, "sent_bytes": self.sent}
 
     @contextlib.contextmanager
     def __call__(self, name: str, sent: int):

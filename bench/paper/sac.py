@@ -152,7 +152,7 @@ def _layers(model: Any) -> Layers:
 
 
 def _save(model: Any, environment: Any, folder: Path, seconds: float) -> None:
-    """Everything a run is, as `checkpoint-STEPS`; older ones go when it is whole."""
+    """Save all that a run needs to resume, as `checkpoint-STEPS`; delete older ones when it is whole."""
     whole = folder / f"checkpoint-{model.num_timesteps:09d}"
     if whole.exists():  # what this run went on from
         return

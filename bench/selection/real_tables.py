@@ -51,7 +51,7 @@ def _mean(cases: list[Case], kind: str, way: str, measure: str, **match: str) ->
 
 
 def ordering(cases: list[Case]) -> str:
-    """Order of every method on every set."""
+    """Format the order of every method on every set."""
     parts = []
     ways = [*LABELS.values(), UNIFORM, BLEND]
     sets = list(dict.fromkeys(case["set"] for case in cases))
@@ -87,7 +87,7 @@ def _with_errors(cases: list[Case], kind: str, way: str) -> str:
 
 
 def known_families(cases: list[Case]) -> str:
-    """Weights, gate and verdict of every foreign set of the first split."""
+    """Format weights, gate and verdict of every foreign set of the first split."""
     rows = []
     for case in cases:
         if case["kind"] in (FOREIGN, NEW) and case["scenario"].endswith("split 0"):
@@ -103,7 +103,7 @@ def known_families(cases: list[Case]) -> str:
 
 
 def ablation(cases: list[Case]) -> str:
-    """What each column adds, and the weighting near known policies."""
+    """Format what each column adds, and the weighting near known policies."""
     ways = [BLEND, *(f"{BLEND} without {part}" for part in LABELS.values()), KNOWN_ALONE, REWARDS_ALONE]
     ways += ["variance of columns' effects chosen by random folds", "best column by random folds"]
     kinds = (UNSEEN, FOREIGN, NEW)
@@ -114,7 +114,7 @@ def ablation(cases: list[Case]) -> str:
 
 
 def intervals(cases: list[Case]) -> str:
-    """Coverage of nominal 80 % intervals."""
+    """Format the coverage of nominal 80 % intervals."""
     ways = [
         "uncalibrated",
         "random folds",
@@ -154,7 +154,7 @@ def number(case: Case, key: str) -> float:
 
 
 def measuring(cases: list[Case]) -> str:
-    """Regret after measurements on foreign sets."""
+    """Format the regret after measurements on foreign sets."""
     parts = []
     for kinds, title in (
         ((FOREIGN,), "snapshots known"),
@@ -179,7 +179,7 @@ def measuring(cases: list[Case]) -> str:
 
 
 def variants(cases: list[Case]) -> str:
-    """Variants of methods beside the methods themselves, on the sets that have both."""
+    """Format variants of methods beside the methods themselves, on the sets that have both."""
     rows = []
     for variant in VARIANTS.values():
         part = [case for case in cases if variant in case["orders"]]
@@ -195,7 +195,7 @@ def variants(cases: list[Case]) -> str:
 
 
 def all_targets(cases: list[Case]) -> str:
-    """Targets on all sets, and on those that chose nothing."""
+    """Format targets on all sets, and on those that chose nothing."""
     later = [case for case in cases if case["set"] not in CHOSE]
     parts = [targets(cases, "Targets, all sets")]
     if later:
@@ -205,10 +205,14 @@ def all_targets(cases: list[Case]) -> str:
 
 
 def targets(cases: list[Case], title: str) -> str:
-    """What was asked for, and what was reached."""
-    sets = list(dict.fromkeys(case["set"] for case in cases))
+    """Format what was asked for and what was reached."""
+    rows = [*_ordering_targets(cases), *_evidence_targets(cases), *_measuring_targets(cases)]
+    return table(title, ["target", "reached", "met"], rows)
+
+
+def _ordering_targets(cases: list[Case]) -> list[list[str]]:
     behind = []
-    for name in sets:
+    for name in dict.fromkeys(case["set"] for case in cases):
         best = max(_mean(cases, UNSEEN, way, "rho", set=name) for way in LABELS.values())
         behind.append(best - _mean(cases, UNSEEN, BLEND, "rho", set=name))
     rows = [
@@ -220,30 +224,29 @@ def targets(cases: list[Case], title: str) -> str:
         _at_most("unseen snapshots: regret@3 at most 0.01", _mean(cases, UNSEEN, BLEND, "regret@3"), 0.01),
     ]
     for kind in (FOREIGN, NEW):
-        for measure in ("gap", "rho"):
-            single = {way: _mean(cases, kind, way, measure) for way in LABELS.values()}
-            best = max(single, key=lambda way, single=single: np.nan_to_num(single[way], nan=-9))
-            own = _mean(cases, kind, BLEND, measure)
-            rows.append([
-                f"{kind}: {measure} 0.05 above the best fixed method",
-                f"{own:.2f}, {best} {single[best]:.2f}",
-                _met(own >= single[best] + 0.05),
-            ])  # fmt: skip
+        rows += [_above_methods(cases, kind, [kind], measure) for measure in ("gap", "rho")]
         rows.append(_at_most(f"{kind}: regret@3 at most 0.05", _mean(cases, kind, BLEND, "regret@3"), 0.05))
-    for measure in ("gap", "rho"):
-        both = {
-            way: float(np.nanmean([_mean(cases, kind, way, measure) for kind in (FOREIGN, NEW)]))
-            for way in (BLEND, *LABELS.values())
-        }
-        own = both.pop(BLEND)
-        best = max(both, key=lambda way, both=both: np.nan_to_num(both[way], nan=-9))
-        text = f"both kinds of foreign candidates: {measure} 0.05 above the best fixed method"
-        rows.append([text, f"{own:.2f}, {best} {both[best]:.2f}", _met(own >= both[best] + 0.05)])
+    rows += [_above_methods(cases, "both kinds of foreign candidates", [FOREIGN, NEW], each) for each in ("gap", "rho")]
+    return rows
+
+
+def _above_methods(cases: list[Case], which: str, kinds: list[str], measure: str) -> list[str]:
+    means = {
+        way: float(np.nanmean([_mean(cases, kind, way, measure) for kind in kinds]))
+        for way in (BLEND, *LABELS.values())
+    }
+    own = means.pop(BLEND)
+    best = max(means, key=lambda way: np.nan_to_num(means[way], nan=-9))
+    text = f"{which}: {measure} 0.05 above the best fixed method"
+    return [text, f"{own:.2f}, {best} {means[best]:.2f}", _met(own >= means[best] + 0.05)]
+
+
+def _evidence_targets(cases: list[Case]) -> list[list[str]]:
     foreign = [case for case in cases if case["kind"] in (FOREIGN, NEW)]
     wrong = [
         c for c in foreign if c["orders"][BLEND]["rho"] < 0 and c["evidence"]["verdict"] in ("deploy", "undecided")
     ]
-    rows.append(["foreign sets below 0 without a warning: none", f"{len(wrong)} of {len(foreign)}", _met(not wrong)])
+    rows = [["foreign sets below 0 without a warning: none", f"{len(wrong)} of {len(foreign)}", _met(not wrong)]]
     tried = [case for case in foreign if np.isfinite(number(case, "success"))]
     if len(tried) > 2:
         signal = [number(case, "success") for case in tried]
@@ -259,17 +262,22 @@ def targets(cases: list[Case], title: str) -> str:
     deployed = [case["orders"][BLEND]["regret@1"] for case in cases if case["evidence"]["verdict"] == "deploy"]
     if deployed:
         share = float(np.mean(np.array(deployed) <= 0.05))
-        rows.append(
-            ["deploy: regret@1 at most 0.05 in 9 of 10 cases", f"{share:.2f} of {len(deployed)}", _met(share >= 0.9)]
-        )
+        text = "deploy: regret@1 at most 0.05 in 9 of 10 cases"
+        rows.append([text, f"{share:.2f} of {len(deployed)}", _met(share >= 0.9)])
+    return rows
+
+
+def _measuring_targets(cases: list[Case]) -> list[list[str]]:
+    rows = []
     for count, limit in ((2, 0.10), (3, 0.05)):
         values: dict[str, list[float]] = {}
-        for case in foreign:
-            values.setdefault(case["set"], []).append(case["measuring"]["measure_next"][str(count)])
+        for case in cases:
+            if case["kind"] in (FOREIGN, NEW):
+                values.setdefault(case["set"], []).append(case["measuring"]["measure_next"][str(count)])
         if values:
-            reached_regret = float(np.mean([np.mean(each) for each in values.values()]))
-            rows.append(_at_most(f"regret after {count} measurements at most {limit}", reached_regret, limit))
-    return table(title, ["target", "reached", "met"], rows)
+            reached = float(np.mean([np.mean(each) for each in values.values()]))
+            rows.append(_at_most(f"regret after {count} measurements at most {limit}", reached, limit))
+    return rows
 
 
 def _at_most(text: str, value: float, limit: float) -> list[str]:

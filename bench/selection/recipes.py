@@ -112,7 +112,7 @@ def every(cases: list[Case], kinds: tuple[str, ...]) -> str:
 
 
 def _quality(cases: list[Case], kinds: tuple[str, ...], way: str) -> float:
-    """Mean of Spearman and gap accuracy: over the cases of a set, over sets, over kinds."""
+    """Return the mean of Spearman and gap accuracy: over the cases of a set, over sets, over kinds."""
     means = []
     for kind in kinds:
         values: dict[str, list[float]] = {}

@@ -87,7 +87,7 @@ def prediction(task: Task) -> list[Row]:
 
 
 def priors(task: Task) -> list[Row]:
-    """Coverage for a new algorithm under several priors of the variance of group offsets."""
+    """Measure coverage for a new algorithm under several priors of the variance of group offsets."""
     rows: list[Row] = []
     for median in (0.1, 0.3, 1.0, 3.0):
         with mock.patch.dict(posterior_module._PRIOR, {"offset": (median, 1.0)}):
@@ -99,7 +99,7 @@ def priors(task: Task) -> list[Row]:
 
 
 def measuring(task: Task) -> list[Row]:
-    """Regret after candidates of one or two new algorithms were measured one by one."""
+    """Measure regret after candidates of one or two new algorithms were measured one by one."""
     rows: list[Row] = []
     for left_out in (1, 2):
         for asked, known, k, c in left_out_algorithms(task, left_out):
@@ -198,7 +198,7 @@ def predicted_row(panel: Panel, returns: np.ndarray, verdict: bool = True) -> Ro
 
 
 def _coverage(result: Prediction, returns: np.ndarray) -> Row:
-    """Coverage and width of nominal 80 % intervals, by several calibrations."""
+    """Measure coverage and width of nominal 80 % intervals, by several calibrations."""
     candidates = ~result.panel.known
     ends = result.intervals(0.8)[candidates]
     factor = result.calibration.factors(0.8, result.placement.gate)[candidates]
@@ -217,7 +217,7 @@ def _coverage(result: Prediction, returns: np.ndarray) -> Row:
 
 
 def measured_returns(prediction: Prediction, truth: dict[str, float]) -> np.ndarray:
-    """Returns in the order in which the posterior asks for them."""
+    """List returns in the order in which the posterior asks for them."""
     values = []
     for _ in range(max(MEASUREMENTS)):
         name = measure_next(prediction)[0]
@@ -228,7 +228,7 @@ def measured_returns(prediction: Prediction, truth: dict[str, float]) -> np.ndar
 
 
 def thompson_returns(prediction: Prediction, truth: dict[str, float], seed: int) -> np.ndarray:
-    """Returns in the order in which Thompson sampling asks for them: the best of one draw of the posterior."""
+    """List returns in the order in which Thompson sampling asks for them: the best of one draw of the posterior."""
     values = []
     for step in range(max(MEASUREMENTS)):
         candidates = np.flatnonzero(~prediction.panel.known)
@@ -241,7 +241,7 @@ def thompson_returns(prediction: Prediction, truth: dict[str, float], seed: int)
 
 
 def regrets(values: np.ndarray, random: bool) -> Row:
-    """Normalised regret of the best of the first n values; 0 measurements deploy the first."""
+    """Return the normalised regret of the best of the first n values; 0 measurements deploy the first."""
     best, spread = values.max(), np.ptp(values)
     if random:
         draws = np.random.default_rng(0).permuted(np.tile(values, (2000, 1)), axis=1)
@@ -263,7 +263,7 @@ def process_scores(panel: Panel) -> np.ndarray:
 
 
 def process_measured(panel: Panel, truth: dict[str, float]) -> np.ndarray:
-    """Returns in the order in which a Gaussian process on actions and groups, without columns, asks for them."""
+    """List returns in the order in which a Gaussian process on actions and groups, without columns, asks for them."""
     bare = Panel.build(
         panel.names, panel.returns, {}, groups=panel.groups, return_errors=panel.return_errors,
         distances=panel.distances,
@@ -286,5 +286,5 @@ def _mean(prediction: Prediction) -> np.ndarray:
 
 
 def _rho(scores: np.ndarray, returns: np.ndarray) -> float:
-    """Spearman correlation; 0 if all scores are equal."""
+    """Return the Spearman correlation; 0 if all scores are equal."""
     return float(np.nan_to_num(spearman(scores, returns)))

@@ -205,17 +205,7 @@ def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
     rank_seconds = clock.lap()
     if ranker.collapsed:
         return {"gap": "training collapsed"}
-    result = {
-        "scores": dict(zip(rankings[0].names, rankings[0].scores.tolist(), strict=True)),
-        "distances": dict(zip(rankings[0].names, rankings[0].distances.tolist(), strict=True)),
-        "distance_limit": ranker.training_policies.distance_limit,
-        "fit_seconds": fit_seconds,
-        "rank_seconds": rank_seconds,
-        "stages": {stage: round(seconds, 2) for stage, seconds in ranker.timings.items()},
-        "best_step": ranker.history["best_step"],
-        "last_step": len(ranker.history["loss"]),
-        "restarts": ranker.history["restarts"],
-    }
+    result = _describe_sopr(ranker, rankings[0]) | {"fit_seconds": fit_seconds, "rank_seconds": rank_seconds}
     if cell.repeats > 1:
         counts = [count for count in (1, 5, 10, 50, 100, 200) if count <= cell.rank_subsets]
         result["prefixes"] = {
@@ -223,6 +213,19 @@ def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
             for count in counts
         }
     return result
+
+
+def _describe_sopr(ranker: sopr_fast.Ranker, ranking: sopr_fast.Ranking) -> dict[str, Any]:
+    """Return scores and distances of a ranking, and the stages and steps of the training before it."""
+    return {
+        "scores": dict(zip(ranking.names, ranking.scores.tolist(), strict=True)),
+        "distances": dict(zip(ranking.names, ranking.distances.tolist(), strict=True)),
+        "distance_limit": ranker.training_policies.distance_limit,
+        "stages": {stage: round(seconds, 2) for stage, seconds in ranker.timings.items()},
+        "best_step": ranker.history["best_step"],
+        "last_step": len(ranker.history["loss"]),
+        "restarts": ranker.history["restarts"],
+    }
 
 
 def _features(cell: Cell, task: Task, quality: dict[str, Any]) -> dict[str, list[float]]:

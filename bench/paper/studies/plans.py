@@ -105,7 +105,7 @@ def baseline(task: str, seed: int, method: str, sizes: Sizes) -> Cell:
 
 
 def main(scale: str) -> list[Cell]:
-    """Cells of the main result."""
+    """List the cells of the main result."""
     sizes = SIZES[scale]
     cells = [baseline(task, 0, "nearest-policy", sizes) for task in sizes.tasks]
     for seed in range(sizes.seeds):
@@ -117,12 +117,12 @@ def main(scale: str) -> list[Cell]:
 
 
 def encoder(scale: str) -> list[Cell]:
-    """Cells of transformer against MLP."""
+    """List the cells of transformer against MLP."""
     return [cell for cell in main(scale) if cell.method in ("sopr-t", "sopr-mlp")]
 
 
 def frontier(scale: str) -> list[Cell]:
-    """Cells of quality against cost."""
+    """List the cells of quality against cost."""
     sizes = SIZES[scale]
     points = [
         (point, more) for point in sizes.frontier for more in ({}, *([_BF16] if point in sizes.precisions else []))
@@ -135,7 +135,7 @@ _BF16 = {"precision": "bf16", "training_precision": "bf16"}
 
 
 def subsets(scale: str) -> list[Cell]:
-    """Cells of the number of subsets in inference."""
+    """List the cells of the number of subsets in inference."""
     sizes = SIZES[scale]
     order = sorted(sizes.tasks, key=lambda task: task not in ONE_PER_GAME)
     options = options_of(sizes.main)
@@ -143,7 +143,7 @@ def subsets(scale: str) -> list[Cell]:
 
 
 def data_size(scale: str) -> list[Cell]:
-    """Cells of the number of logged rows."""
+    """List the cells of the number of logged rows."""
     sizes = SIZES[scale]
     tasks = [task for task in SHORT_TASKS if task in sizes.tasks]
     cells = []
@@ -156,7 +156,7 @@ def data_size(scale: str) -> list[Cell]:
 
 
 def future(scale: str) -> list[Cell]:
-    """Cells of what the paper leaves to future work."""
+    """List the cells of what the paper leaves to future work."""
     sizes = SIZES[scale]
     cells = []
     for loss in ("listwise", "mse"):
@@ -169,7 +169,7 @@ def future(scale: str) -> list[Cell]:
 
 
 def distance(scale: str) -> list[Cell]:
-    """Cells of the distance between training and test policies."""
+    """List the cells of the distance between training and test policies."""
     return [cell for cell in main(scale) if cell.method == "sopr-t"]
 
 
