@@ -18,7 +18,6 @@ from sopr_fast.runtime.progress import progress_bar
 from sopr_fast.selection import evaluate
 from sopr_fast.selection.columns import compute_columns, file_stem
 from sopr_fast.selection.folds import random_folds
-from sopr_fast.selection.methods import read_methods
 from sopr_fast.selection.workspace import Workspace, thin
 
 QUIET = {"discount": DISCOUNT, "progress": False}
@@ -383,15 +382,3 @@ def test_too_few_policies_say_how_many_are_needed():
     few = dict(list(POLICIES.items())[:3])
     with pytest.raises(ValueError, match="at least 4 policies with known returns are needed, got 3"):
         evaluate(few, [RETURNS[name] for name in few], log(), methods={"m": Scripted(RETURNS)}, folds=2, **QUIET)
-
-
-def test_the_default_panel():
-    assert list(read_methods(None)) == [
-        "SOPR-T",
-        "nearest policy",
-        "Gaussian process",
-        "SARSA critic",
-        "FQE",
-        "model-based",
-        "importance weighting",
-    ]

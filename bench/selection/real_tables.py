@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .studies import MEASUREMENTS
-from .tables import table
+from .tables import CALIBRATIONS, table
 
 LABELS = {  # columns of the panel
     "sopr-t": "SOPR-T",
@@ -115,15 +115,8 @@ def ablation(cases: list[Case]) -> str:
 
 def intervals(cases: list[Case]) -> str:
     """Format the coverage of nominal 80 % intervals."""
-    ways = [
-        "uncalibrated",
-        "random folds",
-        "groups left out, pooled",
-        "groups left out, largest quantile",
-        "as delivered",
-    ]
     rows = []
-    for way in ways:
+    for way in CALIBRATIONS:
         row = [way]
         for kind in (UNSEEN, FOREIGN, NEW):
             by_game = _by_game(cases, kind, f"coverage, {way}")

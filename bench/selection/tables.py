@@ -16,6 +16,13 @@ Rows = list[dict[str, Any]]
 KNOWN = ("1 known", "2 known", "3 known")
 DEFAULT = "power 2, caution 2, agreement 1"
 TRUST = (0.5, 0.6, 0.7, 0.8)
+CALIBRATIONS = (
+    "uncalibrated",
+    "random folds",
+    "groups left out, pooled",
+    "groups left out, largest quantile",
+    "as delivered",
+)
 SURE = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -133,15 +140,8 @@ def intervals(results: dict[str, Rows]) -> str:
     if not tasks:
         return ""
     kinds = [*KNOWN, "1 known, runs as groups", "random"]
-    ways = [
-        "uncalibrated",
-        "random folds",
-        "groups left out, pooled",
-        "groups left out, largest quantile",
-        "as delivered",
-    ]
     lines = []
-    for way in ways:
+    for way in CALIBRATIONS:
         row = [way]
         for kind in kinds:
             means = task_means(tasks, kind, f"coverage, {way}")
