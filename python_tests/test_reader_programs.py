@@ -85,6 +85,22 @@ def test_onnx_picks_the_output_named_action(tmp_path, module, states):
     acts_alike(policy, module, states)
 
 
+def test_onnx_of_several_outputs_without_names_warns(tmp_path, module, states):
+    needs_onnx()
+    pair = Then(module, lambda states, actions: (actions, states.sum(1)))
+    export_onnx(pair, tmp_path / "net.onnx", output_names=["mean", "value"])
+    with pytest.warns(UserWarning, match=r"none of them 'action'.*first, 'mean', is .* output_names"):
+        (policy,) = load(tmp_path / "net.onnx").values()
+    acts_alike(policy, module, states)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for names in (["actions", "value"], ["value", "action"]):
+            export_onnx(pair, tmp_path / "net.onnx", output_names=names)
+            load(tmp_path / "net.onnx")
+        export_onnx(module, tmp_path / "net.onnx", output_names=["mean"])
+        load(tmp_path / "net.onnx")
+
+
 def test_onnx_of_several_inputs_that_have_defaults(tmp_path, module, states):
     needs_onnx()
     import onnx
@@ -170,7 +186,8 @@ def test_the_first_output_of_an_exported_program_is_the_action(tmp_path, module,
     path = tmp_path / "net.pt2"
     pair = Then(module, lambda states, actions: (actions, states.sum(1)))
     torch.export.save(torch.export.export(pair, (torch.zeros(8, DS),)), path)
-    (policy,) = load(path, trust=True).values()
+    with pytest.warns(UserWarning, match=r"net\.pt2: returns 2 values, of which the first is taken"):
+        (policy,) = load(path, trust=True).values()
     acts_alike(policy, module, states)
 
 

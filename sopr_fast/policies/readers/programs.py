@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ...data.keys import list_names
 from ...runtime.native import threads
+from ...runtime.text import printable
+from ...runtime.warn import warn
 from ..called import Called
 from .options import Options, library, untrusted
 
@@ -17,7 +20,11 @@ _ACTIONS = ("action", "actions")
 
 
 def read_onnx(path: Path, options: Options) -> list[Called]:
-    """Read an ONNX graph from states to actions."""
+    """Read an ONNX graph from states to actions: its output "action" or "actions", else its first.
+
+    Warns:
+        UserWarning: It has several outputs, none of these names.
+    """
     runtime = library("onnxruntime", "onnx")
     settings = runtime.SessionOptions()
     settings.log_severity_level, settings.intra_op_num_threads = 3, threads()
@@ -31,6 +38,12 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
         raise ValueError(f"expected one float input (states, width), found {shown}")
     names = [output.name for output in session.get_outputs()]
     output = next((name for name in names if name in _ACTIONS), names[0])
+    if len(names) > 1 and output not in _ACTIONS:
+        warn(
+            f"{printable(path)}: has the outputs {list_names(names)}, none of them 'action' or 'actions'; its first, "
+            f"{output!r}, is taken for the actions. If it is not, name the outputs when you export it: "
+            "output_names=['action', …] of torch.onnx.export"
+        )
     dtype = np.float64 if inputs[0].type == "tensor(double)" else np.float32
 
     def act(states: np.ndarray) -> np.ndarray:
@@ -54,7 +67,11 @@ def read_torchscript(path: Path, options: Options) -> list[Called]:
 
 
 def read_exported(path: Path, options: Options) -> list[Called]:
-    """Read an exported torch program, if trusted."""
+    """Read an exported torch program from states to actions, if trusted; of several values it returns the first.
+
+    Warns:
+        UserWarning: It returns several values.
+    """
     if not options.trust:
         raise untrusted("an exported torch program is code,")
     try:
@@ -65,6 +82,11 @@ def read_exported(path: Path, options: Options) -> list[Called]:
     inputs = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in named]
     if len(inputs) != 1 or inputs[0].dim() != 2:
         raise ValueError(f"expected one input (states, width), found {[tuple(i.shape) for i in inputs]}")
+    if (count := len(program.graph_signature.user_outputs)) > 1:
+        warn(
+            f"{printable(path)}: returns {count} values, of which the first is taken for the actions. If it is not, "
+            "export a module that returns the actions alone"
+        )
     module, (least, most) = program.module(), _row_bounds(program, inputs[0].shape[0])
 
     def act(states: np.ndarray) -> np.ndarray:
