@@ -71,7 +71,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.paper", description=main.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.paper",
+        description="Run one study or all of them: cells that have no result yet, then tables and plots.",
+        epilog="studies: " + "; ".join(f"{study}: {text}" for study, text in STUDIES.items()),
+    )
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--scale", choices=("smoke", "small", "paper"), default="smoke")
     parser.add_argument(
