@@ -262,6 +262,7 @@ def test_the_command_line_offers_every_activation():
         ("--validation-returns returns.csv", "policy 'gain-000' is in both returns.csv and returns.csv"),
         ("--clusters 129", "clusters"),
         ("--dropout 1", "dropout"),
+        ("--encoder mlp --low-heads 2", "SOPR-MLP has no attention heads: leave --low-heads or --encoder mlp out"),
         ("--subset-size 601", "subset_size"),
     ],
 )

@@ -157,6 +157,8 @@ def _fit(options: argparse.Namespace) -> None:
 
     changes = {field.name: vars(options)[field.name] for field in dataclasses.fields(Config) if field.name in options}
     config = Config.paper(**changes) if options.paper else Config(**changes)
+    if config.encoder == "mlp" and (heads := [name for name in changes if name.endswith("_heads")]):
+        raise ValueError(f"SOPR-MLP has no attention heads: leave --{heads[0].replace('_', '-')} or --encoder mlp out")
     if is_first():
         check_place(options.out)
     policies = read_policies(options)

@@ -18,10 +18,10 @@ class Config(Options):
     Attributes:
         width: Width of a token and of a cluster vector.
         low_layers: Layers of the encoder inside each cluster (paper section 3.1, step 3).
-        low_heads: Attention heads of the encoder inside each cluster.
+        low_heads: Attention heads of the encoder inside each cluster; SOPR-MLP has none and ignores it.
         low_feedforward: Feed-forward width of the encoder inside each cluster.
         high_layers: Layers of the encoder over a policy's clusters (paper section 3.1, step 4).
-        high_heads: Attention heads of the encoder over a policy's clusters.
+        high_heads: Attention heads of the encoder over a policy's clusters; SOPR-MLP has none and ignores it.
         high_feedforward: Feed-forward width of the encoder over a policy's clusters.
         dropout: Dropout probability in training.
         encoder: "transformer" (SOPR-T) or "mlp" (SOPR-MLP, paper section 4.4).
@@ -54,10 +54,10 @@ class Config(Options):
 
     width: int = option(64, integer(1), "width of a token and of a cluster vector")
     low_layers: int = option(2, integer(1), "layers of the encoder inside each cluster")
-    low_heads: int = option(2, integer(1), "attention heads of the encoder inside each cluster")
+    low_heads: int = option(2, integer(1), "attention heads of the transformer inside each cluster")
     low_feedforward: int = option(128, integer(1), "feed-forward width of the encoder inside each cluster")
     high_layers: int = option(6, integer(1), "layers of the encoder over the clusters")
-    high_heads: int = option(8, integer(1), "attention heads of the encoder over the clusters")
+    high_heads: int = option(8, integer(1), "attention heads of the transformer over the clusters")
     high_feedforward: int = option(512, integer(1), "feed-forward width of the encoder over the clusters")
     dropout: float = option(0.1, number(below=1), "dropout probability in training")
     encoder: str = option("transformer", choice("transformer", "mlp"), "SOPR-T or SOPR-MLP")
