@@ -223,6 +223,22 @@ def test_info_tells_of_a_collapse(files, capsys):
         assert ("scores all policies alike" in err) == collapsed
 
 
+def test_what_is_no_model_is_told(files, capsys):
+    assert main(["info", "returns.csv"]) == 2
+    assert "no array 'observations'" in capsys.readouterr().err
+    (files / "policy.zip").write_bytes(b"PK" * 50)
+    assert main(["info", "policy.zip"]) == 2
+    error = capsys.readouterr().err
+    assert "policy.zip is not a whole safetensors file" in error and "; info describes models and logs\n" in error
+
+
+def test_a_model_in_the_folder_of_policies_is_told(files, capsys):
+    assert fit() == 0
+    capsys.readouterr()
+    assert rank("--policies", ".") == 2
+    assert "model.safetensors: a model, subsets or a checkpoint of sopr_fast, not a policy" in capsys.readouterr().err
+
+
 def test_help_needs_no_torch():
     script = """
 import sys

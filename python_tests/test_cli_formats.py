@@ -170,4 +170,7 @@ def test_missing_options_are_named(folder, capsys):
     PLAIN[".pt"](folder / "new" / "a.pt", 1.0)
     assert fit() == 0
     assert rank() == 2
-    assert "a.pt: a state dict does not say its squash: give squash=… (--squash …)" in capsys.readouterr().err
+    assert (
+        "a.pt: a state dict does not say its squash: give policies.load squash=… (--squash …)"
+        in capsys.readouterr().err
+    )

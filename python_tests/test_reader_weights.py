@@ -95,8 +95,8 @@ def moved(*places):
 
 GIVEN = {"activation": "relu", "squash": "none"}
 BROKEN = {
-    "neither given": (state_dict(), {}, "activation and squash: give activation=… (--activation …) and squash=…"),
-    "squash not given": (state_dict(), {"activation": "relu"}, "does not say its squash: give squash=… (--squash …)"),
+    "neither given": (state_dict(), {}, "give policies.load activation=… (--activation …) and squash=… (--squash …)"),
+    "squash not given": (state_dict(), {"activation": "relu"}, "its squash: give policies.load squash=… (--squash …)"),
     "unknown activation": (state_dict(), {**GIVEN, "activation": "sine"}, "activation 'sine', expected one of ['relu'"),
     "two networks": ({"pi.0.weight": torch.zeros(2, 2), "q.0.weight": torch.zeros(2, 2)}, GIVEN, "several: pi., q."),
     "no sequential": ({"weight": torch.zeros(2, 2)}, GIVEN, "expected the layers '0.weight'"),

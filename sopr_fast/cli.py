@@ -155,7 +155,10 @@ def _info(options: argparse.Namespace) -> None:
         return
     from .sopr.loading import load
 
-    ranker = load(options.path)
+    try:
+        ranker = load(options.path)
+    except ValueError as error:
+        raise ValueError(f"{error}; info describes models and logs") from error
     kept = "none" if ranker.subsets is None else f"{len(ranker.subsets)}"
     print(f"trained on    {len(ranker.training_policies.names)} policies, seed {ranker.seed}")
     print(f"training      {'collapsed: a ranking means nothing' if ranker.collapsed else 'did not collapse'}")

@@ -165,8 +165,7 @@ def load_tensors(path: str | os.PathLike, kind: str) -> tuple[dict[str, Tensor],
         ValueError: Not a regular file, cut short, damaged, of another kind, or written by an older version.
     """
     data = _read_once(path)
-    header = data[8 : 8 + int.from_bytes(data[:8], "little")]
-    has_hash = _HASH_IN_HEADER in header
+    header, has_hash = _header(data), is_own(data)
     start = 8 + header.find(_HASH_IN_HEADER) + len(_HASH_IN_HEADER)
     if has_hash and data[start : start + _DIGITS] != _digest(data, start):
         raise ValueError(f"{path} is damaged: content hash differs")
@@ -185,6 +184,11 @@ def load_tensors(path: str | os.PathLike, kind: str) -> tuple[dict[str, Tensor],
         raise ValueError(f"{path} has no content hash: an older version of sopr_fast wrote it; write it again")
     del description["sha256"]
     return tensors, description
+
+
+def is_own(data: bytes) -> bool:
+    """Return whether these are the bytes of a file that `save_tensors` wrote."""
+    return _HASH_IN_HEADER in _header(data)
 
 
 def check_checkpoint(path: str | os.PathLike | None, kind: str) -> dict[str, Any] | None:
@@ -225,6 +229,10 @@ def _read_once(path: str | os.PathLike) -> bytes:
             return file.read()
         except MemoryError as error:
             raise MemoryError(f"{path} is larger than the free memory: {status.st_size:,} bytes") from error
+
+
+def _header(data: bytes) -> bytes:
+    return data[8 : 8 + int.from_bytes(data[:8], "little")]
 
 
 def _digest(data: bytes | bytearray, start: int) -> bytes:

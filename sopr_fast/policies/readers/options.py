@@ -47,7 +47,7 @@ def stated(options: Options, key: str, what: str) -> str:
     """
     value = getattr(options, key)
     if value is None:
-        raise ValueError(f"{what} does not say its {key}: give {key}=… (--{key} …)")
+        raise ValueError(f"{what} does not say its {key}: give policies.load {key}=… (--{key} …)")
     return value
 
 

@@ -10,15 +10,26 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load
 
+from ...runtime.files import is_own
 from ..actor import Actor
 from .layers import numbered, perceptron, unwrap, warn_of_scaling
 from .options import Options
 
 
 def read_safetensors(path: Path, options: Options) -> list[Actor]:
-    """Read the actor in a safetensors file. The file is not mapped, since overwriting it would end the process."""
+    """Read the actor in a safetensors file. The file is not mapped, since overwriting it would end the process.
+
+    Raises:
+        ValueError: It is damaged, what this package wrote, or no state dict of an `nn.Sequential`.
+    """
     try:
-        arrays = load(path.read_bytes())
+        data = path.read_bytes()
+        if is_own(data):
+            raise ValueError(
+                "a model, subsets or a checkpoint of sopr_fast, not a policy: move it out of the folder of policies, "
+                "or name the files"
+            )
+        arrays = load(data)
     except SafetensorError as error:
         raise ValueError(f"damaged, or not a safetensors file ({error})") from error
     return from_state_dict(arrays, options)
@@ -52,7 +63,7 @@ def from_state_dict(weights: Any, options: Options) -> list[Actor]:
         missing.remove("activation")
     if missing:
         flags = " and ".join(f"{key}=… (--{key} …)" for key in missing)
-        raise ValueError(f"a state dict does not say its {' and '.join(missing)}: give {flags}")
+        raise ValueError(f"a state dict does not say its {' and '.join(missing)}: give policies.load {flags}")
     activation = options.activation or "identity"
     if arrays is not weights:
         warn_of_scaling(options.name, weights)
