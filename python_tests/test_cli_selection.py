@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from selection_problems import gains, log, true_values
 
+from sopr_fast import cli_selection
 from sopr_fast.cli import main
+from sopr_fast.selection.methods import DEFAULT_PANEL, METHODS
 
 POLICIES = gains(12)
 RETURNS = true_values(POLICIES)
@@ -119,6 +121,25 @@ def test_select_tells_candidates_by_their_missing_returns(folder, capsys):
     known = dict(zip(content["table"]["policy"], content["table"]["known"], strict=True))
     assert known == {name: name in KNOWN for name in POLICIES}
     assert content["incumbent"] == KNOWN[0]
+
+
+@pytest.mark.parametrize("command", [("select", *NEAREST), ("estimate", "--method", "nearest-policy")])
+def test_returns_that_name_no_policy_are_refused(folder, capsys, command):
+    (folder / "others.csv").write_text("name,return\nother-00,1\nother-01,2\n")
+    assert run(folder, command[0], "others.csv", *command[1:]) == 2
+    error = capsys.readouterr().err
+    assert (
+        "no policy has a return: " in error and "others.csv names other-00, other-01, the policies are named " in error
+    )
+    assert f"{sorted(POLICIES)[0]}, " in error and "names are relative to the folder that contains all" in error
+
+
+def test_the_help_names_every_method(capsys):
+    assert cli_selection.METHODS == METHODS and METHODS[:7] == DEFAULT_PANEL
+    with pytest.raises(SystemExit):
+        main(["select", "--help"])
+    shown = " ".join(capsys.readouterr().out.replace("'", "").split())
+    assert f"{', '.join(METHODS)} (default: the first seven)" in shown
 
 
 @pytest.mark.parametrize("command", [("select", *NEAREST), ("estimate", "--method", "nearest-policy")])

@@ -47,6 +47,23 @@ _PANEL_OPTIONS = (
     "time_limit",
     "device",
 )
+METHODS = (
+    "SOPR-T",
+    "nearest policy",
+    "Gaussian process",
+    "SARSA critic",
+    "FQE",
+    "model-based",
+    "importance weighting",
+    "LSTDQ",
+    "SOPR-T thorough",
+    "SOPR-MLP",
+    "SARSA critic thorough",
+    "FQE thorough",
+    "model-based thorough",
+    "DualDICE",
+    "DualDICE thorough",
+)
 
 
 def add_commands(commands: Any) -> None:
@@ -107,7 +124,8 @@ def _add_panel(parser: argparse.ArgumentParser) -> None:
         help="rollouts behind each return, where the CSV file of returns has their standard deviation in return_std "
         "(default: its column rollouts; a column return_se holds standard errors)",
     )
-    parser.add_argument("--methods", nargs="+", metavar="NAME", help="methods to use (default: the default panel)")
+    names = ", ".join(f"'{name}'" if " " in name else name for name in METHODS)
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help=f"methods: {names} (default: the first seven)")
     parser.add_argument("--groups", type=Path, metavar="FILE", help="JSON object of policy and group")
     parser.add_argument("--folds", type=int, default=5, metavar="N", help="random folds (default: 5)")
     parser.add_argument(
@@ -134,7 +152,7 @@ def _select(options: argparse.Namespace) -> None:
     policies, returns = _read(options)
     known = {name: policy for name, policy in policies.items() if name in returns}
     candidates = {name: policy for name, policy in policies.items() if name not in returns}
-    _warn_of_strangers(policies, returns, options)
+    _check_names(policies, returns, options)
     if not candidates:
         raise ValueError(f"every policy has a return in {options.returns}: there are no candidates")
     selection = select(
@@ -158,7 +176,7 @@ def _estimate(options: argparse.Namespace) -> None:
     policies, returns = _read(options)
     known = {name: policy for name, policy in policies.items() if name in returns}
     if estimator.supervised:
-        _warn_of_strangers(policies, returns, options)
+        _check_names(policies, returns, options)
         policies = {name: policy for name, policy in policies.items() if name not in returns}
         if not known or not policies:
             raise ValueError(
@@ -190,12 +208,22 @@ def _read(options: argparse.Namespace) -> tuple[dict[str, Policy], dict[str, flo
     return policies, read_returns(options.returns, list(policies), rollouts=rollouts, skipped=skipped)
 
 
-def _warn_of_strangers(policies: dict[str, Policy], returns: dict[str, float], options: argparse.Namespace) -> None:
-    """Warn of returns of no policy, since the policy that they were meant for becomes a candidate."""
+def _check_names(policies: dict[str, Policy], returns: dict[str, float], options: argparse.Namespace) -> None:
+    """Warn of returns of no policy, since the policy that they were meant for becomes a candidate.
+
+    Raises:
+        ValueError: There are returns, but none of a policy.
+    """
     from .data.keys import list_names
     from .runtime.warn import warn
 
-    if strangers := [name for name in returns if name not in policies]:
+    strangers = [name for name in returns if name not in policies]
+    if strangers and len(strangers) == len(returns):
+        raise ValueError(
+            f"no policy has a return: {options.returns} names {list_names(strangers)}, the policies are named "
+            f"{list_names([*policies])}; names are relative to the folder that contains all --policies"
+        )
+    if strangers:
         warn(
             f"{options.returns} has returns of {list_names(strangers)}, but no policies of these names were given; a "
             "policy without a return is a candidate"
