@@ -102,6 +102,7 @@ def test_subsets_round_trip_through_a_file(tmp_path):
     subsets.save(tmp_path / "subsets.safetensors")
     loaded = Subsets.load(tmp_path / "subsets.safetensors")
     assert loaded.states_count == 600
+    assert repr(loaded) == "Subsets(3 of 100 states of width 4, in 7 clusters)"
     for name, value in subsets.tensors().items():
         assert torch.equal(getattr(loaded, name), value)
 

@@ -53,6 +53,10 @@ class Subsets:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __repr__(self) -> str:
+        clusters = self.offsets.shape[1] - 1
+        return f"Subsets({len(self)} of {self.rows.shape[1]} states of width {self.state_dim}, in {clusters} clusters)"
+
     @property
     def state_dim(self) -> int:
         """Width of a state."""
