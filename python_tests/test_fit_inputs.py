@@ -101,7 +101,11 @@ def with_nan(actions):
         ),
         ({"policies": ladder(GAINS[:1]), "returns": GAINS[:1]}, ValueError, "at least two training policies"),
         ({"policies": {}}, ValueError, "polic"),
-        ({"states": log(100)}, ValueError, r"there are 100 states: choose fewer with Config\(subset_"),
+        (
+            {"states": log(100)},
+            ValueError,
+            r"there are 100 states: choose fewer with Config\(subset_size=…, clusters=…\) \(--subset-size",
+        ),
         ({"states": with_nan(log())}, ValueError, "states are not finite .* at row 3"),
         ({"validation": ladder([0.3])}, TypeError, "validation must be a pair"),
         ({"validation": (ladder([0.3]), [0.3])}, ValueError, "at least two validation policies"),

@@ -47,7 +47,7 @@ def test_subsets_can_be_left_out(ranker, tmp_path):
     path = tmp_path / "small.safetensors"
     ranker.save(path, subsets=False)
     loaded = sopr_fast.load(path)
-    with pytest.raises(ValueError, match="no subsets are kept with this model: give states"):
+    with pytest.raises(ValueError, match="no subsets are kept with this model: pass the log as states=…"):
         loaded.rank(ladder([0.4]))
     loaded.rank(ladder([0.4]), log())
 

@@ -118,7 +118,9 @@ def test_without_states_the_kept_subsets_are_used(ranker, candidates):
     by_kept, by_drawn = ranker.rank(candidates), ranker.rank(candidates, subsets=again)
     assert np.array_equal(by_kept.subset_scores, by_drawn.subset_scores)
     assert ranker.rank(candidates, subsets=2).subset_scores.shape == (3, 2)
-    with pytest.raises(ValueError, match="cannot take 6 subsets: there are 5"):
+    with pytest.raises(
+        ValueError, match="cannot take 6 subsets: there are 5 kept with the model; pass the log as states"
+    ):
         ranker.rank(candidates, subsets=6)
 
 

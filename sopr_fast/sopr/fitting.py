@@ -143,12 +143,14 @@ def fit(
         reading={"trust": trust, "stochastic": stochastic, "skip": skip},
     )
     if config.patience and not known.validation:
-        raise ValueError("patience needs validation policies: pass validation=(policies, returns) or patience=0")
+        raise ValueError(
+            "patience needs validation policies: pass validation=(policies, returns) (--validation …), or leave it out"
+        )
     file.identify(known.fingerprint(config, seed))
     with timings.stage("drawing"):
         drawn = states
         if not isinstance(states, Subsets):
-            remedy = ": choose fewer with Config(subset_size=..., clusters=...)"
+            remedy = ": choose fewer with Config(subset_size=…, clusters=…) (--subset-size …, --clusters …)"
             drawn = Drawing.draw(states, config.subsets, size=config.subset_size, seed=seed, remedy=remedy)
     check_drawn(drawn, known.policies, options=config.to_dict(), seed=seed, policies_or_returns=file.fingerprints)
     own = _share(known)

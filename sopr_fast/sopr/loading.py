@@ -108,7 +108,7 @@ def rank(
 def _load_default() -> Ranker:
     path = os.environ.get("SOPR_FAST_MODEL")
     if not path:
-        raise ValueError("no model: pass model= (a Ranker or a path), or set SOPR_FAST_MODEL to a path")
+        raise ValueError("no model: pass model=… (--model …), or set SOPR_FAST_MODEL to the path of one")
     try:
         return load(path)
     except (OSError, ValueError) as error:

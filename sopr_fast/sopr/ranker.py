@@ -314,12 +314,15 @@ class Ranker:
             return subsets
         if log is None:
             if self.subsets is None:
-                raise ValueError("no subsets are kept with this model: give states")
-            return (
-                self.subsets
-                if subsets is None
-                else self.subsets.take(check_integer("subsets", subsets, 1), first=first)
-            )
+                raise ValueError("no subsets are kept with this model: pass the log as states=… (--states …)")
+            if subsets is None:
+                return self.subsets
+            if check_integer("subsets", subsets, 1) > len(self.subsets):
+                raise ValueError(
+                    f"cannot take {subsets} subsets: there are {len(self.subsets)} kept with the model; pass the log "
+                    "as states=… (--states …) to draw more"
+                )
+            return self.subsets.take(subsets, first=first)
         self._check_width(log.shape[1])
         remedy = ": the model was trained on subsets of that size and needs at least as many states"
         count = 5 if subsets is None else check_integer("subsets", subsets, 1)

@@ -48,7 +48,9 @@ def from_checkpoint(path: Path, weights: dict[str, Any], options: Options) -> li
     """Return the policy in a checkpoint, whose settings are in `params.json` beside it."""
     params = path.with_name("params.json")
     if not params.is_file():
-        raise ValueError("a checkpoint of d3rlpy, whose settings are missing: no params.json beside it")
+        raise ValueError(
+            "a checkpoint of d3rlpy, whose settings are missing: copy params.json of its run beside it, or save a .d3"
+        )
     try:
         config = parse_settings(params.read_bytes())
     except ValueError as error:
