@@ -339,6 +339,7 @@ def test_returns_that_are_ranks_are_noted():
         ({"methods": "no such"}, "no method 'no such'; choose from SOPR-T"),
         ({"methods": []}, "no methods given"),
         ({"methods": {"a": 3}}, "a method must be a name or an estimator, got 3"),
+        ({"methods": BehaviourQ}, r"name or an estimator, got the class BehaviourQ; pass BehaviourQ\(\)"),
         ({"methods": [BehaviourQ(), BehaviourQ(updates=3)]}, "two methods are called 'BehaviourQ'"),
         ({"groups": ["a"]}, "groups must be one for each of 14 policies"),
         ({"groups": {"left-01": "a"}}, "groups hold nothing for policy 'right-00'"),

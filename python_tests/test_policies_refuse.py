@@ -31,7 +31,7 @@ def good(states):
 
 RETURNS = {
     "fewer columns": (lambda s: s[:, :2], "'x' returned shape (13, 2), expected (13, 3) as policy 'good'"),
-    "fewer rows": (lambda s: s[1:, :3], "'x' returned shape (12, 3), expected (13, action width)"),
+    "fewer rows": (lambda s: s[1:, :3], "shape (12, 3), expected (13, action width); a policy gets a batch of states"),
     "one action": (lambda s: s[0, :3], "'x' returned shape (3,), expected (13, action width)"),
     "three dimensions": (lambda s: s[:, None], "'x' returned shape (13, 1, 5), expected (13, action width)"),
     "no columns": (lambda s: s[:, :0], "'x' returned shape (13, 0), expected (13, action width)"),

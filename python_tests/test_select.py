@@ -115,6 +115,11 @@ def test_update_refuses_unknown_names():
         chosen().update({"nobody": 1.0})
 
 
+def test_update_refuses_returns_without_names():
+    with pytest.raises(TypeError, match="returns must be by name, or a file or data frame, got list"):
+        chosen().update([1.0, 2.0])
+
+
 def test_update_keeps_the_errors_of_known_policies():
     errors = {name: 0.01 * i for i, name in enumerate(KNOWN)}
     selection = chosen(return_errors=errors)

@@ -256,7 +256,9 @@ class _Reader:
         if value.dim() == 1:
             value = value[:, None]
         if value.dim() != 2 or len(value) != self.states or value.shape[1] == 0 or width not in (None, value.shape[1]):
-            raise self.error(f"shape {shape}, expected ({self.states}, {width or 'action width'})")
+            is_batch = value.dim() > 0 and len(value) == self.states
+            hint = "" if is_batch else "; a policy gets a batch of states and returns one action for each"
+            raise self.error(f"shape {shape}, expected ({self.states}, {width or 'action width'}){hint}")
         return value.float().contiguous()
 
     def tensor(self, value: Any) -> Tensor:

@@ -88,7 +88,10 @@ def read_methods(methods: Any) -> dict[str, Estimator]:
                 raise ValueError(f"no method {method!r}; choose from {', '.join(METHODS)}, or pass an estimator")
             label, method = label or method, _FACTORIES[method]()
         if isinstance(method, type) or not hasattr(method, "estimate"):
-            raise TypeError(f"a method must be a name or an estimator, got {method!r}")
+            shown = (
+                f"the class {method.__name__}; pass {method.__name__}()" if isinstance(method, type) else repr(method)
+            )
+            raise TypeError(f"a method must be a name or an estimator, got {shown}")
         label = label or method.name
         if label in chosen:
             raise ValueError(f"two methods are called {label!r}; label them with a mapping")

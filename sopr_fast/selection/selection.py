@@ -188,6 +188,7 @@ class Selection:
                 without one keep theirs; that of others is 0.
 
         Raises:
+            TypeError: Returns have no names.
             ValueError: A name is unknown, a return is not finite, or an error is not finite, negative or that of a
                 policy without a return.
         """
@@ -197,6 +198,8 @@ class Selection:
             returns = Returns(*of_names)
             if not returns:
                 raise ValueError(f"no policy of the selection has a return; its policies are {list_names(self.names)}")
+        elif not hasattr(returns, "keys"):
+            raise TypeError(f"returns must be by name, or a file or data frame, got {type(returns).__name__}")
         if errors is None and isinstance(returns, Returns):
             errors = returns.errors
         prediction = self.prediction.update(dict(returns), None if errors is None else dict(errors))
