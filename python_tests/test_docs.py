@@ -2,12 +2,15 @@
 
 import re
 import shlex
+import subprocess
 import sys
+from types import ModuleType
 from unittest.mock import patch
 
 import doc_pages
 import pytest
 
+import sopr_fast
 from sopr_fast import cli
 from sopr_fast.data import loading
 from sopr_fast.policies import readers
@@ -73,6 +76,24 @@ def test_files_that_a_page_shows_are_included(page):
     for line in re.findall(r"^ +```python title=.*\n(.*)$", page.read_text(), re.MULTILINE):
         included = re.fullmatch(r' +--8<-- "(.*)"', line)
         assert included and (ROOT / included[1]).is_file(), line
+
+
+MODULES = [sopr_fast, sopr_fast.data, sopr_fast.estimators, sopr_fast.ops]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_the_reference_has_every_public_name(module):
+    pages = (ROOT / "docs" / "reference").glob("*.md")
+    shown = {
+        name for page in pages for name in re.findall(r"^::: sopr_fast\..*?(\w+)$", page.read_text(), re.MULTILINE)
+    }
+    names = {name for name in module.__all__ if not isinstance(getattr(module, name), ModuleType)}
+    assert names - {"__version__"} <= shown
+
+
+def test_every_public_name_is_there_after_import():
+    script = "import sopr_fast; print(sopr_fast.returns.read_returns.__name__)"
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "read_returns\n"
 
 
 def test_every_page_has_a_place_in_the_menu():

@@ -12,7 +12,7 @@ __path__ = extend_path(__path__, __name__)
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import data, estimators, metrics, ops, policies, selection
+    from . import data, estimators, metrics, ops, policies, returns, selection
     from .doubts import ForeignPolicyWarning, TrainingPolicyWarning
     from .estimators import UncertainEstimateWarning
     from .ranking import Ranking
@@ -49,6 +49,7 @@ __all__ = [
     "ops",
     "policies",
     "rank",
+    "returns",
     "select",
     "selection",
 ]
