@@ -26,6 +26,18 @@ def test_the_curve_of_a_shared_critic_ends_at_its_values(log):
     assert (values[0] != values[-1]).all()
 
 
+@pytest.mark.parametrize(
+    ("terminal", "to_go", "low"),
+    [(True, [1 + 0.5 * 3, 3], 1), (False, [1 + 0.5 * 3 + 0.25 * 4, 3 + 0.5 * 4], 2)],  # 4: the mean reward for ever
+    ids=["terminals", "timeouts"],
+)
+def test_the_scale_of_values_is_that_of_returns_to_go(terminal, to_go, low):
+    """With terminals, the value of a last step may be its reward alone."""
+    scale = critics.ValueScale.of(Log(two_states(terminal)), 0.5)
+    assert (scale.mean, scale.low, scale.high) == pytest.approx((np.mean(to_go), low, 3 / (1 - 0.5)))
+    assert scale.restore(scale.normalise(7.0)) == pytest.approx(7)
+
+
 def test_critics_evaluate_one_chunk_at_a_time(log, monkeypatch):
     """FQE has a critic for each of three policies. BehaviourQ has two, and evaluates one policy, then two."""
     monkeypatch.setattr(critics, "_CHUNK", 600)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data import Transitions
 from ..runtime.progress import progress_bar
 from ..runtime.shares import share_policies
 from ..runtime.warn import warn
@@ -52,11 +53,7 @@ class ValueScale:
         endless = rewards.mean() / (1 - discount)
         to_go = returns_to_go(rewards, transitions.terminals, transitions.episodes, discount, endless)
         scale = max(float(to_go.std()), float(rewards.std()), 1e-6 * abs(endless)) or 1e-6
-        bounds = rewards.min(), rewards.max()
-        possible = [bound / (1 - discount) for bound in bounds]
-        if transitions.terminals.any():
-            possible += bounds
-        return cls(float(to_go.mean()), scale, min(possible), max(possible))
+        return cls(float(to_go.mean()), scale, *possible_values(transitions, discount))
 
     def normalise(self, values: _Number) -> _Number:
         """Return values in the critics' units."""
@@ -65,6 +62,15 @@ class ValueScale:
     def restore(self, values: _Number) -> _Number:
         """Return values in units of return."""
         return values * self.scale + self.mean
+
+
+def possible_values(transitions: Transitions, discount: float) -> tuple[float, float]:
+    """Return the least and the largest discounted return that the logged rewards allow."""
+    low, high = float(transitions.rewards.min()), float(transitions.rewards.max())
+    bounds = [low / (1 - discount), high / (1 - discount)]
+    if transitions.terminals.any():
+        bounds += [low, high]
+    return min(bounds), max(bounds)
 
 
 def returns_to_go(

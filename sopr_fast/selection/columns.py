@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..doubts import ForeignPolicyWarning, TrainingPolicyWarning
 from ..estimators import Estimator, UncertainEstimateWarning
+from ..estimators.critics import possible_values
 from ..estimators.log import logged_arrays
 from ..policies import Policy
 from ..runtime import distributed
@@ -30,7 +31,7 @@ from ..runtime.text import printable
 from ..runtime.told import LostProcessError
 from ..sopr.subsets import Subsets
 from .folds import Fold
-from .workspace import Workspace, possible_values
+from .workspace import Workspace
 
 NO_REWARDS = "the log holds no rewards"
 _WHOLE = ".safetensors"  # suffix of the checkpoint of all policies

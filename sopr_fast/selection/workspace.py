@@ -285,15 +285,6 @@ def thin(transitions: Transitions, rows: int) -> Transitions:
     )
 
 
-def possible_values(transitions: Transitions, discount: float) -> tuple[float, float]:
-    """Return the least and the largest discounted return that the logged rewards allow."""
-    low, high = float(transitions.rewards.min()), float(transitions.rewards.max())
-    bounds = [low / (1 - discount), high / (1 - discount)]
-    if transitions.terminals.any():
-        bounds += [low, high]
-    return min(bounds), max(bounds)
-
-
 def remember(policies: list[Policy], layout: Layout, states: Tensor, source: Tensor, states_count: int) -> list[Policy]:
     """Return policies that look up their actions on the rows of a log; stochastic ones and arrays stay as they are.
 
