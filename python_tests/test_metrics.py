@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sopr_fast import metrics
+from sopr_fast.sopr.update import _spearman
 
 # Small integers give many ties.
 pairs = st.integers(2, 30).flatmap(lambda n: st.tuples(*[st.lists(st.integers(-4, 4), min_size=n, max_size=n)] * 2))
@@ -23,6 +24,14 @@ def test_rank_correlations_match_scipy(pair):
         return
     assert metrics.spearman(a, b) == pytest.approx(stats.spearmanr(a, b).statistic, abs=1e-12)
     assert metrics.kendall(a, b) == pytest.approx(stats.kendalltau(a, b).statistic, abs=1e-12)
+
+
+def test_the_rank_correlation_of_a_training_step_is_that_of_scipy():
+    rng = np.random.default_rng(0)
+    for returns, scores in rng.integers(0, 4, (5, 2, 9)):
+        actual = _spearman(torch.from_numpy(returns).double(), torch.from_numpy(scores).float())
+        assert actual.item() == pytest.approx(stats.spearmanr(returns, scores).statistic, abs=1e-12)
+    assert _spearman(torch.arange(2.0), torch.tensor([1.0, math.inf])).isnan()
 
 
 @pytest.mark.parametrize("metric", [metrics.spearman, metrics.kendall])
@@ -98,6 +107,11 @@ def test_policy_distance_matches_equation(offset, monkeypatch):
     np.testing.assert_allclose(together, expected, atol=1e-11)
     alone = [metrics.policy_distances(policy[None], train)[0] for policy in test]
     np.testing.assert_array_equal(together, alone)
+
+
+def test_the_first_of_equally_near_policies_is_the_nearest():
+    known = np.array([[[3.0]], [[1.0]], [[-1.0]], [[1.0]]])
+    assert metrics.policy_distance(known, np.zeros((1, 1, 1)))[1].tolist() == [1]
 
 
 def test_policy_distance_refuses_shapes():
