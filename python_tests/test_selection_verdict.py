@@ -8,6 +8,7 @@ from scipy import stats
 from selection_panels import synthetic
 
 from sopr_fast.selection.measure import (
+    draw_returns,
     leaders,
     measure_next,
     probability_beats,
@@ -40,10 +41,21 @@ def test_probabilities_follow_the_joint_gaussian():
     assert beats[2] == pytest.approx(stats.norm.cdf(2 / 2))
     assert beats[3] == pytest.approx(stats.norm.cdf(3 / 3))
     assert beats[:2].tolist() == [0.5, 0.5]
+    # The variance of a difference: 4 + 9 - 2 * 2.
+    assert probability_beats(prediction, "b")[2:] == pytest.approx([0.5, stats.norm.cdf(1 / 3)])
 
 
-def test_leaders_are_those_that_cannot_be_told_apart():
+def test_draws_are_equal_for_equal_seeds():
+    prediction, both = with_posterior([2.0, 3.0], np.eye(2)), np.array([2, 3])
+    draws = draw_returns(prediction, both)
+    np.testing.assert_array_equal(draw_returns(prediction, both), draws)
+    assert (draw_returns(replace(prediction, seed=1), both) != draws).all()
+
+
+def test_leaders_are_those_that_beat_the_first_with_a_probability_of_a_fifth():
     assert leaders(with_posterior([5.0, 4.9, 0.0], np.eye(3))) == ["b", "c"]
+    behind = np.sqrt(2) * stats.norm.ppf([0.5, 0.21, 0.19])
+    assert leaders(with_posterior(behind, np.eye(3))) == ["b", "c"]
 
 
 def test_regret_draws_of_a_sure_best_are_zero():
@@ -63,6 +75,17 @@ def test_measure_next_prefers_uncertain_candidates_above_a_floor():
     assert measure_next(prediction, 1) == ["b"]
     assert measure_next(prediction, 1, floor=1.2) == ["c"]
     assert measure_next(prediction, 9) == ["b", "c"]
+
+
+def test_a_batch_gains_over_the_best_of_all_its_members():
+    # b is surely 3, so that d, surely 2.9, gains nothing after it, however uncertain c is.
+    prediction = with_posterior([3.0, 0.0, 2.9, 1.0], np.diag([1e-6, 16.0, 1e-6, 4.0]))
+    assert measure_next(prediction, 3) == ["b", "c", "e"]
+
+
+def test_candidates_without_gain_follow_by_their_expected_returns():
+    prediction = with_posterior([-48.0, -50.0, -49.0], 0.01 * np.eye(3))
+    assert measure_next(replace(prediction, incumbent="a"), 3) == ["b", "d", "c"]
 
 
 def test_measuring_what_is_suggested_finds_the_best_sooner_than_random_picks():
@@ -161,6 +184,53 @@ def test_a_candidate_must_beat_the_incumbent_and_what_was_measured(lead, kinds, 
     if verdict.kind == "measure first":
         assert verdict.policies == (leader,)
         assert f"with probability {stats.norm.cdf(lead):.2f} only" in verdict.reason
+
+
+@pytest.mark.parametrize(("share", "kind"), [(0.19, "keep"), (0.21, "measure first")])
+def test_the_incumbent_stands_unless_a_candidate_exceeds_it_with_a_probability_of_a_fifth(share, kind):
+    prediction, _, _ = against(stats.norm.ppf(share), "incumbent")
+    assert judge(prediction).kind == kind
+
+
+def believed(mean, covariance, *, inside, agreement):
+    """Return a prediction for candidates like the known policies, with its evidence given."""
+    prediction = with_posterior(mean, covariance)
+    weights = replace(prediction.weights, agreement=np.array(agreement))
+    placement = replace(prediction.placement, gate=np.zeros(len(mean) + 2))
+    return replace(prediction, inside=inside, weights=weights, placement=placement)
+
+
+def test_trust_is_the_mean_of_success_and_of_the_median_agreement():
+    verdict = judge(believed([9.0, 1.0], np.eye(2), inside=0.8, agreement=[0.1, 0.3, 0.9, np.nan]))
+    assert (verdict.success, verdict.agreement) == (0.8, 0.3)
+    assert verdict.trust == pytest.approx((0.8 + 0.3) / 2)
+    untried = judge(believed([9.0, 1.0], np.eye(2), inside=np.nan, agreement=[0.3]))
+    assert np.isnan(untried.success) and untried.trust == pytest.approx(0.3 / 2)
+    assert judge(believed([9.0, 1.0], np.eye(2), inside=-0.8, agreement=[0.3])).trust == pytest.approx(0.3 / 2)
+
+
+@pytest.mark.parametrize(
+    ("trust", "kind"),
+    [(0.24, "cannot rank these"), (0.26, "measure first"), (0.69, "measure first"), (0.71, "deploy")],
+)
+def test_verdicts_follow_the_trust(trust, kind):
+    verdict = judge(believed([9.0, 1.0, 0.0], 1e-4 * np.eye(3), inside=trust, agreement=[trust]))
+    assert (verdict.kind, verdict.sure) == (kind, 1)
+
+
+@pytest.mark.parametrize(
+    ("mean", "kind", "policies"),
+    [
+        ([10.0, 9.9, 0.0], "undecided", ("b", "c")),
+        ([10.0, 9.9, 9.8, 0.0], "undecided", ("b", "c", "d")),
+        ([10.0, 9.9, 9.8, 9.7, 0.0], "measure first", None),  # four are too many to choose from
+        ([10.0, 9.9, *[8.5] * 9, 0.0], "measure first", None),  # one of nine others may be the best
+    ],
+)
+def test_a_few_leaders_of_which_one_is_surely_near_the_best_are_left_undecided(mean, kind, policies):
+    verdict = judge(believed(mean, np.eye(len(mean)), inside=0.9, agreement=[0.9]))
+    assert verdict.kind == kind and verdict.sure < 0.9
+    assert policies is None or verdict.policies == policies
 
 
 def test_the_incumbent_is_the_floor_of_what_is_worth_measuring():
