@@ -7,13 +7,13 @@ import pytest
 from scipy import stats
 from selection_panels import synthetic
 
-from sopr_fast.selection.blend import Recipe, blend, ranks, within_correlations
+from sopr_fast.selection.blend import Recipe, blend, outside_weights, ranks, within_correlations
 from sopr_fast.selection.groups import place
 from sopr_fast.selection.intervals import Calibration, conformal_quantile
 from sopr_fast.selection.metrics import gap_accuracy, risk_coverage
 from sopr_fast.selection.panel import Panel
-from sopr_fast.selection.posterior import Design, fit_posterior
-from sopr_fast.selection.predict import hold_out, predict
+from sopr_fast.selection.posterior import _PRIOR, Design, Posterior, fit_posterior
+from sopr_fast.selection.predict import Trial, _left_out, hold_out, predict
 
 
 def test_ranks_agree_with_scipy_and_put_nan_in_the_middle():
@@ -54,29 +54,124 @@ def test_supervised_columns_earn_their_outside_weight_across_groups_only():
 def test_unusable_columns_are_named_with_the_reason():
     panel, _ = synthetic()
     count = len(panel)
-    extra = {"constant": np.ones(count), "diverged": np.where(np.arange(count) < 5, 1.0 * np.arange(count), np.nan)}
+    number = np.arange(float(count))
+    extra = {
+        "constant": np.ones(count),
+        "diverged": np.where(number < 23, number, np.nan),
+        "half": np.where(number < 24, number, np.nan),
+    }
     panel = replace(panel, columns=panel.columns | extra, grouped_columns=panel.grouped_columns | extra)
     weights = blend(place(panel))[1]
-    assert weights.unused == {"constant": "all values are equal", "diverged": "only 5 of 48 values are finite"}
-    assert weights.methods == ["good", "fair", "useless", "reversed"]
+    assert weights.unused == {"constant": "all values are equal", "diverged": "only 23 of 48 values are finite"}
+    assert weights.methods == ["good", "fair", "useless", "reversed", "half"]
+
+
+def test_outside_weights_follow_the_standard_error_of_the_mean_correlation():
+    correlations = np.array([[0.9, 0.5, 0.4, -0.9, 10], [0.7, 0.6, -0.1, -0.8, 6]])
+    variance = [(1 - correlations[g, :4] ** 2) ** 2 / (correlations[g, 4] - 1) for g in (0, 1)]
+    mean, error = correlations[:, :4].mean(0), np.sqrt(variance[0] + variance[1]) / 2
+    few = np.zeros((4, 4))
+    weights, agreement = outside_weights(correlations, few, Recipe())
+    sure = np.maximum(mean - 2 * error, 0) ** 2
+    assert (sure > 0).tolist() == [True, True, False, False]
+    np.testing.assert_allclose(weights, sure / sure.sum())
+    assert np.isnan(agreement).all()
+    unsure, _ = outside_weights(correlations[:, 2:], few[:, 2:], Recipe())
+    assert mean[2] > error[2] / 2
+    np.testing.assert_allclose(unsure, [1, 0])
+    nothing, _ = outside_weights(correlations[:, 3:], few[:, 3:], Recipe())
+    assert nothing.tolist() == [0]
+
+
+def test_columns_that_agree_on_the_candidates_weigh_more():
+    rng = np.random.default_rng(0)
+    skill = rng.standard_normal(30)
+    columns = np.stack([skill, skill + rng.standard_normal(30), rng.standard_normal(30), -skill], axis=1)
+    correlations = np.array([[0.9, 0.9, 0.8, 0.8, 50]])
+    before, _ = outside_weights(correlations, columns[:4], Recipe())
+    weights, agreement = outside_weights(correlations, columns, Recipe())
+    units = (columns - columns.mean(0)) / columns.std(0)
+    expected = [np.corrcoef(units[:, j], np.delete(units, j, 1) @ np.delete(before, j))[0, 1] for j in range(4)]
+    np.testing.assert_allclose(agreement, expected)
+    assert agreement[3] < 0
+    product = before * np.maximum(agreement, 0)
+    np.testing.assert_allclose(weights, product / product.sum())
+
+
+def test_the_slope_is_the_correlation_of_the_weighted_mean_within_groups():
+    placement = place(synthetic(noise=0.8)[0])
+    panel, (design, weights) = placement.panel, blend(placement)
+    order = stats.rankdata(np.stack([panel.columns[name] for name in weights.methods], 1), axis=0) @ weights.outside
+    groups = np.array(panel.groups)
+    within = [groups == f"group {g}" for g in range(3)]
+    expected = np.mean([stats.spearmanr(order[rows], panel.returns[rows]).statistic for rows in within])
+    assert 0.3 < expected < 1
+    assert weights.slope == design.slope == pytest.approx(expected)
+    np.testing.assert_allclose(design.score, stats.zscore(order))
+    np.testing.assert_allclose(design.score @ design.columns, 0, atol=1e-9)  # they explain what the score does not
+
+
+def test_distances_are_in_units_of_the_median_distance_of_known_policies_to_their_nearest():
+    panel, _ = synthetic()
+    points = np.random.default_rng(0).standard_normal(len(panel)) ** 3
+    distances = (points[:, None] - points) ** 2
+    design, _ = blend(place(replace(panel, distances=distances)))
+    known = distances[np.ix_(panel.known, panel.known)]
+    np.testing.assert_allclose(design.distances, distances / np.median(np.sort(known)[:, 1]))
+
+
+def covariance_of_returns(design, variances):
+    """The prior covariance of the returns without noise, in units of the variance of the known ones."""
+    s = np.outer(design.score, design.score)
+    near = design.columns * (1 - design.gate)[:, None]
+    same = design.membership @ design.membership.T
+    local = np.exp(-0.5 * design.distances / variances["length"])
+    of_groups = same * (variances["offset"] + variances["slope"] * s)
+    return 4 + 0.1 * s + of_groups + variances["weights"] * near @ near.T + variances["local"] * local
+
+
+def small_design():
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal(6)
+    gate = np.array([0.0, 0.25, 0.0, 0.0, 1.0, 0.5])
+    return Design(
+        rng.standard_normal(6), rng.standard_normal((6, 2)), gate, np.eye(6), (points[:, None] - points) ** 2, slope=0.4
+    )
 
 
 def test_posterior_equals_gaussian_conditioning():
-    rng = np.random.default_rng(0)
-    design = Design(rng.standard_normal(6), rng.standard_normal((6, 2)), np.zeros(6), np.eye(6), None, slope=0.4)
+    design = small_design()
     returns = np.array([1.0, 3.0, 2.0, 5.0, np.nan, np.nan])
     errors = np.full(6, 0.1)
-    variances = {"offset": 0.3, "slope": 0.2, "weights": 0.1, "local": 1.0, "length": 1.0, "noise": 0.05}
+    variances = {"offset": 0.3, "slope": 0.2, "weights": 0.1, "local": 1.0, "length": 1.5, "noise": 0.05}
     posterior = fit_posterior(design, returns, errors, sweeps=0, start=variances)
     scale, center = returns[:4].std(), returns[:4].mean()
-    s = np.outer(design.score, design.score)
-    prior = 4 + 0.1 * s + np.eye(6) * (0.3 + 0.2 * s) + 0.1 * design.columns @ design.columns.T + 0.05 * np.eye(6)
+    prior = covariance_of_returns(design, variances) + 0.05 * np.eye(6)
     observed = prior[:4, :4] + np.eye(4) * (0.1 / scale) ** 2
     residual = (returns[:4] - center) / scale - 0.4 * design.score[:4]
     mean = 0.4 * design.score + prior[:, :4] @ np.linalg.inv(observed) @ residual
     covariance = prior - prior[:, :4] @ np.linalg.inv(observed) @ prior[:4]
     np.testing.assert_allclose(posterior.mean, center + scale * mean, rtol=1e-5)
     np.testing.assert_allclose(posterior.covariance, scale**2 * covariance, rtol=1e-4, atol=1e-6)
+
+
+def test_variances_maximise_the_likelihood_times_a_log_normal_prior():
+    design = small_design()
+    returns, errors = np.array([1.0, 3.0, 2.0, 5.0, 4.0, 9.0]), np.full(6, 0.1)
+    y = stats.zscore(returns) - 0.4 * design.score
+    noise = (errors / returns.std()) ** 2
+
+    def quality(variances):
+        covariance = covariance_of_returns(design, variances) + np.diag(variances["noise"] + noise)
+        logs = [stats.norm(np.log(m), width).logpdf(np.log(variances[name])) for name, (m, width) in _PRIOR.items()]
+        return stats.multivariate_normal(np.zeros(6), covariance).logpdf(y) + sum(logs)
+
+    best = fit_posterior(design, returns, errors, sweeps=20).variances
+    for name in best:
+        for factor in (0.1, 10**-0.25, 10**0.25, 10):
+            assert quality(best | {name: factor * best[name]}) <= quality(best) + 1e-6
+    start = {name: median for name, (median, _) in _PRIOR.items()}
+    assert quality(fit_posterior(design, returns, errors).variances) > quality(start) + 0.01
 
 
 def test_local_term_vanishes_far_away():
@@ -100,6 +195,24 @@ def test_predictions_order_candidates_of_a_new_group():
         correlations.append(stats.spearmanr(prediction.posterior.mean[candidates], truth[candidates]).statistic)
         assert prediction.success > 0.7
     assert np.mean(correlations) > 0.85
+
+
+def test_success_is_the_mean_gap_accuracy_of_the_groups_in_which_gaps_exceed_their_errors():
+    panel, _ = synthetic()
+    prediction = predict(panel)
+    trials = [Trial(name, 4, 0.1, gap, 0.0) for name, gap in (("a", 0.5), ("b", np.nan), ("c", 0.7))]
+    assert replace(prediction, trials=trials).success == pytest.approx(0.6)
+    assert prediction.success > 0
+    unsure = predict(replace(panel, return_errors=np.where(panel.known, 1e3, 0.0)))
+    assert len(unsure.trials) == 3 and np.isnan(unsure.success)
+
+
+def test_what_is_left_out_deviates_by_the_posterior_and_the_measurement():
+    panel = Panel.build(list("abc"), [1.0, 2.0, 3.0], {}, return_errors=np.array([0.0, 4.0, 12.0]))
+    posterior = Posterior(np.array([5.0, 0.0]), np.diag([9.0, 25.0]), {})
+    part = _left_out(posterior, panel, np.array([1, 2]))
+    assert part.names == ["b", "c"] and part.deviation.tolist() == [5, 13]
+    assert part.scores.tolist() == [3 / 5, 3 / 13]
 
 
 def test_intervals_of_a_new_group_cover_the_nominal_share():
@@ -138,13 +251,30 @@ def test_conformal_quantile_covers_exchangeable_scores():
     covered = [rng.exponential() <= conformal_quantile(rng.exponential(size=19), 0.8) for _ in range(4000)]
     assert np.mean(covered) == pytest.approx(0.8, abs=0.02)
     assert conformal_quantile(np.array([1.0, 2.0]), 0.9) == 2.0
+    # A new score is equally likely to have any of 11 places among ten: the ninth score covers 9 / 11 of them.
+    assert conformal_quantile(np.arange(1.0, 11), 0.8) == 9
 
 
 def test_outside_factor_is_the_largest_group_quantile():
     calibration = Calibration(np.arange(1, 10) / 10, {"a": np.array([1.0, 2.0, 3.0, 4.0]), "b": np.array([9.0] * 4)})
     factors = calibration.factors(0.8, np.array([0.0, 0.5, 1.0]))
     np.testing.assert_allclose(factors, [0.8, 4.9, 9.0])
-    assert not calibration.calibrated_outside
+    few = {"a": np.array([0.1] * 4)}
+    assert Calibration(np.arange(1, 10) / 10, few).factors(0.8, np.ones(1)) == 0.8  # never less than inside
+
+
+def test_factors_are_those_of_a_normal_where_too_few_policies_were_left_out():
+    normal = stats.norm.ppf(0.9)
+    for inside, expected in ((np.full(4, 9.0), [normal, normal]), (np.full(5, 9.0), [9, 9])):
+        np.testing.assert_allclose(Calibration(inside, {}).factors(0.8, np.array([0, 1])), expected)
+    np.testing.assert_allclose(Calibration(np.full(5, 0.1), {}).factors(0.8, np.array([0, 1])), [0.1, normal])
+
+
+def test_five_groups_calibrate_the_intervals_of_foreign_candidates():
+    groups = {str(g): np.ones(4) for g in range(5)}
+    assert Calibration(np.ones(9), groups).calibrated_outside
+    groups.popitem()
+    assert not Calibration(np.ones(9), groups).calibrated_outside
 
 
 def test_hold_out_uses_grouped_columns_for_foreign_policies():
@@ -230,6 +360,11 @@ def test_gap_accuracy_weighs_pairs_by_their_gap():
     assert gap_accuracy([0, 1, 10], [1, 2, 0], errors=[1, 1, 0]) == pytest.approx(-1)  # a gap of 1 is a tie
     assert gap_accuracy([0, 1], [3, 3]) == 0
     assert np.isnan(gap_accuracy([1, 1], [1, 2]))
+
+
+def test_gaps_within_the_standard_error_of_their_difference_are_ties():
+    assert np.isnan(gap_accuracy([0, 5], [1, 2], errors=[3, 4]))  # the difference has a standard error of 5
+    assert gap_accuracy([0, 5.1], [1, 2], errors=[3, 4]) == 1
 
 
 def test_risk_coverage_shares_the_risk_of_equal_confidence():
