@@ -23,6 +23,11 @@ def test_random_folds_partition_the_policies():
         assert len(fold.test) in (2, 3)
 
 
+def test_random_folds_depend_on_the_seed():
+    tested = [[fold.test.tolist() for fold in random_folds(12, 3, seed)] for seed in (0, 0, 1)]
+    assert tested[0] == tested[1] != tested[2]
+
+
 def test_group_folds_leave_out_one_group_each():
     folds = group_folds(["a", "b", "a", "c", "b"])
     assert [(fold.name, fold.test.tolist(), fold.train.tolist()) for fold in folds] == [

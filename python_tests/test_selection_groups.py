@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy.cluster.hierarchy import linkage
+from scipy.spatial.distance import squareform
 
-from sopr_fast.selection.groups import find_groups, place
+from sopr_fast.selection.groups import _merges, find_groups, place
 from sopr_fast.selection.panel import Panel
 
 
@@ -50,6 +52,25 @@ def test_a_single_policy_beside_one_group_of_names_is_no_group():
     assert find_groups(names, np.zeros((7, 7))) == (["all"] * 7, "none")
 
 
+def test_names_count_only_where_most_policies_are_in_groups_of_three():
+    names = ["sac-0", "sac-1", "sac-2", "ars-0", "dope-5", "trpo-1"]
+    unknown = np.full((7, 7), np.nan)
+    assert find_groups(names, unknown[:6, :6]) == (["sac"] * 3 + ["others"] * 3, "names")
+    assert find_groups([*names, "td3-1"], unknown) == (["all"] * 7, "none")
+
+
+def test_linkage_is_that_of_scipy():
+    distances = np.sqrt(squared_distances(np.random.default_rng(0).standard_normal((12, 2))))
+    _, heights = _merges(distances)
+    np.testing.assert_allclose(heights, linkage(squareform(distances), "average")[:, 2])
+
+
+def test_blocks_need_a_linkage_distance_that_grows_by_a_quarter():
+    # Policies of a block join at 1.5 at last, the two blocks at their mean distance.
+    for gap, source in ((5, "action distance"), (1.8, "none")):
+        assert find_groups(list("abcdef"), squared_distances([0, 1, 2, gap, gap + 1, gap + 2]))[1] == source
+
+
 def test_blocks_follow_action_distance_when_names_say_nothing():
     names = ["tern", "gull", "crow", "wren", "rook", "kite", "swan"]
     groups, source = find_groups(names, squared_distances([0, 0.1, 0.2, 9, 9.1, 9.2, 40]))
@@ -71,6 +92,31 @@ def test_gate_opens_with_distance():
     assert gate[8:10].tolist() == [0, 0]
     assert 0 < gate[10] < gate[11] < 1
     assert gate[12] == 1
+
+
+def test_gate_is_the_logarithm_of_the_distance_between_that_of_neighbours_and_that_of_another_group():
+    points, candidates = np.array([0, 1, 3, 7, 100, 101, 104, 110.0]), [2, 12.5, 40, 60, 95, 125, 1e4]
+    gate = place(line_panel(points, candidates, ["x"] * 4 + ["y"] * 4)).gate[8:]
+    distances = squared_distances(points)
+    np.fill_diagonal(distances, np.inf)
+    groups = [slice(0, 4), slice(4, 8)]
+    siblings = [distances[group, group].min(1) for group in groups]
+    most = np.quantile(np.concatenate(siblings), 0.9)
+    assert np.quantile(siblings[1], 0.9) > most > np.quantile(siblings[0], 0.9)
+    opens = [min(np.quantile(own, 0.9), most) for own in siblings]
+    ends = [np.median(distances[group, other].min(1)) for group, other in zip(groups, groups[::-1], strict=True)]
+    for point, actual in zip(candidates, gate, strict=True):
+        nearest = np.abs(points - point).argmin()
+        low, high = opens[nearest // 4], ends[nearest // 4]
+        share = np.log((points[nearest] - point) ** 2 / low) / np.log(high / low)
+        assert actual == pytest.approx(np.clip(share, 0, 1))
+    assert ((gate > 0) & (gate < 1)).sum() >= 4
+
+
+def test_gate_of_mixed_groups_ends_at_twice_the_distance_of_neighbours():
+    known = [0, 10, 20, 30, 1, 11, 21, 31]  # neighbours in a group are at 100, in the other one at 1
+    gate = place(line_panel(known, [31 + 150**0.5, 31 + 201**0.5], ["x"] * 4 + ["y"] * 4)).gate
+    assert gate[8:] == pytest.approx([np.log2(1.5), 1])
 
 
 def test_gate_goes_by_the_claim_without_distances():
