@@ -17,7 +17,8 @@ from sopr_fast.estimators import SOPR, BehaviourQ
 from sopr_fast.runtime.progress import progress_bar
 from sopr_fast.selection import evaluate
 from sopr_fast.selection.columns import compute_columns, file_stem
-from sopr_fast.selection.folds import random_folds
+from sopr_fast.selection.evaluation import Evaluation
+from sopr_fast.selection.folds import Fold, random_folds
 from sopr_fast.selection.workspace import Workspace, thin
 
 QUIET = {"discount": DISCOUNT, "progress": False}
@@ -99,6 +100,48 @@ def test_intervals_hold_the_mean_and_widen_with_noise():
         assert low <= mean <= high
         widths[method] = high - low
     assert widths["poor"] > widths["good"]
+
+
+def evaluation_of(values, folds):
+    """Return the evaluation of a method on folds of policies with returns 0, 1, …"""
+    count = sum(map(len, folds))
+    parts = [Fold("random", str(k), np.empty(0, int), np.array(test)) for k, test in enumerate(folds)]
+    values = {"m": [np.asarray(values)[fold.test] for fold in parts]}
+    names = [str(i) for i in range(count)]
+    return Evaluation(names, np.arange(count), np.zeros(count), names, "given", parts, values, {}, {"m": 0.0})
+
+
+def test_intervals_of_one_fold_have_the_width_of_the_correlation_s_error():
+    rng = np.random.default_rng(0)
+    mean, low, high = evaluation_of(np.arange(400) + 200 * rng.standard_normal(400), [range(400)]).measures()["m"][
+        "spearman"
+    ]
+    assert high - low == pytest.approx(2 * stats.norm.ppf(0.95) * (1 - mean**2) / np.sqrt(399), rel=0.25)
+
+
+def test_intervals_of_folds_that_differ_have_the_width_of_their_mean_s_error():
+    folds = [range(10 * k, 10 * k + 10) for k in range(20)]
+    values = np.concatenate([np.arange(10) * (-1) ** k for k in range(20)])  # every second order is reversed
+    mean, low, high = evaluation_of(values, folds).measures()["m"]["spearman"]
+    assert mean == 0
+    assert high - low == pytest.approx(2 * stats.norm.ppf(0.95) / np.sqrt(20), rel=0.25)
+
+
+def test_regret_of_all_policies_is_no_measure():
+    measures = evaluation_of([3, 2, 1], [range(3)]).measures()["m"]
+    assert measures["regret@1"][0] == 1 and np.isnan(measures["regret@3"]).all()
+
+
+def test_policies_are_compared_on_states_of_the_whole_log():
+    late = np.arange(5000) >= 4000
+    workspace = Workspace.build({"a": np.zeros((5000, 1)), "b": late[:, None] * 1.0}, np.arange(5000.0)[:, None])
+    assert workspace.distances[0, 1] == pytest.approx(0.2, abs=1e-3)
+
+
+def test_coverage_is_the_share_of_states_in_which_a_policy_acts_as_the_log_does():
+    policies = {"logged": LinearGain(np.array([0.0, -0.3])), "far": LinearGain(np.array([50.0, 50.0]))}
+    coverage = Workspace.build(policies, log()).coverage()
+    assert coverage[0] > 0.9 and coverage[1] < 0.1
 
 
 @pytest.mark.parametrize("count", [10, 14])

@@ -11,6 +11,9 @@ from sopr_fast.estimators import BehaviourQ
 from sopr_fast.policies import Gaussian
 from sopr_fast.runtime.progress import progress_bar
 from sopr_fast.selection import select
+from sopr_fast.selection.columns import Columns
+from sopr_fast.selection.folds import Fold
+from sopr_fast.selection.selecting import assemble
 
 QUIET = {"discount": DISCOUNT, "progress": False}
 KNOWN = gains(16)
@@ -60,6 +63,23 @@ def test_supervised_methods_value_every_policy_by_models_that_have_not_seen_it()
     assert set(learner.calls[-1][0]) == set(CANDIDATES)
     assert set(learner.calls[-1][1]) == set(KNOWN)
     assert np.isfinite(selection.panel.columns["learner"]).all()
+
+
+def test_values_of_left_out_groups_stand_beside_those_of_random_folds():
+    folds = [
+        Fold("random", "1", np.array([2, 3]), np.array([0, 1])),
+        Fold("random", "2", np.array([0, 1]), np.array([2, 3])),
+        Fold("group", "x", np.array([2, 3]), np.array([0, 1])),
+        Fold("candidates", "", np.arange(4), np.array([4])),
+    ]
+    values = {"m": [np.array(own) for own in ([1.0, 2.0], [3.0, 4.0], [10.0, 20.0], [5.0])]}
+    columns = Columns(folds, values, {"m": np.full(5, np.nan)})
+    panel = assemble(
+        list("abcde"), np.array([1.0, 2, 3, 4, np.nan]), np.ones(4), [*"xxyz", ""], columns, np.zeros((5, 5))
+    )
+    assert panel.columns["m"].tolist() == [1, 2, 3, 4, 5]
+    assert panel.grouped_columns["m"].tolist() == [10, 20, 3, 4, 5]
+    assert panel.return_errors.tolist() == [1, 1, 1, 1, 0]
 
 
 def test_useless_methods_are_not_trusted():
@@ -121,7 +141,7 @@ def test_update_refuses_returns_without_names():
 
 
 def test_update_keeps_the_errors_of_known_policies():
-    errors = {name: 0.01 * i for i, name in enumerate(KNOWN)}
+    errors = {name: 0.01 * i for i, name in enumerate(KNOWN, 1)}
     selection = chosen(return_errors=errors)
     [name] = selection.measure_next(1)
     first, second, *_ = KNOWN
