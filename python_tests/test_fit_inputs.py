@@ -207,10 +207,10 @@ def test_pandas_series_with_another_index_are_refused():
 
 def test_policies_without_a_return_are_left_out():
     returns = dict(zip(ladder(GAINS), GAINS, strict=True))
-    extra = {"gain-0.45": LinearPolicy(0.45), "other": LinearPolicy(0.6)}
+    policies = {"gain-0.45": LinearPolicy(0.45)} | ladder(GAINS) | {"other": LinearPolicy(0.6)}
     nearest = r"'gain-0.45' \(nearest names: 'gain-0.450'.*\) and 1 more"
     with pytest.warns(UserWarning, match=f"left out: returns hold nothing for policy {nearest}") as caught:
-        ranker = fit(policies=ladder(GAINS) | extra, returns=returns)
+        ranker = fit(policies=policies, returns=returns)
     assert caught[0].filename == __file__
     assert ranker.training_policies.names == list(returns)
     expected = fit().model.state_dict()

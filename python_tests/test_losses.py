@@ -6,6 +6,8 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from sopr_fast.sopr import losses
+from sopr_fast.sopr.config import Config
+from sopr_fast.sopr.known import read_known
 
 
 def test_pairwise_is_the_mean_over_pairs(generator):
@@ -70,6 +72,26 @@ def test_flat_scores_lose_ln_2_and_ties_set_the_floor():
     assert sure == pytest.approx(losses.pairwise_floor(losses.Pairs.of(targets)))
 
 
+def test_training_counts_returns_within_the_margin_as_ties():
+    objective = losses.Objective.from_returns(Config(tie_margin=1.0), np.array([0.0, 1.0, 3.0]), 0.0, 1.0)
+    scores, better = torch.tensor([0.2, 0.7, 0.4]), torch.tensor([0.5, 0.0, 0.0])  # of pairs 01, 02 and 12
+    differences = scores[[0, 0, 1]] - scores[[1, 2, 2]]
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(differences, better)
+    torch.testing.assert_close(objective.loss(scores), expected)
+    assert objective.floor == pytest.approx(math.log(2) / 3)
+
+
+def test_validation_returns_are_standardised_as_training_returns():
+    policies = {name: np.zeros((3, 1)) for name in "abcd"}
+    held_out = {"a": policies["a"], "b": policies["b"]}, [1.0, 5.0]
+    options = {"states_count": 3, "action_count": None, "config": Config(loss="mse")}
+    with pytest.warns(UserWarning, match="only 4 training policies"):
+        known = read_known(policies, [0.0, 2.0, 4.0, 6.0], None, held_out, None, **options)
+    assert known.validation is not None
+    mean, scale = 3.0, math.sqrt(5)
+    torch.testing.assert_close(known.validation.objective.targets, torch.tensor([1 - mean, 5 - mean]) / scale)
+
+
 def test_listwise_matches_the_definition():
     scores, returns = np.array([0.2, -1.0, 0.5]), np.array([1.0, 0.0, -1.0])
     p = np.exp(returns) / np.exp(returns).sum()
@@ -96,6 +118,8 @@ def test_preferences_fill_their_mirror_image():
     [
         (np.zeros((2, 3)), r"shape \(2, 2\)"),
         ([[0, 1], [1, 0]], "'a' over 'b'.*mirror"),
+        ([[0, 0], [0, 0]], "'a' over 'b'.*mirror"),
+        ([[0, 0.5], [0, 0]], "'a' over 'b'.*mirror"),
         ([[0, 0.7], [np.nan, 0]], r"preferences\[0, 1\].*is not 0, 0.5, 1 or NaN"),
         (np.full((2, 2), np.nan), "no pair"),
         ([[0, 0.5], [0.5, 0]], "no pair"),

@@ -44,6 +44,22 @@ def test_doubt_of_few_and_of_equal_scores():
     assert doubt(np.array([[2.0, 2.0], [1.0, 1.0]]), 1) == 0
 
 
+def test_as_many_places_are_settled_as_the_rule_asks_for():
+    scores = np.array([[9.0, 9.1, 9.2], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])  # the second and the third are equal
+    assert UntilSettled(confidence=0.9).is_settled(scores, looks=1)
+    assert not UntilSettled(confidence=0.9, top=2).is_settled(scores, looks=1)
+
+
+def test_shrunken_scores_settle_the_order_over_all_looks(ranker, monkeypatch):
+    seen = []
+    monkeypatch.setattr(UntilSettled, "is_settled", lambda self, scores, looks: seen.append((scores, looks)) or True)
+    ranking = ranker.rank(ladder([0.3, 0.72]), log(), subsets="auto", shrinkage=0.5, progress=False)
+    [(scores, looks)] = seen
+    assert looks == len(UntilSettled().counts())
+    np.testing.assert_allclose(scores.mean(1), ranking.scores)
+    assert not np.allclose(ranking.scores, ranking.subset_scores.mean(1))
+
+
 def test_the_stated_confidence_holds_over_all_looks():
     rng, rule = np.random.default_rng(0), UntilSettled(confidence=0.8, most=80)
     counts, wrong, settled = rule.counts(), 0, 0

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas
 import pytest
@@ -34,8 +36,25 @@ def test_a_subset_depends_on_seed_and_number_alone():
         assert torch.equal(few.offsets[s], many.offsets[s])
     taken = many.take(2)
     assert torch.equal(taken.states, few.states) and torch.equal(taken.rows, few.rows)
+    later = Drawing.draw(as_states(states), 3, size=100, seed=5, first=8)
+    clustered = later.cluster(7, iterations=300, restarts=1, progress=False)
+    assert torch.equal(clustered.centroids, many.centroids[8:]) and torch.equal(clustered.offsets, many.offsets[8:])
+    assert later.cluster_seeds.unique().numel() == 3
     other = draw(states, 2, seed=6)
     assert not torch.equal(few.source[few.rows[0].long()], other.source[other.rows[0].long()])
+
+
+def test_iterations_and_restarts_improve_the_clusters():
+    def errors(**options):
+        subsets = draw(log(), 8, clusters=20, **options)
+        label = subsets.offsets.long().diff()
+        centres = [c.repeat_interleave(n, 0) for c, n in zip(subsets.centroids, label, strict=True)]
+        drawn = subsets.states[subsets.rows.long()]
+        return (drawn - torch.stack(centres)).square().sum((1, 2))
+
+    plain, restarted, hasty = errors(), errors(restarts=5), errors(iterations=1)
+    assert (restarted <= plain * (1 + 1e-6)).all() and (restarted < 0.999 * plain).any()
+    assert (hasty > plain).all()
 
 
 @pytest.mark.parametrize("size", [1, 30, 299, 301, 600])
@@ -119,6 +138,18 @@ def test_fewer_distinct_states_than_clusters():
     states = np.repeat(log(5), 40, 0)
     subsets = draw(states)
     assert (subsets.offsets[:, 1:] > subsets.offsets[:, :-1]).sum(1).tolist() == [5, 5, 5]
+
+
+def test_rows_and_sources_must_be_below_the_number_of_states():
+    subsets = draw(log())
+    rows = subsets.rows.clone()
+    rows[1, 5] = len(subsets.states)
+    with pytest.raises(ValueError, match=f"rows must be from 0 to {len(subsets.states) - 1}"):
+        replace(subsets, rows=rows).check()
+    last = int(subsets.source[-1])
+    with pytest.raises(ValueError, match=f"source must ascend from 0 to {last - 1}"):
+        Subsets.from_tensors(subsets.tensors(), states_count=last)
+    assert Subsets.from_tensors(subsets.tensors(), states_count=last + 1).states_count == last + 1
 
 
 @pytest.mark.parametrize(

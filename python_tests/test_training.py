@@ -189,6 +189,19 @@ def test_the_learning_rate_rises_linearly_in_warm_up(updates, warmup_steps, rate
     assert [rate for rate, _ in updates] == pytest.approx([1e-4 * rate for rate in rates])
 
 
+def test_steps_take_the_subsets_in_turn(monkeypatch):
+    taken, compute = [], update.Update._compute
+
+    def watched(self):
+        same = (self.subsets.rows == self._rows).all(1) & (self.subsets.offsets == self._offsets).all(1)
+        taken.append(same.nonzero().flatten().tolist())
+        compute(self)
+
+    monkeypatch.setattr(update.Update, "_compute", watched)
+    fit(dataclasses.replace(TINY, steps=5, subsets=3))
+    assert taken == [[0], [1], [2], [0], [1]]
+
+
 def test_gradients_are_clipped_to_a_norm(updates):
     config = dataclasses.replace(TINY, steps=1, gradient_clip=0)
     fit(config)
@@ -408,7 +421,7 @@ def test_a_checkpoint_of_other_features_is_refused(changed, tmp_path):
         fit(features=features | {changed: -1.0}, **options)
 
 
-def test_a_collapsed_run_starts_afresh_and_warns(monkeypatch):
+def test_a_collapsed_run_starts_afresh_and_warns(monkeypatch, updates):
     initialise = training._Trainer._initialise
 
     def first_attempt_cannot_learn(self):
@@ -422,6 +435,8 @@ def test_a_collapsed_run_starts_afresh_and_warns(monkeypatch):
     with pytest.warns(CollapsedTrainingWarning, match="starting afresh"):
         ranker = fit(dataclasses.replace(TINY, steps=60))
     assert ranker.history["restarts"] == 1 and not ranker.history["collapsed"]
+    assert len(updates) == 30 + 60
+    assert [updates[i][0] for i in (29, -1)] == pytest.approx([TINY.learning_rate, 0.3 * TINY.learning_rate])
     assert ranker.rank(ladder([0.3, 1.2]), log()).best == "gain-1.200"
 
 
