@@ -5,7 +5,7 @@ import pytest
 
 from sopr_fast.estimators.cross_fit import _groups as fold_groups
 from sopr_fast.selection.groups import read_groups
-from sopr_fast.selection.known_returns import read_known
+from sopr_fast.selection.known_returns import are_ranks, read_known
 
 NAMES = ["a", "b", "c", "d"]
 
@@ -25,6 +25,21 @@ def test_series_are_read_by_name():
     assert read_groups(groups, NAMES, np.zeros((4, 4))) == (["x", "y", "x", "y"], "given")
     groups["a"] = "z"
     np.testing.assert_array_equal(fold_groups(groups, NAMES), [0, 1, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("returns", "ranks"),
+    [
+        ([3, 1, 2], True),
+        ([2, 0, 1], True),
+        ([4, 2, 3], False),
+        ([2, 0, 1.5], False),
+        ([1, 1, 2], False),
+        ([1, 2], False),
+    ],
+)
+def test_ranks_are_the_numbers_from_0_or_1_on(returns, ranks):
+    assert are_ranks(np.array(returns, float)) == ranks
 
 
 def test_series_by_number_must_be_in_order():

@@ -40,6 +40,19 @@ def test_evaluations_beside_the_policies(tmp_path):
     assert read_returns(tmp_path, ["ppo_1"]) == {"ppo_1": 4}
 
 
+def test_the_nearest_folder_above_a_policy_counts(tmp_path):
+    for folder, value in (("", 1.0), ("a", 2.0), ("a/b", 3.0)):
+        save_evaluations(tmp_path / folder, np.array([[value]]))
+    names = ["a/b/c/final", "a/final", "final"]
+    assert read_returns(tmp_path, names) == dict(zip(names, [3, 2, 1], strict=True))
+
+
+def test_half_the_largest_distance_between_evaluations_is_near(tmp_path):
+    save_evaluations(tmp_path, np.array([[1.0], [5.0], [9.0]]), steps=np.array([1000, 2000, 6000]))
+    path = tmp_path / "evaluations.npz"
+    assert read_returns(path, ["model_3900", "model_4100", "x_8001_steps"]) == {"model_3900": 5, "model_4100": 9}
+
+
 @pytest.mark.parametrize(
     "pattern",
     ["policy_{}", "actor_{}", "epoch_{}", "agent-{}", "ep{}", "{}", "model_{}_final", "td3_v2_{:06d}_seed3", "p.{}"],
@@ -55,6 +68,7 @@ def test_the_step_may_stand_anywhere_in_a_name(tmp_path, pattern):
     [
         (["policy_7", "policy_9000", "best"], {"best": 5}),  # no evaluated step
         (["policy_1000_2000", "10k", "last_v3"], {"last_v3": 3}),
+        (["policy_2000_2600"], {"policy_2000_2600": 5}),  # an evaluated step counts before one near another
         (["a", "b", "actor_1000"], {"actor_1000": 1}),  # only one can be the last
         (["elastic_7", "best_a", "best_b", "final_7"], {"final_7": 3}),
         (["HalfCheetah-v2", "best_7"], {"HalfCheetah-v2": 3, "best_7": 5}),
@@ -138,7 +152,7 @@ def test_event_files(tmp_path, as_tensor):
     path = tmp_path / "PPO_1" / "events.out.tfevents.1700000000.host.1.0"
     values = [(1000, 2.0), (2000, 9.0), (3000, 4.0)]
     events = [event(step, "eval/mean_reward", value, as_tensor=as_tensor) for step, value in values]
-    events.insert(1, event(1500, "rollout/ep_rew_mean", 100.0))
+    events.insert(0, event(500, "rollout/ep_rew_mean", 100.0))  # first in the file, but no evaluation
     path.write_bytes(b"".join(events))
     names = ["PPO_1/best", "PPO_1/rl_model_1000_steps", "PPO_1/last"]
     assert read_returns(tmp_path, names) == dict(zip(names, [9, 2, 4], strict=True))
@@ -171,6 +185,13 @@ def test_episodes_of_parallel_environments_all_count(tmp_path):
     returns = read_returns(path, ["a", "model_10000"])
     assert returns["a"] == pytest.approx(values.ravel()[-100:].mean(dtype=float))
     assert returns["model_10000"] == pytest.approx(values[:11].mean(dtype=float))  # 88 episodes
+
+
+def test_episodes_of_a_run_begun_again_replace_those_from_its_first_step_on(tmp_path):
+    former = [event(step, "charts/episodic_return", value) for step, value in [(1000, 8.0), (2000, 90.0)]]
+    (tmp_path / "events.out.tfevents.1700000000.x").write_bytes(b"".join(former))
+    (tmp_path / "events.out.tfevents.1700000001.x").write_bytes(event(2000, "charts/episodic_return", 7.0))
+    assert read_returns(tmp_path, ["last"]) == {"last": 7.5}
 
 
 @pytest.mark.parametrize(("first", "last", "best"), [(2000, 7, 8), (1000, 7, 7)])
