@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from estimators import small_log
 from mdps import LinearGain
+from scipy import linalg, stats
 
 from sopr_fast.estimators import GaussianProcess
 from sopr_fast.metrics import policy_distances
@@ -60,6 +61,31 @@ def test_restricted_likelihood_recovers_smooth_and_noisy_returns(log):
     noisy = GaussianProcess().estimate(candidates, log, known=known, returns=noise)
     np.testing.assert_allclose(noisy.values, noise.mean(), atol=0.7)
     assert np.ptp(noisy.values) < 0.1 * noise.std()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_length_noise_and_variance_maximise_the_likelihood_of_contrasts(log, seed):
+    known, policies = line(0.2, 0.5, 0.6, 1.2, 1.7, 1.8), line(3.0)
+    returns = np.random.default_rng(seed).standard_normal(6).cumsum()
+    estimates = GaussianProcess().estimate(policies, log, known=known, returns=returns)
+    columns = np.stack([policy(log.states) for policy in known.values()])
+    roots = np.sqrt(policy_distances(columns, columns))
+    contrasts = linalg.null_space(np.ones((1, 6))).T
+    y = contrasts @ returns
+
+    def fit(length, noise):
+        covariance = contrasts @ (np.exp(-roots / length) + noise * np.eye(6)) @ contrasts.T
+        variance = y @ np.linalg.solve(covariance, y) / 5
+        return stats.multivariate_normal(cov=variance * covariance).logpdf(y), variance
+
+    chosen = estimates.diagnostics
+    best, variance = fit(chosen["length"], chosen["noise"])
+    unit = np.median(np.sort(roots)[:, 1])
+    for length in unit * 2.0 ** np.arange(-1, 10):
+        for noise in (3, 1, 0.3, 0.1, 0.03, 0.01, 0.001):
+            assert fit(length, noise)[0] <= best + 1e-5
+    _, deviation = joint(known, policies, returns, log, chosen)
+    np.testing.assert_allclose(estimates.standard_errors, np.sqrt(variance) * deviation, rtol=1e-4)
 
 
 def test_values_scale_with_the_returns(log):

@@ -76,6 +76,14 @@ def test_log_ratios_are_clipped(log):
     np.testing.assert_allclose(clipped.values, float(0.9 ** np.arange(10) @ rewards), rtol=1e-6)
 
 
+def test_bootstrap_samples_of_equal_episodes_have_the_value_of_one():
+    states, rewards = np.zeros((12, 1)), np.tile([1.0, 3.0], 6)
+    log = Transitions.from_arrays(states, states, rewards, states, None, [0, 1] * 6, log_probs=np.zeros(12))
+    estimates = ImportanceWeighting().estimate([lambda s: 0 * s], log, discount=0.5, progress=False)
+    assert estimates.values[0] == pytest.approx(1 + 0.5 * 3)
+    np.testing.assert_allclose(estimates.replicates, 2.5)
+
+
 def test_an_episode_without_density_has_no_weight():
     """One of four episodes has a normal of standard deviation 0 at its first step."""
     states = np.repeat([[0.0], [1.0], [1.0], [1.0]], 2, axis=0)
