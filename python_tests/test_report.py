@@ -15,11 +15,15 @@ from reports import HOSTILE, RESULTS, few_replicates, policies, ranking, selecti
 from selection_problems import DISCOUNT, Scripted, gains, log, true_values
 
 from sopr_fast.estimators import Estimates
+from sopr_fast.report import evaluating, ranks
+from sopr_fast.report.calibration import _factors_inside, _factors_outside
 from sopr_fast.report.map import classical_scaling
 from sopr_fast.report.page import _template
 from sopr_fast.report.parts import left_out_values
+from sopr_fast.report.svg import StyleSheet
 from sopr_fast.report.text import Name, Numbers, chance, label, number, percent
 from sopr_fast.selection import evaluate, select
+from sopr_fast.selection.intervals import Calibration, conformal_quantile
 
 QUIET = {"folds": 4, "discount": DISCOUNT, "progress": False}
 VOID = {"meta", "link", "br", "img", "input"}
@@ -178,6 +182,9 @@ def test_a_selection_without_incumbent_compares_with_the_best_known_policy(tmp_p
     selected.report(tmp_path / "r.html")
     page = Document((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert page.text("h2")[1] == "Who beats the best known policy"
+    panel = selected.panel
+    best = panel.names[int(np.argmax(panel.returns[panel.known]))]
+    assert any(f"The best known policy, {best}, has a return of" in text for text in page.text("p"))
     assert "sopr_fast.select(" in page.text("code")[0]
 
 
@@ -197,6 +204,44 @@ def test_a_ranking_with_true_returns_prints_their_correlation(tmp_path):
     ranked.report(tmp_path / "r.html", returns=dict(zip(ranked.names, ranked.scores, strict=True)))
     page = Document((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert "1.000" in "".join(page.text("header"))
+
+
+def keys_of(blocks, caption):
+    """Return what the rows of a table are sorted by, by the head of the column."""
+    [table] = [block for block in blocks if getattr(block, "caption", "") == caption]
+    return {column.head: [row[i].key for row in table.rows] for i, column in enumerate(table.columns)}
+
+
+def test_a_ranking_s_tables_hold_its_numbers():
+    ranked = ranking()
+    order = np.argsort(-ranked.scores)
+    wins = ranked.win_probability
+    table = keys_of(ranks._wins(ranked), "How firm the order is")
+    assert table["candidate"] == ranked.order and table["rank"] == [1, 2, 3, 4, 5, 6]
+    next_ones = [wins[i, j] for i, j in pairwise(order)]
+    np.testing.assert_array_equal(np.array(table["scores above the next"], float), [*next_ones, np.nan])
+    first = [wins[order[0], i] for i in order[1:]]
+    np.testing.assert_array_equal(np.array(table["the first scores above it"], float), [np.nan, *first])
+
+    caption = "Candidates and the known policies nearest to them"
+    table = keys_of(ranks._distances(ranked, {}, StyleSheet()), caption)
+    nearest = ranked.training.distances[order].argmin(1)
+    assert table["nearest known policy"] == [f"known <{i}>" for i in nearest]
+    np.testing.assert_allclose(table["action distance"], ranked.training.distances[order].min(1))
+    np.testing.assert_allclose(table["over the limit"], ranked.training.distances[order].min(1) / 9)
+
+
+def test_places_are_1_for_the_largest_value():
+    assert evaluating._places(np.array([2.0, 9.0, 2.0, 5.0])).tolist() == [3, 1, 4, 2]
+
+
+def test_intervals_of_left_out_policies_rest_on_the_others_alone():
+    groups = {"a": np.array([1.0, 2.0, 3.0]), "b": np.array([7.0, 8.0]), "c": np.array([4.0])}
+    scores = np.array([1.0, 2, 3, 4, 5, 100])
+    inside = _factors_inside(Calibration(scores, groups), 0.8)
+    assert inside.tolist() == [conformal_quantile(np.delete(scores, i), 0.8) for i in range(6)]
+    assert inside.max() == 100 and inside[5] == 5
+    assert _factors_outside(Calibration(np.zeros(9), groups), 0.8).tolist() == [8, 8, 8, 4, 4, 8]
 
 
 def text_of(ranked, path, **options):
