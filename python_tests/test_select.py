@@ -178,6 +178,8 @@ def test_tables_and_dictionaries_say_the_same():
         assert name in text
     content = json.loads(json.dumps(selection.to_dict()))
     assert content["verdict"] == selection.verdict.kind
+    for name in ("expected_regret", "sure", "trust", "success", "agreement", "probability_best"):
+        assert content["evidence"][name] == pytest.approx(getattr(selection.verdict, name), nan_ok=True)
     assert content["table"]["policy"] == list(selection.to_pandas().index)
     assert set(content["panel"]) == {"m0", "m1", "m2"}
     axes = selection.plot()

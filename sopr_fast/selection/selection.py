@@ -263,6 +263,7 @@ class Selection:
             "reason": verdict.reason,
             "evidence": {
                 "expected_regret": verdict.expected_regret,
+                "sure": verdict.sure,
                 "trust": verdict.trust,
                 "success": verdict.success,
                 "agreement": verdict.agreement,
