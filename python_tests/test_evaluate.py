@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -294,8 +295,23 @@ def test_values_beyond_what_rewards_allow_are_clipped():
         workspace, {"m": Scripted(wild)}, values, folds, discount=DISCOUNT, seed=0, progress=False
     )
     assert columns.clipped == {"m": [next(iter(RETURNS))]}
-    highest = workspace.log.rewards.max() / (1 - DISCOUNT)
+    highest = workspace.log.rewards.max()  # rewards are negative: one step costs least
     assert max(each.max() for each in columns.values["m"]) == pytest.approx(highest)
+
+
+def test_sums_over_a_horizon_are_not_clipped_where_rewards_are_positive():
+    """Without terminals, an endless return is at least the smallest reward over 1 - γ; a sum over ten steps is less."""
+    transitions = log()
+    transitions = replace(transitions, rewards=transitions.rewards - transitions.rewards.min() + 1)
+    workspace = Workspace.build(POLICIES, transitions, progress=False)
+    share = 1 - DISCOUNT**10
+    says = {name: share * (1 + 0.1 * i) / (1 - DISCOUNT) for i, name in enumerate(POLICIES)}
+    folds, values = random_folds(len(POLICIES), 2, 0), np.array(list(RETURNS.values()))
+    columns = compute_columns(
+        workspace, {"m": Scripted(says)}, values, folds, discount=DISCOUNT, seed=0, progress=False
+    )
+    assert columns.clipped == {}
+    np.testing.assert_allclose(columns.column("m", len(POLICIES), "random"), list(says.values()))
 
 
 def test_logs_without_rewards_leave_methods_that_need_none():

@@ -64,11 +64,17 @@ class ValueScale:
         return values * self.scale + self.mean
 
 
-def possible_values(transitions: Transitions, discount: float) -> tuple[float, float]:
-    """Return the least and the largest discounted return that the logged rewards allow."""
+def possible_values(transitions: Transitions, discount: float, *, any_length: bool = False) -> tuple[float, float]:
+    """Return the least and the largest discounted return that the logged rewards allow.
+
+    Args:
+        transitions: The log.
+        discount: Discount factor γ.
+        any_length: Whether sums over one step or more count too where no episode ends in a terminal.
+    """
     low, high = float(transitions.rewards.min()), float(transitions.rewards.max())
     bounds = [low / (1 - discount), high / (1 - discount)]
-    if transitions.terminals.any():
+    if any_length or transitions.terminals.any():
         bounds += [low, high]
     return min(bounds), max(bounds)
 

@@ -200,7 +200,8 @@ class _Run:
             estimated[tested], errors[tested] = self._unsupervised(self.workspace.take(tested)).T
             bounded = estimated
             if self.method.needs_rewards:
-                bounded = estimated.clip(*possible_values(self.workspace.log, self.discount))
+                # Some methods sum over a limited horizon alone.
+                bounded = estimated.clip(*possible_values(self.workspace.log, self.discount, any_length=True))
                 clipped = [self.workspace.names[i] for i in np.flatnonzero(np.abs(bounded - estimated) > 0)]
             values = [bounded[fold.test] for fold in self.folds]
         stored = {
