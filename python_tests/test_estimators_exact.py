@@ -238,6 +238,18 @@ def test_model_based_learns_a_column_that_changes_by_a_constant():
     assert max(estimates.diagnostics["state_error"]) < 0.5 and max(estimates.diagnostics["reward_error"]) < 0.05
 
 
+def test_model_based_of_rare_rewards():
+    """Rewards are 1 in 2 % or 8 % of the steps, else 0. Values are within 0.02: samples clipped to 0 would add 0.05."""
+    random = np.random.default_rng(0)
+    states, actions = random.uniform(-1, 1, (2, 4000, 1))
+    rewards = random.random(4000) < np.where(actions[:, 0] > 0, 0.08, 0.02)
+    log = Transitions.from_arrays(states, actions, rewards, states, np.ones(4000, bool))
+    method = ModelBased(updates=600, hidden=(32, 32), learning_rate=3e-3, rollouts=500, ensemble=2)
+    policies = {"rare": lambda x: np.full((len(x), 1), -0.5), "common": lambda x: np.full((len(x), 1), 0.5)}
+    estimates = method.estimate(policies, log, discount=0.0, progress=False)
+    np.testing.assert_allclose(estimates.values, [0.02, 0.08], atol=0.02)
+
+
 def test_behaviour_q_of_the_linear_process():
     """Values, which differ by 5 %, are within 1 %."""
     process = Linear.small()

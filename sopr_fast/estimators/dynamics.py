@@ -85,20 +85,22 @@ class Dynamics(Learner):
     def step_forward(self, states: Tensor, actions: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Sample one step; states that leave the log's range are moved back to its edge.
 
+        Rewards are expected ones: clipping samples to the log's range would move the mean of a skewed reward.
+
         Args:
             states: (M, B, dim_s) normalised.
             actions: (M, B, dim_a) as networks read them.
-            noise: (M, B, dim_s + 1) standard normal.
+            noise: (M, B, dim_s) standard normal.
 
         Returns:
-            Next states (M, B, dim_s), rewards (M, B), probabilities of termination (M, B), and whether each state
+            Next states (M, B, dim_s), expected rewards (M, B), probabilities of termination (M, B), and whether each state
             clearly left the log's range (M, B).
         """
         mean, log_std, logit = self.predict(states, actions)
-        sampled = (mean + log_std.exp() * noise) * self.change_scale
-        following = states + sampled[..., :-1]
+        change = mean[..., :-1] + log_std[..., :-1].exp() * noise
+        following = states + change * self.change_scale[:-1]
         guarded = torch.minimum(torch.maximum(following, self.low), self.high)
-        rewards = (sampled[..., -1] * self.reward_scale + self.reward_mean).clamp(self.reward_low, self.reward_high)
+        rewards = (mean[..., -1] * self.reward_scale + self.reward_mean).clamp(self.reward_low, self.reward_high)
         ends = logit.sigmoid() if self.terminates else torch.zeros_like(logit)
         return guarded, rewards, ends, ((guarded - following).abs() > _TOLERANCE).any(-1)
 

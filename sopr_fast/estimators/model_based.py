@@ -30,9 +30,9 @@ class ModelBased(RewardEstimator):
     """Returns of policies rolled out in an ensemble of probabilistic models of dynamics, reward and termination.
 
     The models are trained once. All policies roll out from the same states of the log with the same noise.
-    States that leave the range of the log are moved back to its edge; rewards stay within the log's range. The value is
-    the discounted return over `horizon` steps, and with `critic_updates` what a SARSA critic expects beyond (see
-    `BehaviourQ`). Arrays of actions cannot be evaluated, because rollouts reach new states.
+    States that leave the range of the log are moved back to its edge; rewards are the expected ones, within the log's
+    range. The value is the discounted return over `horizon` steps, and with `critic_updates` what a SARSA critic
+    expects beyond (see `BehaviourQ`). Arrays of actions cannot be evaluated, because rollouts reach new states.
 
     Attributes:
         updates: Gradient steps of the models.
@@ -162,7 +162,7 @@ def _roll_out(
     for t in range(horizon):
         check_deadline()
         actions = _act(problem, states, generator)
-        noise_shape = members, 1, rollouts, model.width
+        noise_shape = members, 1, rollouts, log.state_dim
         noise = torch.randn(noise_shape, generator=generator, dtype=torch.float32, device="cpu")
         noise = noise.to(log.device).expand(-1, count, -1, -1).flatten(1, 2)
         states, rewards, ends, left = model.step_forward(states, actions, noise)
