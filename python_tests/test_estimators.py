@@ -198,6 +198,27 @@ def test_values_are_in_the_units_of_rewards(name, log):
     np.testing.assert_allclose(scaled / unit, values, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["fqe", "lstdq"])
+def test_units_of_states_change_nothing(name, log):
+    """Nor does a column that is constant up to the rounding of float32."""
+    constant = np.where(np.arange(len(log)) % 2, 3.0, np.nextafter(np.float32(3), np.float32(4)))[:, None]
+
+    def values(unit):
+        policies = {name: lambda s, p=policy: p(s[:, :2] / unit) for name, policy in gains().items()}
+        states, following = np.c_[log.states, constant], np.c_[log.next_states, np.roll(constant, -1)]
+        scaled = with_other(log, states=np.float32(unit * states), next_states=np.float32(unit * following))
+        return METHODS[name].estimate(policies, scaled, **quiet).values
+
+    np.testing.assert_allclose(values(2.0**-40), values(1.0), rtol=1e-4)
+
+
+@pytest.mark.parametrize("constant", [100, -100])
+def test_lstdq_moves_with_a_constant_added_to_all_rewards(constant, log):
+    values = METHODS["lstdq"].estimate(gains(), log, **quiet).values
+    moved = METHODS["lstdq"].estimate(gains(), with_other(log, rewards=log.rewards + np.float32(constant)), **quiet)
+    np.testing.assert_allclose(moved.values - constant / (1 - quiet["discount"]), values, atol=1e-2 * np.ptp(values))
+
+
 @each_method
 def test_values_are_zero_without_rewards(method, log):
     estimates = method.estimate(gains(), with_other(log, rewards=0 * log.rewards), **quiet)

@@ -314,6 +314,21 @@ def test_sums_over_a_horizon_are_not_clipped_where_rewards_are_positive():
     np.testing.assert_allclose(columns.column("m", len(POLICIES), "random"), list(says.values()))
 
 
+def test_units_of_returns_drop_no_method():
+    evaluations = [
+        evaluate(
+            POLICIES,
+            {name: unit * value for name, value in RETURNS.items()},
+            log(),
+            methods={"m": Scripted({name: unit * said for name, said in noisy(0, 0.3).items()}, needs_rewards=False)},
+            folds=2,
+            **QUIET,
+        )
+        for unit in (1.0, 2.0**-40)
+    ]
+    assert evaluations[0].measures() == evaluations[1].measures()
+
+
 def test_logs_without_rewards_leave_methods_that_need_none():
     methods = {"nearest": "nearest policy", "critic": "SARSA critic"}
     evaluation = evaluate(POLICIES, RETURNS, log().states, methods=methods, folds=2, **QUIET)

@@ -97,7 +97,7 @@ class Log:
         followed: (N,) bool on the CPU: whether the next state is a logged row, or the row is terminal.
         initial: (E,) int64 rows of the episodes' first states.
         units: Conversion to the inputs of networks.
-        state_scale: (dim_s,) float64 standard deviation of the logged states, 1 where it is 0.
+        state_scale: (dim_s,) float64 standard deviation of the logged states, 1 where it is the rounding of a constant.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Log:
         self.raw_states = torch.from_numpy(np.concatenate([states, following[ends]]))
         self._table = self.raw_states.to(self.device)
         self.state_scale = states.std(0, dtype=np.float64)
-        self.state_scale[self.state_scale <= 1e-6] = 1.0
+        self.state_scale[self.state_scale <= _ROUNDING * np.abs(states).max(0)] = 1.0
         mean, scale = (
             torch.from_numpy(x).float().to(self.device) for x in (states.mean(0, dtype=np.float64), self.state_scale)
         )

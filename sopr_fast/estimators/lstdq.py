@@ -26,7 +26,9 @@ class LSTDQ(RewardEstimator):
 
     One SARSA critic is trained on the log (see `BehaviourQ`). Its last hidden layer gives the features φ(s, a), and for
     each policy the weights w of a linear action value solve E[φ (φ - γ φ')ᵀ] w = E[φ r], where φ' belongs to the
-    policy's next action. This costs a fraction of a second a policy. For discrete actions every action has features of
+    policy's next action. Values are solved for as differences from the mean return-to-go of the log, so that the ridge
+    draws them toward it, and a constant added to all rewards of endless episodes moves all values alike. This costs a
+    fraction of a second a policy. For discrete actions every action has features of
     its own.
 
     Attributes:
@@ -97,13 +99,15 @@ class _Moments:
         count: (P,) rows that count for each policy.
         square: (P, D, D) float64 means of φ φᵀ; one matrix for all policies where every row counts.
         following: (P, D, D) float64 means of φ γ φ'ᵀ.
-        reward: (P, D) float64 means of φ r.
+        reward: (P, D) float64 means of φ (r - (1 - γ) b), without γ at terminals, where b is the `offset`.
+        offset: Mean return-to-go of the log, from which values are differences.
         mean: (P, D) float64 means of φ.
     """
 
     @torch.no_grad()
     def __init__(self, critic: Critic, actions: PolicyActions, rows: Tensor, discount: float):
         log, policies = actions.log, len(actions.policies)
+        self.offset = critic.scale.mean
         totals: list[Any] = [0.0] * 5
         for chunk in rows.split(max(64, _CHUNK // policies)):
             known = actions.has_next_action(chunk)
@@ -111,6 +115,7 @@ class _Moments:
             own = _features(critic, log.states(chunk), log.actions[chunk])  # (B, D)
             masked = counted[..., None] * own  # (P or 1, B, D)
             alive = discount * (1 - log.terminals[chunk])
+            reward = log.rewards[chunk].double() - self.offset * (1 - alive.double())
             next_states = log.states(log.next[chunk])
             following: Any = 0.0
             for draw in range(actions.draws):
@@ -120,7 +125,7 @@ class _Moments:
                 counted.sum(1),
                 masked.mT @ own,
                 masked.mT @ (alive[:, None] * following),
-                masked.mT @ log.rewards[chunk],
+                masked.mT @ reward.float(),
                 masked.sum(1),
             )
             totals = [total + part.double().cpu() for total, part in zip(totals, parts, strict=True)]
@@ -138,9 +143,9 @@ class _Moments:
         scale = self.square.diagonal(dim1=1, dim2=2).mean(1)
         identity = torch.eye(start.shape[1], dtype=torch.float64, device="cpu")
         matrix = self.square - self.following + (ridge * scale)[:, None, None] * identity
-        # The density ratio of row i is proportional to φ_i · u; the value is the mean of ratio times reward.
+        # The density ratio of row i is proportional to φ_i · u; the value is the offset and the mean of ratio times reward.
         u = torch.linalg.solve(matrix.mT, start)
-        values = (u * self.reward).sum(1)
+        values = self.offset + (u * self.reward).sum(1)
         total, square = (u * self.mean).sum(1), ((self.square @ u[..., None])[..., 0] * u).sum(1)
         return torch.stack([values, self.count * total.square() / square], 1)
 

@@ -369,6 +369,6 @@ def _why_useless(values: list[list[float]]) -> str:
     everything = np.concatenate([np.asarray(fold, np.float64) for fold in values])
     if not np.isfinite(everything).all():
         return "diverged: values are not finite"
-    if len(everything) > 1 and np.ptp(everything) <= 1e-9 * max(1.0, float(np.abs(everything).max())):
+    if len(everything) > 1 and np.ptp(everything) <= 1e-9 * np.abs(everything).max():
         return "gives all policies the same value"
     return ""
