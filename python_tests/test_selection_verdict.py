@@ -105,6 +105,38 @@ def test_measuring_what_is_suggested_finds_the_best_sooner_than_random_picks():
     assert np.mean(ours) < 0.6 * np.mean(random)
 
 
+def by_name(prediction, offset=0.0, unit=1.0):
+    """Return means, intervals and probabilities by name, and the verdict, of returns that were `unit` * r + `offset`."""
+    values = np.column_stack([prediction.posterior.mean, prediction.intervals()])
+    table = np.column_stack([(values - offset) / unit, probability_best(prediction)])
+    return table[np.argsort(prediction.panel.names)], judge(prediction)
+
+
+@pytest.mark.parametrize("change", ["order", "large unit", "small unit", "offset"])
+def test_order_and_unit_of_returns_change_nothing(change):
+    panel, _ = synthetic(seed=1, size=8)
+    expected, verdict = by_name(predict(panel))
+    offset, unit = {"large unit": (0.0, 1e6), "small unit": (0.0, 1e-9), "offset": (-1e3, 1.0)}.get(change, (0.0, 1.0))
+    known, candidates = (np.flatnonzero(part) for part in (panel.known, ~panel.known))
+    if change == "order":
+        random = np.random.default_rng(0)
+        panel = panel.take(np.concatenate([random.permutation(known), random.permutation(candidates)]))
+    table, other = by_name(predict(panel.with_returns(unit * panel.returns + offset)), offset, unit)
+    np.testing.assert_allclose(table, expected, rtol=1e-8, atol=1e-8)
+    assert (other.kind, other.policies) == (verdict.kind, verdict.policies)
+
+
+def test_measuring_two_candidates_in_turn_is_measuring_them_together():
+    panel, truth = synthetic(seed=1, size=8)
+    prediction = predict(panel)
+    second, first = np.flatnonzero(~panel.known)[[1, 5]]
+    measured = [{panel.names[i]: truth[i]} for i in (first, second)]
+    together, verdict = by_name(prediction.update(measured[0] | measured[1]))
+    in_turn, other = by_name(prediction.update(measured[0]).update(measured[1]))
+    np.testing.assert_allclose(in_turn, together, rtol=1e-8, atol=1e-8)
+    assert other.policies == verdict.policies
+
+
 def clear_winner(groups):
     """Predict candidates of which the fourth is far above all others in every column."""
     panel, _ = synthetic(noise=0.05, offset=0.1, groups=groups)

@@ -21,13 +21,14 @@ def draw_returns(prediction: Prediction, policies: np.ndarray, draws: int = _DRA
         draws: Number of draws.
 
     Returns:
-        (draws, Q) returns, equal for equal seeds.
+        (draws, Q) returns, equal for equal seeds, whatever the order of the policies and the unit of the returns.
     """
     mean, covariance = prediction.posterior.mean[policies], prediction.posterior.covariance[np.ix_(policies, policies)]
     values, vectors = np.linalg.eigh(covariance)
-    root = vectors * np.sqrt(np.maximum(values, 0))
+    root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T  # the only symmetric root, unlike the eigenvectors
     noise = np.random.default_rng(prediction.seed).standard_normal((draws, len(policies)))
-    return mean + noise @ root.T
+    places = np.argsort(np.argsort(-mean, kind="stable"))
+    return mean + noise[:, places] @ root
 
 
 def probability_best(prediction: Prediction) -> np.ndarray:

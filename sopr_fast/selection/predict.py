@@ -234,12 +234,15 @@ def _random_folds(
     if len(known) < max(folds, 5):
         return None
     predicted, deviation = np.zeros(len(known)), np.zeros(len(known))
-    for rows in np.array_split(np.random.default_rng(seed).permutation(len(known)), folds):
+    # Folds do not depend on the order of the policies, which differs where they were measured in other steps.
+    names = [placement.panel.names[i] for i in known]
+    ordered = np.lexsort((names, placement.panel.returns[known]))
+    for rows in np.array_split(np.random.default_rng(seed).permutation(ordered), folds):
         held = known[rows]
         posterior = _fit_held_out(placement, held, recipe, start, foreign=False)
         each = _left_out(posterior, placement.panel, held)
         predicted[rows], deviation[rows] = each.predicted, each.deviation
-    return LeftOut([placement.panel.names[i] for i in known], placement.panel.returns[known], predicted, deviation)
+    return LeftOut(names, placement.panel.returns[known], predicted, deviation)
 
 
 def _leave_groups_out(
