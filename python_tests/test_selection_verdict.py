@@ -278,6 +278,35 @@ def test_the_incumbent_stays_when_every_candidate_was_measured():
     assert judge(prediction.update({"b": 1.0})).policies == ("b",)
 
 
+def measured(errors):
+    """Measure b and c, 2 and 1 above the incumbent a; their errors are given, and nothing else is known of them."""
+    prediction = replace(with_posterior([2.0, 1.0], np.diag(np.square(errors))), incumbent="a", measured=("b", "c"))
+    panel = prediction.panel
+    known = panel.with_returns(np.array([0.0, 0.0, 2.0, 1.0]), np.array([0.0, 0.0, *errors]))
+    return replace(prediction, placement=replace(prediction.placement, panel=known))
+
+
+def test_noisy_measurements_are_repeated_before_one_is_deployed():
+    sure, close, wide = (judge(measured(errors)) for errors in ([0.0, 0.0], [0.1, 1.0], [3.0, 1.0]))
+    assert (sure.kind, sure.policies) == ("deploy", ("b",))
+    beats = stats.norm.sf(1 / np.hypot(0.1, 1.0))  # c against b: 0.16
+    assert beats < 0.2 and (close.kind, close.policies) == ("deploy", ("b",))
+    assert (wide.kind, wide.policies) == ("measure first", ("b", "a", "c"))
+    assert f"a returns more than b with probability {stats.norm.sf(2 / 3):.2f}" in wide.reason
+
+
+def test_a_lucky_measurement_does_not_replace_the_incumbent():
+    """All evidence but a noisy measurement says that b returns far less than the incumbent."""
+    prediction = measured([0.1, 0.1])
+    panel = prediction.panel.with_returns(np.array([0.0, 0.0, 2.0, -5.0]), np.array([0.0, 0.0, 40.0, 0.1]))
+    posterior = replace(prediction.posterior, mean=np.array([0.0, 0.0, -3.0, -5.0]))
+    prediction = replace(
+        prediction, posterior=posterior, placement=replace(prediction.placement, panel=panel), measured=("b", "c")
+    )
+    assert prediction.rival == "a"
+    assert (judge(prediction).kind, judge(prediction).policies) == ("keep", ("a",))
+
+
 def test_verdict_refuses_to_rank_with_useless_columns():
     panel, _ = synthetic(quality=0.0, noise=1.0)
     verdict = judge(predict(panel))

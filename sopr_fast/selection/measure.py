@@ -107,8 +107,8 @@ def measure_next(prediction: Prediction, k: int = 1, floor: float | None = None)
     Args:
         prediction: The prediction.
         k: Size of the batch; fewer if there are fewer candidates.
-        floor: Return that must be exceeded; by default that of the incumbent or the best candidate measured so far,
-            whichever is higher.
+        floor: Return that must be exceeded; by default the expected one of the incumbent or of the best candidate
+            measured so far, whichever is higher.
 
     Returns:
         Names, the first to measure first.
@@ -118,8 +118,8 @@ def measure_next(prediction: Prediction, k: int = 1, floor: float | None = None)
         return []
     draws = draw_returns(prediction, candidates)
     if floor is None:
-        rival, panel = prediction.rival, prediction.panel
-        floor = -np.inf if rival is None else float(panel.returns[panel.names.index(rival)])
+        rival, mean = prediction.rival, prediction.posterior.mean
+        floor = -np.inf if rival is None else float(mean[prediction.panel.names.index(rival)])
     best = np.full(len(draws), floor)
     chosen: list[int] = []
     for _ in range(min(k, len(candidates))):

@@ -80,9 +80,14 @@ class Prediction:
 
     @property
     def rival(self) -> str | None:
-        """What to deploy if no candidate is: of the incumbent and the measured policies the one of highest return."""
-        rivals = [*self.measured] if self.incumbent is None else [self.incumbent, *self.measured]
-        return max(rivals, key=lambda name: self.panel.returns[self.panel.names.index(name)], default=None)
+        """What to deploy if no candidate is: of `rivals` the one of highest expected return, given all evidence."""
+        mean, names = self.posterior.mean, self.panel.names
+        return max(self.rivals, key=lambda name: mean[names.index(name)], default=None)
+
+    @property
+    def rivals(self) -> list[str]:
+        """The incumbent, if there is one, and the measured policies."""
+        return [name for name in dict.fromkeys([self.incumbent, *self.measured]) if name is not None]
 
     @property
     def success(self) -> float:
