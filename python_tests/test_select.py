@@ -202,6 +202,17 @@ def test_candidates_that_repeat_known_policies_are_left_out():
     assert any("left-03" in note for note in selection.notes)
 
 
+def test_one_of_several_candidates_that_act_alike_is_used():
+    best = max(CANDIDATES, key=TRUTH.get)
+    copies = {f"copy-{i}": LinearGain(CANDIDATES[best].gain) for i in range(2)}
+    options = {"methods": ["nearest policy"], "groups": {name: name.split("-")[0] for name in [*KNOWN, *CANDIDATES]}}
+    selection, expected = chosen(CANDIDATES | copies, **options), chosen(**options)
+    assert selection.probability_best == expected.probability_best
+    assert f"copies of candidates were left out: copy-0 (acts as {best}), copy-1 (acts as {best})" in selection.notes
+    claimed = {name: selection.panel.groups[selection.names.index(name)] for name in CANDIDATES}
+    assert claimed == {name: name.split("-")[0] for name in CANDIDATES}
+
+
 @pytest.mark.parametrize(("incumbent", "left_out"), [(None, "twin"), ("twin", "left-03")])
 def test_one_of_two_known_policies_that_act_alike_is_used(incumbent, left_out):
     known = KNOWN | {"twin": LinearGain(KNOWN["left-03"].gain)}

@@ -60,7 +60,7 @@ def select(
 
     Args:
         candidates: Policies to choose from, see `sopr_fast.policies.as_policies`. A candidate that is itself known
-            (same name, same actions) is left out.
+            (same name, same actions) is left out. Of those that act alike in all compared states the first is used.
         log: Logged transitions, see `sopr_fast.data.load`; or states alone, or clustered `Subsets`, which only methods
             that need no rewards can use.
         known: M policies with known returns, at least four. Of those that act alike in all compared states one is used,
@@ -136,13 +136,16 @@ def select(
     labels, group_source = read_groups(groups, names[:count], workspace.distances[:count, :count])
     claimed: Any = groups if hasattr(groups, "keys") else {}
     claims = [str(claimed[name]) if name in claimed else "" for name in names[count:]]
-    copies = {i: k for i, k in workspace.copies(incumbent).items() if i < count}
-    if copies:
-        said = [f"{names[i]} (acts as {names[k]})" for i, k in copies.items()]
-        notes.append(f"copies of known policies were left out, with their returns: {', '.join(said)}")
-        workspace = workspace.reorder(np.setdiff1d(np.arange(len(names)), [*copies]))
-        once = np.setdiff1d(np.arange(count), [*copies])
+    if copies := workspace.copies(incumbent):
+        said = {i: f"{names[i]} (acts as {names[k]})" for i, k in copies.items()}
+        if of_known := [text for i, text in said.items() if i < count]:
+            notes.append(f"copies of known policies were left out, with their returns: {', '.join(of_known)}")
+        if of_candidates := [text for i, text in said.items() if i >= count]:
+            notes.append(f"copies of candidates were left out: {', '.join(of_candidates)}")
+        kept = np.setdiff1d(np.arange(len(names)), [*copies])
+        workspace, once = workspace.reorder(kept), kept[kept < count]
         means, errors, labels = means[once], errors[once], [labels[i] for i in once]
+        claims = [claims[i - count] for i in kept[kept >= count]]
         names, count = workspace.names, len(once)
     splits = [*random_folds(count, min(folds, count // 2), seed), *group_folds(labels)]
     splits.append(Fold("candidates", "", np.arange(count), np.arange(count, len(names))))
