@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -81,9 +82,15 @@ def test_regret_does_not_depend_on_order(pair, random):
     assert shuffled == pytest.approx(expected)
 
 
-def test_regret_takes_ties_in_input_order():
-    assert metrics.regret_at_k(returns=[3, 1, 2], scores=[0, 0, 0], k=1) == 0
-    assert metrics.regret_at_k(returns=[1, 3, 2], scores=[0, 0, 0], k=1) == 1
+@given(pairs, st.randoms())
+@settings(deadline=None)
+def test_regret_of_ties_is_the_mean_over_orders(pair, random):
+    returns, scores = (values[:6] for values in pair)
+    k = random.randint(1, len(returns))
+    orders = [sorted(order, key=lambda i: -scores[i]) for order in itertools.permutations(range(len(returns)))]
+    spread = max(returns) - min(returns)
+    regrets = [(max(returns) - max(returns[i] for i in order[:k])) / spread if spread else 0.0 for order in orders]
+    assert metrics.regret_at_k(returns=returns, scores=scores, k=k) == pytest.approx(sum(regrets) / len(regrets))
 
 
 @pytest.mark.parametrize("k", [0, 4, True, 1.0])

@@ -6,6 +6,7 @@ series must have the same index.
 
 from __future__ import annotations
 
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -63,8 +64,8 @@ def kendall(a: Any, b: Any) -> float:
 def regret_at_k(*, returns: Any, scores: Any, k: int) -> float:
     """Return the normalised regret@k (paper section 4.1): what the best of the k highest-scored policies lacks.
 
-    (max of all returns - max of the k) / (max - min of all returns), from 0 to 1; 0 if all returns are equal. Equal
-    scores are taken in input order.
+    (max of all returns - max of the k) / (max - min of all returns), from 0 to 1; 0 if all returns are equal. Where equal
+    scores leave the choice open, it is the mean over all choices.
 
     Args:
         returns: (n,) true returns.
@@ -77,9 +78,17 @@ def regret_at_k(*, returns: Any, scores: Any, k: int) -> float:
     returns, scores = _pair("regret_at_k", returns, scores)
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= len(returns):
         raise ValueError(f"k must be an integer from 1 to the number of policies, {len(returns)}, got {k!r}")
-    chosen = np.argsort(-scores, kind="stable")[:k]
     best, worst = returns.max(), returns.min()
-    return float((best - returns[chosen].max()) / (best - worst)) if best > worst else 0.0
+    if best == worst:
+        return 0.0
+    last = np.sort(scores)[-k]
+    sure, tied = returns[scores > last], -np.sort(-returns[scores == last])
+    missing = k - len(sure)  # chosen among the tied
+    chosen = np.maximum(tied[: len(tied) - missing + 1], sure.max(initial=worst))
+    # The best of the chosen is number i of the tied if the other chosen ones are among those behind it.
+    ways = [comb(len(tied) - 1 - i, missing - 1) for i in range(len(chosen))]
+    shares = np.array([way / sum(ways) for way in ways])
+    return float(shares @ (best - chosen) / (best - worst))
 
 
 def policy_distance(train_columns: Any, test_columns: Any) -> tuple[np.ndarray, np.ndarray]:
