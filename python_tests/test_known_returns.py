@@ -75,7 +75,17 @@ def test_returns_may_be_lists_of_rollouts(kind):
         lists = kind(lists)
     values, errors = read_known(lists, NAMES)
     np.testing.assert_array_equal(values, [2, 2, 5, 5])
-    np.testing.assert_allclose(errors, [1, 0, 1, 0])  # the variance of 4, 4 and 7 is 3, over 3 rollouts
+    # The variance of 4, 4 and 7 is 3, over 3 rollouts; that of the single one is pooled, (2 + 2 * 3 + 0) / 4.
+    np.testing.assert_allclose(errors, [1, np.sqrt(2), 1, 0])
+
+
+def test_single_rollouts_have_the_error_of_others():
+    deviations, rollouts = [0.0, 2.0, 4.0, 3.0], [1, 3, 2, 1]
+    pooled = np.sqrt((2 * 4 + 1 * 16) / 3)
+    np.testing.assert_allclose(
+        read_known([0] * 4, NAMES, deviations, rollouts)[1], [pooled, 2 / np.sqrt(3), 4 / np.sqrt(2), 3]
+    )
+    np.testing.assert_array_equal(read_known([[1.0], [2.0], [3.0], [4.0]], NAMES)[1], 0)  # nothing tells
 
 
 @pytest.mark.parametrize(
