@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from problems import TINY, LinearPolicy, ladder, log, training_gains
-from scipy.stats import norm
+from scipy.stats import t
 
 import sopr_fast
 from sopr_fast import CollapsedTrainingWarning, ForeignPolicyWarning, Ranking, Subsets, TrainingPolicyWarning
@@ -406,7 +406,7 @@ def test_win_probability_is_that_of_paired_differences():
     scores[2] = scores[1]
     wins = Ranking.from_subsets(["a", "b", "c"], scores).win_probability
     d = scores[0] - scores[1]
-    assert wins[0, 1] == pytest.approx(norm.cdf(d.mean() / (d.std(ddof=1) / 3)))
+    assert wins[0, 1] == pytest.approx(t.cdf(d.mean() / (d.std(ddof=1) / 3), df=8))
     np.testing.assert_allclose(wins + wins.T, 1)
     assert wins[1, 2] == 0.5
     single = Ranking.from_subsets(["a", "b"], rng.standard_normal((2, 1)))
@@ -417,7 +417,7 @@ def test_win_probability_is_that_of_paired_differences():
 def test_win_probability_of_replicates():
     replicates = np.array([[0.0, 2.0, 4.0], [1.0, 1.0, 4.0]])
     wins = ranking_of("ab", [3.0, 1.0], replicates=replicates).win_probability
-    assert wins[0, 1] == pytest.approx(norm.cdf(2 / np.std([-1, 1, 0], ddof=1)))
+    assert wins[0, 1] == pytest.approx(t.cdf(2 / np.std([-1, 1, 0], ddof=1), df=2))
 
 
 def test_scores_that_differ_by_rounding_do_not_win():

@@ -87,7 +87,8 @@ def regret_at_k(*, returns: Any, scores: Any, k: int) -> float:
     chosen = np.maximum(tied[: len(tied) - missing + 1], sure.max(initial=worst))
     # The best of the chosen is number i of the tied if the other chosen ones are among those behind it.
     ways = [comb(len(tied) - 1 - i, missing - 1) for i in range(len(chosen))]
-    shares = np.array([way / sum(ways) for way in ways])
+    total = sum(ways)
+    shares = np.array([way / total for way in ways])
     return float(shares @ (best - chosen) / (best - worst))
 
 

@@ -7,7 +7,6 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from . import metrics
 from .doubts import ForeignPolicyWarning
@@ -16,6 +15,7 @@ from .runtime.checks import check_integer
 from .runtime.plotting import figure_class
 from .runtime.text import NAME_WIDTH, printable, tick_label
 from .runtime.warn import warn
+from .sopr.settling import t_tail
 
 if TYPE_CHECKING:
     import os
@@ -157,8 +157,8 @@ class Ranking:
     def win_probability(self) -> np.ndarray:
         """(P, P) probability that candidate i scores above candidate j, before any shrinkage.
 
-        It is Φ(mean / standard error) of the paired differences of subset scores or replicates, 0.5 where all of them
-        are 0 up to rounding.
+        It is the distribution function of Student's t, with one degree of freedom less than there are subsets or
+        replicates, at mean / standard error of their paired differences; 0.5 where all of them are 0 up to rounding.
         Of a trained model it covers the noise of drawing subsets alone, not whether scores order policies as their
         returns do. NaN where either candidate is foreign, and where there are fewer than two subsets or replicates.
         """
@@ -176,7 +176,8 @@ class Ranking:
             ratio = np.where((np.abs(mean) <= floor) & (error <= floor), 0.0, mean / error)
         foreign = self._is_foreign()
         ratio[foreign] = ratio[:, foreign] = np.nan
-        return torch.special.ndtr(torch.from_numpy(ratio)).numpy()
+        tail = t_tail(np.abs(ratio), samples.shape[1] - 1)
+        return np.where(ratio < 0, tail, 1 - tail)
 
     @property
     def foreign(self) -> list[bool | None] | None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ..runtime.options import Options, integer, number, option
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _FIRST = 5
 
@@ -91,22 +90,24 @@ def doubt(subset_scores: np.ndarray, top: int) -> float:
     for place in range(min(top, len(order) - 1)):
         gaps = subset_scores[order[place]] - subset_scores[order[place + 1 :]]
         mean, error = gaps.mean(1), gaps.std(1, ddof=1) / math.sqrt(count)
-        for gap, spread in zip(mean.tolist(), error.tolist(), strict=True):
-            total += 0.5 if gap <= 0 else t_tail(gap / spread, count - 1) if spread > 0 else 0.0
+        ratio = np.where(mean > 0, np.inf, 0.0)
+        np.divide(mean, error, out=ratio, where=(mean > 0) & (error > 0))
+        total += float(t_tail(ratio, count - 1).sum())
     return total
 
 
-def t_tail(t: float, degrees: int) -> float:
-    """Return the probability that Student's t exceeds `t`, by its finite series for whole degrees of freedom.
+def t_tail(t: np.ndarray, degrees: int) -> np.ndarray:
+    """Return the probabilities that Student's t exceeds `t`, by its finite series for whole degrees of freedom.
 
     Args:
-        t: 0 or more.
+        t: Numbers of 0 or more; NaN gives NaN.
         degrees: Degrees of freedom, 1 or more.
     """
-    angle, odd = math.atan(t / math.sqrt(degrees)), degrees % 2
-    term, series = math.cos(angle) if odd else 1.0, 0.0
+    angle, odd = np.arctan(t / math.sqrt(degrees)), degrees % 2
+    cosine = np.cos(angle)
+    term, series = cosine if odd else np.ones_like(cosine), np.zeros_like(cosine)
     for i in range(2, degrees + 1 - odd, 2):
-        series += term
-        term *= math.cos(angle) ** 2 * (i / (i + 1) if odd else (i - 1) / i)
-    inner = math.sin(angle) * series
-    return max(0.0, (1 - (2 / math.pi * (angle + inner) if odd else inner)) / 2)
+        series = series + term
+        term = term * cosine**2 * (i / (i + 1) if odd else (i - 1) / i)
+    inner = np.sin(angle) * series
+    return np.maximum(0.0, (1 - (2 / math.pi * (angle + inner) if odd else inner)) / 2)
