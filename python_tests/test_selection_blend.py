@@ -277,6 +277,28 @@ def test_five_groups_calibrate_the_intervals_of_foreign_candidates():
     assert not Calibration(np.ones(9), groups).calibrated_outside
 
 
+def test_intervals_grow_with_levels_that_few_policies_cannot_tell():
+    """The largest of nine scores covers 90 % of new ones; beyond, half widths grow as those of a normal distribution."""
+    calibration = Calibration(np.arange(1, 10) / 10, {})
+    factors = [calibration.factors(level, np.zeros(1))[0] for level in (0.9, 0.95, 0.99)]
+    assert factors == pytest.approx([0.9, *(0.9 * stats.norm.ppf([0.975, 0.995]) / stats.norm.ppf(0.95))])
+
+
+def test_intervals_of_four_known_policies_are_calibrated():
+    """Without calibration they cover half of the candidates instead of 80 %."""
+    covered = []
+    for seed in range(60):
+        rng = np.random.default_rng([seed, 4])
+        skill = rng.standard_normal(10)
+        columns = {name: skill + noise * rng.standard_normal(10) for name, noise in (("good", 0.5), ("fair", 1.0))}
+        returns = np.where(np.arange(10) < 4, skill, np.nan)
+        prediction = predict(Panel.build(list("abcdefghij"), returns, columns, groups=["one"] * 10), seed=seed)
+        assert np.isnan(prediction.inside)
+        low, high = prediction.intervals(0.8)[4:].T
+        covered.append(np.mean((low <= skill[4:]) & (skill[4:] <= high)))
+    assert np.mean(covered) == pytest.approx(0.8, abs=0.1)
+
+
 def test_hold_out_uses_grouped_columns_for_foreign_policies():
     panel, _ = synthetic(held=1)
     grouped = panel.grouped_columns | {"good": panel.columns["good"] + 1000}

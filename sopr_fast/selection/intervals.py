@@ -7,6 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+FEWEST_LEFT_OUT = 4  # policies left out at random, of which the largest score covers 80 %
 GROUPS_NEEDED = 5  # for a nominal 80 % that holds for a new group
 
 
@@ -58,13 +59,21 @@ class Calibration:
 
         Returns:
             (P,) factors: inside, the quantile of the random folds; outside, the largest quantile of any group, never
-            less than inside; between, a mixture by the gate.
+            less than inside; between, a mixture by the gate. Where n policies are too few for the level, the largest
+            score, which covers n / (n + 1), grows as the half widths of a normal distribution do.
         """
-        normal = NormalDist().inv_cdf((1 + level) / 2)
-        inside = conformal_quantile(self.inside, level) if len(self.inside) >= 5 else normal
+        count, normal = len(self.inside), _half_width(level)
+        inside = conformal_quantile(self.inside, level) if count >= FEWEST_LEFT_OUT else normal
+        if level > count / (count + 1) and count >= FEWEST_LEFT_OUT:
+            inside *= normal / _half_width(count / (count + 1))
         groups = [conformal_quantile(scores, level) for scores in self.outside.values() if len(scores)]
         outside = max([inside, *groups]) if groups else max(inside, normal)
         return (1 - gate) * inside + gate * outside
+
+
+def _half_width(level: float) -> float:
+    """Return the half width of the central interval of a standard normal distribution."""
+    return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def conformal_quantile(scores: np.ndarray, level: float) -> float:

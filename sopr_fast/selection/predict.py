@@ -12,12 +12,13 @@ from ..returns import suggest
 from .blend import Recipe, Weights, blend
 from .folds import group_folds
 from .groups import Placement, place
-from .intervals import Calibration, LeftOut
+from .intervals import FEWEST_LEFT_OUT, Calibration, LeftOut
 from .metrics import gap_accuracy
 from .panel import Panel
 from .posterior import Posterior, fit_posterior
 
 _LEVEL = 0.8  # at which standard deviations are calibrated
+_FEWEST_TESTED = 5  # known policies, from which a rank correlation says something
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Prediction:
         measured: Names of former candidates that `update` made known.
         updates: Name -> return and its standard error, of all policies that `update` was called with.
         incumbent: Name of the known policy to beat, or None.
-        left_out: Predictions for policies left out at random, or None with fewer than five known policies.
+        left_out: Predictions for policies left out at random, or None with fewer than four known policies.
         groups_left_out: Group -> predictions for its policies when the whole group was left out.
     """
 
@@ -172,7 +173,9 @@ def predict(panel: Panel, *, recipe: Recipe | None = None, folds: int = 5, seed:
     left_out = _random_folds(placement, recipe, posterior.variances, folds, seed)
     groups, trials = _leave_groups_out(placement, recipe, posterior.variances)
     inside = np.zeros(0) if left_out is None else left_out.scores
-    correlation = float("nan") if left_out is None else spearman(left_out.predicted, left_out.returns)
+    correlation = float("nan")
+    if left_out is not None and len(left_out.names) >= _FEWEST_TESTED:
+        correlation = spearman(left_out.predicted, left_out.returns)
     calibration = Calibration(inside, {group: predictions.scores for group, predictions in groups.items()})
     scaled = posterior.scaled(_scale(calibration, placement.gate))
     return Prediction(
@@ -236,8 +239,9 @@ def _random_folds(
     placement: Placement, recipe: Recipe, start: dict[str, float], folds: int, seed: int
 ) -> LeftOut | None:
     known = np.flatnonzero(placement.panel.known)
-    if len(known) < max(folds, 5):
+    if len(known) < FEWEST_LEFT_OUT:
         return None
+    folds = min(folds, len(known))
     predicted, deviation = np.zeros(len(known)), np.zeros(len(known))
     # Folds do not depend on the order of the policies, which differs where they were measured in other steps.
     names = [placement.panel.names[i] for i in known]
