@@ -278,7 +278,7 @@ def test_five_groups_calibrate_the_intervals_of_foreign_candidates():
 
 
 def test_intervals_grow_with_levels_that_few_policies_cannot_tell():
-    """The largest of nine scores covers 90 % of new ones; beyond, half widths grow as those of a normal distribution."""
+    """The largest of nine scores covers 90 % of new ones; beyond, half widths grow as those of a normal."""
     calibration = Calibration(np.arange(1, 10) / 10, {})
     factors = [calibration.factors(level, np.zeros(1))[0] for level in (0.9, 0.95, 0.99)]
     assert factors == pytest.approx([0.9, *(0.9 * stats.norm.ppf([0.975, 0.995]) / stats.norm.ppf(0.95))])

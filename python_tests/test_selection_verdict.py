@@ -106,7 +106,7 @@ def test_measuring_what_is_suggested_finds_the_best_sooner_than_random_picks():
 
 
 def by_name(prediction, offset=0.0, unit=1.0):
-    """Return means, intervals and probabilities by name, and the verdict, of returns that were `unit` * r + `offset`."""
+    """Return means, intervals and probabilities by name, and the verdict, of returns `unit` * r + `offset`."""
     values = np.column_stack([prediction.posterior.mean, prediction.intervals()])
     table = np.column_stack([(values - offset) / unit, probability_best(prediction)])
     return table[np.argsort(prediction.panel.names)], judge(prediction)

@@ -64,8 +64,8 @@ def kendall(a: Any, b: Any) -> float:
 def regret_at_k(*, returns: Any, scores: Any, k: int) -> float:
     """Return the normalised regret@k (paper section 4.1): what the best of the k highest-scored policies lacks.
 
-    (max of all returns - max of the k) / (max - min of all returns), from 0 to 1; 0 if all returns are equal. Where equal
-    scores leave the choice open, it is the mean over all choices.
+    (max of all returns - max of the k) / (max - min of all returns), from 0 to 1; 0 if all returns are equal. Where
+    equal scores leave the choice open, it is the mean over all choices.
 
     Args:
         returns: (n,) true returns.

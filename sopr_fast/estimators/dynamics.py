@@ -93,8 +93,8 @@ class Dynamics(Learner):
             noise: (M, B, dim_s) standard normal.
 
         Returns:
-            Next states (M, B, dim_s), expected rewards (M, B), probabilities of termination (M, B), and whether each state
-            clearly left the log's range (M, B).
+            Next states (M, B, dim_s), expected rewards (M, B), probabilities of termination (M, B), and whether each
+            state clearly left the log's range (M, B).
         """
         mean, log_std, logit = self.predict(states, actions)
         change = mean[..., :-1] + log_std[..., :-1].exp() * noise

@@ -143,7 +143,7 @@ class _Moments:
         scale = self.square.diagonal(dim1=1, dim2=2).mean(1)
         identity = torch.eye(start.shape[1], dtype=torch.float64, device="cpu")
         matrix = self.square - self.following + (ridge * scale)[:, None, None] * identity
-        # The density ratio of row i is proportional to φ_i · u; the value is the offset and the mean of ratio times reward.
+        # The density ratio of row i is proportional to φ_i · u; a value is the offset plus the mean ratio times reward.
         u = torch.linalg.solve(matrix.mT, start)
         values = self.offset + (u * self.reward).sum(1)
         total, square = (u * self.mean).sum(1), ((self.square @ u[..., None])[..., 0] * u).sum(1)

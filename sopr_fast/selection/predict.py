@@ -245,7 +245,7 @@ def _random_folds(
     predicted, deviation = np.zeros(len(known)), np.zeros(len(known))
     # Folds do not depend on the order of the policies, which differs where they were measured in other steps.
     names = [placement.panel.names[i] for i in known]
-    ordered = np.lexsort((names, placement.panel.returns[known]))
+    ordered = np.lexsort((np.array(names), placement.panel.returns[known]))
     for rows in np.array_split(np.random.default_rng(seed).permutation(ordered), folds):
         held = known[rows]
         posterior = _fit_held_out(placement, held, recipe, start, foreign=False)

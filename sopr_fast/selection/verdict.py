@@ -183,8 +183,8 @@ def _stand(prediction: Prediction, evidence: dict[str, float], limits: Threshold
     errors = prediction.panel.return_errors + prediction.panel.return_errors[names.index(rival)]
     open_ones = [name for name in prediction.rivals if name != rival and errors[names.index(name)] > 0]
     if near := [name for name in open_ones if beats[names.index(name)] >= limits.exceeded]:
-        reason = f"{near[0]} returns more than {rival} with probability {beats[names.index(near[0])]:.2f}, because of the "
-        reason += "errors of their returns: measure them with more rollouts."
+        reason = f"{near[0]} returns more than {rival} with probability {beats[names.index(near[0])]:.2f}, because of "
+        reason += "the errors of their returns: measure them with more rollouts."
         return _verdict(MEASURE, (rival, *near[:2]), reason, evidence)
     others = f"candidate exceeds it with a probability of {limits.exceeded:g} or more."
     if rival in prediction.measured:
