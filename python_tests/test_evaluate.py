@@ -366,6 +366,8 @@ def test_thinned_logs_keep_whole_episodes():
     np.testing.assert_array_equal(np.diff(thinned.episodes), 20)
     np.testing.assert_array_equal(transitions.states[thinned.source], thinned.states)
     assert thinned.timeouts.sum() == 10
+    # Three policies that logged in turn: a third of the episodes is not a single policy's.
+    assert len(np.unique(thinned.source // 20 % 3)) == 3
 
 
 def test_thinned_logs_of_one_long_episode_are_cut():

@@ -79,7 +79,7 @@ def select(
         return_errors: Standard errors of the returns: one number, (M,) or by name.
         rollouts: Number of rollouts behind each return; then `return_errors` are standard deviations over rollouts.
         action_count: Number of discrete actions, where policies return indices.
-        rows: Transitions to use; a larger log is thinned to evenly spaced episodes.
+        rows: Transitions to use; of a larger log, some episodes are drawn.
         subsets: Clustered `Subsets` of the log, or their file, that SOPR-T uses again; their number, size and clusters
             then replace those of its config. None for its own.
         checkpoints: Folder to keep finished columns in and to resume from.

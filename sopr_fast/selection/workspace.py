@@ -147,7 +147,7 @@ class Workspace:
         Args:
             policies: P policies, see `sopr_fast.policies.as_policies`.
             log: Transitions, see `sopr_fast.data.load`; or logged states, see `sopr_fast.fit`.
-            rows: Transitions to keep: a larger log is thinned to evenly spaced episodes.
+            rows: Transitions to keep: of a larger log, some episodes are drawn.
             action_count: Number of discrete actions, where policies return indices.
             subsets: Clustered `Subsets` of the log to use again, or their file; None for none.
             needs_actions: Whether a method learns from logged actions, which must then be as those of the policies.
@@ -252,10 +252,10 @@ def _holds(log: Any, source: np.ndarray, states: np.ndarray) -> bool:
 
 
 def thin(transitions: Transitions, rows: int) -> Transitions:
-    """Keep evenly spaced whole episodes of a log, about `rows` of its rows.
+    """Keep whole episodes of a log, about `rows` of its rows: of each so many adjacent episodes one at random.
 
-    If fewer than ten episodes were kept, episodes are cut into pieces of `rows` / 100 first, whose ends count as
-    timeouts.
+    Evenly spaced episodes would be those of a single policy where several took turns. If fewer than ten episodes were
+    kept, episodes are cut into pieces of `rows` / 100 first, whose ends count as timeouts.
     """
     count = len(transitions)
     if count <= rows:
@@ -265,7 +265,8 @@ def thin(transitions: Transitions, rows: int) -> Transitions:
     if (len(episodes) - 1) // step < _FEWEST_EPISODES:
         cuts = np.arange(0, count, max(1, rows // _PIECES))
         episodes = np.union1d(episodes, cuts)
-    chosen = np.arange(step // 2, len(episodes) - 1, step)
+    first = np.arange(0, len(episodes) - 1, step)
+    chosen = np.random.default_rng(0).integers(first, np.minimum(first + step, len(episodes) - 1))
     kept = np.concatenate([np.arange(episodes[e], episodes[e + 1]) for e in chosen])
     lengths = np.diff(episodes)[chosen]
     ends = np.cumsum(lengths)
