@@ -31,6 +31,13 @@ def test_value_is_the_return_of_the_nearest(log):
     np.testing.assert_allclose(estimates.diagnostics["distances"], distances, rtol=1e-4)
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])
+def test_the_value_of_several_nearest_policies_is_their_mean(log, order):
+    known, returns = line(0.5, 0.5, 0.9), np.array([10.0, 30.0, 90.0])
+    estimates = NearestPolicy().estimate(line(0.4), log, known=[known[i] for i in order], returns=returns[order])
+    assert estimates.values.tolist() == [20]
+
+
 def test_known_policy_is_not_its_own_nearest(log):
     known = dict(zip("abcd", line(0.2, 0.5, 0.6, 1.2), strict=True))
     returns = {"a": 20, "b": 50, "c": 60, "d": 120}

@@ -68,7 +68,7 @@ def test_unsupervised_methods_run_once_and_supervised_ones_never_see_the_fold():
 
 
 def test_the_nearest_policy_leaves_one_out_in_random_folds_and_a_group_in_group_folds():
-    gains = {f"{'ab'[i // 4]}-{i}": LinearGain(np.array([float(i // 4 * 9 + i), 0.0])) for i in range(8)}
+    gains = {f"{'ab'[i // 4]}-{i}": LinearGain(np.array([i // 4 * 9 + 1.01**i, 0.0])) for i in range(8)}
     returns = {name: float(i) for i, name in enumerate(gains)}
     evaluation = evaluate(gains, returns, log(), methods="nearest policy", folds=2, **QUIET)
     values = {"random": np.zeros(8), "group": np.zeros(8)}
