@@ -219,6 +219,13 @@ def test_lstdq_moves_with_a_constant_added_to_all_rewards(constant, log):
     np.testing.assert_allclose(moved.values - constant / (1 - quiet["discount"]), values, atol=1e-2 * np.ptp(values))
 
 
+@pytest.mark.parametrize("name", ["fqe-ensemble", "behaviour-q", "model-based"])
+def test_one_episode_tells_no_standard_error(name, log):
+    one = with_other(log, episodes=np.array([0, len(log)]), timeouts=np.arange(len(log)) == len(log) - 1)
+    assert np.isfinite(METHODS[name].estimate(gains(), log, **quiet).standard_errors).all()
+    assert np.isnan(METHODS[name].estimate(gains(), one, **quiet).standard_errors).all()
+
+
 @each_method
 def test_values_are_zero_without_rewards(method, log):
     estimates = method.estimate(gains(), with_other(log, rewards=0 * log.rewards), **quiet)

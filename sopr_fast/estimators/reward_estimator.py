@@ -60,6 +60,8 @@ class Problem:
 class RewardEstimator(Estimator):
     """Base of estimators that learn from logged rewards, not from known returns.
 
+    Standard errors need two episodes or more: bootstrap samples of a single one are all alike.
+
     Diagnostics:
         allowed: (2,) smallest and largest discounted sum of rewards that lie within the range of the logged ones.
 
@@ -84,7 +86,7 @@ class RewardEstimator(Estimator):
         return Estimates(
             problem.names,
             values,
-            replicates=replicates,
+            replicates=replicates if len(log.transitions.episodes) > 2 else None,
             method=self.name,
             diagnostics=diagnostics,
             timings=dict(request.timings),
