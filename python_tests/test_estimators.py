@@ -15,6 +15,7 @@ from mdps import Linear, LinearGain, Tabular
 from sopr_fast.data import Transitions, load
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased, NearestPolicy
 from sopr_fast.estimators.behaviour import held_out_rows
+from sopr_fast.estimators.dual_dice import DualDICELearner
 from sopr_fast.estimators.log import Log, PolicyActions, read
 from sopr_fast.policies import Actor, collect
 from sopr_fast.policies.actor import Bounds
@@ -224,6 +225,15 @@ def test_one_episode_tells_no_standard_error(name, log):
     one = with_other(log, episodes=np.array([0, len(log)]), timeouts=np.arange(len(log)) == len(log) - 1)
     assert np.isfinite(METHODS[name].estimate(gains(), log, **quiet).standard_errors).all()
     assert np.isnan(METHODS[name].estimate(gains(), one, **quiet).standard_errors).all()
+
+
+def test_runs_of_dual_dice_share_no_random_numbers(log):
+    policies, layout, prepared = read(gains(), log)
+    actions = PolicyActions(policies, layout, prepared, progress=False)
+    runs = [DualDICELearner(METHODS["dual-dice"], prepared, actions, 0.9, seed) for seed in range(4)]
+    starts = [network.parameters[0].detach().numpy().tobytes() for run in runs for network in (run.nu, run.zeta)]
+    assert len(set(starts)) == 8
+    assert len({batches.seed for run in runs for batches in (run.batches, run.initial)}) == 8
 
 
 @each_method

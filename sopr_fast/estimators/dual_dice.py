@@ -129,9 +129,10 @@ class DualDICELearner(Learner):
 
     def __init__(self, options: DualDICE, log: Log, actions: PolicyActions, discount: float, seed: int):
         self.options, self.log, self.actions, self.discount = options, log, actions, discount
+        seed, other = 2 * seed, 2 * seed + 1  # no two runs share a stream, as seed + 1 would
         self.batches = Batches([np.arange(log.count)], options.batch_size, seed, log.device)
         starts = log.initial.cpu().numpy()
-        self.initial = Batches([starts], options.batch_size, seed + 1, log.device)
+        self.initial = Batches([starts], options.batch_size, other, log.device)
         copies = len(actions.policies)
 
         def network(seed: int) -> ActionValue:
@@ -139,7 +140,7 @@ class DualDICELearner(Learner):
                 log.state_dim, log.action_dim, log.discrete, options.hidden, copies=copies, seed=seed, device=log.device
             )
 
-        self.nu, self.zeta = network(seed), network(seed + 1)
+        self.nu, self.zeta = network(seed), network(other)
         self.averaged = self.zeta.frozen_copy()
         self.trained = {
             f"{name}.{i}": parameter
