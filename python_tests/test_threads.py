@@ -1,5 +1,6 @@
 """Results do not depend on the number of threads, other callers or forks."""
 
+import itertools
 import multiprocessing
 import subprocess
 import sys
@@ -53,6 +54,26 @@ def test_several_python_threads_call_at_once(set_threads):
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(call_all, [0, 0, 3, 6]))
+
+
+def test_a_kernel_runs_on_the_threads_that_its_workspace_was_made_for(monkeypatch):
+    changing, seen = itertools.cycle([8, 1]), []  # as where another Python thread sets the number
+
+    def note_threads(name: str) -> None:
+        function = getattr(native._cpu, name)
+
+        def note(*arguments):
+            seen.append((name, arguments[-1]))
+            return function(*arguments)
+
+        monkeypatch.setattr(native._cpu, name, note)
+
+    for name in ("segment_encoder_workspace", "segment_encoder", "segment_encoder_backward"):
+        note_threads(name)
+    monkeypatch.setattr(native, "threads", lambda: next(changing))
+    results("segment_encoder")
+    names = ["segment_encoder_workspace", "segment_encoder", "segment_encoder_workspace", "segment_encoder_backward"]
+    assert seen == list(zip(names, [8, 8, 1, 1], strict=True))
 
 
 def test_overlapping_torch_on_one_thread_restores_all_threads(set_threads):

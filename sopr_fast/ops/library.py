@@ -127,9 +127,15 @@ def _log_reference(name: str, device: str) -> None:
     _log.info("%s: no kernel for %s, running the reference", name, device)
 
 
-def call_cpu(kernel: str, **arguments: Any) -> None:
-    """Run a CPU kernel. Tensors are passed as addresses, None as a null address."""
-    getattr(native._cpu, kernel)(*_values(native._cpu, kernel, arguments), native.threads())
+def call_cpu(kernel: str, *, threads: int | None = None, **arguments: Any) -> None:
+    """Run a CPU kernel. Tensors are passed as addresses, None as a null address.
+
+    Args:
+        kernel: Name of the kernel.
+        threads: Threads that its workspace was made for, since their number may change meanwhile.
+        arguments: Keywords of the kernel.
+    """
+    getattr(native._cpu, kernel)(*_values(native._cpu, kernel, arguments), threads or native.threads())
 
 
 @contextlib.contextmanager

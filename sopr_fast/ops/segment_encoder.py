@@ -174,16 +174,17 @@ def _problem(module: Any, tensors: tuple[Any, ...], options: Options, *, out: Te
     )
 
 
-def _cpu_problem(
+def _cpu_arguments(
     tensors: tuple[Any, ...], options: Options, *, out: Tensor | None, backward: bool
-) -> tuple[Any, Tensor, Tensor]:
-    """Return the parameter struct of the CPU kernels, their workspace, and the tensor that must outlive the struct."""
+) -> tuple[dict[str, Any], Tensor]:
+    """Return arguments that all CPU kernels take, and the tensor that must outlive them."""
     sizes = np.diff(tensors[3].numpy(), axis=1).ravel()
     order = torch.from_numpy(np.argsort(-sizes, kind="stable").astype(np.int32))
     cpu_fields = {"order": order.data_ptr(), "longest": int(sizes.max(initial=0))}
     problem = _problem(native._cpu, tensors, options, out=out, **cpu_fields)
-    floats = native._cpu.segment_encoder_workspace(problem, backward, native.threads())
-    return problem, tensors[1].new_empty(floats), order
+    threads = native.threads()
+    floats = native._cpu.segment_encoder_workspace(problem, backward, threads)
+    return {"threads": threads, "problem": problem, "workspace": tensors[1].new_empty(floats)}, order
 
 
 def _forward(
@@ -197,8 +198,8 @@ def _forward(
 ) -> Tensor:
     tensors = contiguous(states, columns, rows, offsets, parameters, rng)
     out = _fake(*tensors, *options)
-    problem, workspace, _order = _cpu_problem(tensors, Options(*options), out=out, backward=False)
-    call_cpu("segment_encoder", problem=problem, workspace=workspace)
+    arguments, _order = _cpu_arguments(tensors, Options(*options), out=out, backward=False)
+    call_cpu("segment_encoder", **arguments)
     return out
 
 
@@ -249,11 +250,10 @@ def _backward_kernel(
     tensors = contiguous(states, columns, rows, offsets, parameters, rng)
     grad_out = grad_out.contiguous()
     grad_parameters, grad_columns = _fake_backward(grad_out, columns_grad, *tensors)
-    problem, workspace, _order = _cpu_problem(tensors, Options(*options), out=None, backward=True)
+    arguments, _order = _cpu_arguments(tensors, Options(*options), out=None, backward=True)
     call_cpu(
         "segment_encoder_backward",
-        problem=problem,
-        workspace=workspace,
+        **arguments,
         grad_out=grad_out,
         grad_parameters=grad_parameters,
         grad_columns=grad_columns if columns_grad else None,
