@@ -197,6 +197,31 @@ def test_no_dropout_without_rng_or_probability(ops):
         ops.segment_dropout(x[:, 0], offsets, probability=1.0, rng=RNG)
 
 
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ({"level": -1}, "level must be 0 or 1, got -1"),
+        ({"level": 256}, "level must be 0 or 1, got 256"),  # has the masks of level 0
+        ({"layer": 256}, "layer must be between 0 and 255, got 256"),  # has the masks of the next level
+        ({"site": 16}, "site must be between 0 and 3, got 16"),  # has the masks of the next layer
+    ],
+)
+def test_dropout_refuses_places_that_would_share_their_masks(place, message, ops):
+    q, k, v, offsets = batch([5], 2, 4)
+    with pytest.raises(ValueError, match=message):
+        ops.segment_dropout(q[:, 0], offsets, probability=0.5, rng=RNG, **place)
+    if "site" not in place:
+        with pytest.raises(ValueError, match=message):
+            ops.segment_attention(q, k, v, offsets, dropout=0.5, rng=RNG, **place)
+
+
+def test_dropout_refuses_heads_that_would_share_their_masks():
+    q, k, v, offsets = batch([2], 4097, 1)
+    assert ops.segment_attention(q, k, v, offsets, rng=RNG).shape == q.shape
+    with pytest.raises(ValueError, match="with dropout, heads must be between 0 and 4096, got 4097"):
+        ops.segment_attention(q, k, v, offsets, rng=RNG, dropout=0.1)
+
+
 def test_segment_attention_refuses_other_shapes():
     q, k, v, offsets = batch([5], 2, 4)
     with pytest.raises(ValueError, match=r"k must have shape \(5, 2, 4\), got \(5, 1, 4\)"):

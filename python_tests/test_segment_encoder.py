@@ -360,7 +360,8 @@ def test_segment_encoder_keeps_only_inputs():
     [
         ({"heads": 3}, "heads must divide the width"),
         ({"layers": -1}, "layers must be at least 0"),
-        ({"dropout": 1.0}, "dropout must be in"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+        ({"level": 2}, "level must be 0 or 1, got 2"),
         ({"precision": "fp16"}, "precision must be"),
         ({"project": False}, "the number of inputs, 8, must equal the width, 16"),
         ({"rng": torch.tensor([1])}, "rng must have shape"),

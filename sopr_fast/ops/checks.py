@@ -74,13 +74,23 @@ def check_no_tangents(operator: str, *arguments: Any) -> None:
         )
 
 
-def check_dropout(probability: float, rng: Tensor | None) -> bool:
-    """Return whether anything is dropped; raise for an invalid probability or `rng`."""
+def check_dropout(
+    probability: float, rng: Tensor | None, *, level: int, layer: int, site: int = 0, heads: int = 1
+) -> bool:
+    """Return whether anything is dropped; raise for an invalid argument or one that the counters cannot hold.
+
+    csrc/philox.h lays out the counters.
+    """
+    if level not in (0, 1):
+        raise ValueError(f"level must be 0 or 1, got {level}")
     if not 0 <= probability < 1:
         raise ValueError(f"dropout must be at least 0 and below 1, got {probability}")
     if rng is None or probability == 0:
         return False
     check_tensor("rng", rng, torch.int64, 2)
+    for name, value, most in (("layer", layer, 255), ("site", site, 3), ("heads", heads, 4096)):
+        if not 0 <= value <= most:
+            raise ValueError(f"with dropout, {name} must be between 0 and {most}, got {value}")
     return True
 
 

@@ -36,7 +36,7 @@ def segment_attention(
         dropout: Probability of dropping an attention weight, with the masks of csrc/philox.h, site 0.
         rng: (2,) int64 on the device of `q`: seed and step. None disables dropout.
         level: Level of the encoder, 0 or 1.
-        layer: Layer of the encoder.
+        layer: Layer of the encoder, 0 to 255 with dropout, which takes at most 4096 heads.
         segment_base: Number of the first segment.
 
     Returns:
@@ -45,8 +45,8 @@ def segment_attention(
     Raises:
         NotImplementedError: A second derivative, or one in forward mode, is requested.
         TypeError: An argument has another dtype.
-        ValueError: An argument has another shape, `dropout` is outside [0, 1), or offsets (on the CPU) do not ascend
-            from 0 to T.
+        ValueError: An argument has another shape or is out of range, or offsets (on the CPU) do not ascend from 0 to
+            T.
 
     Equivalent, without dropout, to::
 
@@ -59,7 +59,7 @@ def segment_attention(
     v = check_tensor("v", v, torch.float32, *q.shape)
     offsets = check_tensor("offsets", offsets, torch.int32, "G + 1")
     scale = max(1, q.shape[2]) ** -0.5 if scale is None else float(scale)
-    if not check_dropout(dropout, rng):
+    if not check_dropout(dropout, rng, level=level, layer=layer, heads=q.shape[1]):
         dropout, rng = 0.0, None
     return _segment_attention(q, k, v, offsets, scale, dropout, rng, level, layer, segment_base)[0]
 

@@ -31,8 +31,8 @@ def segment_dropout(
         probability: Probability of dropping a value, rounded to a multiple of 1 / 65536.
         rng: (2,) int64 on the device of `x`: seed and step. None disables dropout.
         level: Level of the encoder, 0 or 1.
-        layer: Layer of the encoder.
-        site: Dropout site in the layer.
+        layer: Layer of the encoder, 0 to 255.
+        site: Dropout site in the layer, 0 to 3.
         segment_base: Number of the first segment.
 
     Returns:
@@ -41,8 +41,8 @@ def segment_dropout(
     Raises:
         NotImplementedError: A derivative in forward mode is requested.
         TypeError: An argument has another dtype.
-        ValueError: An argument has another shape, `probability` is outside [0, 1), or offsets (on the CPU) do not
-            ascend from 0 to T.
+        ValueError: An argument has another shape or is out of range, or offsets (on the CPU) do not ascend from 0 to
+            T.
 
     Equivalent to::
 
@@ -51,7 +51,7 @@ def segment_dropout(
     """
     x = check_tensor("x", x, torch.float32, "T", "E")
     offsets = check_tensor("offsets", offsets, torch.int32, "G + 1")
-    if not check_dropout(probability, rng):
+    if not check_dropout(probability, rng, level=level, layer=layer, site=site):
         return x
     return _segment_dropout(x, offsets, rng, probability, level, layer, site, segment_base)
 

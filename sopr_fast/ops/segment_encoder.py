@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..runtime import native
 from . import composed, reference
-from .checks import check_tensor, common_device, is_checked
+from .checks import check_dropout, check_tensor, common_device, is_checked
 from .library import call, call_cpu, contiguous, current_device, define, differentiable_once
 from .reference import encoder_shapes
 
@@ -71,7 +71,7 @@ def segment_encoder(
         feedforward: Width of the feed-forward block.
         project: Apply a linear map and ReLU to the tokens first; otherwise ds + dc must equal `width`.
         pool: Return means of segments instead of tokens.
-        dropout: Probability of dropping a value.
+        dropout: Probability of dropping a value, in at most 256 layers of at most 4096 heads.
         rng: (2,) int64: seed and step. None disables dropout.
         level: Level of the encoder, 0 or 1, which selects other dropout masks; see csrc/philox.h.
         segment_base: Number of the first segment; segment (p, s, k) has number
@@ -113,6 +113,7 @@ def segment_encoder(
     parameters = check_tensor("parameters", parameters, torch.float32, sum(map(math.prod, shapes)))
     if rng is not None:
         rng = check_tensor("rng", rng, torch.int64, 2)
+    check_dropout(dropout, rng, level=level, layer=max(0, layers - 1), heads=heads)
     if offsets.shape[1] < 1:
         raise ValueError("offsets must have at least one column")
     tensors = (states, columns, rows, offsets, parameters)
@@ -130,8 +131,6 @@ def _check_options(options: Options) -> None:
             raise ValueError(f"{name} must be at least {least}, got {value}")
     if options.width % options.heads:
         raise ValueError(f"heads must divide the width, got {options.heads} heads for width {options.width}")
-    if not 0 <= options.dropout < 1:
-        raise ValueError(f"dropout must be in [0, 1), got {options.dropout}")
     if options.precision not in ("fp32", "bf16"):
         raise ValueError(f"precision must be 'fp32' or 'bf16', got {options.precision!r}")
 
