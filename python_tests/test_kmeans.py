@@ -285,6 +285,7 @@ def test_kmeans_kernel_fills_clusters_beside_points_that_are_not_finite(value, i
             "init must be finite; problem 0, centroid 0",
         ),
         ({"iterations": -1}, ValueError, "iterations and tolerance"),
+        ({"tolerance": torch.nan}, ValueError, "iterations and tolerance must be at least 0 and .* got 300, nan and 1"),
         ({"seeds": torch.zeros(3, dtype=torch.int64)}, ValueError, r"seeds must have shape \(2\)"),
         ({"seeds": torch.zeros(2)}, TypeError, "seeds must be torch.int64"),
         ({"points": torch.zeros(2, 30, 3, dtype=torch.float64)}, TypeError, "points must be torch.float32"),

@@ -59,7 +59,12 @@ def test_kmeans_init_draws_other_rows_in_every_restart(generator, ops):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"k": 31}, "k must be between 1 and 30"), ({"method": "means"}, "method must be 'k-means\\+\\+' or 'random'")],
+    [
+        ({"k": 31}, "k must be between 1 and 30"),
+        ({"method": "means"}, "method must be 'k-means\\+\\+' or 'random'"),
+        ({"restart": -1}, r"restart must be between 0 and 2\^32 - 1, got -1"),
+        ({"restart": 2**32}, r"restart must be between 0 and 2\^32 - 1, got 4294967296"),  # would draw as restart 0
+    ],
 )
 def test_kmeans_init_refuses(arguments, message, ops):
     with pytest.raises(ValueError, match=message):

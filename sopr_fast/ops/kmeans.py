@@ -81,7 +81,7 @@ def kmeans(
     """
     points = check_points(points)
     check_clusters(k, points.shape[1])
-    if iterations < 0 or tolerance < 0 or restarts < 1:
+    if not (iterations >= 0 and tolerance >= 0 and restarts >= 1):  # true of NaN
         raise ValueError(
             "iterations and tolerance must be at least 0 and restarts at least 1, "
             f"got {iterations}, {tolerance} and {restarts}"

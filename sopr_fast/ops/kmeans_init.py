@@ -31,14 +31,14 @@ def kmeans_init(
         k: Rows per problem, 1 to N.
         seeds: (B,) int64, or an integer s for s, s + 1, …
         method: ``"k-means++"``, or ``"random"`` for distinct random rows.
-        restart: Number of the restart; each draws other rows.
+        restart: Number of the restart, below 2^32; each draws other rows.
 
     Returns:
         (B, k) int32.
 
     Raises:
         TypeError: An argument has another dtype.
-        ValueError: An argument has another shape, `k` is outside 1 … N, `method` is unknown, or a point is not finite.
+        ValueError: An argument has another shape or is out of range, `method` is unknown, or a point is not finite.
 
     Equivalent to::
 
@@ -46,6 +46,8 @@ def kmeans_init(
     """
     points = check_points(points)
     check_clusters(k, points.shape[1])
+    if not 0 <= restart < 2**32:
+        raise ValueError(f"restart must be between 0 and 2^32 - 1, got {restart}")
     if method not in ("k-means++", "random"):
         raise ValueError(f"method must be 'k-means++' or 'random', got {method!r}")
     return _init(points, k, check_seeds(seeds, points), restart, method == "k-means++")
