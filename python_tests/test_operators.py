@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from sopr_fast import ops
 from sopr_fast.ops import checks, library
 from sopr_fast.runtime import native
 
@@ -98,6 +99,18 @@ def test_operator_refuses_tensors_of_several_devices(name):
             message = f"{name.split()[0]}: tensors are on cpu, meta; move all of them to one device"
             with pytest.raises(ValueError, match=message):
                 one.operator(**one.arguments | {argument: value.to("meta")})
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments"),
+    [("kmeans", (2,)), ("kmeans_init", (2,)), ("kmeans_assign", (torch.empty(1, 2, 1),)), ("sort_by_cluster", (2,))],
+)
+def test_operator_refuses_more_rows_than_int32_numbers(operator, arguments):
+    dtype = torch.int32 if operator == "sort_by_cluster" else torch.float32
+    shape = (1, 2**31) if operator == "sort_by_cluster" else (1, 2**31, 1)
+    values = torch.empty(shape, dtype=dtype, device="meta")  # takes no memory
+    with pytest.raises(ValueError, match=r"must have fewer than 2\^31 rows a problem, got 2147483648"):
+        getattr(ops, operator)(values, *arguments)
 
 
 @pytest.mark.parametrize("name", [name for name, call in operators.CALLS.items() if call.gradients])

@@ -96,7 +96,15 @@ def check_dropout(
 
 def check_points(points: Tensor) -> Tensor:
     """Return the points of k-means problems, contiguous and detached."""
-    return check_tensor("points", points, torch.float32, "B", "N", "D").detach()
+    points = check_tensor("points", points, torch.float32, "B", "N", "D").detach()
+    check_rows("points", points)
+    return points
+
+
+def check_rows(name: str, values: Tensor) -> None:
+    """Raise ValueError if int32 cannot number the rows of a problem, (B, N, …)."""
+    if values.shape[1] >= 2**31:
+        raise ValueError(f"{name} must have fewer than 2^31 rows a problem, got {values.shape[1]}; pass fewer")
 
 
 def check_centroids(name: str, centroids: Tensor, points: Tensor, k: int | str) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import reference
-from .checks import check_tensor
+from .checks import check_rows, check_tensor
 from .library import call, define
 
 
@@ -31,6 +31,7 @@ def sort_by_cluster(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
         offsets = torch.stack([torch.bincount(l, minlength=k).cumsum(0) for l in labels])  # preceded by a 0
     """
     labels = check_tensor("labels", labels, torch.int32, "B", "N")
+    check_rows("labels", labels)
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     return _sort(labels, k)
