@@ -12,6 +12,7 @@ import pytest
 import torch
 from operators import CALLS, run
 
+from sopr_fast import ops
 from sopr_fast.runtime import native
 
 
@@ -38,6 +39,33 @@ def test_the_number_of_threads_changes_no_bit(name, set_threads):
     for threads in range(2, 9):
         set_threads(threads)
         assert_same(results(name), expected)
+
+
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="torch cannot flush denormal numbers here")
+def test_kernels_count_denormal_numbers_whatever_the_caller_does(set_threads):
+    points = 1e-39 * torch.randn(1, 4000, 3, generator=torch.Generator().manual_seed(0))
+    offsets = torch.arange(0, 4001, 500, dtype=torch.int32)
+
+    def call_all() -> list[torch.Tensor]:
+        values = points.view(4000, 1, 3)
+        clusters = ops.kmeans(points, 4, init=points[:, :4])
+        attended = ops.segment_attention(values, values, values, offsets)
+        return [*ops.kmeans_assign(points, points[:, :9]), *clusters, attended]
+
+    expected = call_all()
+    assert (expected[-1] != 0).all()
+    torch.set_flush_denormal(True)
+    try:
+        actual = []
+        for threads in (1, 4):
+            set_threads(threads)
+            actual.append(call_all())
+        flushes = bool((points[:, :9] * 1 == 0).all())
+    finally:
+        torch.set_flush_denormal(False)
+    assert flushes  # still
+    for tensors in actual:
+        assert_same(tensors, expected)
 
 
 def test_several_python_threads_call_at_once(set_threads):

@@ -134,9 +134,12 @@ KernelCall::KernelCall(bool (*interrupted)())
       outer_polls_(polls_call) {
     this_call = this;
     polls_call = true;
+    std::fegetenv(&environment_);
+    std::fesetenv(FE_DFL_ENV);
 }
 
 KernelCall::~KernelCall() {
+    std::fesetenv(&environment_);
     this_call = outer_;
     polls_call = outer_polls_;
     polls_counted += polls_;

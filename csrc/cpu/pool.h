@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cfenv>
 #include <cstdint>
 
 namespace sopr {
@@ -42,7 +43,8 @@ class Work {
 };
 
 // A kernel call, alive while its kernel runs. The thread that created it calls `interrupted` about every 50 ms while it
-// works or waits; a true result cancels the call.
+// works or waits; a true result cancels the call. Kernels compute in the default floating-point environment, which the
+// threads of the pool inherit: a caller that flushes denormal numbers to 0 would disagree with them.
 class KernelCall {
   public:
     explicit KernelCall(bool (*interrupted)());
@@ -60,6 +62,7 @@ class KernelCall {
     int64_t polls_ = 0, cancelled_poll_;
     KernelCall* outer_;
     bool outer_polls_;
+    std::fenv_t environment_;  // of the caller
 };
 
 // For tests: count the polls of this thread's kernel calls from here on, and cancel the calls at one of them; 0 for
