@@ -391,6 +391,15 @@ def test_segment_encoder_refuses_rows(row):
         ops.segment_encoder(*tensors[:2], torch.from_numpy(rows), *tensors[3:], **options)
 
 
+def test_segment_encoder_refuses_gradients_of_states(ops):
+    (states, *tensors), options = problem([5, 9], **SMALL)
+    states.requires_grad_()
+    with pytest.raises(NotImplementedError, match=r"no gradient of states; pass states.detach\(\)"):
+        ops.segment_encoder(states, *tensors, **options)
+    with torch.no_grad():
+        ops.segment_encoder(states, *tensors, **options)
+
+
 def test_segment_encoder_refuses_dtype(ops):
     tensors, options = problem([5, 9], **SMALL)
     with pytest.raises(TypeError, match="columns must be torch.float32, got torch.float64"):

@@ -90,7 +90,7 @@ def segment_encoder(
         Its sums depend on how many blocks a GPU runs at a time, but not on their order.
 
     Raises:
-        NotImplementedError: A second derivative, or one in forward mode, is requested.
+        NotImplementedError: `states` requires a gradient, or a second derivative or one in forward mode is requested.
         TypeError: An argument has another dtype.
         ValueError: An argument has another shape or is out of range, including (on the CPU) rows and offsets.
 
@@ -118,6 +118,8 @@ def segment_encoder(
         raise ValueError("offsets must have at least one column")
     tensors = (states, columns, rows, offsets, parameters)
     device = common_device("segment_encoder", *tensors, rng)
+    if torch.is_grad_enabled() and states.requires_grad:
+        raise NotImplementedError("segment_encoder has no gradient of states; pass states.detach()")
     needs_gradients = torch.is_grad_enabled() and (columns.requires_grad or parameters.requires_grad)
     if needs_gradients and device.type == "cuda" and torch.compiler.is_compiling():  # cannot trace `_backward` there
         return composed.segment_encoder(*tensors, rng=rng, **options._asdict())
