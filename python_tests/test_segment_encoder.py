@@ -125,6 +125,20 @@ def test_segment_encoder_no_segments(ops):
         assert not run(ops.segment_encoder, tensors, options | {"pool": False}).any()
 
 
+@pytest.mark.parametrize("function", [ops.segment_encoder, composed.segment_encoder, reference.segment_encoder])
+@pytest.mark.parametrize("empty", ["policies", "subsets"])
+def test_segment_encoder_of_nothing(function, empty):
+    tensors, options = problem([5, 9], policies=2, subsets=3, **SMALL)
+    states, columns, rows, offsets, parameters = tensors
+    if empty == "policies":
+        columns = columns[:0]
+    else:
+        rows, offsets = rows[:0], offsets[:0]
+    for pool, tokens in ((True, 2), (False, 16)):
+        out = function(states, columns, rows, offsets, parameters, **options, pool=pool)
+        assert out.shape == (len(columns), len(rows), tokens, 16)
+
+
 @pytest.mark.parametrize("options", [LOW, HIGH], ids=["low", "high"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_segment_encoder_gradients(options, dropout, ops):

@@ -119,7 +119,7 @@ def _transformer(
         for i, w in enumerate(stack):
             # Three products, since the kernels would copy slices of one.
             q, k, v = (
-                _linear(x, weight, bias).view(len(x), heads, -1)
+                _linear(x, weight, bias).view(len(x), heads, width // heads)
                 for weight, bias in zip(w[0].chunk(3), w[1].chunk(3), strict=True)
             )
             mixed = segment_attention(

@@ -278,7 +278,7 @@ def segment_encoder(
     policies, subsets, clusters = len(columns), len(rows), offsets.shape[1] - 1
     inputs = states.shape[1] + columns.shape[2]
     projection, stack = encoder_tensors(parameters, inputs, width, layers, feedforward, project)
-    pooled, tokens = [], []
+    pooled, tokens = [], [columns.new_zeros(policies, 0, width)]
     for s in range(subsets):
         bounds = offsets[s].tolist()
         for k, (begin, end) in enumerate(itertools.pairwise(bounds)):
@@ -305,8 +305,8 @@ def segment_encoder(
 
 def _encoder_layer(x: Tensor, heads: int, drop: Callable, *tensors: Tensor) -> Tensor:
     w_in, b_in, w_out, b_out, g1, b1, w_up, b_up, w_down, b_down, g2, b2 = tensors
-    policies, length, width = x.shape
-    q, k, v = (x @ w_in.T + b_in).view(policies, length, 3, heads, -1).permute(2, 0, 3, 1, 4)  # (P, H, L, d)
+    length, width = x.shape[1:]
+    q, k, v = (x @ w_in.T + b_in).unflatten(2, (3, heads, width // heads)).permute(2, 0, 3, 1, 4)  # (P, H, L, d)
     scale = (width // heads) ** -0.5
     attended = []
     for begin in range(0, length, 1024):  # avoids an L x L matrix for long segments
