@@ -8,7 +8,8 @@ from problems import TINY, LinearPolicy, ladder, log, training_gains
 import sopr_fast
 from sopr_fast.metrics import spearman
 from sopr_fast.policies import as_policies
-from sopr_fast.sopr.columns import read_features
+from sopr_fast.runtime.arrays import as_numbers
+from sopr_fast.sopr.columns import critic_values, read_features
 from sopr_fast.sopr.model import ScoringModel
 
 GAINS = training_gains()
@@ -88,6 +89,17 @@ def test_a_critic_is_probed_before_long_work_and_called_once_a_policy(monkeypatc
 def test_a_critic_that_returns_no_numbers_is_named():
     with pytest.raises(TypeError, match="the critic must return numbers, got NoneType"):
         fit(ladder(GAINS), GAINS, critic=lambda states, actions: None)
+
+
+@pytest.mark.parametrize("layout", [np.flip, lambda values: values.astype(">f8")], ids=["backwards", "big-endian"])
+def test_a_critic_may_return_any_array(layout):
+    states, actions = torch.arange(12.0).view(6, 2), torch.zeros(6, 1)
+    values = critic_values(lambda states, actions: layout(states.numpy().sum(1)), states, actions)
+    assert values[:, 0].tolist() == layout(np.array([1.0, 5, 9, 13, 17, 21])).tolist()
+
+
+def test_numbers_of_a_lazily_negated_tensor():
+    assert as_numbers(torch.tensor([1j, -2j]).conj().imag).tolist() == [-1.0, 2.0]
 
 
 @pytest.mark.parametrize("options", [{"requires_grad": True}, {"dtype": torch.bfloat16}])

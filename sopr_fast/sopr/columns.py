@@ -226,6 +226,8 @@ def critic_values(critic: Critic, states: Tensor, actions: Tensor) -> Tensor:
         rows = slice(first, first + _CRITIC_ROWS)
         # Copies, since a critic may change its arguments in place, and return the same memory again.
         values = fill_masked(critic(states[rows].clone(), actions[rows].clone()))
+        if isinstance(values, np.ndarray):  # torch takes neither negative strides nor foreign byte orders
+            values = values.astype(values.dtype.newbyteorder("="))
         try:
             values = torch.as_tensor(values, dtype=torch.float32, device="cpu").detach()
         except (RuntimeError, TypeError, ValueError) as error:
