@@ -20,6 +20,6 @@ def fill_masked(values: Any) -> Any:
 def as_numbers(values: Any) -> np.ndarray:
     """Return the numbers of a tensor on any device, array or sequence as an array, with NaN for masked ones."""
     if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        values = (values.float() if values.is_floating_point() and values.itemsize <= 2 else values).numpy()
+        values = values.float() if values.is_floating_point() and values.itemsize <= 2 else values
+        values = values.numpy(force=True)
     return np.asarray(fill_masked(values))
