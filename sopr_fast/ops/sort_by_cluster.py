@@ -27,7 +27,7 @@ def sort_by_cluster(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     Equivalent to::
 
-        rows = labels.argsort(1, stable=True).int()
+        rows = labels.argsort(dim=1, stable=True).int()
         offsets = torch.stack([torch.bincount(l, minlength=k).cumsum(0) for l in labels])  # preceded by a 0
     """
     labels = check_tensor("labels", labels, torch.int32, "B", "N")
