@@ -277,6 +277,7 @@ def test_kmeans_kernel_fills_clusters_beside_points_that_are_not_finite(value, i
         ({"k": 0}, ValueError, "k must be between 1 and 30"),
         ({"k": 31}, ValueError, "k must be between 1 and 30, the number of points of a problem, got 31"),
         ({"init": "means"}, ValueError, "init must be 'k-means\\+\\+', 'random' or a tensor"),
+        ({"init": np.zeros((2, 3, 3))}, ValueError, "or a tensor of centroids, got ndarray"),
         ({"init": torch.zeros(2, 4, 3)}, ValueError, r"init must have shape \(2, 3, 3\), got \(2, 4, 3\)"),
         ({"init": torch.zeros(2, 3, 3), "restarts": 2}, ValueError, "restarts must be 1 if init is a tensor"),
         (

@@ -91,8 +91,9 @@ def kmeans(
             raise ValueError(f"restarts must be 1 if init is a tensor, got {restarts}")
         start = check_centroids("init", init, points, k)
         return _result(_lloyd(points, start, iterations, tolerance))
-    if init not in ("k-means++", "random"):
-        raise ValueError(f"init must be 'k-means++', 'random' or a tensor of centroids, got {init!r}")
+    if not isinstance(init, str) or init not in ("k-means++", "random"):
+        shown = repr(init) if isinstance(init, str) else type(init).__name__
+        raise ValueError(f"init must be 'k-means++', 'random' or a tensor of centroids, got {shown}")
 
     seeds = check_seeds(seeds, points)
     best: tuple[Tensor, ...] = ()
