@@ -113,6 +113,12 @@ def test_operator_refuses_more_rows_than_int32_numbers(operator, arguments):
         getattr(ops, operator)(values, *arguments)
 
 
+@pytest.mark.parametrize("operator", [ops.kmeans, ops.kmeans_init, lambda points, k: ops.kmeans_assign(points, points)])
+def test_kmeans_refuses_points_without_columns(operator):
+    with pytest.raises(ValueError, match=r"points must have at least one column, got shape \(1, 5, 0\)"):
+        operator(torch.empty(1, 5, 0), 2)
+
+
 @pytest.mark.parametrize("name", [name for name, call in operators.CALLS.items() if call.gradients])
 def test_second_derivatives_are_correct_or_raise(name):
     one = operators.CALLS[name]

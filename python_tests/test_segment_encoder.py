@@ -388,6 +388,12 @@ def test_segment_encoder_refuses_options(change, message, ops):
         run(ops.segment_encoder, tensors, options | change)
 
 
+def test_segment_encoder_refuses_tokens_without_inputs(ops):
+    (states, columns, *tensors), options = problem([5, 9], **SMALL)
+    with pytest.raises(ValueError, match="states and columns must have at least one column between them"):
+        ops.segment_encoder(states[:, :0], columns[..., :0], *tensors, **options)
+
+
 @pytest.mark.parametrize("offsets", [[0, 5, 17], [1, 5, 14], [0, 9, 5], []])
 def test_segment_encoder_refuses_offsets(offsets):
     tensors, options = problem([5, 9], **SMALL)

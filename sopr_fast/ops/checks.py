@@ -98,6 +98,8 @@ def check_points(points: Tensor) -> Tensor:
     """Return the points of k-means problems, contiguous and detached."""
     points = check_tensor("points", points, torch.float32, "B", "N", "D").detach()
     check_rows("points", points)
+    if points.shape[2] < 1:
+        raise ValueError(f"points must have at least one column, got shape {tuple(points.shape)}")
     return points
 
 

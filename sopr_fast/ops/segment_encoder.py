@@ -107,6 +107,8 @@ def segment_encoder(
     options = Options(width, layers, heads, feedforward, project, pool, dropout, level, segment_base, precision)
     _check_options(options)
     inputs = states.shape[1] + columns.shape[2]
+    if inputs < 1:
+        raise ValueError("states and columns must have at least one column between them")
     if not project and inputs != width:
         raise ValueError(f"without project, the number of inputs, {inputs}, must equal the width, {width}")
     shapes = encoder_shapes(inputs, width, layers, feedforward, project)
