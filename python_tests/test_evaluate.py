@@ -303,7 +303,7 @@ def test_sums_over_a_horizon_are_not_clipped_where_rewards_are_positive():
     """Without terminals, an endless return is at least the smallest reward over 1 - γ; a sum over ten steps is less."""
     transitions = log()
     transitions = replace(transitions, rewards=transitions.rewards - transitions.rewards.min() + 1)
-    workspace = Workspace.build(POLICIES, transitions, progress=False)
+    workspace = Workspace.build(POLICIES, transitions)
     share = 1 - DISCOUNT**10
     says = {name: share * (1 + 0.1 * i) / (1 - DISCOUNT) for i, name in enumerate(POLICIES)}
     folds, values = random_folds(len(POLICIES), 2, 0), np.array(list(RETURNS.values()))

@@ -265,7 +265,7 @@ def test_outside_factor_is_the_largest_group_quantile():
 
 def test_factors_are_those_of_a_normal_where_too_few_policies_were_left_out():
     normal = stats.norm.ppf(0.9)
-    for inside, expected in ((np.full(4, 9.0), [normal, normal]), (np.full(5, 9.0), [9, 9])):
+    for inside, expected in ((np.full(3, 9.0), [normal, normal]), (np.full(4, 9.0), [9, 9])):
         np.testing.assert_allclose(Calibration(inside, {}).factors(0.8, np.array([0, 1])), expected)
     np.testing.assert_allclose(Calibration(np.full(5, 0.1), {}).factors(0.8, np.array([0, 1])), [0.1, normal])
 
