@@ -109,7 +109,9 @@ def test_critics_that_need_trust_know_their_actions(tmp_path, states):
 def test_checkpoint_beside_its_settings(tmp_path, states):
     algorithm = make("SAC", CONTINUOUS["SAC"])
     algorithm.save_model(str(tmp_path / "model_100.pt"))
-    with pytest.raises(ValueError, match=r"model_100\.pt: a checkpoint of d3rlpy.* no params\.json beside it"):
+    with pytest.raises(
+        ValueError, match=r"model_100\.pt: a checkpoint of d3rlpy.* copy params\.json of its run beside it"
+    ):
         load(tmp_path)
     algorithm.save(str(tmp_path / "whole.d3"))
     settings = json.loads(np.load(tmp_path / "whole.d3", allow_pickle=True)["config"])

@@ -10,12 +10,12 @@ import numpy as np
 
 from . import metrics
 from .doubts import ForeignPolicyWarning
+from .paired_tests import t_tail
 from .returns import check_returns
 from .runtime.checks import check_integer
 from .runtime.plotting import figure_class
 from .runtime.text import NAME_WIDTH, printable, tick_label
 from .runtime.warn import warn
-from .sopr.settling import t_tail
 
 if TYPE_CHECKING:
     import os
