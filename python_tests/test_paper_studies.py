@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 import json
 import re
 import shutil
@@ -246,6 +247,15 @@ def test_the_committed_page_says_what_the_files_say():
         assert (source.results / f"{name}.md").read_text() == tables.markdown(tables.build(name, source)) + "\n"
 
 
+def mean_regret(returns, scores, k):
+    """Regret@k, averaged over every choice that equal scores leave open."""
+    last = sorted(scores)[-k]
+    sure = [value for value, score in zip(returns, scores, strict=True) if score > last]
+    tied = [value for value, score in zip(returns, scores, strict=True) if score == last]
+    chosen = [max(sure + list(some)) for some in itertools.combinations(tied, k - len(sure))]
+    return (max(returns) - np.mean(chosen)) / (max(returns) - min(returns))
+
+
 def test_every_committed_file_is_the_result_of_the_cell_that_names_it():
     paths = sorted((command.RESULTS / "small" / "cells").rglob("*.json"))
     assert paths
@@ -256,6 +266,8 @@ def test_every_committed_file_is_the_result_of_the_cell_that_names_it():
         for test in result.get("tests", {}).values():
             expected = spearmanr(test["returns"], test["scores"]).statistic
             assert test["spearman"] == (None if np.isnan(expected) else pytest.approx(expected, abs=1e-6))
+            for k in (1, 3):
+                assert test[f"regret@{k}"] == pytest.approx(mean_regret(test["returns"], test["scores"], k), abs=1e-6)
 
 
 def test_cells_are_plain_values():

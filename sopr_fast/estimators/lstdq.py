@@ -28,8 +28,7 @@ class LSTDQ(RewardEstimator):
     each policy the weights w of a linear action value solve E[φ (φ - γ φ')ᵀ] w = E[φ r], where φ' belongs to the
     policy's next action. Values are solved for as differences from the mean return-to-go of the log, so that the ridge
     draws them toward it, and a constant added to all rewards of endless episodes moves all values alike. This costs a
-    fraction of a second a policy. For discrete actions every action has features of
-    its own.
+    fraction of a second a policy. For discrete actions every action has features of its own.
 
     Attributes:
         updates: See `FQE`.
