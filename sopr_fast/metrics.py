@@ -6,7 +6,6 @@ series must have the same index.
 
 from __future__ import annotations
 
-from math import comb
 from typing import Any
 
 import numpy as np
@@ -85,10 +84,9 @@ def regret_at_k(*, returns: Any, scores: Any, k: int) -> float:
     sure, tied = returns[scores > last], -np.sort(-returns[scores == last])
     missing = k - len(sure)  # chosen among the tied
     chosen = np.maximum(tied[: len(tied) - missing + 1], sure.max(initial=worst))
-    # The best of the chosen is number i of the tied if the other chosen ones are among those behind it.
-    ways = [comb(len(tied) - 1 - i, missing - 1) for i in range(len(chosen))]
-    total = sum(ways)
-    shares = np.array([way / total for way in ways])
+    # The best of the chosen is number i of the tied if none before it is chosen, but it is.
+    odds = missing / (len(tied) - np.arange(len(chosen)))
+    shares = odds * np.cumprod(np.append(1.0, 1 - odds[:-1]))
     return float(shares @ (best - chosen) / (best - worst))
 
 
