@@ -307,6 +307,16 @@ def test_a_lucky_measurement_does_not_replace_the_incumbent():
     assert (judge(prediction).kind, judge(prediction).policies) == ("keep", ("a",))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_incumbent_stands_against_a_candidate_that_returns_as_much(seed):
+    panel, _ = synthetic(seed=seed, size=8)
+    incumbent = panel.names[int(np.nanargmax(panel.returns))]
+    candidate = panel.names[int(np.flatnonzero(~panel.known)[0])]
+    prediction = replace(predict(panel), incumbent=incumbent).update({candidate: np.nanmax(panel.returns)})
+    assert prediction.rival == incumbent
+    assert probability_beats(prediction, incumbent)[panel.names.index(candidate)] == 0.5
+
+
 def test_verdict_refuses_to_rank_with_useless_columns():
     panel, _ = synthetic(quality=0.0, noise=1.0)
     verdict = judge(predict(panel))

@@ -132,10 +132,12 @@ def fit_posterior(
     latent = prior + variances["noise"] * np.eye(len(returns))
     observed = latent[np.ix_(known, known)] + np.diag(y_variance + 1e-8)
     gain = np.linalg.solve(observed, latent[known]).T  # (P, K)
-    mean = design.slope * design.score + gain @ y
+    mean = center + scale * (design.slope * design.score + gain @ y)
+    certain = known[errors[known] == 0]
+    mean[certain] = returns[certain]  # rounding must not decide between equal returns
     covariance = latent - gain @ latent[known]
     covariance = (covariance + covariance.T) / 2
-    return Posterior(center + scale * mean, scale**2 * covariance, variances)
+    return Posterior(mean, scale**2 * covariance, variances)
 
 
 def _take(design: Design, policies: np.ndarray) -> Design:
