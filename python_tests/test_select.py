@@ -263,6 +263,18 @@ def test_too_few_known_policies_say_how_many_are_needed():
         chosen(known=few, returns=[RETURNS[name] for name in few])
 
 
+def test_copies_of_known_policies_do_not_count():
+    names = list(KNOWN)[:4]
+    returns = {name: float(i) for i, name in enumerate(names)}
+    twins = {f"twin-{i}": LinearGain(KNOWN[names[0]].gain) for i in range(2)}
+    few = {name: KNOWN[name] for name in names[:3]} | twins
+    with pytest.raises(ValueError, match="at least 4 policies with known returns that act differently, got 3"):
+        chosen(known=few, returns=returns | dict.fromkeys(twins, 5.0))
+    equal = {name: KNOWN[name] for name in names} | twins
+    with pytest.raises(ValueError, match="the returns of all known policies are equal"):
+        chosen(known=equal, returns=dict.fromkeys(names, 1.0) | dict.fromkeys(twins, 5.0))
+
+
 def test_one_group_is_noted_and_foreign_candidates_are_not_deployed():
     far = {f"far-{i}": LinearGain(np.array([3.0 + i, 3.0])) for i in range(5)}
     methods = {f"m{i}": Scripted(said(0.05, i) | dict.fromkeys(far, -3.0) | {"far-0": -2.0}) for i in range(2)}

@@ -128,11 +128,7 @@ def select(
         raise ValueError("every candidate is a known policy: there is nothing to select")
     if incumbent is not None and incumbent not in names[:count]:
         raise ValueError(f"the incumbent {incumbent!r} is none of the known policies; pass the name of one")
-    if count < FEWEST_KNOWN:
-        raise ValueError(f"select needs at least {FEWEST_KNOWN} policies with known returns, got {count}")
     means, errors = read_known(returns, names[:count], return_errors, rollouts)
-    if np.ptp(means) == 0:
-        raise ValueError("the returns of all known policies are equal: they cannot show which method is better")
     labels, group_source = read_groups(groups, names[:count], workspace.distances[:count, :count])
     claimed: Any = groups if hasattr(groups, "keys") else {}
     claims = [str(claimed[name]) if name in claimed else "" for name in names[count:]]
@@ -147,6 +143,11 @@ def select(
         means, errors, labels = means[once], errors[once], [labels[i] for i in once]
         claims = [claims[i - count] for i in kept[kept >= count]]
         names, count = workspace.names, len(once)
+    if count < FEWEST_KNOWN:
+        unlike = " that act differently" if copies else ""
+        raise ValueError(f"select needs at least {FEWEST_KNOWN} policies with known returns{unlike}, got {count}")
+    if np.ptp(means) == 0:
+        raise ValueError("the returns of all known policies are equal: they cannot show which method is better")
     splits = [*random_folds(count, min(folds, count // 2), seed), *group_folds(labels)]
     splits.append(Fold("candidates", "", np.arange(count), np.arange(count, len(names))))
     values = np.append(means, np.full(len(names) - count, np.nan))
