@@ -213,6 +213,16 @@ def test_one_of_several_candidates_that_act_alike_is_used():
     assert claimed == {name: name.split("-")[0] for name in CANDIDATES}
 
 
+@pytest.mark.parametrize(("first", "second", "claimed"), [(None, "b", "b"), ("a", "b", "a"), ("a", None, "a")])
+def test_a_candidate_has_the_group_of_its_copies_unless_it_has_one_itself(first, second, claimed):
+    name = "left-21"
+    candidates = CANDIDATES | {"copy": LinearGain(CANDIDATES[name].gain)}
+    given = {name: first, "copy": second}
+    groups = {known: known.split("-")[0] for known in KNOWN} | {k: group for k, group in given.items() if group}
+    selection = chosen(candidates, methods=["nearest policy"], groups=groups)
+    assert selection.panel.groups[selection.names.index(name)] == claimed
+
+
 @pytest.mark.parametrize(("incumbent", "left_out"), [(None, "twin"), ("twin", "left-03")])
 def test_one_of_two_known_policies_that_act_alike_is_used(incumbent, left_out):
     known = KNOWN | {"twin": LinearGain(KNOWN["left-03"].gain)}

@@ -60,7 +60,8 @@ def select(
 
     Args:
         candidates: Policies to choose from, see `sopr_fast.policies.as_policies`. A candidate that is itself known
-            (same name, same actions) is left out. Of those that act alike in all compared states the first is used.
+            (same name, same actions) is left out. Of those that act alike in all compared states the first is used, in
+            the first group that `groups` give one of them.
         log: Logged transitions, see `sopr_fast.data.load`; or states alone, or clustered `Subsets`, which only methods
             that need no rewards can use.
         known: M policies with known returns, at least four. Of those that act alike in all compared states one is used,
@@ -138,6 +139,9 @@ def select(
             notes.append(f"copies of known policies were left out, with their returns: {', '.join(of_known)}")
         if of_candidates := [text for i, text in said.items() if i >= count]:
             notes.append(f"copies of candidates were left out: {', '.join(of_candidates)}")
+        for i, k in copies.items():
+            if i >= count:
+                claims[k - count] = claims[k - count] or claims[i - count]
         kept = np.setdiff1d(np.arange(len(names)), [*copies])
         workspace, once = workspace.reorder(kept), kept[kept < count]
         means, errors, labels = means[once], errors[once], [labels[i] for i in once]
