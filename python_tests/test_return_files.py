@@ -230,6 +230,22 @@ def test_standard_errors_in_tables(tmp_path):
     assert returns == {"a": 2, "b": 2} and returns.errors == {"a": 1.0}
 
 
+def test_single_rollouts_in_tables_have_the_error_of_others(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pooled = np.sqrt((2 * 4 + 1 * 16) / 3)
+    table, lists = tmp_path / "r.csv", tmp_path / "r.json"
+    table.write_text("name,return,return_std,rollouts\na,1,0,1\nb,2,2,3\nc,3,4,2\nd,4,,1\ne,5,,9\n")
+    for source in (table, pandas.read_csv(table)):
+        errors = read_returns(source, [*"abcde"]).errors
+        assert errors == pytest.approx({"a": pooled, "b": 2 / np.sqrt(3), "c": 4 / np.sqrt(2), "d": pooled})
+    rollouts = {"a": [1.0], "b": [0.0, 2.0, 4.0], "c": [-4.0, 4.0], "d": 4.0}
+    lists.write_text(json.dumps(rollouts))
+    pooled = np.sqrt((2 * 4 + 1 * 32) / 3)
+    assert read_returns(lists, [*"abcd"]).errors == pytest.approx({"a": pooled, "b": 2 / np.sqrt(3), "c": 4})
+    table.write_text("name,return,return_std,rollouts\na,1,0,1\nb,2,,1\n")
+    assert read_returns(table, ["a", "b"]).errors == {"a": 0}  # nothing tells
+
+
 def test_standard_deviations_need_the_number_of_rollouts(tmp_path):
     pandas = pytest.importorskip("pandas")
     path = tmp_path / "r.csv"

@@ -11,7 +11,7 @@ from .checks import (
     without_return,
 )
 from .reading import is_source, read_returns
-from .values import Returns, of_rollouts
+from .values import Returns, of_rollouts, with_single_rollouts
 
 __all__ = [
     "Returns",
@@ -25,5 +25,6 @@ __all__ = [
     "skipped_files",
     "suggest",
     "with_returns",
+    "with_single_rollouts",
     "without_return",
 ]

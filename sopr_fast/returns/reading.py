@@ -37,7 +37,8 @@ def read_returns(
       Without a header, the first two columns of a file are these; the first column may lack a name, as a pandas index
       does. Standard errors are a column `return_se`, or `return_std` (over a policy's rollouts) and `rollouts`.
     - A JSON file (`.json`) holds an object of name and return, or of name and a list of the returns of rollouts; or a
-      list in the order of the names.
+      list in the order of the names. Here and in tables, a single rollout gets the standard deviation that the
+      rollouts of the other policies have in common.
     - `evaluations.npz` of Stable-Baselines3's `EvalCallback`, or a TensorBoard event file; or a folder with such files,
       of which each policy gets that of its own folder: `runs/ppo_1/evaluations.npz` for "ppo_1/best_model" in `runs`,
       the nearest one above it. A policy named `…_100000_steps` gets the evaluation nearest to that step, one whose name

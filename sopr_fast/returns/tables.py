@@ -15,7 +15,7 @@ import numpy as np
 from ..data.keys import list_names
 from ..runtime.text import printable
 from ..runtime.warn import warn
-from .values import Returns, of_rollouts
+from .values import Returns, of_rollouts, with_single_rollouts
 
 _NAME, _RETURN = ("name", "policy"), ("return", "return_mean")
 _ERROR = ("return_se", "return_error", "return_stderr", "standard_error")
@@ -39,14 +39,17 @@ def read_json(path: Path, names: list[str]) -> Returns:
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected an object of name and return, or a list of returns")
     returns = Returns()
+    counts: dict[str, float] = {}
     for name, value in content.items():
         rollouts = value if isinstance(value, list) and value else [value]
         if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in rollouts):
             raise ValueError(f"{path}: the return of {name!r} is no number")
         if isinstance(value, list):
             returns[name], returns.errors[name] = of_rollouts(value)
+            counts[name] = len(value)
         else:
             returns[name] = value
+    _share_errors(returns, counts)
     return returns
 
 
@@ -72,6 +75,7 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped:
     _check_header(header, rollouts, str(path))
     are_positions = not any(len(row) > name_column and row[name_column] in names for _, row in rows)
     returns, unused = Returns(), []
+    counts: dict[str, float] = {}
     for line, row in rows:
         where = f"{path}, line {line}"
         if any(row[len(header) :]):
@@ -93,12 +97,15 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped:
             raise ValueError(f"{where}: a second return of {name!r}")
         returns[name] = float(row[return_column])
         cells = [row[column] if 0 <= column < len(row) else "" for column in errors]
-        spread = _standard_error(cells, f"{where}: {name!r}", rollouts)
+        spread, count = _standard_error(cells, f"{where}: {name!r}", rollouts)
         if spread is not None:
             returns.errors[name] = spread
         elif cells[1]:
             unused.append(name)
+        if count is not None:
+            counts[name] = count
     _warn_of_deviations(unused, str(path))
+    _share_errors(returns, counts)
     return returns
 
 
@@ -160,6 +167,7 @@ def read_frame(frame: Any, rollouts: int | None = None) -> Returns:
         if not all(isinstance(label, str) for label in labels) or len(labels) != len(frame):
             raise TypeError(f"returns are a {kind} without names; name a column 'name', or index it by name")
     returns, unused = Returns(), []
+    counts: dict[str, float] = {}
     for row, (name, value) in enumerate(zip(map(str, labels), values or [], strict=True)):
         if name in returns:
             raise ValueError(f"returns hold several values for policy {name!r}")
@@ -167,12 +175,15 @@ def read_frame(frame: Any, rollouts: int | None = None) -> Returns:
             raise ValueError(f"the {kind} of returns holds {value!r} for policy {name!r}, expected a number")
         returns[name] = float(value)
         cells = ["" if column is None or _is_missing(column[row]) else str(column[row]) for column in columns[2:]]
-        spread = _standard_error(cells, f"{name!r}", rollouts)
+        spread, count = _standard_error(cells, f"{name!r}", rollouts)
         if spread is not None:
             returns.errors[name] = spread
         elif cells[1]:
             unused.append(name)
+        if count is not None:
+            counts[name] = count
     _warn_of_deviations(unused, f"the {kind}")
+    _share_errors(returns, counts)
     return returns
 
 
@@ -204,8 +215,10 @@ def _warn_of_deviations(names: list[str], where: str) -> None:
         )
 
 
-def _standard_error(cells: Sequence[str], where: str, rollouts: int | None) -> float | None:
-    """Return the standard error in a row, given or from the deviation over rollouts; None without one.
+def _standard_error(cells: Sequence[str], where: str, rollouts: int | None) -> tuple[float | None, float | None]:
+    """Return the standard error in a row, given or from the deviation over rollouts, and the number of rollouts.
+
+    The error is None where nothing tells it; the number where it tells nothing of the deviation of other policies.
 
     Args:
         cells: Standard error, standard deviation and number of rollouts, "" where there is none.
@@ -225,11 +238,18 @@ def _standard_error(cells: Sequence[str], where: str, rollouts: int | None) -> f
         if deviation is None and error is not None:
             raise ValueError(f"{where} has a standard error but no standard deviation for rollouts; give one of them")
         error, count = None, float(rollouts)
-    if error is not None or deviation is None or count is None:
-        return error
+    if error is not None or count is None or (deviation is None and count != 1):
+        return error, None
     if count < 1:
         raise ValueError(f"{where} has {count:g} rollouts, expected at least 1")
-    return deviation / math.sqrt(count)
+    return None if deviation is None else deviation / math.sqrt(count), count
+
+
+def _share_errors(returns: Returns, counts: dict[str, float]) -> None:
+    """Give the policies of a single rollout the error that the others tell; `counts` are rollouts by name."""
+    errors = np.array([returns.errors.get(name, 0.0) for name in counts])
+    shared = with_single_rollouts(errors, np.array([*counts.values()])).tolist()
+    returns.errors |= {name: error for name, error in zip(counts, shared, strict=True) if error > 0}
 
 
 def _is_number(text: str) -> bool:

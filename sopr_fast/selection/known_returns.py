@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..returns import Returns, check_returns, in_order, is_source, of_rollouts, read_returns
+from ..returns import Returns, check_returns, in_order, is_source, of_rollouts, read_returns, with_single_rollouts
 
 
 def read_known(
@@ -54,7 +54,7 @@ def read_known(
             if own.ndim != 1 or not len(own) or not np.isfinite(own).all():
                 raise ValueError(f"the rollouts of policy {name!r} must be one or more finite returns")
         means, errors = np.array([of_rollouts(own) for own in lists]).T
-        return means, _with_single_rollouts(errors, np.array([len(own) for own in lists]))
+        return means, with_single_rollouts(errors, np.array([len(own) for own in lists]))
     values = check_returns(ordered, names)
     if return_errors is None:
         if rollouts is not None:
@@ -65,24 +65,8 @@ def read_known(
         counts = _numbers("rollouts", rollouts, names)
         if (counts < 1).any():
             raise ValueError(f"rollouts of policy {names[int(np.argmin(counts))]!r} must be at least 1")
-        errors = _with_single_rollouts(errors / np.sqrt(counts), counts)
+        errors = with_single_rollouts(errors / np.sqrt(counts), counts)
     return values, errors
-
-
-def _with_single_rollouts(errors: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return standard errors (M,) in which a single rollout has the standard deviation that the others have in common.
-
-    A rollout alone does not tell its error, which is larger than those of means, not 0.
-
-    Args:
-        errors: (M,) standard errors; 0 for single rollouts.
-        counts: (M,) number of rollouts.
-    """
-    weights = np.maximum(counts - 1, 0)
-    if not weights.sum():
-        return errors
-    pooled = np.sqrt((weights * counts * errors**2).sum() / weights.sum())
-    return np.where((counts == 1) & (errors == 0), pooled, errors)
 
 
 def are_ranks(returns: np.ndarray) -> bool:
