@@ -176,16 +176,19 @@ def _stand(prediction: Prediction, evidence: dict[str, float], limits: Threshold
 
     Of several of these, more rollouts must decide where the errors of their returns leave it open.
     """
-    rival, names = prediction.rival, prediction.panel.names
+    rival, place = prediction.rival, {name: i for i, name in enumerate(prediction.panel.names)}
     assert rival is not None
-    value = prediction.panel.returns[names.index(rival)]
-    beats = probability_beats(prediction, rival)
-    errors = prediction.panel.return_errors + prediction.panel.return_errors[names.index(rival)]
-    open_ones = [name for name in prediction.rivals if name != rival and errors[names.index(name)] > 0]
-    if near := [name for name in open_ones if beats[names.index(name)] >= limits.exceeded]:
-        reason = f"{near[0]} returns more than {rival} with probability {beats[names.index(near[0])]:.2f}, because of "
+    beats, errors = probability_beats(prediction, rival), prediction.panel.return_errors
+    near = [
+        name
+        for name in sorted(prediction.rivals, key=lambda name: -beats[place[name]])
+        if name != rival and errors[place[name]] + errors[place[rival]] > 0 and beats[place[name]] >= limits.exceeded
+    ]
+    if near:
+        reason = f"{near[0]} returns more than {rival} with probability {beats[place[near[0]]]:.2f}, because of "
         reason += "the errors of their returns: measure them with more rollouts."
         return _verdict(MEASURE, (rival, *near[:2]), reason, evidence)
+    value = prediction.panel.returns[place[rival]]
     others = f"candidate exceeds it with a probability of {limits.exceeded:g} or more."
     if rival in prediction.measured:
         return _verdict(DEPLOY, (rival,), f"It was measured at {value:,.6g}, and no other {others}", evidence)
