@@ -210,7 +210,11 @@ def _order_table(ranking: Ranking, true: np.ndarray | None, errors: np.ndarray) 
     """Return a table of candidates and known policies; `errors` (P,) are NaN where they are not to be shown."""
     foreign, training = _foreign(ranking), ranking.training
     known = np.zeros(0) if training is None else training.scores
-    numbers, true_numbers = Numbers(np.append(ranking.scores, known)), None if true is None else Numbers(true)
+    numbers = Numbers(np.append(ranking.scores, known))
+    true_cells: list[list[Cell]] = [[] for _ in ranking.names]
+    if true is not None:
+        shown = Numbers(true)
+        true_cells = [[Cell(shown(value), float(value))] for value in true]
     entries: list[tuple[float, list[Cell], str]] = []
     for i, name in enumerate(ranking.names):
         marks = [flag("foreign", warn=True)] if foreign[i] else []
@@ -221,7 +225,7 @@ def _order_table(ranking: Ranking, true: np.ndarray | None, errors: np.ndarray) 
             Cell(str(ranking.ranks[i]), int(ranking.ranks[i])),
             Cell(numbers(ranking.scores[i]), finite(ranking.scores[i])),
             Cell(f"± {numbers(errors[i])}" if np.isfinite(errors[i]) else MISSING, finite(errors[i])),
-            *([Cell(true_numbers(true[i]), float(true[i]))] if true is not None and true_numbers is not None else []),
+            *true_cells[i],
             Cell(Markup("").join(marks), "foreign" if foreign[i] else ""),
         ]
         entries.append((float(ranking.scores[i]), cells, "foreign" if foreign[i] else "candidate"))
