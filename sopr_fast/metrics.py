@@ -84,7 +84,7 @@ def regret_at_k(*, returns: Any, scores: Any, k: int) -> float:
     sure, tied = returns[scores > last], -np.sort(-returns[scores == last])
     missing = k - len(sure)  # chosen among the tied
     chosen = np.maximum(tied[: len(tied) - missing + 1], sure.max(initial=worst))
-    # The best of the chosen is number i of the tied if none before it is chosen, but it is.
+    # Number i of the tied is the best of the chosen if it is chosen, and none before it is.
     odds = missing / (len(tied) - np.arange(len(chosen)))
     shares = odds * np.cumprod(np.append(1.0, 1 - odds[:-1]))
     return float(shares @ (best - chosen) / (best - worst))
