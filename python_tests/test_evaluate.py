@@ -370,6 +370,13 @@ def test_thinned_logs_keep_whole_episodes():
     assert len(np.unique(thinned.source // 20 % 3)) == 3
 
 
+@pytest.mark.parametrize("rows", [599, 500, 301])
+def test_thinning_keeps_about_as_many_rows_as_asked(rows):
+    thinned = thin(log(episodes=30, length=20), rows)
+    assert rows - 20 < len(thinned) <= rows
+    assert len(np.unique(thinned.source)) == len(thinned)
+
+
 def test_thinned_logs_of_one_long_episode_are_cut():
     count = 5000
     states = np.arange(count + 1.0)[:, None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -261,12 +260,11 @@ def thin(transitions: Transitions, rows: int) -> Transitions:
     if count <= rows:
         return transitions
     episodes = transitions.episodes
-    step = math.ceil(count / rows)
-    if (len(episodes) - 1) // step < _FEWEST_EPISODES:
-        cuts = np.arange(0, count, max(1, rows // _PIECES))
-        episodes = np.union1d(episodes, cuts)
-    first = np.arange(0, len(episodes) - 1, step)
-    chosen = np.random.default_rng(0).integers(first, np.minimum(first + step, len(episodes) - 1))
+    if (len(episodes) - 1) * rows // count < _FEWEST_EPISODES:
+        episodes = np.union1d(episodes, np.arange(0, count, max(1, rows // _PIECES)))
+    last = len(episodes) - 1
+    edges = np.linspace(0, last, last * rows // count + 1).astype(np.int64)
+    chosen = np.random.default_rng(0).integers(edges[:-1], edges[1:])
     kept = np.concatenate([np.arange(episodes[e], episodes[e + 1]) for e in chosen])
     lengths = np.diff(episodes)[chosen]
     ends = np.cumsum(lengths)
