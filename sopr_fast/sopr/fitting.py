@@ -144,7 +144,8 @@ def fit(
     )
     if config.patience and not known.validation:
         raise ValueError(
-            "patience needs validation policies: pass validation=(policies, returns) (--validation …), or leave it out"
+            "patience needs validation policies: pass validation=(policies, returns) (--validation …), or leave "
+            "patience out"
         )
     file.identify(known.fingerprint(config, seed))
     with timings.stage("drawing"):
