@@ -58,7 +58,8 @@ def load(
     - `.pt`, `.pth`, `.safetensors`: the state dict of an `nn.Sequential` of linear layers, with one `activation`
       between each two and "tanh" or "none" as `squash` at the end.
     - `.pkl` of D4RL and DOPE: a dict of arrays.
-    - `.onnx`: one float input (states, width); actions are the first output or the one named so; needs onnxruntime.
+    - `.onnx`: one float input (states, width); actions are the output `action` or `actions`, else the first; needs
+      onnxruntime.
     - With `trust`: TorchScript (`.pt`), exported programs (`.pt2`), pickled modules (`.pt`); what of Stable-Baselines3
       and d3rlpy is not a plain MLP, and LeRobot's ACT and diffusion policies of vectors (`model.safetensors` beside
       `config.json`), of whose plans the first action counts. Those libraries open them.
