@@ -132,6 +132,10 @@ def test_returns_that_name_no_policy_are_refused(folder, capsys, command):
         "no policy has a return: " in error and "others.csv names other-00, other-01, the policies are named " in error
     )
     assert f"{sorted(POLICIES)[0]}, " in error and "names are relative to the folder that contains all" in error
+    (folder / "empty.csv").write_text("name,return\n")
+    assert run(folder, command[0], "empty.csv", *command[1:]) == 2
+    error = capsys.readouterr().err
+    assert "no policy has a return: there is none in " in error and "empty.csv" in error
 
 
 def test_the_help_names_every_method(capsys):

@@ -212,13 +212,15 @@ def _check_names(policies: dict[str, Policy], returns: dict[str, float], options
     """Warn of returns of no policy, since the policy that they were meant for becomes a candidate.
 
     Raises:
-        ValueError: There are returns, but none of a policy.
+        ValueError: No policy has a return.
     """
     from .data.keys import list_names
     from .runtime.warn import warn
 
+    if not returns:
+        raise ValueError(f"no policy has a return: there is none in {options.returns}")
     strangers = [name for name in returns if name not in policies]
-    if strangers and len(strangers) == len(returns):
+    if len(strangers) == len(returns):
         raise ValueError(
             f"no policy has a return: {options.returns} names {list_names(strangers)}, the policies are named "
             f"{list_names([*policies])}; names are relative to the folder that contains all --policies"
