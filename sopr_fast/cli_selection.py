@@ -175,7 +175,7 @@ def _estimate(options: argparse.Namespace) -> None:
         raise ValueError(f"--method {options.method} learns from no returns: leave --returns out")
     policies, returns = _read(options)
     known = {name: policy for name, policy in policies.items() if name in returns}
-    if estimator.supervised:
+    if options.returns is not None:
         _check_names(policies, returns, options)
         policies = {name: policy for name, policy in policies.items() if name not in returns}
         if not known or not policies:
@@ -212,7 +212,7 @@ def _check_names(policies: dict[str, Policy], returns: dict[str, float], options
     """Warn of returns of no policy, since the policy that they were meant for becomes a candidate.
 
     Raises:
-        ValueError: No policy has a return.
+        ValueError: The file of returns has none of a policy.
     """
     from .data.keys import list_names
     from .runtime.warn import warn
