@@ -175,8 +175,9 @@ def _estimate(options: argparse.Namespace) -> None:
         raise ValueError(f"--method {options.method} learns from no returns: leave --returns out")
     policies, returns = _read(options)
     known = {name: policy for name, policy in policies.items() if name in returns}
-    if options.returns is not None:
-        _check_names(policies, returns, options)
+    if estimator.supervised:
+        if options.returns is not None:
+            _check_names(policies, returns, options)
         policies = {name: policy for name, policy in policies.items() if name not in returns}
         if not known or not policies:
             raise ValueError(
