@@ -19,6 +19,7 @@ from .cli_options import (
     write_plot,
     write_report,
 )
+from .methods import DEFAULT_PANEL, METHODS
 from .runtime.text import printable
 
 if TYPE_CHECKING:
@@ -46,23 +47,6 @@ _PANEL_OPTIONS = (
     "checkpoints",
     "time_limit",
     "device",
-)
-METHODS = (
-    "SOPR-T",
-    "nearest policy",
-    "Gaussian process",
-    "SARSA critic",
-    "FQE",
-    "model-based",
-    "importance weighting",
-    "LSTDQ",
-    "SOPR-T thorough",
-    "SOPR-MLP",
-    "SARSA critic thorough",
-    "FQE thorough",
-    "model-based thorough",
-    "DualDICE",
-    "DualDICE thorough",
 )
 
 
@@ -125,7 +109,12 @@ def _add_panel(parser: argparse.ArgumentParser) -> None:
         "(default: its column rollouts; a column return_se holds standard errors)",
     )
     names = ", ".join(f"'{name}'" if " " in name else name for name in METHODS)
-    parser.add_argument("--methods", nargs="+", metavar="NAME", help=f"methods: {names} (default: the first seven)")
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="NAME",
+        help=f"methods: {names} (default: the first {len(DEFAULT_PANEL)})",
+    )
     parser.add_argument("--groups", type=Path, metavar="FILE", help="JSON object of policy and group")
     parser.add_argument("--folds", type=int, default=5, metavar="N", help="random folds (default: 5)")
     parser.add_argument(

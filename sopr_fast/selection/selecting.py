@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..methods import read_methods
 from ..policies import Policy, as_policies
 from ..returns import with_returns
 from ..runtime import distributed
@@ -17,7 +18,6 @@ from .evaluation import Evaluation
 from .folds import FEWEST_KNOWN, Fold, group_folds, random_folds
 from .groups import read_groups
 from .known_returns import are_ranks, read_known
-from .methods import read_methods
 from .panel import Panel
 from .predict import predict
 from .selection import Selection

@@ -24,7 +24,7 @@ from sopr_fast.estimators import (
     NearestPolicy,
     UncertainEstimateWarning,
 )
-from sopr_fast.selection.methods import read_methods
+from sopr_fast.methods import read_methods
 from sopr_fast.sopr.config import Config
 
 from ..foreign import read_foreign
