@@ -163,6 +163,14 @@ def test_copies_of_a_policy_are_noted():
     assert not any("acts as" in note for note in evaluate(POLICIES, RETURNS, log(), **options).notes)
 
 
+def test_columns_of_another_version_are_refused(tmp_path, monkeypatch):
+    options = {"methods": {"m": Scripted(RETURNS)}, "folds": 2, "checkpoints": tmp_path, **QUIET}
+    evaluate(POLICIES, RETURNS, log(), **options)
+    monkeypatch.setattr("sopr_fast.selection.columns.__version__", "999.0")
+    with pytest.raises(ValueError, match=r"m\.json holds .* or of another version of sopr_fast; delete it or name"):
+        evaluate(POLICIES, RETURNS, log(), **options)
+
+
 def test_columns_of_policies_that_act_otherwise_at_the_same_distances_are_refused(tmp_path):
     options = {"methods": {"m": Scripted(RETURNS)}, "folds": 2, "checkpoints": tmp_path, **QUIET}
     evaluate(POLICIES, RETURNS, log(), **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from ..data.keys import list_names
 from ..runtime.archives import open_archive, read_members
 from ..runtime.text import printable
 from ..runtime.warn import warn
-from .values import Returns, of_rollouts
+from .values import Returns
 
 _STEP = re.compile(r"(?:.*_)?(\d+)_steps|(?:model|checkpoint|ckpt|step|iter)[_-]?(\d+)")
 _LABEL = re.compile(r"(?<![a-z])(?:seed|run|v)[_-]?\d+")  # a number that is no step
@@ -59,8 +60,9 @@ def read(path: Path) -> Evaluations:
             raise ValueError(f"timesteps {steps.shape} and results {results.shape}, expected (T,) and (T, rollouts)")
         if not np.isfinite(results).all():
             raise ValueError("its results are not finite")
-        means, errors = zip(*map(of_rollouts, results), strict=True)
-    return Evaluations(str(path), steps, np.array(means), np.array(errors))
+    rollouts = results.shape[1]
+    errors = results.std(1, ddof=1) / math.sqrt(rollouts) if rollouts > 1 else np.full(len(results), math.nan)
+    return Evaluations(str(path), steps, results.mean(1), errors)
 
 
 def choose(evaluations: Evaluations, names: list[str], run: str = "") -> Returns:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._version import __version__
 from ..doubts import ForeignPolicyWarning, TrainingPolicyWarning
 from ..estimators import Estimator, UncertainEstimateWarning
 from ..estimators.critics import possible_values
@@ -179,8 +180,8 @@ class _Run:
         stored = _parse(path)
         if stored["run"] != self.identity():
             raise ValueError(
-                f"{printable(path)} holds values of another log, other policies, returns, folds or options; delete it "
-                "or name another folder"
+                f"{printable(path)} holds values of another log, other policies, returns, folds or options, or of "
+                "another version of sopr_fast; delete it or name another folder"
             )
         shape = [len(fold.test) for fold in self.folds], len(self.workspace.policies)
         if ([len(values) for values in stored["values"]], len(stored["errors"])) != shape:
@@ -294,7 +295,7 @@ class _Run:
         """Return a hash of all that determines the values."""
         log = self._log()
         parts: list[Any] = [log.rows, log.offsets] if isinstance(log, Subsets) else []
-        parts += [self.workspace.names, self.workspace.acting, self.discount, self.seed, self.method]
+        parts += [__version__, self.workspace.names, self.workspace.acting, self.discount, self.seed, self.method]
         if self.method.supervised:
             parts += [self.returns, *(indices for fold in self.folds for indices in (fold.train, fold.test))]
             if self._leaves_one_out and any(fold.kind == "given" for fold in self.folds):

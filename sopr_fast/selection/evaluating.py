@@ -17,7 +17,7 @@ from .columns import compute_columns
 from .evaluation import Evaluation
 from .folds import given_folds, group_folds, random_folds
 from .groups import read_groups
-from .known_returns import are_ranks, read_known
+from .known_returns import are_ranks, read_known_returns
 from .workspace import ROWS, Workspace
 
 
@@ -100,7 +100,7 @@ def evaluate(
     known = as_policies(policies, action_count=action_count, trust=trust, stochastic=stochastic, skip=skip)
     known, returns = with_returns(known, returns)
     names = [policy.name for policy in known]
-    values, errors = read_known(returns, names, return_errors, rollouts)
+    values, errors = read_known_returns(returns, names, return_errors, rollouts)
     if np.ptp(values) == 0:
         raise ValueError("the returns of all policies are equal: there is no order to evaluate")
     given = isinstance(folds, Mapping | Sequence) and not isinstance(folds, str)

@@ -10,7 +10,7 @@ import numpy as np
 from ..returns import Returns, check_returns, in_order, is_source, of_rollouts, read_returns, with_single_rollouts
 
 
-def read_known(
+def read_known_returns(
     returns: Any, names: list[str], return_errors: Any = None, rollouts: Any = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the returns of policies and the standard errors of these returns.

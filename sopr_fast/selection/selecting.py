@@ -17,7 +17,7 @@ from .columns import Columns, compute_columns
 from .evaluation import Evaluation
 from .folds import FEWEST_KNOWN, Fold, group_folds, random_folds
 from .groups import read_groups
-from .known_returns import are_ranks, read_known
+from .known_returns import are_ranks, read_known_returns
 from .panel import Panel
 from .predict import predict
 from .selection import Selection
@@ -129,7 +129,7 @@ def select(
         raise ValueError("every candidate is a known policy: there is nothing to select")
     if incumbent is not None and incumbent not in names[:count]:
         raise ValueError(f"the incumbent {incumbent!r} is none of the known policies; pass the name of one")
-    means, errors = read_known(returns, names[:count], return_errors, rollouts)
+    means, errors = read_known_returns(returns, names[:count], return_errors, rollouts)
     labels, group_source = read_groups(groups, names[:count], workspace.distances[:count, :count])
     claimed: Any = groups if hasattr(groups, "keys") else {}
     claims = [str(claimed[name]) if name in claimed else "" for name in names[count:]]
