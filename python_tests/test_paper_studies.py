@@ -117,10 +117,14 @@ def test_the_tables_say_what_the_files_say(results):
     text = (results / "page.md").read_text()
     table = text.split("**Test Set II**")[1].split("**")[0]
     for cell in plans.main("smoke"):
-        value = cells.read(results / "smoke", cell).get("tests", {}).get("II", {}).get("spearman")
+        result = cells.read(results / "smoke", cell)
+        value = result.get("tests", {}).get("II", {}).get("spearman")
         row = next(line for line in table.splitlines() if line.startswith(f"| {methods.LABELS[cell.method]} "))
         shown = "—" if value is None else f"{value:.2f}".replace("-", "−")
         assert row.split(" | ")[1] == shown
+    returns = result["tests"]["II"]["returns"]
+    chance = np.mean([(max(returns) - one) / np.ptp(returns) for one in returns])
+    assert f"| random order (expected) | 0.00 | {chance:.2f} |" in table
     with (results / "smoke" / "main.csv").open(newline="") as file:
         rows = list(csv.reader(file))
     assert ["| " + " | ".join(row) + " |" in text for row in rows[1:4]] == [True] * 3

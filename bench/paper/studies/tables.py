@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 
+from sopr_fast.metrics import regret_at_k
 from sopr_fast.runtime.files import atomic_path
 
 from . import frontier_choice, plans, published
@@ -140,6 +141,8 @@ def _main(rows: list[Record], source: Source) -> list[Table]:
             led = [f"{leads[name][setting]}" if means[0].tasks else "—" for name in leads]
             ahead = "" if own is sopr else str(difference(sopr, own, measure(test, "spearman"), test))
             lines.append([label(own), *map(str, means), ahead, _deviation(means[0]), *led, ", ".join(negative)])
+        chance = [str(mean(rows, _regret_by_chance(test, k))) for k in (1, 3)]
+        lines.append(["random order (expected)", number(0, 2), *chance, *[""] * 5])
         if test in published.LEADS:
             means = [mean(stage, measure(test, name)) for name in MEASURES]
             lines.append(["SOPR-T of the stage `scores`", *map(str, means), "", _deviation(means[0]), "", "", ""])
@@ -161,6 +164,16 @@ def tests_of(rows: Sequence[Record]) -> list[str]:
 
 def title(test: str) -> str:
     return {"foreign": "Policies of other authors", "competent": "Competent policies"}.get(test, f"Test Set {test}")
+
+
+def _regret_by_chance(test: str, k: int) -> Callable[[Record], float | None]:
+    """Return the function from a record to the mean regret@k over all orders of its test policies."""
+
+    def value(row: Record) -> float | None:
+        returns = row.tests.get(test, {}).get("returns")
+        return None if returns is None else regret_at_k(returns=returns, scores=[0] * len(returns), k=k)
+
+    return value
 
 
 def _deviation(value: Mean) -> str:
