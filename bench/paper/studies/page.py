@@ -16,11 +16,30 @@ _HEAD = """# Results of the paper's experiments
 This page is written by `python -m bench.paper page --scale {scale}` from the files in `bench/paper/results/{scale}`; a
 test checks that they agree. Do not edit it: what each section says in words comes from `bench/paper/studies/notes`.
 
-`bench/paper/README.md` describes sets, test policies and logs. A mean is over tasks of means over seeds; ± is its
-standard error over tasks; "deviation" is over seeds or repeats. {done} of {wanted} runs have numbers. A dash is a gap;
-its reason stands below the table. The four tasks of a game share training policies, Test Set II and policies of other
-authors, so they are not independent: over the three games, of which the tables by task show the means, standard errors
-are up to about twice as large. To run what is missing (finished runs are kept):
+A task is a log of a game. All logs of a game were made by snapshots of one SAC run. SOPR trains on 30 of its snapshots,
+and 10 others choose its weights; `select` learns from all 40, the nearest policy from the 30, and the other methods
+from logged rewards. They rank four sets of policies; `bench/paper/README.md` says how these were made. (Numbers of
+policies are those of the scales `small` and `paper`.)
+
+| test policies | what they are |
+| --- | --- |
+| Test Set I | ten policies of BEAR, CQL and CRR, trained on the log, evenly spaced in return |
+| Competent policies | ten policies that imitate the log or its best episodes |
+| Test Set II | the ten snapshots of the run that are not known; the same for the four tasks of a game |
+| Policies of other authors | 29 to 33 for each game, the same for its four tasks; 26 are snapshots of one TRPO run |
+
+- Regret@k is what is lost by taking the best of the first k, as a share of the range of returns. Compare it with that
+  of a random order, which each table of `main` shows.
+- A mean is over tasks of means over seeds; ± is its standard error over tasks. The four tasks of a game share training
+  policies, Test Set II and policies of other authors, so they are not independent: standard errors over the three
+  games, whose means the tables by task show, are up to about twice as large.
+- "Deviation" is the standard deviation over seeds or repeats, averaged over tasks.
+- `1024x16x60` means subsets of 1,024 states, 16 clusters and 60 steps. The stage `scores` is that of
+  `python -m bench.paper all`. "Figure only": the paper plots the value and does not print it.
+- A dash is a run that is missing, whose reason stands below the tables, or a number that is undefined, such as the rank
+  correlation of equal scores.
+
+{done} of {wanted} runs have numbers. To run what is missing (finished runs are kept):
 
 ```
 python -m bench.paper logs --game GAME --scale {scale} --out bench/paper/sets    # for each of the three games
