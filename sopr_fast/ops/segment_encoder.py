@@ -78,7 +78,7 @@ def segment_encoder(
             ``segment_base + (p * S + s) * K + k``.
         precision: ``"fp32"``, or ``"bf16"`` for the operands of the layers' matrix products, forward and backward;
             sums, residuals, norms and softmax stay in float32. bf16 is computed in fp32 without AVX512-BF16 and with
-            heads of odd width; on a GPU, backward and where tensor cores are not used.
+            heads of odd width; on a GPU, where tensor cores are not used.
 
     Returns:
         (P, S, K, width) float32 if `pool`, else (P, S, N, width) in the order of `rows`, 0 after the last segment.

@@ -44,8 +44,8 @@ class Config(Options):
         action_noise: Standard deviation of the normal noise added to columns in training.
         validation_subsets: Random subsets on which validation policies are scored after each step.
         validation_metric: What chooses the weights to keep, the latest best: "rank_correlation" or "loss".
-        precision: Operands of matrix products when scoring, "fp32" or "bf16"; fp32 where the processor has no bf16, on
-            a GPU and for the MLP.
+        precision: Operands of matrix products when scoring, "fp32" or "bf16"; fp32 where the processor has no bf16,
+            where a GPU uses no tensor cores, and for the MLP.
         training_precision: Operands of matrix products when training, as `precision`.
 
     Raises:
