@@ -18,8 +18,9 @@ test checks that they agree. Do not edit it: what each section says in words com
 
 A task is a log of a game. All logs of a game were made by snapshots of one SAC run. SOPR trains on 30 of its snapshots,
 and 10 others choose its weights; `select` learns from all 40, the nearest policy from the 30, and the other methods
-from logged rewards. They rank four sets of policies; `bench/paper/README.md` says how these were made. (Numbers of
-policies are those of the scales `small` and `paper`.)
+from logged rewards. They rank four sets of policies, all at once; `bench/paper/README.md` says how these were made.
+This matters for `select`: it weighs methods by their agreement on all candidates, and its verdict is of all of them.
+(Numbers of policies are those of the scales `small` and `paper`.)
 
 | test policies | what they are |
 | --- | --- |
