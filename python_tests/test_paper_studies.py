@@ -239,7 +239,7 @@ def test_the_cheapest_point_within_a_standard_error_is_chosen():
     assert frontier_choice.choose([worse]) is None
     assert frontier_choice.choose([point("d", 1, 0.1, 0.1, count=2)]) is None
     assert frontier_choice.choose([point("e", 1, 0.1, 0.1, foreign=-0.2), dear]) is dear
-    assert "On the judging tasks it is as good" in frontier_choice.verdict([fine], (9, 9, 9))
+    assert "On the judging tasks it passes" in frontier_choice.verdict([fine], (9, 9, 9))
     assert "No cheaper point is as good" in frontier_choice.verdict([point("9x9x9", 9, 0, 0), worse], (9, 9, 9))
     assert "numbers on 5 of them. Until then" in frontier_choice.verdict([point("f", 1, 0, 0.1, judged=5)], (9, 9, 9))
 

@@ -100,5 +100,5 @@ def verdict(candidates: Sequence[Point], paper: tuple[int, int, int]) -> str:
             f"Chosen: {chosen.name}. It is to be judged on {ENOUGH} other tasks; both points have numbers on {judged} "
             "of them. Until then `Config()` stays `Config.paper()`."
         )
-    verdict = "as good." if _holds(chosen.judged_by) else "not as good: `Config()` stays `Config.paper()`."
-    return rule + f"Chosen: {chosen.name}. On the judging tasks it is {verdict}"
+    verdict = "passes." if _holds(chosen.judged_by) else "does not pass: `Config()` stays `Config.paper()`."
+    return rule + f"Chosen: {chosen.name}. On the judging tasks it {verdict}"
