@@ -62,21 +62,30 @@ class Checkpoint:
             ValueError: The existing file belongs to another run.
         """
         self.fingerprints.append(fingerprint)
-        count = len(self.fingerprints)
-        if self._written_by is not None and self._written_by[:count] != self.fingerprints:
+        if self._written_by is not None:
+            self._check_writer(self._written_by[: len(self.fingerprints)])
+
+    def _check_writer(self, fingerprints: Any) -> None:
+        if fingerprints != self.fingerprints:
             raise ValueError(
                 f"checkpoint {printable(self.path)} is of a run with other policies, {self.inputs}, options or seed; "
                 "delete it or name another file"
             )
 
     def load(self) -> State | None:
-        """Return the state to resume from, which process 0 reads, or None to start anew."""
+        """Return the state to resume from, which process 0 reads, or None to start anew.
+
+        Raises:
+            ValueError: The file is damaged, or another run has written it since this one began.
+        """
         return distributed.current().from_first(self._load)
 
     def _load(self) -> State | None:
         if self.path is None or not Path(self.path).exists():
             return None
-        return load_tensors(self.path, self.kind)
+        tensors, values = load_tensors(self.path, self.kind)
+        self._check_writer(values.get("fingerprint"))
+        return tensors, values
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
