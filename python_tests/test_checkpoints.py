@@ -22,5 +22,7 @@ def test_a_checkpoint_that_another_run_writes_meanwhile_is_refused(tmp_path):
         run.identify(name)
     runs["other"].keep({"weights": torch.ones(2)}, {"step": 7}, progress="", last=True)
     assert runs["other"].load()[1]["step"] == 7
-    with pytest.raises(ValueError, match=r"checkpoint .*checkpoint\.safetensors is of a run with other policies, returns"):
+    with pytest.raises(
+        ValueError, match=r"checkpoint .*checkpoint\.safetensors is of a run with other policies, returns"
+    ):
         runs["mine"].load()

@@ -143,6 +143,35 @@ def test_policies_that_sample_are_warned_of(ask):
         ask(as_policies({str(i): sampler(i) for i in range(8)}), states, SOURCE)
 
 
+class Recurrent(torch.nn.Module):
+    """Reads the rows of a batch as the steps of one episode."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.cell = torch.nn.GRU(STATES.shape[1], DA)
+
+    def forward(self, states):
+        return self.cell(states)[0]
+
+
+@pytest.mark.parametrize("ask", [probe, lambda *args: check_fit(*args, Layout("gaussian", DA, 2 * DA))])
+def test_policies_whose_actions_depend_on_the_batch_are_warned_of(ask):
+    states = torch.from_numpy(STATES)
+    half = torch.nn.Linear(STATES.shape[1], DA).bfloat16()  # rounds otherwise in batches of other sizes
+    mixing = {"standardised": lambda s: linear((s - s.mean(0)) / s.std(0)), "recurrent": Recurrent()}
+    with pytest.warns(UserWarning) as caught:
+        ask(as_policies(mixing | {**FIXED, "half": half}), states, SOURCE)
+    assert [str(warning.message) for warning in caught] == [
+        "policies 'standardised', 'recurrent' give different actions for the same states in another batch: they use "
+        "statistics of the batch, or read its rows as a sequence. Answer each state on its own"
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        probe(as_policies([Recurrent()]), states, SOURCE, batch_size=1)  # every state is a batch
+
+
 def test_rounding_and_fixed_policies_are_not_warned_of():
     calls = [0]
 
@@ -153,4 +182,4 @@ def test_rounding_and_fixed_policies_are_not_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         probe(as_policies({**FIXED, "rounding": rounding}), torch.from_numpy(STATES), SOURCE)
-    assert calls == [2]
+    assert calls == [3]

@@ -19,6 +19,7 @@ from .output import Output
 from .policy import Policy
 
 _PROBE_ROWS = 13  # unlikely to be mistaken for an action width
+_BATCH_ROUNDING = 0.02  # of the largest action: half precision and TF32 round otherwise in batches of other sizes
 _NAMES_SHOWN = 5
 
 
@@ -64,7 +65,7 @@ def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, *, batch_s
         RuntimeError: A policy raised; its error is the cause.
 
     Warns:
-        UserWarning: Policies give different actions when asked twice for the same states.
+        UserWarning: Policies give different actions when asked again for the same states, in the same or another batch.
     """
     check_widths(policies, states.shape[1])
     rows = _probe_rows(batch_size)
@@ -103,7 +104,7 @@ def check_fit(
         ValueError, RuntimeError: See `collect`.
 
     Warns:
-        UserWarning: Policies give different actions when asked twice for the same states.
+        UserWarning: Policies give different actions when asked again for the same states, in the same or another batch.
     """
     check_widths(policies, states.shape[1])
     rows = _probe_rows(batch_size)
@@ -149,21 +150,30 @@ def _probe_rows(batch_size: int) -> slice:
 
 
 def _warn_of_sampling(policies: Sequence[Policy], outputs: Sequence[Output], states: Tensor, source: Tensor) -> None:
-    """Warn of policies that answer `states` otherwise than in `outputs`, beyond rounding."""
-
-    def varies(policy: Policy, before: Tensor) -> bool:
-        after = policy.output(states, source).mean
-        return after.shape != before.shape or not torch.allclose(after, before, rtol=1e-3, atol=1e-5)
-
-    pairs = zip(policies, outputs, strict=True)
-    names = [p.name for p, output in pairs if isinstance(p, Called) and varies(p, output.mean)]
-    if not names:
-        return
-    warn(
-        f"policies {_list_few(names)} give different actions when asked twice for the same states: they sample, or "
-        "depend on earlier calls. Return the mean action (for Stable-Baselines3, call predict with deterministic=True) "
-        "or the distribution"
-    )
+    """Warn of policies that answer `states` otherwise than in `outputs`, or otherwise in another batch."""
+    other = torch.arange(len(states) - 1, (len(states) - 1) // 2, -1, device="cpu")  # none of a single state
+    sampling, mixing = [], []
+    for policy, output in zip(policies, outputs, strict=True):
+        if not isinstance(policy, Called):
+            continue
+        before, after = output.mean, policy.output(states, source).mean
+        if after.shape != before.shape or not torch.allclose(after, before, rtol=1e-3, atol=1e-5):
+            sampling.append(policy.name)
+        elif len(other):
+            after, scale = policy.output(states[other], source[other]).mean, before.abs().amax(0)
+            if after.shape[1:] != scale.shape or ((after - before[other]).abs() > _BATCH_ROUNDING * scale).any():
+                mixing.append(policy.name)
+    if sampling:
+        warn(
+            f"policies {_list_few(sampling)} give different actions when asked twice for the same states: they sample, "
+            "or depend on earlier calls. Return the mean action (for Stable-Baselines3, call predict with "
+            "deterministic=True) or the distribution"
+        )
+    if mixing:
+        warn(
+            f"policies {_list_few(mixing)} give different actions for the same states in another batch: they use "
+            "statistics of the batch, or read its rows as a sequence. Answer each state on its own"
+        )
 
 
 def collect(

@@ -140,8 +140,8 @@ class Ranker:
             seed: Seed of drawing subsets from `states`.
             precision: Operands of matrix products, "fp32" or "bf16"; by default that of the model's config.
             batch_size: Largest number of states shown to a policy at once. A policy sees each drawn state once, a few
-                of them twice more as a probe, and the sample of training states kept with the model. With "auto" it
-                sees the states of the added subsets in the same way.
+                of them up to three times more as a probe, and the sample of training states kept with the model. With
+                "auto" it sees the states of the added subsets in the same way.
             device: Device that clusters and scores, by default that of the model; policies act where they are.
             progress: Show progress: a bar on a terminal, log lines of the logger "sopr_fast" elsewhere.
             trust: Run code in files of policies where reading them needs it, see `sopr_fast.policies.load`.
