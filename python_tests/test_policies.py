@@ -212,6 +212,18 @@ def test_every_state_is_shown_once_in_batches(states, source):
         collect(policies, states, source, layout, batch_size=0)
 
 
+def test_a_policy_may_return_the_same_memory_again(states, source):
+    memory = torch.empty(len(states), DA)
+    first, second = as_policies(
+        [lambda s, gain=gain: torch.mul(torch.from_numpy(linear(s)), gain, out=memory) for gain in (1.0, 2.0)]
+    )
+    actions = first.act(states, source)
+    assert torch.equal(second.act(states, source), 2 * actions)
+    noisy = as_policies({"noisy": lambda s: memory[: len(s)].normal_()})
+    with pytest.warns(UserWarning, match="policies 'noisy' give different actions when asked twice"):
+        probe(noisy, states, source)
+
+
 def test_one_number_per_state_is_an_action_of_width_one(states, source):
     assert torch.equal(columns(lambda s: s[:, 0], states, source), states[:, :1])
 

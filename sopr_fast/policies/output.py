@@ -277,7 +277,7 @@ class _Reader:
             raise self.error("a tensor on the meta device, which holds no values")
         if value.layout != torch.strided:
             raise self.error(f"a tensor of layout {value.layout}, expected {_EXPECTED}")
-        value = value.detach().cpu()
+        value = value.detach().cpu().clone()  # a policy may return the same memory again
         return value if value.is_floating_point() else value.long()
 
 
