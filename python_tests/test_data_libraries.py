@@ -77,6 +77,11 @@ def test_columns_are_mapped_from_a_dictionary(arrays):
         ("1,2\n3,4\n", "its first line must name the columns"),
         ("obs,obs\n1,2\n", "its first line must name the columns, each once"),
         ("obs_0,reward\n1,2\n1\n", "line 3 has 1 values, the header 2"),
+        (
+            "obs_0,note,reward\n1,2,3\n1,5,2,3\n",
+            "line 3 has 4 values, the header 3; write numbers with a decimal point",
+        ),
+        ("obs_0,reward,note\n1,2,3\n1,2\n", "line 3 has 2 values, the header 3"),
         ("obs_0,reward\n1,2\n1,x\n", "line 3: 'reward' is 'x', expected a number"),
         ("", "its first line must name the columns"),
     ],

@@ -43,10 +43,11 @@ def read_csv(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
 
 
 def _values(row: list[str], needed: list[int], names: list[str], line: int) -> list[float]:
+    if len(row) != len(names):
+        hint = "; write numbers with a decimal point" if len(row) > len(names) else ""
+        raise ValueError(f"line {line} has {len(row)} values, the header {len(names)}{hint}")
     try:
         return [_number(row[i]) for i in needed]
-    except IndexError:
-        raise ValueError(f"line {line} has {len(row)} values, the header {len(names)}") from None
     except ValueError:
         i = next(i for i in needed if not _is_number(row[i]))
         raise ValueError(f"line {line}: {names[i]!r} is {row[i][:40]!r}, expected a number") from None
