@@ -128,6 +128,14 @@ def test_pickled_arrays_and_trajectories(tmp_path, arrays):
         sopr_fast.data.load(path)
 
 
+def test_trajectories_of_unequal_lengths_are_refused(tmp_path):
+    path = tmp_path / "log.pkl"
+    lengths = [{"observations": 3, "actions": 3, "rewards": 4}, {"observations": 3, "actions": 3, "rewards": 2}]
+    path.write_bytes(pickle.dumps([{key: np.zeros((n, 1)) for key, n in episode.items()} for episode in lengths]))
+    with pytest.raises(ValueError, match=r"log\.pkl: episode 0 has 4 'rewards' for 3 'observations'"):
+        sopr_fast.data.load(path)
+
+
 @pytest.mark.parametrize("name", ["terminals", "terminated", "dones", "done"])
 @pytest.mark.parametrize("without", [(), ("next_observations",)])
 def test_ends_of_trajectories_have_every_name(tmp_path, arrays, name, without):

@@ -143,7 +143,13 @@ def _of_episodes(content: list[Mapping[Any, Any]], wanted: Collection[str]) -> d
     arrays = {key: np.concatenate([np.asarray(episode[key]) for episode in content]) for key in keys}
     if not keys:
         return arrays
-    last = np.cumsum([len(np.asarray(episode[keys[0]])) for episode in content]) - 1
+    used = [key for names in KEYS.values() if (key := next((name for name in names if name in keys), None))]
+    lengths = {key: [len(np.asarray(episode[key])) for episode in content] for key in used}
+    for key in used[1:]:
+        for place, (count, expected) in enumerate(zip(lengths[key], lengths[used[0]], strict=True)):
+            if count != expected:
+                raise ValueError(f"episode {place} has {count} {key!r} for {expected} {used[0]!r}")
+    last = np.cumsum(lengths[used[0]]) - 1
     done = next((key for key in KEYS["terminals"] if key in arrays), None)
     stops = last if done is None else last[~arrays[done][last].reshape(len(last), -1).astype(bool).any(1)]
     cut = next((key for key in KEYS["timeouts"] if key in arrays), None)
