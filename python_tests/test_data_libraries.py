@@ -76,6 +76,7 @@ def test_columns_are_mapped_from_a_dictionary(arrays):
     [
         ("1,2\n3,4\n", "its first line must name the columns"),
         ("obs,obs\n1,2\n", "its first line must name the columns, each once"),
+        ("obs_0,obs_1,obs_01,reward\n1,2,3,4\n", "columns 'obs_1' and 'obs_01' are both number 1; rename one"),
         ("obs_0,reward\n1,2\n1\n", "line 3 has 1 values, the header 2"),
         (
             "obs_0,note,reward\n1,2,3\n1,5,2,3\n",

@@ -167,12 +167,19 @@ def read_frame(frame: Any, wanted: Collection[str], where: str) -> dict[str, np.
 
 
 def group_numbered(names: Iterable[str], wanted: Collection[str]) -> dict[str, list[str]]:
-    """Return wanted name → its numbered columns in ascending order, where no column has the name itself."""
+    """Return wanted name → its numbered columns in ascending order, where no column has the name itself.
+
+    Raises:
+        ValueError: Two columns have one number, such as `obs_1` and `obs_01`.
+    """
     groups: dict[str, dict[int, str]] = {}
     for name in names:
         match = _NUMBERED.fullmatch(name)
         if match and match[1] in wanted and match[1] not in names:
-            groups.setdefault(match[1], {})[int(match[2])] = name
+            group, number = groups.setdefault(match[1], {}), int(match[2])
+            if number in group:
+                raise ValueError(f"columns {group[number]!r} and {name!r} are both number {number}; rename one")
+            group[number] = name
     return {key: [group[i] for i in sorted(group)] for key, group in groups.items()}
 
 
