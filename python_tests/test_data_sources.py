@@ -75,11 +75,13 @@ def test_a_data_frame_column_of_lists_is_one_array(arrays):
         sopr_fast.data.load(frame)
 
 
-@pytest.mark.parametrize("column", ["reward", "Done", "time", "actions", "truncated", "timestep"])
+@pytest.mark.parametrize(
+    "column", ["reward", "Done", "time", "actions", "truncated", "timestep", "action_0", "Action[1]"]
+)
 def test_a_data_frame_with_more_than_states_is_refused(column):
     frame = pandas.DataFrame({"x": [0.0, 1.0], "v": [2.0, 3.0]})
     np.testing.assert_array_equal(np.asarray(as_states(frame)), [[0, 2], [1, 3]])
-    message = rf"which columns of the data frame are states\? It has x, v, {column}; name the states obs_0"
+    message = rf"which columns of the data frame are states\? It has x, v, {re.escape(column)}; name the states obs_0"
     with pytest.raises(ValueError, match=message):
         as_states(frame.assign(**{column: 0.0}))
 

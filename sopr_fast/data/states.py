@@ -22,7 +22,7 @@ from .loading import READERS, read_arrays
 from .minari import find_minari, read_minari_states
 from .rlds import is_rlds
 from .stored import ArrayStates, FlatStates, SlicedStates, StoredStates, states_of_hdf5
-from .tables import is_frame, read_frame
+from .tables import group_numbered, is_frame, read_frame
 from .transitions import Transitions
 
 _NO_STATES = (ALL_KEYS - {*KEYS["states"]}) | {"time", "timestamp", "timestep", "step", "episode", "episode_id"}
@@ -123,7 +123,8 @@ def _select_columns(frame: Any) -> Any:
         if key in arrays:
             return arrays[key]
     columns = [str(name) for name in frame.columns]
-    if any(name.lower() in _NO_STATES for name in columns):
+    lower = [name.lower() for name in columns]
+    if not _NO_STATES.isdisjoint(lower) or group_numbered(lower, _NO_STATES):
         raise ValueError(
             f"which columns of the data frame are states? It has {list_names(columns)}; name the states obs_0, obs_1, "
             "… or pass only their columns"
