@@ -7,6 +7,7 @@ import warnings
 import h5py
 import large_log
 import numpy as np
+import pandas
 import pytest
 import torch
 from problems import TINY, ladder, log, training_gains
@@ -85,16 +86,21 @@ class Recorder:
         return self.values[rows]
 
 
-@pytest.mark.parametrize("kind", ["states", "transitions"])
+@pytest.mark.parametrize("kind", ["states", "list", "frame", "npy", "transitions"])
 @pytest.mark.parametrize(
-    ("offset", "dtype", "warns"), [(4.5e8, np.float64, 1), (4.5e8, np.int64, 1), (0, np.float64, 0)]
+    ("offset", "dtype", "warns"),
+    [(4.5e8, np.float64, 1), (4.5e8, np.int64, 1), (1e14, np.float64, 1), (1e14, np.int64, 1), (0, np.float64, 0)],
 )
-def test_columns_that_float32_rounds_away_are_told(kind, offset, dtype, warns):
-    states = np.stack([np.arange(64) % 2, 100 * np.arange(64) + offset], 1).astype(dtype)
+def test_columns_that_float32_rounds_away_are_told(kind, offset, dtype, warns, tmp_path):
+    """With an offset of 1e14, the second column is one float32 number."""
+    third = np.full(64, 0.1)  # constant, though the mean of its float64 numbers is another one
+    states = np.stack([np.arange(64) % 2, 100 * np.arange(64) + offset, third], 1).astype(dtype)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        if kind == "states":
-            Subsets.draw(states, 1, size=64, clusters=4)
+        if kind != "transitions":
+            np.save(tmp_path / "log.npy", states)
+            forms = {"list": states.tolist(), "frame": pandas.DataFrame(states), "npy": tmp_path / "log.npy"}
+            Subsets.draw(forms.get(kind, states), 1, size=64, clusters=4)
         else:
             Transitions.from_arrays(states, states, states[:, 0], states, timeouts=states[:, 0])
     told = [str(warning.message) for warning in caught if "float32" in str(warning.message)]

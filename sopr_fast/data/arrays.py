@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -60,7 +60,7 @@ def warn_of_equal_rows(states: np.ndarray, where: str) -> None:
     """
     if len(states) < _FEWEST_ROWS:
         return
-    sample = _sample(states)
+    sample = states[_spread_rows(len(states))]
     share = np.unique(sample, axis=0, return_counts=True)[1].max() / len(sample)
     if share > 0.5:
         warn(
@@ -69,12 +69,13 @@ def warn_of_equal_rows(states: np.ndarray, where: str) -> None:
         )
 
 
-def warn_of_rounding(states: np.ndarray, dtype: np.dtype, where: str) -> None:
+def warn_of_rounding(states: np.ndarray, read: Callable[[np.ndarray], np.ndarray], dtype: np.dtype, where: str) -> None:
     """Warn if a column varies by so little around a large value that float32 rounds its differences away.
 
     Args:
         states: (rows, dim_s) float32 states in any order, of which a sample is judged.
-        dtype: Type of the numbers from which they were made; nothing was lost if it holds no more than float32 does.
+        read: Function from rows (n,) of the states to the numbers (n, dim_s) from which they were made.
+        dtype: Type of these numbers; nothing was lost if it holds no more than float32 does.
         where: Beginning of the message.
 
     Warns:
@@ -82,9 +83,13 @@ def warn_of_rounding(states: np.ndarray, dtype: np.dtype, where: str) -> None:
     """
     if np.can_cast(dtype, np.float32):
         return
-    sample = _sample(states)
-    spread, spacing = sample.std(0, dtype=np.float64), np.spacing(np.abs(sample).max(0))
-    if (lost := np.flatnonzero((spread > 0) & (spread < _COARSE * spacing))).size:
+    rows = _spread_rows(len(states))
+    sample = states[rows]
+    if (sample == sample[0]).all(0).any():
+        sample = read(rows)  # a column may vary by less than float32 tells apart
+    varies, spread = (sample != sample[0]).any(0), sample.std(0, dtype=np.float64)
+    spacing = np.spacing(np.abs(sample).max(0).astype(np.float32))
+    if (lost := np.flatnonzero(varies & (spread < _COARSE * spacing))).size:
         k = int(lost[0])
         warn(
             f"{where}column {k} of the states varies by {spread[k]:.3g} around {sample[0, k]:.6g}, where numbers of "
@@ -92,5 +97,6 @@ def warn_of_rounding(states: np.ndarray, dtype: np.dtype, where: str) -> None:
         )
 
 
-def _sample(states: np.ndarray) -> np.ndarray:
-    return states[np.linspace(0, len(states) - 1, min(len(states), _SAMPLED_ROWS)).astype(np.int64)]
+def _spread_rows(count: int) -> np.ndarray:
+    """Return at most 4,096 of the rows, evenly spread."""
+    return np.linspace(0, count - 1, min(count, _SAMPLED_ROWS)).astype(np.int64)

@@ -110,7 +110,9 @@ def as_states(states: Any) -> StoredStates:
         if not hasattr(states, "__array__"):
             raise TypeError(f"states must be an array, tensor, data frame or path, got {type(states).__name__}")
     try:
-        values = np.asarray(states, np.float32)
+        values = np.asarray(states)
+        if values.dtype.kind not in "fiub":  # objects, such as the integers of pandas that may be missing
+            values = np.asarray(states, np.float64)
     except (OverflowError, TypeError, ValueError) as error:
         raise TypeError(f"states must be numbers: {error}") from error
     return ArrayStates(values)

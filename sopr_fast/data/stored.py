@@ -48,8 +48,8 @@ class StoredStates(ABC):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray: ...
 
     @abstractmethod
-    def _gather(self, rows: np.ndarray) -> np.ndarray:
-        """Return `rows` (n,) int64, ascending, as (n, dim_s) float32, unchecked."""
+    def _gather(self, rows: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+        """Return `rows` (n,) int64, ascending, as (n, dim_s) numbers of a type, unchecked."""
 
     @property
     def _where(self) -> str:
@@ -73,7 +73,7 @@ class StoredStates(ABC):
         states = self._gather(rows)
         self._check_values(states, rows)
         warn_of_equal_rows(states, self._where)
-        warn_of_rounding(states, self.dtype, self._where)
+        warn_of_rounding(states, lambda some: self._gather(rows[some], self.dtype), self.dtype, self._where)
         return states
 
     def has_rows(self, rows: np.ndarray, states: np.ndarray) -> bool:
@@ -109,9 +109,9 @@ class ArrayStates(StoredStates):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self._values, dtype)
 
-    def _gather(self, rows: np.ndarray) -> np.ndarray:
+    def _gather(self, rows: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
         with np.errstate(over="ignore"):
-            return np.ascontiguousarray(self._values[rows], np.float32)
+            return np.ascontiguousarray(self._values[rows], dtype)
 
 
 class _PiecewiseStates(StoredStates):
@@ -130,8 +130,8 @@ class _PiecewiseStates(StoredStates):
         with self._reader() as read:
             return np.asarray(read(0, len(self)), dtype)
 
-    def _gather(self, rows: np.ndarray) -> np.ndarray:
-        states = np.empty((len(rows), self.shape[1]), np.float32)
+    def _gather(self, rows: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+        states = np.empty((len(rows), self.shape[1]), dtype)
         with self._reader() as read:
             gather(read, rows, states, self._row_bytes, self._unit)
         return states

@@ -298,13 +298,13 @@ class _Checks:
         return values.reshape(-1)
 
     def _finite(self, key: str, values: np.ndarray) -> np.ndarray:
-        dtype = values.dtype
+        exact = values
         with np.errstate(over="ignore"):
-            values = np.ascontiguousarray(values, np.float32)
+            values = np.ascontiguousarray(exact, np.float32)
         finite = np.isfinite(values).reshape(len(values), -1).all(1)
         if not finite.all():
             row = int(np.argmin(finite))
             raise ValueError(f"{self.where}: {self.name(key)} is not finite (as float32) at row {row}")
         if key == "states":
-            warn_of_rounding(values, dtype, f"{self.where}: ")
+            warn_of_rounding(values, lambda some: exact[some], exact.dtype, f"{self.where}: ")
         return values
