@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from sopr_fast.policies import (
     ArrayPolicy,
     Gaussian,
+    Layout,
     Probabilities,
     as_policies,
     collect,
@@ -210,6 +211,22 @@ def test_every_state_is_shown_once_in_batches(states, source):
     assert seen == [16, 16, 8] and done == [1]
     with pytest.raises(ValueError, match="batch_size"):
         collect(policies, states, source, layout, batch_size=0)
+
+
+@pytest.mark.parametrize("batch_size", [2, DA, 16])
+def test_a_deviation_for_each_action_does_not_depend_on_the_batch(batch_size, states, source):
+    deviation = np.arange(1, DA + 1, dtype=np.float32)
+    policies = as_policies([lambda s: Gaussian(linear(s), deviation)])
+    layout = Layout("gaussian", DA, 2 * DA)
+    columns = collect(policies, states, source, layout, batch_size=batch_size)[0]
+    assert torch.equal(columns[:, DA:], torch.from_numpy(deviation).expand(len(states), -1))
+
+
+def test_an_array_may_hold_a_deviation_for_each_state():
+    deviation = np.arange(1, 1 + DA, dtype=np.float32)  # as many states as columns of the actions
+    (policy,) = as_policies({"x": Gaussian(np.zeros((DA, DA)), deviation)}, states_count=DA)
+    got = policy.output(np.zeros((DA, 2)), torch.arange(DA)).std
+    assert torch.equal(got, torch.from_numpy(deviation)[:, None].expand(-1, DA))
 
 
 def test_a_policy_may_return_the_same_memory_again(states, source):

@@ -54,8 +54,11 @@ class ArrayPolicy(Policy):
                 f"policy {self.name!r} has actions for {self._rows} states, not for row {int(source.max())}"
             )
         rows: Any
-        if isinstance(self.values, Gaussian | Probabilities):
-            rows = type(self.values)(*(_rows(part, source) for part in self.values))
+        if isinstance(self.values, Gaussian):
+            mean, std = (_rows(part, source) for part in self.values)
+            rows = Gaussian(mean, std[:, None] if std.ndim == 1 else std)  # (N,) as one number for each state
+        elif isinstance(self.values, Probabilities):
+            rows = Probabilities(_rows(self.values.p, source))
         else:
             rows = _rows(self.values, source)
         return read_output(self.name, rows, len(source), source, self.action_count)

@@ -27,7 +27,8 @@ class Gaussian(NamedTuple):
 
     Attributes:
         mean: (N, dim_a) array or tensor.
-        std: Standard deviations, of the shape of the mean or broadcast to it.
+        std: Standard deviations, of the shape of the mean or broadcast to it; (dim_a,) holds one for each column of the
+            actions. As a policy given as arrays, (N,) or (N, dim_a).
     """
 
     mean: Any
@@ -222,7 +223,7 @@ class _Reader:
         if self.action_count is not None:
             raise self.error("a continuous distribution, expected probabilities or indices (action_count is set)")
         mean, std = self.matrix(self.tensor(mean)), self.tensor(std).float()
-        if std.shape == (self.states,):
+        if std.shape == (self.states,) and mean.shape[1] == 1:  # wider actions: one number for each of their columns
             std = std[:, None]
         try:
             std = std.broadcast_to(mean.shape).contiguous()
