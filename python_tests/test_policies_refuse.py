@@ -211,6 +211,12 @@ def test_duplicate_names_give_both_positions():
         as_policies([policy, good, policy])
 
 
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_sets_of_policies_have_no_order(kind):
+    with pytest.raises(TypeError, match="policies are a set, which has no order: pass a list, or a dict"):
+        as_policies(kind([good, np.tanh]))
+
+
 def test_names_must_be_strings():
     with pytest.raises(TypeError, match="names of policies must be strings, got 3"):
         as_policies({3: good})

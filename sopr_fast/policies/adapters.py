@@ -97,6 +97,8 @@ def _items(policies: Any) -> Iterator[tuple[str, str | None, Any, Path | None]]:
         return
     if isinstance(policies, str | PathLike):
         policies = [policies]
+    if isinstance(policies, set | frozenset):
+        raise TypeError("policies are a set, which has no order: pass a list, or a dict from name to policy")
     is_single = isinstance(policies, Policy) or is_array(policies) or acts(policies)
     if (is_single and not isinstance(policies, nn.ModuleList)) or not isinstance(policies, Iterable):
         raise TypeError(f"policies must be a dict or sequence of policies, got {_kind(policies)}; put one in a list")
