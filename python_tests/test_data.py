@@ -154,6 +154,18 @@ def test_rows_that_do_not_follow_each_other_warn(order, parts):
         sopr_fast.data.load(d4rl_arrays([(1, "terminal"), (1, "timeout"), (1, "terminal"), (1, "timeout")]))
 
 
+def test_a_log_cut_inside_an_episode_beside_marked_timeouts_is_cut_there():
+    arrays = d4rl_arrays([(6, "terminal"), (6, "timeout"), (6, "timeout")])
+    rows = [*range(15), *range(18)]  # two sessions; the first one stops within its third episode
+    with pytest.warns(
+        UserWarning, match="dataset: after 1 rows, such as row 14, the next row does not follow"
+    ) as caught:
+        log = sopr_fast.data.load({key: values[rows] for key, values in arrays.items()})
+    assert len(caught) == 1
+    assert log.episodes.tolist() == [0, 6, 12, 15, 21, 27, 33]
+    assert np.flatnonzero(log.timeouts).tolist() == [11, 14, 26, 32]
+
+
 def test_the_time_limit_of_a_log_that_shows_it_changes_nothing():
     arrays = d4rl_arrays()
     expected = sopr_fast.data.load(arrays)

@@ -70,8 +70,9 @@ class Transitions:
     ) -> Transitions:
         """Check and convert arrays or tensors, and find where episodes end.
 
-        An episode ends after a terminal step, after a timeout and at the end of the data. If no timeouts are marked,
-        it also ends wherever the next state differs from the state of the next row; such rows become timeouts.
+        An episode ends after a terminal step, after a timeout and at the end of the data. It also ends wherever the
+        next state differs from the state of the next row, unless timeouts are marked and most rows differ; such rows
+        become timeouts.
 
         Without `next_states`, the next state of a step is the state of the next row, and that of a terminal step its
         own state. As in d4rl's `qlearning_dataset`, the last step of a timed-out episode is then dropped, since its
@@ -102,8 +103,9 @@ class Transitions:
 
         Warns:
             UserWarning: Nothing shows where a time limit cut episodes; `done` may include timeouts; next states after
-                timeouts are those of the next episode; rows do not follow each other; or more than half of the states
-                are equal, or a column of them loses its differences in float32.
+                timeouts are those of the next episode; rows do not follow each other, or some do not beside marked
+                timeouts; or more than half of the states are equal, or a column of them loses its differences in
+                float32.
         """
         checks = _Checks(where, names or {})
         states = checks.table("states", states)
@@ -142,13 +144,20 @@ class Transitions:
             )
         jumps = (next_states[:-1] != states[1:]).any(1)
         goes_on = ~(terminals | timeouts)[:-1]
-        if (jumps & goes_on).sum() > goes_on.sum() / 2:
+        unmarked = np.flatnonzero(jumps & goes_on)
+        if len(unmarked) > goes_on.sum() / 2:
             warn(
                 f"{where}: rows do not follow each other: after most steps, {checks.name('next_states')} are not the "
                 f"{checks.name('states')} of the next row, as in a shuffled log or one of several environments in "
                 "turn; initial states, episodes' returns and importance weights are wrong then: sort the rows by "
                 "episode and step"
             )
+        elif timeouts.any() and len(unmarked):
+            warn(
+                f"{where}: after {len(unmarked):,} rows, such as row {unmarked[0]}, the next row does not follow, "
+                "though nothing marks an end there: these rows are taken as timeouts; mark them if that is right"
+            )
+            timeouts[unmarked] = True
         if not timeouts.any():
             timeouts = ~terminals
             timeouts[:-1] &= jumps
