@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -56,6 +57,33 @@ def test_a_file_that_changes_while_it_is_in_use(order, change, tmp_path):
     for read in (states.read, lambda rows: policy.values[rows]):
         with pytest.raises(ValueError, match=r"a\.npy: the file was changed after it was opened; load it again"):
             read(rows)
+
+
+def test_chunks_of_a_file_that_was_replaced_are_not_read(tmp_path):
+    """The new file has the same shape, so that nothing but its version tells."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    values = RANDOM.normal(size=(64, 2)).astype(np.float32)
+    log, actions = tmp_path / "log.hdf5", tmp_path / "a.parquet"
+
+    def write(values):
+        for path in (log, actions):
+            path.unlink(missing_ok=True)
+        with h5py.File(log, "w") as file:
+            file.create_dataset("observations", data=values, chunks=(16, 2))
+        parquet.write_table(pyarrow.table({"actions": list(values)}), actions, row_group_size=16)
+
+    write(values)
+    states, policy = load_states(log), policies.load(actions)["a"]
+    np.testing.assert_array_equal(states.read(np.arange(10)), values[:10])
+    np.testing.assert_array_equal(policy.values[np.arange(10)], values[:10])
+    write(values + 1)
+    for path in (log, actions):
+        os.utime(path, ns=(0, 0))  # the clock of the file system may not have moved on
+    for read in (states.read, lambda rows: policy.values[rows]):
+        with pytest.raises(
+            ValueError, match=r"(log\.hdf5: 'observations'|a\.parquet): the file was changed after it was"
+        ):
+            read(np.arange(30, 40))
 
 
 def test_a_file_that_is_cut_short_while_rows_are_read(tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..runtime.arrays import fill_masked
 from ..runtime.checks import TOO_LARGE
-from ..runtime.rows import FileRows, Read, gather
+from ..runtime.rows import FileRows, FileVersion, Read, gather
 from ..runtime.text import printable
 from .arrays import table_shape, warn_of_equal_rows, warn_of_rounding
 from .hdf5 import get_dataset, list_datasets, open_hdf5
@@ -171,19 +171,22 @@ class SlicedStates(_PiecewiseStates):
 class Hdf5States(_PiecewiseStates):
     """A chunked dataset of an HDF5 file, opened when rows are read."""
 
-    def __init__(self, path: Path, key: str) -> None:
+    def __init__(self, path: Path, key: str, status: os.stat_result) -> None:
         self._path, self._key = path, key
         with open_hdf5(path) as file:
             dataset = get_dataset(file, key, path)
             super().__init__(dataset.shape, dataset.dtype, f"{path}: {key!r}")
+            self._version = FileVersion(status, self.name)
             self._unit = _rows_per_read(dataset)
 
     @contextmanager
     def _reader(self) -> Iterator[Read]:
         # Without a chunk cache, HDF5 reads only the needed rows of uncompressed chunks.
         with open_hdf5(self._path, rdcc_nbytes=0) as file:
+            self._version.check(os.stat(self._path))
             dataset = get_dataset(file, self._key, self._path)
             yield lambda start, stop: _read_slice(dataset, start, stop, self)
+            self._version.check(os.stat(self._path))
 
 
 def states_of_hdf5(path: Path) -> StoredStates:
@@ -201,7 +204,7 @@ def states_of_hdf5(path: Path) -> StoredStates:
         offset = dataset.id.get_offset()
         if offset is not None and file.userblock_size == 0:
             return FlatStates(FileRows(path, status, offset, dataset.shape, dataset.dtype, f"{path}: {key!r}"))
-    return Hdf5States(path, key)
+    return Hdf5States(path, key, status)
 
 
 def _rows_per_read(values: Any) -> int:

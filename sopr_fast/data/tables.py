@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..runtime.rows import FileVersion
 from .files import check_memory, reading
 
 _NUMBERED = re.compile(r"(.+?)[._]?\[?(\d+)\]?")  # obs_0, obs.0, obs[0]
@@ -67,7 +69,7 @@ class ParquetArray:
     """
 
     def __init__(self, path: Path, names: Collection[str]) -> None:
-        self.path = path
+        self.path, self._version = path, FileVersion(os.stat(path), str(path))
         with _open_parquet(path) as file:
             self.columns: list[str] = file.schema_arrow.names
             groups = group_numbered(self.columns, names)
@@ -102,10 +104,16 @@ class ParquetArray:
         return np.empty(self.shape[1:]) if values is None else values
 
     def read_group(self, group: int) -> np.ndarray:
-        """Return all rows of a row group."""
+        """Return all rows of a row group.
+
+        Raises:
+            ValueError: The file was changed after it was opened.
+        """
         with _open_parquet(self.path) as file:
+            self._version.check(os.stat(self.path))
             check_memory(self.path, _decoded_size(file.metadata, self._columns, group))
             values = self._decode(file.read_row_group(group, self._columns))
+            self._version.check(os.stat(self.path))
         if values.shape[1:] != self.shape[1:]:
             first = self._bounds[group]
             raise ValueError(f"{self.path}: row {first} has shape {values.shape[1:]}, row 0 {self.shape[1:]}")

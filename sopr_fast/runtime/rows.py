@@ -44,6 +44,27 @@ def gather(read: Read, rows: np.ndarray, out: np.ndarray, row_bytes: int, unit: 
             out[first:last] = read(start, stop)[rows[first:last] - start]
 
 
+class FileVersion:
+    """Version of a file whose rows are read after its header was.
+
+    Args:
+        status: Status of the file before its header was read.
+        name: Beginning of the error message.
+    """
+
+    def __init__(self, status: os.stat_result, name: str) -> None:
+        self._numbers, self._name = self._of(status), name
+
+    def check(self, status: os.stat_result) -> None:
+        """Raise ValueError if the file was changed or replaced."""
+        if self._of(status) != self._numbers:
+            raise ValueError(f"{self._name}: the file was changed after it was opened; load it again")
+
+    @staticmethod
+    def _of(status: os.stat_result) -> tuple[int, int, int]:
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 class FileRows:
     """Rows of an array that lies uncompressed in a file, such as an `.npy` file; indexed by arrays of rows.
 
@@ -78,7 +99,7 @@ class FileRows:
     ) -> None:
         self.shape, self.dtype, self.name = tuple(shape), np.dtype(dtype), printable(name)
         self._path, self._offset, self._by_column = path, offset, by_column
-        self._version = _version(status)
+        self._version = FileVersion(status, self.name)
         self._columns = int(np.prod(self.shape[1:]))
         if status.st_size < offset + len(self) * self._columns * self.dtype.itemsize:
             raise ValueError(f"{self.name}: cut short, fewer than the {len(self)} rows of its header")
@@ -134,10 +155,6 @@ class FileRows:
         """
         with open(self._path, "rb", buffering=0) as file:
 
-            def check() -> None:
-                if _version(os.fstat(file.fileno())) != self._version:
-                    raise ValueError(f"{self.name}: the file was changed after it was opened; load it again")
-
             def read_numbers(place: int, count: int) -> np.ndarray:
                 buffer = memoryview(bytearray(count * self.dtype.itemsize))
                 file.seek(self._offset + place * self.dtype.itemsize)
@@ -158,10 +175,6 @@ class FileRows:
                     values[:, column] = read_numbers(column * len(self) + start, stop - start)
                 return values.reshape(shape, order="F")
 
-            check()
+            self._version.check(os.fstat(file.fileno()))
             yield read
-            check()
-
-
-def _version(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_ino, status.st_size, status.st_mtime_ns
+            self._version.check(os.fstat(file.fileno()))
