@@ -380,6 +380,10 @@ def test_numpy_seeds_are_accepted(tmp_path):
     for name, ranker in (("expected", expected), ("actual", actual)):
         ranker.save(tmp_path / name)
     assert (tmp_path / "expected").read_bytes() == (tmp_path / "actual").read_bytes()
+    ranking = actual.rank(ladder([0.3]), log(), seed=np.int64(3), shrinkage=np.float32(0.5))
+    assert {"seed": 3, "shrinkage": 0.5}.items() <= json.loads(json.dumps(ranking.settings)).items()
+    with pytest.raises(ValueError, match="seed must be an integer, 0 or more, got -1"):
+        actual.rank(ladder([0.3]), seed=-1)  # even where the subsets kept with the model need none
 
 
 @pytest.mark.parametrize("critic", [None, lambda states, actions: actions[:, 0] * states[:, 1]], ids=["", "critic"])

@@ -165,7 +165,8 @@ class Ranker:
         """
         if precision not in (None, "fp32", "bf16"):
             raise ValueError(f"precision is {precision!r}; choose 'fp32' or 'bf16'")
-        if check_number("shrinkage", shrinkage) > 1:
+        seed = check_integer("seed", seed, 0)
+        if (shrinkage := check_number("shrinkage", shrinkage)) > 1:
             raise ValueError(f"shrinkage must be from 0 to 1, got {shrinkage}")
         device = self.device if device is None else check_device(device)
         subsets = as_subsets(subsets) or subsets
