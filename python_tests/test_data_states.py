@@ -117,6 +117,13 @@ def test_only_drawn_rows_are_read():
     assert len(read) < 1.1 * len(drawn)
 
 
+def test_a_copy_of_stored_states_shares_no_memory_with_the_log():
+    values = STATES.copy()
+    copied = np.array(as_states(values))
+    np.testing.assert_array_equal(copied, values)
+    assert not np.shares_memory(copied, values)
+
+
 def test_comparing_rows_reads_no_others():
     states = np.full((1_000_000, 4), np.nan, np.float32)
     source = np.array([3, 700_000, 999_999])

@@ -107,7 +107,7 @@ class ArrayStates(StoredStates):
             self._check_values(self._values, None)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self._values, dtype)
+        return np.array(self._values, dtype) if copy else np.asarray(self._values, dtype)
 
     def _gather(self, rows: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
         with np.errstate(over="ignore"):
