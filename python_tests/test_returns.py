@@ -3,8 +3,10 @@ import re
 import numpy as np
 import pytest
 
+import sopr_fast
+from sopr_fast.estimators import NearestPolicy, cross_fit
 from sopr_fast.policies import as_policies, load
-from sopr_fast.returns import read_returns, with_returns
+from sopr_fast.returns import check_positions, read_returns, with_returns
 
 NAMES = ["a", "b", "12"]
 
@@ -71,6 +73,48 @@ def test_positions_are_refused_where_a_policy_was_skipped(tmp_path):
     (policies / "b.npz").unlink()
     path.write_text("name,return\n0,1\n1,2\n2,3\n")
     assert with_returns(as_policies(policies), path)[1] == {"a": 1, "c": 2, "e": 3}
+
+
+STATES = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+ORDERED = {
+    "fit": lambda folder, returns: sopr_fast.fit(folder, returns, STATES),
+    "preferences": lambda folder, returns: sopr_fast.fit(folder, states=STATES, preferences=np.eye(len(returns))),
+    "validation": lambda folder, returns: sopr_fast.fit([np.tanh] * 2, [1, 2], STATES, validation=([folder], returns)),
+    "evaluate": lambda folder, returns: sopr_fast.evaluate(folder, returns, STATES),
+    "select": lambda folder, returns: sopr_fast.select({}, STATES, known=folder, returns=returns),
+    "estimate": lambda folder, returns: NearestPolicy().estimate([np.tanh], STATES, known=folder, returns=returns),
+    "cross_fit": lambda folder, returns: cross_fit(NearestPolicy(), folder, returns, STATES),
+}
+
+
+@pytest.mark.parametrize("call", ORDERED.values(), ids=ORDERED)
+def test_returns_in_order_need_names_where_paths_do_not_ascend_with_their_numbers(call, tmp_path):
+    for step in (10, 2, 30):
+        np.save(tmp_path / f"step_{step}.npy", np.zeros((5, 2)))
+    message = r"are in order, but a folder is read in the order of its paths, step_10\.npy before step_2\.npy: give"
+    for returns in ([1, 2, 3], np.arange(3)):
+        with pytest.raises(ValueError, match=message):
+            call(tmp_path, returns)
+
+
+def test_returns_in_order_are_read_where_their_order_is_plain(tmp_path):
+    for name in ("step_02", "step_10", "best", "best_3"):
+        np.save(tmp_path / f"{name}.npy", np.zeros((5, 2)))
+    check_positions("returns", range(4), tmp_path)
+    np.save(tmp_path / "step_3.npy", np.zeros((5, 2)))
+    check_positions("returns", {"step_3": 1}, tmp_path)
+    check_positions("returns", "returns.csv", tmp_path)
+    check_positions("returns", range(5), load(tmp_path))  # whose names the caller sees
+    with pytest.raises(ValueError, match="step_10"):
+        check_positions("returns", range(5), tmp_path)
+
+
+def test_positions_in_a_file_are_refused_where_names_do_not_ascend_with_their_numbers(tmp_path):
+    path = tmp_path / "r.csv"
+    path.write_text("name,return\n0,1\n1,2\n2,3\n")
+    assert read_returns(path, ["p0", "p1", "p2"]) == {"p0": 1, "p1": 2, "p2": 3}
+    with pytest.raises(ValueError, match=r"r\.csv, line 2: '0' is no policy's name, .* 'p10' comes before 'p2'; give"):
+        read_returns(path, ["p1", "p10", "p2"])
 
 
 @pytest.mark.parametrize(

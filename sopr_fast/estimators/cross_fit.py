@@ -12,7 +12,7 @@ import torch
 
 from ..doubts import ForeignPolicyWarning
 from ..policies import as_policies
-from ..returns import check_returns, in_order
+from ..returns import check_positions, check_returns, in_order
 from ..runtime import distributed
 from ..runtime.options import integer
 from .estimates import Estimates
@@ -74,6 +74,7 @@ def cross_fit(
     seed = integer(0)("seed", seed)
     options: dict[str, Any] = {"seed": seed, "action_count": action_count, "device": device}
     options |= {"batch_size": batch_size, "progress": progress}
+    check_positions("returns", returns, known)
     policies = as_policies(known, action_count=action_count, trust=trust, stochastic=stochastic, skip=skip)
     if not estimator.supervised:
         return estimator.estimate(policies, log, discount=discount, checkpoint=checkpoint, **options)

@@ -11,6 +11,7 @@ import torch
 
 from ..data import load
 from ..policies import Policy, as_policies
+from ..returns import check_positions
 from ..runtime import distributed
 from ..runtime.devices import check_device, without_autocast
 from ..runtime.options import Options, integer, number
@@ -142,6 +143,8 @@ class Estimator(Options, ABC):
             raise ValueError(f"{self.name} estimates discounted returns: pass discount, such as discount=0.99")
         if self.supervised and (known is None or returns is None):
             raise ValueError(f"{self.name} learns from known returns: pass known=policies and returns=their returns")
+        if self.supervised:
+            check_positions("returns", returns, known)
         seed, batch_size = integer(0)("seed", seed), integer(1)("batch_size", batch_size)
         device = check_device(device)
         reading: dict[str, Any] = {"action_count": action_count, "trust": trust, "stochastic": stochastic, "skip": skip}

@@ -2,6 +2,7 @@
 
 from .checks import (
     check_index,
+    check_positions,
     check_returns,
     describe_missing,
     in_order,
@@ -16,6 +17,7 @@ from .values import Returns, of_rollouts, with_single_rollouts
 __all__ = [
     "Returns",
     "check_index",
+    "check_positions",
     "check_returns",
     "describe_missing",
     "in_order",

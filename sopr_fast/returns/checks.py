@@ -10,7 +10,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from torch import Tensor
 
+from ..policies.files import swapped_files
 from ..runtime.arrays import fill_masked
+from ..runtime.text import NAME_WIDTH, printable
 from ..runtime.warn import warn
 from .reading import is_source, read_returns
 
@@ -142,6 +144,23 @@ def with_returns(policies: list[_Named], returns: Any) -> tuple[list[_Named], An
             raise ValueError(f"no policy has a return: {complaint}")
         warn(f"policies without a return are left out: {complaint}")
     return [policy for policy in policies if policy.name not in missing], returns
+
+
+def check_positions(what: str, values: Any, policies: Any) -> None:
+    """Raise ValueError if values are in order, but policies are of a folder whose order may be misunderstood.
+
+    Args:
+        what: Beginning of the message, such as "returns".
+        values: Values of the policies, see `check_returns`; None for none.
+        policies: What a user passed as policies.
+    """
+    if values is None or is_source(values) or _are_by_name(values) or not (swapped := swapped_files(policies)):
+        return
+    first, second = (printable(name, NAME_WIDTH) for name in swapped)
+    raise ValueError(
+        f"{what} are in order, but a folder is read in the order of its paths, {first} before {second}: give {what} by "
+        "the names of the policies"
+    )
 
 
 def skipped_files(policies: Iterable[_HasName]) -> tuple[str, ...]:

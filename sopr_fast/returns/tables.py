@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..data.keys import list_names
+from ..policies.files import first_descent
 from ..runtime.text import printable
 from ..runtime.warn import warn
 from .values import Returns, of_rollouts, with_single_rollouts
@@ -91,6 +92,11 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped:
                 raise ValueError(
                     f"{where}: {name!r} is no policy's name, and as a position it may have shifted, since {skipped[0]} "
                     "was skipped; give the policy's name, or leave the row out"
+                )
+            if swapped := first_descent(names):
+                raise ValueError(
+                    f"{where}: {name!r} is no policy's name, and as a position it may be misunderstood, since policy "
+                    f"{printable(swapped[0])!r} comes before {printable(swapped[1])!r}; give the policy's name"
                 )
             name = names[int(name)] if int(name) < len(names) else name
         if name in returns:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..methods import read_methods
 from ..policies import as_policies
-from ..returns import with_returns
+from ..returns import check_positions, with_returns
 from ..runtime import distributed
 from ..runtime.options import integer, number, optional
 from .columns import compute_columns
@@ -98,6 +98,7 @@ def evaluate(
     rows, time_limit = integer(1)("rows", rows), optional(number(above=0))("time_limit", time_limit)
     chosen = read_methods(methods)
     known = as_policies(policies, action_count=action_count, trust=trust, stochastic=stochastic, skip=skip)
+    check_positions("returns", returns, policies)
     known, returns = with_returns(known, returns)
     names = [policy.name for policy in known]
     values, errors = read_known_returns(returns, names, return_errors, rollouts)

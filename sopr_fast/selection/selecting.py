@@ -10,7 +10,7 @@ import numpy as np
 
 from ..methods import read_methods
 from ..policies import Policy, as_policies
-from ..returns import with_returns
+from ..returns import check_positions, with_returns
 from ..runtime import distributed
 from ..runtime.options import integer, number, optional
 from .columns import Columns, compute_columns
@@ -111,6 +111,7 @@ def select(
     rows, time_limit = integer(1)("rows", rows), optional(number(above=0))("time_limit", time_limit)
     chosen = read_methods(methods)
     options: dict[str, Any] = {"action_count": action_count, "trust": trust, "stochastic": stochastic, "skip": skip}
+    check_positions("returns", returns, known)
     first, returns = with_returns(as_policies(known, **options), returns)
     everyone, count, notes = _join(first, as_policies(candidates, **options))
     workspace = Workspace.build(

@@ -10,7 +10,15 @@ import numpy as np
 from torch import Tensor
 
 from ..policies import Policy, as_policies
-from ..returns import check_returns, describe_missing, is_source, read_returns, skipped_files, without_return
+from ..returns import (
+    check_positions,
+    check_returns,
+    describe_missing,
+    is_source,
+    read_returns,
+    skipped_files,
+    without_return,
+)
 from ..runtime.checkpoints import fingerprint
 from ..runtime.warn import warn
 from . import losses
@@ -106,6 +114,8 @@ def read_known(
     """
     options: dict[str, Any] = {"states_count": states_count, "action_count": action_count, **reading}
     mean, scale = 0.0, 1.0
+    for what, values in (("returns", returns), ("preferences", preferences)):
+        check_positions(what, values, policies)
     if preferences is None:
         trained, labels = _read_returns("training", as_policies(policies, **options), returns)
         if (spread := _spread(labels)) <= config.tie_margin:
@@ -185,6 +195,7 @@ def _read_validation(
         policies, returns = validation
     except (TypeError, ValueError):
         raise TypeError("validation must be a pair (policies, returns)") from None
+    check_positions("validation returns", returns, policies)
     policies, returns = _read_returns("validation", as_policies(policies, **options), returns)
     margin = config.tie_margin if config.validation_metric == "loss" else 0.0
     if _spread(returns) <= margin:
