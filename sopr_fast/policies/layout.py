@@ -161,7 +161,7 @@ def _warn_of_sampling(policies: Sequence[Policy], outputs: Sequence[Output], sta
             sampling.append(policy.name)
         elif len(other):
             after, scale = policy.output(states[other], source[other]).mean, before.abs().amax(0)
-            if after.shape[1:] != scale.shape or ((after - before[other]).abs() > _BATCH_ROUNDING * scale).any():
+            if after.shape[1:] != scale.shape or ((after - before[other]).abs() > _BATCH_ROUNDING * scale + 1e-5).any():
                 mixing.append(policy.name)
     if sampling:
         warn(
