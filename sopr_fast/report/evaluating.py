@@ -160,7 +160,7 @@ def _distances(evaluation: Evaluation, styles: StyleSheet) -> list[Any]:
         COVERED,
     ]
     note = Paragraph(
-        "Distance is the root of the mean squared difference of actions, over the median of the same between two "
+        "Distance is the root of the mean squared distance of actions, over the median of the same between two "
         "policies. " + ABOUT_COVERAGE,
         note=True,
     )

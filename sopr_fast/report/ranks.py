@@ -371,7 +371,7 @@ def _distances(ranking: Ranking, coverage: Mapping[str, float], styles: StyleShe
     blocks.append(
         Paragraph(
             sentence(
-                "The action distance is the mean squared difference of actions. Beyond the limit, {}, a candidate is "
+                "The action distance is the mean squared distance of actions. Beyond the limit, {}, a candidate is "
                 "foreign: twice the upper quartile of the distances from each known policy to its nearest other.",
                 number(limit, 4),
             ),

@@ -359,7 +359,7 @@ def _distances(selection: Selection, styles: StyleSheet) -> list[Any]:
     blocks.append(Table("Candidates and the known policies nearest to them", columns, rows, kinds))
     blocks.append(
         Paragraph(
-            "Distance is the root of the mean squared difference of actions, over the median of the same between two "
+            "Distance is the root of the mean squared distance of actions, over the median of the same between two "
             "known policies. The gate grows from 0 (acts like known policies) to 1 (unlike any); from 0.5 on a "
             "candidate is flagged. " + ABOUT_COVERAGE,
             note=True,
