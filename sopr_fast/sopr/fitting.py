@@ -292,10 +292,10 @@ def _mean_scores(model: ScoringModel, subsets: Subsets, examples: Examples) -> T
 
 
 def _data_fingerprint(known: Known, own: tuple[slice, slice], drawn: Drawing | Subsets, columns: Tensor) -> str:
-    """Return a hash of the training data that `Known.fingerprint` omits; columns are subsampled."""
-    every, count = max(1, columns.shape[1] // _SAMPLED_STATES), own[0].stop - own[0].start
+    """Return a hash of the training data that `Known.fingerprint` omits."""
+    count = own[0].stop - own[0].start
     features = [group.features for group in (known.training, known.validation) if group]
-    by_policy = [fingerprint(policy[::every]) for policy in columns]
+    by_policy = [fingerprint(policy) for policy in columns]
     by_process = distributed.current().everyone([by_policy[:count], by_policy[count:]])
     acted = [hashed for kind in (0, 1) for process in by_process for hashed in process[kind]]
     return fingerprint(drawn.rows, drawn.states, *features, acted)
