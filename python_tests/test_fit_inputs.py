@@ -425,6 +425,18 @@ def test_a_policy_is_never_shown_more_states_than_the_batch_size(validation):
     assert np.isfinite(ranker.rank({"x": one_state_at_a_time(0.3)}, batch_size=1).scores).all()
 
 
+def test_validation_policies_that_train_are_warned_of():
+    gains = training_gains()
+    held_out = {"copy": LinearPolicy(gains[3]), "other": LinearPolicy(0.42), "again": LinearPolicy(gains[0])}
+    inputs = {"policies": ladder(gains), "returns": gains}
+    with pytest.warns(sopr_fast.TrainingPolicyWarning, match="exactly like them: 'copy', 'again'. The") as caught:
+        fit(**inputs, validation=(held_out, [1, 2, 3]))
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(**inputs, validation=(ladder([0.42, 0.88]), [1, 2]))
+
+
 def test_one_cluster_and_one_state_a_cluster():
     for clusters in (1, 128):
         ranker = fit(config=dataclasses.replace(QUICK, clusters=clusters))

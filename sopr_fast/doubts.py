@@ -18,7 +18,7 @@ class ForeignPolicyWarning(UserWarning):
 
 
 class TrainingPolicyWarning(UserWarning):
-    """A candidate was a training policy, so its score is no test of the model."""
+    """A candidate or validation policy was a training policy, so its score is no test of the model."""
 
 
 def warn_of_doubts(ranking: Ranking) -> None:
@@ -28,7 +28,7 @@ def warn_of_doubts(ranking: Ranking) -> None:
     unknown = [names[i] for i, is_foreign in enumerate(ranking.foreign or []) if is_foreign is None]
     in_training = [names[i] for i, was_known in enumerate(ranking.in_training or []) if was_known]
     if foreign and ranking.distances is not None:
-        listed = _join([f"{names[i]} ({ranking.distances[i]:.3g})" for i in foreign])
+        listed = join_some([f"{names[i]} ({ranking.distances[i]:.3g})" for i in foreign])
         warn(
             f"unlike any training policy: {listed}; their mean squared action distance to the nearest one exceeds "
             f"{ranking.distance_limit:.3g}, twice the upper quartile of those among the training policies. Their "
@@ -37,18 +37,19 @@ def warn_of_doubts(ranking: Ranking) -> None:
         )
     if unknown:
         warn(
-            f"unknown distance to the training policies: {_join(unknown)}; {COMPARABLE}. Their scores may be "
+            f"unknown distance to the training policies: {join_some(unknown)}; {COMPARABLE}. Their scores may be "
             "extrapolations",
             ForeignPolicyWarning,
         )
     if in_training:
         warn(
             "the model was trained on candidates, or on policies that act exactly like them: "
-            f"{_join(in_training)}. Their scores are no test of the model",
+            f"{join_some(in_training)}. Their scores are no test of the model",
             TrainingPolicyWarning,
         )
 
 
-def _join(texts: list[str]) -> str:
+def join_some(texts: list[str]) -> str:
+    """Return the first few texts, and how many more there are."""
     more = len(texts) - _LISTED
     return ", ".join(texts[:_LISTED]) + (f" and {more} more" if more > 0 else "")

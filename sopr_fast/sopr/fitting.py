@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from ..data.states import as_states
+from ..doubts import TrainingPolicyWarning, join_some
+from ..metrics import policy_distances
 from ..policies import Layout, Policy, check_fit, collect, probe
 from ..runtime import distributed
 from ..runtime.blocks import Blocks
@@ -27,7 +29,7 @@ from .ranker import Ranker
 from .sharing import check_drawn
 from .subsets import Drawing, Subsets, as_subsets
 from .training import train
-from .training_policies import TrainingPolicies
+from .training_policies import TrainingPolicies, are_same
 from .update import Examples
 
 _SAMPLED_STATES = 1024
@@ -109,6 +111,7 @@ def fit(
 
     Warns:
         CollapsedTrainingWarning: All policies have equal scores.
+        TrainingPolicyWarning: A validation policy acts as a training policy does.
         UserWarning: There are few training policies, they all act alike, or some have no return.
     """
     config = _check_config(config)
@@ -255,10 +258,32 @@ def _act(
             "all training policies act alike: nothing in their actions orders them, and there is no measure of how "
             "unlike them a candidate acts"
         )
+    elif known.validation:
+        acting = distributed.current().gather(columns[count:, sample, : layout.width].contiguous())
+        _warn_of_copies(known.validation.names, acting, remembered)
     critic_columns = None
     if critic is not None:
         critic_columns = CriticColumns.fill(critic, states, columns, layout, count)
     return _Acted(layout, critic_columns, sample, remembered), columns
+
+
+def _warn_of_copies(names: list[str], validation: Tensor, training: Tensor) -> None:
+    """Warn of validation policies that act as a training policy does.
+
+    Args:
+        names: (V,) names of the validation policies.
+        validation: (V, R, dim_c) their columns in a sample of states.
+        training: (M, R, dim_c) columns of the training policies there.
+    """
+    acting = validation.numpy()
+    same = are_same(acting, training, policy_distances(acting, training.numpy()).argmin(1))
+    if same.any():
+        copies = join_some([repr(name) for name, is_copy in zip(names, same, strict=True) if is_copy])
+        warn(
+            f"validation policies are training policies, or act exactly like them: {copies}. The model was told their "
+            "order, so they hardly show when to stop; validate by others",
+            TrainingPolicyWarning,
+        )
 
 
 def _count_values(

@@ -60,7 +60,7 @@ class TrainingPolicies:
             chosen = [part[i] for i in comparable]
             columns = collect(chosen, self.states, self.source, layout, batch_size=batch_size).numpy()
             distances[comparable] = policy_distances(columns, self.columns.numpy())
-            same[comparable] = self.are_same(columns, distances[comparable].argmin(1))
+            same[comparable] = are_same(columns, self.columns, distances[comparable].argmin(1))
             return distances, same, columns
 
         if len(policies) > _MAPPED:
@@ -103,21 +103,6 @@ class TrainingPolicies:
             return np.zeros(len(distances))
         return np.where(np.isnan(distances), 0.0, distances / (distances + typical))
 
-    def are_same(self, columns: np.ndarray, nearest: np.ndarray) -> np.ndarray:
-        """Return (P,) bool, whether policies act as the nearest training policy does, up to rounding.
-
-        Each column is judged by its own size: a large one does not hide that others differ.
-
-        Args:
-            columns: (P, R, dim_c) columns of the policies in the sample of states.
-            nearest: (P,) indices of the nearest training policies.
-        """
-        same = np.empty(len(columns), bool)
-        for i, (own, known) in enumerate(zip(columns, nearest, strict=True)):
-            training = self.columns[known].double().numpy()
-            same[i] = (np.square(own - training).mean(0) <= _SAME * np.square(training).mean(0)).all()
-        return same
-
     @cached_property
     def _leave_one_out(self) -> np.ndarray:
         """Distance from each distinct policy to its nearest other; 0 if all act alike."""
@@ -125,3 +110,20 @@ class TrainingPolicies:
         between = self.between[np.ix_(first, first)]
         np.fill_diagonal(between, np.inf if len(between) > 1 else 0)
         return between.min(1)
+
+
+def are_same(columns: np.ndarray, known: Tensor, nearest: np.ndarray) -> np.ndarray:
+    """Return (P,) bool, whether policies act as the nearest training policy does, up to rounding.
+
+    Each column is judged by its own size: a large one does not hide that others differ.
+
+    Args:
+        columns: (P, R, dim_c) columns of the policies in a sample of states.
+        known: (M, R, dim_c) columns of the training policies there.
+        nearest: (P,) indices of the nearest training policies.
+    """
+    same = np.empty(len(columns), bool)
+    for i, (own, place) in enumerate(zip(columns, nearest, strict=True)):
+        training = known[place].double().numpy()
+        same[i] = (np.square(own - training).mean(0) <= _SAME * np.square(training).mean(0)).all()
+    return same
