@@ -152,7 +152,7 @@ class Tiles:
 
 
 def read_features(features: Any, names: Sequence[str]) -> Tensor:
-    """Return the features of the named policies, (P, F) float32.
+    """Return the features of the named policies, (P, F) float64.
 
     Args:
         features: Mapping from name to a number or F numbers.
@@ -181,7 +181,7 @@ def read_features(features: Any, names: Sequence[str]) -> Tensor:
                 f"{row.tolist()}"
             )
         rows.append(row)
-    return torch.from_numpy(np.stack(rows)).float()
+    return torch.from_numpy(np.stack(rows))
 
 
 def features_for(count: int, features: Any, names: Sequence[str]) -> Tensor | None:

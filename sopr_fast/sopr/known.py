@@ -37,7 +37,7 @@ class Group:
         policies: The policies.
         labels: (M,) float64 returns, or (M, M) preferences.
         objective: Loss of their scores.
-        features: (M, F) float32 features, or None.
+        features: (M, F) float64 features, or None.
     """
 
     policies: list[Policy]

@@ -20,6 +20,7 @@ from .initial_layers import linear_layer, mlp, stack
 LOW, HIGH = 0, 1
 _AT_ONCE = 8  # policies whose moments a GPU computes at a time
 _PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever torch's defaults are
+_EXACT: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
 
 
 class Tokens(NamedTuple):
@@ -80,8 +81,8 @@ class ScoringModel(nn.Module):
             self.high = mlp(width, config.high_feedforward, config.high_layers, generator)
         if feature_count:
             self.features = linear_layer(feature_count, width, generator, bias=False)
-            self.register_buffer("feature_mean", torch.zeros(feature_count, **_PLAIN))
-            self.register_buffer("feature_scale", torch.ones(feature_count, **_PLAIN))
+            self.register_buffer("feature_mean", torch.zeros(feature_count, **_EXACT))
+            self.register_buffer("feature_scale", torch.ones(feature_count, **_EXACT))
         if config.class_token:
             self.class_token = nn.Parameter(torch.randn(width, generator=generator, **_PLAIN) * 0.02)
         else:
@@ -120,7 +121,7 @@ class ScoringModel(nn.Module):
             offsets: (S, K + 1) int32 offsets of the clusters in `rows`.
             rng: (2,) int64 seed and step of dropout, needed in training mode.
             precision: Operands of matrix products, "fp32" or "bf16"; by default that of the config.
-            features: (P, F) float32 features, if the model has such.
+            features: (P, F) float64 features, if the model has such.
             moments: Moments of the rows of a larger batch, which `observe` has seen, for training on a part of it.
             first_policy: Place of the first policy in that batch, for its dropout masks.
         """
@@ -134,7 +135,7 @@ class ScoringModel(nn.Module):
             clusters = self._encode(LOW, low, rng, precision, first_policy, projection=projection)  # (P, S, K, E)
             if features is not None:
                 standardised = (features - self.feature_mean) / self.feature_scale
-                clusters = clusters + self.features(standardised)[:, None, None]
+                clusters = clusters + self.features(standardised.to(clusters.dtype))[:, None, None]
             return self._score(clusters, offsets, rng, precision, first_policy)
 
     def _score(
@@ -242,10 +243,9 @@ class _RowMoments(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        exact: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
-        self.register_buffer("count", torch.zeros((), **exact))
-        self.register_buffer("mean", torch.zeros(dim, **exact))
-        self.register_buffer("covariance", torch.zeros(dim, dim, **exact))
+        self.register_buffer("count", torch.zeros((), **_EXACT))
+        self.register_buffer("mean", torch.zeros(dim, **_EXACT))
+        self.register_buffer("covariance", torch.zeros(dim, dim, **_EXACT))
 
     def add(self, mean: Tensor, covariance: Tensor) -> None:
         self.count += 1

@@ -156,9 +156,9 @@ class _Trainer:
         seed = int(self._random("weights").integers(2**62))
         self.model = ScoringModel(input_dim, self.config, 0 if features is None else features.shape[1], seed=seed)
         if features is not None:
-            mean, spread = features.double().mean(0), features.double().std(0, correction=0)
+            mean, spread = features.mean(0), features.std(0, correction=0)
             self.model.feature_mean.copy_(mean)
-            self.model.feature_scale.copy_(torch.where(spread > _ROUNDING * mean.abs(), spread, 1.0))
+            self.model.feature_scale.copy_(torch.where(spread > _ROUNDING * mean.abs(), spread, spread.clamp(min=1.0)))
         self.model.to(self.subsets.rows.device)
         self.update = Update(self.model, self.subsets, self.examples, self.validation, self.config)
 
