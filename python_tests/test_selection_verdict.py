@@ -45,6 +45,20 @@ def test_probabilities_follow_the_joint_gaussian():
     assert probability_beats(prediction, "b")[2:] == pytest.approx([0.5, stats.norm.cdf(1 / 3)])
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_measured_returns_are_compared_by_their_errors_alone(seed):
+    """However far predictions err, here about twice as far as the posterior says."""
+    rng = np.random.default_rng(seed)
+    skill = 20 * rng.standard_t(1.5, 16)
+    columns = {name: skill + 30 * rng.standard_t(1.2, 16) for name in ("good", "fair", "bad")}
+    returns, errors = np.where(np.arange(16) < 12, skill, np.nan), np.where(np.arange(16) < 12, 1.0, 0.0)
+    names = [f"policy {i}" for i in range(16)]
+    prediction = predict(Panel.build(names, returns, columns, groups=["one"] * 16, return_errors=errors))
+    measured = prediction.update({"policy 15": skill[0] + 2}, {"policy 15": 1.0})
+    beats = probability_beats(measured, "policy 0")[measured.panel.names.index("policy 15")]
+    assert beats == pytest.approx(stats.norm.cdf(2 / np.sqrt(2)), abs=0.01)
+
+
 def test_draws_are_equal_for_equal_seeds():
     prediction, both = with_posterior([2.0, 3.0], np.eye(2)), np.array([2, 3])
     draws = draw_returns(prediction, both)

@@ -47,7 +47,7 @@ class Prediction:
     Attributes:
         placement: The panel with groups and gate.
         weights: Outside weights of the columns.
-        posterior: Joint Gaussian of the returns, standard deviations calibrated.
+        posterior: Joint Gaussian of the returns; standard deviations of candidates are calibrated.
         calibration: Scores of policies that were left out.
         trials: Success on each group that was left out; empty with fewer than two groups.
         inside: Spearman correlation of the returns with predictions by random folds; NaN with fewer than five policies.
@@ -106,7 +106,7 @@ class Prediction:
             (P, 2) lower and upper ends. Those of known policies come from their return's standard error alone.
         """
         gate = self.placement.gate
-        raw = self.posterior.deviation / _scale(self.calibration, gate)
+        raw = self.posterior.deviation / _scale(self.calibration, self.placement)
         half = self.calibration.factors(level, gate) * raw
         known = self.panel.known
         half[known] = NormalDist().inv_cdf((1 + level) / 2) * self.panel.return_errors[known]
@@ -177,7 +177,7 @@ def predict(panel: Panel, *, recipe: Recipe | None = None, folds: int = 5, seed:
     if left_out is not None and len(left_out.names) >= _FEWEST_TESTED:
         correlation = spearman(left_out.predicted, left_out.returns)
     calibration = Calibration(inside, {group: predictions.scores for group, predictions in groups.items()})
-    scaled = posterior.scaled(_scale(calibration, placement.gate))
+    scaled = posterior.scaled(_scale(calibration, placement))
     return Prediction(
         placement,
         weights,
@@ -192,10 +192,13 @@ def predict(panel: Panel, *, recipe: Recipe | None = None, folds: int = 5, seed:
     )
 
 
-def _scale(calibration: Calibration, gate: np.ndarray) -> np.ndarray:
-    """Compute by how much the posterior's standard deviations are multiplied."""
-    factors = calibration.factors(_LEVEL, gate) / NormalDist().inv_cdf((1 + _LEVEL) / 2)
-    return np.clip(factors, 0.25, 10)
+def _scale(calibration: Calibration, placement: Placement) -> np.ndarray:
+    """Compute by how much the posterior's standard deviations are multiplied.
+
+    The uncertainty of known policies is that of their measured returns, of which errors of predictions say nothing.
+    """
+    factors = calibration.factors(_LEVEL, placement.gate) / NormalDist().inv_cdf((1 + _LEVEL) / 2)
+    return np.where(placement.panel.known, 1.0, np.clip(factors, 0.25, 10))
 
 
 def hold_out(placement: Placement, held: np.ndarray, *, foreign: bool) -> Placement:
