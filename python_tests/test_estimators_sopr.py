@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from estimators import METHODS, gains, quiet, small_log, unwarned
 from mdps import LinearGain
 
@@ -36,6 +37,12 @@ def log():
 @pytest.fixture(scope="module")
 def known():
     return gains(8), np.arange(8.0) ** 2
+
+
+def test_cross_fitting_in_inference_mode_changes_no_bit(known, log):
+    expected = cross_fit(METHOD, *known, log, folds=2, progress=False).values
+    with torch.inference_mode():
+        assert np.array_equal(cross_fit(METHOD, *known, log, folds=2, progress=False).values, expected)
 
 
 def test_values_order_policies_as_rank_does(log, known):

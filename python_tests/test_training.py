@@ -107,6 +107,14 @@ def test_the_callers_gradient_mode_changes_no_bit(mode):
     assert torch.equal(weights(actual), expected)
 
 
+def test_subsets_may_be_drawn_in_inference_mode():
+    config, draw = dataclasses.replace(TINY, steps=3), {"size": TINY.subset_size, "clusters": TINY.clusters}
+    expected = weights(fit(config))
+    with torch.inference_mode():
+        subsets = sopr_fast.Subsets.draw(log(), TINY.subsets, **draw)
+    assert torch.equal(weights(fit(config, states=subsets)), expected)
+
+
 @pytest.mark.parametrize("offset", [300.0, 1e4])
 def test_the_offset_of_a_column_does_not_matter(offset):
     """With and without the offset, all are ordered right."""

@@ -117,6 +117,8 @@ class Subsets:
     def to(self, device: torch.device | str) -> Subsets:
         """Return the same subsets on a device."""
         tensors = {name: tensor.to(device) for name, tensor in self.tensors().items()}
+        # Training would refuse tensors that were made in inference mode.
+        tensors = {name: tensor.clone() if tensor.is_inference() else tensor for name, tensor in tensors.items()}
         return Subsets(**tensors, states_count=self.states_count)
 
     def take(self, count: int, *, first: int = 0) -> Subsets:
