@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -365,6 +366,21 @@ def test_remembered_actions_equal_those_of_the_policies():
     source = torch.tensor([0, 1, 2, 3, 4, 19])  # the last is the state after an episode's end
     for policy, own in zip(workspace.policies, POLICIES.values(), strict=True):
         np.testing.assert_allclose(policy.act(states, source).numpy(), own(states.numpy()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", [partial(torch.device, "meta"), torch.inference_mode], ids=["device", "inference"])
+def test_modes_of_torch_change_no_value(mode):
+    def values():
+        methods = {"critic": BehaviourQ(updates=8, hidden=(8,)), "SOPR-T": SOPR(TINY, subsets=4)}
+        return evaluate(
+            POLICIES, RETURNS, log(), methods=methods, folds=2, groups=["a"] * len(POLICIES), **QUIET
+        ).values
+
+    expected = values()
+    with mode():
+        actual = values()
+    for method, each in expected.items():
+        np.testing.assert_array_equal(np.concatenate(actual[method]), np.concatenate(each))
 
 
 def test_thinned_logs_keep_whole_episodes():

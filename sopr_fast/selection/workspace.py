@@ -298,8 +298,8 @@ def remember(policies: list[Policy], layout: Layout, states: Tensor, source: Ten
     if layout.kind == "gaussian" or 4 * len(own) * len(states) * layout.width > _TABLE_BYTES or not own:
         return policies
     table = collect_shared([policies[i] for i in own], states, source, layout)
-    row_of = torch.full((states_count,), -1, dtype=torch.int64)
-    row_of[source] = torch.arange(len(source))
+    row_of = torch.full((states_count,), -1, dtype=torch.int64, device="cpu")
+    row_of[source] = torch.arange(len(source), device="cpu")
     result = list(policies)
     for i, actions in zip(own, table, strict=True):
         result[i] = _Remembered(policies[i], layout.kind, states, row_of, actions)
