@@ -46,8 +46,9 @@ def test_same_seed_same_result(method, std, log):
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
 def test_default_dtype_of_torch_changes_no_bit(method, std, log, set_default_dtype):
     expected = method.estimate(gains(std=std), log, **quiet).values
-    set_default_dtype(torch.bfloat16)
-    assert np.array_equal(method.estimate(gains(std=std), log, **quiet).values, expected)
+    for dtype in (torch.bfloat16, torch.float64):
+        set_default_dtype(dtype)
+        assert np.array_equal(method.estimate(gains(std=std), log, **quiet).values, expected)
 
 
 TORCH_MODES = {

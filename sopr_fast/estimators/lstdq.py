@@ -110,7 +110,9 @@ class _Moments:
         totals: list[Any] = [0.0] * 5
         for chunk in rows.split(max(64, _CHUNK // policies)):
             known = actions.has_next_action(chunk)
-            counted = torch.ones(1, len(chunk), device=log.device) if known is None else known.float()
+            counted = (
+                torch.ones(1, len(chunk), dtype=torch.float32, device=log.device) if known is None else known.float()
+            )
             own = _features(critic, log.states(chunk), log.actions[chunk])  # (B, D)
             masked = counted[..., None] * own  # (P or 1, B, D)
             alive = discount * (1 - log.terminals[chunk])
