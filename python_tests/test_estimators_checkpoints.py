@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from estimators import METHODS, SMALL, each_method, gains, quiet, small_log, unwarned, with_other
 from mdps import LinearGain
 
@@ -43,6 +44,16 @@ def test_resumed_run_ends_the_same(method, log, tmp_path, monkeypatch):
         assert curves[0] == curves[1]
     with pytest.raises(ValueError, match="is of a run with other policies"):
         method.estimate(gains(), log, seed=1, checkpoint=path, **quiet)
+
+
+@pytest.mark.parametrize("later", [torch.float32, torch.float64], ids=str)
+def test_checkpoint_of_another_default_dtype_of_torch_serves(later, log, tmp_path, monkeypatch, set_default_dtype):
+    method, path = BehaviourQ(**SMALL), tmp_path / "run.safetensors"
+    set_default_dtype(torch.float64)
+    whole = method.estimate(gains(), log, checkpoint=path, **quiet)
+    set_default_dtype(later)
+    monkeypatch.setattr(learning.Batches, "__call__", None)
+    np.testing.assert_array_equal(method.estimate(gains(), log, checkpoint=path, **quiet).values, whole.values)
 
 
 def test_checkpoint_serves_the_other_start(log, tmp_path, monkeypatch):

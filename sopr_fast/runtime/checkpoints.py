@@ -187,5 +187,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
     parameters = dict(enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]))
     for index, state in states.items():
         like = parameters[index]
-        check_like(state, {"step": torch.tensor(0.0), "exp_avg": like, "exp_avg_sq": like})
+        state["step"] = state["step"].float()  # of torch's default dtype at the time
+        step = torch.zeros((), dtype=torch.float32, device="cpu")
+        check_like(state, {"step": step, "exp_avg": like, "exp_avg_sq": like})
     optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
