@@ -97,6 +97,19 @@ def test_returns_in_order_need_names_where_paths_do_not_ascend_with_their_number
             call(tmp_path, returns)
 
 
+@pytest.mark.parametrize("what", ["groups", "return_errors", "rollouts"])
+def test_what_goes_with_returns_needs_names_where_paths_do_not_ascend_with_their_numbers(what, tmp_path):
+    for step in (10, 2, 30):
+        np.save(tmp_path / f"step_{step}.npy", np.zeros((5, 2)))
+    returns = {"step_2": 1, "step_10": 2, "step_30": 3}
+    for call in (
+        lambda **options: sopr_fast.evaluate(tmp_path, returns, STATES, **options),
+        lambda **options: sopr_fast.select({}, STATES, known=tmp_path, returns=returns, **options),
+    ):
+        with pytest.raises(ValueError, match=rf"{what} are in order, .* step_10\.npy before step_2\.npy: give"):
+            call(**{what: [1, 2, 3]})
+
+
 def test_returns_in_order_are_read_where_their_order_is_plain(tmp_path):
     for name in ("step_02", "step_10", "best", "best_3"):
         np.save(tmp_path / f"{name}.npy", np.zeros((5, 2)))
@@ -104,6 +117,7 @@ def test_returns_in_order_are_read_where_their_order_is_plain(tmp_path):
     np.save(tmp_path / "step_3.npy", np.zeros((5, 2)))
     check_positions("returns", {"step_3": 1}, tmp_path)
     check_positions("returns", "returns.csv", tmp_path)
+    check_positions("rollouts", 20, tmp_path)
     check_positions("returns", range(5), load(tmp_path))  # whose names the caller sees
     with pytest.raises(ValueError, match="step_10"):
         check_positions("returns", range(5), tmp_path)
@@ -114,6 +128,11 @@ def test_positions_in_a_file_are_refused_where_names_do_not_ascend_with_their_nu
     path.write_text("name,return\n0,1\n1,2\n2,3\n")
     assert read_returns(path, ["p0", "p1", "p2"]) == {"p0": 1, "p1": 2, "p2": 3}
     with pytest.raises(ValueError, match=r"r\.csv, line 2: '0' is no policy's name, .* 'p10' comes before 'p2'; give"):
+        read_returns(path, ["p1", "p10", "p2"])
+    path = tmp_path / "r.json"
+    path.write_text("[1, 2, 3]")
+    assert read_returns(path, ["p0", "p1", "p2"]) == {"p0": 1, "p1": 2, "p2": 3}
+    with pytest.raises(ValueError, match=r"r\.json: its returns are in order, .* 'p10' comes before 'p2'; map names"):
         read_returns(path, ["p1", "p10", "p2"])
 
 

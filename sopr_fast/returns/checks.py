@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Set
+from numbers import Number
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -151,10 +152,12 @@ def check_positions(what: str, values: Any, policies: Any) -> None:
 
     Args:
         what: Beginning of the message, such as "returns".
-        values: Values of the policies, see `check_returns`; None for none.
+        values: Values of the policies, see `in_order`; None for none, or one number for all.
         policies: What a user passed as policies.
     """
-    if values is None or is_source(values) or _are_by_name(values) or not (swapped := swapped_files(policies)):
+    if values is None or isinstance(values, Number) or is_source(values) or _are_by_name(values):
+        return
+    if not (swapped := swapped_files(policies)):
         return
     first, second = (printable(name, NAME_WIDTH) for name in swapped)
     raise ValueError(

@@ -36,6 +36,11 @@ def read_json(path: Path, names: list[str]) -> Returns:
     if isinstance(content, list):
         if len(content) != len(names):
             raise ValueError(f"{path}: has {len(content)} returns for {len(names)} policies; map names to returns")
+        if swapped := first_descent(names):
+            raise ValueError(
+                f"{path}: its returns are in order, which may be misunderstood, since policy {printable(swapped[0])!r} "
+                f"comes before {printable(swapped[1])!r}; map names to returns"
+            )
         content = dict(zip(names, content, strict=True))
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected an object of name and return, or a list of returns")

@@ -98,7 +98,9 @@ def evaluate(
     rows, time_limit = integer(1)("rows", rows), optional(number(above=0))("time_limit", time_limit)
     chosen = read_methods(methods)
     known = as_policies(policies, action_count=action_count, trust=trust, stochastic=stochastic, skip=skip)
-    check_positions("returns", returns, policies)
+    by_policy = {"returns": returns, "groups": groups, "return_errors": return_errors, "rollouts": rollouts}
+    for what, part in by_policy.items():
+        check_positions(what, part, policies)
     known, returns = with_returns(known, returns)
     names = [policy.name for policy in known]
     values, errors = read_known_returns(returns, names, return_errors, rollouts)

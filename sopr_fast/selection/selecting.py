@@ -111,7 +111,9 @@ def select(
     rows, time_limit = integer(1)("rows", rows), optional(number(above=0))("time_limit", time_limit)
     chosen = read_methods(methods)
     options: dict[str, Any] = {"action_count": action_count, "trust": trust, "stochastic": stochastic, "skip": skip}
-    check_positions("returns", returns, known)
+    by_policy = {"returns": returns, "groups": groups, "return_errors": return_errors, "rollouts": rollouts}
+    for what, part in by_policy.items():
+        check_positions(what, part, known)
     first, returns = with_returns(as_policies(known, **options), returns)
     everyone, count, notes = _join(first, as_policies(candidates, **options))
     workspace = Workspace.build(
