@@ -137,6 +137,25 @@ def test_positions_in_a_file_are_refused_where_names_do_not_ascend_with_their_nu
 
 
 @pytest.mark.parametrize(
+    "names, text, doubt",
+    [
+        (["a", "b"], "0,1\n1,2\n2,3\n", "line 3: .2. is no policy.s name, and as a position it is too"),
+        (["p1", "p2", "p3"], "1,1\n2,2\n", "line 1: .* is that of policy 'p2', counted from 0, not of 'p1'; give the"),
+        (["p00", "p01", "p02"], "0,1\n2,3\n", None),
+        (["ppo_1/last", "ppo_2/best", "ppo_2/last"], "0,1\n2,3\n", None),  # 2 is in the names of several
+    ],
+)
+def test_positions_in_a_file_are_refused_where_they_may_be_counted_otherwise(tmp_path, names, text, doubt):
+    path = tmp_path / "r.csv"
+    path.write_text(text)
+    if doubt is None:
+        assert read_returns(path, names) == {names[0]: 1, names[2]: 3}
+        return
+    with pytest.raises(ValueError, match=doubt):
+        read_returns(path, names)
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ('{"a": 1, "b": -2.5, "other": 3}', {"a": 1, "b": -2.5, "other": 3}),

@@ -47,7 +47,8 @@ def read_returns(
 
     Args:
         source: Path of a file or folder, or a data frame.
-        names: Names of the policies. Where a CSV file has none of them, its integers are positions among them.
+        names: Names of the policies. Where a CSV file has none of them, its integers are positions among them,
+            counted from 0.
         tag: Tag of the returns in event files; by default the first of `tensorboard.TAGS` that a file has.
         rollouts: Number of rollouts behind each return of a table, in place of its column.
         skipped: Files of policies that were left out of the names, so that positions are refused.

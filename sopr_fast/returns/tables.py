@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections import Counter
-from collections.abc import Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped:
     errors = [_find(header, labels) for labels in (_ERROR, _DEVIATION, _ROLLOUTS)]
     _check_header(header, rollouts, str(path))
     are_positions = not any(len(row) > name_column and row[name_column] in names for _, row in rows)
+    doubt = _doubts(names, skipped)
     returns, unused = Returns(), []
     counts: dict[str, float] = {}
     for line, row in rows:
@@ -93,17 +95,12 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped:
             raise ValueError(f"{where}: expected a name and a number, found {printable(','.join(row))}")
         name = row[name_column]
         if are_positions and name.isdecimal() and name == str(int(name)):  # "007" is a name
-            if skipped:
+            if reason := doubt(int(name)):
                 raise ValueError(
-                    f"{where}: {name!r} is no policy's name, and as a position it may have shifted, since {skipped[0]} "
-                    "was skipped; give the policy's name, or leave the row out"
+                    f"{where}: {name!r} is no policy's name, and as a position it {reason}; give the policy's name, or "
+                    "leave the row out"
                 )
-            if swapped := first_descent(names):
-                raise ValueError(
-                    f"{where}: {name!r} is no policy's name, and as a position it may be misunderstood, since policy "
-                    f"{printable(swapped[0])!r} comes before {printable(swapped[1])!r}; give the policy's name"
-                )
-            name = names[int(name)] if int(name) < len(names) else name
+            name = names[int(name)]
         if name in returns:
             raise ValueError(f"{where}: a second return of {name!r}")
         returns[name] = float(row[return_column])
@@ -118,6 +115,28 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped:
     _warn_of_deviations(unused, str(path))
     _share_errors(returns, counts)
     return returns
+
+
+def _doubts(names: list[str], skipped: Sequence[str]) -> Callable[[int], str]:
+    """Return a function that says why a position, counted from 0, may be that of another policy; "" for no reason."""
+    swapped, numbered = tuple(map(printable, first_descent(names))), defaultdict[int, list[str]](list)
+    for name in names:
+        for number in set(map(int, re.findall(r"\d+", name))):
+            numbered[number].append(name)
+
+    def doubt(position: int) -> str:
+        if skipped:
+            return f"may have shifted, since {skipped[0]} was skipped"
+        if swapped:
+            return f"may be misunderstood, since policy {swapped[0]!r} comes before {swapped[1]!r}"
+        if position >= len(names):
+            return f"is too large for {len(names)} policies, counted from 0"
+        alike = numbered.get(position, [])
+        if len(alike) == 1 and alike != [names[position]]:
+            return f"is that of policy {printable(names[position])!r}, counted from 0, not of {printable(alike[0])!r}"
+        return ""
+
+    return doubt
 
 
 def _read_rows(path: Path) -> _Rows:
