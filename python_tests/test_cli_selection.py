@@ -211,11 +211,19 @@ def test_wrong_input_ends_with_one_line(folder, capsys, command, returns, more, 
     assert message in capsys.readouterr().err
 
 
-def test_groups_that_are_no_json_are_refused(folder, capsys, tmp_path):
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("a: b", "not a JSON file"),
+        ('{"gain-00": "a", "gain-00": "b"}', "groups.json: a second group of 'gain-00'"),
+        ("\ufeff[]", "groups.json: expected an object of policy and group"),
+    ],
+)
+def test_broken_groups_are_refused(folder, capsys, tmp_path, text, message):
     groups = tmp_path / "groups.json"
-    groups.write_text("a: b")
+    groups.write_text(text, encoding="utf-8")
     assert run(folder, "evaluate", "all.csv", *NEAREST, "--groups", str(groups)) == 2
-    assert "not a JSON file" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("command", "returns"), [("select", "known.csv"), ("evaluate", "all.csv")])

@@ -225,10 +225,9 @@ def _check_names(policies: dict[str, Policy], returns: dict[str, float], options
 def _read_groups(options: argparse.Namespace) -> dict[str, str] | None:
     if options.groups is None:
         return None
-    try:
-        groups = json.loads(options.groups.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{options.groups}: not a JSON file: {error}") from error
+    from .returns.tables import load_json
+
+    groups = load_json(options.groups, "group")
     if not isinstance(groups, dict):
         raise ValueError(f"{options.groups}: expected an object of policy and group")
     return groups

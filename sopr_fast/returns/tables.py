@@ -28,12 +28,34 @@ _EXPECTED = "expected columns name and return, found"
 _Rows = list[tuple[int, list[str]]]  # line numbers and cells
 
 
-def read_json(path: Path, names: list[str]) -> Returns:
-    """Read an object of name and return, or of name and the returns of its rollouts; or a list of returns in order."""
+def load_json(path: Path, what: str) -> Any:
+    """Return the content of a JSON file in UTF-8, with or without a byte order mark.
+
+    Args:
+        path: The file.
+        what: What its objects hold of each name, such as "return".
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is no JSON file, or an object in it has a name twice.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            repeated = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+            raise ValueError(f"{path}: a second {what} of {repeated!r}")
+        return values
+
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=lambda pairs: _unique(path, pairs))
+        return json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: not a JSON file: {error}") from error
+
+
+def read_json(path: Path, names: list[str]) -> Returns:
+    """Read an object of name and return, or of name and the returns of its rollouts; or a list of returns in order."""
+    content = load_json(path, "return")
     if isinstance(content, list):
         if len(content) != len(names):
             raise ValueError(f"{path}: has {len(content)} returns for {len(names)} policies; map names to returns")
@@ -58,14 +80,6 @@ def read_json(path: Path, names: list[str]) -> Returns:
             returns[name] = value
     _share_errors(returns, counts)
     return returns
-
-
-def _unique(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        repeated = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f"{path}: a second return of {repeated!r}")
-    return values
 
 
 def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped: Sequence[str] = ()) -> Returns:
