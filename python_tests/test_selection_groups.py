@@ -1,11 +1,12 @@
 """Groups of policies and the gate of candidates."""
 
 import numpy as np
+import pandas
 import pytest
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
-from sopr_fast.selection.groups import _merges, find_groups, place
+from sopr_fast.selection.groups import _merges, find_groups, place, read_groups
 from sopr_fast.selection.panel import Panel
 
 
@@ -57,6 +58,13 @@ def test_names_count_only_where_most_policies_are_in_groups_of_three():
     unknown = np.full((7, 7), np.nan)
     assert find_groups(names, unknown[:6, :6]) == (["sac"] * 3 + ["others"] * 3, "names")
     assert find_groups([*names, "td3-1"], unknown) == (["all"] * 7, "none")
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), pandas.NA])
+def test_missing_groups_are_no_group(missing):
+    with pytest.raises(ValueError, match="the group of policy 'b' is (None|nan|<NA>); give it one"):
+        read_groups(pandas.Series({"a": "x", "b": missing, "c": missing}), ["a", "b", "c"], np.zeros((3, 3)))
+    assert read_groups(["None", 1, "x"], ["a", "b", "c"], np.zeros((3, 3))) == (["None", "1", "x"], "given")
 
 
 def test_linkage_is_that_of_scipy():

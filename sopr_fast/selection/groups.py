@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -80,14 +81,22 @@ def read_groups(
         M labels, and "given", "names", "action distance" or "none".
 
     Raises:
-        ValueError: Groups are missing, or not one for each policy.
+        ValueError: A group is missing, or there is not one for each policy.
     """
     if groups is None:
         return find_groups(names, distances)
     groups = in_order("groups", groups, names)
     if isinstance(groups, str | Set) or len(groups) != len(names):
         raise ValueError(f"groups must be one for each of {len(names)} policies, got {groups!r}")
+    for name, group in zip(names, groups, strict=True):
+        if is_missing(group):
+            raise ValueError(f"the group of policy {name!r} is {group}; give it one of its own if it has no other")
     return [str(group) for group in groups], "given"
+
+
+def is_missing(group: Any) -> bool:
+    """Return whether a group is None or NaN, that of pandas too."""
+    return not isinstance(group, str) and str(group) in ("None", "nan", "<NA>", "NaT")
 
 
 def _join_small(stems: list[str], distances: np.ndarray) -> list[str]:

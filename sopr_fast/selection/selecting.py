@@ -16,7 +16,7 @@ from ..runtime.options import integer, number, optional
 from .columns import Columns, compute_columns
 from .evaluation import Evaluation
 from .folds import FEWEST_KNOWN, Fold, group_folds, random_folds
-from .groups import read_groups
+from .groups import is_missing, read_groups
 from .known_returns import are_ranks, read_known_returns
 from .panel import Panel
 from .predict import predict
@@ -135,7 +135,7 @@ def select(
     means, errors = read_known_returns(returns, names[:count], return_errors, rollouts)
     labels, group_source = read_groups(groups, names[:count], workspace.distances[:count, :count])
     claimed: Any = groups if hasattr(groups, "keys") else {}
-    claims = [str(claimed[name]) if name in claimed else "" for name in names[count:]]
+    claims = ["" if is_missing(claimed.get(name)) else str(claimed.get(name)) for name in names[count:]]
     if copies := workspace.copies(incumbent):
         said = {i: f"{names[i]} (acts as {names[k]})" for i, k in copies.items()}
         if of_known := [text for i, text in said.items() if i < count]:
