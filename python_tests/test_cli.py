@@ -275,7 +275,9 @@ def test_the_command_line_offers_every_activation():
         ("--out none/model.safetensors", "cannot write none/model.safetensors: the folder none does not exist"),
         ("--out .", "cannot write .: it is a folder"),
         ("--validation gain-99", "--validation: no return of 'gain-99' in returns.csv"),
+        ("--validation gain-002 gain-005 gain-77 --returns more.csv", "--validation: no policy 'gain-77' (nearest"),
         ("--validation-returns returns.csv", "policy 'gain-000' is in both returns.csv and returns.csv"),
+        ("--validation-returns others.csv", "no policy has a return in others.csv: it names other, the policies"),
         ("--clusters 129", "clusters"),
         ("--dropout 1", "dropout"),
         ("--encoder mlp --low-heads 2", "SOPR-MLP has no attention heads: leave --low-heads or --encoder mlp out"),
@@ -283,6 +285,8 @@ def test_the_command_line_offers_every_activation():
     ],
 )
 def test_fit_reports_wrong_input_in_one_line(files, capsys, options, message):
+    (files / "more.csv").write_text((files / "returns.csv").read_text() + "gain-77,1\n")
+    (files / "others.csv").write_text("name,return\nother,1\n")
     assert fit(*options.split()) == 2
     error = capsys.readouterr().err
     assert error.startswith("sopr-fast: error: ") and message in error and error.count("\n") == 1

@@ -151,7 +151,8 @@ def _to_subsets(text: str) -> int | str | Path:
 
 
 def _fit(options: argparse.Namespace) -> None:
-    from .returns import read_returns, skipped_files
+    from .data.keys import list_names
+    from .returns import read_returns, skipped_files, suggest
     from .runtime.files import check_place
     from .sopr.fitting import fit
 
@@ -169,9 +170,16 @@ def _fit(options: argparse.Namespace) -> None:
         held_out = read_returns(options.validation_returns, names, skipped=skipped)
         if both := [name for name in held_out if name in returns]:
             raise ValueError(f"policy {both[0]!r} is in both {options.returns} and {options.validation_returns}")
-    for name in options.validation or []:
+        if not any(name in policies for name in held_out):
+            raise ValueError(
+                f"no policy has a return in {options.validation_returns}: it names {list_names([*held_out])}, the "
+                f"policies are named {list_names(names)}"
+            )
+    for name in dict.fromkeys(options.validation or []):
         if name not in returns:
             raise ValueError(f"--validation: no return of {name!r} in {options.returns}")
+        if name not in policies:
+            raise ValueError(f"--validation: no policy {name!r}{suggest(name, names)}")
         held_out[name] = returns.pop(name)
     validation = {name: policies[name] for name in held_out if name in policies}
     ranker = fit(
