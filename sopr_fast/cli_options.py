@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,14 +73,27 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", type=Path, metavar="FILE", help="write a report, one HTML file")
 
 
+def check_apart(options: argparse.Namespace) -> None:
+    """Raise ValueError if two options name one file to write."""
+    places: dict[str, str] = {}
+    for option in ("out", "checkpoint", "plot", "report"):
+        if (path := getattr(options, option, None)) is not None:
+            other = places.setdefault(os.path.realpath(path), option)
+            if other != option:
+                raise ValueError(
+                    f"--{other} and --{option} would write one file, {path}: choose another for one of them"
+                )
+
+
 def check_outputs(options: argparse.Namespace) -> None:
     """Check before long work that the plot and the report can be written.
 
     Raises:
         ImportError: matplotlib is not installed.
         OSError: A file cannot be written.
-        ValueError: The image has an unknown format.
+        ValueError: The image has an unknown format, or two options name one file.
     """
+    check_apart(options)
     if not is_first():
         return
     if options.plot is not None:

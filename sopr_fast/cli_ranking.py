@@ -16,6 +16,7 @@ from .cli_options import (
     add_device,
     add_policies,
     add_report,
+    check_apart,
     check_outputs,
     read_policies,
     without_nan,
@@ -160,6 +161,7 @@ def _fit(options: argparse.Namespace) -> None:
     config = Config.paper(**changes) if options.paper else Config(**changes)
     if config.encoder == "mlp" and (heads := [name for name in changes if name.endswith("_heads")]):
         raise ValueError(f"SOPR-MLP has no attention heads: leave --{heads[0].replace('_', '-')} or --encoder mlp out")
+    check_apart(options)
     if is_first():
         check_place(options.out)
     policies = read_policies(options)
