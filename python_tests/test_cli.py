@@ -55,6 +55,8 @@ def test_fit_then_rank(files, capsys):
     assert fit() == 0
     out, err = capsys.readouterr()
     assert "model.safetensors: trained on 12 policies" in out and "%" not in err  # no bars outside a terminal
+    assert main(["info", "model.safetensors", "--columns", "states=x"]) == 2
+    assert "model.safetensors is a model: leave --columns out" in capsys.readouterr().err
 
     states, actions = np.load("states.npy"), np.zeros((600, 2), np.float32)
     np.savez("log.npz", observations=states, actions=actions, rewards=np.zeros(600), next_observations=states)
@@ -412,6 +414,8 @@ def test_info_and_usage(capsys):
     assert "instruction_set" in capsys.readouterr().out
     assert main(["info", "log.npz", "--columns", "states=x", "actions"]) == 2
     assert "--columns states=x actions: expected PART=NAME, such as states=x,speed" in capsys.readouterr().err
+    assert main(["info", "--columns", "states=x"]) == 2
+    assert "--columns are those of a log: add its path, or leave --columns out" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["rank", "--policies", "p", "--subsets", "some"])
     assert "argument --subsets: 'some' is no number, auto, or .safetensors file" in capsys.readouterr().err

@@ -141,6 +141,8 @@ def _info(options: argparse.Namespace) -> None:
     if options.columns is not None and not all(all(item.partition("=")) for item in options.columns):
         raise ValueError(f"--columns {' '.join(options.columns)}: expected PART=NAME, such as states=x,speed")
     if options.path is None:
+        if options.columns is not None:
+            raise ValueError("--columns are those of a log: add its path, or leave --columns out")
         _show_installation()
         return
     from .data import describe
@@ -159,6 +161,8 @@ def _info(options: argparse.Namespace) -> None:
         ranker = load(options.path)
     except ValueError as error:
         raise ValueError(f"{error}; info describes models and logs") from error
+    if options.columns is not None:
+        raise ValueError(f"{options.path} is a model: leave --columns out, which are those of a log")
     kept = "none" if ranker.subsets is None else f"{len(ranker.subsets)}"
     print(f"trained on    {len(ranker.training_policies.names)} policies, seed {ranker.seed}")
     print(f"training      {'collapsed: a ranking means nothing' if ranker.collapsed else 'did not collapse'}")
