@@ -202,6 +202,13 @@ def test_estimate_learns_from_known_returns(folder, capsys):
         ("estimate", "all.csv", ("--method", "fqe"), "--method fqe learns from no returns: leave --returns out"),
         ("estimate", None, ("--method", "fqe", "--set", "speed=3"), "--set speed=3: expected OPTION=VALUE"),
         ("estimate", None, ("--method", "fqe", "--set", "updates=many"), "'many' is no value of updates"),
+        ("estimate", None, ("--method", "sopr", "--set", "config=3"), "--set config=3: '3' is no value of config: "),
+        (
+            "estimate",
+            "known.csv",
+            ("--method", "nearest-policy", "--checkpoint", "c"),
+            "nothing to resume: leave --check",
+        ),
         ("estimate", None, ("--method", "fqe", "--set", "updates=0"), "updates must be an integer, 1 or more"),
         ("evaluate", "all.csv", (*NEAREST, "--folds", "9"), "9 folds need 18 policies"),
     ],

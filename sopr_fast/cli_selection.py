@@ -37,6 +37,7 @@ ESTIMATORS = {
     "nearest-policy": "NearestPolicy",
     "sopr": "SOPR",
 }
+_UNTRAINED = ("gaussian-process", "nearest-policy")  # estimators that write no checkpoint
 _PANEL_OPTIONS = (
     "methods",
     "folds",
@@ -162,6 +163,8 @@ def _estimate(options: argparse.Namespace) -> None:
     estimator = _read_estimator(options)
     if options.returns is not None and not estimator.supervised:
         raise ValueError(f"--method {options.method} learns from no returns: leave --returns out")
+    if options.checkpoint is not None and options.method in _UNTRAINED:
+        raise ValueError(f"--method {options.method} has nothing to resume: leave --checkpoint out")
     policies, returns = _read(options)
     known = {name: policy for name, policy in policies.items() if name in returns}
     if estimator.supervised:
@@ -250,8 +253,8 @@ def _read_estimator(options: argparse.Namespace) -> Estimator:
             raise ValueError(f"--set {item}: expected OPTION=VALUE, with an option of {', '.join(fields)}")
         try:
             chosen[name] = fields[name].metadata["check"].parse(text)
-        except (KeyError, ValueError) as error:
-            raise ValueError(f"--set {item}: {text!r} is no value of {name}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"--set {item}: {text!r} is no value of {name}: {error}") from error
     return kind(**chosen)
 
 
