@@ -264,6 +264,11 @@ def test_help_shows_choices_and_defaults_of_every_option(capsys):
         assert f"--{field.name.replace('_', '-')} " in text and field.metadata["help"] in text
 
 
+def test_json_holds_no_infinities():
+    value = {"a": [1.5, float("nan"), (float("inf"), "x", True, None)], "b": {"c": -float("inf")}}
+    assert cli_options.without_nan(value) == {"a": [1.5, None, [None, "x", True, None]], "b": {"c": None}}
+
+
 def test_the_command_line_offers_every_activation():
     assert set(cli_options.ACTIVATIONS) == set(actor.ACTIVATIONS)
 

@@ -131,9 +131,9 @@ def write_report(result: Any, options: argparse.Namespace, **known: Any) -> None
 
 
 def without_nan(value: Any) -> Any:
-    """Return the value with None in place of NaN, which JSON cannot hold."""
+    """Return the value with None in place of NaN and infinities, which JSON cannot hold."""
     if isinstance(value, dict):
         return {key: without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
