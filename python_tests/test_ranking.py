@@ -585,3 +585,13 @@ def test_rank_finds_its_model(ranker, candidates, tmp_path, monkeypatch):
         monkeypatch.setenv("SOPR_FAST_MODEL", str(tmp_path / name))
         with pytest.raises(error, match=f"SOPR_FAST_MODEL: .*{re.escape(str(tmp_path / name))}"):
             sopr_fast.rank(candidates, log())
+
+
+def test_the_table_hides_no_small_numbers_and_makes_room_for_large_ones():
+    ranking = Ranking(["a", "b", "c"], np.array([-12345.25, 0.0, -3e-5]), np.array([2.25e-7, 0.0, np.nan]))
+    assert ranking.table().splitlines() == [
+        "rank  policy        score    ± error",
+        "   1  b            0.0000     0.0000",
+        "   2  c          -3.0e-05        nan",
+        "   3  a       -12345.2500    2.2e-07",
+    ]

@@ -258,19 +258,23 @@ class Ranking:
     def table(self) -> str:
         """Return the ranking as text, best first.
 
-        For a foreign candidate "foreign" replaces the standard error. Names are escaped and cut to 48 characters.
+        For a foreign candidate "foreign" replaces the standard error. Numbers have four decimals, those that are too
+        small for them an exponent. Names are escaped and cut to 48 characters.
         """
         names = [printable(name, NAME_WIDTH) for name in self.names]
-        cells = {head: [f"{value:.4f}" for value in column] for head, column in self.columns().items()}
+        cells = {head: [_cell(value) for value in column] for head, column in self.columns().items()}
         cells["standard_error"] = [
             "foreign" if foreign else error
             for foreign, error in zip(self._is_foreign(), cells["standard_error"], strict=True)
         ]
         width = max(6, *map(len, names))
-        heads = (head.replace("standard_", "± ") for head in cells)
-        lines = ["  ".join([f"{'rank':>4}", f"{'policy':<{width}}", *(f"{head:>9}" for head in heads)])]
+        columns = []
+        for head, column in cells.items():
+            size = max(9, *map(len, column))
+            columns.append([f"{cell:>{size}}" for cell in (head.replace("standard_", "± "), *column)])
+        lines = ["  ".join([f"{'rank':>4}", f"{'policy':<{width}}", *(column[0] for column in columns)])]
         for rank, i in enumerate(self._order(), 1):
-            line = "  ".join([f"{rank:>4}", f"{names[i]:<{width}}", *(f"{column[i]:>9}" for column in cells.values())])
+            line = "  ".join([f"{rank:>4}", f"{names[i]:<{width}}", *(column[i + 1] for column in columns)])
             lines.append(line + ("  in training" if self.in_training is not None and self.in_training[i] else ""))
         return "\n".join(lines)
 
@@ -396,6 +400,11 @@ def shrink(subset_scores: np.ndarray, weights: np.ndarray | None, nearest_scores
 def _mean_errors(samples: np.ndarray) -> np.ndarray:
     """Return (P,) standard errors of the means of (P, S) samples."""
     return samples.std(1, ddof=1) / np.sqrt(samples.shape[1])
+
+
+def _cell(value: float) -> str:
+    text = f"{value:.4f}"
+    return f"{value:.1e}" if value and not float(text) else text
 
 
 def _to_list(values: np.ndarray | None) -> list | None:
