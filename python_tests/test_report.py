@@ -21,7 +21,7 @@ from sopr_fast.report.map import classical_scaling
 from sopr_fast.report.page import _template
 from sopr_fast.report.parts import left_out_values
 from sopr_fast.report.svg import StyleSheet
-from sopr_fast.report.text import Name, Numbers, chance, label, number, percent
+from sopr_fast.report.text import Name, Numbers, chance, label, number, percent, spread
 from sopr_fast.selection import evaluate, select
 from sopr_fast.selection.intervals import Calibration, conformal_quantile
 
@@ -332,8 +332,10 @@ def test_a_policy_in_several_folds_is_shown_with_its_mean_value():
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_few_candidates_have_a_report(tmp_path, count):
-    ranking(count=count, known=2).report(tmp_path / "r.html")
-    assert Document((tmp_path / "r.html").read_text(encoding="utf-8")).all("table")
+    replace(ranking(count=count, known=2), distance_limit=1e9).report(tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert Document(text).all("table")
+    assert ("is the only candidate" in text, "highest score of 2 candidates" in text) == (count == 1, count == 2)
 
 
 @pytest.mark.parametrize("kind", RESULTS)
@@ -420,6 +422,8 @@ def test_numbers_have_the_decimals_that_tell_them_apart():
         "0 %", "< 1 %", "26 %", "> 99 %", "100 %",
     ]  # fmt: skip
     assert chance(1.0) == percent(0.999)
+    shown = [spread(x, Numbers([0.0, 1.0])).replace("\u00a0", " ") for x in (0.0, 0.004, 0.006, float("nan"))]
+    assert shown == ["± 0.00", "± < 0.01", "± 0.01", "–"]
     assert label("runs/experiment-17/best_model", 15) == "runs/ex…t_model"
     assert Name("a<b").__html__() == "<bdi>a&lt;b</bdi>"
 

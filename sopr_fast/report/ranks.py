@@ -26,7 +26,7 @@ from .parts import (
 )
 from .settings import settings_section
 from .svg import StyleSheet
-from .text import MISSING, Name, Numbers, chance, number, sentence
+from .text import MISSING, Name, Numbers, chance, number, sentence, spread
 
 _KEPT = ("loss", "subset_size", "clusters", "subsets", "steps", "encoder", "width", "low_layers", "high_layers", "seed")
 
@@ -118,6 +118,8 @@ def _head(ranking: Ranking, first: int, doubtful: bool) -> Markup:
         return sentence("Training collapsed: this order means nothing.")
     if doubtful:
         return sentence("{} has the highest score, but acts unlike every known policy: measure it first.", name)
+    if len(ranking) == 1:
+        return sentence("{} is the only candidate.", name)
     return sentence("{} has the highest score of {} candidates.", name, str(len(ranking)))
 
 
@@ -224,7 +226,7 @@ def _order_table(ranking: Ranking, true: np.ndarray | None, errors: np.ndarray) 
             name_cell(name),
             Cell(str(ranking.ranks[i]), int(ranking.ranks[i])),
             Cell(numbers(ranking.scores[i]), finite(ranking.scores[i])),
-            Cell(f"± {numbers(errors[i])}" if np.isfinite(errors[i]) else MISSING, finite(errors[i])),
+            Cell(spread(errors[i], numbers), finite(errors[i])),
             *true_cells[i],
             Cell(Markup("").join(marks), "foreign" if foreign[i] else ""),
         ]

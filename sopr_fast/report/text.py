@@ -89,6 +89,13 @@ def number(value: float, decimals: int = 2) -> str:
     return text.replace("-", "−")
 
 
+def spread(error: float, numbers: Numbers) -> str:
+    """Return a standard error as text, which is 0 only if the error is."""
+    if error > 0 and not numbers(error).strip("0."):
+        return f"±{_TIED}<{_TIED}{number(10.0**-numbers.decimals, numbers.decimals)}"
+    return f"± {numbers(error)}" if math.isfinite(error) else MISSING
+
+
 def percent(share: float) -> str:
     """Return a share as whole percent; one that is neither 0 nor 1 is never rounded to 0 or 100."""
     return chance(share) if 0 < share < 1 or not math.isfinite(share) else f"{round(100 * share)}{_TIED}%"
