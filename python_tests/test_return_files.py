@@ -332,6 +332,14 @@ def test_evaluate_select_and_update_take_frames(tmp_path):
     assert updated.panel.returns[place] == 0.4 and updated.panel.return_errors[place] == 0.01
     with pytest.raises(ValueError, match="no policy of the selection has a return; its policies are"):
         selection.update(measured[:1])
+    path.write_text("name,return\n0,0.4\n")
+    with pytest.raises(
+        ValueError, match="line 2: '0' is no policy's name, .*is in an order that only the library knows"
+    ):
+        selection.update(path)
+    (tmp_path / "r.json").write_text(str([0.5] * len(selection.names)))
+    with pytest.raises(ValueError, match=r"r\.json: its returns are in order; map names to returns"):
+        selection.update(tmp_path / "r.json")
 
 
 def test_errors_stay_with_returns():

@@ -30,6 +30,7 @@ def read_returns(
     tag: str | None = None,
     rollouts: int | None = None,
     skipped: Sequence[str] = (),
+    by_name: bool = False,
 ) -> Returns:
     """Return name and return of policies, with standard errors where the source has them.
 
@@ -52,6 +53,7 @@ def read_returns(
         tag: Tag of the returns in event files; by default the first of `tensorboard.TAGS` that a file has.
         rollouts: Number of rollouts behind each return of a table, in place of its column.
         skipped: Files of policies that were left out of the names, so that positions are refused.
+        by_name: Refuse positions in a CSV file and lists in a JSON file: the user does not know the order of names.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -76,7 +78,9 @@ def read_returns(
         return evaluations.choose(evaluations.read(path), names)
     if tensorboard.is_event_file(path):
         return evaluations.choose(tensorboard.read([path], tag), names)
-    return read_json(path, names) if path.suffix.lower() == ".json" else read_csv(path, names, rollouts, skipped)
+    if path.suffix.lower() == ".json":
+        return read_json(path, names, by_name)
+    return read_csv(path, names, rollouts, skipped, by_name)
 
 
 def _of_folder(folder: Path, names: list[str], tag: str | None) -> Returns:

@@ -53,10 +53,12 @@ def load_json(path: Path, what: str) -> Any:
         raise ValueError(f"{path}: not a JSON file: {error}") from error
 
 
-def read_json(path: Path, names: list[str]) -> Returns:
+def read_json(path: Path, names: list[str], by_name: bool = False) -> Returns:
     """Read an object of name and return, or of name and the returns of its rollouts; or a list of returns in order."""
     content = load_json(path, "return")
     if isinstance(content, list):
+        if by_name:
+            raise ValueError(f"{path}: its returns are in order; map names to returns")
         if len(content) != len(names):
             raise ValueError(f"{path}: has {len(content)} returns for {len(names)} policies; map names to returns")
         if swapped := first_descent(names):
@@ -82,7 +84,9 @@ def read_json(path: Path, names: list[str]) -> Returns:
     return returns
 
 
-def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped: Sequence[str] = ()) -> Returns:
+def read_csv(
+    path: Path, names: list[str], rollouts: int | None = None, skipped: Sequence[str] = (), by_name: bool = False
+) -> Returns:
     """Read a table of a name and a return in each row, and of standard errors where it has them.
 
     Args:
@@ -90,12 +94,13 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped:
         names: See `read_returns`.
         rollouts: See `read_returns`.
         skipped: See `read_returns`.
+        by_name: See `read_returns`.
     """
     header, (name_column, return_column), rows = _split_header(path, _read_rows(path))
     errors = [_find(header, labels) for labels in (_ERROR, _DEVIATION, _ROLLOUTS)]
     _check_header(header, rollouts, str(path))
     are_positions = not any(len(row) > name_column and row[name_column] in names for _, row in rows)
-    doubt = _doubts(names, skipped)
+    doubt = _doubts(names, skipped, by_name)
     returns, unused = Returns(), []
     counts: dict[str, float] = {}
     for line, row in rows:
@@ -131,7 +136,7 @@ def read_csv(path: Path, names: list[str], rollouts: int | None = None, skipped:
     return returns
 
 
-def _doubts(names: list[str], skipped: Sequence[str]) -> Callable[[int], str]:
+def _doubts(names: list[str], skipped: Sequence[str], by_name: bool) -> Callable[[int], str]:
     """Return a function that says why a position, counted from 0, may be that of another policy; "" for no reason."""
     swapped, numbered = tuple(map(printable, first_descent(names))), defaultdict[int, list[str]](list)
     for name in names:
@@ -139,6 +144,8 @@ def _doubts(names: list[str], skipped: Sequence[str]) -> Callable[[int], str]:
             numbered[number].append(name)
 
     def doubt(position: int) -> str:
+        if by_name:
+            return "is in an order that only the library knows"
         if skipped:
             return f"may have shifted, since {skipped[0]} was skipped"
         if swapped:

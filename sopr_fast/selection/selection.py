@@ -182,8 +182,8 @@ class Selection:
         """Return the selection after candidates were measured; nothing is trained again.
 
         Args:
-            returns: Name -> measured return, or a file or data frame (see `sopr_fast.returns.read_returns`), of which
-                policies that are not in the selection are ignored.
+            returns: Name -> measured return, or a file or data frame with names (see
+                `sopr_fast.returns.read_returns`), of which policies that are not in the selection are ignored.
             errors: Name -> standard error of the return; None for those that a file or data frame has. Known policies
                 without one keep theirs; that of others is 0.
 
@@ -193,7 +193,7 @@ class Selection:
                 policy without a return.
         """
         if is_source(returns):
-            returns = read_returns(returns, self.names)
+            returns = read_returns(returns, self.names, by_name=True)
             of_names = ({name: part[name] for name in self.names if name in part} for part in (returns, returns.errors))
             returns = Returns(*of_names)
             if not returns:
