@@ -217,6 +217,7 @@ def test_estimators_that_are_not_supervised_see_no_returns(log):
         ({"folds": 1}, "folds must be an integer, 2 or more, got 1"),
         ({"folds": 9}, "folds is 9, but there are only 8 known policies"),
         ({"groups": ["a"] * 8}, "groups put all known policies into one group"),
+        ({"groups": [*"abcabca", float("nan")]}, "the group of policy 'gain-7' is nan; give it one of its own"),
         ({"groups": ["a"]}, r"groups must be one for each of 8 policies, got \['a'\]"),
         ({"groups": {"gain-0": "a"}}, "groups hold nothing for policy 'gain-1'"),
         ({"seed": -1}, "seed must be an integer"),

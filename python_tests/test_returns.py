@@ -108,6 +108,8 @@ def test_what_goes_with_returns_needs_names_where_paths_do_not_ascend_with_their
     ):
         with pytest.raises(ValueError, match=rf"{what} are in order, .* step_10\.npy before step_2\.npy: give"):
             call(**{what: [1, 2, 3]})
+    with pytest.raises(ValueError, match=r"groups are in order, .* step_10\.npy before step_2\.npy: give"):
+        cross_fit(NearestPolicy(), tmp_path, returns, STATES, groups=[1, 2, 3])
 
 
 def test_returns_in_order_are_read_where_their_order_is_plain(tmp_path):

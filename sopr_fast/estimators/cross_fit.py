@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 
 from ..doubts import ForeignPolicyWarning
 from ..policies import as_policies
-from ..returns import check_positions, check_returns, in_order
+from ..returns import check_groups, check_positions, check_returns
 from ..runtime import distributed
 from ..runtime.options import integer
 from .estimates import Estimates
@@ -75,6 +75,7 @@ def cross_fit(
     options: dict[str, Any] = {"seed": seed, "action_count": action_count, "device": device}
     options |= {"batch_size": batch_size, "progress": progress}
     check_positions("returns", returns, known)
+    check_positions("groups", groups, known)
     policies = as_policies(known, action_count=action_count, trust=trust, stochastic=stochastic, skip=skip)
     if not estimator.supervised:
         return estimator.estimate(policies, log, discount=discount, checkpoint=checkpoint, **options)
@@ -115,9 +116,7 @@ def _random_folds(count: int, folds: int, seed: int) -> np.ndarray:
 
 def _groups(groups: Mapping[str, Any] | Sequence[Any], names: list[str]) -> np.ndarray:
     """Return the index (M,) of each policy's group, in order of first occurrence."""
-    groups = in_order("groups", groups, names)
-    if isinstance(groups, str | Set) or len(groups) != len(names):
-        raise ValueError(f"groups must be one for each of {len(names)} policies, got {groups!r}")
+    groups = check_groups(groups, names)
     index = {group: i for i, group in enumerate(dict.fromkeys(groups))}
     if len(index) < 2:
         raise ValueError("groups put all known policies into one group; pass two or more groups, or folds instead")

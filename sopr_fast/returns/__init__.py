@@ -1,11 +1,13 @@
 """Returns of policies: by name, in order, from files and folders of runs."""
 
 from .checks import (
+    check_groups,
     check_index,
     check_positions,
     check_returns,
     describe_missing,
     in_order,
+    is_missing,
     skipped_files,
     suggest,
     with_returns,
@@ -16,11 +18,13 @@ from .values import Returns, of_rollouts, with_single_rollouts
 
 __all__ = [
     "Returns",
+    "check_groups",
     "check_index",
     "check_positions",
     "check_returns",
     "describe_missing",
     "in_order",
+    "is_missing",
     "is_source",
     "of_rollouts",
     "read_returns",

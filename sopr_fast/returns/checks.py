@@ -95,6 +95,30 @@ def in_order(what: str, values: Any, names: list[str]) -> Any:
     return values
 
 
+def check_groups(groups: Any, names: list[str]) -> list[Any]:
+    """Return the group of every policy.
+
+    Args:
+        groups: By name or in order, see `in_order`.
+        names: Names of the M policies.
+
+    Raises:
+        ValueError: A group is missing, or there is not one for each policy.
+    """
+    groups = in_order("groups", groups, names)
+    if isinstance(groups, str | Set) or len(groups) != len(names):
+        raise ValueError(f"groups must be one for each of {len(names)} policies, got {groups!r}")
+    for name, group in zip(names, groups, strict=True):
+        if is_missing(group):
+            raise ValueError(f"the group of policy {name!r} is {group}; give it one of its own if it has no other")
+    return list(groups)
+
+
+def is_missing(group: Any) -> bool:
+    """Return whether a group is None or NaN, that of pandas too."""
+    return not isinstance(group, str) and str(group) in ("None", "nan", "<NA>", "NaT")
+
+
 def check_index(what: str, index: Iterable[Any]) -> None:
     """Raise ValueError unless an index without names is 0, 1, …, that is in order; `what` begins the message."""
     labels = list(index)

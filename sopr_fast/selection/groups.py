@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from ..returns import in_order
+from ..returns import check_groups
 from .panel import Panel
 
 FOREIGN = 0.5  # gate from which a candidate counts as foreign
@@ -85,18 +84,7 @@ def read_groups(
     """
     if groups is None:
         return find_groups(names, distances)
-    groups = in_order("groups", groups, names)
-    if isinstance(groups, str | Set) or len(groups) != len(names):
-        raise ValueError(f"groups must be one for each of {len(names)} policies, got {groups!r}")
-    for name, group in zip(names, groups, strict=True):
-        if is_missing(group):
-            raise ValueError(f"the group of policy {name!r} is {group}; give it one of its own if it has no other")
-    return [str(group) for group in groups], "given"
-
-
-def is_missing(group: Any) -> bool:
-    """Return whether a group is None or NaN, that of pandas too."""
-    return not isinstance(group, str) and str(group) in ("None", "nan", "<NA>", "NaT")
+    return [str(group) for group in check_groups(groups, names)], "given"
 
 
 def _join_small(stems: list[str], distances: np.ndarray) -> list[str]:

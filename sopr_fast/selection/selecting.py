@@ -10,13 +10,13 @@ import numpy as np
 
 from ..methods import read_methods
 from ..policies import Policy, as_policies
-from ..returns import check_positions, with_returns
+from ..returns import check_positions, is_missing, with_returns
 from ..runtime import distributed
 from ..runtime.options import integer, number, optional
 from .columns import Columns, compute_columns
 from .evaluation import Evaluation
 from .folds import FEWEST_KNOWN, Fold, group_folds, random_folds
-from .groups import is_missing, read_groups
+from .groups import read_groups
 from .known_returns import are_ranks, read_known_returns
 from .panel import Panel
 from .predict import predict
