@@ -149,6 +149,7 @@ def data_size(scale: str) -> list[Cell]:
     cells = []
     for rows in sizes.rows:
         point = (min(sizes.main[0], rows), min(sizes.main[1], rows), sizes.main[2])
+        cells += [Cell(task, "nearest-policy", 0, rows=rows) for task in tasks]
         cells += [Cell(task, "sopr-t", 0, options_of(point), rows=rows) for task in tasks]
         cells += [Cell(task, "sopr-mlp", 0, options_of(point), rows=rows) for task in tasks]
         cells += [Cell(task, method, 0, sizes.estimators, rows=rows) for method in ESTIMATORS for task in tasks]
