@@ -134,9 +134,9 @@ def test_each_drawn_state_is_shown_once_in_batches(ranker):
     ranking = ranker.rank([policy], log(), subsets=4, batch_size=100)
     drawn = Subsets.draw(log(), 4, size=TINY.subset_size, clusters=TINY.clusters, seed=0)
     assert max(shown) <= 100
-    # Two probes and the sample of training states come on top.
-    assert shown[:2] == [13, 13]
-    assert sum(shown) == len(drawn.states) + 2 * 13 + len(ranker.training_policies.states)
+    # Two probes, one in another batch and the sample of training states come on top.
+    assert shown[:3] == [13, 13, 6]
+    assert sum(shown) == len(drawn.states) + 2 * 13 + 6 + len(ranker.training_policies.states)
     assert ranking.names == ["policy-000"]
 
 
