@@ -44,7 +44,7 @@ def points(groups: dict[str, list[Record]], stage: Sequence[Record]) -> list[Poi
         stage: Records of the stage `scores`, whose cost is unknown; shown as a further point.
     """
     reference = list(groups.values())[-1]
-    named = {setting.removeprefix("sopr-t."): rows for setting, rows in groups.items()}
+    named = {_name(setting): rows for setting, rows in groups.items()}
     named["stage `scores`"] = list(stage)
 
     def gains(rows: list[Record], choosing: bool) -> dict[str, Mean]:
@@ -63,6 +63,11 @@ def points(groups: dict[str, list[Record]], stage: Sequence[Record]) -> list[Poi
         )
         for name, rows in named.items()
     ]
+
+
+def _name(setting: str) -> str:
+    bf16 = ".precision=bf16.training_precision=bf16"
+    return setting.removeprefix("sopr-t.").replace(bf16, " in bf16").replace(".", ", ").replace("=", " ")
 
 
 def choose(candidates: Sequence[Point]) -> Point | None:

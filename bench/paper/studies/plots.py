@@ -10,6 +10,7 @@ from typing import Any
 from sopr_fast.runtime.files import atomic_path
 
 from . import frontier_choice
+from .methods import LABELS
 from .records import Mean, Record, mean, measure
 from .tables import Source, group_by_setting, label, tests_of, title
 
@@ -60,16 +61,30 @@ def _methods(figure: Any, rows: list[Record], source: Source) -> None:
 def _frontier(figure: Any, rows: list[Record], source: Source) -> None:
     tests = tests_of(rows)
     panels = figure.subplots(1, len(tests), sharex=True, squeeze=False)[0]
-    for point in frontier_choice.points(group_by_setting(rows), []):
+    drawn: dict[str, Any] = {}
+    for k, point in enumerate(frontier_choice.points(group_by_setting(rows), [])):
         for ax, test in zip(panels, tests, strict=True):
             quality = point.quality[test]
             if point.fit.value is None or quality.value is None:
                 continue
-            ax.errorbar(point.fit.value, quality.value, yerr=quality.error or 0, fmt="o", capsize=2)
-            ax.annotate(f" {point.name} ({quality.tasks})", (point.fit.value, quality.value), fontsize=6)
+            style = {"fmt": "osD^v"[k % 5], "color": f"C{k % 10}", "capsize": 2, "markersize": 4}
+            drawn[point.name] = ax.errorbar(point.fit.value, quality.value, yerr=quality.error or 0, **style)
+            ax.annotate(f" {quality.tasks}", (point.fit.value, quality.value), fontsize=6)
     for ax, test in zip(panels, tests, strict=True):
-        ax.set(xlabel="training, s of one core", xscale="log", title=f"Spearman, {title(test)}")
+        ax.set(xlabel="training, s of one core", xscale="log")
+        ax.set_title(f"Spearman, {title(test)}", fontsize=7)
+        ax.tick_params(labelsize=7)
+        ax.xaxis.label.set_fontsize(7)
         ax.grid(alpha=0.3)
+    figure.legend(
+        drawn.values(),
+        drawn,
+        loc="outside lower center",
+        ncols=5,
+        fontsize=7,
+        title="point (number: its tasks)",
+        title_fontsize=7,
+    )
 
 
 def _curves(figure: Any, names: list[str], series: Callable[[str, str], list[tuple[float, Mean]]], xlabel: str) -> None:
@@ -88,7 +103,8 @@ def _curves(figure: Any, names: list[str], series: Callable[[str, str], list[tup
                 )
         ax.set(xlabel=xlabel, xscale="log", title=title(test))
         ax.grid(alpha=0.3)
-    panels[0].legend(fontsize=7)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=7)
 
 
 def _subsets(figure: Any, rows: list[Record], source: Source) -> None:
@@ -109,13 +125,14 @@ def _subsets(figure: Any, rows: list[Record], source: Source) -> None:
 
 def _data_size(figure: Any, rows: list[Record], source: Source) -> None:
     def series(test: str, name: str) -> list[tuple[float, Mean]]:
-        own = [row for row in rows if row.method == name]
+        own = [row for row in rows if LABELS[row.method] == name]
         return [
             (count, mean([row for row in own if row.rows == count], measure(test, "spearman")))
             for count in source.sizes.rows
         ]
 
-    _curves(figure, list(dict.fromkeys(row.method for row in rows)), series, "rows of the log")
+    _curves(figure, list(dict.fromkeys(LABELS[row.method] for row in rows)), series, "rows of the log")
+    figure.axes[0].set_ylabel("Spearman")
 
 
 def _distance(figure: Any, rows: list[Record], source: Source) -> None:
