@@ -179,6 +179,8 @@ def test_returns_in_json(tmp_path, text, expected):
         ('{"a": "1"}', "r.json: the return of 'a' is no number"),
         ('{"a": null}', "r.json: the return of 'a' is no number"),
         ('{"a": 1, "b": 2, "a": 3}', "r.json: a second return of 'a'"),
+        ('{"a": [1, 1' + "0" * 400 + "]}", "r.json: the return of 'a' is too large"),
+        ('{"a": 1' + "0" * 400 + "}", "r.json: the return of 'a' is too large"),
     ],
 )
 def test_broken_returns_in_json(tmp_path, text, message):

@@ -131,7 +131,7 @@ def test_a_measured_candidate_that_none_exceeds_is_deployed():
 
 
 def test_update_refuses_unknown_names():
-    with pytest.raises(ValueError, match="'nobody' is not in the panel"):
+    with pytest.raises(ValueError, match="'nobody' is not in the selection"):
         chosen().update({"nobody": 1.0})
 
 

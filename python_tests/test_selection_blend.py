@@ -363,7 +363,7 @@ def test_update_keeps_measured_returns_and_narrows_the_rest():
     error = np.abs(after.posterior.mean[rest] - true).mean()
     assert error < np.abs(prediction.posterior.mean[before] - true).mean()
     assert np.ptp(after.intervals()[rest], axis=1).mean() < np.ptp(prediction.intervals()[before], axis=1).mean()
-    with pytest.raises(ValueError, match="'nobody' is not in the panel"):
+    with pytest.raises(ValueError, match="'nobody' is not in the selection"):
         prediction.update({"nobody": 1.0})
     with pytest.raises(ValueError, match="pass a finite number"):
         prediction.update({names[0]: np.nan})

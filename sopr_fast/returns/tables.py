@@ -75,11 +75,15 @@ def read_json(path: Path, names: list[str], by_name: bool = False) -> Returns:
         rollouts = value if isinstance(value, list) and value else [value]
         if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in rollouts):
             raise ValueError(f"{path}: the return of {name!r} is no number")
+        try:
+            rollouts = list(map(float, rollouts))
+        except OverflowError as error:
+            raise ValueError(f"{path}: the return of {name!r} is too large: {error}") from error
         if isinstance(value, list):
-            returns[name], returns.errors[name] = of_rollouts(value)
-            counts[name] = len(value)
+            returns[name], returns.errors[name] = of_rollouts(rollouts)
+            counts[name] = len(rollouts)
         else:
-            returns[name] = value
+            returns[name] = rollouts[0]
     _share_errors(returns, counts)
     return returns
 

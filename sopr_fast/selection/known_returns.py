@@ -58,7 +58,10 @@ def read_known_returns(
     values = check_returns(ordered, names)
     if return_errors is None:
         if rollouts is not None:
-            raise ValueError("rollouts need return_errors: pass the standard deviations over each policy's rollouts")
+            raise ValueError(
+                "rollouts need return_errors: pass the standard deviations over each policy's rollouts; where a table "
+                "has them in return_std, pass sopr_fast.returns.read_returns(table, names, rollouts=...) as returns"
+            )
         return values, np.zeros(len(names))
     errors = _numbers("return_errors", return_errors, names)
     if rollouts is not None:

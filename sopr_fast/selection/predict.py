@@ -136,7 +136,10 @@ class Prediction:
                 raise ValueError(f"the error of policy {name!r} is {error}; pass a finite number that is not negative")
         for name, value in returns.items():
             if name not in self.panel.names:
-                raise ValueError(f"policy {name!r} is not in the panel; pass one of its names")
+                raise ValueError(
+                    f"policy {name!r}{suggest(name, self.panel.names)} is not in the selection; one that was left out "
+                    "as a copy is measured by the name of the policy it acts as"
+                )
             if not np.isfinite(value):
                 raise ValueError(f"the return of policy {name!r} is {value}; pass a finite number")
             i = self.panel.names.index(name)
