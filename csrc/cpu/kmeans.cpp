@@ -277,11 +277,12 @@ double Lloyd::inertia() const {
 }  // namespace
 
 void kmeans(const KMeans& p, int threads) {
-    // A problem has either one worker and its memory, or all workers and, from that of worker 0 on, all their memory.
+    // A problem has either one worker and its memory, or all threads and, from that of worker 0 on, all the memory.
     Arena one, all;
     Lloyd(p, 1, one);
     Lloyd(p, threads, all);
-    const WorkerMemory scratch(max(one.bytes(), ceil_div(all.bytes(), threads)), threads);
+    const int workers = problems_at_a_time(p.problems, threads);
+    const WorkerMemory scratch(max(one.bytes(), ceil_div(all.bytes(), workers)), workers);
     for_problems(p.problems, threads, [&](int64_t b, int worker, int inner_threads) {
         Arena memory = scratch.arena(worker);
         Lloyd lloyd(p, inner_threads, memory);

@@ -266,7 +266,7 @@ void draw_rows(const ClusteringDraw& draw, int64_t count, int64_t clusters, uint
 void kmeans_init(const KMeansInit& p, int threads) {
     Arena measure;
     PlusPlus(p, threads, measure);
-    const WorkerMemory scratch(measure.bytes(), threads);
+    const WorkerMemory scratch(measure.bytes(), problems_at_a_time(p.problems, threads));
     for_problems(p.problems, threads, [&](int64_t b, int worker, int inner_threads) {
         Arena memory = scratch.arena(worker);
         const ClusteringDraw draw = {p.seeds[b], p.restart};

@@ -119,6 +119,10 @@ inline Nearest nearest_of(const float* block, const float* centroids, int64_t cl
     return nearest;
 }
 
+// How many problems for_problems() solves at a time. Workers of no problem get no memory: it would be refused where one
+// large problem meets many threads.
+inline int problems_at_a_time(int64_t problems, int threads) { return problems < threads ? 1 : threads; }
+
 // solve(problem, worker, threads): one problem per thread while there are as many problems as threads, then the rest
 // one by one on all threads.
 template <class Solve>

@@ -11,7 +11,7 @@ void segment_dropout(const SegmentDropout& p, int threads) {
     for (int64_t g = 0; g < p.segments; ++g) longest = max(longest, p.offsets[g + 1] - p.offsets[g]);
     Arena measure;
     measure.take<uint16_t>(longest * pitch);
-    const WorkerMemory scratch(measure.bytes(), threads);
+    const WorkerMemory scratch(measure.bytes(), int(min(threads, p.segments)));
     parallel_for(p.segments, threads, [&](int64_t g, int worker) {
         const DropoutSite site(p.dropout, g);
         const int64_t begin = p.offsets[g], end = p.offsets[g + 1];
