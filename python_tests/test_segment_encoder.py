@@ -189,6 +189,24 @@ def test_composed_backward_of_several_groups_matches_float64(pool, monkeypatch):
         assert (ours - exact).norm() <= 1e-4 * exact.norm() + 1e-6 * max(g.norm() for g in expected)
 
 
+@pytest.mark.parametrize("mlp", [False, True], ids=["transformer", "mlp"])
+def test_composed_backward_drops_what_forward_dropped(mlp):
+    tensors, options = problem([3, 40], **SMALL)
+    stack = [(torch.nn.Linear(8, 16), torch.nn.Linear(16, 8))]
+
+    def gradient(steps: int) -> torch.Tensor:
+        columns, rng = tensors[1].clone().requires_grad_(), torch.tensor([3, 4])
+        inputs = (tensors[0], columns, *tensors[2:4])
+        if mlp:
+            out = composed.mlp_encoder(*inputs, stack, projection=(), pool=True, dropout=0.5, rng=rng, level=0)
+        else:
+            out = composed.segment_encoder(*inputs, tensors[4], **options, dropout=0.5, rng=rng)
+        rng[1] += steps  # between forward and backward
+        return torch.autograd.grad(out.square().sum(), columns)[0]
+
+    assert torch.equal(gradient(1), gradient(0))
+
+
 @st.composite
 def shapes(draw):
     heads, head = draw(st.integers(1, 5)), draw(st.integers(1, 9))

@@ -48,7 +48,7 @@ def segment_encoder(
     _log.info("segment_encoder runs composed of torch operators on %s, %s", columns.device, columns.dtype)
     inputs = states.shape[1] + columns.shape[2]
     projection, stack = encoder_tensors(parameters, inputs, width, layers, feedforward, project)
-    encode = _transformer(stack, width, heads, dropout, rng, level)
+    encode = _transformer(stack, width, heads, dropout, _kept(rng), level)
     return _by_policies(states, columns, rows, offsets, projection, encode, pool, segment_base)
 
 
@@ -169,6 +169,7 @@ def mlp_encoder(
     Returns:
         (P, S, K, E) float32, or (P, S, N, E) without pooling.
     """
+    rng = _kept(rng)
 
     def encode(x: Tensor, segments: Tensor, base: int) -> Tensor:
         for i, (widen, narrow) in enumerate(stack):
@@ -180,6 +181,11 @@ def mlp_encoder(
         return x
 
     return _by_policies(states, columns, rows, offsets, projection, encode, pool, segment_base)
+
+
+def _kept(rng: Tensor | None) -> Tensor | None:
+    """Return a copy: the backward pass draws the masks again, when callers may have advanced the step in place."""
+    return None if rng is None else rng.clone()
 
 
 def _groups(columns: Tensor, rows: Tensor, offsets: Tensor, segment_base: int) -> Iterator[tuple[int, Tensor, int]]:
