@@ -197,6 +197,8 @@ def test_kmeans_seeds(generator, ops):
     points = blobs(2, 300, 4, generator)[:1].expand(2, -1, -1)
     same = ops.kmeans(points, 20, seeds=torch.tensor([7, 7]))
     assert torch.equal(same.centroids[0], same.centroids[1])
+    largest = torch.tensor([2**63 - 3, 2**63 - 2])
+    assert torch.equal(ops.kmeans(points, 20, seeds=2**63 - 3).labels, ops.kmeans(points, 20, seeds=largest).labels)
     other = ops.kmeans(points, 20, seeds=7)
     assert all(map(torch.equal, other, ops.kmeans(points, 20, seeds=np.int64(7))))
     assert torch.equal(other.centroids[0], same.centroids[0])
@@ -289,6 +291,8 @@ def test_kmeans_kernel_fills_clusters_beside_points_that_are_not_finite(value, i
         ({"tolerance": torch.nan}, ValueError, "iterations and tolerance must be at least 0 and .* got 300, nan and 1"),
         ({"seeds": torch.zeros(3, dtype=torch.int64)}, ValueError, r"seeds must have shape \(2\)"),
         ({"seeds": torch.zeros(2)}, TypeError, "seeds must be torch.int64"),
+        ({"seeds": 2**63 - 2}, ValueError, r"seeds must be between -2\^63 and 2\^63 - 1 - 2, got 9223372036854775806"),
+        ({"seeds": -(2**63) - 1}, ValueError, r"seeds must be between .*, got -9223372036854775809"),
         ({"points": torch.zeros(2, 30, 3, dtype=torch.float64)}, TypeError, "points must be torch.float32"),
         ({"points": torch.zeros(30, 3)}, ValueError, "points must have shape"),
         ({"points": [[0.0]]}, TypeError, "points must be a tensor"),

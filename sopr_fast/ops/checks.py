@@ -127,6 +127,8 @@ def check_seeds(seeds: Tensor | int, points: Tensor) -> Tensor:
     """Return one seed per problem, (B,) int64; an integer s stands for s, s + 1, …"""
     if isinstance(seeds, numbers.Integral):
         first = int(seeds)
+        if not -(2**63) <= first < 2**63 - len(points):
+            raise ValueError(f"seeds must be between -2^63 and 2^63 - 1 - {len(points)}, got {first}")
         return torch.arange(first, first + len(points), dtype=torch.int64, device=points.device)
     return check_tensor("seeds", seeds, torch.int64, len(points)).to(points.device)
 
