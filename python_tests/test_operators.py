@@ -119,6 +119,15 @@ def test_kmeans_refuses_points_without_columns(operator):
         operator(torch.empty(1, 5, 0), 2)
 
 
+def test_a_kernel_without_memory_says_what_to_do(monkeypatch):
+    points = torch.zeros(1, 9, 64)
+    monkeypatch.setattr(native, "threads", lambda: 2**31 - 1)  # 500 TB of scratch
+    with pytest.raises(MemoryError, match="kmeans_assign needs more memory than is free; pass less at a time or"):
+        ops.kmeans_assign(points, points)
+    monkeypatch.undo()
+    assert (ops.kmeans_assign(points, points)[0] == 0).all()
+
+
 @pytest.mark.parametrize("name", [name for name, call in operators.CALLS.items() if call.gradients])
 def test_second_derivatives_are_correct_or_raise(name):
     one = operators.CALLS[name]

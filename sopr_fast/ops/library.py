@@ -134,8 +134,18 @@ def call_cpu(kernel: str, *, threads: int | None = None, **arguments: Any) -> No
         kernel: Name of the kernel.
         threads: Threads that its workspace was made for, since their number may change meanwhile.
         arguments: Keywords of the kernel.
+
+    Raises:
+        MemoryError: The scratch buffers do not fit in memory.
     """
-    getattr(native._cpu, kernel)(*_values(native._cpu, kernel, arguments), threads or native.threads())
+    threads = threads or native.threads()
+    try:
+        getattr(native._cpu, kernel)(*_values(native._cpu, kernel, arguments), threads)
+    except MemoryError as error:
+        raise MemoryError(
+            f"{kernel} needs more memory than is free; pass less at a time or, since each of the {threads} threads "
+            "takes memory, call torch.set_num_threads with a smaller number"
+        ) from error
 
 
 @contextlib.contextmanager
