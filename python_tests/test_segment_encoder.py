@@ -116,6 +116,16 @@ def test_segment_encoder_scores_of_minus_infinity(ops):
     assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
+def test_segment_encoder_infinite_input_that_relu_cuts_off(ops):
+    tensors, options = problem([5, 9], width=6, layers=1, heads=2, feedforward=5)
+    tensors[0][3] = torch.inf
+    weight = tensors[4][: 6 * 8]
+    weight.copy_(-weight.abs() - 0.1)
+    result = run(ops.segment_encoder, tensors, options)
+    assert result.isfinite().all()
+    torch.testing.assert_close(result, run(reference.segment_encoder, tensors, options), atol=1e-5, rtol=1e-5)
+
+
 def test_segment_encoder_no_segments(ops):
     for sizes in [[], [0], [0, 0]]:
         tensors, options = problem(sizes, **SMALL)

@@ -123,6 +123,9 @@ const float* run(const SegmentEncoder& p, const Worker& w, const SegmentTask& ta
                   tape.x,
                   s.pitch,
                   true});
+        // An infinite input times the zero weights of the padding is NaN.
+        for (int64_t t = 0; t < task.length; ++t)
+            for (int64_t e = s.width; e < s.pitch; ++e) tape.x[t * s.pitch + e] = 0.0f;
     } else {
         gather(p, task, s.pitch, tape.x);
     }
