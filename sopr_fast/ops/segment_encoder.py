@@ -63,7 +63,7 @@ def segment_encoder(
         columns: (P, U, dc) float32.
         rows: (S, N) int32, indices of states; rows of a segment are adjacent.
         offsets: (S, K + 1) int32; segment k of subset s is ``rows[s, offsets[s, k]:offsets[s, k + 1]]``. Ascends
-            from 0 to at most N; rows after the last segment are ignored.
+            from 0 to at most N; rows after the last segment are ignored, but must be indices of states too.
         parameters: Concatenated tensors of `encoder_shapes`, flat float32.
         width: Width E of the tokens.
         layers: Number of layers, as in torch.nn.TransformerEncoderLayer with ReLU, norm after, eps 1e-5.
