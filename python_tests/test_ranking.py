@@ -512,10 +512,18 @@ def test_hostile_names_are_escaped_and_cut():
     names = ["a\x1b[2J\n", "b\u202egnp", "c" * 60, "plain"]
     ranking = ranking_of(names, [4, 3, 2, 1])
     shown = [line.split()[1] for line in ranking.table().splitlines()[1:]]
-    assert shown == [r"a\x1b[2J\n", r"b\u202egnp", "c" * 47 + "…", "plain"]
+    assert shown == [r"a\x1b[2J\n", r"b\u202egnp", "c" * 23 + "…" + "c" * 24, "plain"]
     assert ranking.order == ranking.to_dict()["order"] == names
     labels = [label.get_text() for label in ranking.plot().get_yticklabels()]
     assert labels == shown[::-1]
+
+
+def test_long_names_that_begin_alike_are_told_apart():
+    names = [f"sweeps/halfcheetah-medium-expert/sac/seed-{seed}/step_{step}" for seed in (0, 1) for step in (100, 900)]
+    ranking = ranking_of(names, [4, 3, 2, 1])
+    shown = [line.split()[1] for line in ranking.table().splitlines()[1:]]
+    assert [name.partition("…")[2] for name in shown] == [name[-24:] for name in names]
+    assert len(set(shown)) == 4
 
 
 def test_an_unknown_distance_is_neither_foreign_nor_not():

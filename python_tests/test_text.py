@@ -22,8 +22,8 @@ def test_characters_that_do_not_print_are_escaped(text, shown):
 
 def test_long_text_is_cut():
     assert printable("abcdef", 6) == "abcdef"
-    assert printable("abcdefg", 6) == "abcde…"
-    assert printable("abcd\n", 5) == "abcd…"
+    assert printable("abcdefg", 6) == "ab…efg"
+    assert printable("abcd\n", 5) == r"ab…\n"
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,7 @@ def capital(text: str) -> str:
 
 def label(name: str, width: int = 22) -> str:
     """Return a name for a figure: escaped, its middle cut out if it is long."""
-    text = printable(name)
-    if len(text) <= width:
-        return text
-    head = (width - 1) // 2
-    return f"{text[:head]}…{text[head + 1 - width :]}"
+    return printable(name, width)
 
 
 class Numbers:

@@ -15,11 +15,13 @@ def printable(text: object, width: int | None = None) -> str:
 
     Args:
         text: Text of any origin, or an object to be shown as text, such as a path.
-        width: Largest number of characters; longer text ends in an ellipsis. None for no limit.
+        width: Largest number of characters; of longer text, the middle is cut out, since names of policies often begin
+            alike. None for no limit.
     """
     escaped = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(text))
     if width is not None and len(escaped) > width:
-        return escaped[: width - 1] + "…"
+        head = (width - 1) // 2
+        return f"{escaped[:head]}…{escaped[head + 1 - width :]}"
     return escaped
 
 
