@@ -1,6 +1,7 @@
 """Models that are saved and loaded, and places where none can be written."""
 
 import os
+import resource
 
 import numpy as np
 import pytest
@@ -151,6 +152,18 @@ def test_a_failed_write_leaves_the_old_file(path, monkeypatch):
     with pytest.raises(OSError, match=rf"^cannot write {path}: No space left on device$"):
         save_tensors(path, {"x": torch.zeros(1)}, "model", {})
     assert path.read_bytes() == before and os.listdir(path.parent) == [path.name]
+
+
+def test_a_full_disk_is_named_by_the_file_to_write(tmp_path):
+    path = tmp_path / "report.html"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # Python ignores SIGXFSZ
+    try:
+        with pytest.raises(OSError, match=rf"^cannot write {path}: File too large$"), atomic_path(path) as temporary:
+            temporary.write_bytes(bytes(2000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not os.listdir(tmp_path)
 
 
 def test_a_folder_is_no_model(ranker, tmp_path):

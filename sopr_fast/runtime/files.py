@@ -62,7 +62,7 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
                 os.fsync(file.fileno())
             temporary.replace(path)
         except OSError as error:
-            if str(error.filename) == str(temporary):
+            if error.filename is None or str(error.filename) == str(temporary):  # None where a disk is full
                 raise _unwritable(path, error) from error
             raise
 
@@ -141,10 +141,7 @@ def save_tensors(path: str | os.PathLike, tensors: dict[str, Tensor], kind: str,
     start = data.index(_HASH_IN_HEADER) + len(_HASH_IN_HEADER)
     data[start : start + _DIGITS] = _digest(data, start)
     with atomic_path(path) as temporary:
-        try:
-            temporary.write_bytes(data)
-        except OSError as error:
-            raise _unwritable(Path(path), error) from error
+        temporary.write_bytes(data)
 
 
 @escaped_errors()
