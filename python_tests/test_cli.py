@@ -51,7 +51,7 @@ def rank(*options):
     return main(["rank", "--model", "model.safetensors", "--policies", "gain.npz", *options])
 
 
-def test_fit_then_rank(files, capsys):
+def test_fit_then_rank(files, capsys, monkeypatch):
     assert fit() == 0
     out, err = capsys.readouterr()
     assert "model.safetensors: trained on 12 policies" in out and "%" not in err  # no bars outside a terminal
@@ -65,6 +65,10 @@ def test_fit_then_rank(files, capsys):
     assert "sopr-fast rank --model model.safetensors" in (files / "ranking.html").read_text(encoding="utf-8")
     table = capsys.readouterr().out
     assert all(f"gain-{i:03d}" in table for i in range(12))
+    with monkeypatch.context() as patch:
+        patch.setattr("sopr_fast.estimators.covered_shares", lambda *_: pytest.fail("no model, but long work"))
+        assert main(["rank", "--model", "none", "--policies", "gain.npz", "--report", "r.html", "--log", "log.npz"]) == 2
+    assert "No such file or directory: 'none'" in capsys.readouterr().err
     assert (files / "ranking.png").read_bytes().startswith(b"\x89PNG")
     assert rank("--plot", "ranking", "--json") == 0
     assert (files / "ranking").read_bytes().startswith(b"\x89PNG") and capsys.readouterr().out

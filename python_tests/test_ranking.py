@@ -593,6 +593,17 @@ def test_rank_finds_its_model(ranker, candidates, tmp_path, monkeypatch):
         monkeypatch.setenv("SOPR_FAST_MODEL", str(tmp_path / name))
         with pytest.raises(error, match=f"SOPR_FAST_MODEL: .*{re.escape(str(tmp_path / name))}"):
             sopr_fast.rank(candidates, log())
+    with pytest.raises(TypeError, match="model must be a Ranker or the path of a saved one, got dict"):
+        sopr_fast.rank(candidates, log(), model=candidates)
+
+
+def test_the_model_of_a_path_warns_of_collapse_once(ranker, candidates, tmp_path, monkeypatch):
+    monkeypatch.setitem(ranker.history, "collapsed", True)
+    ranker.save(tmp_path / "model")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sopr_fast.rank(candidates, log(), model=tmp_path / "model")
+    assert [str(w.message).partition(":")[0] for w in caught].count("training collapsed") == 1
 
 
 def test_the_table_hides_no_small_numbers_and_makes_room_for_large_ones():

@@ -201,7 +201,7 @@ def _fit(options: argparse.Namespace) -> None:
 
 
 def _rank(options: argparse.Namespace) -> None:
-    from .sopr.loading import rank
+    from .sopr.loading import open_model, rank
 
     check_outputs(options)
     limits = {f.name: vars(options)[f.name] for f in dataclasses.fields(UntilSettled) if f.name in options}
@@ -216,6 +216,7 @@ def _rank(options: argparse.Namespace) -> None:
         raise ValueError("--win-probability is printed in JSON alone: add --json, or leave --win-probability out")
     if options.log is not None and options.report is None:
         raise ValueError("--log is used by a report alone: add --report FILE, or leave --log out")
+    model = open_model(options.model)  # before long work
     policies, coverage = read_policies(options), None
     if options.log is not None:
         from .estimators import covered_shares
@@ -224,7 +225,7 @@ def _rank(options: argparse.Namespace) -> None:
     ranking = rank(
         policies,
         options.states,
-        model=options.model,
+        model=model,
         subsets=rule if options.subsets == "auto" else options.subsets,
         shrinkage=options.shrinkage,
         seed=options.seed or 0,

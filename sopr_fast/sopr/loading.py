@@ -80,14 +80,14 @@ def rank(
 
     Raises:
         OSError: The model cannot be read.
+        TypeError: The model is neither a `Ranker` nor a path.
         ValueError: No model is given either way.
         Exception: See `load` and `Ranker.rank`.
 
     Warns:
         UserWarning: See `Ranker.rank`.
     """
-    ranker = model if isinstance(model, Ranker) else load(model) if model else _load_default()
-    return ranker.rank(
+    return open_model(model).rank(
         candidates,
         states,
         subsets=subsets,
@@ -105,11 +105,18 @@ def rank(
     )
 
 
-def _load_default() -> Ranker:
+def open_model(model: Ranker | str | os.PathLike | None) -> Ranker:
+    """Return a model, or read that of a path; see `rank`. `Ranker.rank` warns of one that collapsed."""
+    if isinstance(model, Ranker):
+        return model
+    if model is not None and not isinstance(model, str | os.PathLike):
+        raise TypeError(f"model must be a Ranker or the path of a saved one, got {type(model).__name__}")
+    if model:
+        return Ranker(**read_model(model))
     path = os.environ.get("SOPR_FAST_MODEL")
     if not path:
         raise ValueError("no model: pass model=… (--model …), or set SOPR_FAST_MODEL to the path of one")
     try:
-        return load(path)
+        return Ranker(**read_model(path))
     except (OSError, ValueError) as error:
         raise type(error)(f"the environment variable SOPR_FAST_MODEL: {error}") from error
