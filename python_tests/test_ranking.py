@@ -597,6 +597,16 @@ def test_rank_finds_its_model(ranker, candidates, tmp_path, monkeypatch):
         sopr_fast.rank(candidates, log(), model=candidates)
 
 
+def test_changes_of_a_ranking_leave_its_ranker_alone(ranker, candidates):
+    steps, ranking = ranker.steps, ranker.rank(candidates, log(), shrinkage=0.5)
+    ranking.training.scores[:] = 0
+    ranking.training.between[:] = 0
+    ranking.training.history["loss"].clear()
+    again = ranker.rank(candidates, log(), shrinkage=0.5)
+    assert np.array_equal(again.scores, ranking.scores) and ranker.steps == steps == len(ranker.history["loss"])
+    assert again.training.scores.any() and again.training.between.any()
+
+
 def test_the_model_of_a_path_warns_of_collapse_once(ranker, candidates, tmp_path, monkeypatch):
     monkeypatch.setitem(ranker.history, "collapsed", True)
     ranker.save(tmp_path / "model")

@@ -271,11 +271,11 @@ class Ranker:
         """
         return Training(
             names=list(self.training_policies.names),
-            scores=self.training_policies.scores.numpy(),
+            scores=self.training_policies.scores.numpy().copy(),
             distances=distances,
-            between=self.training_policies.between,
+            between=self.training_policies.between.copy(),
             among=among,
-            history=dict(self.history),
+            history=copy.deepcopy(self.history),
             settings={"seed": self.seed, **self.config.to_dict()},
         )
 
