@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -20,7 +21,7 @@ from sopr_fast.report.calibration import _factors_inside, _factors_outside
 from sopr_fast.report.map import classical_scaling
 from sopr_fast.report.page import _template
 from sopr_fast.report.parts import left_out_values
-from sopr_fast.report.svg import StyleSheet
+from sopr_fast.report.svg import StyleSheet, draw
 from sopr_fast.report.text import Name, Numbers, chance, label, number, percent, spread
 from sopr_fast.selection import evaluate, select
 from sopr_fast.selection.intervals import Calibration, conformal_quantile
@@ -365,6 +366,31 @@ def test_the_call_names_groups_and_errors_where_they_were_given(given, tmp_path)
         result.report(tmp_path / "r.html")
         (call,) = Document((tmp_path / "r.html").read_text(encoding="utf-8")).text("pre")
         assert set(re.findall(r"(\w+)=\1\b", call)) - {"known", "returns"} == set(given)
+
+
+def test_figures_of_several_threads_are_those_of_one():
+    import matplotlib
+
+    drawing = []
+
+    def plot(figure):
+        drawing.append(figure)
+        figure.add_subplot().plot([0, 1])
+        assert drawing == [figure]
+        drawing.clear()
+
+    def text(_):
+        styles = StyleSheet()
+        return draw(plot, (2, 2), "a line", styles).markup, styles.text()
+
+    before, interval = dict(matplotlib.rcParams), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            assert len(set(threads.map(text, range(8)))) == 1
+    finally:
+        sys.setswitchinterval(interval)
+    assert dict(matplotlib.rcParams) == before
 
 
 def test_a_user_s_settings_of_matplotlib_change_nothing(results, tmp_path):

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup
 
+from ..runtime.forks import fork_safe_lock
 from ..runtime.plotting import figure_class
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ _SETTINGS = {
     "path.simplify": True,
 }
 
+_lock = fork_safe_lock()  # settings of matplotlib are those of all threads
+
 
 @dataclass
 class StyleSheet:
@@ -94,7 +97,7 @@ class Drawing:
 
 @contextmanager
 def settings() -> Iterator[None]:
-    """Plot as reports do, whatever the user's settings of matplotlib are.
+    """Plot as reports do, whatever the user's settings of matplotlib are; one thread at a time.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -102,7 +105,7 @@ def settings() -> Iterator[None]:
     figure_class()
     import matplotlib
 
-    with matplotlib.rc_context(), warnings.catch_warnings():
+    with _lock, matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the reader's browser has other fonts
