@@ -135,7 +135,7 @@ class Checkpoint:
         try:
             save_tensors(self.path, tensors, self.kind, values)
         except OSError as error:
-            warn(f"no checkpoint written, training goes on: {error}")
+            warn(f"no checkpoint written: {error}")
             return False
         finally:
             self._saved = time.monotonic()
