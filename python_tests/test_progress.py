@@ -3,6 +3,7 @@ import logging
 import os
 import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,6 +35,18 @@ def test_off_a_terminal_a_line_is_logged_every_thirty_seconds_and_at_the_end(clo
         "training: step 72 of 90, loss 0.5, 62 s",
         "training: step 90 of 90, loss 0.5, 80 s",
     ]
+
+
+@pytest.mark.parametrize("stderr", ["none", "closed", "no isatty"])
+def test_without_a_usable_stderr_lines_are_logged(stderr, clock, caplog, monkeypatch):
+    caplog.set_level(logging.INFO, "sopr_fast")
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", {"none": None, "closed": closed, "no isatty": SimpleNamespace(write=len)}[stderr])
+    with progress.progress_bar(2, "training", "step", show=True) as bar:
+        clock[0] += 2
+        bar.update(2)
+    assert lines(caplog) == ["training: step 2 of 2, 2 s"]
 
 
 def test_a_short_stage_logs_nothing(clock, caplog):

@@ -33,10 +33,16 @@ def progress_bar(total: int, description: str, unit: str, *, show: bool, initial
         initial: Units done before.
     """
     show = show and is_first()
-    on_terminal = sys.stderr is not None and sys.stderr.isatty()
-    if show and on_terminal:
+    if show and _is_on_terminal():
         return _Bar(total=total, initial=initial, desc=description, unit=unit, delay=_DELAY)
     return _ProgressLog(total, description, unit, initial, show)
+
+
+def _is_on_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # no stderr, a stand-in that only writes, or a closed one
+        return False
 
 
 class _Bar(tqdm):
