@@ -285,6 +285,8 @@ def test_the_command_line_offers_every_activation():
         ("--states none.npy", "none.npy: no such file"),
         ("--out none/model.safetensors", "cannot write none/model.safetensors: the folder none does not exist"),
         ("--out .", "cannot write .: it is a folder"),
+        ("--out states.npy", "--out would replace states.npy, which --states reads: choose another file"),
+        ("--checkpoint ./gain.npz", "--checkpoint would replace gain.npz, which --policies reads"),
         ("--checkpoint ./model.safetensors", "--out and --checkpoint would write one file, model.safetensors: choose"),
         ("--validation gain-99", "--validation: no return of 'gain-99' in returns.csv"),
         ("--validation gain-002 gain-005 gain-77 --returns more.csv", "--validation: no policy 'gain-77' (nearest"),
@@ -315,6 +317,7 @@ def test_rank_reports_wrong_input_in_one_line(files, capsys):
     for options, message in [
         ("--states wide.npy", "5"),
         ("--log log.npz", "--log is used by a report alone: add --report FILE"),
+        ("--report model.safetensors", "--report would replace model.safetensors, which --model reads: choose another"),
         ("--plot a.html --report a.html", "--plot and --report would write one file, a.html: choose another"),
         ("--top 1", "--top is used by --subsets auto alone: add --subsets auto, or leave --top out"),
         ("--subsets 3 --confidence 0.8", "--confidence is used by --subsets auto alone"),

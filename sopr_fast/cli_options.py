@@ -29,6 +29,8 @@ ACTIVATIONS = (
     "identity",
 )
 
+_INPUTS = ("policies", "returns", "validation_returns", "states", "log", "model", "subsets", "groups")
+
 
 def add_policies(parser: argparse.ArgumentParser) -> None:
     """Add the options of reading policies."""
@@ -74,11 +76,19 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def check_apart(options: argparse.Namespace) -> None:
-    """Raise ValueError if two options name one file to write."""
+    """Raise ValueError if two options name one file to write, or one to read and to write."""
+    inputs: dict[str, str] = {}
+    for option in _INPUTS:
+        value = getattr(options, option, None)
+        paths = [path for path in (value if isinstance(value, list) else [value]) if isinstance(path, str | Path)]
+        inputs |= dict.fromkeys(map(os.path.realpath, paths), option.replace("_", "-"))
     places: dict[str, str] = {}
     for option in ("out", "checkpoint", "plot", "report"):
         if (path := getattr(options, option, None)) is not None:
-            other = places.setdefault(os.path.realpath(path), option)
+            place = os.path.realpath(path)
+            if place in inputs:
+                raise ValueError(f"--{option} would replace {path}, which --{inputs[place]} reads: choose another file")
+            other = places.setdefault(place, option)
             if other != option:
                 raise ValueError(
                     f"--{other} and --{option} would write one file, {path}: choose another for one of them"
