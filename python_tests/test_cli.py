@@ -67,7 +67,9 @@ def test_fit_then_rank(files, capsys, monkeypatch):
     assert all(f"gain-{i:03d}" in table for i in range(12))
     with monkeypatch.context() as patch:
         patch.setattr("sopr_fast.estimators.covered_shares", lambda *_: pytest.fail("no model, but long work"))
-        assert main(["rank", "--model", "none", "--policies", "gain.npz", "--report", "r.html", "--log", "log.npz"]) == 2
+        assert (
+            main(["rank", "--model", "none", "--policies", "gain.npz", "--report", "r.html", "--log", "log.npz"]) == 2
+        )
     assert "No such file or directory: 'none'" in capsys.readouterr().err
     assert (files / "ranking.png").read_bytes().startswith(b"\x89PNG")
     assert rank("--plot", "ranking", "--json") == 0

@@ -128,8 +128,8 @@ def read_model(path: str | os.PathLike) -> dict[str, Any]:
     if description.get("format") != _FORMAT:
         written = printable(f"{description.get('format')}, written by sopr_fast {description.get('sopr_fast')}")
         raise ValueError(
-            f"{printable(path)} has format {written}; this version ({__version__}) reads format {_FORMAT}: install that "
-            "one, or train the model again"
+            f"{printable(path)} has format {written}; this version ({__version__}) reads format {_FORMAT}: install "
+            "that one, or train the model again"
         )
     with reading(path):
         return _restore(tensors, description)
