@@ -624,3 +624,8 @@ def test_the_table_hides_no_small_numbers_and_makes_room_for_large_ones():
         "   2  c          -3.0e-05        nan",
         "   3  a       -12345.2500    2.2e-07",
     ]
+    returns = Ranking(["a", "b"], np.array([5.249025e30, 999.5e9]), np.array([1.25e12, np.nan]))
+    assert returns.table().splitlines()[1:] == [
+        "   1  a            5.249025e+30  1.250000e+12",
+        "   2  b       999500000000.0000           nan",
+    ]

@@ -259,7 +259,7 @@ class Ranking:
         """Return the ranking as text, best first.
 
         For a foreign candidate "foreign" replaces the standard error. Numbers have four decimals, those that are too
-        small for them an exponent. Names are escaped and cut to 48 characters.
+        small for them and those from 1e12 on an exponent. Names are escaped and cut to 48 characters.
         """
         names = [printable(name, NAME_WIDTH) for name in self.names]
         cells = {head: [_cell(value) for value in column] for head, column in self.columns().items()}
@@ -403,6 +403,8 @@ def _mean_errors(samples: np.ndarray) -> np.ndarray:
 
 
 def _cell(value: float) -> str:
+    if abs(value) >= 1e12:
+        return f"{value:.6e}"
     text = f"{value:.4f}"
     return f"{value:.1e}" if value and not float(text) else text
 
