@@ -352,7 +352,7 @@ def test_fit_and_rank_take_the_options_of_files(tmp_path):
         ranking = ranker.rank(str(tmp_path), subsets, **options)
         again = ranker.rank(str(tmp_path), subsets=subsets, **options)
     np.testing.assert_array_equal(ranking.scores, again.scores)
-    with pytest.raises(ValueError, match="subsets are given twice"):
+    with pytest.raises(ValueError, match="are all used; leave subsets= out"):
         ranker.rank(str(tmp_path), subsets, subsets=2, **options)
     with pytest.raises(ValueError, match=r"p9\.npz: damaged"):
         ranker.rank(str(tmp_path), progress=False)

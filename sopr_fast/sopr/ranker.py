@@ -378,5 +378,8 @@ def _read_states(states: Any, subsets: Any) -> tuple[StoredStates | None, Any]:
     if (given := as_subsets(states)) is None:
         return None if states is None else as_states(states), subsets
     if subsets is not None:
-        raise ValueError("subsets are given twice: pass clustered Subsets as states or as subsets")
+        raise ValueError(
+            "subsets are given twice: clustered Subsets in place of states are all used; leave subsets= out, or pass "
+            "fewer by their take(count)"
+        )
     return None, given
