@@ -44,6 +44,17 @@ def test_a_features_scale_does_not_matter():
         assert np.allclose(scores[0], other, atol=1e-2 * np.ptp(scores[0]))
 
 
+def test_features_in_another_unit_are_warned_of(recwarn):
+    known, candidates = alike("abcdefghijkl"), alike("mn")
+    ranker = fit(known, GAINS, features={name: (1.0, g) for name, g in zip(known, GAINS, strict=True)})
+    near = GAINS.mean() + 9 * GAINS.std()
+    ranker.rank(candidates, features={"m": (1.0, near), "n": (1.0, 0.5)}, progress=False)
+    assert not [warning for warning in recwarn if "features" in str(warning.message)]
+    far = GAINS.mean() - 12.5 * GAINS.std()
+    with pytest.warns(sopr_fast.ForeignPolicyWarning, match=r"'n' \(feature 1: 12\.5\); these are so many standard"):
+        ranker.rank(candidates, features={"m": (1.0, near), "n": (1.0, far)}, progress=False)
+
+
 @pytest.mark.parametrize("value", [0.1, 123.4, -0.7])
 def test_a_feature_that_is_constant_in_training_is_not_scaled(value):
     """The standard deviation of equal float32 numbers may be their rounding."""

@@ -12,7 +12,7 @@ import torch
 
 from ..data.states import as_states
 from ..data.stored import StoredStates
-from ..doubts import COMPARABLE, warn_of_doubts
+from ..doubts import COMPARABLE, warn_of_doubts, warn_of_features
 from ..policies import ArrayPolicy, Layout, Policy, as_policies
 from ..ranking import DRAWN, GIVEN, KEPT, Ranking, Training, shrink
 from ..runtime import distributed
@@ -247,6 +247,8 @@ class Ranker:
         )
         if self.collapsed:
             warn_of_collapse()
+        if feature_rows is not None:
+            warn_of_features(feature_rows, self.model.feature_mean.cpu(), self.model.feature_scale.cpu(), names)
         warn_of_doubts(ranking)
         return ranking
 
