@@ -153,6 +153,7 @@ def data_size(scale: str) -> list[Cell]:
         cells += [Cell(task, "sopr-t", 0, options_of(point), rows=rows) for task in tasks]
         cells += [Cell(task, "sopr-mlp", 0, options_of(point), rows=rows) for task in tasks]
         cells += [Cell(task, method, 0, sizes.estimators, rows=rows) for method in ESTIMATORS for task in tasks]
+        cells += [Cell(task, "select", 0, sizes.select, rows=rows) for task in tasks]
     return cells
 
 
