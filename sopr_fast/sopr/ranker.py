@@ -130,8 +130,9 @@ class Ranker:
                 the subsets kept with the model.
             states: (rows, dim_s) logged states or the path of a file; or clustered `Subsets`, or their file, to use
                 again; None for the subsets kept with the model.
-            subsets: Number of subsets, by default 5, or all those kept; "auto" or an `UntilSettled` to add subsets
-                until the top of the order is settled; or clustered `Subsets`, or their file, to use again.
+            subsets: Number of subsets, by default 5 of given states, or all those kept with the model; "auto" or an
+                `UntilSettled` to add subsets until the top of the order is settled; or clustered `Subsets`, or their
+                file, to use again.
             features: Numbers of the candidates by name, if the model was trained with features.
             critic: The critic, if the model was trained with one and loaded from a file.
             shrinkage: Amount, from 0 (none, as in the paper) to 1, by which to move scores toward the score of the

@@ -20,7 +20,8 @@ class UntilSettled(Options):
     The order is looked at after 5, 10, 20, … subsets. At each look the doubt is a bound on the probability that more
     subsets would change the places at the top: the sum, over each place and each candidate below it, of the
     one-sided p-values of paired t-tests of subset scores (Bonferroni). The top is settled if the doubt is at most
-    (1 - confidence) / looks, so that the looks together err with probability 1 - confidence at most.
+    (1 - confidence) / L, where L is the number of looks up to the limit, so that all looks together err with
+    probability 1 - confidence at most.
 
     This concerns the noise of drawing subsets alone, not whether scores order policies as their returns do.
 
