@@ -237,6 +237,7 @@ def test_the_cheapest_point_within_a_standard_error_is_chosen():
     worse, fine, dear = point("a", 1, -0.2, 0.1), point("b", 5, -0.05, 0.1), point("c", 9, 0.1, 0.1)
     assert frontier_choice.choose([dear, worse, fine]) is fine
     assert frontier_choice.choose([worse]) is None
+    assert frontier_choice.choose([dear, fine, point("g in bf16", 1, 0.1, 0.1)]) is fine
     assert frontier_choice.choose([point("d", 1, 0.1, 0.1, count=2)]) is None
     assert frontier_choice.choose([point("e", 1, 0.1, 0.1, foreign=-0.2), dear]) is dear
     assert "On the judging tasks it passes" in frontier_choice.verdict([fine], (9, 9, 9))

@@ -11,6 +11,7 @@ from .records import Mean, Record, difference, mean, measure
 CHOOSING = tuple(task for task in TASKS if task.endswith(("expert", "medium-replay")))
 ENOUGH = len(CHOOSING)  # tasks with numbers of both points, on either half, below which nothing is chosen or judged
 RANKED = ("I", "II", "foreign")  # test sets on which a point must not be worse
+_IN_BF16 = " in bf16"
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,16 @@ def points(groups: dict[str, list[Record]], stage: Sequence[Record]) -> list[Poi
 
 def _name(setting: str) -> str:
     bf16 = ".precision=bf16.training_precision=bf16"
-    return setting.removeprefix("sopr-t.").replace(bf16, " in bf16").replace(".", ", ").replace("=", " ")
+    return setting.removeprefix("sopr-t.").replace(bf16, _IN_BF16).replace(".", ", ").replace("=", " ")
 
 
 def choose(candidates: Sequence[Point]) -> Point | None:
-    """Return the cheapest point within a standard error of the paper's, or better, on the choosing tasks."""
-    fit = [point for point in candidates if point.fit.value is not None and _holds(point.chosen_by)]
+    """Return the cheapest point within a standard error of the paper's, or better, on the choosing tasks.
+
+    Points in bf16 do not count: a default must not mean something else on processors without bf16.
+    """
+    portable = [point for point in candidates if not point.name.endswith(_IN_BF16)]
+    fit = [point for point in portable if point.fit.value is not None and _holds(point.chosen_by)]
     return min(fit, key=lambda point: point.fit.value or 0) if fit else None
 
 
@@ -88,8 +93,8 @@ def verdict(candidates: Sequence[Point], paper: tuple[int, int, int]) -> str:
     """Return what the points say about the defaults, in sentences."""
     name = "x".join(map(str, paper))
     rule = (
-        "A point becomes the default if it is the cheapest whose Spearman on both test sets and on policies of other "
-        f"authors is, on the choosing tasks ({', '.join(CHOOSING)}), within a standard error of the paper's "
+        "A point in fp32 becomes the default if it is the cheapest whose Spearman on both test sets and on policies "
+        f"of other authors is, on the choosing tasks ({', '.join(CHOOSING)}), within a standard error of the paper's "
         "point or better, and if the same holds on the other tasks. "
     )
     chosen = choose(candidates)
