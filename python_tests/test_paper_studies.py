@@ -226,13 +226,15 @@ def test_differences_are_of_runs_that_ranked_the_same_policies():
 
 
 def test_the_cheapest_point_within_a_standard_error_is_chosen():
-    def point(name, seconds, gain, error, count=frontier_choice.ENOUGH, foreign=0.0, judged=frontier_choice.ENOUGH):
+    enough = frontier_choice.ENOUGH
+
+    def point(name, seconds, gain, error, count=enough, foreign=0.0, judged=enough, missing=0):
         def gains(count):
             gained = {"I": 0.0, "II": gain, "foreign": foreign}
             return {test: Mean(value, error, None, count, count, {}) for test, value in gained.items()}
 
         empty, cost = Mean(None, None, None, 0, 0, {}), Mean(seconds, 0, None, 1, 1, {})
-        return frontier_choice.Point(name, cost, empty, {}, empty, gains(count), gains(judged))
+        return frontier_choice.Point(name, cost, empty, {}, empty, gains(count), gains(judged), missing)
 
     worse, fine, dear = point("a", 1, -0.2, 0.1), point("b", 5, -0.05, 0.1), point("c", 9, 0.1, 0.1)
     assert frontier_choice.choose([dear, worse, fine]) is fine
@@ -240,6 +242,9 @@ def test_the_cheapest_point_within_a_standard_error_is_chosen():
     assert frontier_choice.choose([dear, fine, point("g in bf16", 1, 0.1, 0.1)]) is fine
     assert frontier_choice.choose([point("d", 1, 0.1, 0.1, count=2)]) is None
     assert frontier_choice.choose([point("e", 1, 0.1, 0.1, foreign=-0.2), dear]) is dear
+    assert frontier_choice.choose([dear, fine, point("h", 1, 0.1, 0.1, missing=1)]) is fine
+    late = point("9x9x9", 9, 0, 0, missing=2)
+    assert "the paper's point 9x9x9 are missing (2)" in frontier_choice.verdict([fine, late], (9, 9, 9))
     assert "On the judging tasks it passes" in frontier_choice.verdict([fine], (9, 9, 9))
     assert "No cheaper point is as good" in frontier_choice.verdict([point("9x9x9", 9, 0, 0), worse], (9, 9, 9))
     assert "numbers on 5 of them. Until then" in frontier_choice.verdict([point("f", 1, 0, 0.1, judged=5)], (9, 9, 9))

@@ -26,6 +26,7 @@ class Point:
         regret: regret@3 on Test Set II.
         chosen_by: Test set -> Spearman minus that of the paper's point, on the choosing tasks.
         judged_by: The same on the other tasks.
+        missing: Planned runs without numbers.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Point:
     regret: Mean
     chosen_by: dict[str, Mean]
     judged_by: dict[str, Mean]
+    missing: int
 
 
 def points(groups: dict[str, list[Record]], stage: Sequence[Record]) -> list[Point]:
@@ -61,6 +63,7 @@ def points(groups: dict[str, list[Record]], stage: Sequence[Record]) -> list[Poi
             mean(rows, measure("II", "regret@3")),
             gains(rows, choosing=True),
             gains(rows, choosing=False),
+            sum(bool(row.gap) for row in rows),
         )
         for name, rows in named.items()
     ]
@@ -76,7 +79,7 @@ def choose(candidates: Sequence[Point]) -> Point | None:
 
     Points in bf16 do not count: a default must not mean something else on processors without bf16.
     """
-    portable = [point for point in candidates if not point.name.endswith(_IN_BF16)]
+    portable = [point for point in candidates if not point.missing and not point.name.endswith(_IN_BF16)]
     fit = [point for point in portable if point.fit.value is not None and _holds(point.chosen_by)]
     return min(fit, key=lambda point: point.fit.value or 0) if fit else None
 
@@ -97,6 +100,11 @@ def verdict(candidates: Sequence[Point], paper: tuple[int, int, int]) -> str:
         f"of other authors is, on the choosing tasks ({', '.join(CHOOSING)}), within a standard error of the paper's "
         "point or better, and if the same holds on the other tasks. "
     )
+    if missing := sum(point.missing for point in candidates if point.name == name):
+        return rule + (
+            f"Runs of the paper's point {name} are missing ({missing}). Nothing is chosen before they are there, since "
+            "a choice that is made anew after every run passes sooner or later. `Config()` stays `Config.paper()`."
+        )
     chosen = choose(candidates)
     if chosen is None:
         return rule + (
