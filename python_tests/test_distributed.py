@@ -103,7 +103,7 @@ def test_errors_and_different_input_end_all_processes_with_one_message(tmp_path)
     assert "process 0: policy" in second["first"] and "process" not in first["first"]
     assert first["exit"] == second["exit"] == "2"
     told = [line for process in processes for line in process.stderr.splitlines() if line.startswith("sopr-fast")]
-    assert len(told) == 1 and "no policies" in told[0]
+    assert len(told) == 1 and "no-model.safetensors" in told[0]
 
 
 def test_estimators_compare_logs_policies_and_returns_before_they_train(tmp_path):
@@ -382,7 +382,7 @@ def test_a_command_leaves_termination_as_it_was(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(distributed, "start", lambda: None)
     before = signal.getsignal(signal.SIGTERM)
     assert command(["rank", "--model", "no-model.safetensors", "--policies", str(tmp_path)]) == 2
-    assert "no policies" in capsys.readouterr().err
+    assert "no-model.safetensors" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) == before
 
 
