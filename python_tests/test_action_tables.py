@@ -111,7 +111,7 @@ def test_a_damaged_table_is_refused(tmp_path):
 def blocks(folder: Path) -> dict[str, str]:
     """Write the files that the page shows, with small sizes, and return their text by name."""
     found = dict(re.findall(r'^```python title="(\w+\.py)"\n(.*?)^```$', PAGE, re.DOTALL | re.MULTILINE))
-    sizes = {"size=16384": f"size={TINY.subset_size}", "clusters=256": f"clusters={TINY.clusters}"}
+    sizes = {"size=1024": f"size={TINY.subset_size}", "clusters=16": f"clusters={TINY.clusters}"}
     for name, code in found.items():
         for written, small in sizes.items():
             code = code.replace(written, small)

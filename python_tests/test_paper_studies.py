@@ -16,6 +16,7 @@ from paper.studies.cells import Cell
 from paper.studies.records import Mean, Record
 from scipy.stats import spearmanr
 
+import sopr_fast
 import sopr_fast.data
 from sopr_fast.estimators import ModelBased
 
@@ -226,28 +227,51 @@ def test_differences_are_of_runs_that_ranked_the_same_policies():
 
 
 def test_the_cheapest_point_within_a_standard_error_is_chosen():
-    enough = frontier_choice.ENOUGH
+    first, second = frontier_choice.HALVES
 
-    def point(name, seconds, gain, error, count=enough, foreign=0.0, judged=enough, missing=0):
-        def gains(count):
-            gained = {"I": 0.0, "II": gain, "foreign": foreign}
-            return {test: Mean(value, error, None, count, count, {}) for test, value in gained.items()}
+    def point(name, seconds, gain, error=0.1, half=0.0, other=0.0, foreign=0.0, short=0, complete=True):
+        def gains(tasks, gain):
+            values = {"I": 0.0, "II": gain, "foreign": foreign}
+            return {test: Mean(value, error, None, tasks, tasks, {}) for test, value in values.items()}
 
+        parts = {
+            frontier_choice.ALL: gains(12 - short, gain),
+            first: gains(6 - short, half),
+            second: gains(6 - short, other),
+        }
         empty, cost = Mean(None, None, None, 0, 0, {}), Mean(seconds, 0, None, 1, 1, {})
-        return frontier_choice.Point(name, cost, empty, {}, empty, gains(count), gains(judged), missing)
+        return frontier_choice.Point(name, cost, empty, {}, empty, parts, {}, complete)
 
-    worse, fine, dear = point("a", 1, -0.2, 0.1), point("b", 5, -0.05, 0.1), point("c", 9, 0.1, 0.1)
+    worse, fine, dear = point("a", 1, -0.2), point("b", 5, -0.05), point("c", 9, 0.1)
     assert frontier_choice.choose([dear, worse, fine]) is fine
     assert frontier_choice.choose([worse]) is None
-    assert frontier_choice.choose([dear, fine, point("g in bf16", 1, 0.1, 0.1)]) is fine
-    assert frontier_choice.choose([point("d", 1, 0.1, 0.1, count=2)]) is None
-    assert frontier_choice.choose([point("e", 1, 0.1, 0.1, foreign=-0.2), dear]) is dear
-    assert frontier_choice.choose([dear, fine, point("h", 1, 0.1, 0.1, missing=1)]) is fine
-    late = point("9x9x9", 9, 0, 0, missing=2)
-    assert "the paper's point 9x9x9 are missing (2)" in frontier_choice.verdict([fine, late], (9, 9, 9))
-    assert "On the judging tasks it passes" in frontier_choice.verdict([fine], (9, 9, 9))
-    assert "No cheaper point is as good" in frontier_choice.verdict([point("9x9x9", 9, 0, 0), worse], (9, 9, 9))
-    assert "numbers on 5 of them. Until then" in frontier_choice.verdict([point("f", 1, 0, 0.1, judged=5)], (9, 9, 9))
+    assert "None can be chosen" in frontier_choice.verdict([worse])
+    for name, why in ("g in bf16", {}), ("d", {"short": 1}), ("e", {"foreign": -0.2}), ("h", {"complete": False}):
+        assert frontier_choice.choose([dear, fine, point(name, 1, 0.1, **why)]) is fine
+    cheap = point("f", 1, -0.2, half=0.0, other=-0.2)
+    said = frontier_choice.verdict([cheap, fine])
+    assert "Chosen on all tasks: b." in said
+    assert f"Chosen on {first} alone: f, which does not hold on the others." in said
+    assert f"Chosen on {second} alone: b, which holds on the others." in said
+
+
+def test_no_default_is_chosen_before_all_runs_of_the_papers_point_are_there():
+    def record(setting, gap=""):
+        tests = {} if gap else {test: {"spearman": 0.5} for test in frontier_choice.RANKED}
+        return Record("hopper-expert", setting, "sopr-t", 0, tests, gap, None, {})
+
+    groups = {"sopr-t.1x1x1": [record("sopr-t.1x1x1")], "sopr-t.9x9x9": [record("sopr-t.9x9x9", "not run")]}
+    assert not any(point.complete for point in frontier_choice.points(groups, []))
+
+
+def test_the_default_is_what_the_rule_chooses():
+    rows = records.records(command.RESULTS / "small", plans.PLANS["frontier"]("small"))
+    chosen = frontier_choice.choose(frontier_choice.points(tables.group_by_setting(rows), []))
+    config = sopr_fast.Config()
+    assert chosen.name == f"{config.subset_size}x{config.clusters}x{config.steps}"
+    assert config == sopr_fast.Config.paper(
+        subset_size=config.subset_size, clusters=config.clusters, subsets=config.steps, steps=config.steps
+    )
 
 
 def test_the_committed_page_says_what_the_files_say():

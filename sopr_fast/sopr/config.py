@@ -13,7 +13,9 @@ from ..runtime.options import Options, choice, flag, integer, number, option
 class Config(Options):
     """Options of SOPR-T.
 
-    Defaults are those of `Config.paper()`. NumPy numbers are stored as Python numbers.
+    Defaults are those of `Config.paper()`, but for `subset_size`, `clusters`, `subsets` and `steps`: these are the
+    cheapest that ranked as well, within the noise of twelve tasks (`docs/results.md`). NumPy numbers are stored as
+    Python numbers.
 
     Attributes:
         width: Width of a token and of a cluster vector.
@@ -64,12 +66,12 @@ class Config(Options):
     input_norm: str = option("batch", choice("batch", "none"), "normalisation after the input projection")
     score: str = option("mean", choice("mean", "sort"), "linear map of mean cluster vector or sorted cluster scores")
     class_token: bool = option(False, flag, "prepend a learned token to the cluster vectors")
-    subset_size: int = option(16384, integer(1), "states in a subset")
-    clusters: int = option(256, integer(1), "k-means clusters in a subset")
-    subsets: int = option(200, integer(1), "subsets to train on")
+    subset_size: int = option(1024, integer(1), "states in a subset")
+    clusters: int = option(16, integer(1), "k-means clusters in a subset")
+    subsets: int = option(120, integer(1), "subsets to train on")
     kmeans_iterations: int = option(300, integer(1), "largest number of k-means iterations")
     kmeans_restarts: int = option(1, integer(1), "runs of k-means, of which the best is kept")
-    steps: int = option(200, integer(1), "updates of the weights")
+    steps: int = option(120, integer(1), "updates of the weights")
     patience: int = option(0, integer(0), "steps without a better validation result before training stops, 0 for all")
     loss: str = option("pairwise", choice("pairwise", "listwise", "mse"), "training loss")
     tie_margin: float = option(0.0, number(), "largest difference of returns that counts as a tie")

@@ -18,7 +18,7 @@ def from_released(
     It is no `Ranker`: the checkpoint holds neither the training policies, by which foreign candidates are noticed, nor
     what the model reads of a policy. Score columns that you collect yourself:
 
-        subsets = Subsets.draw(states, 5)
+        subsets = Subsets.draw(states, 5, size=16384, clusters=256)
         columns = torch.stack([torch.as_tensor(policy(subsets.states.numpy())) for policy in policies])
         scores = sopr_fast.sopr.scoring.score_grid(model, subsets, columns)  # (policies, subsets)
 

@@ -68,8 +68,8 @@ class Subsets:
         states: Any,
         count: int,
         *,
-        size: int = 16384,
-        clusters: int = 256,
+        size: int = Config.subset_size,
+        clusters: int = Config.clusters,
         seed: int = 0,
         iterations: int = 300,
         restarts: int = 1,
@@ -81,8 +81,8 @@ class Subsets:
             states: (rows, dim_s) array, tensor, data frame, path of a file, or array-like object such as an
                 `h5py.Dataset`. Of HDF5 and `.npy` files and such objects, only the drawn rows are read.
             count: Number of subsets, S.
-            size: States in a subset, N.
-            clusters: Clusters in a subset, K.
+            size: States in a subset, N; by default that of `Config`.
+            clusters: Clusters in a subset, K; by default those of `Config`.
             seed: Seed, 0 or more.
             iterations: Largest number of k-means iterations.
             restarts: Runs of k-means, of which the best is kept.

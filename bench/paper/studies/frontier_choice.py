@@ -1,4 +1,4 @@
-"""Choice of default settings: the cheapest point that is not worse than the paper's, on tasks it was not chosen on."""
+"""Choice of default settings: the cheapest point that is not worse than the paper's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from .cells import TASKS, TEST_SETS
 from .records import Mean, Record, difference, mean, measure
 
-CHOOSING = tuple(task for task in TASKS if task.endswith(("expert", "medium-replay")))
-ENOUGH = len(CHOOSING)  # tasks with numbers of both points, on either half, below which nothing is chosen or judged
+ALL = "all"
+_FIRST = tuple(task for task in TASKS if task.endswith(("expert", "medium-replay")))
+HALVES = {
+    "expert and medium-replay logs": _FIRST,
+    "medium and full-replay logs": tuple(task for task in TASKS if task not in _FIRST),
+}
+_TASKS = {ALL: TASKS, **HALVES}
 RANKED = ("I", "II", "foreign")  # test sets on which a point must not be worse
 _IN_BF16 = " in bf16"
 
@@ -24,9 +29,9 @@ class Point:
         rank: CPU seconds of ranking.
         quality: Test set -> Spearman.
         regret: regret@3 on Test Set II.
-        chosen_by: Test set -> Spearman minus that of the paper's point, on the choosing tasks.
-        judged_by: The same on the other tasks.
-        missing: Planned runs without numbers.
+        gains: `ALL` or one of `HALVES` -> test set -> Spearman minus that of the paper's point on these tasks.
+        regrets: Test set -> regret@3 minus that of the paper's point.
+        complete: Whether all planned runs of this point and of the paper's have numbers.
     """
 
     name: str
@@ -34,9 +39,9 @@ class Point:
     rank: Mean
     quality: dict[str, Mean]
     regret: Mean
-    chosen_by: dict[str, Mean]
-    judged_by: dict[str, Mean]
-    missing: int
+    gains: dict[str, dict[str, Mean]]
+    regrets: dict[str, Mean]
+    complete: bool
 
 
 def points(groups: dict[str, list[Record]], stage: Sequence[Record]) -> list[Point]:
@@ -50,9 +55,9 @@ def points(groups: dict[str, list[Record]], stage: Sequence[Record]) -> list[Poi
     named = {_name(setting): rows for setting, rows in groups.items()}
     named["stage `scores`"] = list(stage)
 
-    def gains(rows: list[Record], choosing: bool) -> dict[str, Mean]:
-        half = [row for row in rows if (row.task in CHOOSING) == choosing]
-        return {test: difference(half, reference, measure(test, "spearman"), test) for test in RANKED}
+    def against(rows: list[Record], what: str, tasks: Sequence[str] = TASKS) -> dict[str, Mean]:
+        some = [row for row in rows if row.task in tasks]
+        return {test: difference(some, reference, measure(test, what), test) for test in TEST_SETS}
 
     return [
         Point(
@@ -61,9 +66,9 @@ def points(groups: dict[str, list[Record]], stage: Sequence[Record]) -> list[Poi
             mean(rows, lambda row: row.cpu("rank")),
             {test: mean(rows, measure(test, "spearman")) for test in TEST_SETS},
             mean(rows, measure("II", "regret@3")),
-            gains(rows, choosing=True),
-            gains(rows, choosing=False),
-            sum(bool(row.gap) for row in rows),
+            {part: against(rows, "spearman", tasks) for part, tasks in _TASKS.items()},
+            against(rows, "regret@3"),
+            not any(row.gap for row in [*rows, *reference]),
         )
         for name, rows in named.items()
     ]
@@ -74,49 +79,39 @@ def _name(setting: str) -> str:
     return setting.removeprefix("sopr-t.").replace(bf16, _IN_BF16).replace(".", ", ").replace("=", " ")
 
 
-def choose(candidates: Sequence[Point]) -> Point | None:
-    """Return the cheapest point within a standard error of the paper's, or better, on the choosing tasks.
+def choose(candidates: Sequence[Point], part: str = ALL) -> Point | None:
+    """Return the cheapest point within a standard error of the paper's, or better, on all tasks or on a half.
 
     Points in bf16 do not count: a default must not mean something else on processors without bf16.
     """
-    portable = [point for point in candidates if not point.missing and not point.name.endswith(_IN_BF16)]
-    fit = [point for point in portable if point.fit.value is not None and _holds(point.chosen_by)]
-    return min(fit, key=lambda point: point.fit.value or 0) if fit else None
+    portable = [point for point in candidates if point.complete and not point.name.endswith(_IN_BF16)]
+    good = [point for point in portable if point.fit.value is not None and holds(point, part)]
+    return min(good, key=lambda point: point.fit.value or 0) if good else None
 
 
-def _holds(gains: dict[str, Mean]) -> bool:
-    return _tasks(gains) >= ENOUGH and all((gain.value or 0) >= -(gain.error or 0) for gain in gains.values())
+def holds(point: Point, part: str = ALL) -> bool:
+    """Return whether a point is within a standard error of the paper's, or better, on all tasks or on a half."""
+    gains = [point.gains[part][test] for test in RANKED]
+    return all(gain.tasks == len(_TASKS[part]) and (gain.value or 0) >= -(gain.error or 0) for gain in gains)
 
 
-def _tasks(gains: dict[str, Mean]) -> int:
-    return min(gain.tasks for gain in gains.values())
-
-
-def verdict(candidates: Sequence[Point], paper: tuple[int, int, int]) -> str:
+def verdict(candidates: Sequence[Point]) -> str:
     """Return what the points say about the defaults, in sentences."""
-    name = "x".join(map(str, paper))
     rule = (
         "A point in fp32 becomes the default if it is the cheapest whose Spearman on both test sets and on policies "
-        f"of other authors is, on the choosing tasks ({', '.join(CHOOSING)}), within a standard error of the paper's "
-        "point or better, and if the same holds on the other tasks. "
+        "of other authors is within a standard error of the paper's point or better. "
     )
-    if missing := sum(point.missing for point in candidates if point.name == name):
-        return rule + (
-            f"Runs of the paper's point {name} are missing ({missing}). Nothing is chosen before they are there, since "
-            "a choice that is made anew after every run passes sooner or later. `Config()` stays `Config.paper()`."
-        )
     chosen = choose(candidates)
     if chosen is None:
-        return rule + (
-            f"No point can be chosen: none is as good, or the paper's point {name} has numbers on too few tasks. "
-            "`Config()` stays `Config.paper()`."
-        )
-    if chosen.name == name:
-        return rule + "No cheaper point is as good on the choosing tasks: `Config()` stays `Config.paper()`."
-    if (judged := _tasks(chosen.judged_by)) < ENOUGH:
-        return rule + (
-            f"Chosen: {chosen.name}. It is to be judged on {ENOUGH} other tasks; both points have numbers on {judged} "
-            "of them. Until then `Config()` stays `Config.paper()`."
-        )
-    verdict = "passes." if _holds(chosen.judged_by) else "does not pass: `Config()` stays `Config.paper()`."
-    return rule + f"Chosen: {chosen.name}. On the judging tasks it {verdict}"
+        return rule + f"None can be chosen before all runs of the paper's point are there, on {len(TASKS)} tasks."
+    return rule + " ".join([f"Chosen on all tasks: {chosen.name}.", *(_crossed(candidates, half) for half in HALVES)])
+
+
+def _crossed(candidates: Sequence[Point], half: str) -> str:
+    """Say which point one half of the tasks chooses, and whether it holds on the other half."""
+    [other] = set(HALVES) - {half}
+    chosen = choose(candidates, half)
+    if chosen is None:
+        return f"Chosen on {half} alone: none."
+    outcome = "holds" if holds(chosen, other) else "does not hold"
+    return f"Chosen on {half} alone: {chosen.name}, which {outcome} on the others."

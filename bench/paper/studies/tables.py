@@ -356,21 +356,23 @@ def _frontier(rows: list[Record], source: Source) -> list[Table]:
         ]
         for point in points
     ]
-    against = [
-        [point.name, *(str(gains[test]) for gains in (point.chosen_by, point.judged_by) for test in gains)]
-        for point in points
-        if any(gain.tasks for gains in (point.chosen_by, point.judged_by) for gain in gains.values())
-    ]
     head = ["point", "training, s of one core", "ranking, s of one core", *map(title, tests_of(rows))]
     head += ["regret@3, II"]
-    sets = [title(test) for test in frontier_choice.RANKED]
-    halves = ["point", *(f"{half} tasks: {test}" for half in ("choosing", "judging") for test in sets)]
-    note = frontier_choice.verdict(points, source.sizes.frontier[-1])
-    tables = [
-        Table("Spearman against cost: subset size x clusters x steps", head, lines),
-        Table("Spearman minus that of the paper's point", halves, against, note),
-    ]
+    tables = [Table("Spearman against cost: subset size x clusters x steps", head, lines)]
+    compared = [point for point in points if any(gain.tasks for gain in point.gains[frontier_choice.ALL].values())]
+    what = "minus that of the paper's point"
+    note = frontier_choice.verdict(points)
+    gains = {part: {point.name: point.gains[part] for point in compared} for part in compared[0].gains}
+    regrets = {point.name: point.regrets for point in compared}
+    tables += [_differences(f"Spearman {what}", gains.pop(frontier_choice.ALL), tests_of(rows), note)]
+    tables += [_differences(f"regret@3 {what}", regrets, tests_of(rows))]
+    tables += [_differences(f"Spearman {what}, {half}", gains[half], frontier_choice.RANKED) for half in gains]
     return [*tables, *_early_stopping(group_by_setting(rows))]
+
+
+def _differences(what: str, points: dict[str, dict[str, Mean]], tests: Sequence[str], note: str = "") -> Table:
+    lines = [[name, *(str(means[test]) for test in tests)] for name, means in points.items()]
+    return Table(what, ["point", *map(title, tests)], lines, note)
 
 
 def _early_stopping(groups: dict[str, list[Record]]) -> list[Table]:
