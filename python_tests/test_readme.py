@@ -17,7 +17,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 
 def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sopr_fast, "Config", lambda **_: TINY)
+    monkeypatch.setattr(sopr_fast, "fit", partial(sopr_fast.fit, config=TINY))
     monkeypatch.setattr(sopr_fast, "select", partial(sopr_fast.select, methods={"FQE": FQE(hidden=(8,), updates=3)}))
     states = example.states()[:600]
     with h5py.File("log.hdf5", "w") as file:
