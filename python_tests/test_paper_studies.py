@@ -229,39 +229,52 @@ def test_differences_are_of_runs_that_ranked_the_same_policies():
 def test_the_cheapest_point_within_a_standard_error_is_chosen():
     first, second = frontier_choice.HALVES
 
-    def point(name, seconds, gain, error=0.1, half=0.0, other=0.0, foreign=0.0, short=0, complete=True):
+    def point(name, seconds, gain, first_half=0.0, second_half=0.0, foreign=0.0, short=0, eligible=True):
         def gains(tasks, gain):
             values = {"I": 0.0, "II": gain, "foreign": foreign}
-            return {test: Mean(value, error, None, tasks, tasks, {}) for test, value in values.items()}
+            return {test: Mean(value, 0.1, None, tasks - short, tasks, {}) for test, value in values.items()}
 
-        parts = {
-            frontier_choice.ALL: gains(12 - short, gain),
-            first: gains(6 - short, half),
-            second: gains(6 - short, other),
-        }
-        empty, cost = Mean(None, None, None, 0, 0, {}), Mean(seconds, 0, None, 1, 1, {})
-        return frontier_choice.Point(name, cost, empty, {}, empty, parts, {}, complete)
+        none = Mean(None, None, None, 0, 0, {})
+        return frontier_choice.Point(
+            name=name,
+            eligible=eligible,
+            fit=Mean(seconds, 0, None, 1, 1, {}),
+            rank=none,
+            spearman={},
+            regret_ii=none,
+            spearman_gain={
+                frontier_choice.ALL: gains(12, gain),
+                first: gains(6, first_half),
+                second: gains(6, second_half),
+            },
+            regret_gain={},
+        )
 
     worse, fine, dear = point("a", 1, -0.2), point("b", 5, -0.05), point("c", 9, 0.1)
     assert frontier_choice.choose([dear, worse, fine]) is fine
     assert frontier_choice.choose([worse]) is None
-    assert "None can be chosen" in frontier_choice.verdict([worse])
-    for name, why in ("g in bf16", {}), ("d", {"short": 1}), ("e", {"foreign": -0.2}), ("h", {"complete": False}):
-        assert frontier_choice.choose([dear, fine, point(name, 1, 0.1, **why)]) is fine
-    cheap = point("f", 1, -0.2, half=0.0, other=-0.2)
+    for why in {"short": 1}, {"foreign": -0.2}, {"eligible": False}:
+        assert frontier_choice.choose([dear, fine, point("d", 1, 0.1, **why)]) is fine
+    cheap = point("f", 1, -0.2, second_half=-0.2)
     said = frontier_choice.verdict([cheap, fine])
-    assert "Chosen on all tasks: b." in said
-    assert f"Chosen on {first} alone: f, which does not hold on the others." in said
-    assert f"Chosen on {second} alone: b, which holds on the others." in said
+    assert "This is b. " in said
+    assert f"On {first} alone f would be chosen, which fails the same test on {second}." in said
+    assert f"On {second} alone b would be chosen, which passes the same test on {first}." in said
+    assert "can be chosen when" in frontier_choice.verdict([worse])
 
 
-def test_no_default_is_chosen_before_all_runs_of_the_papers_point_are_there():
-    def record(setting, gap=""):
-        tests = {} if gap else {test: {"spearman": 0.5} for test in frontier_choice.RANKED}
-        return Record("hopper-expert", setting, "sopr-t", 0, tests, gap, None, {})
+def test_only_sizes_with_all_runs_may_become_the_default():
+    def record(setting, *tests):
+        return Record("hopper-expert", setting, "sopr-t", 0, {test: {"spearman": 0.5} for test in tests}, "", None, {})
 
-    groups = {"sopr-t.1x1x1": [record("sopr-t.1x1x1")], "sopr-t.9x9x9": [record("sopr-t.9x9x9", "not run")]}
-    assert not any(point.complete for point in frontier_choice.points(groups, []))
+    def eligible(**tests):
+        groups = {setting: [record(setting, *tests.get(setting, frontier_choice.RANKED))] for setting in settings}
+        return [point.eligible for point in frontier_choice.points(groups, [])]
+
+    settings = ["sopr-t.1x1x1", "sopr-t.1x1x1.precision=bf16.training_precision=bf16", "sopr-t.9x9x9"]
+    assert eligible() == [True, False, True, False]
+    assert eligible(**{"sopr-t.1x1x1": ["I", "II"]}) == [False, False, True, False]
+    assert eligible(**{"sopr-t.9x9x9": []}) == [False] * 4
 
 
 def test_the_default_is_what_the_rule_chooses():

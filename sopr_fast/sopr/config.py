@@ -14,8 +14,8 @@ class Config(Options):
     """Options of SOPR-T.
 
     Defaults are those of `Config.paper()`, but for `subset_size`, `clusters`, `subsets` and `steps`: these are the
-    cheapest that ranked as well, within the noise of twelve tasks (`docs/results.md`). NumPy numbers are stored as
-    Python numbers.
+    cheapest of six sizes whose rankings did not differ clearly from the paper's on twelve tasks (`docs/results.md`).
+    NumPy numbers are stored as Python numbers.
 
     Attributes:
         width: Width of a token and of a cluster vector.

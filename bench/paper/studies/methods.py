@@ -169,6 +169,7 @@ def run(cell: Cell, task: Task) -> dict[str, Any]:
 def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
     options = dict(cell.options)
     quality = {name: options.pop(name) for name in ("updates", "settings") if name in options}
+    validation = task.validation if options.pop("validation", True) else None
     config = Config(**options, encoder="mlp" if cell.method == "sopr-mlp" else "transformer")
     config = replace(config, subsets=config.steps)
     known: dict[str, Any] = {}
@@ -183,7 +184,7 @@ def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
     ranker = sopr_fast.fit(
         *task.train,
         task.log.states,
-        validation=task.validation,
+        validation=validation,
         config=config,
         seed=cell.seed,
         keep_subsets=0,

@@ -24,6 +24,7 @@ class Sizes:
         main: Subset size, clusters and steps of SOPR in every study but the frontier.
         frontier: Points of the frontier, the paper's last.
         precisions: Points that are also trained and scored in bf16.
+        unvalidated: Points that are also trained without validation policies, on the last weights.
         patience: Steps without improvement after which training stops, tried on the main point.
         estimators: Options of estimators; `{"settings": "panel"}` for those that `select` gives them.
         select: Options of `select`.
@@ -37,6 +38,7 @@ class Sizes:
     main: tuple[int, int, int]
     frontier: tuple[tuple[int, int, int], ...]
     precisions: tuple[tuple[int, int, int], ...]
+    unvalidated: tuple[tuple[int, int, int], ...]
     patience: int
     estimators: dict[str, Any]
     select: dict[str, Any]
@@ -53,6 +55,7 @@ SIZES = {
         main=(32, 4, 3),
         frontier=((16, 2, 2), (32, 4, 3)),
         precisions=(),
+        unvalidated=((16, 2, 2),),
         patience=1,
         estimators={"updates": 3},
         select={"methods": "nearest policy + Gaussian process"},
@@ -66,6 +69,7 @@ SIZES = {
         main=(1024, 16, 60),
         frontier=((256, 8, 60), (512, 16, 60), (1024, 16, 60), (1024, 16, 120), (2048, 32, 120), (16384, 256, 200)),
         precisions=((1024, 16, 60), (1024, 16, 120), (2048, 32, 120)),
+        unvalidated=((1024, 16, 60), (1024, 16, 120)),
         patience=20,
         estimators={"settings": "panel"},
         select={},
@@ -79,6 +83,7 @@ SIZES = {
         main=(16384, 256, 200),
         frontier=((1024, 16, 60), (2048, 32, 120), (4096, 64, 200), (16384, 256, 200)),
         precisions=((16384, 256, 200),),
+        unvalidated=((1024, 16, 60),),
         patience=50,
         estimators={"updates": 200_000},
         select={},
@@ -127,7 +132,10 @@ def frontier(scale: str) -> list[Cell]:
     points = [
         (point, more) for point in sizes.frontier for more in ({}, *([_BF16] if point in sizes.precisions else []))
     ]
-    points.insert(-1, (sizes.main, {"patience": sizes.patience}))
+    *cheaper, paper = points
+    variants = [(sizes.main, {"patience": sizes.patience})]
+    variants += [(point, {"validation": False}) for point in sizes.unvalidated]
+    points = [*cheaper, *variants, paper]
     return [sopr(task, seed, point, **more) for point, more in points for seed in (0, 1) for task in sizes.tasks]
 
 

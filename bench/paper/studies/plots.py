@@ -64,7 +64,7 @@ def _frontier(figure: Any, rows: list[Record], source: Source) -> None:
     drawn: dict[str, Any] = {}
     for k, point in enumerate(frontier_choice.points(group_by_setting(rows), [])):
         for ax, test in zip(panels, tests, strict=True):
-            quality = point.quality[test]
+            quality = point.spearman[test]
             if point.fit.value is None or quality.value is None:
                 continue
             style = {"fmt": "osD^v"[k % 5], "color": f"C{k % 10}", "capsize": 2, "markersize": 4}

@@ -14,6 +14,7 @@ from sopr_fast.runtime.files import atomic_path
 
 from . import frontier_choice, plans, published
 from .cells import TASKS, TEST_SETS
+from .frontier_choice import HALVES
 from .methods import LABELS
 from .records import Mean, Record, difference, gaps, mean, measure, number, records, stage_records
 
@@ -344,30 +345,38 @@ def _future(rows: list[Record], source: Source) -> list[Table]:
 
 
 def _frontier(rows: list[Record], source: Source) -> list[Table]:
+    groups = group_by_setting(rows)
     stage = stage_records(source.sets, "stage scores", source.sizes.tasks)
-    points = frontier_choice.points(group_by_setting(rows), stage)
+    points = frontier_choice.points(groups, stage)
+    return [_costs(points, tests_of(rows)), *_against_paper(points, tests_of(rows)), *_variants(groups)]
+
+
+def _costs(points: Sequence[frontier_choice.Point], tests: Sequence[str]) -> Table:
+    head = ["point", "training, s of one core", "ranking, s of one core", *map(title, tests), "regret@3, II"]
     lines = [
         [
             point.name,
             point.fit.format(0),
             point.rank.format(1),
-            *(str(point.quality[test]) for test in tests_of(rows)),
-            str(point.regret),
+            *(str(point.spearman[test]) for test in tests),
+            str(point.regret_ii),
         ]
         for point in points
     ]
-    head = ["point", "training, s of one core", "ranking, s of one core", *map(title, tests_of(rows))]
-    head += ["regret@3, II"]
-    tables = [Table("Spearman against cost: subset size x clusters x steps", head, lines)]
-    compared = [point for point in points if any(gain.tasks for gain in point.gains[frontier_choice.ALL].values())]
-    what = "minus that of the paper's point"
-    note = frontier_choice.verdict(points)
-    gains = {part: {point.name: point.gains[part] for point in compared} for part in compared[0].gains}
-    regrets = {point.name: point.regrets for point in compared}
-    tables += [_differences(f"Spearman {what}", gains.pop(frontier_choice.ALL), tests_of(rows), note)]
-    tables += [_differences(f"regret@3 {what}", regrets, tests_of(rows))]
-    tables += [_differences(f"Spearman {what}, {half}", gains[half], frontier_choice.RANKED) for half in gains]
-    return [*tables, *_early_stopping(group_by_setting(rows))]
+    return Table("Spearman against cost: subset size x clusters x steps", head, lines)
+
+
+def _against_paper(points: Sequence[frontier_choice.Point], tests: Sequence[str]) -> list[Table]:
+    """Return tables of Spearman and regret@3 minus those of the paper's point, on all tasks and on halves."""
+    what, note, every = "minus that of the paper's point", frontier_choice.verdict(points), frontier_choice.ALL
+    compared = [point for point in points if any(gain.tasks for gain in point.spearman_gain[every].values())]
+    spearman = {part: {point.name: point.spearman_gain[part] for point in compared} for part in (every, *HALVES)}
+    regret = {point.name: point.regret_gain for point in compared}
+    return [
+        _differences(f"Spearman {what}", spearman[every], tests, note),
+        _differences(f"regret@3 {what}", regret, tests),
+        *(_differences(f"Spearman {what}, {half}", spearman[half], frontier_choice.RANKED) for half in HALVES),
+    ]
 
 
 def _differences(what: str, points: dict[str, dict[str, Mean]], tests: Sequence[str], note: str = "") -> Table:
@@ -375,19 +384,20 @@ def _differences(what: str, points: dict[str, dict[str, Mean]], tests: Sequence[
     return Table(what, ["point", *map(title, tests)], lines, note)
 
 
-def _early_stopping(groups: dict[str, list[Record]]) -> list[Table]:
-    """Return a table of runs with patience beside the same runs without, or none."""
+def _variants(groups: dict[str, list[Record]]) -> list[Table]:
+    """Return a table of early stopping and of training without validation, beside the same runs as usual; or none."""
     lines = []
     for setting, own in groups.items():
-        whole = groups.get(setting.split(".patience=")[0], [])
-        if "patience" in setting and any(not row.gap for row in own):
-            gains = [difference(own, whole, measure(test, "spearman"), test) for test in ("I", "II")]
+        usual = next((setting.partition(f".{name}")[0] for name in ("patience", "validation") if name in setting), "")
+        whole = groups.get(usual, [])
+        if usual and any(not row.gap for row in own):
+            gains = [difference(own, whole, measure(test, "spearman"), test) for test in frontier_choice.RANKED]
             seconds = difference(own, whole, lambda row: row.cpu("fit"))
             steps = mean(own, lambda row: row.result["last_step"])
             lines.append([setting, steps.format(0), seconds.format(0), *map(str, gains)])
     head = ["setting", "steps taken", "training, s of one core, difference"]
-    head += [f"Spearman, {title(test)}, difference" for test in ("I", "II")]
-    return [Table("Early stopping, minus the same runs to the last step", head, lines)] if lines else []
+    head += [f"Spearman, {title(test)}, difference" for test in frontier_choice.RANKED]
+    return [Table("Early stopping and training without validation, minus the usual runs", head, lines)] if lines else []
 
 
 _BUILDERS: dict[str, Callable[[list[Record], Source], list[Table]]] = {
