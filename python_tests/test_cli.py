@@ -298,6 +298,7 @@ def test_the_command_line_offers_every_activation():
         ("--dropout 1", "dropout"),
         ("--encoder mlp --low-heads 2", "SOPR-MLP has no attention heads: leave --low-heads or --encoder mlp out"),
         ("--subset-size 601", "subset_size"),
+        ("--states drawn.safetensors", "--states drawn.safetensors holds clustered subsets: leave --subset-size out"),
     ],
 )
 def test_fit_reports_wrong_input_in_one_line(files, capsys, options, message):

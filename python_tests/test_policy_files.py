@@ -221,6 +221,7 @@ BROKEN = {
     "integers": (broken(**{"mean.bias": np.zeros(DA, int)}), "must be finite floats, got dtype int64"),
     "activation": (broken(activation="sine"), "activation 'sine'"),
     "not all stacked": (broken(**{"mean.weight": np.zeros((2, DA, HIDDEN))}), "are not a layer"),
+    "unknown layer": (broken(**{"hidden.2.weight": np.zeros((2, 2))}), "'hidden.2.weight' is no layer hidden_0"),
     "pickled": (broken(**{"mean.bias": np.array([None] * DA)}), "file of plain arrays"),
 }  # fmt: skip
 

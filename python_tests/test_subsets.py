@@ -28,6 +28,15 @@ def test_rows_are_distinct_states_sorted_by_cluster():
     assert subsets.source.numel() == subsets.rows.unique().numel()
 
 
+def test_subsets_that_share_most_of_their_states_are_warned_of(recwarn):
+    with pytest.warns(UserWarning, match="subsets of 100 of 199 states have most of them in common"):
+        draw(log(199), 2)
+    recwarn.clear()
+    draw(log(200), 2)
+    draw(log(100), 1)
+    assert not recwarn
+
+
 def test_a_subset_depends_on_seed_and_number_alone():
     states = log()
     few, many = draw(states, 2, seed=5), draw(states, 11, seed=5)

@@ -140,6 +140,9 @@ def _add_config(group: argparse._ArgumentGroup) -> None:
         )
 
 
+_OF_SUBSETS = ("subset_size", "clusters", "subsets", "kmeans_iterations", "kmeans_restarts")
+
+
 def _to_subsets(text: str) -> int | str | Path:
     if text == "auto":
         return text
@@ -161,6 +164,10 @@ def _fit(options: argparse.Namespace) -> None:
     config = Config.paper(**changes) if options.paper else Config(**changes)
     if config.encoder == "mlp" and (heads := [name for name in changes if name.endswith("_heads")]):
         raise ValueError(f"SOPR-MLP has no attention heads: leave --{heads[0].replace('_', '-')} or --encoder mlp out")
+    if options.states.endswith(".safetensors") and (unused := [name for name in changes if name in _OF_SUBSETS]):
+        raise ValueError(
+            f"--states {options.states} holds clustered subsets: leave --{unused[0].replace('_', '-')} out"
+        )
     check_apart(options)
     if is_first():
         check_place(options.out)

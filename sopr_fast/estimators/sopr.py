@@ -96,7 +96,8 @@ class SOPR(SupervisedEstimator):
         if isinstance(states, Subsets):
             subsets = states.to("cpu")
         else:
-            drawing = Drawing.draw(states, self.config.subsets, size=self.config.subset_size, seed=seed)
+            remedy = ": choose fewer with SOPR(Config(subset_size=…, clusters=…))"
+            drawing = Drawing.draw(states, self.config.subsets, size=self.config.subset_size, seed=seed, remedy=remedy)
             probe(adapted, drawing.states, drawing.source, batch_size=batch_size)  # fails before long work
             subsets = drawing.clustered(self.config, check_device(device), progress=progress).to("cpu")
         layout = probe(adapted, subsets.states, subsets.source, batch_size=batch_size)

@@ -68,7 +68,7 @@ class Config(Options):
     class_token: bool = option(False, flag, "prepend a learned token to the cluster vectors")
     subset_size: int = option(1024, integer(1), "states in a subset")
     clusters: int = option(16, integer(1), "k-means clusters in a subset")
-    subsets: int = option(120, integer(1), "subsets to train on")
+    subsets: int = option(120, integer(1), "subsets to train on, one a step, in turn")
     kmeans_iterations: int = option(300, integer(1), "largest number of k-means iterations")
     kmeans_restarts: int = option(1, integer(1), "runs of k-means, of which the best is kept")
     steps: int = option(120, integer(1), "updates of the weights")

@@ -20,6 +20,7 @@ from ..runtime.checkpoints import fingerprint
 from ..runtime.checks import check_integer, check_number
 from ..runtime.devices import check_device
 from ..runtime.timing import Timings
+from ..runtime.warn import warn
 from .candidates import Acted, Candidates
 from .columns import Critic, CriticColumns, check_critic, features_for
 from .config import Config
@@ -315,6 +316,7 @@ class Ranker:
                 raise ValueError("give states or clustered subsets, not both")
             self._check_width(subsets.state_dim)
             self._check_clusters(subsets.offsets.shape[1] - 1)
+            self._warn_of_size(subsets)
             return subsets
         if log is None:
             if self.subsets is None:
@@ -368,6 +370,15 @@ class Ranker:
         if width != self.state_dim:
             raise ValueError(f"states have {width} columns, the model was trained on {self.state_dim}")
 
+    def _warn_of_size(self, subsets: Subsets) -> None:
+        given = subsets.rows.shape[1], subsets.offsets.shape[1] - 1
+        trained = self.config.subset_size, self.config.clusters
+        if given != trained:
+            warn(
+                f"subsets have {given[0]} states in {given[1]} clusters, but the model was trained on subsets of "
+                f"{trained[0]} states in {trained[1]} clusters: scores and errors may be others than on such subsets"
+            )
+
     def _check_clusters(self, count: int) -> None:
         if self.config.score == "sort" and count != self.config.clusters:
             raise ValueError(
@@ -383,6 +394,6 @@ def _read_states(states: Any, subsets: Any) -> tuple[StoredStates | None, Any]:
     if subsets is not None:
         raise ValueError(
             "subsets are given twice: clustered Subsets in place of states are all used; leave subsets= out, or pass "
-            "fewer by their take(count)"
+            "fewer by their take(count) (--states, --subsets)"
         )
     return None, given

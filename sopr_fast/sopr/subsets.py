@@ -18,6 +18,7 @@ from ..runtime.checks import check_integer
 from ..runtime.files import load_tensors, save_tensors
 from ..runtime.progress import progress_bar
 from ..runtime.schema import check_fields, check_tensors, reading, whole
+from ..runtime.warn import warn
 from .config import Config
 
 _CLUSTERED_AT_ONCE = 8
@@ -93,7 +94,8 @@ class Subsets:
             TypeError: States are not numbers, or of an unknown kind.
             ValueError: An option has a wrong value, or states are not finite; the message names the first row.
         """
-        return Drawing.draw(as_states(states), count, size=size, seed=seed).cluster(
+        remedy = ": choose fewer with size=…, clusters=…"
+        return Drawing.draw(as_states(states), count, size=size, seed=seed, remedy=remedy).cluster(
             clusters, iterations=iterations, restarts=restarts, progress=progress
         )
 
@@ -254,10 +256,18 @@ class Drawing:
             seed: Seed, 0 or more.
             first: Position of the first subset: subsets 0 to 4 and then 5 to 9 are those of one draw of 10.
             remedy: What to do about a log smaller than a subset; ends the message.
+
+        Warns:
+            UserWarning: Several subsets share most of their states, since the log is not twice as large as one.
         """
         seed, count = check_integer("seed", seed, 0), check_integer("subsets", count, 1)
         if check_integer("subset_size", size, 1) > len(log):
             raise ValueError(f"subset_size is {size}, but there are {len(log)} states{remedy}")
+        if first + count > 1 and 2 * size > len(log):
+            warn(
+                f"subsets of {size} of {len(log)} states have most of them in common: standard errors and win "
+                'probabilities are too sure, and subsets="auto" stops too early. Take smaller subsets or more states'
+            )
         drawn = np.empty((count, size), np.int64)
         seeds = np.empty(count, np.int64)
         taken = np.zeros(len(log), bool)

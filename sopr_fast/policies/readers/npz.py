@@ -28,6 +28,8 @@ def read(path: Path, options: Options) -> list[Actor]:
         UserWarning: Other arrays seem to scale states or actions.
     """
     arrays, keys = _arrays(path)
+    if other := [key for key in keys if key.endswith((".weight", ".bias")) and not _WANTED.fullmatch(key)]:
+        raise ValueError(f"array {other[0]!r} is no layer hidden_0, hidden_1, …, mean or log_std; found {sorted(keys)}")
     hidden = [f"hidden_{i}" for i in range(sum(f"hidden_{j}.weight" in arrays for j in range(len(arrays))))]
     names = [*hidden, "mean"] + ["log_std"] * options.stochastic
     wanted = [f"{name}.{part}" for name in names for part in ("weight", "bias")]
