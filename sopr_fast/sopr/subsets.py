@@ -93,6 +93,9 @@ class Subsets:
             FileNotFoundError: There is no such file.
             TypeError: States are not numbers, or of an unknown kind.
             ValueError: An option has a wrong value, or states are not finite; the message names the first row.
+
+        Warns:
+            UserWarning: Several subsets share most of their states, since the log is not twice as large as one.
         """
         remedy = ": choose fewer with size=…, clusters=…"
         return Drawing.draw(as_states(states), count, size=size, seed=seed, remedy=remedy).cluster(
@@ -256,9 +259,6 @@ class Drawing:
             seed: Seed, 0 or more.
             first: Position of the first subset: subsets 0 to 4 and then 5 to 9 are those of one draw of 10.
             remedy: What to do about a log smaller than a subset; ends the message.
-
-        Warns:
-            UserWarning: Several subsets share most of their states, since the log is not twice as large as one.
         """
         seed, count = check_integer("seed", seed, 0), check_integer("subsets", count, 1)
         if check_integer("subset_size", size, 1) > len(log):
