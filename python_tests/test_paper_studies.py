@@ -156,6 +156,48 @@ def test_a_missing_log_is_a_gap_until_it_is_there(sets, tmp_path, monkeypatch):
     assert cells.why_missing(tmp_path, cell) == "the method diverged"
 
 
+def test_a_finished_cell_ranks_test_sets_that_came_later(sets, tmp_path, monkeypatch, capsys):
+    games, ranked = tmp_path / "sets", []
+    shutil.copytree(sets / "smoke", games)
+    options = {"sets": games, "results": tmp_path}
+    cell, select = Cell(TASK, "nearest-policy"), Cell(TASK, "select", options={"methods": "nearest policy"})
+
+    def run(cell, task):
+        ranked.append((cell.method, sorted(task.tests)))
+        return {"scores": {name: float(i) for i, name in enumerate(task.candidates)}}
+
+    monkeypatch.setattr(methods, "run", run)
+    running.run_cells([cell, select], foreign=sets / "foreign", **options)
+    first = cells.read(tmp_path, cell)["tests"]
+    competent = games / "hopper-v4" / "competent" / "medium" / "policies.npz"
+    write_policies(competent, [0.3, 0.6, 0.9], [30.0, 60, 90])
+    ranked.clear()
+    for _ in range(2):  # the second time nothing is left to do
+        running.run_cells([cell, select], foreign=sets / "foreign", **options)
+    assert ranked == [("nearest-policy", ["competent"]), ("select", ["I", "II", "competent", "foreign"])]
+    later = cells.read(tmp_path, cell)["tests"]
+    assert later.pop("competent")["returns"] == [30, 60, 90] and later == first
+
+    write_policies(competent, [0.3, 0.6, 0.9], [30.0, 61, 90])  # made again
+    ranked.clear()
+    running.run_cells([cell, select], **options)
+    assert ranked == [("nearest-policy", ["competent"])]
+    assert cells.read(tmp_path, cell)["tests"]["competent"]["returns"] == [30, 61, 90]
+    assert "kept, since foreign would be lost" in capsys.readouterr().out
+
+
+def test_a_test_set_on_which_a_finished_cell_fails_is_a_gap(sets, tmp_path, monkeypatch):
+    cell = Cell(TASK, "nearest-policy")
+    running.run_cells([cell], sets=sets / "smoke", results=tmp_path)
+    monkeypatch.setattr(methods, "run", lambda *_: {"gap": "the method diverged"})
+    for _ in range(2):
+        running.run_cells([cell], sets=sets / "smoke", results=tmp_path, foreign=sets / "foreign")
+    result = cells.read(tmp_path, cell)
+    assert result["test_gaps"] == {"foreign": "the method diverged"} and sorted(result["tests"]) == ["I", "II"]
+    rows = records.records(tmp_path, [cell])
+    assert records.gaps(rows) == {("nearest-policy, test set foreign", "the method diverged"): 1}
+
+
 def test_a_method_that_fails_is_a_gap(sets, tmp_path, monkeypatch):
     def fails(*_):
         raise ValueError("no")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from sopr_fast.methods import read_methods
 from sopr_fast.sopr.config import Config
 
 from ..foreign import read_foreign
+from ..rollouts import read_return_means
 from ..scores import Known, offline_policies, snapshots
 from .cells import Cell
 
@@ -97,6 +99,30 @@ def read_task(cell: Cell, sets: Path, foreign: Path | None) -> Task:
     if foreign is not None:
         tests["foreign"] = _foreign_policies(foreign / cell.game)
     return Task(choose_known(online["train"], cell.known), online["validation"], tests, take_rows(log, cell))
+
+
+def read_returns(cell: Cell, sets: Path, foreign: Path | None) -> dict[str, np.ndarray]:
+    """Load the returns of a cell's test policies by test set, without the policies.
+
+    Args:
+        cell: The cell.
+        sets: Folder of the games at one scale.
+        foreign: Folder with policies of other authors, a folder a game, or None.
+
+    Raises:
+        FileNotFoundError: A product of the stages is missing.
+    """
+    game = sets / f"{cell.game}-v4"
+    split = json.loads((game / "split.json").read_text())
+    returns = {
+        "I": read_return_means(game / "test_set_1" / cell.log / "returns.csv"),
+        "II": read_return_means(game / "returns.csv")[split["test_set_2"]],
+    }
+    if (game / "competent" / cell.log / "policies.npz").exists():
+        returns["competent"] = read_return_means(game / "competent" / cell.log / "returns.csv")
+    if foreign is not None:
+        returns["foreign"] = read_return_means(foreign / cell.game / "returns.csv")
+    return returns
 
 
 def _foreign_policies(folder: Path) -> Known:

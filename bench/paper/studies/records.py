@@ -170,8 +170,13 @@ def _ranked_the_same(one: Record, other: Record, test: str) -> bool:
 
 
 def gaps(rows: Sequence[Record]) -> Counter[tuple[str, str]]:
-    """Count the gaps by setting and reason."""
-    return Counter((row.setting, row.gap) for row in rows if row.gap)
+    """Count the gaps by setting and reason, and those of single test sets."""
+    of_tests = (
+        (f"{row.setting}, test set {name}", gap)
+        for row in rows
+        for name, gap in row.result.get("test_gaps", {}).items()
+    )
+    return Counter(((row.setting, row.gap) for row in rows if row.gap)) + Counter(of_tests)
 
 
 def number(value: float, digits: int) -> str:

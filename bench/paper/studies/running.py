@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def run_cells(
     seconds: float = float("inf"),
     threads: int = 1,
 ) -> None:
-    """Run the cells that have no result yet.
+    """Run the cells that have no result yet, and finished ones on test sets that they have not ranked.
 
     Args:
         wanted: The cells, the most wanted first.
@@ -37,26 +38,62 @@ def run_cells(
     end = time.monotonic() + seconds
     for i, cell in enumerate(wanted):
         done = cells.read(results, cell)
-        if done is not None and not done.get("missing_input"):
+        finished = done is not None and not done.get("missing_input")
+        unranked = _unranked(done, cell, sets, foreign) if finished else []
+        if finished and not unranked:
             continue
         if time.monotonic() > end:
             print(f"out of time: {len(wanted) - i} cells were not looked at", flush=True)
             return
         begin = time.monotonic()
-        result = _attempt(cell, sets, foreign)
-        cells.write(results, cell, result | {"threads": threads, "versions": versions()})
-        told = result.get("gap") or ", ".join(
+        whole = not finished or cell.method == "select"  # what `select` says of a candidate depends on all others
+        new = _attempt(cell, sets, foreign, None if whole else unranked)
+        new |= {"threads": threads, "versions": versions()}
+        if finished and "gap" in new:
+            result = done | {"test_gaps": done.get("test_gaps", {}) | dict.fromkeys(unranked, new["gap"])}
+        else:
+            result = new if whole else _add(done, new)
+        cells.write(results, cell, result)
+        told = new.get("gap") or ", ".join(
             f"{name} {'undefined' if test['spearman'] is None else format(test['spearman'], '.2f')}"
-            for name, test in result["tests"].items()
+            for name, test in new["tests"].items()
         )
         print(f"{cell.setting} {cell.task} {cell.seed}: {told}; {time.monotonic() - begin:.0f} s", flush=True)
 
 
-def _attempt(cell: Cell, sets: Path, foreign: Path | None) -> dict[str, Any]:
+def _unranked(done: dict[str, Any], cell: Cell, sets: Path, foreign: Path | None) -> list[str]:
+    """Return the test sets that a finished cell has not ranked, or that were made again since."""
+    if "gap" in done:
+        return []
+    try:
+        returns = methods.read_returns(cell, sets, foreign if cell.repeats == 1 else None)
+    except FileNotFoundError:  # the sets are elsewhere
+        return []
+    known = {name: test["returns"] for name, test in done["tests"].items()} | done.get("test_gaps", {})
+    if cell.method == "select" and (lost := known.keys() - returns.keys()):
+        print(f"{cell.setting} {cell.task} {cell.seed}: kept, since {', '.join(sorted(lost))} would be lost", flush=True)
+        return []
+    return [
+        name
+        for name, values in returns.items()
+        if name not in done.get("test_gaps", {}) and known.get(name) != _rounded(values).tolist()
+    ]
+
+
+def _add(done: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return a finished result with the numbers on further test sets."""
+    tests = {name: test | {"versions": new["versions"]} for name, test in new["tests"].items()}
+    return done | {"tests": done["tests"] | tests}
+
+
+def _attempt(cell: Cell, sets: Path, foreign: Path | None, tests: Sequence[str] | None) -> dict[str, Any]:
+    """Run a cell on some test sets, None for all; return its numbers or a gap."""
     try:
         task = methods.read_task(cell, sets, foreign if cell.repeats == 1 else None)
     except FileNotFoundError as error:
         return {"gap": "missing input: " + _without_folder(error.filename or error, sets), "missing_input": True}
+    if tests is not None:
+        task = replace(task, tests={name: task.tests[name] for name in tests})
     try:
         result = methods.run(cell, task)
         return result if "gap" in result else judge(result, task)
