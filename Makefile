@@ -63,7 +63,7 @@ soak: .venv/test
 
 # Makes the smallest of the paper's sets, kills and resumes its stages: minutes.
 test-paper: .venv/test .venv/paper
-	.venv/bin/pytest -q python_tests/test_paper.py
+	.venv/bin/pytest -q python_tests/test_paper.py python_tests/test_paper_rebrac.py
 
 # The paper's sets, then its tables and figures, in out/paper-results. smoke takes minutes, small a day, paper weeks.
 SCALE ?= smoke

@@ -258,7 +258,7 @@ def test_checkpoint_survives_a_second_save(online, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("algorithm", offline.ALGORITHMS + competent.FAMILIES)
+@pytest.mark.parametrize("algorithm", offline.ALGORITHMS + competent.D3RLPY_FAMILIES)
 def test_snapshot_acts_as_the_policy_of_d3rlpy(tmp_path, algorithm):
     pytest.importorskip("d3rlpy", reason="needs the extra [paper]")
     states = np.random.default_rng(0).standard_normal((50, 11)).astype(np.float32)
@@ -345,7 +345,7 @@ def started(tmp_path):
     )
     claim(hopper)
     claim(walker)
-    for folder in ("logs", "offline/medium", "test_set_1/medium", "scores"):
+    for folder in ("logs", "offline/medium", "test_set_1/medium", "competent/medium", "scores"):
         (hopper.folder / folder).mkdir(parents=True)
     write_manifest(hopper, hopper.folder / "policies.npz", 107.2, snapshot_steps=[600, 1200])
     write_manifest(hopper, hopper.folder / "returns.csv", None, env_steps=12345)
@@ -356,6 +356,13 @@ def started(tmp_path):
         product = hopper.folder / f"offline/medium/{algorithm}.npz"
         write_manifest(hopper, product, seconds, snapshot_updates=[10, 20])
     rollouts.write_returns(hopper.folder / "test_set_1/medium/all.csv", np.array([[7.0, 1, 2], [3, 1, 2], [9, 1, 2]]))
+    for family, seconds in (("bc", 3.2), ("rebrac", 60.7)):
+        write_manifest(hopper, hopper.folder / f"competent/medium/{family}.npz", seconds)
+    rollouts.write_returns(
+        hopper.folder / "competent/medium/all.csv",
+        np.array([[5.0, 1, 2], [20, 1, 2], [45, 1, 2], [30, 1, 2]]),
+        algorithm=["bc", "bc", "rebrac", "rebrac"],
+    )
     (hopper.folder / "scores/medium.csv").write_text(
         "seed,test_set,method,spearman,kendall,regret@1,regret@3\n"
         + "".join(f'{seed},I,"{method}",0.{seed},0,0.5,0\n' for seed in (2, 4) for method in scores.METHODS)
@@ -373,6 +380,7 @@ def test_summary_of_finished_products(started, capsys):
         "| hopper-v4 medium | 400 | 20 | 4 | 20 |  |  |  | 3 | 9 |  |  |",
         *(f"| {log} |{'  |' * 11}" for log in ("hopper-v4 medium-replay", "hopper-v4 full-replay")),
         *(f"| walker2d-v4 {log} |{'  |' * 11}" for log in ("expert", "medium", "medium-replay", "full-replay")),
+        "| hopper-v4 medium | 90 | 5 | 20 | 3 | 30 | 45 | 61 |  | 0.50 |",
     ]
 
 
@@ -433,6 +441,14 @@ def test_all_stages_and_killed_runs(gymnasium, tmp_path):
     finish(make("offline", tmp_path / "killed", "--game", "hopper-medium-v2"))
     for algorithm in ("bear", "cql", "crr"):
         assert_same_stacks(whole / f"offline/medium/{algorithm}.npz", killed / f"offline/medium/{algorithm}.npz")
+
+    finish(make("competent", tmp_path / "whole", "--game", "hopper-medium-v2"))
+    with open(whole / "competent/medium/all.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["algorithm"] for row in rows] == [family for family in competent.FAMILIES for _ in range(2)]
+    assert [row["updates"] for row in rows[-2:]] == ["5", "10"]
+    stack = read_stack(whole / "competent/medium/policies.npz")
+    assert len(stack) == 3 and stack[0]["hidden_1.weight"].shape == (128, 128)
 
     again = finish(make("all", tmp_path / "whole", "--game", "hopper-medium-v2"))  # has nothing left to do
     assert again.count("hopper-v4") == 14

@@ -148,7 +148,7 @@ def train_one(task: Task, product: Path, algorithm: str, log: Transitions, name:
     Args:
         task: Scale, seed and device.
         product: File to write.
-        algorithm: One of `ALGORITHMS` or of `competent.FAMILIES`.
+        algorithm: One of `ALGORITHMS` or of `competent.D3RLPY_FAMILIES`.
         log: What it learns from.
         name: Name of the log.
     """
@@ -182,7 +182,7 @@ def _new(task: Task, algorithm: str, log: Transitions) -> tuple[Any, dict[str, A
     options = {"warmup_steps": min(40_000, task.scale.offline_updates // 10)} if algorithm == "bear" else {}
     if task.scale.offline_batch is not None:
         options["batch_size"] = task.scale.offline_batch
-    config = {
+    config_class = {
         "bear": d3rlpy.algos.BEARConfig,
         "cql": d3rlpy.algos.CQLConfig,
         "crr": d3rlpy.algos.CRRConfig,
@@ -191,7 +191,12 @@ def _new(task: Task, algorithm: str, log: Transitions) -> tuple[Any, dict[str, A
         "td3-bc": d3rlpy.algos.TD3PlusBCConfig,
         "iql": d3rlpy.algos.IQLConfig,
         "awac": d3rlpy.algos.AWACConfig,
-    }[algorithm](**options)
+    }[algorithm]
+    encoder = {}
+    if task.scale.offline_hidden is not None:
+        argument = "encoder_factory" if algorithm in ("bc", "bc-best") else "actor_encoder_factory"
+        encoder[argument] = d3rlpy.models.VectorEncoderFactory([task.scale.offline_hidden] * 2)
+    config = config_class(**options, **encoder)
     torch.set_num_threads(task.threads)
     d3rlpy.seed(task.seed)
     learner = config.create(device=task.device)

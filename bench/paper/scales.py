@@ -26,6 +26,7 @@ class Scale:
         clusters: Clusters of a subset.
         steps: Training steps of SOPR-T, with one subset each.
         rank_subsets: Subsets that a policy is scored on.
+        offline_hidden: Width of the two hidden layers of offline actors; None for the algorithm's default.
     """
 
     sac_steps: int
@@ -44,6 +45,7 @@ class Scale:
     clusters: int
     steps: int
     rank_subsets: int
+    offline_hidden: int | None = None
 
     def split_sizes(self) -> tuple[int, int, int]:
         """Return the numbers of policies for training, validation and Test Set II: 30, 10 and 10 of 50."""

@@ -48,7 +48,7 @@ def summary(scale_folder: Path) -> str:
         scale_folder: Folder of the games.
 
     Returns:
-        A table of the games' snapshots, and one of the offline training on every log.
+        A table of the games' snapshots, one of the offline training on every log, and one of the competent policies.
     """
     games = [["game", "SAC steps", "seconds", "worst", "medium", "expert", "rollout steps"]]
     trained = [f"{algorithm} {what}" for algorithm in ALGORITHMS for what in ("updates", "seconds")]
@@ -69,7 +69,33 @@ def summary(scale_folder: Path) -> str:
                 returns = _returns(game / "test_set_1" / log / name)
                 numbers += [min(returns, default=None), max(returns, default=None)]
             logs.append([f"{game.name} {log}", *map(_number, numbers)])
-    return f"{_markdown(games)}\n\n{_markdown(logs)}"
+    return "\n\n".join(map(_markdown, (games, logs, _competent(scale_folder))))
+
+
+def _competent(scale_folder: Path) -> list[list[str]]:
+    """Return a row per log: of every family the returns and seconds, and the best return beside the best snapshot's."""
+    folders = sorted(path.parent for path in scale_folder.glob("*/competent/*/all.csv"))
+    trained = {folder: _returns_by_family(folder) for folder in folders}
+    families = list(dict.fromkeys(family for returns in trained.values() for family in returns))
+    head = [f"{family} {what}" for family in families for what in ("smallest return", "largest return", "seconds")]
+    lines = [["log", "best snapshot", *head, "rollouts, seconds", "largest / best snapshot"]]
+    for folder, returns in trained.items():
+        game = folder.parents[1]
+        best, numbers = max(_returns(game / "returns.csv"), default=None), []
+        for family in families:
+            seconds = _manifest(folder / f"{family}.npz").get("seconds")
+            numbers += [min(returns[family]), max(returns[family]), seconds] if family in returns else [None] * 3
+        numbers.append(_manifest(folder / "policies.npz").get("seconds"))
+        share = None if best is None else max(map(max, returns.values())) / best
+        lines.append([f"{game.name} {folder.name}", *map(_number, [best, *numbers]), _number(share, ".2f")])
+    return lines
+
+
+def _returns_by_family(folder: Path) -> dict[str, list[float]]:
+    returns: dict[str, list[float]] = {}
+    for row in _read(folder / "all.csv"):
+        returns.setdefault(row["algorithm"], []).append(float(row["return_mean"]))
+    return returns
 
 
 def _markdown(lines: Sequence[Sequence[str]]) -> str:

@@ -176,7 +176,7 @@ def gaps(rows: Sequence[Record]) -> Counter[tuple[str, str]]:
         for row in rows
         for name, gap in row.result.get("test_gaps", {}).items()
     )
-    return Counter(((row.setting, row.gap) for row in rows if row.gap)) + Counter(of_tests)
+    return Counter((row.setting, row.gap) for row in rows if row.gap) + Counter(of_tests)
 
 
 def number(value: float, digits: int) -> str:

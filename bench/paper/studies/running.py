@@ -71,7 +71,9 @@ def _unranked(done: dict[str, Any], cell: Cell, sets: Path, foreign: Path | None
         return []
     known = {name: test["returns"] for name, test in done["tests"].items()} | done.get("test_gaps", {})
     if cell.method == "select" and (lost := known.keys() - returns.keys()):
-        print(f"{cell.setting} {cell.task} {cell.seed}: kept, since {', '.join(sorted(lost))} would be lost", flush=True)
+        print(
+            f"{cell.setting} {cell.task} {cell.seed}: kept, since {', '.join(sorted(lost))} would be lost", flush=True
+        )
         return []
     return [
         name
