@@ -25,7 +25,7 @@ This matters for `select`: it weighs methods by their agreement on all candidate
 | test policies | what they are |
 | --- | --- |
 | Test Set I | ten policies of BEAR, CQL and CRR, trained on the log, evenly spaced in return |
-| Competent policies | ten that imitate the log or improve on it; the best has at least half the best snapshot's return |
+| Competent policies | ten that imitate the log or improve on it; the best returns half of the best snapshot or more |
 | Test Set II | the ten snapshots of the run that are not known; the same for the four tasks of a game |
 | Policies of other authors | 29 to 33 for each game, the same for its four tasks; 26 are snapshots of one TRPO run |
 
