@@ -111,9 +111,9 @@ class _Moments:
         for chunk in rows.split(max(64, _CHUNK // policies)):
             known = actions.has_next_action(chunk)
             counted = (
-                torch.ones(1, len(chunk), dtype=torch.float32, device=log.device) if known is None else known.float()
+                torch.ones(1, len(chunk), dtype=torch.float64, device=log.device) if known is None else known.double()
             )
-            own = _features(critic, log.states(chunk), log.actions[chunk])  # (B, D)
+            own = _features(critic, log.states(chunk), log.actions[chunk]).double()  # (B, D)
             masked = counted[..., None] * own  # (P or 1, B, D)
             alive = discount * (1 - log.terminals[chunk])
             reward = log.rewards[chunk].double() - self.offset * (1 - alive.double())
@@ -121,15 +121,15 @@ class _Moments:
             following: Any = 0.0
             for draw in range(actions.draws):
                 taken = actions(log.next[chunk], draw)
-                following = following + _features(critic, next_states, taken) / actions.draws
+                following = following + _features(critic, next_states, taken).double() / actions.draws
             parts = (
                 counted.sum(1),
                 masked.mT @ own,
                 masked.mT @ (alive[:, None] * following),
-                masked.mT @ reward.float(),
+                masked.mT @ reward,
                 masked.sum(1),
             )
-            totals = [total + part.double().cpu() for total, part in zip(totals, parts, strict=True)]
+            totals = [total + part.cpu() for total, part in zip(totals, parts, strict=True)]
         self.count, *sums = totals
         means = [total / self.count.view(-1, *[1] * (total.dim() - 1)).clamp(min=1) for total in sums]
         self.square, self.following, self.reward, self.mean = means
