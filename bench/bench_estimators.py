@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from sopr_fast.data import Transitions
 from sopr_fast.estimators import dual_dice
 from sopr_fast.estimators.critics import CriticLearner
 from sopr_fast.estimators.learning import Batches
 from sopr_fast.estimators.log import PolicyActions, read
+from sopr_fast.inputs.logs import Transitions
 
 ROWS, POLICIES, UPDATES, DISCOUNT = 300_000, 10, 10, 0.99
 

@@ -38,17 +38,9 @@ from paper.scores import MEASURES, offline_policies, snapshots
 from workload import log_of, peak_megabytes, read_set
 
 import sopr_fast
-from sopr_fast.data import Transitions, load
-from sopr_fast.estimators import (
-    FQE,
-    BehaviourQ,
-    DualDICE,
-    Estimates,
-    ImportanceWeighting,
-    ModelBased,
-    NearestPolicy,
-)
-from sopr_fast.metrics import spearman
+from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, Estimates, ImportanceWeighting, ModelBased, NearestPolicy
+from sopr_fast.inputs.logs import Transitions, load
+from sopr_fast.ranking.metrics import spearman
 from sopr_fast.runtime.files import atomic_path
 from sopr_fast.sopr.config import Config
 

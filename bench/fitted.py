@@ -9,8 +9,8 @@ import numpy as np
 
 import sopr_fast
 from sopr_fast.estimators import BehaviourQ, Estimates, Estimator
-from sopr_fast.policies import as_policies
-from sopr_fast.returns import check_returns
+from sopr_fast.inputs.policies import as_policies
+from sopr_fast.inputs.returns import check_returns
 from sopr_fast.runtime.checkpoints import fingerprint
 from sopr_fast.sopr.config import Config
 from sopr_fast.sopr.ranker import Ranker

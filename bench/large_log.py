@@ -28,7 +28,7 @@ LAYOUTS = {
 }
 CHILD = """
 import json, sys, time
-from sopr_fast.data import load_states
+from sopr_fast.inputs.logs import load_states
 from sopr_fast.sopr.subsets import Drawing
 import h5py
 

@@ -12,8 +12,8 @@ import torch
 from paper.rollouts import read_return_means
 
 from sopr_fast import Subsets
-from sopr_fast.data import load_states
-from sopr_fast.policies import Policy, as_policies, collect, load, probe
+from sopr_fast.inputs.logs import load_states
+from sopr_fast.inputs.policies import Policy, as_policies, collect, load, probe
 
 SIZE, CLUSTERS = 16384, 256
 

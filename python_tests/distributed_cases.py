@@ -21,9 +21,9 @@ from selection_problems import log as transitions
 
 import sopr_fast
 from sopr_fast import UntilSettled, estimators
-from sopr_fast.cli import main as command
+from sopr_fast.cli.main import main as command
 from sopr_fast.estimators import action_distance, behaviour_q, fqe
-from sopr_fast.policies import Layout
+from sopr_fast.inputs.policies import Layout
 from sopr_fast.runtime import distributed, group
 from sopr_fast.runtime.shares import share_policies
 from sopr_fast.selection import evaluate

@@ -102,7 +102,7 @@ def _shell(text: str) -> None:
         if not words:
             continue
         if words[0] == "sopr-fast":
-            from sopr_fast import cli
+            from sopr_fast.cli import main as cli
 
             assert cli.main(words[1:]) == 0, line
         elif words[0] == "python" and not _is_in_repository(words):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from mdps import Linear, LinearGain
 
-from sopr_fast.data import Transitions
 from sopr_fast.estimators import FQE, LSTDQ, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased
+from sopr_fast.inputs.logs import Transitions
 
 SMALL = {"updates": 30, "batch_size": 32, "hidden": (8,)}
 METHODS = {

@@ -11,8 +11,8 @@ import threading
 
 from processes import TIMEOUT
 
-from sopr_fast.cli import main
-from sopr_fast.cli_processes import leave
+from sopr_fast.cli.main import main
+from sopr_fast.cli.processes import leave
 from sopr_fast.runtime import group
 
 RANK = int(os.environ["RANK"])

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sopr_fast.data import Transitions
-from sopr_fast.policies import Gaussian, Probabilities
+from sopr_fast.inputs.logs import Transitions
+from sopr_fast.inputs.policies import Gaussian, Probabilities
 
 
 @dataclass(frozen=True)

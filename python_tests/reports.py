@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from selection_problems import DISCOUNT, Scripted, gains, log, true_values
 
-from sopr_fast.ranking import Ranking, Training
+from sopr_fast.ranking.ranking import Ranking, Training
 from sopr_fast.selection import evaluate, select
 
 HOSTILE = (

@@ -17,9 +17,9 @@ from problems import TINY, ladder, log, training_gains
 from processes import TIMEOUT, environment
 
 import sopr_fast
-from sopr_fast.cli import main as command
-from sopr_fast.data import tables
-from sopr_fast.policies import load
+from sopr_fast.cli.main import main as command
+from sopr_fast.inputs.logs import tables
+from sopr_fast.inputs.policies import load
 from sopr_fast.sopr.subsets import Subsets
 
 GAINS = training_gains()

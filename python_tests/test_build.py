@@ -48,7 +48,7 @@ def test_the_source_distribution_leaves_the_benchmarks_out(tmp_path):
 
 
 def test_one_import_gives_the_modules_of_the_interface():
-    made = python("-c", "import sopr_fast as s; print(s.estimators.FQE, s.data, s.metrics, s.ops, s.policies)")
+    made = python("-c", "import sopr_fast as s; print(s.estimators.FQE, s.inputs, s.metrics, s.ops, s.load_log)")
     assert made.returncode == 0, made.stderr
 
 

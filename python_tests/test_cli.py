@@ -14,9 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sopr_fast import Config, cli_options, load
-from sopr_fast.cli import main
-from sopr_fast.policies import actor
+from sopr_fast import Config, load
+from sopr_fast.cli import options as cli_options
+from sopr_fast.cli.main import main
+from sopr_fast.inputs.policies import actor
 from sopr_fast.sopr import training
 
 TINY = (
@@ -250,7 +251,7 @@ def test_a_model_in_the_folder_of_policies_is_told(files, capsys):
 def test_help_needs_no_torch():
     script = """
 import sys
-from sopr_fast.cli import main
+from sopr_fast.cli.main import main
 try:
     main(sys.argv[1:])
 finally:
@@ -365,7 +366,7 @@ def test_policies_are_named_relative_to_their_common_folder(files, capsys):
     assert ranked("a/runB", "gain.npz") == ["a/runB/best_model", *(f"gain-{i:03d}" for i in range(12))]
 
 
-INFO = [sys.executable, "-c", "import sys; from sopr_fast.cli import main; sys.exit(main(['info']))"]
+INFO = [sys.executable, "-c", "import sys; from sopr_fast.cli.main import main; sys.exit(main(['info']))"]
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
 

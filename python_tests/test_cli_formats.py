@@ -12,8 +12,8 @@ from scipy.stats import spearmanr
 from test_cli import TINY
 from torch import nn
 
-from sopr_fast.cli import main
-from sopr_fast.policies import load
+from sopr_fast.cli.main import main
+from sopr_fast.inputs.policies import load
 
 DS, DA, ROWS = 4, 2, 600
 WEIGHT = np.random.default_rng(7).standard_normal((DA, DS)).astype(np.float32)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from selection_problems import gains, log, true_values
 
-from sopr_fast.cli import main
+from sopr_fast.cli.main import main
 from sopr_fast.methods import DEFAULT_PANEL, METHODS
 
 POLICIES = gains(12)

@@ -15,7 +15,7 @@ from problems import TINY, ladder, log
 from scipy.stats import spearmanr
 
 from sopr_fast.estimators import BehaviourQ, NearestPolicy
-from sopr_fast.policies import load
+from sopr_fast.inputs.policies import load
 from sopr_fast.selection import evaluate
 
 SPLIT = {"train": [0, 2, 3, 5], "validation": [1], "test_set_2": [6, 4, 7]}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from test_data import write_hdf5
 
-import sopr_fast.data
-from sopr_fast import cli
-from sopr_fast.data import describe
+import sopr_fast.inputs.logs
+from sopr_fast.cli import main as cli
+from sopr_fast.inputs.logs import describe
 
 
 def arrays():
@@ -26,7 +26,7 @@ def arrays():
 
 def test_transitions_are_described_from_any_source(tmp_path):
     path = write_hdf5(tmp_path / "log.hdf5", arrays())
-    for source in (path, str(path), arrays(), sopr_fast.data.load(path)):
+    for source in (path, str(path), arrays(), sopr_fast.inputs.logs.load(path)):
         description = describe(source)
         assert (description.rows, description.episodes) == (5, 2)
         assert (description.state_dim, description.action_dim) == (2, 3)

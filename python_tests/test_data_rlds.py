@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import sopr_fast
-from sopr_fast.data import describe, files, load, load_states
+from sopr_fast.inputs.logs import describe, files, load, load_states
 from sopr_fast.runtime.records import masked_crc
 
 SETS = Path(__file__).parent / "rlds"

@@ -13,8 +13,8 @@ import torch
 from problems import TINY, ladder, log, training_gains
 
 from sopr_fast import Subsets, fit
-from sopr_fast.data import StoredStates, Transitions, load_states
-from sopr_fast.data.states import as_states
+from sopr_fast.inputs.logs import StoredStates, Transitions, load_states
+from sopr_fast.inputs.logs.states import as_states
 
 STATES = log(3000)
 LAYOUTS = {

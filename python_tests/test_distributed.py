@@ -23,8 +23,8 @@ import torch.distributed as dist
 from problems import ladder
 from processes import TIMEOUT, environment, run
 
-from sopr_fast import cli_processes
-from sopr_fast.cli import main as command
+from sopr_fast.cli import processes as cli_processes
+from sopr_fast.cli.main import main as command
 from sopr_fast.runtime import distributed
 from sopr_fast.runtime.blocks import Blocks, add_up, largest_subtrees
 from sopr_fast.runtime.group import Group

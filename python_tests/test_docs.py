@@ -12,9 +12,9 @@ import doc_pages
 import pytest
 
 import sopr_fast
-from sopr_fast import cli
-from sopr_fast.data import loading
-from sopr_fast.policies import readers
+from sopr_fast.cli import main as cli
+from sopr_fast.inputs.logs import loading
+from sopr_fast.inputs.policies import readers
 
 pytestmark = pytest.mark.docs
 
@@ -79,7 +79,7 @@ def test_files_that_a_page_shows_are_included(page):
         assert included and (ROOT / included[1]).is_file(), line
 
 
-MODULES = [sopr_fast, sopr_fast.data, sopr_fast.estimators, sopr_fast.ops]
+MODULES = [sopr_fast, sopr_fast.inputs.logs, sopr_fast.estimators, sopr_fast.ops]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
@@ -94,7 +94,9 @@ def test_the_reference_has_every_public_name(module):
 def test_every_public_name_is_there_after_import():
     script = "import sopr_fast; print(*(name for name in sopr_fast.__all__ if not hasattr(sopr_fast, name)))"
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "\n"
-    script = "import sopr_fast; print(sopr_fast.returns.read_returns.__name__)"  # before anything else imports it
+    script = (
+        "import sopr_fast; print(sopr_fast.inputs.returns.read_returns.__name__)"  # before anything else imports it
+    )
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "read_returns\n"
 
 

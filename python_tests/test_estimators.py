@@ -12,13 +12,13 @@ import torch
 from estimators import METHODS, SMALL, each_method, gains, quiet, small_log, two_states, unwarned, with_other
 from mdps import Linear, LinearGain, Tabular
 
-from sopr_fast.data import Transitions, load
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased, NearestPolicy
 from sopr_fast.estimators.behaviour import held_out_rows
 from sopr_fast.estimators.dual_dice import DualDICELearner
 from sopr_fast.estimators.log import Log, PolicyActions, read
-from sopr_fast.policies import Actor, collect
-from sopr_fast.policies.actor import Bounds
+from sopr_fast.inputs.logs import Transitions, load
+from sopr_fast.inputs.policies import Actor, collect
+from sopr_fast.inputs.policies.actor import Bounds
 from sopr_fast.runtime import progress
 
 pytestmark = unwarned

@@ -5,17 +5,10 @@ import pytest
 from estimators import SMALL, each_method, gains, quiet, small_log, unwarned, with_other
 
 from sopr_fast import evaluate
-from sopr_fast.data import Transitions
-from sopr_fast.estimators import (
-    FQE,
-    BehaviourQ,
-    DualDICE,
-    NearestPolicy,
-    UncertainEstimateWarning,
-    covered_shares,
-)
+from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, NearestPolicy, UncertainEstimateWarning, covered_shares
 from sopr_fast.estimators.log import Log
-from sopr_fast.policies import Gaussian
+from sopr_fast.inputs.logs import Transitions
+from sopr_fast.inputs.policies import Gaussian
 
 OFFSETS = (20, -300)  # the same actions as set-points
 GRID = 512  # of actions, which float32 then adds to the offsets without rounding

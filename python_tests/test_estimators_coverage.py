@@ -7,7 +7,6 @@ import pytest
 from estimators import SMALL, gains, loud, quiet, small_log, unwarned, with_other
 from mdps import Linear, LinearGain, TablePolicy, Tabular
 
-from sopr_fast.data import Transitions
 from sopr_fast.estimators import (
     FQE,
     BehaviourQ,
@@ -17,6 +16,7 @@ from sopr_fast.estimators import (
     UncertainEstimateWarning,
     covered_shares,
 )
+from sopr_fast.inputs.logs import Transitions
 
 ARRIVING = {**SMALL, "target_rate": 1.0}  # without a warning about lag
 critic = pytest.mark.parametrize("method", [FQE(**ARRIVING), BehaviourQ(**ARRIVING)], ids=["fqe", "behaviour-q"])

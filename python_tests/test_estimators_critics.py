@@ -5,9 +5,9 @@ import pytest
 import torch
 from estimators import SMALL, gains, loud, quiet, small_log, two_states, unwarned, with_other
 
-from sopr_fast.data import Transitions
 from sopr_fast.estimators import FQE, BehaviourQ, ModelBased, UncertainEstimateWarning, critics
 from sopr_fast.estimators.log import Log
+from sopr_fast.inputs.logs import Transitions
 
 pytestmark = unwarned
 

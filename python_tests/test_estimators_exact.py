@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from mdps import Linear, LinearGain, TablePolicy, Tabular
 
-from sopr_fast.data import Transitions
 from sopr_fast.estimators import FQE, LSTDQ, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased
+from sopr_fast.inputs.logs import Transitions
 
 DISCOUNT = 0.9
 GAINS = [np.array([-0.2, -0.8]), np.array([0.3, -0.3]), np.array([0.2, 0.1])]

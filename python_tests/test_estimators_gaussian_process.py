@@ -7,7 +7,7 @@ from mdps import LinearGain
 from scipy import linalg, stats
 
 from sopr_fast.estimators import GaussianProcess
-from sopr_fast.metrics import policy_distances
+from sopr_fast.ranking.metrics import policy_distances
 
 
 @pytest.fixture(scope="module")

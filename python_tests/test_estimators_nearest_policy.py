@@ -5,9 +5,9 @@ import pytest
 from estimators import gains, small_log
 from mdps import LinearGain
 
-from sopr_fast.data import Transitions
 from sopr_fast.estimators import NearestPolicy, cross_fit
-from sopr_fast.metrics import policy_distance
+from sopr_fast.inputs.logs import Transitions
+from sopr_fast.ranking.metrics import policy_distance
 
 
 @pytest.fixture(scope="module")

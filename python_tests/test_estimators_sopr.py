@@ -13,8 +13,8 @@ import sopr_fast
 from sopr_fast import Config
 from sopr_fast.estimators import FQE, SOPR, NearestPolicy, cross_fit
 from sopr_fast.estimators.sopr import _units
-from sopr_fast.metrics import spearman
-from sopr_fast.policies import Gaussian
+from sopr_fast.inputs.policies import Gaussian
+from sopr_fast.ranking.metrics import spearman
 
 pytestmark = [
     unwarned,

@@ -8,10 +8,10 @@ import torch
 from estimators import gains, quiet, small_log, unwarned, with_other
 from torch.distributions import Normal, TanhTransform
 
-from sopr_fast.data import Transitions
 from sopr_fast.estimators import ImportanceWeighting
-from sopr_fast.policies import Gaussian
-from sopr_fast.policies.actor import Actor
+from sopr_fast.inputs.logs import Transitions
+from sopr_fast.inputs.policies import Gaussian
+from sopr_fast.inputs.policies.actor import Actor
 
 pytestmark = unwarned
 

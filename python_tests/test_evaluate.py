@@ -14,8 +14,8 @@ from scipy import stats
 from selection_problems import DISCOUNT, Failing, Scripted, gains, log, true_values
 
 from sopr_fast import Config
-from sopr_fast.data import Transitions
 from sopr_fast.estimators import SOPR, BehaviourQ
+from sopr_fast.inputs.logs import Transitions
 from sopr_fast.runtime.progress import progress_bar
 from sopr_fast.selection import evaluate
 from sopr_fast.selection.columns import compute_columns, file_stem

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sopr_fast import example
-from sopr_fast.metrics import spearman
+from sopr_fast.ranking.metrics import spearman
 
 
 def test_the_embedded_example_is_small():

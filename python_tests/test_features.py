@@ -6,8 +6,8 @@ import torch
 from problems import TINY, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
-from sopr_fast.metrics import spearman
-from sopr_fast.policies import as_policies
+from sopr_fast.inputs.policies import as_policies
+from sopr_fast.ranking.metrics import spearman
 from sopr_fast.runtime.arrays import as_numbers
 from sopr_fast.sopr.columns import critic_values, read_features
 from sopr_fast.sopr.model import ScoringModel

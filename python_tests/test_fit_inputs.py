@@ -13,8 +13,8 @@ from problems import KINDS_OF_ARRAYS, TINY, LinearPolicy, ladder, log, training_
 
 import sopr_fast
 from sopr_fast import Config, Subsets
-from sopr_fast.policies import Probabilities
-from sopr_fast.returns import check_returns
+from sopr_fast.inputs.policies import Probabilities
+from sopr_fast.inputs.returns import check_returns
 
 QUICK = dataclasses.replace(TINY, steps=2, subsets=2)
 GAINS = training_gains(5)
@@ -288,7 +288,7 @@ def test_returns_may_be_any_iterable_in_order():
     ],
 )
 def test_other_arguments_are_checked_before_states_are_read(changes, message, monkeypatch):
-    monkeypatch.setattr("sopr_fast.data.StoredStates.read", None)
+    monkeypatch.setattr("sopr_fast.inputs.logs.StoredStates.read", None)
     with pytest.raises(ValueError, match=message):
         fit(**changes)
 

@@ -23,9 +23,10 @@ from test_data_libraries import write_dump
 from test_return_files import event
 
 import sopr_fast
-from sopr_fast import data, policies
 from sopr_fast.estimators import FQE, NearestPolicy, learning
-from sopr_fast.returns import read_returns
+from sopr_fast.inputs import logs as data
+from sopr_fast.inputs import policies
+from sopr_fast.inputs.returns import read_returns
 from sopr_fast.runtime import files
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.filterwarnings("ignore")]
@@ -139,7 +140,7 @@ def read_lerobot_dataset(path):
         columns |= {"episode_index": count // 16, "index": count}
         pandas.DataFrame(columns).to_parquet(folder / "data" / "chunk-000" / "file-000.parquet")
     (folder / "meta" / "info.json").write_bytes(path.read_bytes())
-    sopr_fast.data.load_states(folder)
+    sopr_fast.inputs.logs.load_states(folder)
 
 
 RLDS = Path(__file__).parent / "rlds" / "walk" / "1.0.0"

@@ -11,8 +11,8 @@ from tape import Tape, stand_in
 
 import sopr_fast
 from sopr_fast import Config, Subsets, ops
-from sopr_fast.metrics import spearman
 from sopr_fast.ops import composed
+from sopr_fast.ranking.metrics import spearman
 from sopr_fast.runtime import checkpoints, distributed, graphs
 from sopr_fast.runtime.blocks import Blocks
 from sopr_fast.runtime.group import Group

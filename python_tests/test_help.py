@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sopr_fast import cli
+from sopr_fast.cli import main as cli
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ["", "demo", "fit", "rank", "evaluate", "select", "estimate", "info"]

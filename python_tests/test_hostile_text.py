@@ -9,7 +9,7 @@ import torch
 from problems import TINY, LinearPolicy, log, training_gains
 
 import sopr_fast
-from sopr_fast.data.states import as_states
+from sopr_fast.inputs.logs.states import as_states
 from sopr_fast.report.writing import check_report
 from sopr_fast.runtime import files
 from sopr_fast.runtime.checkpoints import Checkpoint
@@ -76,17 +76,17 @@ ERRORS = {
     "checkpoint": lambda folder: fit([1, 2], checkpoint=folder),
     "checkpoint of another run": of_another_run,
     "damaged fields": check_damaged,
-    "log": lambda folder: sopr_fast.data.load(damaged(folder, "log.npz")),
-    "log of an unknown suffix": lambda folder: sopr_fast.data.load(damaged(folder, "log.unknown")),
-    "missing log": lambda folder: sopr_fast.data.load(folder / "log.npz"),
-    "log of one array": lambda folder: sopr_fast.data.describe(folder / "log.npy"),
+    "log": lambda folder: sopr_fast.inputs.logs.load(damaged(folder, "log.npz")),
+    "log of an unknown suffix": lambda folder: sopr_fast.inputs.logs.load(damaged(folder, "log.unknown")),
+    "missing log": lambda folder: sopr_fast.inputs.logs.load(folder / "log.npz"),
+    "log of one array": lambda folder: sopr_fast.inputs.logs.describe(folder / "log.npy"),
     "states": lambda folder: sopr_fast.Subsets.draw(damaged(folder, "log.npy"), 1),
     "states cut short": lambda folder: sopr_fast.Subsets.draw(cut_short(folder), 1),
     "states cut while open": cut_while_open,
-    "log with hostile columns": lambda folder: sopr_fast.data.load({HOSTILE: np.ones((3, 2))}),
+    "log with hostile columns": lambda folder: sopr_fast.inputs.logs.load({HOSTILE: np.ones((3, 2))}),
     "returns": lambda folder: fit(damaged(folder, "returns.json")),
     "missing returns": lambda folder: fit(folder / "returns.csv"),
-    "policies": lambda folder: sopr_fast.policies.load(damaged(folder, "policy.pt")),
+    "policies": lambda folder: sopr_fast.inputs.policies.load(damaged(folder, "policy.pt")),
     "policy that raises": lambda folder: sopr_fast.fit({"a": raising, "b": raising}, [1, 2], log(), config=TINY),
     "report": lambda folder: check_report(folder),
 }

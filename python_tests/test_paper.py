@@ -27,7 +27,7 @@ from paper.rollouts import roll_out
 from paper.scales import SCALES
 
 import sopr_fast
-from sopr_fast.policies import load
+from sopr_fast.inputs.policies import load
 
 ROOT = Path(__file__).parents[1]
 HOPPER, WIDE = (11, 64, 64), (17, 64, 64)  # HalfCheetah's and Walker2d's states are of one width
@@ -275,7 +275,7 @@ def test_best_episodes_hold_a_share_of_the_rows():
     rewards = np.repeat([1.0, 3, 2, 5], 10).astype(np.float32)
     ends = np.arange(40) % 10 == 9
     states = (np.arange(40.0) + 100 * (np.arange(40) // 10))[:, None]
-    log = sopr_fast.data.Transitions.from_arrays(states, states, rewards, states + 1, timeouts=ends)
+    log = sopr_fast.inputs.logs.Transitions.from_arrays(states, states, rewards, states + 1, timeouts=ends)
     best = competent.best_episodes(log, share=0.5)
     assert best.states[:, 0].tolist() == [*range(110, 120), *range(330, 340)] and best.episodes.tolist() == [0, 10, 20]
     assert len(competent.best_episodes(log, share=0.1)) == 10
@@ -463,7 +463,7 @@ def check_products(folder):
     assert sorted(split["train"] + split["validation"] + split["test_set_2"]) == list(range(15))
     online = list(load(folder / "policies.npz", stochastic=True).values())
     for name in ("expert", "medium", "medium-replay", "full-replay"):
-        log = sopr_fast.data.load(folder / "logs" / f"{name}.hdf5")
+        log = sopr_fast.inputs.logs.load(folder / "logs" / f"{name}.hdf5")
         assert len(log) == 400 and not (log.terminals & log.timeouts).any()
         inside = np.setdiff1d(np.arange(400), log.episodes[1:] - 1)
         np.testing.assert_array_equal(log.next_states[inside], log.states[inside + 1])

@@ -12,7 +12,7 @@ from paper.games import find_game
 from paper.manifest import Task
 from paper.scales import SCALES
 
-from sopr_fast.data import Transitions
+from sopr_fast.inputs.logs import Transitions
 
 jax = pytest.importorskip("jax", reason="needs the extra [paper]")
 

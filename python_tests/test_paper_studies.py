@@ -17,7 +17,7 @@ from paper.studies.records import Mean, Record
 from scipy.stats import spearmanr
 
 import sopr_fast
-import sopr_fast.data
+import sopr_fast.inputs.logs
 from sopr_fast.estimators import ModelBased
 
 TASK = "hopper-medium"
@@ -225,7 +225,7 @@ def test_actions_of_other_authors_policies_are_clipped(sets, tmp_path):
 
 
 def test_rows_are_whole_episodes_in_order_or_at_random(sets):
-    log = sopr_fast.data.load(sets / "smoke" / "hopper-v4" / "logs" / "medium.hdf5")
+    log = sopr_fast.inputs.logs.load(sets / "smoke" / "hopper-v4" / "logs" / "medium.hdf5")
     in_order = methods.take_rows(log, Cell("hopper-medium-replay", "fqe", rows=50))
     np.testing.assert_array_equal(in_order.states, log.states[:50])
     assert in_order.episodes.tolist() == [0, 20, 40, 50]

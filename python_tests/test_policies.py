@@ -11,16 +11,8 @@ from torch import distributions as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sopr_fast.policies import (
-    ArrayPolicy,
-    Gaussian,
-    Layout,
-    Probabilities,
-    as_policies,
-    collect,
-    probe,
-)
-from sopr_fast.policies.output import on_cpu
+from sopr_fast.inputs.policies import ArrayPolicy, Gaussian, Layout, Probabilities, as_policies, collect, probe
+from sopr_fast.inputs.policies.output import on_cpu
 
 U, DS, DA = 40, 5, 3
 

@@ -9,7 +9,7 @@ import torch
 from torch import distributions as dist
 from torch import nn
 
-from sopr_fast.policies import (
+from sopr_fast.inputs.policies import (
     ArrayPolicy,
     Gaussian,
     Layout,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import distributions as dist
 
-from sopr_fast.policies import Actor, as_policies, collect, load, probe
+from sopr_fast.inputs.policies import Actor, as_policies, collect, load, probe
 
 DS, DA, HIDDEN = 5, 3, 8
 

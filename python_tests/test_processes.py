@@ -23,7 +23,7 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess:
 
 FORK = """
 import os, threading, torch
-from sopr_fast.policies import called
+from sopr_fast.inputs.policies import called
 from sopr_fast.runtime import native
 torch.set_num_threads(2)
 inside, leave = threading.Event(), threading.Event()

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import sopr_fast
-from sopr_fast import cli, example, metrics
+from sopr_fast import example, metrics
+from sopr_fast.cli import main as cli
 
 pytestmark = pytest.mark.quality
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from sopr_fast.policies import load
+from sopr_fast.inputs.policies import load
 from sopr_fast.runtime.pickles import RefusedError, read_pickle
 
 STATED = {"activation": "relu", "squash": "none"}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sopr_fast.policies import Actor, as_policies, load
+from sopr_fast.inputs.policies import Actor, as_policies, load
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from sopr_fast.policies import load
+from sopr_fast.inputs.policies import load
 
 STATE, ENVIRONMENT = "observation.state", "observation.environment_state"
 WIDTHS = {STATE: 3, ENVIRONMENT: 2}

@@ -15,9 +15,9 @@ import torch
 from torch import distributions as dist
 from torch import nn
 
-from sopr_fast import cli
-from sopr_fast.cli_options import read_policies
-from sopr_fast.policies import load
+from sopr_fast.cli import main as cli
+from sopr_fast.cli.options import read_policies
+from sopr_fast.inputs.policies import load
 
 DS, DA = 5, 3
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sopr_fast.policies import as_policies, load, probe
+from sopr_fast.inputs.policies import as_policies, load, probe
 from sopr_fast.runtime.pickles import RefusedError, read_weights_in
 
 DS, DA = 5, 3

@@ -15,8 +15,8 @@ import torch
 from torch import distributions as dist
 from torch import nn
 
-from sopr_fast.policies import Actor, as_policies, load
-from sopr_fast.policies.called import Called
+from sopr_fast.inputs.policies import Actor, as_policies, load
+from sopr_fast.inputs.policies.called import Called
 
 sb3 = pytest.importorskip("stable_baselines3", reason="needs the extra [sb3]")
 contrib = pytest.importorskip("sb3_contrib", reason="needs the extra [sb3]")

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import distributions as dist
 from torch import nn
 
-from sopr_fast.policies import Actor, load
+from sopr_fast.inputs.policies import Actor, load
 from sopr_fast.runtime.pickles import Record, RefusedError, read_pickle
 
 DS, DA = 5, 3

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sopr_fast.policies import Actor, as_policies, load
+from sopr_fast.inputs.policies import Actor, as_policies, load
 
 sb3 = pytest.importorskip("stable_baselines3", reason="needs the extra [sb3]")
 contrib = pytest.importorskip("sb3_contrib", reason="needs the extra [sb3]")

@@ -9,7 +9,8 @@ import numpy as np
 from problems import TINY
 
 import sopr_fast
-from sopr_fast import cli, example
+from sopr_fast import example
+from sopr_fast.cli import main as cli
 from sopr_fast.estimators import FQE
 
 README = (Path(__file__).parents[1] / "README.md").read_text()

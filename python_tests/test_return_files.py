@@ -10,7 +10,7 @@ import pytest
 from problems import TINY, ladder, log, training_gains
 
 import sopr_fast
-from sopr_fast.returns import Returns, check_returns, read_returns
+from sopr_fast.inputs.returns import Returns, check_returns, read_returns
 from sopr_fast.runtime.records import masked_crc
 
 NAMES = ["ppo_1/best_model", "ppo_1/rl_model_2000_steps", "sac_1/final"]

@@ -5,8 +5,8 @@ import pytest
 
 import sopr_fast
 from sopr_fast.estimators import NearestPolicy, cross_fit
-from sopr_fast.policies import as_policies, load
-from sopr_fast.returns import check_positions, read_returns, with_returns
+from sopr_fast.inputs.policies import as_policies, load
+from sopr_fast.inputs.returns import check_positions, read_returns, with_returns
 
 NAMES = ["a", "b", "12"]
 

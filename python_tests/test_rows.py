@@ -7,8 +7,9 @@ import h5py
 import numpy as np
 import pytest
 
-from sopr_fast import data, policies
-from sopr_fast.data.states import load_states
+from sopr_fast.inputs import logs as data
+from sopr_fast.inputs import policies
+from sopr_fast.inputs.logs.states import load_states
 from sopr_fast.runtime.rows import FileRows
 
 RANDOM = np.random.default_rng(0)

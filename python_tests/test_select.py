@@ -8,7 +8,7 @@ from mdps import LinearGain, TablePolicy, Tabular
 from selection_problems import DISCOUNT, Failing, Scripted, gains, log, true_values
 
 from sopr_fast.estimators import BehaviourQ
-from sopr_fast.policies import Gaussian
+from sopr_fast.inputs.policies import Gaussian
 from sopr_fast.runtime.progress import progress_bar
 from sopr_fast.selection import select
 from sopr_fast.selection.columns import Columns

@@ -6,9 +6,9 @@ from selection_problems import DISCOUNT, Scripted, gains, log, true_values
 
 import sopr_fast
 from sopr_fast import Config, Subsets
-from sopr_fast.cli import main
-from sopr_fast.data import Transitions
+from sopr_fast.cli.main import main
 from sopr_fast.estimators import SOPR
+from sopr_fast.inputs.logs import Transitions
 
 QUIET = {"discount": DISCOUNT, "progress": False}
 POLICIES = gains(12)

@@ -7,7 +7,7 @@ from scipy.stats import t, ttest_rel
 
 import sopr_fast
 from sopr_fast import UntilSettled
-from sopr_fast.paired_tests import doubt, t_tail
+from sopr_fast.ranking.paired_tests import doubt, t_tail
 
 EQUAL = {"a": LinearPolicy(1.2), "b": LinearPolicy(1.2)}  # never settled
 

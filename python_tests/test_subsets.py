@@ -6,7 +6,7 @@ import pytest
 import torch
 from problems import KINDS_OF_ARRAYS, log, mapped
 
-from sopr_fast.data.states import as_states
+from sopr_fast.inputs.logs.states import as_states
 from sopr_fast.runtime.files import save_tensors
 from sopr_fast.sopr.subsets import Drawing, Subsets
 

@@ -10,7 +10,7 @@ import torch
 from problems import TINY, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
-from sopr_fast.metrics import spearman
+from sopr_fast.ranking.metrics import spearman
 from sopr_fast.runtime import checkpoints
 from sopr_fast.sopr import config as training_config
 from sopr_fast.sopr import training, update

@@ -12,10 +12,14 @@ __path__ = extend_path(__path__, __name__)
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import data, estimators, metrics, ops, policies, returns, selection
-    from .doubts import ForeignPolicyWarning, TrainingPolicyWarning
+    from . import estimators, inputs, ops, selection
     from .estimators import UncertainEstimateWarning
-    from .ranking import Ranking
+    from .inputs.logs import load as load_log
+    from .inputs.policies import load as load_policies
+    from .inputs.returns import read_returns as load_returns
+    from .ranking import metrics
+    from .ranking.doubts import ForeignPolicyWarning, TrainingPolicyWarning
+    from .ranking.ranking import Ranking
     from .runtime.native import build_info
     from .selection import Evaluation, Selection, evaluate, select
     from .sopr.config import Config
@@ -40,16 +44,17 @@ __all__ = [
     "UntilSettled",
     "__version__",
     "build_info",
-    "data",
     "estimators",
     "evaluate",
     "fit",
+    "inputs",
     "load",
+    "load_log",
+    "load_policies",
+    "load_returns",
     "metrics",
     "ops",
-    "policies",
     "rank",
-    "returns",
     "select",
     "selection",
 ]
@@ -59,18 +64,21 @@ _MODULES = {
     "CollapsedTrainingWarning": "sopr.training",
     "Config": "sopr.config",
     "Evaluation": "selection",
-    "ForeignPolicyWarning": "doubts",
+    "ForeignPolicyWarning": "ranking.doubts",
     "Ranker": "sopr.ranker",
-    "Ranking": "ranking",
+    "Ranking": "ranking.ranking",
     "Selection": "selection",
     "Subsets": "sopr.subsets",
-    "TrainingPolicyWarning": "doubts",
+    "TrainingPolicyWarning": "ranking.doubts",
     "UncertainEstimateWarning": "estimators",
     "UntilSettled": "sopr.settling",
     "build_info": "runtime.native",
     "evaluate": "selection",
     "fit": "sopr.fitting",
     "load": "sopr.loading",
+    "load_log": "inputs.logs:load",
+    "load_policies": "inputs.policies:load",
+    "load_returns": "inputs.returns:read_returns",
     "rank": "sopr.loading",
     "select": "selection",
 }
@@ -78,9 +86,12 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        value = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+        module, _, attribute = _MODULES[name].partition(":")
+        value = getattr(import_module(f".{module}", __name__), attribute or name)
         globals()[name] = value
         return value
+    if name == "metrics":
+        return import_module(".ranking.metrics", __name__)
     if name in __all__:
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,8 +2,8 @@
 
 import sys
 
-from .cli import main
-from .cli_processes import leave
+from .cli.main import main
+from .cli.processes import leave
 
 if __name__ == "__main__":
     leave(main(sys.argv[1:] or ["info"]))

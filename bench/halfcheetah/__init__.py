@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sopr_fast.policies import Actor, load
+from sopr_fast.inputs.policies import Actor, load
 
 _FOLDER = Path(__file__).parent
 

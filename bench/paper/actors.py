@@ -68,7 +68,7 @@ def _product(vector: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def save_stack(path: Path, actors: Sequence[Layers]) -> None:
-    """Save actors of one shape as an `.npz` of float16 arrays (S, …), which `sopr_fast.policies.load` reads."""
+    """Save actors of one shape as an `.npz` of float16 arrays (S, …), which `sopr_fast.load_policies` reads."""
     stacked = {key: np.stack([layers[key] for layers in actors]).astype(np.float16) for key in actors[0]}
     with atomic_path(path) as temporary:
         np.savez_compressed(temporary, **stacked)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-import sopr_fast.data
-from sopr_fast.data import Transitions
+import sopr_fast.inputs.logs
+from sopr_fast.inputs.logs import Transitions
 
 from . import rebrac
 from .manifest import Task, is_made
@@ -71,7 +71,7 @@ def _train_missing(task: Task, sizes: Sizes, sources: dict[str, Path], log: str)
         if is_made(source):
             continue
         if transitions is None:
-            transitions = sopr_fast.data.load(task.folder / "logs" / f"{log}.hdf5")
+            transitions = sopr_fast.load_log(task.folder / "logs" / f"{log}.hdf5")
         updates, snapshots = sizes.families[family]
         scale = replace(
             task.scale,

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sopr_fast.data.states import as_states
-from sopr_fast.metrics import policy_distance
-from sopr_fast.policies import Policy, collect, load, probe
+from sopr_fast.inputs.logs.states import as_states
+from sopr_fast.inputs.policies import Policy, collect, load, probe
+from sopr_fast.ranking.metrics import policy_distance
 from sopr_fast.runtime.files import atomic_path
 
 from .manifest import Task, is_made, write_manifest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sopr_fast.policies import Policy, load
+from sopr_fast.inputs.policies import Policy, load
 
 ROLLOUTS = 20
 

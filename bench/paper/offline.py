@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-import sopr_fast.data
-from sopr_fast.data import Transitions
+import sopr_fast.inputs.logs
+from sopr_fast.inputs.logs import Transitions
 from sopr_fast.runtime.files import atomic_path
 from sopr_fast.runtime.progress import progress_bar
 
@@ -39,7 +39,7 @@ def train_all(task: Task) -> list[Path]:
             products.append(product)
             if not is_made(product):
                 if transitions is None:
-                    transitions = sopr_fast.data.load(task.folder / "logs" / f"{log}.hdf5")
+                    transitions = sopr_fast.load_log(task.folder / "logs" / f"{log}.hdf5")
                 train_one(task, product, algorithm, transitions, log)
     return products
 

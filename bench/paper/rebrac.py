@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sopr_fast.data import Transitions
+from sopr_fast.inputs.logs import Transitions
 from sopr_fast.runtime.files import atomic_path
 from sopr_fast.runtime.progress import progress_bar
 

@@ -13,10 +13,10 @@ import torch
 
 import sopr_fast
 from sopr_fast import ForeignPolicyWarning
-from sopr_fast.data import Transitions
 from sopr_fast.estimators import NearestPolicy
-from sopr_fast.metrics import kendall, regret_at_k, spearman
-from sopr_fast.policies import Policy, load
+from sopr_fast.inputs.logs import Transitions
+from sopr_fast.inputs.policies import Policy, load
+from sopr_fast.ranking.metrics import kendall, regret_at_k, spearman
 from sopr_fast.runtime.files import atomic_path
 from sopr_fast.sopr.config import Config
 from sopr_fast.sopr.ranker import Ranker
@@ -89,7 +89,7 @@ def write_scores(task: Task) -> list[Path]:
         products.append(product)
         if is_made(product):
             continue
-        transitions = sopr_fast.data.load(task.folder / "logs" / f"{log}.hdf5")
+        transitions = sopr_fast.load_log(task.folder / "logs" / f"{log}.hdf5")
         tests = {"I": offline_policies(task.folder, log), "II": online["test_set_2"]}
         rows = []
         for seed in range(task.scale.score_seeds):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sopr_fast.metrics import regret_at_k, spearman
+from sopr_fast.ranking.metrics import regret_at_k, spearman
 from sopr_fast.selection.blend import Recipe, ranks
 from sopr_fast.selection.columns import Columns
 from sopr_fast.selection.metrics import gap_accuracy

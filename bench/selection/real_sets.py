@@ -24,8 +24,8 @@ import numpy as np
 import torch
 
 from sopr_fast.estimators import FQE, LSTDQ, Estimator, ModelBased
+from sopr_fast.inputs.policies import Policy, load
 from sopr_fast.methods import DEFAULT_PANEL, read_methods
-from sopr_fast.policies import Policy, load
 from sopr_fast.runtime.files import atomic_path
 from sopr_fast.selection.columns import Columns, compute_columns
 from sopr_fast.selection.folds import Fold, group_folds, random_folds

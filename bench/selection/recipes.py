@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 
-from sopr_fast.metrics import spearman
+from sopr_fast.ranking.metrics import spearman
 from sopr_fast.selection import posterior as posterior_module
 from sopr_fast.selection.blend import Recipe, blend
 from sopr_fast.selection.groups import place

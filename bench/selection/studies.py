@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 
-from sopr_fast.metrics import regret_at_k, spearman
+from sopr_fast.ranking.metrics import regret_at_k, spearman
 from sopr_fast.selection import posterior as posterior_module
 from sopr_fast.selection.blend import Recipe
 from sopr_fast.selection.groups import place

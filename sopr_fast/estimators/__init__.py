@@ -4,12 +4,12 @@
 `NearestPolicy` and `GaussianProcess` learn from the returns of known policies.
 """
 
+from ..ranking.estimates import Estimates, UncertainEstimateWarning
 from .behaviour_q import BehaviourQ
 from .coverage import covered_shares
 from .critics import Critic
 from .cross_fit import cross_fit
 from .dual_dice import DualDICE
-from .estimates import Estimates, UncertainEstimateWarning
 from .estimator import Estimator
 from .fqe import FQE
 from .gaussian_process import GaussianProcess

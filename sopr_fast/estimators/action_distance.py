@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..metrics import policy_distances
-from ..policies import Policy, probe
+from ..inputs.policies import Policy, probe
+from ..ranking.metrics import policy_distances
 from ..runtime.options import integer, option
 from ..runtime.shares import share_policies
 from ..sopr.columns import collect_shared

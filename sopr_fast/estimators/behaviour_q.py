@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data import load
+from ..inputs.logs import load
 from ..runtime import distributed
 from ..runtime.devices import check_device, without_autocast
 from ..runtime.options import integer, number, option, optional, widths
@@ -79,7 +79,7 @@ class BehaviourQ(RewardEstimator):
         Rows at timeouts are left out, because the next action is unknown.
 
         Args:
-            log: Logged transitions, see `sopr_fast.data.load`.
+            log: Logged transitions, see `sopr_fast.load_log`.
             discount: Discount factor γ, from 0 to less than 1.
             seed: Seed of everything random.
             action_count: Number of discrete actions, if actions are discrete.

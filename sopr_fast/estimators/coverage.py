@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..ranking.estimates import warn_about
 from ..runtime import distributed
 from ..runtime.progress import progress_bar
 from ..runtime.shares import share_policies
-from .estimates import warn_about
 from .log import Log, PolicyActions, read
 
 _STATES = 1024
@@ -32,7 +32,7 @@ def covered_shares(
 
     Args:
         policies: P policies, see `Estimator.estimate`.
-        log: Logged transitions, see `sopr_fast.data.load`.
+        log: Logged transitions, see `sopr_fast.load_log`.
         action_count: Number of discrete actions, where policies return indices.
         progress: Whether to show a progress bar.
 

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data import Transitions
+from ..inputs.logs import Transitions
+from ..ranking.estimates import UncertainEstimateWarning
 from ..runtime.progress import progress_bar
 from ..runtime.shares import share_policies
 from ..runtime.warn import warn
-from .estimates import UncertainEstimateWarning
 from .learning import Batches, Learner, masked_mean
 from .log import Log, PolicyActions, Units
 from .networks import ActionValue

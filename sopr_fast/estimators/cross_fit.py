@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..doubts import ForeignPolicyWarning
-from ..policies import as_policies
-from ..returns import check_groups, check_positions, check_returns
+from ..inputs.policies import as_policies
+from ..inputs.returns import check_groups, check_positions, check_returns
+from ..ranking.doubts import ForeignPolicyWarning
+from ..ranking.estimates import Estimates
 from ..runtime import distributed
 from ..runtime.options import integer
-from .estimates import Estimates
 from .estimator import BATCH_SIZE, Estimator
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..ranking.estimates import warn_about
 from ..runtime.options import integer, number, option, widths
 from ..runtime.progress import progress_bar
-from .estimates import warn_about
 from .learning import Batches, Learner, learn, masked_mean
 from .log import Log, PolicyActions
 from .networks import ActionValue

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..data import load
-from ..policies import Policy, as_policies
-from ..returns import check_positions
+from ..inputs.logs import load
+from ..inputs.policies import Policy, as_policies
+from ..inputs.returns import check_positions
+from ..ranking.estimates import Estimates
 from ..runtime import distributed
 from ..runtime.devices import check_device, without_autocast
 from ..runtime.options import Options, integer, number
 from ..runtime.timing import Timings
-from .estimates import Estimates
 
 BATCH_SIZE = 16384
 
@@ -104,9 +104,9 @@ class Estimator(Options, ABC):
         `torch.distributed` must call this alike. They share the evaluation by policy; each trains all networks.
 
         Args:
-            policies: P policies to evaluate, see `sopr_fast.policies.as_policies`. Arrays of actions have one row for
+            policies: P policies to evaluate, see `sopr_fast.load_policies`. Arrays of actions have one row for
                 each row of the log.
-            log: Logged transitions, see `sopr_fast.data.load`. Estimators that do not need rewards also accept states
+            log: Logged transitions, see `sopr_fast.load_log`. Estimators that do not need rewards also accept states
                 alone, see `sopr_fast.fit`.
             known: M policies with known returns; ignored by estimators that are not supervised.
             returns: (M,) returns of the known policies, or a mapping from name to return.
@@ -118,7 +118,7 @@ class Estimator(Options, ABC):
             device: Device of networks and data. Policies act where they are.
             batch_size: Largest number of states that a policy sees at once.
             progress: Whether to show progress bars.
-            trust: Run code in files of policies where reading them needs it, see `sopr_fast.policies.load`.
+            trust: Run code in files of policies where reading them needs it, see `sopr_fast.load_policies`.
             stochastic: Act by the distributions in files of policies instead of their means.
             skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
 

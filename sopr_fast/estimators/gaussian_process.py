@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..ranking.estimates import Estimates
 from ..runtime.shares import share_policies
 from .action_distance import ActionDistanceEstimator, shared_distances
-from .estimates import Estimates
 from .supervised import SupervisedProblem
 
 _LENGTHS = 2.0 ** np.arange(-1, 10)  # in units of the typical distance to the nearest policy

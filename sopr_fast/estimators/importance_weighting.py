@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..policies import Layout, Policy
-from ..policies.actor import LARGEST
+from ..inputs.policies import Layout, Policy
+from ..inputs.policies.actor import LARGEST
+from ..ranking.estimates import warn_about
 from ..runtime.options import flag, integer, interval, number, option, optional, widths
 from ..runtime.shares import share_policies
 from .behaviour import EDGE, BehaviourPolicy
-from .estimates import warn_about
 from .learning import learn
 from .log import Log
 from .reward_estimator import Problem, RewardEstimator

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data import Transitions, load
-from ..policies import ArrayPolicy, Layout, Policy, as_policies, collect, probe
-from ..policies.output import one_hot
+from ..inputs.logs import Transitions, load
+from ..inputs.policies import ArrayPolicy, Layout, Policy, as_policies, collect, probe
+from ..inputs.policies.output import one_hot
+from ..ranking.estimates import warn_about
 from ..runtime import distributed
 from ..runtime.progress import progress_bar
 from ..sopr.sharing import check_inputs, fingerprints
-from .estimates import warn_about
 
 _ROWS = 16384
 _EVALUATED_ROWS = 65536
@@ -302,7 +302,7 @@ def check_actions(policies: Sequence[Policy], layout: Layout, transitions: Trans
     fitting = f"an index, or {wanted} columns of 0 and 1" if layout.kind == "discrete" else f"{wanted} columns"
     raise ValueError(
         f"the log's actions have {logged} columns, but those of policy {policies[0].name!r} need {fitting}: name the "
-        "right ones, such as sopr_fast.data.load(…, columns={'actions': […]}), or pass the states alone to methods "
+        "right ones, such as sopr_fast.load_log(…, columns={'actions': […]}), or pass the states alone to methods "
         "that need no logged actions"
     )
 

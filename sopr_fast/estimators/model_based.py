@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..policies import ArrayPolicy, Policy
+from ..inputs.policies import ArrayPolicy, Policy
+from ..ranking.estimates import warn_about
 from ..runtime.deadline import check_deadline
 from ..runtime.options import choice, integer, number, option, optional, widths
 from ..runtime.shares import share_policies
 from .behaviour_q import BehaviourQ
 from .critics import Critic
 from .dynamics import Dynamics
-from .estimates import warn_about
 from .learning import learn
 from .reward_estimator import Problem, RewardEstimator
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..ranking.estimates import Estimates
 from .action_distance import ActionDistanceEstimator
-from .estimates import Estimates
 from .supervised import SupervisedProblem
 
 

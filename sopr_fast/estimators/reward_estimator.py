@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..policies import Layout, Policy
+from ..inputs.policies import Layout, Policy
+from ..ranking.estimates import Estimates, warn_about
 from ..runtime.files import check_checkpoint
-from .estimates import Estimates, warn_about
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT
 from .log import Log, PolicyActions, check_next_actions, read

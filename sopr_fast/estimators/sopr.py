@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from ..policies import Policy, probe
-from ..ranking import Ranking
+from ..inputs.policies import Policy, probe
+from ..ranking.estimates import Estimates
+from ..ranking.ranking import Ranking
 from ..runtime.devices import check_device
 from ..runtime.options import Check, integer, number, option
 from ..sopr.columns import collect_all
@@ -18,7 +19,6 @@ from ..sopr.config import Config
 from ..sopr.fitting import fit
 from ..sopr.ranker import Ranker
 from ..sopr.subsets import Drawing, Subsets
-from .estimates import Estimates
 from .estimator import BATCH_SIZE
 from .supervised import SupervisedEstimator, SupervisedProblem, as_arrays, read
 

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data import Transitions
-from ..data.keys import find_key
-from ..data.states import as_states
-from ..data.stored import StoredStates
-from ..policies import ArrayPolicy, Gaussian, Layout, Output, Policy, Probabilities, as_policies
-from ..returns import check_returns
+from ..inputs.logs import Transitions
+from ..inputs.logs.keys import find_key
+from ..inputs.logs.states import as_states
+from ..inputs.logs.stored import StoredStates
+from ..inputs.policies import ArrayPolicy, Gaussian, Layout, Output, Policy, Probabilities, as_policies
+from ..inputs.returns import check_returns
+from ..ranking.estimates import Estimates
 from ..runtime import distributed
 from ..sopr.sharing import check_inputs
 from ..sopr.subsets import Subsets, as_subsets
-from .estimates import Estimates
 from .estimator import Estimator, Request
 
 _ROWS = 256  # compared between processes

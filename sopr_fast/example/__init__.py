@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..policies import Actor, load
+from ..inputs.policies import Actor, load
 
 _FOLDER = Path(__file__).parent
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
-from ..metrics import spearman
+from ..ranking.metrics import spearman
 from . import figures
 from .map import classical_scaling
 from .page import Cell, Column, Figure, Paragraph, Table

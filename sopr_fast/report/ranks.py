@@ -8,22 +8,12 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from ..metrics import regret_at_k, spearman
-from ..ranking import DRAWN, GIVEN, Ranking
-from ..returns import check_returns
+from ..inputs.returns import check_returns
+from ..ranking.metrics import regret_at_k, spearman
+from ..ranking.ranking import DRAWN, GIVEN, Ranking
 from . import figures
 from .page import Cell, Column, Figure, Page, Paragraph, Section, Table
-from .parts import (
-    ABOUT_COVERAGE,
-    COVERED,
-    chance_cell,
-    finite,
-    flag,
-    map_figure,
-    name_cell,
-    number_cell,
-    share_cell,
-)
+from .parts import ABOUT_COVERAGE, COVERED, chance_cell, finite, flag, map_figure, name_cell, number_cell, share_cell
 from .settings import settings_section
 from .svg import StyleSheet
 from .text import MISSING, Name, Numbers, chance, number, sentence, spread

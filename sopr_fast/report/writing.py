@@ -11,7 +11,7 @@ from .page import Page, render
 from .svg import settings
 
 if TYPE_CHECKING:
-    from ..ranking import Ranking
+    from ..ranking.ranking import Ranking
     from ..selection import Evaluation, Selection
 
 

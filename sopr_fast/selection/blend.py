@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ..metrics import spearman
+from ..ranking.metrics import spearman
 from .groups import Placement
 from .posterior import Design
 

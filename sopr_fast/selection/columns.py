@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from .._version import __version__
-from ..doubts import ForeignPolicyWarning, TrainingPolicyWarning
 from ..estimators import Estimator, UncertainEstimateWarning
 from ..estimators.critics import possible_values
 from ..estimators.log import logged_arrays
-from ..policies import Policy
+from ..inputs.policies import Policy
+from ..ranking.doubts import ForeignPolicyWarning, TrainingPolicyWarning
 from ..runtime import distributed
 from ..runtime.checkpoints import fingerprint
 from ..runtime.deadline import time_limit as limit_time

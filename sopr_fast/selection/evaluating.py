@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..inputs.policies import as_policies
+from ..inputs.returns import check_positions, with_returns
 from ..methods import read_methods
-from ..policies import as_policies
-from ..returns import check_positions, with_returns
 from ..runtime import distributed
 from ..runtime.options import integer, number, optional
 from .columns import compute_columns
@@ -52,11 +52,11 @@ def evaluate(
     the others learn anew for every fold. Reading, acting and clustering are shared between folds.
 
     Args:
-        policies: M policies, see `sopr_fast.policies.as_policies`.
+        policies: M policies, see `sopr_fast.load_policies`.
         returns: Their returns: (M,) numbers, a mapping from name, a file, folder or data frame (see
-            `sopr_fast.returns.read_returns`), or for each policy the returns of its rollouts. Policies without a
+            `sopr_fast.load_returns`), or for each policy the returns of its rollouts. Policies without a
             return are left out.
-        log: Logged transitions, see `sopr_fast.data.load`; or states alone, or clustered `Subsets`, which only methods
+        log: Logged transitions, see `sopr_fast.load_log`; or states alone, or clustered `Subsets`, which only methods
             that need no rewards can use.
         methods: Names (see `sopr_fast.selection.METHODS`), estimators, or a mapping from label to either; None for
             the default panel.
@@ -75,7 +75,7 @@ def evaluate(
         time_limit: Seconds that each method may take; a method that exceeds it is dropped.
         device: Device of networks and data.
         progress: Whether to show progress bars.
-        trust: Run code in files of policies where reading them needs it, see `sopr_fast.policies.load`.
+        trust: Run code in files of policies where reading them needs it, see `sopr_fast.load_policies`.
         stochastic: Act by the distributions in files of policies instead of their means.
         skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..metrics import kendall, regret_at_k, spearman
+from ..ranking.metrics import kendall, regret_at_k, spearman
 from ..runtime.plotting import figure_class
 from ..runtime.text import NAME_WIDTH, printable, tick_label
 from .folds import Fold

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..returns import check_groups
+from ..inputs.returns import check_groups
 from .panel import Panel
 
 FOREIGN = 0.5  # gate from which a candidate counts as foreign

@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ..returns import Returns, check_returns, in_order, is_source, of_rollouts, read_returns, with_single_rollouts
+from ..inputs.returns import (
+    Returns,
+    check_returns,
+    in_order,
+    is_source,
+    of_rollouts,
+    read_returns,
+    with_single_rollouts,
+)
 
 
 def read_known_returns(
@@ -17,7 +25,7 @@ def read_known_returns(
 
     Args:
         returns: (M,) numbers, a mapping from name to number, a file or a data frame (see
-            `sopr_fast.returns.read_returns`); or for each policy the returns of its rollouts, as many as it has.
+            `sopr_fast.load_returns`); or for each policy the returns of its rollouts, as many as it has.
         names: Names of the M policies.
         return_errors: Standard errors of the returns, one number, (M,) or by name; with `rollouts`, standard
             deviations over a policy's rollouts. None for those that a file or data frame has.
@@ -60,7 +68,7 @@ def read_known_returns(
         if rollouts is not None:
             raise ValueError(
                 "rollouts need return_errors: pass the standard deviations over each policy's rollouts; where a table "
-                "has them in return_std, pass sopr_fast.returns.read_returns(table, names, rollouts=...) as returns"
+                "has them in return_std, pass sopr_fast.load_returns(table, names, rollouts=...) as returns"
             )
         return values, np.zeros(len(names))
     errors = _numbers("return_errors", return_errors, names)

@@ -7,8 +7,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ..metrics import regret_at_k, spearman
-from ..returns import suggest
+from ..inputs.returns import suggest
+from ..ranking.metrics import regret_at_k, spearman
 from .blend import Recipe, Weights, blend
 from .folds import group_folds
 from .groups import Placement, place

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..inputs.policies import Policy, as_policies
+from ..inputs.returns import check_positions, is_missing, with_returns
 from ..methods import read_methods
-from ..policies import Policy, as_policies
-from ..returns import check_positions, is_missing, with_returns
 from ..runtime import distributed
 from ..runtime.options import integer, number, optional
 from .columns import Columns, compute_columns
@@ -59,15 +59,15 @@ def select(
     away from them, and how far predictions err.
 
     Args:
-        candidates: Policies to choose from, see `sopr_fast.policies.as_policies`. A candidate that is itself known
+        candidates: Policies to choose from, see `sopr_fast.load_policies`. A candidate that is itself known
             (same name, same actions) is left out. Of those that act alike in all compared states the first is used, in
             the first group that `groups` give one of them.
-        log: Logged transitions, see `sopr_fast.data.load`; or states alone, or clustered `Subsets`, which only methods
+        log: Logged transitions, see `sopr_fast.load_log`; or states alone, or clustered `Subsets`, which only methods
             that need no rewards can use.
         known: M policies with known returns, at least four. Of those that act alike in all compared states one is used,
             the incumbent or the first.
         returns: Their returns: (M,) numbers, a mapping from name, a file, folder or data frame (see
-            `sopr_fast.returns.read_returns`), or for each policy the returns of its rollouts. Policies without a
+            `sopr_fast.load_returns`), or for each policy the returns of its rollouts. Policies without a
             return are left out.
         groups: Group of each known policy, by name or in order: training run, algorithm or author. None finds them: by
             name, else by action distance. Groups by name may also hold candidates.
@@ -87,7 +87,7 @@ def select(
         time_limit: Seconds that each method may take; a method that exceeds it is dropped.
         device: Device of networks and data.
         progress: Whether to show progress bars.
-        trust: Run code in files of policies where reading them needs it, see `sopr_fast.policies.load`.
+        trust: Run code in files of policies where reading them needs it, see `sopr_fast.load_policies`.
         stochastic: Act by the distributions in files of policies instead of their means.
         skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
 

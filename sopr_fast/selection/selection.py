@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..data.keys import list_names
-from ..returns import Returns, is_source, read_returns
+from ..inputs.logs.keys import list_names
+from ..inputs.returns import Returns, is_source, read_returns
 from ..runtime.options import integer, number
 from ..runtime.plotting import figure_class
 from ..runtime.text import NAME_WIDTH, printable, tick_label
@@ -183,7 +183,7 @@ class Selection:
 
         Args:
             returns: Name -> measured return, or a file or data frame with names (see
-                `sopr_fast.returns.read_returns`), of which policies that are not in the selection are ignored.
+                `sopr_fast.load_returns`), of which policies that are not in the selection are ignored.
             errors: Name -> standard error of the return; None for those that a file or data frame has. Known policies
                 without one keep theirs; that of others is 0.
 

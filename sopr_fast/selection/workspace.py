@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data import Transitions, load
-from ..data.keys import KEYS, find_key
-from ..data.states import as_states
 from ..estimators import Estimator
 from ..estimators.action_distance import shared_distances
 from ..estimators.coverage import uncovered_shares
 from ..estimators.log import Log, PolicyActions, check_actions, log_fingerprints
-from ..policies import ArrayPolicy, Layout, Output, Policy, as_policies, probe
+from ..inputs.logs import Transitions, load
+from ..inputs.logs.keys import KEYS, find_key
+from ..inputs.logs.states import as_states
+from ..inputs.policies import ArrayPolicy, Layout, Output, Policy, as_policies, probe
 from ..runtime.checkpoints import fingerprint
 from ..runtime.timing import Timings
 from ..sopr.columns import collect_shared
@@ -144,8 +144,8 @@ class Workspace:
         """Read the log and ask every policy for its actions.
 
         Args:
-            policies: P policies, see `sopr_fast.policies.as_policies`.
-            log: Transitions, see `sopr_fast.data.load`; or logged states, see `sopr_fast.fit`.
+            policies: P policies, see `sopr_fast.load_policies`.
+            log: Transitions, see `sopr_fast.load_log`; or logged states, see `sopr_fast.fit`.
             rows: Transitions to keep: of a larger log, some episodes are drawn.
             action_count: Number of discrete actions, where policies return indices.
             subsets: Clustered `Subsets` of the log to use again, or their file; None for none.

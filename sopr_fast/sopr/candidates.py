@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..policies import Layout, Policy, check_fit, collect
+from ..inputs.policies import Layout, Policy, check_fit, collect
 from ..runtime import distributed
 from ..runtime.group import Group
 from ..runtime.progress import progress_bar

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..policies import Layout, Policy, check_fit, collect
+from ..inputs.policies import Layout, Policy, check_fit, collect
 from ..runtime import distributed
 from ..runtime.arrays import as_numbers, fill_masked
 from ..runtime.checks import TOO_LARGE

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..data.states import as_states
-from ..doubts import TrainingPolicyWarning, join_some
-from ..metrics import policy_distances
-from ..policies import Layout, Policy, check_fit, collect, probe
+from ..inputs.logs.states import as_states
+from ..inputs.policies import Layout, Policy, check_fit, collect, probe
+from ..ranking.doubts import TrainingPolicyWarning, join_some
+from ..ranking.metrics import policy_distances
 from ..runtime import distributed
 from ..runtime.blocks import Blocks
 from ..runtime.checkpoints import Checkpoint, fingerprint
@@ -66,10 +66,10 @@ def fit(
     the work; the result is the same in all, and process 0 writes the checkpoint.
 
     Args:
-        policies: M training policies, see `sopr_fast.policies.as_policies`; arrays of actions are indexed like the
+        policies: M training policies, see `sopr_fast.load_policies`; arrays of actions are indexed like the
             states. Policies without a return are left out.
         returns: Mapping from name to return, (M,) numbers in the order of the policies, or a file, folder or data
-            frame (see `sopr_fast.returns.read_returns`). Larger is better; ranks serve too if the best policy has the
+            frame (see `sopr_fast.load_returns`). Larger is better; ranks serve too if the best policy has the
             largest.
         states: (rows, dim_s) logged states as array, tensor or path of a file, see `Subsets.draw`; or clustered
             `Subsets`, or their file, whose number, size and clusters then replace those of `config`.
@@ -93,7 +93,7 @@ def fit(
         device: Device that clusters and trains, and where the model stays. It holds the columns of all policies in all
             drawn states; policies act where they are.
         progress: Show progress: a bar on a terminal, log lines of the logger "sopr_fast" elsewhere.
-        trust: Run code in files of policies where reading them needs it, see `sopr_fast.policies.load`.
+        trust: Run code in files of policies where reading them needs it, see `sopr_fast.load_policies`.
         stochastic: Act by the distributions in files of policies instead of their means.
         skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
 

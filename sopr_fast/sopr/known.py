@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..policies import Policy, as_policies
-from ..returns import (
+from ..inputs.policies import Policy, as_policies
+from ..inputs.returns import (
     check_positions,
     check_returns,
     describe_missing,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..ranking import Ranking
+from ..ranking.ranking import Ranking
 from ..runtime.devices import check_device
 from .columns import Critic
 from .model_files import read_model

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..returns import check_index
+from ..inputs.returns import check_index
 from ..runtime.arrays import as_numbers
 from .config import Config
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._version import __version__
-from ..policies import Layout
+from ..inputs.policies import Layout
 from ..runtime.files import by_prefix, load_tensors, save_tensors
 from ..runtime.schema import (
     Check,

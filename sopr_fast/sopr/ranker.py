@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.states import as_states
-from ..data.stored import StoredStates
-from ..doubts import COMPARABLE, warn_of_doubts, warn_of_features
-from ..policies import ArrayPolicy, Layout, Policy, as_policies
-from ..ranking import DRAWN, GIVEN, KEPT, Ranking, Training, shrink
+from ..inputs.logs.states import as_states
+from ..inputs.logs.stored import StoredStates
+from ..inputs.policies import ArrayPolicy, Layout, Policy, as_policies
+from ..ranking.doubts import COMPARABLE, warn_of_doubts, warn_of_features
+from ..ranking.ranking import DRAWN, GIVEN, KEPT, Ranking, Training, shrink
 from ..runtime import distributed
 from ..runtime.checkpoints import fingerprint
 from ..runtime.checks import check_integer, check_number
@@ -126,7 +126,7 @@ class Ranker:
         the work; the result is the same in all.
 
         Args:
-            candidates: Policies to rank, see `sopr_fast.policies.as_policies`. Arrays of actions are indexed like
+            candidates: Policies to rank, see `sopr_fast.load_policies`. Arrays of actions are indexed like
                 `states`; their distance to the training policies is known only on the training log, passed again or as
                 the subsets kept with the model.
             states: (rows, dim_s) logged states or the path of a file; or clustered `Subsets`, or their file, to use
@@ -146,7 +146,7 @@ class Ranker:
                 "auto" it sees the states of the added subsets in the same way.
             device: Device that clusters and scores, by default that of the model; policies act where they are.
             progress: Show progress: a bar on a terminal, log lines of the logger "sopr_fast" elsewhere.
-            trust: Run code in files of policies where reading them needs it, see `sopr_fast.policies.load`.
+            trust: Run code in files of policies where reading them needs it, see `sopr_fast.load_policies`.
             stochastic: Act by the distributions in files of policies instead of their means.
             skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
 

@@ -57,7 +57,7 @@ class UntilSettled(Options):
             subset_scores: (P, S) scores by subset.
             looks: Number of looks that may be taken.
         """
-        from ..paired_tests import doubt  # here, because --help needs this module, but not numpy
+        from ..ranking.paired_tests import doubt  # here, because --help needs this module, but not numpy
 
         return doubt(subset_scores, self.top) <= (1 - self.confidence) / looks
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .._version import __version__
-from ..policies import Output, Policy
+from ..inputs.policies import Output, Policy
 from ..runtime import distributed, native
 from ..runtime.checkpoints import fingerprint
 from ..runtime.group import Group

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from ..data.states import as_states
-from ..data.stored import StoredStates
+from ..inputs.logs.states import as_states
+from ..inputs.logs.stored import StoredStates
 from ..runtime import distributed
 from ..runtime.checks import check_integer
 from ..runtime.files import load_tensors, save_tensors

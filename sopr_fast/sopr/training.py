@@ -16,18 +16,7 @@ from ..runtime.devices import without_autocast
 from ..runtime.files import by_prefix
 from ..runtime.native import torch_on_one_thread
 from ..runtime.progress import progress_bar
-from ..runtime.schema import (
-    any_real,
-    check_fields,
-    check_like,
-    curves,
-    list_of,
-    optional,
-    reading,
-    record,
-    text,
-    whole,
-)
+from ..runtime.schema import any_real, check_fields, check_like, curves, list_of, optional, reading, record, text, whole
 from ..runtime.warn import warn
 from .config import Config
 from .model import ScoringModel

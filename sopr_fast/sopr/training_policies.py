@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..metrics import policy_distances
-from ..policies import ArrayPolicy, Layout, Policy, collect
+from ..inputs.policies import ArrayPolicy, Layout, Policy, collect
+from ..ranking.metrics import policy_distances
 from ..runtime import distributed
 
 _FOREIGN = 2.0

@@ -14,7 +14,6 @@ import numpy as np
 
 import sopr_fast
 from sopr_fast import ForeignPolicyWarning
-from sopr_fast.data import Transitions
 from sopr_fast.estimators import (
     FQE,
     BehaviourQ,
@@ -25,6 +24,7 @@ from sopr_fast.estimators import (
     NearestPolicy,
     UncertainEstimateWarning,
 )
+from sopr_fast.inputs.logs import Transitions
 from sopr_fast.methods import read_methods
 from sopr_fast.sopr.config import Config
 
@@ -92,7 +92,7 @@ def read_task(cell: Cell, sets: Path, foreign: Path | None) -> Task:
         FileNotFoundError: A product of the stages is missing.
     """
     game = sets / f"{cell.game}-v4"
-    online, log = snapshots(game), sopr_fast.data.load(game / "logs" / f"{cell.log}.hdf5")
+    online, log = snapshots(game), sopr_fast.load_log(game / "logs" / f"{cell.log}.hdf5")
     tests = {"I": offline_policies(game, cell.log), "II": online["test_set_2"]}
     if (game / "competent" / cell.log / "policies.npz").exists():
         tests["competent"] = offline_policies(game, cell.log, "competent")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 
-from sopr_fast.metrics import regret_at_k
+from sopr_fast.ranking.metrics import regret_at_k
 from sopr_fast.runtime.files import atomic_path
 
 from . import frontier_choice, plans, published

@@ -1,0 +1,172 @@
+"""`sopr-fast`: train and rank on files, run the embedded example, show what is installed."""
+
+# Commands import what they need: torch takes two seconds, and `--help` needs none of it.
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from .._version import __version__
+from ..runtime.text import printable
+from .processes import restored_termination, shared_work, speaks_of
+from .ranking import add_commands as add_ranking_commands
+from .selection import add_commands as add_selection_commands
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        arguments: Command and options; by default those of the process.
+
+    Returns:
+        Exit code: 0; 2 after wrong input, with one line on stderr; 130 after an interrupt.
+    """
+    options = _parser().parse_args(arguments)
+    options.arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not every encoding has ±, or all names
+    with warnings.catch_warnings(), _log_to_stderr(), restored_termination():
+        warnings.showwarning = _show_warning
+        try:
+            with shared_work():
+                options.run(options)
+            print(end="", flush=True)
+        except BrokenPipeError:
+            pass  # the reader, such as `head`, has closed the pipe
+        except (ValueError, TypeError, OSError, ImportError, MemoryError, RuntimeError) as error:
+            if speaks_of(error):
+                _complain("error", error)
+            return 2
+        except KeyboardInterrupt as interrupt:
+            if speaks_of(interrupt):
+                _complain("interrupted", interrupt)
+            return 130
+        finally:
+            _settle_stdout()
+    return 0
+
+
+def _complain(kind: str, message: object) -> None:
+    text = printable(" ".join(str(message).split()))
+    print(f"sopr-fast: {kind}{': ' if text else ''}{text}", file=sys.stderr)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    _complain("warning", message)
+
+
+@contextlib.contextmanager
+def _log_to_stderr() -> Iterator[None]:
+    """Show the progress of long work where there is no terminal for a bar."""
+    log, handler = logging.getLogger("sopr_fast"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("sopr-fast: %(message)s"))
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+def _settle_stdout() -> None:
+    """Leave nothing in stdout that fails when Python closes it."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sopr-fast", description="Rank policies before any is deployed.")
+    parser.add_argument("--version", action="version", version=f"sopr_fast {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="demo | fit | rank | evaluate | select | estimate | info")
+
+    demo = commands.add_parser("demo", help="train and rank on the embedded HalfCheetah policies")
+    demo.add_argument("--quick", action="store_true", help="a quarter of the training")
+    demo.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: out)")
+    demo.set_defaults(run=_demo)
+
+    add_ranking_commands(commands)
+    add_selection_commands(commands)
+
+    info = commands.add_parser("info", help="describe the installation, a model or a log")
+    info.add_argument("path", type=Path, nargs="?", help="model, or log of states or transitions, to describe")
+    info.add_argument(
+        "--columns", nargs="+", metavar="PART=NAME", help="names in the log, such as states=x,speed actions=u rewards=r"
+    )
+    info.set_defaults(run=_info)
+    return parser
+
+
+def _demo(options: argparse.Namespace) -> None:
+    from .demo import demo
+
+    demo(options.out, quick=options.quick)
+
+
+def _show_installation() -> None:
+    """Print what `build_info` returns, one fact a line."""
+    from ..runtime.native import build_info
+
+    info = build_info()
+    why_no_cuda = info.pop("why_no_cuda")
+    for name, value in info.items():
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                print(f"{name + '.' + key:<28} {inner or why_no_cuda}")
+        else:
+            text = ", ".join(value) if isinstance(value, list) else value
+            print(f"{name:<28} {text or 'none'}")
+
+
+def _info(options: argparse.Namespace) -> None:
+    if options.columns is not None and not all(all(item.partition("=")) for item in options.columns):
+        raise ValueError(f"--columns {' '.join(options.columns)}: expected PART=NAME, such as states=x,speed")
+    if options.path is None:
+        if options.columns is not None:
+            raise ValueError("--columns are those of a log: add its path, or leave --columns out")
+        _show_installation()
+        return
+    from ..inputs.logs import describe
+    from ..inputs.logs.loading import is_log
+
+    if is_log(options.path):
+        columns = None
+        if options.columns is not None:
+            pairs = [item.partition("=") for item in options.columns]
+            columns = {part: names.split(",") for part, _, names in pairs}
+        print(describe(options.path, columns=columns))
+        return
+    from ..sopr.loading import load
+
+    try:
+        ranker = load(options.path)
+    except ValueError as error:
+        raise ValueError(f"{error}; info describes models and logs") from error
+    if options.columns is not None:
+        raise ValueError(f"{options.path} is a model: leave --columns out, which are those of a log")
+    kept = "none" if ranker.subsets is None else f"{len(ranker.subsets)}"
+    print(f"trained on    {len(ranker.training_policies.names)} policies, seed {ranker.seed}")
+    print(f"training      {'collapsed: a ranking means nothing' if ranker.collapsed else 'did not collapse'}")
+    print(f"states        {ranker.state_dim} columns, {kept} subsets kept")
+    print(f"policies      {ranker.layout.kind}, {ranker.layout.action_dim} columns")
+    for name, value in ranker.config.to_dict().items():
+        print(f"{name:<20} {value}")

@@ -1,0 +1,149 @@
+"""Options that several commands of `sopr-fast` share."""
+
+# Commands import what they need: torch takes two seconds, and `--help` needs none of it.
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .processes import is_first
+
+if TYPE_CHECKING:
+    from ..inputs.policies import Policy
+
+ACTIVATIONS = (
+    "relu",
+    "tanh",
+    "elu",
+    "gelu",
+    "silu",
+    "mish",
+    "selu",
+    "leaky_relu",
+    "sigmoid",
+    "softplus",
+    "identity",
+)
+
+_INPUTS = ("policies", "returns", "validation_returns", "states", "log", "model", "subsets", "groups")
+
+
+def add_policies(parser: argparse.ArgumentParser) -> None:
+    """Add the options of reading policies."""
+    parser.add_argument(
+        "--policies",
+        nargs="+",
+        required=True,
+        metavar="PATH",
+        help="files of policies (.npz .npy .parquet .zip .d3 .onnx .pt .pth .safetensors .pkl .pt2 .cleanrl_model) or "
+        "folders with subfolders, named by their paths relative to the folder that contains all of them",
+    )
+    parser.add_argument(
+        "--activation", choices=ACTIVATIONS, help="activation between the layers of state dicts and bare .npz files"
+    )
+    parser.add_argument(
+        "--squash", choices=("tanh", "none"), help="function after the last layer of state dicts and bare .npz files"
+    )
+    parser.add_argument(
+        "--stochastic",
+        action="store_true",
+        help="act by the distributions in files that hold layers of a stochastic actor",
+    )
+    parser.add_argument("--trust", action="store_true", help="run code in the files where reading them needs it")
+    parser.add_argument("--skip", action="store_true", help="leave out files that cannot be read, with a warning each")
+
+
+def read_policies(options: argparse.Namespace) -> dict[str, Policy]:
+    """Load the policies of all paths, named relative to the folder that contains them."""
+    from ..inputs.policies import load
+
+    reading = {key: getattr(options, key) for key in ("activation", "squash", "stochastic", "trust", "skip")}
+    return load(options.policies, action_count=getattr(options, "action_count", None), **reading)
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add the compute device."""
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="compute device, such as cuda (default: cpu)")
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Add the option of a report."""
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write a report, one HTML file")
+
+
+def check_apart(options: argparse.Namespace) -> None:
+    """Raise ValueError if two options name one file to write, or one to read and to write."""
+    inputs: dict[str, str] = {}
+    for option in _INPUTS:
+        value = getattr(options, option, None)
+        paths = [path for path in (value if isinstance(value, list) else [value]) if isinstance(path, str | Path)]
+        inputs |= dict.fromkeys(map(os.path.realpath, paths), option.replace("_", "-"))
+    places: dict[str, str] = {}
+    for option in ("out", "checkpoint", "plot", "report"):
+        if (path := getattr(options, option, None)) is not None:
+            place = os.path.realpath(path)
+            if place in inputs:
+                raise ValueError(f"--{option} would replace {path}, which --{inputs[place]} reads: choose another file")
+            other = places.setdefault(place, option)
+            if other != option:
+                raise ValueError(
+                    f"--{other} and --{option} would write one file, {path}: choose another for one of them"
+                )
+
+
+def check_outputs(options: argparse.Namespace) -> None:
+    """Check before long work that the plot and the report can be written.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: A file cannot be written.
+        ValueError: The image has an unknown format, or two options name one file.
+    """
+    check_apart(options)
+    if not is_first():
+        return
+    if options.plot is not None:
+        _check_plot(options.plot)
+    if options.report is not None:
+        from ..report import check_report
+
+        check_report(options.report)
+
+
+def _check_plot(path: Path) -> None:
+    from ..runtime.files import check_place
+    from ..runtime.plotting import figure_class
+
+    check_place(path)
+    kinds = figure_class()().canvas.get_supported_filetypes()
+    if path.suffix and path.suffix[1:].lower() not in kinds:
+        raise ValueError(f"cannot plot to {path}: expected a file of .{', .'.join(kinds)}")
+
+
+def write_plot(result: Any, options: argparse.Namespace) -> None:
+    """Write the plot of a result, if the options ask for one."""
+    if options.plot is not None and is_first():
+        from ..runtime.files import atomic_path
+
+        shown = result.ranking() if hasattr(result, "ranking") else result
+        with atomic_path(options.plot) as temporary:
+            shown.plot().figure.savefig(temporary, dpi=150, format=options.plot.suffix[1:] or "png")
+
+
+def write_report(result: Any, options: argparse.Namespace, **known: Any) -> None:
+    """Write the report of a result, if the options ask for one."""
+    if options.report is not None and is_first():
+        result.report(options.report, command=shlex.join(["sopr-fast", *options.arguments]), **known)
+
+
+def without_nan(value: Any) -> Any:
+    """Return the value with None in place of NaN and infinities, which JSON cannot hold."""
+    if isinstance(value, dict):
+        return {key: without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,266 @@
+"""Commands `sopr-fast evaluate`, `sopr-fast select` and `sopr-fast estimate`."""
+
+# Commands import what they need: torch takes two seconds, and `--help` needs none of it.
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..methods import DEFAULT_PANEL, METHODS
+from ..runtime.text import printable
+from .options import (
+    add_device,
+    add_policies,
+    add_report,
+    check_outputs,
+    read_policies,
+    without_nan,
+    write_plot,
+    write_report,
+)
+
+if TYPE_CHECKING:
+    from ..estimators import Estimator
+    from ..inputs.policies import Policy
+
+ESTIMATORS = {
+    "behaviour-q": "BehaviourQ",
+    "dual-dice": "DualDICE",
+    "fqe": "FQE",
+    "gaussian-process": "GaussianProcess",
+    "importance-weighting": "ImportanceWeighting",
+    "lstdq": "LSTDQ",
+    "model-based": "ModelBased",
+    "nearest-policy": "NearestPolicy",
+    "sopr": "SOPR",
+}
+_UNTRAINED = ("gaussian-process", "nearest-policy")  # estimators that write no checkpoint
+_PANEL_OPTIONS = (
+    "methods",
+    "folds",
+    "discount",
+    "seed",
+    "action_count",
+    "subsets",
+    "checkpoints",
+    "time_limit",
+    "device",
+)
+
+
+def add_commands(commands: Any) -> None:
+    """Add the commands to those of `sopr-fast`.
+
+    Args:
+        commands: Subparsers of the command line.
+    """
+    evaluate = commands.add_parser("evaluate", help="measure how well each method ranks policies with known returns")
+    _add_input(evaluate, "returns of all policies; policies without one are left out")
+    _add_panel(evaluate)
+    add_report(evaluate)
+    evaluate.set_defaults(run=_evaluate)
+
+    select = commands.add_parser("select", help="predict returns of candidates, and say whether to deploy one")
+    _add_input(select, "returns of the known policies; policies without one are candidates")
+    _add_panel(select)
+    select.add_argument("--incumbent", metavar="NAME", help="known policy to beat")
+    select.add_argument("--measure", type=int, default=0, metavar="N", help="name N candidates to measure next")
+    add_report(select)
+    select.set_defaults(run=_select)
+
+    estimate = commands.add_parser("estimate", help="value policies by one estimator")
+    learners = "returns of the known policies, which sopr, nearest-policy and gaussian-process learn from"
+    _add_input(estimate, learners, required=False)
+    estimate.add_argument("--method", required=True, choices=sorted(ESTIMATORS), help="estimator")
+    estimate.add_argument(
+        "--set", nargs="+", default=[], metavar="OPTION=VALUE", help="options of the estimator, such as updates=5000"
+    )
+    estimate.add_argument("--checkpoint", type=Path, metavar="FILE", help="file to write, and to resume from")
+    estimate.set_defaults(run=_estimate, report=None)
+
+
+def _add_input(parser: argparse.ArgumentParser, returns: str, *, required: bool = True) -> None:
+    add_policies(parser)
+    parser.add_argument(
+        "--returns", type=Path, required=required, metavar="FILE", help=f"file or folder, as for fit: {returns}"
+    )
+    parser.add_argument(
+        "--log",
+        required=True,
+        metavar="FILE",
+        help="logged transitions: .hdf5, .npz, .parquet or a Minari dataset; or states alone, as for fit",
+    )
+    parser.add_argument("--discount", type=float, default=0.99, metavar="X", help="discount factor (default: 0.99)")
+    parser.add_argument("--action-count", type=int, metavar="N", help="number of discrete actions")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default: 0)")
+    add_device(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="plot to an image")
+
+
+def _add_panel(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rollouts",
+        type=int,
+        metavar="N",
+        help="rollouts behind each return, where the CSV file of returns has their standard deviation in return_std "
+        "(default: its column rollouts; a column return_se holds standard errors)",
+    )
+    names = ", ".join(f"'{name}'" if " " in name else name for name in METHODS)
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="NAME",
+        help=f"methods: {names} (default: the first {len(DEFAULT_PANEL)})",
+    )
+    parser.add_argument("--groups", type=Path, metavar="FILE", help="JSON object of policy and group")
+    parser.add_argument("--folds", type=int, default=5, metavar="N", help="random folds (default: 5)")
+    parser.add_argument(
+        "--subsets", type=Path, metavar="FILE", help="clustered subsets of the log that SOPR-T uses, from Subsets.save"
+    )
+    parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="folder to keep columns in, and to resume from")
+    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="leave out methods that take longer")
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from ..selection import evaluate
+
+    policies, returns = _read(options)
+    _show(evaluate(policies, returns, options.log, **_panel_options(options)), options)
+
+
+def _select(options: argparse.Namespace) -> None:
+    from ..selection import select
+
+    if options.measure < 0:
+        raise ValueError(f"--measure must be 0 or more, got {options.measure}")
+    if options.measure and options.json:
+        raise ValueError("--measure is printed below the table alone: leave --measure or --json out")
+    policies, returns = _read(options)
+    known = {name: policy for name, policy in policies.items() if name in returns}
+    candidates = {name: policy for name, policy in policies.items() if name not in returns}
+    _check_names(policies, returns, options)
+    if not candidates:
+        raise ValueError(f"every policy has a return in {options.returns}: there are no candidates")
+    selection = select(
+        candidates,
+        options.log,
+        known=known,
+        returns=returns,
+        incumbent=options.incumbent,
+        **_panel_options(options),
+    )
+    _show(selection, options)
+    if options.measure > 0:
+        names = map(printable, selection.measure_next(options.measure))
+        print(f"measure next: {', '.join(names)}")
+
+
+def _estimate(options: argparse.Namespace) -> None:
+    estimator = _read_estimator(options)
+    if options.returns is not None and not estimator.supervised:
+        raise ValueError(f"--method {options.method} learns from no returns: leave --returns out")
+    if options.checkpoint is not None and options.method in _UNTRAINED:
+        raise ValueError(f"--method {options.method} has nothing to resume: leave --checkpoint out")
+    policies, returns = _read(options)
+    known = {name: policy for name, policy in policies.items() if name in returns}
+    if estimator.supervised:
+        if options.returns is not None:
+            _check_names(policies, returns, options)
+        policies = {name: policy for name, policy in policies.items() if name not in returns}
+        if not known or not policies:
+            raise ValueError(
+                f"--method {options.method} needs policies with a return in --returns, and others to value; "
+                f"there are {len(known)} and {len(policies)}"
+            )
+    estimates = estimator.estimate(
+        policies,
+        options.log,
+        known=known if estimator.supervised else None,
+        returns=returns if estimator.supervised else None,
+        discount=options.discount,
+        seed=options.seed,
+        action_count=options.action_count,
+        checkpoint=options.checkpoint,
+        device=options.device,
+    )
+    _show(estimates, options)
+
+
+def _read(options: argparse.Namespace) -> tuple[dict[str, Policy], dict[str, float]]:
+    from ..inputs.returns import read_returns, skipped_files
+
+    check_outputs(options)
+    policies = read_policies(options)
+    if options.returns is None:
+        return policies, {}
+    skipped, rollouts = skipped_files(policies.values()), getattr(options, "rollouts", None)
+    return policies, read_returns(options.returns, list(policies), rollouts=rollouts, skipped=skipped)
+
+
+def _check_names(policies: dict[str, Policy], returns: dict[str, float], options: argparse.Namespace) -> None:
+    """Warn of returns of no policy, since the policy that they were meant for becomes a candidate.
+
+    Raises:
+        ValueError: The file of returns has none of a policy.
+    """
+    from ..inputs.logs.keys import list_names
+    from ..runtime.warn import warn
+
+    if not returns:
+        raise ValueError(f"no policy has a return: there is none in {options.returns}")
+    strangers = [name for name in returns if name not in policies]
+    if len(strangers) == len(returns):
+        raise ValueError(
+            f"no policy has a return: {options.returns} names {list_names(strangers)}, the policies are named "
+            f"{list_names([*policies])}; names are relative to the folder that contains all --policies"
+        )
+    if strangers:
+        warn(
+            f"{options.returns} has returns of {list_names(strangers)}, but no policies of these names were given; a "
+            "policy without a return is a candidate"
+        )
+
+
+def _read_groups(options: argparse.Namespace) -> dict[str, str] | None:
+    if options.groups is None:
+        return None
+    from ..inputs.returns.tables import load_json
+
+    groups = load_json(options.groups, "group")
+    if not isinstance(groups, dict):
+        raise ValueError(f"{options.groups}: expected an object of policy and group")
+    return groups
+
+
+def _panel_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments that `evaluate` and `select` share."""
+    return {"groups": _read_groups(options)} | {name: getattr(options, name) for name in _PANEL_OPTIONS}
+
+
+def _read_estimator(options: argparse.Namespace) -> Estimator:
+    from .. import estimators
+
+    kind = getattr(estimators, ESTIMATORS[options.method])
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    chosen = {}
+    for item in options.set:
+        name, separator, text = item.partition("=")
+        if not separator or name not in fields:
+            raise ValueError(f"--set {item}: expected OPTION=VALUE, with an option of {', '.join(fields)}")
+        try:
+            chosen[name] = fields[name].metadata["check"].parse(text)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"--set {item}: {text!r} is no value of {name}: {error}") from error
+    return kind(**chosen)
+
+
+def _show(result: Any, options: argparse.Namespace) -> None:
+    try:
+        print(json.dumps(without_nan(result.to_dict()), indent=1) if options.json else result.table())
+    finally:  # also where the reader of stdout, such as `head`, has closed it
+        write_plot(result, options)
+        write_report(result, options)

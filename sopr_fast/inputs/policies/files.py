@@ -1,0 +1,256 @@
+"""Policies from files and folders."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ...runtime.text import one_line, printable
+from ...runtime.warn import warn
+from .policy import Policy
+from .readers import BY_SUFFIX, is_companion, reader_of
+from .readers.options import Options
+
+_ERRORS = (ValueError, OSError, ImportError, MemoryError)
+_KINDS_SHOWN = 8
+_REASONS_SHOWN = 3
+
+
+def load(
+    paths: str | PathLike | Iterable[str | PathLike],
+    *,
+    stochastic: bool = False,
+    states_count: int | None = None,
+    action_count: int | None = None,
+    activation: str | None = None,
+    squash: str | None = None,
+    trust: bool = False,
+    skip: bool = False,
+    relative_to: str | PathLike | None = None,
+) -> dict[str, Policy]:
+    """Load the policies in files and folders, by name.
+
+    Folders are read recursively, in the order of the paths; hidden files and folders, links to folders, and files of
+    unknown suffix are passed over. Weights and plain values are read into an `Actor`; nothing in a file is executed
+    unless `trust` is set:
+
+    - `.npz`: the layers of an actor, `hidden_0`, `hidden_1`, … and `mean`, each as `.weight` (out, in) and `.bias`
+      (out,) of any float type; with one more dimension in front, a stack of actors. Optional are `log_std` (like
+      `mean`; used if `stochastic`) and the strings `activation` and `squash` ("tanh" or "none"); without them, the
+      arguments of these names apply, else "relu" and "tanh".
+    - `.npy`: actions in every state of the data; rows are read as they are asked for.
+    - `.parquet`: the same, in columns `actions_0`, `actions_1`, … or one of lists (also `action` and other names that
+      logs use), read a row group at a time when the policy acts; needs pyarrow.
+    - `.zip` of Stable-Baselines3 and sb3-contrib (PPO, A2C, TRPO, SAC, TQC, TD3, DDPG, ARS, DQN with MLP policies),
+      saved by version 1.0 or later, with gym or gymnasium. States are standardised by the first of
+      `<name>_vecnormalize.pkl`, `<name>/vecnormalize.pkl` and `vecnormalize.pkl` that exists beside the file, else by
+      the only `*/vecnormalize.pkl` below its folder, as RL Zoo keeps it. The policy's `normalisation` and the logger
+      "sopr_fast" say which file was used. In folders, statistics, replay buffers and `evaluations.npz` are passed over.
+    - `.d3` of d3rlpy, or its `.pt` beside `params.json`.
+    - `.cleanrl_model` of CleanRL: PPO, RPO, SAC, TD3, DDPG, DQN, C51.
+    - `.pt` of rsl_rl and `.pth` of rl_games: PPO; the activation stands in `params/agent.yaml` or `config.yaml` of the
+      run, else in `activation`. State dicts of Tianshou's policies and TorchRL's actors; with `activation`, `squash`.
+    - `.pt`, `.pth`, `.safetensors`: the state dict of an `nn.Sequential` of linear layers, with one `activation`
+      between each two and "tanh" or "none" as `squash` at the end.
+    - `.pkl` of D4RL and DOPE: a dict of arrays.
+    - `.onnx`: one float input (states, width); actions are the output `action` or `actions`, else the first; needs
+      onnxruntime.
+    - With `trust`: TorchScript (`.pt`), exported programs (`.pt2`), pickled modules (`.pt`); what of Stable-Baselines3
+      and d3rlpy is not a plain MLP, and LeRobot's ACT and diffusion policies of vectors (`model.safetensors` beside
+      `config.json`), of whose plans the first action counts. Those libraries open them.
+
+    Where the suffix does not determine the kind, the content does.
+
+    A policy is named by its path without suffix, relative to the folder that contains everything given: "ppo_1/best"
+    for `load("runs")`, "best" for `load("runs/ppo_1/best.zip")`. Files of one folder that differ in the suffix alone
+    keep it. A stack adds "-000", "-001", … to the name. In the cache of the Hugging Face Hub, the current snapshot of
+    each repository is read, and `models--owner--name/snapshots/<commit>/best.zip` is "owner/name/best".
+
+    Args:
+        paths: A file, a folder, or several of them.
+        stochastic: Act by the distribution, for `.npz`, `.zip`, `.d3`, d3rlpy's `.pt` and `.pkl`; an actor without one
+            is an error. Policies that a library opens, with `trust`, act as they do in that library by default.
+        states_count: Number of states in the user's data, against which arrays of actions are checked.
+        action_count: Number of discrete actions, for files that return indices.
+        activation: Activation between the layers, for files that do not state it.
+        squash: "tanh" or "none" after the last layer, for files that do not state it.
+        trust: Run code in the files. Whoever can write the file can then do what you can do.
+        skip: Skip files that cannot be read, with a warning for each, instead of raising.
+        relative_to: Folder to which names are relative, instead of the one that contains everything given.
+
+    Returns:
+        Policies by name.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ImportError: A library that a file needs is not installed.
+        OSError: A file cannot be read.
+        MemoryError: A file does not fit in memory.
+        ValueError: A file is damaged, not a regular file, of another kind, needs `trust`, or has layers that do not
+            fit each other; two policies have one name; or there are no policies.
+
+    Warns:
+        UserWarning: A file was skipped, or normalisation statistics seem to be missing.
+    """
+    if squash not in (None, "tanh", "none"):
+        raise ValueError(f"squash is {squash!r}, expected 'tanh' or 'none'")
+    given = [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
+    if not given:
+        raise ValueError("no paths given")
+    folder = common_folder(given) if relative_to is None else Path(os.path.abspath(relative_to))
+    policies: dict[str, Policy] = {}
+    reasons: dict[str, str] = {}
+    for file, name in _names([file for path in given for file in _files(path)], folder).items():
+        options = Options(name, stochastic, states_count, action_count, activation, squash, trust)
+        try:
+            loaded = _read(file, options)
+        except _ERRORS as error:
+            if not skip:
+                raise
+            warn(f"skipped {error}")
+            reasons[printable(file)] = str(error)
+            continue
+        for policy in loaded:
+            if policy.name in policies:
+                raise ValueError(
+                    f"{printable(file)}: another file has a policy named {policy.name!r}; rename one of the files"
+                )
+            policies[policy.name] = policy
+    if not policies:
+        first = "; ".join([*reasons.values()][:_REASONS_SHOWN])
+        more = f"; and {len(reasons) - _REASONS_SHOWN} more" if len(reasons) > _REASONS_SHOWN else ""
+        where = ", ".join(map(printable, given))
+        raise ValueError(f"{where}: none of the files could be read: {first}{more}")
+    for policy in policies.values():
+        policy.skipped = tuple(reasons)
+    return policies
+
+
+def swapped_files(policies: Any) -> tuple[str, ...]:
+    """Return two files that `load` reads in the order of their paths, which is not that of the numbers in them.
+
+    Args:
+        policies: What a user passed as policies; of paths in it, those of folders count.
+
+    Returns:
+        Names of the first such files, as ("step_10.zip", "step_2.zip"), or none.
+    """
+    paths = [policies] if isinstance(policies, str | PathLike) else policies if isinstance(policies, Sequence) else []
+    for path in (Path(path) for path in paths if isinstance(path, str | PathLike)):
+        if found := first_descent(map(str, _files(path))):
+            return tuple(Path(file).name for file in found)
+    return ()
+
+
+def first_descent(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the first two texts that differ in numbers alone and do not ascend with them, or none."""
+    last: dict[str, tuple[list[int], str]] = {}
+    for text in texts:
+        pattern, numbers = re.sub(r"\d+", "#", text), [int(digits) for digits in re.findall(r"\d+", text)]
+        if pattern in last and numbers < last[pattern][0]:
+            return last[pattern][1], text
+        last[pattern] = numbers, text
+    return ()
+
+
+def common_folder(paths: Iterable[Path]) -> Path:
+    """Return the deepest folder that contains all the files and folders."""
+    return Path(os.path.commonpath([os.path.abspath(path if path.is_dir() else path.parent) for path in paths]))
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the file itself, or the policy files below a folder."""
+    if not path.is_dir():
+        if not os.path.lexists(path):
+            raise FileNotFoundError(f"{printable(path)}: no such file")
+        return [path]
+    passed: Counter[str] = Counter()
+    files = sorted(_walk(path, passed), key=lambda file: file.parts)
+    if not files:
+        seen = ", ".join(f"{count} {kind}" for kind, count in passed.most_common(_KINDS_SHOWN))
+        raise ValueError(
+            f"{printable(path)}: no policies ({', '.join(BY_SUFFIX)}) in this folder or below it; passed over: "
+            f"{one_line(seen) or 'nothing, since it holds no files'}"
+        )
+    return files
+
+
+def _walk(folder: Path, passed: Counter[str]) -> Iterator[Path]:
+    """Yield the policy files below a folder, and count the others by kind."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for parent, folders, names in os.walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if {"snapshots", "blobs"} <= {*folders}:  # a repository that the Hugging Face Hub caches; files link to blobs
+            folders[:] = ["snapshots"]
+        elif Path(parent).name == "snapshots" and (current := _current_snapshot(Path(parent).parent)) in folders:
+            folders[:] = [current]
+        for name in names:
+            file = Path(parent, name)
+            if name.startswith("."):
+                passed["hidden"] += 1
+            elif file.suffix.lower() not in BY_SUFFIX:
+                passed[file.suffix.lower() or "without suffix"] += 1
+            elif is_companion(file):
+                passed["files that belong to a policy (statistics, buffers, optimisers)"] += 1
+            else:
+                yield file
+
+
+def _current_snapshot(folder: Path) -> str:
+    """Return the snapshot that `refs/main` of a cached repository names, "" without one."""
+    try:
+        with (folder / "refs" / "main").open("rb") as file:
+            return file.read(100).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _names(files: Iterable[Path], folder: Path) -> dict[Path, str]:
+    """Return the name of every file, relative to the folder; a file given twice counts once."""
+    relative = {Path(os.path.abspath(file)): file for file in files}
+    for path, file in relative.items():
+        if not path.is_relative_to(folder):
+            raise ValueError(f"{printable(file)} is not in the folder {printable(folder)}, to which names are relative")
+    stems = {path: _in_repository(path.relative_to(folder).with_suffix("")).as_posix() for path in relative}
+    counts = Counter(stems.values())
+    return {
+        file: stems[path] if counts[stems[path]] == 1 else path.relative_to(folder).as_posix()
+        for path, file in relative.items()
+    }
+
+
+def _in_repository(path: Path) -> Path:
+    """Return a path in a cache of the Hugging Face Hub, `models--owner--name/snapshots/<commit>` as `owner/name`."""
+    parts = list(path.parts)
+    for i in range(len(parts) - 2):
+        if parts[i] == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", parts[i + 1]):
+            above = parts[:i]
+            if above and above[-1].startswith("models--"):
+                above[-1:] = above[-1].split("--")[1:]
+            return Path(*above, *parts[i + 2 :])
+    return path
+
+
+def _read(file: Path, options: Options) -> list[Policy]:
+    """Read one file, with errors of the documented types that name it."""
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise ValueError("not a regular file")
+        return list(reader_of(file)(file, options))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{printable(file)}: {one_line(error)}") from error
+    except _ERRORS as error:
+        kind = next(kind for kind in _ERRORS if isinstance(error, kind))
+        raise kind(f"{printable(file)}: {one_line(error) or kind.__name__}") from error
+    except Exception as error:  # a damaged file may raise nearly any type
+        message = f"damaged, or of an unknown form ({type(error).__name__}: {error})"
+        raise ValueError(f"{printable(file)}: {one_line(message)}") from error

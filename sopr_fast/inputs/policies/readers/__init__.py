@@ -1,0 +1,91 @@
+"""Readers of policy files, one for each format; suffix and content determine which one reads a file."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ....runtime.archives import open_archive
+from ..policy import Policy
+from . import d3rlpy, d4rl, lerobot, npy, npz, parquet, programs, sb3, sequential, torch_files, vecnormalize
+from .options import Options
+
+Reader = Callable[[Path, Options], Sequence[Policy]]
+
+BY_SUFFIX: dict[str, Reader | None] = {  # None: the content determines the reader
+    ".npz": npz.read,
+    ".npy": npy.read,
+    ".parquet": parquet.read,
+    ".onnx": programs.read_onnx,
+    ".safetensors": None,
+    ".d3": d3rlpy.read,
+    ".pkl": d4rl.read,
+    ".pickle": d4rl.read,
+    ".zip": None,
+    ".pt": None,
+    ".pth": None,
+    ".pt2": None,
+    ".cleanrl_model": None,
+}
+
+
+def reader_of(path: Path) -> Reader:
+    """Return the reader of a file.
+
+    Raises:
+        ValueError: The file is of no known kind.
+    """
+    reader = BY_SUFFIX.get(path.suffix.lower()) or _by_content(path)
+    if reader is None:
+        raise ValueError(
+            "expected an .npz file of layers, an .npy or .parquet file of actions, or a policy in "
+            f"{', '.join(s for s in BY_SUFFIX if s not in ('.npz', '.npy', '.parquet'))}"
+        )
+    return reader
+
+
+def is_companion(path: Path) -> bool:
+    """Return whether a file of a known suffix belongs to a policy beside it.
+
+    These are statistics and replay buffers of Stable-Baselines3, the returns that its EvalCallback measured, the
+    unpacked model and the metrics that RL Zoo uploads beside a model, and statistics and training of LeRobot.
+    """
+    if path.suffix.lower() == ".safetensors":
+        return lerobot.is_companion(path)
+    if path.suffix.lower() == ".pth" and (path.parent / "_stable_baselines3_version").is_file():
+        return True
+    if path.suffix.lower() == ".pkl":
+        return vecnormalize.is_statistics(path) or "replaybuffer" in path.stem.replace("_", "")
+    return path.name in ("evaluations.npz", "train_eval_metrics.zip")
+
+
+def _by_content(path: Path) -> Reader | None:
+    if path.suffix.lower() == ".safetensors":
+        return lerobot.read if lerobot.is_policy(path) else sequential.read_safetensors
+    with path.open("rb") as file:
+        head = file.read(10)
+    if zipfile.is_zipfile(path):
+        with open_archive(path) as archive:
+            return _by_members(archive.namelist())
+    if head.startswith(b"\x93NUMPY"):
+        return npy.read
+    if head[8:10] == b'{"':
+        return sequential.read_safetensors
+    is_torch = path.suffix.lower() in (".pt", ".pth", ".cleanrl_model")
+    if head.startswith(b"\x80") and not is_torch:
+        return d4rl.read
+    return torch_files.read if is_torch else None
+
+
+def _by_members(members: list[str]) -> Reader | None:
+    inner = {name.partition("/")[2] for name in members}
+    if "policy.pth" in members:
+        return sb3.read
+    if "archive_format" in inner or "serialized_exported_program.json" in members:
+        return programs.read_exported
+    if any(name.startswith("code/") for name in inner):
+        return programs.read_torchscript
+    if "data.pkl" in inner:
+        return torch_files.read
+    return npz.read if all(name.endswith(".npy") for name in members) else None

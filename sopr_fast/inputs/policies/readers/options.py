@@ -1,0 +1,86 @@
+"""Options of the readers, and what several readers need: settings in JSON, libraries, the error without trust."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+SETTINGS_BYTES = 8 << 20  # parsed JSON may take 20 times the memory of its text
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the readers; see `sopr_fast.load_policies`.
+
+    Attributes:
+        name: Name of the policy, or prefix of the names of a stack.
+        stochastic: Act by the distribution.
+        states_count: Number of states in the user's data.
+        action_count: Number of discrete actions.
+        activation: Activation between layers.
+        squash: "tanh" or "none" after the last layer.
+        trust: Run code in the file.
+    """
+
+    name: str
+    stochastic: bool = False
+    states_count: int | None = None
+    action_count: int | None = None
+    activation: str | None = None
+    squash: str | None = None
+    trust: bool = False
+
+
+def stated(options: Options, key: str, what: str) -> str:
+    """Return what the options say and a file does not.
+
+    Args:
+        options: The options.
+        key: "activation" or "squash".
+        what: What the file is, for the message.
+
+    Raises:
+        ValueError: They do not say it either.
+    """
+    value = getattr(options, key)
+    if value is None:
+        raise ValueError(f"{what} does not say its {key}: give policies.load {key}=… (--{key} …)")
+    return value
+
+
+def parse_settings(text: str | bytes) -> dict[str, Any]:
+    """Return the settings of a policy, a JSON object.
+
+    Raises:
+        ValueError: The text is damaged, too long, or not an object.
+    """
+    if len(text) > SETTINGS_BYTES:
+        raise ValueError(f"its settings take {len(text) / 2**20:.0f} MiB, expected at most {SETTINGS_BYTES >> 20}")
+    try:
+        settings = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("its settings are nested too deep") from error
+    if not isinstance(settings, dict):
+        raise ValueError("its settings are not a JSON object")
+    return settings
+
+
+def library(module: str, extra: str) -> ModuleType:
+    """Import a module that the optional dependencies `extra` provide.
+
+    Raises:
+        ImportError: The module is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = module.split(".")[0]
+        raise ImportError(f"reading it needs {name}: pip install 'sopr_fast[{extra}]'") from error
+
+
+def untrusted(what: str) -> ValueError:
+    """Return the error for a file that can run code."""
+    return ValueError(f"{what} and so can run code: read only with trust=True (--trust), if you trust its maker")

@@ -1,0 +1,124 @@
+"""Programs: ONNX graphs, which are data; TorchScript and exported torch programs, which can run code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ....runtime.native import threads
+from ....runtime.text import printable
+from ....runtime.warn import warn
+from ...logs.keys import list_names
+from ..called import Called
+from .options import Options, library, untrusted
+
+_ACTIONS = ("action", "actions")
+
+
+def read_onnx(path: Path, options: Options) -> list[Called]:
+    """Read an ONNX graph from states to actions: its output "action" or "actions", else its first.
+
+    Warns:
+        UserWarning: It has several outputs, none of these names.
+    """
+    runtime = library("onnxruntime", "onnx")
+    settings = runtime.SessionOptions()
+    settings.log_severity_level, settings.intra_op_num_threads = 3, threads()
+    try:
+        session = runtime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises its own types
+        raise ValueError(f"onnxruntime cannot open it: {error}") from error
+    inputs = session.get_inputs()
+    if len(inputs) != 1 or len(inputs[0].shape) != 2 or inputs[0].type not in ("tensor(float)", "tensor(double)"):
+        shown = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
+        raise ValueError(f"expected one float input (states, width), found {shown}")
+    names = [output.name for output in session.get_outputs()]
+    output = next((name for name in names if name in _ACTIONS), names[0])
+    if len(names) > 1 and output not in _ACTIONS:
+        warn(
+            f"{printable(path)}: has the outputs {list_names(names)}, none of them 'action' or 'actions'; its first, "
+            f"{output!r}, is taken for the actions. If it is not, name the outputs when you export it: "
+            "output_names=['action', …] of torch.onnx.export"
+        )
+    dtype = np.float64 if inputs[0].type == "tensor(double)" else np.float32
+
+    def act(states: np.ndarray) -> np.ndarray:
+        return session.run([output], {inputs[0].name: states.astype(dtype)})[0]
+
+    rows = inputs[0].shape[0]
+    act_on_any = by_rows(act, rows, rows) if isinstance(rows, int) else act
+    width = inputs[0].shape[1]
+    return [Called(options.name, act_on_any, options.action_count, state_dim=width if isinstance(width, int) else None)]
+
+
+def read_torchscript(path: Path, options: Options) -> list[Called]:
+    """Read a TorchScript program, if trusted."""
+    if not options.trust:
+        raise untrusted("a TorchScript program is code,")
+    try:
+        module = torch.jit.load(str(path), map_location="cpu")
+    except RuntimeError as error:
+        raise ValueError(f"torch cannot open it: {error}") from error
+    return [Called(options.name, module, options.action_count)]
+
+
+def read_exported(path: Path, options: Options) -> list[Called]:
+    """Read an exported torch program from states to actions, if trusted; of several values it returns the first.
+
+    Warns:
+        UserWarning: It returns several values.
+    """
+    if not options.trust:
+        raise untrusted("an exported torch program is code,")
+    try:
+        program = torch.export.load(str(path))
+    except Exception as error:  # torch raises many types
+        raise ValueError(f"torch cannot open it: {error}") from error
+    named = program.graph_signature.user_inputs
+    inputs = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in named]
+    if len(inputs) != 1 or inputs[0].dim() != 2:
+        raise ValueError(f"expected one input (states, width), found {[tuple(i.shape) for i in inputs]}")
+    if (count := len(program.graph_signature.user_outputs)) > 1:
+        warn(
+            f"{printable(path)}: returns {count} values, of which the first is taken for the actions. If it is not, "
+            "export a module that returns the actions alone"
+        )
+    module, (least, most) = program.module(), _row_bounds(program, inputs[0].shape[0])
+
+    def act(states: np.ndarray) -> np.ndarray:
+        actions = module(torch.from_numpy(states).to(inputs[0].dtype))
+        return (actions[0] if isinstance(actions, (tuple, list)) else actions).numpy()
+
+    return [Called(options.name, by_rows(act, least, most), options.action_count)]
+
+
+def _row_bounds(program: torch.export.ExportedProgram, rows: int | torch.SymInt) -> tuple[int, int]:
+    """Return the smallest and the largest number of states that a program takes at a time."""
+    if isinstance(rows, int):
+        return rows, rows
+    bounds = program.range_constraints.get(rows.node.expr)
+    return (1, sys.maxsize) if bounds is None else (int(max(bounds.lower, 1)), int(min(bounds.upper, sys.maxsize)))
+
+
+def by_rows(act: Callable[[np.ndarray], np.ndarray], least: int, most: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Return `act`, which takes `least` to `most` states at a time, as a function of any number of states."""
+
+    def act_in_parts(states: np.ndarray) -> np.ndarray:
+        parts = [states[first : first + most] for first in range(0, len(states), most)]
+        missing = np.repeat(states[-1:], max(least - len(parts[-1]), 0), axis=0)
+        parts[-1] = np.concatenate([parts[-1], missing])
+        return np.concatenate([answer(part) for part in parts])[: len(states)]
+
+    def answer(part: np.ndarray) -> np.ndarray:
+        actions = act(part)
+        if len(part) == 1 and actions.ndim < 2:  # a program that leaves out the dimension of states
+            actions = actions.reshape(1, -1)
+        if len(actions) != len(part):
+            raise ValueError(f"its output has shape {actions.shape}, expected ({len(part)}, action width)")
+        return actions
+
+    return act_in_parts

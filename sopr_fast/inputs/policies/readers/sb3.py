@@ -1,0 +1,214 @@
+"""Stable-Baselines3's `.zip` files: weights and settings of its multilayer perceptrons."""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import io
+import logging
+import math
+import pickle
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....runtime.archives import open_archive, read_members
+from ....runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle, read_weights_in
+from ....runtime.text import printable
+from ..actor import ACTIVATIONS, Actor, Bounds, Standardisation
+from ..called import RECURRENT, Called, is_recurrent
+from ..policy import Policy
+from .layers import floats, layer, numbered, perceptron
+from .options import Options, library, parse_settings
+from .vecnormalize import find_statistics, read_standardisation, shape_of
+
+_log = logging.getLogger("sopr_fast")
+_MODULES = re.compile(
+    r"stable_baselines3\.((common|sac|td3|dqn)\.policies)|sb3_contrib\.((tqc|ars)\.policies|common\.maskable\.policies)"
+)
+_ARGMAX = re.compile(r"stable_baselines3\.dqn\.|sb3_contrib\.ars\.")  # policies that choose the largest value
+# Parts of a model that do not change its deterministic action.
+_NO_ACTOR = re.compile(
+    r"critic.*|\w+_target.*|value_net|mlp_extractor\.value_net.*|(actor\.)?(log_std|sde_features_extractor.*)"
+)
+_FLATTEN = "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"
+_SDE_MEAN_CLIP = 2.0  # the libraries' default clip_mean of gSDE
+
+
+def read(path: Path, options: Options) -> Sequence[Policy]:
+    """Read the actor in a model, with the statistics that belong to it; see `find_statistics`.
+
+    Raises:
+        RefusedError: The model needs `trust`.
+        ValueError: The file is damaged, or the model is recurrent.
+    """
+    try:
+        with open_archive(path) as archive:
+            members = read_members(archive, ["data", "policy.pth"])
+        settings = parse_settings(members["data"])
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"damaged, or not a model of Stable-Baselines3 ({error})") from error
+    statistics = find_statistics(path, settings)
+    policy: Policy
+    try:
+        standardisation = None if statistics is None else read_standardisation(statistics)
+        policy = _actor(settings, read_weights_in(members["policy.pth"]), standardisation, options)
+        is_standardised = standardisation is not None
+    except RefusedError as error:
+        if not options.trust:
+            raise RefusedError(
+                f"{error}; trust=True (--trust) lets stable-baselines3 open it, code included"
+            ) from error
+        opened = _Opened(path, statistics)
+        count = opened.action_count if options.action_count is None else options.action_count
+        policy, is_standardised = Called(options.name, opened, count), statistics is not None
+    if is_standardised:
+        policy.normalisation = str(statistics)
+        _log.info("%s: states are standardised by %s", printable(path), printable(statistics))
+    return [policy]
+
+
+@dataclass(frozen=True)
+class _Network:
+    """Names of an actor's layers in a state dict, and the operations after the last one."""
+
+    layers: list[str]
+    activation: str = "relu"
+    squash: bool = False
+    log_std: Any = None
+    log_std_bounds: tuple[float, float] = (-20, 2)
+    mean_clip: float = math.inf
+
+
+def _actor(
+    settings: dict[str, Any], arrays: dict[str, Tensor], standardisation: Standardisation | None, options: Options
+) -> Actor:
+    if any(key.startswith("lstm_actor.") for key in arrays):
+        raise ValueError(RECURRENT)
+    policy_class = _unpickled(settings, "policy_class", SB3_RECORDS)
+    source = policy_class.source if isinstance(policy_class, type) and issubclass(policy_class, Record) else "?"
+    if not _MODULES.fullmatch(source.rpartition(".")[0]):
+        raise RefusedError(f"a policy of class {source}, which this package does not read")
+    keywords = settings.get("policy_kwargs") or {}
+    extractor = keywords.get("features_extractor_class", _FLATTEN)
+    if extractor != _FLATTEN or any(re.search(r"(?<!sde_)features_extractor", key) for key in arrays):
+        raise RefusedError("it extracts features from observations by a network of its own")
+    observed = shape_of(_space(settings, "observation_space", "box.Box"))
+    if len(observed) != 1:
+        raise RefusedError(f"observations of shape {observed}, expected one dimension")
+    network = _network(arrays, source, settings, keywords)
+    parts = {re.sub(r"\.(weight|bias)$", "", key) for key in arrays} - set(network.layers)
+    if unknown := sorted(part for part in parts if not _NO_ACTOR.fullmatch(part)):
+        raise RefusedError(f"a network that this package does not read, with {', '.join(unknown[:6])}")
+    layers = perceptron(arrays, network.layers, bias=False)
+    space = _space(settings, "action_space", "box.Box", "discrete.Discrete")
+    shared: dict[str, Any] = {
+        "activation": _activation(keywords, network.activation),
+        "standardisation": standardisation,
+    }
+    if space.source.endswith("Discrete"):
+        if vars(space).get("n") != len(layers[-1][0]):
+            raise ValueError(f"its network has {len(layers[-1][0])} outputs, its action space n={vars(space).get('n')}")
+        head = "values" if _ARGMAX.match(source) else "logits"
+        return Actor(options.name, layers, squash=False, head=head, **shared)
+    shape_of(space)
+    bounds = Bounds(*(torch.from_numpy(np.array(side, np.float32).reshape(-1)) for side in (space.low, space.high)))
+    clip = None if network.squash else bounds
+    if network.mean_clip < math.inf:
+        unit = torch.full_like(bounds.low, network.mean_clip).tanh()
+        clip = Bounds(bounds.from_unit(-unit), bounds.from_unit(unit))
+    return Actor(
+        options.name,
+        layers,
+        squash=network.squash,
+        scale=bounds if network.squash else None,
+        clip=clip,
+        log_std=network.log_std,
+        log_std_bounds=network.log_std_bounds,
+        stochastic=options.stochastic,
+        **shared,
+    )
+
+
+def _network(arrays: dict[str, Tensor], source: str, settings: dict, keywords: dict) -> _Network:
+    names = numbered(arrays, "actor.latent_pi.")
+    if "actor.log_std.weight" in arrays:  # SAC, TQC
+        return _Network([*names, "actor.mu"], squash=True, log_std=layer(arrays, "actor.log_std"))
+    if "actor.log_std" in arrays:  # the same with state-dependent exploration
+        clip = float(keywords.get("clip_mean", _SDE_MEAN_CLIP))
+        if clip > 0:
+            return _Network([*names, "actor.mu.0"], squash=True, mean_clip=clip)
+        return _Network([*names, "actor.mu"], squash=True)
+    if "actor.mu.0.weight" in arrays:  # TD3, DDPG
+        return _Network(numbered(arrays, "actor.mu."), squash=True)
+    if "q_net.q_net.0.weight" in arrays:  # DQN
+        return _Network(numbered(arrays, "q_net.q_net."))
+    if "action_net.weight" in arrays:  # PPO, A2C, TRPO, and linear ARS before 2.0
+        parts = ("shared_net", "policy_net")  # the former in versions before 1.8
+        names = [*(name for part in parts for name in numbered(arrays, f"mlp_extractor.{part}.")), "action_net"]
+        if keywords.get("squash_output"):
+            return _Network(names, "tanh", squash=True)
+        spread = arrays.get("log_std")
+        log_std = floats(arrays, "log_std") if spread is not None and not settings.get("use_sde") else None
+        return _Network(names, "tanh", log_std=log_std, log_std_bounds=(-math.inf, math.inf))
+    if "action_net.0.weight" in arrays:  # ARS
+        squash = bool(keywords.get("squash_output", not source.endswith("LinearPolicy")))
+        return _Network(numbered(arrays, "action_net."), squash=squash)
+    raise RefusedError(f"no actor that this package reads among {', '.join(list(arrays)[:6])}, …")
+
+
+def _activation(keywords: dict[str, Any], default: str) -> str:
+    if "activation_fn" not in keywords:
+        return default
+    text = str(keywords["activation_fn"])  # "<class 'torch.nn.modules.activation.Tanh'>"
+    name = text.rpartition(".")[2].rstrip("'>").lower()
+    activation = next((key for key in ACTIVATIONS if key.replace("_", "") == name), None)
+    if activation is None or "torch.nn.modules." not in text:
+        raise RefusedError(f"its activation is {text}")
+    return activation
+
+
+def _space(settings: dict[str, Any], key: str, *kinds: str) -> Any:
+    space = _unpickled(settings, key, SPACE_RECORDS)
+    if not isinstance(space, Record) or not space.source.endswith(kinds):
+        raise RefusedError(f"its {key} is {getattr(space, 'source', type(space).__name__)}")
+    return space
+
+
+def _unpickled(settings: dict[str, Any], key: str, records: tuple[str, ...]) -> Any:
+    try:
+        data = base64.b64decode(settings[key][":serialized:"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"no {key} in its settings") from error
+    return read_pickle(io.BytesIO(data), records=records)
+
+
+class _Opened:
+    """A policy that stable-baselines3 itself opens, with `predict`."""
+
+    def __init__(self, path: Path, statistics: Path | None):
+        data, parameters, _ = library("stable_baselines3.common.save_util", "sb3").load_from_zip_file(
+            path, device="cpu"
+        )
+        kind, keywords = data["policy_class"], dict(data.get("policy_kwargs") or {})
+        optional = {"lr_schedule": lambda _: 0.0, "use_sde": data.get("use_sde", False)}
+        accepted = inspect.signature(kind.__init__).parameters
+        keywords = {key: value for key, value in optional.items() if key in accepted} | keywords
+        is_discrete = type(data["action_space"]).__name__ == "Discrete"
+        self.action_count = int(data["action_space"].n) if is_discrete else None
+        self._policy = kind(data["observation_space"], data["action_space"], **keywords)
+        if is_recurrent(self._policy):
+            raise ValueError(RECURRENT)
+        self._policy.load_state_dict(parameters["policy"])
+        self._normalise = None if statistics is None else pickle.loads(statistics.read_bytes()).normalize_obs
+
+    def predict(self, states: np.ndarray, deterministic: bool = True) -> np.ndarray:
+        if self._normalise is not None:
+            states = self._normalise(states)
+        return self._policy.predict(states, deterministic=deterministic)[0]

@@ -1,0 +1,1 @@
+"""Results: rankings, estimates, metrics and warnings."""

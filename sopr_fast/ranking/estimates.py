@@ -1,0 +1,136 @@
+"""Estimated values of policies, and warnings about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..runtime.warn import warn
+from .ranking import Ranking
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import pandas
+
+_LISTED = 5
+
+
+class UncertainEstimateWarning(UserWarning):
+    """Warning that the log holds so little evidence about a policy that its estimate is nearly a guess."""
+
+
+def warn_about(reasons: dict[str, str], text: str) -> None:
+    """Warn about policies or columns, if there are any.
+
+    Args:
+        reasons: Reason for the warning by name of the policy or column.
+        text: Message, with {} in place of the names and reasons.
+    """
+    if reasons:
+        listed = ", ".join(f"{name!r} ({reason})" for name, reason in list(reasons.items())[:_LISTED])
+        others = f" and {len(reasons) - _LISTED} more" if len(reasons) > _LISTED else ""
+        warn(text.format(listed + others), UncertainEstimateWarning)
+
+
+@dataclass(frozen=True, eq=False)
+class Estimates:
+    """Estimated values of P policies.
+
+    Attributes:
+        names: (P,) names of the policies, in input order.
+        values: (P,) float64; larger is better. Discounted returns from initial states unless the estimator says
+            otherwise.
+        standard_errors: (P,) float64; NaN where unknown. By default the standard deviation of the replicates.
+        replicates: (P, R) float64 estimates by bootstrap samples or members of an ensemble, or None.
+        method: Name of the estimator.
+        diagnostics: Loss curves, effective sample sizes, errors of models; see each estimator.
+        timings: Seconds by stage.
+    """
+
+    names: list[str]
+    values: np.ndarray
+    standard_errors: np.ndarray = None  # type: ignore[assignment]  # `__post_init__` fills it in
+    replicates: np.ndarray | None = None
+    method: str = ""
+    diagnostics: dict[str, Any] = field(default_factory=dict)
+    timings: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.standard_errors is None:
+            errors = np.full(len(self), np.nan)
+            if self.replicates is not None and self.replicates.shape[1] > 1:
+                errors = self.replicates.std(1, ddof=1)
+            object.__setattr__(self, "standard_errors", errors)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def ranking(self) -> Ranking:
+        """Return the ranking of the policies by value, with its tables and plots.
+
+        Win probabilities compare replicates; they are NaN without any, and for policies whose standard error is NaN.
+        """
+        return Ranking(
+            list(self.names),
+            self.values,
+            self.standard_errors,
+            replicates=self.replicates,
+            timings=dict(self.timings),
+        )
+
+    def table(self) -> str:
+        """Return the estimates as text, best first."""
+        return self.ranking().table()
+
+    __str__ = table
+
+    def __repr__(self) -> str:
+        return f"Estimates of {len(self)} policies by {self.method or 'an unnamed method'}\n{self.table()}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain lists and numbers, ready for JSON; critics and other callables are left out."""
+        return {
+            "method": self.method,
+            "names": list(self.names),
+            "values": self.values.tolist(),
+            "standard_errors": self.standard_errors.tolist(),
+            "diagnostics": _plain(self.diagnostics),
+            "timings": dict(self.timings),
+        }
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a data frame with columns policy, value and standard_error, best first, indexed by rank.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return self.ranking().to_pandas().rename(columns={"score": "value"})
+
+    def plot(self, returns: Any = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
+        """Plot values with their standard errors, best on top.
+
+        Args:
+            returns: (P,) true returns, or a mapping from name to return, shown on the right; None for none.
+            ax: Axes to plot on; by default those of a new figure.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+            TypeError: A return is not a number.
+            ValueError: A return is missing or not finite. The message names the policy.
+        """
+        ax = self.ranking().plot(returns, ax)
+        ax.set_xlabel(f"value by {self.method} (± standard error)" if self.method else "value (± standard error)")
+        return ax
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items() if not callable(item)}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

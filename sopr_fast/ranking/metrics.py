@@ -1,0 +1,157 @@
+"""Agreement of a ranking with true returns, and distances between policies.
+
+Sequences are compared by position; `Ranking.spearman`, `Ranking.kendall` and `Ranking.regret` go by name. Two pandas
+series must have the same index.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..runtime.arrays import as_numbers
+
+_ROWS = 1024  # states of which a distance makes float64 copies at a time
+
+
+def spearman(a: Any, b: Any) -> float:
+    """Return Spearman's rank correlation of two sequences, with average ranks on ties.
+
+    Args:
+        a: n numbers.
+        b: n numbers.
+
+    Returns:
+        The correlation; NaN if n < 2 or all numbers of a sequence are equal.
+
+    Raises:
+        ValueError: Lengths or indexes differ, or a number is not finite.
+    """
+    a, b = _pair("spearman", a, b)
+    if len(a) < 2:
+        return float("nan")
+    a, b = (_average_ranks(x) - (len(x) - 1) / 2 for x in (a, b))
+    norm = np.sqrt((a @ a) * (b @ b))
+    return float(a @ b / norm) if norm > 0 else float("nan")
+
+
+def kendall(a: Any, b: Any) -> float:
+    """Return Kendall's rank correlation τ-b of two sequences; time grows as n², memory as n.
+
+    Args:
+        a: n numbers.
+        b: n numbers.
+
+    Returns:
+        The correlation; NaN if n < 2 or all numbers of a sequence are equal.
+
+    Raises:
+        ValueError: Lengths or indexes differ, or a number is not finite.
+    """
+    a, b = _pair("kendall", a, b)
+    agreement = untied_a = untied_b = 0
+    for i in range(1, len(a)):
+        sign_a, sign_b = np.sign(a[i] - a[:i]), np.sign(b[i] - b[:i])
+        agreement += int(sign_a @ sign_b)
+        untied_a += int(np.count_nonzero(sign_a))
+        untied_b += int(np.count_nonzero(sign_b))
+    norm = float(np.sqrt(float(untied_a) * untied_b))
+    return agreement / norm if norm > 0 else float("nan")
+
+
+def regret_at_k(*, returns: Any, scores: Any, k: int) -> float:
+    """Return the normalised regret@k (paper section 4.1): what the best of the k highest-scored policies lacks.
+
+    (max of all returns - max of the k) / (max - min of all returns), from 0 to 1; 0 if all returns are equal. Where
+    equal scores leave the choice open, it is the mean over all choices.
+
+    Args:
+        returns: (n,) true returns.
+        scores: (n,) scores.
+        k: Number of policies chosen, 1 to n.
+
+    Raises:
+        ValueError: `k` is out of range, lengths or indexes differ, or a number is not finite.
+    """
+    returns, scores = _pair("regret_at_k", returns, scores)
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= len(returns):
+        raise ValueError(f"k must be an integer from 1 to the number of policies, {len(returns)}, got {k!r}")
+    best, worst = returns.max(), returns.min()
+    if best == worst:
+        return 0.0
+    last = np.sort(scores)[-k]
+    sure, tied = returns[scores > last], -np.sort(-returns[scores == last])
+    missing = k - len(sure)  # chosen among the tied
+    chosen = np.maximum(tied[: len(tied) - missing + 1], sure.max(initial=worst))
+    # Number i of the tied is the best of the chosen if it is chosen, and none before it is.
+    odds = missing / (len(tied) - np.arange(len(chosen)))
+    shares = odds * np.cumprod(np.append(1.0, 1 - odds[:-1]))
+    return float(shares @ (best - chosen) / (best - worst))
+
+
+def policy_distance(train_columns: Any, test_columns: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the action distance of each test policy to the nearest training policy (the terms of Eq. 3).
+
+    The action distance of two policies is the mean over states of the squared Euclidean distance of their columns.
+    Eq. 3 is the mean of the returned distances.
+
+    Args:
+        train_columns: (M, N, d) columns of M training policies in N states, array or tensor.
+        test_columns: (P, N, d) columns of P test policies in the same states.
+
+    Returns:
+        (P,) float64 distances and (P,) int64 indices of the nearest training policies, the first on ties.
+
+    Raises:
+        ValueError: Shapes do not agree, or there are no policies or states.
+    """
+    distances = policy_distances(test_columns, train_columns)
+    nearest = distances.argmin(1)
+    return np.take_along_axis(distances, nearest[:, None], 1)[:, 0], nearest
+
+
+def policy_distances(a_columns: Any, b_columns: Any) -> np.ndarray:
+    """Return all action distances between two sets of policies, (A, B) float64, see `policy_distance`.
+
+    Args:
+        a_columns: (A, N, d) columns.
+        b_columns: (B, N, d) columns in the same states.
+
+    Raises:
+        ValueError: Shapes do not agree, or there are no policies or states.
+    """
+    a, b = as_numbers(a_columns), as_numbers(b_columns)
+    if a.ndim != 3 or b.ndim != 3 or a.shape[1:] != b.shape[1:] or 0 in (*a.shape, len(b)):
+        raise ValueError(f"columns must be (policies, states, width) of the same states, got {a.shape} and {b.shape}")
+    total = np.zeros((len(a), len(b)))
+    for first in range(0, a.shape[1], _ROWS):
+        x, y = (part[:, first : first + _ROWS].astype(np.float64) for part in (a, b))
+        for row, policy in zip(total, x, strict=True):  # one by one, so that no distance depends on the other policies
+            difference = y - policy
+            row += np.einsum("bnd,bnd->b", difference, difference)
+    return total / a.shape[1]
+
+
+def _average_ranks(x: np.ndarray) -> np.ndarray:
+    """Return ranks from 0; equal numbers share their mean rank."""
+    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+    last = counts.cumsum()
+    return (last - (counts + 1) / 2)[inverse]
+
+
+def _pair(function: str, a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
+    indexes = [x.index for x in (a, b) if hasattr(x, "index") and not callable(x.index)]
+    a, b = (as_numbers(x).astype(np.float64) for x in (a, b))
+    if a.ndim != 1 or a.shape != b.shape:
+        raise ValueError(f"expected two sequences of one length, got shapes {a.shape} and {b.shape}")
+    if len(indexes) == 2 and not indexes[0].equals(indexes[1]):
+        raise ValueError(
+            f"{function} goes by position, but the two indexes differ; "
+            "reindex one like the other, or pass .to_numpy() of each"
+        )
+    for x in (a, b):
+        if not np.isfinite(x).all():
+            first = int(np.flatnonzero(~np.isfinite(x))[0])
+            raise ValueError(f"expected finite numbers, got {x[first]} at position {first}")
+    return a, b

@@ -1,0 +1,413 @@
+"""The result of ranking: scores, their order and their standard errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..inputs.returns import check_returns
+from ..runtime.checks import check_integer
+from ..runtime.plotting import figure_class
+from ..runtime.text import NAME_WIDTH, printable, tick_label
+from ..runtime.warn import warn
+from . import metrics
+from .doubts import ForeignPolicyWarning
+from .paired_tests import t_tail
+
+if TYPE_CHECKING:
+    import os
+
+    import matplotlib.axes
+    import pandas
+
+
+KEPT, GIVEN, DRAWN = "the model", "given subsets", "logged states"  # where the subsets come from
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """How the model of a ranking was trained.
+
+    Attributes:
+        names: (M,) names of the training policies.
+        scores: (M,) float64 scores of the training policies by the model that learned from them.
+        distances: (P, M) float64 action distances of candidates to training policies; NaN where unknown.
+        between: (M, M) float64 action distances between training policies.
+        among: (P, P) float64 action distances between candidates; NaN where unknown; None for many candidates.
+        history: Loss and validation results of each step, and how training went.
+        settings: Seed and configuration, as plain text and numbers.
+    """
+
+    names: list[str]
+    scores: np.ndarray
+    distances: np.ndarray
+    between: np.ndarray
+    among: np.ndarray | None
+    history: dict[str, Any]
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """Candidates ordered by score.
+
+    Attributes:
+        names: (P,) names of the candidates, in input order.
+        scores: (P,) float64; larger is better.
+        standard_errors: (P,) float64 standard errors of the scores before any shrinkage; NaN where unknown. Those of a
+            trained model measure the noise of drawing subsets alone: for a foreign candidate they say nothing of how
+            wrong its score is, and tables and plots leave them out.
+        subset_scores: (P, S) float64 scores on each subset before any shrinkage, whose mean is the score (paper section
+            3.2), or None.
+        replicates: (P, R) float64 joint replicates of the scores (bootstrap, ensemble), whose standard deviation is the
+            standard error, or None.
+        shrinkage: (P,) weight of the nearest training policy's score in each score, or None without shrinkage.
+        nearest_scores: (P,) scores of the nearest training policies, toward which `shrinkage` moves, or None.
+        distances: (P,) action distance to the nearest training policy (Eq. 3), NaN where unknown, or None.
+        distance_limit: Distance beyond which a candidate is foreign, or None.
+        in_training: (P,) whether each candidate acts exactly as a training policy does, or None where unknown.
+        settled: Whether `subsets="auto"` settled the top of the order before its limit; None for a chosen number.
+        timings: Seconds by stage.
+        training: How the model was trained, or None.
+        settings: What the ranking rests on, as plain text and numbers.
+    """
+
+    names: list[str]
+    scores: np.ndarray
+    standard_errors: np.ndarray
+    _: KW_ONLY
+    subset_scores: np.ndarray | None = None
+    replicates: np.ndarray | None = None
+    shrinkage: np.ndarray | None = None
+    nearest_scores: np.ndarray | None = None
+    distances: np.ndarray | None = None
+    distance_limit: float | None = None
+    in_training: list[bool] | None = None
+    settled: bool | None = None
+    timings: dict[str, float] = field(default_factory=dict)
+    training: Training | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_subsets(
+        cls,
+        names: list[str],
+        subset_scores: np.ndarray,
+        *,
+        shrinkage: np.ndarray | None = None,
+        nearest_scores: np.ndarray | None = None,
+        **fields: Any,
+    ) -> Ranking:
+        """Return the ranking by the mean score over subsets.
+
+        Args:
+            names: (P,) names of the candidates.
+            subset_scores: (P, S) scores before any shrinkage.
+            shrinkage: (P,) weight of the nearest training policy's score, or None.
+            nearest_scores: (P,) scores of the nearest training policies; needed with `shrinkage`.
+            fields: Other attributes of the ranking.
+        """
+        count = subset_scores.shape[1]
+        return cls(
+            names,
+            shrink(subset_scores, shrinkage, nearest_scores).mean(1),
+            _mean_errors(subset_scores) if count > 1 else np.full(len(names), np.nan),
+            subset_scores=subset_scores,
+            shrinkage=shrinkage,
+            nearest_scores=nearest_scores,
+            **fields,
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def order(self) -> list[str]:
+        """Names, best first; ties in input order."""
+        return [self.names[i] for i in self._order()]
+
+    @property
+    def best(self) -> str:
+        """Name of the candidate with the highest score.
+
+        Warns:
+            ForeignPolicyWarning: The candidate is foreign.
+        """
+        first = int(self._order()[0])
+        name = self.names[first]
+        if self.foreign is not None and self.foreign[first]:
+            warn(
+                f"the best candidate {name!r} is foreign: its score is an extrapolation. Measure its return before you "
+                "rely on it, or choose the next candidate in `order` that is not foreign",
+                ForeignPolicyWarning,
+            )
+        return name
+
+    @property
+    def ranks(self) -> np.ndarray:
+        """(P,) int64 ranks, 1 for the best."""
+        ranks = np.empty(len(self), np.int64)
+        ranks[self._order()] = np.arange(1, len(self) + 1)
+        return ranks
+
+    @property
+    def win_probability(self) -> np.ndarray:
+        """(P, P) probability that candidate i scores above candidate j, before any shrinkage.
+
+        It is the distribution function of Student's t, with one degree of freedom less than there are subsets or
+        replicates, at mean / standard error of their paired differences; 0.5 where all of them are 0 up to rounding.
+        Of a trained model it covers the noise of drawing subsets alone, not whether scores order policies as their
+        returns do. NaN where either candidate is foreign, and where there are fewer than two subsets or replicates.
+        """
+        samples = self.replicates if self.subset_scores is None else self.subset_scores
+        if samples is None or samples.shape[1] < 2:
+            return np.full((len(self), len(self)), np.nan)
+        largest = np.abs(samples).max(1)
+        floor = 1e-12 * np.maximum(largest[:, None], largest)  # differences of equal scores, by rounding
+        mean, error = np.empty((2, len(self), len(self)))
+        for i, own in enumerate(samples):  # all differences at once would take P² S numbers
+            difference = own - samples
+            mean[i] = self.scores[i] - self.scores if self.subset_scores is None else difference.mean(1)
+            error[i] = difference.std(1, ddof=1) if self.subset_scores is None else _mean_errors(difference)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where((np.abs(mean) <= floor) & (error <= floor), 0.0, mean / error)
+        foreign = self._is_foreign()
+        ratio[foreign] = ratio[:, foreign] = np.nan
+        tail = t_tail(np.abs(ratio), samples.shape[1] - 1)
+        return np.where(ratio < 0, tail, 1 - tail)
+
+    @property
+    def foreign(self) -> list[bool | None] | None:
+        """(P,) whether each candidate is foreign, None for one whose distance is unknown; None without distances."""
+        if self.distances is None or self.distance_limit is None:
+            return None
+        return [None if np.isnan(distance) else bool(distance > self.distance_limit) for distance in self.distances]
+
+    def take(self, count: int) -> Ranking:
+        """Return the ranking on the first `count` subsets.
+
+        Raises:
+            ValueError: The ranking has no subset scores, or `count` is no integer from 1 to their number.
+        """
+        if self.subset_scores is None:
+            raise ValueError("this ranking has no scores by subset")
+        count, available = check_integer("subsets", count, 1), self.subset_scores.shape[1]
+        if count > available:
+            raise ValueError(f"cannot take {count} subsets: the ranking has {available}")
+        first = Ranking.from_subsets(
+            self.names,
+            np.ascontiguousarray(self.subset_scores[:, :count]),
+            shrinkage=self.shrinkage,
+            nearest_scores=self.nearest_scores,
+        )
+        return replace(
+            self,
+            scores=first.scores,
+            standard_errors=first.standard_errors,
+            subset_scores=first.subset_scores,
+            settled=None,
+            settings={**self.settings, "subsets": count},
+        )
+
+    def spearman(self, returns: Any) -> float:
+        """Return Spearman's rank correlation of scores and returns, see `sopr_fast.metrics.spearman`.
+
+        Args:
+            returns: Mapping from name to return, path of a file, or (P,) numbers in the order of `names`.
+
+        Raises:
+            TypeError, ValueError: A candidate has no return, or returns are not finite numbers.
+        """
+        return metrics.spearman(check_returns(returns, self.names), self.scores)
+
+    def kendall(self, returns: Any) -> float:
+        """Return Kendall's rank correlation τ-b of scores and returns, see `sopr_fast.metrics.kendall`.
+
+        Args:
+            returns: See `spearman`.
+
+        Raises:
+            TypeError, ValueError: See `spearman`.
+        """
+        return metrics.kendall(check_returns(returns, self.names), self.scores)
+
+    def regret(self, returns: Any, k: int = 1) -> float:
+        """Return the normalised regret@k of the scores, see `sopr_fast.metrics.regret_at_k`.
+
+        Args:
+            returns: See `spearman`.
+            k: Number of best-scored candidates among which the best return counts; 1 to P.
+
+        Raises:
+            TypeError, ValueError: See `spearman`; or `k` is out of range.
+        """
+        return metrics.regret_at_k(returns=check_returns(returns, self.names), scores=self.scores, k=k)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return the numbers of each candidate: score and standard_error; shrinkage and distance where known."""
+        columns = {"score": self.scores, "standard_error": self.standard_errors}
+        if self.shrinkage is not None:
+            columns["shrinkage"] = self.shrinkage
+        if self.distances is not None:
+            columns["distance"] = self.distances
+        return columns
+
+    def table(self) -> str:
+        """Return the ranking as text, best first.
+
+        For a foreign candidate "foreign" replaces the standard error. Numbers have four decimals, those that are too
+        small for them and those from 1e12 on an exponent. Names are escaped and cut to 48 characters.
+        """
+        names = [printable(name, NAME_WIDTH) for name in self.names]
+        cells = {head: [_cell(value) for value in column] for head, column in self.columns().items()}
+        cells["standard_error"] = [
+            "foreign" if foreign else error
+            for foreign, error in zip(self._is_foreign(), cells["standard_error"], strict=True)
+        ]
+        width = max(6, *map(len, names))
+        columns = []
+        for head, column in cells.items():
+            size = max(9, *map(len, column))
+            columns.append([f"{cell:>{size}}" for cell in (head.replace("standard_", "± "), *column)])
+        lines = ["  ".join([f"{'rank':>4}", f"{'policy':<{width}}", *(column[0] for column in columns)])]
+        for rank, i in enumerate(self._order(), 1):
+            line = "  ".join([f"{rank:>4}", f"{names[i]:<{width}}", *(column[i + 1] for column in columns)])
+            lines.append(line + ("  in training" if self.in_training is not None and self.in_training[i] else ""))
+        return "\n".join(lines)
+
+    __repr__ = table
+
+    def to_dict(self, *, win_probability: bool = False) -> dict[str, Any]:
+        """Return lists and numbers ready for JSON; candidates in the order of `names`, NaN where a value is undefined.
+
+        Args:
+            win_probability: Include the (P, P) win probabilities.
+        """
+        values = {
+            "order": self.order,
+            "names": list(self.names),
+            "ranks": self.ranks.tolist(),
+            "scores": self.scores.tolist(),
+            "standard_errors": self.standard_errors.tolist(),
+            "subset_scores": _to_list(self.subset_scores),
+            "shrinkage": _to_list(self.shrinkage),
+            "distances": _to_list(self.distances),
+            "distance_limit": self.distance_limit,
+            "foreign": self.foreign,
+            "in_training": self.in_training,
+            "settled": self.settled,
+            "timings": dict(self.timings),
+        }
+        if win_probability:
+            values["win_probability"] = self.win_probability.tolist()
+        return values
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a data frame, best first, indexed by rank.
+
+        Its columns are policy, those of `columns()`, and foreign and in_training where known.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_pandas needs pandas: pip install 'sopr_fast[pandas]'") from error
+        columns: dict[str, Any] = {"policy": self.names, **self.columns()}
+        if self.foreign is not None:
+            columns["foreign"] = pandas.array(self.foreign, dtype="boolean")
+        if self.in_training is not None:
+            columns["in_training"] = self.in_training
+        frame = pandas.DataFrame(columns, index=pandas.Index(self.ranks, name="rank"))
+        return frame.sort_index()
+
+    def plot(self, returns: Any = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
+        """Plot scores with their standard errors, best on top; foreign candidates have no error bar.
+
+        Args:
+            returns: True returns to write on the right, see `spearman`; None for none.
+            ax: Axes to plot on; by default those of a new figure.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+            TypeError, ValueError: See `spearman`.
+        """
+        true = None if returns is None else check_returns(returns, self.names)
+        if ax is None:
+            ax = figure_class()(figsize=(6.4, 1.2 + 0.3 * len(self)), layout="constrained").add_subplot()
+        places, order = np.arange(len(self)), self._order()[::-1]
+        foreign = self._is_foreign()
+        errors = np.where(foreign, 0, np.nan_to_num(self.standard_errors))
+        ax.errorbar(self.scores[order], places, xerr=errors[order], fmt="o", capsize=2)
+        ax.set_yticks(places, [tick_label(self.names[i]) + (" (foreign)" if foreign[i] else "") for i in order])
+        ax.set(xlabel="score (± standard error)")
+        ax.grid(axis="y", alpha=0.3)
+        if true is not None:
+            right = ax.twinx()
+            right.set_ylim(ax.get_ylim())
+            right.set_yticks(places, [f"{true[i]:,.6g}" for i in order])
+            right.set_ylabel("true return")
+        return ax
+
+    def report(
+        self,
+        path: str | os.PathLike,
+        *,
+        returns: Any = None,
+        coverage: Mapping[str, float] | None = None,
+        command: str | None = None,
+        date: str | None = None,
+    ) -> None:
+        """Write a report: one HTML file that needs no network.
+
+        Args:
+            path: File to write or replace.
+            returns: True returns to print beside the scores, see `spearman`; None for none.
+            coverage: Share of logged states in which each candidate acts as the log does, by name, see
+                `sopr_fast.estimators.covered_shares`; None where it is unknown.
+            command: Command that makes the report again; by default a call of `rank`, where the ranking keeps its
+                `training`.
+            date: Date to print. None for none, so that equal rankings give equal bytes.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+            OSError: The file cannot be written.
+            TypeError, ValueError: See `spearman`.
+        """
+        from ..report import write_ranking
+
+        write_ranking(self, path, returns=returns, coverage=coverage, command=command, date=date)
+
+    def _order(self) -> np.ndarray:
+        return np.argsort(-self.scores, kind="stable")
+
+    def _is_foreign(self) -> np.ndarray:
+        """Return (P,) bool, True where foreign; False where the distance is unknown."""
+        return np.array([bool(foreign) for foreign in self.foreign or [False] * len(self)], bool)
+
+
+def shrink(subset_scores: np.ndarray, weights: np.ndarray | None, nearest_scores: np.ndarray | None) -> np.ndarray:
+    """Return (P, S) scores moved toward those of the nearest training policies, unchanged without weights."""
+    if weights is None or nearest_scores is None:
+        return subset_scores
+    return subset_scores + weights[:, None] * (nearest_scores[:, None] - subset_scores)
+
+
+def _mean_errors(samples: np.ndarray) -> np.ndarray:
+    """Return (P,) standard errors of the means of (P, S) samples."""
+    return samples.std(1, ddof=1) / np.sqrt(samples.shape[1])
+
+
+def _cell(value: float) -> str:
+    if abs(value) >= 1e12:
+        return f"{value:.6e}"
+    text = f"{value:.4f}"
+    return f"{value:.1e}" if value and not float(text) else text
+
+
+def _to_list(values: np.ndarray | None) -> list | None:
+    return None if values is None else values.tolist()
