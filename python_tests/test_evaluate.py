@@ -454,7 +454,7 @@ def test_returns_that_are_ranks_are_noted():
         ({"returns": np.eye(14)}, "preferences.*sopr_fast.fit"),
         ({"returns": {**RETURNS, "left-01": float("nan")}}, "the return of policy 'left-01' is nan"),
         ({"return_errors": -1.0}, "return_errors of policy 'right-00' must be finite and not negative"),
-        ({"rollouts": 3}, r"rollouts need return_errors.*read_returns\(table, names, rollouts=...\)"),
+        ({"rollouts": 3}, r"rollouts need return_errors.*load_returns\(table, names, rollouts=...\)"),
         ({"discount": 1.0}, "discount"),
         ({"rows": 0}, "rows must be an integer, 1 or more"),
         ({"time_limit": -1.0}, "time_limit must be a finite number, above 0"),
