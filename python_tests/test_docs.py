@@ -37,27 +37,6 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
         assert doc_pages.agrees(expected, printed), f"{place} printed\n{printed}"
 
 
-def test_a_page_that_shows_something_else_fails(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    text = doc_pages.Block("text", "", "rank  policy  score\n   1  a       1.5\n", 0, 0)
-    assert doc_pages.agrees(text, "rank policy score\n1 a -0.25\n")
-    assert not doc_pages.agrees(text, "rank policy score\n1 b 1.5\n")
-    assert not doc_pages.agrees(text, "rank policy score\n2 a 1.5\n")
-    assert not doc_pages.agrees(None, "something")
-    page = tmp_path / "page.md"
-    page.write_text("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n")
-    [(_, expected, printed)] = doc_pages.run(page)
-    assert printed == "2\n" and not doc_pages.agrees(expected, printed)
-
-
-@pytest.mark.parametrize(
-    "command", ["make nothing", "pip install '.[nothing]'", "nothing --help", "python -m bench.no"]
-)
-def test_a_page_with_a_wrong_command_fails(command):
-    with pytest.raises(AssertionError):
-        doc_pages._shell(command)
-
-
 BARE = re.compile(r"^```\n((?:python|make|pip|sopr-fast) .*?)^```$", re.MULTILINE | re.DOTALL)
 OTHER_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "bench/README.md", "bench/paper/README.md")]
 

@@ -42,9 +42,3 @@ def test_the_help_of_a_benchmark_is_no_docstring(program, arguments, monkeypatch
     with pytest.raises(SystemExit):
         runpy.run_module(module, run_name="__main__")
     assert is_for_users(capsys.readouterr().out)
-
-
-def test_sections_of_a_docstring_are_not_for_users():
-    assert is_for_users("usage: program [-h]\n\nReturn nothing.\n")
-    assert not is_for_users("usage: program [-h]\n\nReturn it. Args: name: A name.\n")
-    assert not is_for_users("usage: program [-h]\n\nReturns:\n    The status.\n")
