@@ -10,7 +10,7 @@ from problems import TINY, LinearPolicy, log, training_gains
 
 import sopr_fast
 from sopr_fast.inputs.logs.states import as_states
-from sopr_fast.report.writing import check_report
+from sopr_fast.reports import check_report
 from sopr_fast.runtime import files
 from sopr_fast.runtime.checkpoints import Checkpoint
 from sopr_fast.runtime.schema import reading

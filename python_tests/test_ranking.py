@@ -50,7 +50,7 @@ def test_rank_orders_and_averages_over_subsets(ranker, candidates):
 )
 def test_the_call_in_a_report_gives_the_ranking_again(ranker, candidates, options, tmp_path):
     ranking = ranker.rank(candidates, **options)
-    ranking.report(tmp_path / "r.html")
+    sopr_fast.report(ranking, tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     [call] = re.findall(r"ranking = (sopr_fast\.rank\(.*\))", html.unescape(page))
     again = eval(call, {"sopr_fast": sopr_fast, "candidates": candidates, "model": ranker, **options})

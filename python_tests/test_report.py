@@ -16,13 +16,13 @@ from reports import HOSTILE, RESULTS, few_replicates, policies, ranking, selecti
 from selection_problems import DISCOUNT, Scripted, gains, log, true_values
 
 from sopr_fast.estimators import Estimates
-from sopr_fast.report import evaluating, ranks
-from sopr_fast.report.calibration import _factors_inside, _factors_outside
-from sopr_fast.report.map import classical_scaling
-from sopr_fast.report.page import _template
-from sopr_fast.report.parts import left_out_values
-from sopr_fast.report.svg import StyleSheet, draw
-from sopr_fast.report.text import Name, Numbers, chance, label, number, percent, spread
+from sopr_fast.reports import evaluating, ranks, report
+from sopr_fast.reports.calibration import _factors_inside, _factors_outside
+from sopr_fast.reports.map import classical_scaling
+from sopr_fast.reports.page import _template
+from sopr_fast.reports.parts import left_out_values
+from sopr_fast.reports.svg import StyleSheet, draw
+from sopr_fast.reports.text import Name, Numbers, chance, label, number, percent, spread
 from sopr_fast.selection import evaluate, select
 from sopr_fast.selection.intervals import Calibration, conformal_quantile
 
@@ -75,7 +75,7 @@ def pages(results, tmp_path_factory):
     found = {}
     for key, result in results.items():
         path = folder / f"{key[0]}{key[1]}.html"
-        result.report(path, command="sopr-fast select --policies '<b>'")
+        report(result, path, command="sopr-fast select --policies '<b>'")
         found[key] = path.read_text(encoding="utf-8")
     return found
 
@@ -180,7 +180,7 @@ def test_a_selection_tells_its_numbers(results, pages):
 
 def test_a_selection_without_incumbent_compares_with_the_best_known_policy(tmp_path):
     selected = selection(incumbent=False)
-    selected.report(tmp_path / "r.html")
+    report(selected, tmp_path / "r.html")
     page = Document((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert page.text("h2")[1] == "Who beats the best known policy"
     panel = selected.panel
@@ -193,7 +193,7 @@ def test_a_measured_selection_has_a_report(tmp_path):
     selected = selection()
     first, second = selected.candidates[:2]
     updated = selected.update({first: 3.0, second: 2.0}, {first: 0.5}).update({second: 1.5})
-    updated.report(tmp_path / "r.html")
+    report(updated, tmp_path / "r.html")
     page = Document((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert "measured" in page.text("main")[0]
     call = f"selection = selection.update({ {first: 3.0, second: 1.5} }, { {first: 0.5, second: 0.0} })"
@@ -202,7 +202,7 @@ def test_a_measured_selection_has_a_report(tmp_path):
 
 def test_a_ranking_with_true_returns_prints_their_correlation(tmp_path):
     ranked = ranking()
-    ranked.report(tmp_path / "r.html", returns=dict(zip(ranked.names, ranked.scores, strict=True)))
+    report(ranked, tmp_path / "r.html", returns=dict(zip(ranked.names, ranked.scores, strict=True)))
     page = Document((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert "1.000" in "".join(page.text("header"))
 
@@ -247,7 +247,7 @@ def test_intervals_of_left_out_policies_rest_on_the_others_alone():
 
 def text_of(ranked, path, **options):
     """Return the words of the ranking's report."""
-    ranked.report(path, **options)
+    report(ranked, path, **options)
     (text,) = Document(path.read_text(encoding="utf-8")).text("body")
     return " ".join(text.split())
 
@@ -287,8 +287,8 @@ def test_a_report_of_estimates_tells_of_no_states_or_known_policies(bootstraps, 
 def test_a_ranking_says_how_much_of_the_log_each_candidate_covers(tmp_path):
     ranked = ranking()
     coverage = {name: 0.25 + 0.5 * i / len(ranked) for i, name in enumerate(ranked.names)}
-    ranked.report(tmp_path / "known.html", coverage=coverage)
-    ranked.report(tmp_path / "unknown.html")
+    report(ranked, tmp_path / "known.html", coverage=coverage)
+    report(ranked, tmp_path / "unknown.html")
     known, unknown = ((tmp_path / f"{name}.html").read_text(encoding="utf-8") for name in ("known", "unknown"))
     assert "covered by the log" in known and "25\u00a0%" in known
     assert "covered by the log" not in unknown and "rank with --log FILE" in unknown
@@ -303,7 +303,7 @@ def test_coverage_is_unknown_where_the_log_has_no_actions_of_the_policies(tmp_pa
         candidates, wide, known=known, returns={name: truth[name] for name in known}, methods={"m": learner}, **QUIET
     )
     assert np.isnan(list(selected.coverage.values())).all()
-    selected.report(tmp_path / "r.html")
+    report(selected, tmp_path / "r.html")
 
 
 def test_a_foreign_candidate_is_a_caution_under_the_verdict(tmp_path):
@@ -312,7 +312,7 @@ def test_a_foreign_candidate_is_a_caution_under_the_verdict(tmp_path):
     returns = {name: truth[name] for name in known}
     selected = select(candidates, log(), known=known, returns=returns, methods={"m": Scripted(truth)}, **QUIET)
     assert "foreign" in selected.flags["stranger"]
-    selected.report(tmp_path / "r.html")
+    report(selected, tmp_path / "r.html")
     cautions = [
         "".join(parts)
         for _, attributes, parts in Document((tmp_path / "r.html").read_text(encoding="utf-8")).all("p")
@@ -333,7 +333,7 @@ def test_a_policy_in_several_folds_is_shown_with_its_mean_value():
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_few_candidates_have_a_report(tmp_path, count):
-    replace(ranking(count=count, known=2), distance_limit=1e9).report(tmp_path / "r.html")
+    report(replace(ranking(count=count, known=2), distance_limit=1e9), tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert Document(text).all("table")
     assert ("is the only candidate" in text, "highest score of 2 candidates" in text) == (count == 1, count == 2)
@@ -341,12 +341,12 @@ def test_few_candidates_have_a_report(tmp_path, count):
 
 @pytest.mark.parametrize("kind", RESULTS)
 def test_equal_results_give_equal_bytes(results, pages, kind, tmp_path):
-    results[kind, False].report(tmp_path / "r.html", command="sopr-fast select --policies '<b>'")
+    report(results[kind, False], tmp_path / "r.html", command="sopr-fast select --policies '<b>'")
     assert (tmp_path / "r.html").read_text(encoding="utf-8") == pages[kind, False]
 
 
 def test_a_date_is_printed_if_given(tmp_path):
-    ranking().report(tmp_path / "r.html", date="1 May 2030")
+    report(ranking(), tmp_path / "r.html", date="1 May 2030")
     assert "Ranking of policies · 1 May 2030" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
@@ -363,7 +363,7 @@ def test_the_call_names_groups_and_errors_where_they_were_given(given, tmp_path)
         evaluate(known, returns, log(), **options),
         select(candidates, log(), known=known, returns=returns, **options),
     ):
-        result.report(tmp_path / "r.html")
+        report(result, tmp_path / "r.html")
         (call,) = Document((tmp_path / "r.html").read_text(encoding="utf-8")).text("pre")
         assert set(re.findall(r"(\w+)=\1\b", call)) - {"known", "returns"} == set(given)
 
@@ -396,29 +396,29 @@ def test_figures_of_several_threads_are_those_of_one():
 def test_a_user_s_settings_of_matplotlib_change_nothing(results, tmp_path):
     import matplotlib
 
-    results["ranking", False].report(tmp_path / "a")
+    report(results["ranking", False], tmp_path / "a")
     with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "path", "axes.grid": True, "text.usetex": True}):
-        results["ranking", False].report(tmp_path / "b")
+        report(results["ranking", False], tmp_path / "b")
         assert matplotlib.rcParams["font.size"] == 30
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_a_hundred_policies_take_less_than_two_megabytes(tmp_path):
-    ranking(count=60, known=40).report(tmp_path / "r.html")
+    report(ranking(count=60, known=40), tmp_path / "r.html")
     assert (tmp_path / "r.html").stat().st_size < 2e6
 
 
 @pytest.mark.parametrize("place", ["missing/report.html", ""])
 def test_a_report_that_cannot_be_written_is_refused(results, tmp_path, place):
     with pytest.raises(OSError, match="cannot write"):
-        results["ranking", False].report(tmp_path / place)
+        report(results["ranking", False], tmp_path / place)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_report_without_matplotlib_names_the_extra(results, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"a report needs matplotlib: pip install 'sopr_fast\[plot\]'"):
-        results["ranking", False].report(tmp_path / "r.html")
+        report(results["ranking", False], tmp_path / "r.html")
 
 
 def _luminance(colour: str) -> float:

@@ -4,6 +4,8 @@ import pytest
 from browsers import browser
 from reports import HOSTILE, RESULTS, few_replicates  # noqa: F401
 
+from sopr_fast import report
+
 WIDE, PHONE = {"width": 1200, "height": 900}, {"width": 360, "height": 700}
 
 
@@ -18,7 +20,7 @@ def pages(tmp_path_factory):
     """Return paths of reports with hostile names, by kind."""
     folder = tmp_path_factory.mktemp("reports")
     for kind, make in RESULTS.items():
-        make(hostile=True).report(folder / f"{kind}.html")
+        report(make(hostile=True), folder / f"{kind}.html")
     return {kind: folder / f"{kind}.html" for kind in RESULTS}
 
 

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 from selection_problems import DISCOUNT, Scripted, gains, log, true_values
 
+from sopr_fast.reports import report
 from sopr_fast.selection import evaluate
 from sopr_fast.selection.folds import given_folds, group_folds, random_folds
 
@@ -118,7 +119,7 @@ def test_a_report_of_given_folds(tmp_path):
     folds = [(names[:4], names[4:7])]
     options = {"discount": DISCOUNT, "progress": False}
     evaluation = evaluate(POLICIES, RETURNS, log(), methods={"m": Scripted(RETURNS)}, folds=folds, **options)
-    evaluation.report(tmp_path / "report.html")
+    report(evaluation, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert "Candidates of 1 given fold" in text
     assert "folds=folds" in text

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from .inputs.policies import load as load_policies
     from .inputs.returns import read_returns as load_returns
     from .ranking import metrics
-    from .ranking.doubts import ForeignPolicyWarning, TrainingPolicyWarning
     from .ranking.ranking import Ranking
+    from .ranking.warnings import ForeignPolicyWarning, TrainingPolicyWarning
+    from .reports import report
     from .runtime.native import build_info
     from .selection import Evaluation, Selection, evaluate, select
     from .sopr.config import Config
@@ -55,6 +56,7 @@ __all__ = [
     "metrics",
     "ops",
     "rank",
+    "report",
     "select",
     "selection",
 ]
@@ -64,12 +66,12 @@ _MODULES = {
     "CollapsedTrainingWarning": "sopr.training",
     "Config": "sopr.config",
     "Evaluation": "selection",
-    "ForeignPolicyWarning": "ranking.doubts",
+    "ForeignPolicyWarning": "ranking.warnings",
     "Ranker": "sopr.ranker",
     "Ranking": "ranking.ranking",
     "Selection": "selection",
     "Subsets": "sopr.subsets",
-    "TrainingPolicyWarning": "ranking.doubts",
+    "TrainingPolicyWarning": "ranking.warnings",
     "UncertainEstimateWarning": "estimators",
     "UntilSettled": "sopr.settling",
     "build_info": "runtime.native",
@@ -80,6 +82,7 @@ _MODULES = {
     "load_policies": "inputs.policies:load",
     "load_returns": "inputs.returns:read_returns",
     "rank": "sopr.loading",
+    "report": "reports",
     "select": "selection",
 }
 

@@ -91,7 +91,7 @@ def of_a_selection() -> dict[str, Figure | str]:
 def report(result: Any) -> str:
     """Return the report of a result, an HTML page."""
     with tempfile.TemporaryDirectory() as folder:
-        result.report(Path(folder, "report.html"))
+        sopr_fast.report(result, Path(folder, "report.html"))
         return Path(folder, "report.html").read_text(encoding="utf-8")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import example
 from ..ranking.ranking import Ranking
+from ..reports import report
 from ..runtime.files import check_place
 from ..sopr.config import Config
 from ..sopr.fitting import fit
@@ -53,7 +54,7 @@ def demo(folder: Path, *, quick: bool = False) -> None:
     written = ["demo.safetensors", "demo.json"]
     try:
         cast(Any, ranking.plot(true).figure).savefig(folder / "demo.png", dpi=150)
-        ranking.report(folder / "demo.html", returns=true, command=f"sopr-fast demo{' --quick' if quick else ''}")
+        report(ranking, folder / "demo.html", returns=true, command=f"sopr-fast demo{' --quick' if quick else ''}")
         written += ["demo.png", "demo.html"]
     except ImportError as error:
         print(f"no plot and no report: {error}")

@@ -109,7 +109,7 @@ def check_outputs(options: argparse.Namespace) -> None:
     if options.plot is not None:
         _check_plot(options.plot)
     if options.report is not None:
-        from ..report import check_report
+        from ..reports import check_report
 
         check_report(options.report)
 
@@ -137,7 +137,9 @@ def write_plot(result: Any, options: argparse.Namespace) -> None:
 def write_report(result: Any, options: argparse.Namespace, **known: Any) -> None:
     """Write the report of a result, if the options ask for one."""
     if options.report is not None and is_first():
-        result.report(options.report, command=shlex.join(["sopr-fast", *options.arguments]), **known)
+        from ..reports import report
+
+        report(result, options.report, command=shlex.join(["sopr-fast", *options.arguments]), **known)
 
 
 def without_nan(value: Any) -> Any:

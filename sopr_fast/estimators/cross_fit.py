@@ -12,8 +12,8 @@ import torch
 
 from ..inputs.policies import as_policies
 from ..inputs.returns import check_groups, check_positions, check_returns
-from ..ranking.doubts import ForeignPolicyWarning
 from ..ranking.estimates import Estimates
+from ..ranking.warnings import ForeignPolicyWarning
 from ..runtime import distributed
 from ..runtime.options import integer
 from .estimator import BATCH_SIZE, Estimator

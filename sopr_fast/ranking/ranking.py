@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,10 @@ from ..runtime.plotting import figure_class
 from ..runtime.text import NAME_WIDTH, printable, tick_label
 from ..runtime.warn import warn
 from . import metrics
-from .doubts import ForeignPolicyWarning
 from .paired_tests import t_tail
+from .warnings import ForeignPolicyWarning
 
 if TYPE_CHECKING:
-    import os
-
     import matplotlib.axes
     import pandas
 
@@ -352,35 +349,6 @@ class Ranking:
             right.set_yticks(places, [f"{true[i]:,.6g}" for i in order])
             right.set_ylabel("true return")
         return ax
-
-    def report(
-        self,
-        path: str | os.PathLike,
-        *,
-        returns: Any = None,
-        coverage: Mapping[str, float] | None = None,
-        command: str | None = None,
-        date: str | None = None,
-    ) -> None:
-        """Write a report: one HTML file that needs no network.
-
-        Args:
-            path: File to write or replace.
-            returns: True returns to print beside the scores, see `spearman`; None for none.
-            coverage: Share of logged states in which each candidate acts as the log does, by name, see
-                `sopr_fast.estimators.covered_shares`; None where it is unknown.
-            command: Command that makes the report again; by default a call of `rank`, where the ranking keeps its
-                `training`.
-            date: Date to print. None for none, so that equal rankings give equal bytes.
-
-        Raises:
-            ImportError: matplotlib is not installed.
-            OSError: The file cannot be written.
-            TypeError, ValueError: See `spearman`.
-        """
-        from ..report import write_ranking
-
-        write_ranking(self, path, returns=returns, coverage=coverage, command=command, date=date)
 
     def _order(self) -> np.ndarray:
         return np.argsort(-self.scores, kind="stable")

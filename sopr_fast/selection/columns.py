@@ -21,7 +21,7 @@ from ..estimators import Estimator, UncertainEstimateWarning
 from ..estimators.critics import possible_values
 from ..estimators.log import logged_arrays
 from ..inputs.policies import Policy
-from ..ranking.doubts import ForeignPolicyWarning, TrainingPolicyWarning
+from ..ranking.warnings import ForeignPolicyWarning, TrainingPolicyWarning
 from ..runtime import distributed
 from ..runtime.checkpoints import fingerprint
 from ..runtime.deadline import time_limit as limit_time

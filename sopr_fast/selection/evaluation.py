@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -232,22 +231,6 @@ class Evaluation:
         ax.grid(axis="x", alpha=0.3)
         ax.legend()
         return ax
-
-    def report(self, path: str | os.PathLike, *, command: str | None = None, date: str | None = None) -> None:
-        """Write a report: one HTML file that needs no network.
-
-        Args:
-            path: File to write or replace.
-            command: Command that makes the report again; by default a call of `evaluate`.
-            date: Date to print. None for none, so that equal evaluations give equal bytes.
-
-        Raises:
-            ImportError: matplotlib is not installed.
-            OSError: The file cannot be written.
-        """
-        from ..report import write_evaluation
-
-        write_evaluation(self, path, command=command, date=date)
 
 
 def _measure(returns: np.ndarray, values: np.ndarray, errors: np.ndarray, distinct: int) -> list[float]:

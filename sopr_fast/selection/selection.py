@@ -21,8 +21,6 @@ from .predict import Prediction
 from .verdict import Verdict, judge
 
 if TYPE_CHECKING:
-    import os
-
     import matplotlib.axes
     import pandas
 
@@ -318,22 +316,6 @@ class Selection:
         ax.grid(axis="x", alpha=0.3)
         ax.legend()
         return ax
-
-    def report(self, path: str | os.PathLike, *, command: str | None = None, date: str | None = None) -> None:
-        """Write a report: one HTML file that needs no network.
-
-        Args:
-            path: File to write or replace.
-            command: Command that makes the report again; by default a call of `select`.
-            date: Date to print. None for none, so that equal selections give equal bytes.
-
-        Raises:
-            ImportError: matplotlib is not installed.
-            OSError: The file cannot be written.
-        """
-        from ..report import write_selection
-
-        write_selection(self, path, command=command, date=date)
 
 
 def _judge(prediction: Prediction) -> Verdict:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..inputs.logs.states import as_states
 from ..inputs.policies import Layout, Policy, check_fit, collect, probe
-from ..ranking.doubts import TrainingPolicyWarning, join_some
 from ..ranking.metrics import policy_distances
+from ..ranking.warnings import TrainingPolicyWarning, join_some
 from ..runtime import distributed
 from ..runtime.blocks import Blocks
 from ..runtime.checkpoints import Checkpoint, fingerprint

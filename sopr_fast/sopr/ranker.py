@@ -13,8 +13,8 @@ import torch
 from ..inputs.logs.states import as_states
 from ..inputs.logs.stored import StoredStates
 from ..inputs.policies import ArrayPolicy, Layout, Policy, as_policies
-from ..ranking.doubts import COMPARABLE, warn_of_doubts, warn_of_features
 from ..ranking.ranking import DRAWN, GIVEN, KEPT, Ranking, Training, shrink
+from ..ranking.warnings import COMPARABLE, warn_of_candidates, warn_of_features
 from ..runtime import distributed
 from ..runtime.checkpoints import fingerprint
 from ..runtime.checks import check_integer, check_number
@@ -251,7 +251,7 @@ class Ranker:
             warn_of_collapse()
         if feature_rows is not None:
             warn_of_features(feature_rows, self.model.feature_mean.cpu(), self.model.feature_scale.cpu(), names)
-        warn_of_doubts(ranking)
+        warn_of_candidates(ranking.names, ranking.distances, ranking.distance_limit, ranking.in_training)
         return ranking
 
     def _scores(

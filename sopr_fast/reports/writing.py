@@ -1,0 +1,84 @@
+"""Reports written to files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ..ranking.estimates import Estimates
+from ..ranking.ranking import Ranking
+from ..runtime.files import atomic_path, check_place
+from ..selection import Evaluation, Selection
+from .page import render
+from .svg import settings
+
+
+def check_report(path: str | os.PathLike) -> None:
+    """Check before long work that a report can be written.
+
+    Args:
+        path: File to write.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: The file cannot be written.
+    """
+    check_place(path)
+    try:
+        with settings():
+            pass
+    except ImportError as error:
+        raise ImportError("a report needs matplotlib: pip install 'sopr_fast[plot]'") from error
+
+
+def report(
+    result: Ranking | Estimates | Evaluation | Selection,
+    path: str | os.PathLike,
+    *,
+    returns: Any = None,
+    coverage: Mapping[str, float] | None = None,
+    command: str | None = None,
+    date: str | None = None,
+) -> None:
+    """Write a report of a result: one HTML file that needs no network.
+
+    Args:
+        result: The result of `rank`, `evaluate`, `select`, or of an estimator.
+        path: File to write or replace.
+        returns: True returns to print next to the scores of a ranking, see `Ranking.spearman`.
+        coverage: Share of logged states in which each candidate of a ranking acts as the log does, by name, see
+            `sopr_fast.estimators.covered_shares`.
+        command: Command that makes the report again.
+        date: Date to print.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: The file cannot be written.
+        TypeError: There is no report of such a result, or `returns` or `coverage` is given for another than a ranking.
+        ValueError: A candidate has no return, or returns are not finite numbers.
+    """
+    check_report(path)
+    page: Any
+    if isinstance(result, Estimates):
+        result = result.ranking()
+    if isinstance(result, Ranking):
+        from .ranks import ranking_page
+
+        page = ranking_page(result, returns=returns, coverage=coverage, command=command, date=date)
+    elif returns is not None or coverage is not None:
+        raise TypeError("returns and coverage belong to the report of a ranking: leave them out")
+    elif isinstance(result, Evaluation):
+        from .evaluating import evaluation_page
+
+        page = evaluation_page(result, command=command, date=date)
+    elif isinstance(result, Selection):
+        from .selecting import selection_page
+
+        page = selection_page(result, command=command, date=date)
+    else:
+        raise TypeError(
+            f"result must be what rank, evaluate, select or an estimator returned, got {type(result).__name__}"
+        )
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(render(page).encode())
