@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..runtime.adam import Adam
 from .learning import Batches, Learner
 from .log import Log
 from .networks import StackedMLP
@@ -40,7 +41,7 @@ class BehaviourPolicy(Learner):
         width = log.action_dim if log.discrete else components * (2 * log.action_dim + 1)
         self.network = StackedMLP([log.state_dim, *hidden, width], seed=seed, device=log.device)
         self.trained = {str(i): parameter for i, parameter in enumerate(self.network.parameters)}
-        self.optimizers = {"adam": torch.optim.Adam(self.network.parameters, lr=learning_rate, fused=True)}
+        self.optimizers = {"adam": Adam(self.network.parameters, learning_rate)}
         self.held_out = held_out_rows(log, seed)
         usable = np.ones(log.count, bool)
         usable[self.held_out] = False

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..inputs.logs import Transitions
 from ..ranking.estimates import UncertainEstimateWarning
+from ..runtime.adam import Adam
 from ..runtime.progress import progress_bar
 from ..runtime.shares import share_policies
 from ..runtime.warn import warn
@@ -196,7 +197,7 @@ class CriticLearner(Learner):
         self.target = self.critic.frozen_copy()
         self.trained = {f"critic.{i}": p for i, p in enumerate(self.critic.parameters)}
         self.trained |= {f"target.{i}": p for i, p in enumerate(self.target.parameters)}
-        self.optimizers = {"adam": torch.optim.Adam(self.critic.parameters, lr=learning_rate, fused=True)}
+        self.optimizers = {"adam": Adam(self.critic.parameters, learning_rate)}
 
     def step(self, update: int) -> Tensor:
         """Update all critics once and return their losses (P,), averaged over members."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..ranking.estimates import warn_about
+from ..runtime.adam import Adam
 from ..runtime.options import integer, number, option, widths
 from ..runtime.progress import progress_bar
 from .learning import Batches, Learner, learn, masked_mean
@@ -149,10 +150,8 @@ class DualDICELearner(Learner):
         }
         betas = (0.0, 0.99)
         self.optimizers = {
-            "nu_adam": torch.optim.Adam(self.nu.parameters, lr=options.nu_rate, betas=betas, fused=True),
-            "zeta_adam": torch.optim.Adam(
-                self.zeta.parameters, lr=options.zeta_rate, betas=betas, fused=True, maximize=True
-            ),
+            "nu_adam": Adam(self.nu.parameters, options.nu_rate, betas=betas),
+            "zeta_adam": Adam(self.zeta.parameters, options.zeta_rate, betas=betas, maximize=True),
         }
 
     def step(self, update: int) -> Tensor:

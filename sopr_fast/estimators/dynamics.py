@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..runtime.adam import Adam
 from .behaviour import held_out_rows
 from .learning import Batches, Learner
 from .log import Log
@@ -50,7 +51,7 @@ class Dynamics(Learner):
             [log.state_dim + log.action_dim, *hidden, 2 * self.width + 1], draws=members, seed=seed, device=log.device
         )
         self.trained = {str(i): parameter for i, parameter in enumerate(self.network.parameters)}
-        self.optimizers = {"adam": torch.optim.Adam(self.network.parameters, lr=learning_rate, fused=True)}
+        self.optimizers = {"adam": Adam(self.network.parameters, learning_rate)}
         self.held_out = held_out_rows(log, seed)
         usable = np.ones(log.count, bool)
         usable[self.held_out] = False

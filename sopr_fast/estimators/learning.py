@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..runtime.checkpoints import Checkpoint, fingerprint, optimizer_tensors, restore_optimizer
+from ..runtime.adam import Adam
+from ..runtime.checkpoints import Checkpoint, fingerprint
 from ..runtime.files import by_prefix
 from ..runtime.progress import progress_bar
 from ..runtime.schema import any_real, check_fields, check_like, curves, list_of, reading, real, text, whole
@@ -57,7 +58,7 @@ class Learner(ABC):
     """
 
     trained: dict[str, Tensor]
-    optimizers: dict[str, torch.optim.Optimizer]
+    optimizers: dict[str, Adam]
 
     @abstractmethod
     def step(self, update: int) -> Tensor:
@@ -67,7 +68,7 @@ class Learner(ABC):
         """Return all tensors that a checkpoint needs, by name."""
         tensors = {f"trained.{name}": value.detach() for name, value in self.trained.items()}
         for name, optimizer in self.optimizers.items():
-            tensors |= optimizer_tensors(optimizer, name)
+            tensors |= optimizer.tensors(name)
         return tensors
 
     @torch.no_grad()
@@ -77,7 +78,7 @@ class Learner(ABC):
         for name, value in self.trained.items():
             value.copy_(tensors[f"trained.{name}"])
         for name, optimizer in self.optimizers.items():
-            restore_optimizer(optimizer, tensors, name)
+            optimizer.restore(tensors, name)
 
 
 def learn(

@@ -1,4 +1,4 @@
-"""Checkpoints of training runs: when they are written, which run they belong to, what optimizers remember."""
+"""Checkpoints of training runs: when they are written and which run they belong to."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from . import distributed
-from .files import by_prefix, check_checkpoint, load_tensors, save_tensors
-from .schema import check_like, list_of, reading, text
+from .files import check_checkpoint, load_tensors, save_tensors
+from .schema import list_of, reading, text
 from .text import printable
 from .told import LostProcessError
 from .warn import warn
@@ -161,33 +160,3 @@ def fingerprint(*parts: Any) -> str:
         else:
             digest.update(f"{part}\n".encode())
     return digest.hexdigest()
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer, name: str) -> dict[str, Tensor]:
-    """Return the optimizer's tensors, named "name.parameter.key"."""
-    states = optimizer.state_dict()["state"]
-    return {f"{name}.{i}.{key}": value for i, state in states.items() for key, value in state.items()}
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], name: str) -> None:
-    """Restore the state that `optimizer_tensors` returned.
-
-    Args:
-        optimizer: Adam of the same parameters.
-        tensors: Tensors by name; those of other names are ignored.
-        name: Name passed to `optimizer_tensors`.
-
-    Raises:
-        ValueError, KeyError: The tensors are not those of such an optimizer.
-    """
-    states: dict[int, dict[str, Tensor]] = {}
-    for place, value in by_prefix(tensors, name)[0].items():
-        i, key = place.split(".")
-        states.setdefault(int(i), {})[key] = value
-    parameters = dict(enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]))
-    for index, state in states.items():
-        like = parameters[index]
-        state["step"] = state["step"].float()  # of torch's default dtype at the time
-        step = torch.zeros((), dtype=torch.float32, device="cpu")
-        check_like(state, {"step": step, "exp_avg": like, "exp_avg_sq": like})
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": states})

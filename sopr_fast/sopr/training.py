@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..runtime import devices
-from ..runtime.checkpoints import Checkpoint, State, optimizer_tensors, restore_optimizer
+from ..runtime.checkpoints import Checkpoint, State
 from ..runtime.devices import without_autocast
 from ..runtime.files import by_prefix
 from ..runtime.native import torch_on_one_thread
@@ -268,7 +268,7 @@ class _Trainer:
         self.read()
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         tensors |= {f"best.{name}": value for name, value in self.update.best_weights.items()}
-        tensors |= optimizer_tensors(self.update.optimizer, "adam")
+        tensors |= self.update.optimizer.tensors("adam")
         return tensors, {"progress": vars(self.at)}
 
     def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
@@ -292,4 +292,4 @@ class _Trainer:
             raise ValueError(f"history has no {min(missing)}")
         self.model.load_state_dict(weights)
         self.update.restore(best_weights, self.at.best, self.at.best_step)
-        restore_optimizer(self.update.optimizer, tensors, "adam")
+        self.update.optimizer.restore(tensors, "adam")

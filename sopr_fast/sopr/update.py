@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..ops.library import has_kernel
 from ..runtime import devices, distributed, graphs
+from ..runtime.adam import Adam
 from ..runtime.blocks import Blocks
 from .config import Config
 from .losses import Objective
@@ -68,7 +69,10 @@ class Update:
         self.validation, self.group = validation, distributed.current()
         device = self.device = subsets.rows.device
         self.blocks = Blocks(len(examples.labels), whole=self._takes_all_at_once())
-        self.optimizer = _adam(model, config.learning_rate, device)
+        rate: float | Tensor = config.learning_rate
+        if devices.runs_ahead(device):
+            rate = torch.tensor(rate, dtype=torch.float32, device=device)  # which a graph reads
+        self.optimizer = Adam(model.parameters(), rate)
         self._rows, self._offsets = subsets.rows[:1].clone(), subsets.offsets[:1].clone()
         self._rng = torch.zeros(2, dtype=torch.int64, device=device)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
@@ -102,7 +106,10 @@ class Update:
         self._offsets.copy_(self.subsets.offsets[subset])
         self._load(self._rng, torch.tensor([key, step], device="cpu"))
         self._step.fill_(step)
-        _set_rate(self.optimizer, rate)
+        if isinstance(self.optimizer.rate, Tensor):
+            self.optimizer.rate.fill_(rate)
+        else:
+            self.optimizer.rate = rate
         if self._noise is not None:
             self._load(self._noise, torch.from_numpy(self._draw_noise(noise)))
         if self.validation is not None:
@@ -146,8 +153,7 @@ class Update:
         self.results[0] = self.compute_gradients()
         if self.config.gradient_clip > 0:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.gradient_clip)
-        with torch.device("cpu"):  # where Adam begins to count its steps
-            self.optimizer.step()
+        self.optimizer.step()
         if self.validation is not None:
             self._validate(self.validation)
 
@@ -200,7 +206,8 @@ class Update:
 
         def gradient(block: int) -> Tensor:
             slope = slopes[self.blocks.policies_of(slice(block, block + 1))]
-            parts = torch.autograd.grad(scores.pop(block), parameters, slope, materialize_grads=True, allow_unused=True)
+            weighted = (scores.pop(block) * slope).sum()  # torch would import sympy to check slopes given apart
+            parts = torch.autograd.grad(weighted, parameters, materialize_grads=True, allow_unused=True)
             return torch.cat([part.flatten() for part in parts])
 
         total = self.group.sum_blocks(len(self.blocks), gradient)
@@ -222,22 +229,6 @@ class Update:
         for name, value in self.model.state_dict().items():
             best = self.best_weights[name]
             best.copy_(torch.where(better, value, best))
-
-
-def _adam(model: ScoringModel, rate: float, device: torch.device) -> torch.optim.Adam:
-    """Return Adam of a model; on a GPU it reads its rate and its count of steps there."""
-    if devices.runs_ahead(device):
-        on_device = torch.tensor(rate, dtype=torch.float32, device=device)
-        return torch.optim.Adam(model.parameters(), lr=on_device, capturable=True, fused=True)
-    return torch.optim.Adam(model.parameters(), lr=rate)
-
-
-def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    group = optimizer.param_groups[0]
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(rate)
-    else:
-        group["lr"] = rate
 
 
 def _spearman(returns: Tensor, scores: Tensor) -> Tensor:

@@ -1,0 +1,88 @@
+"""Adam in one fused call. `torch.optim` would import torch._dynamo, which costs every process 0.8 s."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from .files import by_prefix
+from .schema import check_like
+
+_EPS = 1e-8
+
+
+class Adam:
+    """Adam (Kingma & Ba 2015) of tensors that stay in place, with decoupled weight decay (AdamW).
+
+    Args:
+        parameters: Tensors to train, on one device.
+        rate: Learning rate; a () float32 tensor on a GPU, so that a CUDA graph reads its value.
+        betas: Decay rates of the two moments.
+        decay: Weight decay a step, relative to the rate.
+        maximize: Ascend instead of descend.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        rate: float | Tensor,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        decay: float = 0.0,
+        maximize: bool = False,
+    ) -> None:
+        self.parameters, self.rate = list(parameters), rate
+        self._betas, self._decay, self._maximize = betas, decay, maximize
+        self._means = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self._squares = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self._steps = [torch.zeros((), dtype=torch.float32, device=each.device) for each in self.parameters]
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move every parameter that has a gradient."""
+        gradients = {i: parameter.grad for i, parameter in enumerate(self.parameters) if parameter.grad is not None}
+        moved = list(gradients)
+        if not moved:
+            return
+        steps = [self._steps[i] for i in moved]
+        torch._foreach_add_(steps, 1)
+        torch._fused_adamw_(
+            [self.parameters[i] for i in moved],
+            list(gradients.values()),
+            [self._means[i] for i in moved],
+            [self._squares[i] for i in moved],
+            [],
+            steps,
+            lr=self.rate,
+            beta1=self._betas[0],
+            beta2=self._betas[1],
+            weight_decay=self._decay,
+            eps=_EPS,
+            amsgrad=False,
+            maximize=self._maximize,
+        )
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """Return the state, named "name.parameter.key", for a checkpoint."""
+        state: dict[str, Tensor] = {}
+        for i, (step, mean, square) in enumerate(zip(self._steps, self._means, self._squares, strict=True)):
+            state |= {f"{name}.{i}.step": step, f"{name}.{i}.mean": mean, f"{name}.{i}.square": square}
+        return state
+
+    def restore(self, tensors: dict[str, Tensor], name: str) -> None:
+        """Restore the state that `tensors` returned; tensors of other names are ignored.
+
+        Raises:
+            ValueError: The tensors are not those of such an optimizer.
+        """
+        (saved,), (mine,) = by_prefix(tensors, name), by_prefix(self.tensors(name), name)
+        check_like(saved, mine)
+        for key, value in mine.items():
+            value.copy_(saved[key])
