@@ -123,6 +123,7 @@ ALGORITHMS = {
     "ars linear": (contrib.ARS, {"policy": "LinearPolicy", "policy_kwargs": {}}),
     "ars discrete": (contrib.ARS, {"discrete": True}),
     "dqn": (sb3.DQN, {"discrete": True}),
+    "qrdqn": (contrib.QRDQN, {"discrete": True, "policy_kwargs": {"n_quantiles": 7, **SMALL}}),
 }
 
 
@@ -147,6 +148,7 @@ def states(generator):
     return torch.randn(1500, DS, generator=generator) * 3
 
 
+@pytest.mark.filterwarnings("ignore:.*masks:UserWarning")
 @pytest.mark.parametrize("algorithm, options", ALGORITHMS.values(), ids=ALGORITHMS.keys())
 def test_acts_as_the_library_does(tmp_path, states, algorithm, options):
     model = make(algorithm, **options)
@@ -256,7 +258,7 @@ def test_stochastic_ppo_and_sac_have_the_distributions_of_sb3(tmp_path, states, 
 
 
 FOREIGN = {
-    "qrdqn": (contrib.QRDQN, {"discrete": True}, "a policy of class sb3_contrib.qrdqn.policies.QRDQNPolicy"),
+    "crossq": (contrib.CrossQ, {}, "a policy of class sb3_contrib.crossq.policies.CrossQPolicy"),
     "features": (sb3.PPO, {"policy_kwargs": {"features_extractor_class": Scaled}}, "extracts features"),
     "flatten": (sb3.SAC, {"policy_kwargs": {"features_extractor_class": ScaledFlattenExtractor}}, "extracts features"),
     "activation": (sb3.PPO, {"policy_kwargs": {"activation_fn": nn.Hardswish}}, "its activation is <class"),
@@ -297,7 +299,7 @@ def test_policies_with_a_memory_of_their_own_are_refused_when_opened(tmp_path):
 
 
 def test_missing_library_is_named(tmp_path, monkeypatch):
-    make(contrib.QRDQN, discrete=True).save(tmp_path / "model.zip")
+    make(contrib.CrossQ).save(tmp_path / "model.zip")
     monkeypatch.setitem(sys.modules, "stable_baselines3.common.save_util", None)
     with pytest.raises(ImportError, match=r"needs stable_baselines3: pip install 'sopr_fast\[sb3\]'"):
         load(tmp_path / "model.zip", trust=True)

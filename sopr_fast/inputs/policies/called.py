@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from ...runtime.forks import fork_safe_lock
 from ...runtime.text import one_line
+from .needs import RECURRENT, SEQUENCE, check_spaces, is_recurrent, warn_of_masks
 from .output import Output, read_output
 from .policy import Policy
 
 _log = logging.getLogger("sopr_fast")
-RECURRENT = "it is recurrent, but logged states are read one by one: pass an array of its actions in every logged state"
+_D3RLPY_PROBABILITIES = {"DiscreteSAC": "policy", "DiscreteBC": "imitator"}  # others combine networks, or have values
 _calls: Counter[nn.Module] = Counter()  # calls in progress, by module switched to eval mode
 _switching = fork_safe_lock()
 
@@ -99,15 +100,24 @@ class LiveModel(Called):
         action_count: Number of discrete actions; that of the model's action space if None.
 
     Raises:
-        ValueError: The model is recurrent.
+        ValueError: The model reads or chooses more than one row of numbers, or is recurrent.
+
+    Warns:
+        UserWarning: It needs masks of actions.
     """
 
     def __init__(self, name: str, item: Any, action_count: int | None = None):
         _check_memory(name, item.policy)
+        observations = getattr(item, "observation_space", None)
+        try:
+            check_spaces(observations, item.action_space)
+        except ValueError as error:
+            raise ValueError(f"policy {name!r} cannot be used: {error}") from None
+        warn_of_masks(name, item.policy)
         is_discrete = type(item.action_space).__name__ == "Discrete"
         if action_count is None and is_discrete:
             action_count = int(item.action_space.n)
-        super().__init__(name, item, action_count, state_dim=_table_width(getattr(item, "observation_space", None)))
+        super().__init__(name, item, action_count, state_dim=getattr(observations, "shape", [None])[0])
         self._distribution = _distribution_of(item.policy) if is_discrete else None
         statistics = item.get_vec_normalize_env()
         self._normalise: Callable[[np.ndarray], Any] | None = None
@@ -127,21 +137,30 @@ class LiveModel(Called):
 
 
 class D3rlpyModel(Called):
-    """A model of d3rlpy in memory; a discrete actor gives probabilities where it has them, as the file would.
+    """A model of d3rlpy in memory, which acts by its `predict`.
+
+    Where that takes the most likely action of one network, the probabilities are returned, as the file would.
 
     Args:
         name: Name in rankings and errors.
         item: The model.
         action_count: Number of discrete actions; that of the model if None.
+
+    Raises:
+        ValueError: The model reads sequences or images, or has no weights yet.
     """
 
     def __init__(self, name: str, item: Any, action_count: int | None = None):
+        if hasattr(item, "as_stateful_wrapper"):
+            raise ValueError(f"policy {name!r} cannot be used: {SEQUENCE}")
+        shape = item.observation_shape
+        if shape is not None and len(shape) != 1:
+            raise ValueError(f"policy {name!r} reads observations of shape {shape}: pass a callable of states instead")
         is_discrete = item.get_action_type().name == "DISCRETE"
         action_count = item.action_size if action_count is None and is_discrete else action_count
-        super().__init__(name, item, action_count)
-        modules = getattr(item.impl, "modules", None)
-        actor = getattr(modules, "policy", getattr(modules, "imitator", None))
-        self._actor = actor if is_discrete and isinstance(actor, nn.Module) else None
+        super().__init__(name, item, action_count, state_dim=None if shape is None else shape[0])
+        part = _D3RLPY_PROBABILITIES.get(type(item).__name__)
+        self._actor = None if part is None else getattr(item.impl.modules, part)
 
     def _answer(self, states: Tensor) -> Any:
         if self._actor is None:
@@ -172,11 +191,6 @@ def acts(item: Any) -> bool:
     return not isinstance(item, type) and (callable(getattr(item, "predict", None)) or callable(item))
 
 
-def is_recurrent(policy: Any) -> bool:
-    """Return whether the object is a recurrent policy of sb3-contrib."""
-    return hasattr(policy, "lstm_actor") or hasattr(policy, "lstm_hidden_state_shape")
-
-
 def _check_memory(name: str, policy: Any) -> None:
     if is_recurrent(policy):
         raise ValueError(f"policy {name!r} cannot be used: {RECURRENT}")
@@ -192,12 +206,6 @@ def _distribution_of(policy: Any) -> Callable[[Tensor], Any] | None:
     except TypeError:
         return None
     return function
-
-
-def _table_width(space: Any) -> int | None:
-    """Return the width of the observations of a space of Gymnasium, None where they are no vectors."""
-    shape = getattr(space, "shape", None)
-    return shape[0] if isinstance(shape, tuple) and len(shape) == 1 else None
 
 
 def _takes_deterministic(predict: Callable) -> bool:

@@ -11,6 +11,7 @@ import torch
 from ....runtime.pickles import RefusedError, read_pickle, read_weights_in
 from ..actor import ACTIVATIONS, Actor, Bounds, Standardisation
 from ..called import D3rlpyModel
+from ..needs import SEQUENCE
 from ..policy import Policy
 from .layers import layer, numbered, perceptron
 from .options import Options, library, parse_settings
@@ -18,6 +19,7 @@ from .options import Options, library, parse_settings
 _SQUASHED_NORMAL = ("sac", "cql", "cal_ql")
 _TANH = (*_SQUASHED_NORMAL, "ddpg", "td3", "td3_plus_bc", "iql", "awac", "rebrac", "prdc")
 _VALUES = ("dqn", "double_dqn", "discrete_cql", "nfq")
+_SEQUENCES = ("decision_transformer", "discrete_decision_transformer", "tacr")
 _ACTIVATIONS = {"swish": "silu", "none": "identity"}
 
 
@@ -100,6 +102,8 @@ def _parts(kind: str) -> tuple[str, str, str]:
         return ("policy" if kind == "discrete_sac" else "imitator"), "_fc", "logits"
     if kind in _VALUES:
         return "q_funcs", "_fc", "values"
+    if kind in _SEQUENCES:
+        raise ValueError(SEQUENCE)
     raise RefusedError(f"predict of {kind} uses more than one network (it samples and selects by a critic, or decodes)")
 
 

@@ -21,23 +21,25 @@ from torch import Tensor
 from ....runtime.archives import open_archive, read_members
 from ....runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle, read_weights_in
 from ....runtime.text import printable
-from ..actor import ACTIVATIONS, Actor, Bounds, Standardisation
-from ..called import RECURRENT, Called, is_recurrent
+from ..actor import ACTIVATIONS, Actor, Bounds, Layer, Standardisation
+from ..called import Called
+from ..needs import RECURRENT, check_spaces, is_recurrent, shape_of, warn_of_masks
 from ..policy import Policy
 from .layers import floats, layer, numbered, perceptron
 from .options import Options, library, parse_settings
-from .vecnormalize import find_statistics, read_standardisation, shape_of
+from .vecnormalize import find_statistics, read_standardisation
 
 _log = logging.getLogger("sopr_fast")
 _MODULES = re.compile(
-    r"stable_baselines3\.((common|sac|td3|dqn)\.policies)|sb3_contrib\.((tqc|ars)\.policies|common\.maskable\.policies)"
+    r"stable_baselines3\.((common|sac|td3|dqn)\.policies)|sb3_contrib\.((tqc|ars|qrdqn)\.policies|common\.maskable\.policies)"
 )
-_ARGMAX = re.compile(r"stable_baselines3\.dqn\.|sb3_contrib\.ars\.")  # policies that choose the largest value
+_ARGMAX = re.compile(r"stable_baselines3\.dqn\.|sb3_contrib\.(ars|qrdqn)\.")  # policies that choose the largest value
 # Parts of a model that do not change its deterministic action.
 _NO_ACTOR = re.compile(
     r"critic.*|\w+_target.*|value_net|mlp_extractor\.value_net.*|(actor\.)?(log_std|sde_features_extractor.*)"
 )
 _FLATTEN = "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"
+_SPACES = ("observation_space", "action_space")
 _SDE_MEAN_CLIP = 2.0  # the libraries' default clip_mean of gSDE
 
 
@@ -57,6 +59,7 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
     statistics = find_statistics(path, settings)
     policy: Policy
     try:
+        check_spaces(*(_unpickled(settings, key, SPACE_RECORDS) for key in _SPACES))
         standardisation = None if statistics is None else read_standardisation(statistics)
         policy = _actor(settings, read_weights_in(members["policy.pth"]), standardisation, options)
         is_standardised = standardisation is not None
@@ -84,6 +87,7 @@ class _Network:
     log_std: Any = None
     log_std_bounds: tuple[float, float] = (-20, 2)
     mean_clip: float = math.inf
+    has_quantiles: bool = False
 
 
 def _actor(
@@ -95,13 +99,11 @@ def _actor(
     source = policy_class.source if isinstance(policy_class, type) and issubclass(policy_class, Record) else "?"
     if not _MODULES.fullmatch(source.rpartition(".")[0]):
         raise RefusedError(f"a policy of class {source}, which this package does not read")
+    warn_of_masks(options.name, source)
     keywords = settings.get("policy_kwargs") or {}
     extractor = keywords.get("features_extractor_class", _FLATTEN)
     if extractor != _FLATTEN or any(re.search(r"(?<!sde_)features_extractor", key) for key in arrays):
         raise RefusedError("it extracts features from observations by a network of its own")
-    observed = shape_of(_space(settings, "observation_space", "box.Box"))
-    if len(observed) != 1:
-        raise RefusedError(f"observations of shape {observed}, expected one dimension")
     network = _network(arrays, source, settings, keywords)
     parts = {re.sub(r"\.(weight|bias)$", "", key) for key in arrays} - set(network.layers)
     if unknown := sorted(part for part in parts if not _NO_ACTOR.fullmatch(part)):
@@ -113,11 +115,15 @@ def _actor(
         "standardisation": standardisation,
     }
     if space.source.endswith("Discrete"):
-        if vars(space).get("n") != len(layers[-1][0]):
-            raise ValueError(f"its network has {len(layers[-1][0])} outputs, its action space n={vars(space).get('n')}")
+        count = vars(space).get("n")
+        if network.has_quantiles:
+            layers[-1] = _mean_quantiles(layers[-1], int(count))
+        if count != len(layers[-1][0]):
+            raise ValueError(f"its network has {len(layers[-1][0])} outputs, its action space n={count}")
         head = "values" if _ARGMAX.match(source) else "logits"
         return Actor(options.name, layers, squash=False, head=head, **shared)
-    shape_of(space)
+    if not {"low", "high"} <= vars(space).keys() or not shape_of(space):
+        raise ValueError(f"its {space.source} has no shape or bounds, only {sorted(vars(space))}")
     bounds = Bounds(*(torch.from_numpy(np.array(side, np.float32).reshape(-1)) for side in (space.low, space.high)))
     clip = None if network.squash else bounds
     if network.mean_clip < math.inf:
@@ -149,6 +155,8 @@ def _network(arrays: dict[str, Tensor], source: str, settings: dict, keywords: d
         return _Network(numbered(arrays, "actor.mu."), squash=True)
     if "q_net.q_net.0.weight" in arrays:  # DQN
         return _Network(numbered(arrays, "q_net.q_net."))
+    if "quantile_net.quantile_net.0.weight" in arrays:  # QR-DQN
+        return _Network(numbered(arrays, "quantile_net.quantile_net."), has_quantiles=True)
     if "action_net.weight" in arrays:  # PPO, A2C, TRPO, and linear ARS before 2.0
         parts = ("shared_net", "policy_net")  # the former in versions before 1.8
         names = [*(name for part in parts for name in numbered(arrays, f"mlp_extractor.{part}.")), "action_net"]
@@ -161,6 +169,14 @@ def _network(arrays: dict[str, Tensor], source: str, settings: dict, keywords: d
         squash = bool(keywords.get("squash_output", not source.endswith("LinearPolicy")))
         return _Network(numbered(arrays, "action_net."), squash=squash)
     raise RefusedError(f"no actor that this package reads among {', '.join(list(arrays)[:6])}, …")
+
+
+def _mean_quantiles(layer: Layer, count: int) -> Layer:
+    """Return the layer of the means of the quantiles, which the library views as (quantiles, actions)."""
+    weight, bias = layer
+    if len(bias) % count:
+        raise ValueError(f"its network has {len(bias)} outputs, which are no quantiles of {count} actions")
+    return weight.view(-1, count, weight.shape[1]).mean(0), bias.view(-1, count).mean(0)
 
 
 def _activation(keywords: dict[str, Any], default: str) -> str:
@@ -197,14 +213,18 @@ class _Opened:
             path, device="cpu"
         )
         kind, keywords = data["policy_class"], dict(data.get("policy_kwargs") or {})
+        keywords.pop("device", None)  # of versions before 1.0
+        convert = library("stable_baselines3.common.vec_env.patch_gym", "sb3")._convert_space
+        spaces = [convert(data[key]) for key in _SPACES]  # of gym
         optional = {"lr_schedule": lambda _: 0.0, "use_sde": data.get("use_sde", False)}
         accepted = inspect.signature(kind.__init__).parameters
         keywords = {key: value for key, value in optional.items() if key in accepted} | keywords
-        is_discrete = type(data["action_space"]).__name__ == "Discrete"
-        self.action_count = int(data["action_space"].n) if is_discrete else None
-        self._policy = kind(data["observation_space"], data["action_space"], **keywords)
+        check_spaces(*spaces)
+        self.action_count = int(spaces[1].n) if type(spaces[1]).__name__ == "Discrete" else None
+        self._policy = kind(*spaces, **keywords)
         if is_recurrent(self._policy):
             raise ValueError(RECURRENT)
+        warn_of_masks(path.stem, self._policy)
         self._policy.load_state_dict(parameters["policy"])
         self._normalise = None if statistics is None else pickle.loads(statistics.read_bytes()).normalize_obs
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ....runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
+from ....runtime.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ....runtime.text import printable
 from ....runtime.warn import warn
 from ...logs.keys import list_names
@@ -123,16 +123,3 @@ def _vector(values: Any) -> torch.Tensor:
     if not np.isfinite(array).all():
         raise ValueError("a mean or variance that is not finite")
     return torch.from_numpy(array)
-
-
-def shape_of(space: Record) -> tuple[int, ...]:
-    """Return the shape of a Box space; gym before 0.21 kept it as `shape`, gymnasium keeps it as `_shape`.
-
-    Raises:
-        ValueError: The space has no bounds, or no shape.
-    """
-    attributes = vars(space)
-    shape = attributes.get("_shape", attributes.get("shape"))
-    if not isinstance(shape, tuple) or not {"low", "high"} <= attributes.keys():
-        raise ValueError(f"its {space.source} has no shape or bounds, only {sorted(attributes)}")
-    return shape
