@@ -71,7 +71,7 @@ class Fitted:
                 values = [method.estimate(everyone, log, **options).values for method in self.features]
                 names = (policy.name for policy in everyone)
                 inputs["features"] = dict(zip(names, np.stack(values, 1).tolist(), strict=True))
-            options = {"validation": self.validation, "config": self.config, "seed": seed, "progress": progress}
+            options = {"validation": self.validation, "config": self.config, "seed": seed}
             self.rankers[key] = sopr_fast.fit(known, returns, log, **options, **inputs), inputs
         ranker, inputs = self.rankers[key]
         ranking = ranker.rank(
@@ -81,7 +81,6 @@ class Fitted:
             shrinkage=self.shrinkage,
             seed=seed + 1000,
             features=inputs.get("features"),
-            progress=progress,
         )
         return Estimates(
             ranking.names,

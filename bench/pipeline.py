@@ -33,23 +33,16 @@ def main() -> None:
         config = Config(**config.to_dict() | {"steps": options.steps, "subsets": options.steps})
         known = {name: policies[name] for name in names[:30]}
         held_out = {name: policies[name] for name in names[30:40]}
-        ranker = sopr_fast.fit(
-            known, returns[:30], states, validation=(held_out, returns[30:40]), config=config, device=options.device
-        )
+        with sopr_fast.options(device=options.device):
+            ranker = sopr_fast.fit(known, returns[:30], states, validation=(held_out, returns[30:40]), config=config)
         timings = ranker.timings
         what = f"train {len(known)} policies, {options.steps} steps"
     else:
         # The cost of a score does not depend on the weights, so one training step is enough.
         untrained = Config(**config.to_dict() | {"steps": 1, "subsets": 1})
-        ranker = sopr_fast.fit(
-            dict(list(policies.items())[-2:]),
-            returns[-2:],
-            states,
-            config=untrained,
-            keep_subsets=0,
-            progress=False,
-            device=options.device,
-        )
+        few = dict(list(policies.items())[-2:])
+        with sopr_fast.options(device=options.device):
+            ranker = sopr_fast.fit(few, returns[-2:], states, config=untrained, keep_subsets=0)
         candidates = {f"{i}": policies[names[i % len(names)]] for i in range(options.policies)}
         timings = ranker.rank(candidates, states, subsets=options.subsets).timings
         what = f"rank {len(candidates)} policies on {options.subsets} subsets"

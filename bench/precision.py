@@ -28,7 +28,7 @@ def main() -> None:
         size, clusters = ranker.config.subset_size, ranker.config.clusters
         subsets = Subsets.draw(states, options.subsets, size=size, clusters=clusters, seed=2000)
         fp32, bf16 = (
-            ranker.rank(policies, subsets=subsets, precision=precision, progress=False)
+            sopr_fast.options(precision=precision)(ranker.rank)(policies, subsets=subsets)
             for precision in ("fp32", "bf16")
         )
         errors = np.abs(bf16.scores - fp32.scores)

@@ -183,7 +183,7 @@ def run_rank(problem: dict, watch: Watch) -> dict:
 
     policies, states = make_inputs(problem, 16)
     config = make_config(problem, 1)
-    ranker = sopr_fast.fit(policies, np.arange(16), states, config=config, keep_subsets=0, progress=False)
+    ranker = sopr_fast.fit(policies, np.arange(16), states, config=config, keep_subsets=0)
     candidates = {f"candidate-{i:05d}": Linear(1000 + i) for i in range(problem["candidates"])}
     timing.time = types.SimpleNamespace(perf_counter=time.process_time)  # stages in CPU seconds
     logging.basicConfig(level=logging.INFO, format="%(message)s")  # progress on stderr
@@ -202,7 +202,7 @@ def run_known(problem: dict, watch: Watch) -> dict:
     config = make_config(problem, WARM_UP + problem["steps"])
     methods = {"nearest policy": estimators.NearestPolicy(), "SOPR-T": estimators.SOPR(config=config, subsets=1)}
     with watch.timing() as taken:
-        sopr_fast.fit(policies, np.arange(known), states, config=config, keep_subsets=0, progress=False)
+        sopr_fast.fit(policies, np.arange(known), states, config=config, keep_subsets=0)
         sopr_fast.evaluate(policies, np.arange(known), states, methods=methods, progress=False)
     return taken
 
@@ -222,7 +222,7 @@ def run_steps(problem: dict, watch: Watch) -> dict:
     training._Trainer.step = timed_step
     policies, states = make_inputs(problem, problem["known"])
     config = make_config(problem, WARM_UP + problem["steps"])
-    sopr_fast.fit(policies, np.arange(len(policies)), states, config=config, keep_subsets=0, progress=False)
+    sopr_fast.fit(policies, np.arange(len(policies)), states, config=config, keep_subsets=0)
     return min(steps[WARM_UP:], key=lambda taken: taken["seconds"])
 
 

@@ -49,7 +49,7 @@ def critic(states, actions):
 
 def fit(config=CONFIGS[0], policies=KNOWN, states=None, **options):
     states = log() if states is None else states
-    return sopr_fast.fit(policies, RETURNS, states, config=config, progress=False, **options)
+    return sopr_fast.fit(policies, RETURNS, states, config=config, **options)
 
 
 def results(folder: Path) -> list[str]:
@@ -64,7 +64,8 @@ def results(folder: Path) -> list[str]:
         ranker.save(folder / f"{i}.safetensors")
         hashes.append(digest(ranker.history["loss"]))
         for names in ([0.3], [0.3, 0.4], [0.21, 0.3, 0.4, 0.52]):
-            ranking = ranker.rank(ladder(names), log(), shrinkage=0.5, batch_size=100, progress=False, **extras)
+            with sopr_fast.options(batch_size=100):
+                ranking = ranker.rank(ladder(names), log(), shrinkage=0.5, **extras)
             hashes += [digest(ranking.subset_scores), digest(ranking.scores), digest(ranking.distances)]
     policies = gains(10)
     methods = {"nearest": estimators.NearestPolicy(), "fqe": estimators.FQE(updates=8, hidden=(8,))}
@@ -154,14 +155,14 @@ def bad_input() -> None:
     candidates = ladder([0.3, 0.4])
     attempts = {
         "version": patch.object(sharing, "__version__", f"1.{rank}")(fit),
-        "batches": lambda: ranker.rank(candidates, log(), batch_size=100 + rank, progress=False),
-        "rule": lambda: ranker.rank(candidates, log(), subsets=UntilSettled(top=1 + rank), progress=False),
-        "model": lambda: (ranker if rank else other_ranker).rank(candidates, log(), progress=False),
+        "batches": lambda: sopr_fast.options(batch_size=100 + rank)(ranker.rank)(candidates, log()),
+        "rule": lambda: ranker.rank(candidates, log(), subsets=UntilSettled(top=1 + rank)),
+        "model": lambda: (ranker if rank else other_ranker).rank(candidates, log()),
         "options": lambda: fit(replace(CONFIGS[0], dropout=0.1 + 0.1 * rank)),
         "seed": lambda: fit(seed=rank),
         "states": lambda: fit(states=log(seed=rank)),
         "policies": lambda: fit(policies=other),
-        "returns": lambda: sopr_fast.fit(KNOWN, np.arange(19.0) + rank, log(), config=TINY, progress=False),
+        "returns": lambda: sopr_fast.fit(KNOWN, np.arange(19.0) + rank, log(), config=TINY),
         "missing": lambda: fit(states=log() if rank == 0 else "no-such-file.npy"),
         "coverage": lambda: estimators.covered_shares(gains(2), "no-such-file.hdf5" if rank else transitions()),
         "critic": lambda: estimators.BehaviourQ(updates=1).critic(
@@ -255,7 +256,7 @@ def apart(folder: str) -> None:
 def few_results() -> list[str]:
     """Return hashes of results that need each kind of exchange."""
     ranker = fit()
-    ranking = ranker.rank(ladder([0.3]), log(), progress=False)
+    ranking = ranker.rank(ladder([0.3]), log())
     estimates = estimators.NearestPolicy(rows=64).estimate(
         HELD_OUT, log(), known=KNOWN, returns=RETURNS, progress=False
     )

@@ -32,7 +32,7 @@ def ranker():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         known = ladder(GAINS)
-        return sopr_fast.fit(known, GAINS, log(ROWS), config=TINY, progress=False)
+        return sopr_fast.fit(known, GAINS, log(ROWS), config=TINY)
 
 
 def write(path: Path, actions: np.ndarray, form: str = "numbered", **options) -> None:
@@ -48,8 +48,8 @@ def test_tables_rank_as_arrays_do(form, ranker, tmp_path):
     candidates = {name: policy(log(ROWS)) for name, policy in ladder([0.3, 0.8, 1.2]).items()}
     for name, actions in candidates.items():
         write(tmp_path / f"{name}.parquet", actions, form)
-    ranking = ranker.rank(load(tmp_path), log(ROWS), progress=False)
-    expected = ranker.rank(candidates, log(ROWS), progress=False)
+    ranking = ranker.rank(load(tmp_path), log(ROWS))
+    expected = ranker.rank(candidates, log(ROWS))
     assert ranking.names == expected.names
     assert np.array_equal(ranking.scores, expected.scores) and np.array_equal(ranking.distances, expected.distances)
 
@@ -133,7 +133,7 @@ def recipe(ranker, tmp_path):
         np.savez(tmp_path / "runs" / f"run-{i}.npz", **layers)
     run(tmp_path, "draw.py")
     subsets = Subsets.load(tmp_path / "subsets.safetensors")
-    ranking = ranker.rank(load(tmp_path / "runs"), subsets=subsets, progress=False)
+    ranking = ranker.rank(load(tmp_path / "runs"), subsets=subsets)
     return tmp_path, dict(zip(ranking.names, ranking.scores.tolist(), strict=True))
 
 

@@ -173,8 +173,9 @@ def test_cuda_graphs_of_training_have_the_bits_of_eager_steps_and_never_wait(opt
             torch.cuda.set_sync_debug_mode("default")
 
     def fit():
-        known = {"validation": (ladder(validation), validation), "device": cuda, "progress": False}
-        ranker = sopr_fast.fit(ladder(gains), gains, log(), config=config, **known)
+        known = {"validation": (ladder(validation), validation)}
+        with sopr_fast.options(device=cuda):
+            ranker = sopr_fast.fit(ladder(gains), gains, log(), config=config, **known)
         return torch.cat([value.double().flatten() for value in ranker.model.state_dict().values()]), ranker.history
 
     monkeypatch.setattr(Update, "run", run_without_waiting)
@@ -208,8 +209,9 @@ def test_cuda_graphs_of_training_on_the_second_device(cuda):
     if torch.cuda.device_count() < 2:
         pytest.skip("one CUDA device")
     gains, config = training_gains(), Config(**(TINY.to_dict() | {"steps": 8}))
-    options = {"config": config, "progress": False}
+    options = {"config": config}
     first, second = (
-        sopr_fast.fit(ladder(gains), gains, log(), device=device, **options).history for device in ("cuda:0", "cuda:1")
+        sopr_fast.options(device=device)(sopr_fast.fit)(ladder(gains), gains, log(), **options).history
+        for device in ("cuda:0", "cuda:1")
     )
     assert first == second

@@ -14,7 +14,7 @@ from sopr_fast.runtime.files import load_tensors, save_tensors
 
 def fit(path):
     config = dataclasses.replace(TINY, steps=2, subsets=1)
-    sopr_fast.fit(ladder(training_gains()), training_gains(), log(), config=config, checkpoint=path, progress=False)
+    sopr_fast.fit(ladder(training_gains()), training_gains(), log(), config=config, checkpoint=path)
 
 
 def estimate(path):

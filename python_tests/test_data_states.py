@@ -154,8 +154,8 @@ def test_fit_and_rank_take_the_path_of_a_log(tmp_path):
     config = dataclasses.replace(TINY, steps=4, subsets=4)
     rankings = []
     for states in (STATES, str(path)):
-        ranker = fit(ladder(gains), gains, states, config=config, progress=False)
-        rankings.append(ranker.rank(ladder(gains[:3]), states, subsets=2, progress=False))
+        ranker = fit(ladder(gains), gains, states, config=config)
+        rankings.append(ranker.rank(ladder(gains[:3]), states, subsets=2))
     np.testing.assert_array_equal(*(ranking.subset_scores for ranking in rankings))
 
 

@@ -17,7 +17,7 @@ def fit(options=None, **more):
     gains = training_gains()
     config = Config(**TINY.to_dict() | {"steps": 6, "subsets": 4} | (options or {}))
     validation = (CANDIDATES, [0.3, 0.7, 1.2])
-    return sopr_fast.fit(ladder(gains), gains, log(), validation=validation, config=config, progress=False, **more)
+    return sopr_fast.fit(ladder(gains), gains, log(), validation=validation, config=config, **more)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def ranker():
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_cuda_fit_and_rank_as_the_cpu_does(options, cuda, tmp_path):
-    on_cpu, on_cuda = fit(options), fit(options, device=cuda, checkpoint=tmp_path / "checkpoint")
+    on_cpu, on_cuda = fit(options), sopr_fast.options(device=cuda)(fit)(options, checkpoint=tmp_path / "checkpoint")
     assert on_cuda.device.type == "cuda" and on_cuda.subsets.rows.device.type == "cpu"
     np.testing.assert_allclose(on_cuda.history["loss"], on_cpu.history["loss"], rtol=1e-2)
     resumed = fit(options, checkpoint=tmp_path / "checkpoint")
@@ -35,12 +35,13 @@ def test_cuda_fit_and_rank_as_the_cpu_does(options, cuda, tmp_path):
         torch.equal(a.cpu(), b) for a, b in zip(on_cuda.model.parameters(), resumed.model.parameters(), strict=True)
     )
     on_cuda.save(tmp_path / "model")
-    expected = on_cuda.rank(CANDIDATES, progress=False, device="cpu").subset_scores
-    for ranking in (
-        on_cuda.rank(CANDIDATES, progress=False),
-        sopr_fast.rank(CANDIDATES, model=tmp_path / "model", device=cuda, progress=False),
-        sopr_fast.load(tmp_path / "model", device=cuda).rank(CANDIDATES, progress=False),
-    ):
+    with sopr_fast.options(device="cpu"):
+        expected = on_cuda.rank(CANDIDATES).subset_scores
+    rankings = [on_cuda.rank(CANDIDATES)]
+    with sopr_fast.options(device=cuda):
+        rankings.append(sopr_fast.rank(CANDIDATES, model=tmp_path / "model"))
+        rankings.append(sopr_fast.load(tmp_path / "model").rank(CANDIDATES))
+    for ranking in rankings:
         assert np.linalg.norm(ranking.subset_scores - expected) <= 1e-4 * np.linalg.norm(expected)
     assert on_cuda.device.type == "cuda"
 
@@ -53,13 +54,7 @@ def test_copies_to_cuda_hold_the_values(cuda):
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:99", "meta", None], ids=str)
-def test_a_device_that_cannot_compute_fails_first(name, ranker, tmp_path):
-    ranker.save(tmp_path / "model")
+def test_a_device_that_cannot_compute_fails_first(name):
     message = f"device is {name!r}, which torch cannot use here: "
-    for call in (
-        lambda: sopr_fast.fit(None, device=name),
-        lambda: sopr_fast.load(tmp_path / "model", device=name),
-        lambda: ranker.rank(None, device=name) if name else devices.check_device(name),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
+    with pytest.raises(ValueError, match=message), sopr_fast.options(device=name):
+        devices.check_device(name)

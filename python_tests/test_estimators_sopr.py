@@ -49,8 +49,8 @@ def test_values_order_policies_as_rank_does(log, known):
     policies, returns = known
     candidates = {"a": LinearGain(np.array([0.12, -0.2])), "b": LinearGain(np.array([0.41, -0.9]))}
     estimates = METHOD.estimate(candidates, log, known=policies, returns=returns, seed=3, progress=False)
-    ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3, progress=False)
-    ranking = ranker.rank(candidates, subsets=3, shrinkage=0, progress=False)
+    ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3)
+    ranking = ranker.rank(candidates, subsets=3, shrinkage=0)
     np.testing.assert_array_equal(estimates.diagnostics["scores"], ranking.scores)
     scale = np.diff(estimates.values) / np.diff(ranking.scores)
     assert scale > 0
@@ -61,7 +61,7 @@ def test_values_order_policies_as_rank_does(log, known):
 def test_values_of_a_collapsed_model_are_equal(log, known):
     """Its scores differ by float noise, which must not be scaled to the spread of returns."""
     policies, returns = known
-    ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3, progress=False)
+    ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3)
     ranker.history["collapsed"] = True
     assert _units(ranker, returns) == (0.0, returns.mean())
 
@@ -71,8 +71,8 @@ def test_win_probabilities_are_those_of_rank(log, known):
     candidates = {f"near-{i}": LinearGain(policy.gain + 0.003) for i, policy in enumerate(policies.values())}
     candidates["far"] = LinearGain(np.array([9.0, 9.0]))
     estimates = METHOD.estimate(candidates, log, known=policies, returns=returns, seed=3, progress=False)
-    ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3, progress=False)
-    expected = ranker.rank(candidates, subsets=3, shrinkage=0, progress=False).win_probability
+    ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3)
+    expected = ranker.rank(candidates, subsets=3, shrinkage=0).win_probability
     assert np.isnan(expected[-1]).all() and np.isfinite(expected[0, 1])
     np.testing.assert_allclose(estimates.ranking().win_probability, expected, atol=1e-5)
 

@@ -18,7 +18,7 @@ UNSEEN = np.array([0.3, 0.5, 0.8, 1.1, 1.3])
 
 def fit(policies, returns, **options):
     config = dataclasses.replace(TINY, dropout=0.0)
-    return sopr_fast.fit(policies, returns, log(), config=config, progress=False, **options)
+    return sopr_fast.fit(policies, returns, log(), config=config, **options)
 
 
 def alike(names) -> dict[str, LinearPolicy]:
@@ -30,7 +30,7 @@ def test_features_order_policies_that_act_alike():
     known, candidates = alike("abcdefghijkl"), alike("mnopq")
     features = dict(zip([*known, *candidates], [*GAINS, *UNSEEN], strict=True))
     ranker = fit(known, GAINS, features=features)
-    assert spearman(UNSEEN, ranker.rank(candidates, features=features, progress=False).scores) == 1.0
+    assert spearman(UNSEEN, ranker.rank(candidates, features=features).scores) == 1.0
 
 
 def test_a_features_scale_does_not_matter():
@@ -39,7 +39,7 @@ def test_a_features_scale_does_not_matter():
     for scale, shift in ((1.0, 0.0), (1024.0, 4096.0), (1024.0, 2.0**30)):
         features = {n: (scale * g + shift, 7.0) for n, g in zip([*known, *candidates], [*GAINS, *UNSEEN], strict=True)}
         ranker = fit(known, GAINS, features=features)
-        scores.append(ranker.rank(candidates, features=features, progress=False).scores)
+        scores.append(ranker.rank(candidates, features=features).scores)
     for other in scores[1:]:
         assert np.allclose(scores[0], other, atol=1e-2 * np.ptp(scores[0]))
 
@@ -48,11 +48,11 @@ def test_features_in_another_unit_are_warned_of(recwarn):
     known, candidates = alike("abcdefghijkl"), alike("mn")
     ranker = fit(known, GAINS, features={name: (1.0, g) for name, g in zip(known, GAINS, strict=True)})
     near = GAINS.mean() + 9 * GAINS.std()
-    ranker.rank(candidates, features={"m": (1.0, near), "n": (1.0, 0.5)}, progress=False)
+    ranker.rank(candidates, features={"m": (1.0, near), "n": (1.0, 0.5)})
     assert not [warning for warning in recwarn if "features" in str(warning.message)]
     far = GAINS.mean() - 12.5 * GAINS.std()
     with pytest.warns(sopr_fast.ForeignPolicyWarning, match=r"'n' \(feature 1: 12\.5\); these are so many standard"):
-        ranker.rank(candidates, features={"m": (1.0, near), "n": (1.0, far)}, progress=False)
+        ranker.rank(candidates, features={"m": (1.0, near), "n": (1.0, far)})
 
 
 @pytest.mark.parametrize("value", [0.1, 123.4, -0.7])
@@ -80,7 +80,7 @@ def test_a_critic_orders_policies_by_the_values_of_their_actions():
     known = {name: actions[name].astype(np.float32) for name in list(actions)[:12]}
     candidates = {name: actions[name].astype(np.float32) for name in list(actions)[12:]}
     ranker = fit(known, GAINS, critic=lambda states, actions: actions[:, 1] - actions[:, 0])
-    assert spearman(UNSEEN, ranker.rank(candidates, log(), subsets=3, progress=False).scores) == 1.0
+    assert spearman(UNSEEN, ranker.rank(candidates, log(), subsets=3).scores) == 1.0
 
 
 def test_a_critic_is_probed_before_long_work_and_called_once_a_policy(monkeypatch):
@@ -123,9 +123,9 @@ def test_features_may_be_any_tensor(options):
 def test_a_critic_unlike_that_of_the_training_is_refused():
     ranker = fit(ladder(GAINS), GAINS, critic=lambda states, actions: actions.T[:1])
     with pytest.raises(ValueError, match="the critic returned 2 values a row, the model was trained with 1"):
-        ranker.rank(ladder(UNSEEN), critic=lambda states, actions: actions.T[:2], progress=False)
+        ranker.rank(ladder(UNSEEN), critic=lambda states, actions: actions.T[:2])
     with pytest.raises(TypeError, match="critic must be callable"):
-        ranker.rank(ladder(UNSEEN), critic=3, progress=False)
+        ranker.rank(ladder(UNSEEN), critic=3)
 
 
 def test_a_critic_may_change_its_arguments_and_reuse_its_result(monkeypatch):
@@ -144,7 +144,7 @@ def test_a_critic_may_change_its_arguments_and_reuse_its_result(monkeypatch):
     for critic in (careless, careful):
         ranker = fit(ladder(GAINS), GAINS, critic=critic)
         assert torch.isin(ranker.subsets.states, torch.from_numpy(log())).all()
-        rankings.append(ranker.rank(ladder(UNSEEN), progress=False).subset_scores)
+        rankings.append(ranker.rank(ladder(UNSEEN)).subset_scores)
     np.testing.assert_array_equal(*rankings)
 
 
@@ -153,7 +153,7 @@ def test_a_critic_may_compute_on_any_device(device):
     rankings = []
     for target in (torch.device("cpu"), device):
         ranker = fit(known, GAINS, critic=lambda states, actions, target=target: actions.sum(1).to(target))
-        rankings.append(ranker.rank(known, progress=False).scores)
+        rankings.append(ranker.rank(known).scores)
     np.testing.assert_array_equal(*rankings)
 
 
@@ -166,8 +166,8 @@ def test_a_loaded_model_needs_its_features_and_critic_again(tmp_path):
     ranker = fit(known, GAINS, features=features, critic=critic)
     ranker.save(tmp_path / "model.safetensors")
     loaded = sopr_fast.load(tmp_path / "model.safetensors")
-    expected = ranker.rank(candidates, features=features, progress=False)
-    actual = loaded.rank(candidates, features=features, critic=critic, progress=False)
+    expected = ranker.rank(candidates, features=features)
+    actual = loaded.rank(candidates, features=features, critic=critic)
     assert np.array_equal(expected.subset_scores, actual.subset_scores)
     with pytest.raises(ValueError, match="trained with 2 features of each policy: give those of the candidates"):
         loaded.rank(candidates, critic=critic)

@@ -26,7 +26,6 @@ def fit(**changes):
         "returns": GAINS,
         "states": log(),
         "config": QUICK,
-        "progress": False,
     } | changes
     return sopr_fast.fit(**arguments)
 
@@ -135,7 +134,6 @@ def with_nan(actions):
         ({"seed": -1}, ValueError, "seed must be an integer, 0 or more, got -1"),
         ({"keep_subsets": -1}, ValueError, "keep_subsets must be an integer, 0 or more, got -1"),
         ({"keep_subsets": 1.5}, ValueError, "keep_subsets must be an integer"),
-        ({"batch_size": 0.5}, ValueError, "batch_size must be an integer, 1 or more, got 0.5"),
         ({"checkpoint": "nowhere/run"}, FileNotFoundError, "cannot write nowhere/run: the folder nowhere does not"),
         ({"checkpoint": "."}, IsADirectoryError, "cannot write .: it is a folder"),
         ({"policies": ladder(GAINS[:4]) | {"bad": raises}}, RuntimeError, "'bad'"),
@@ -421,8 +419,9 @@ def test_disk_space_of_columns_is_reserved_before_writing(monkeypatch, tmp_path)
 @pytest.mark.parametrize("validation", [None, ({"c": one_state_at_a_time(0.2), "d": one_state_at_a_time(0.4)}, [1, 2])])
 def test_a_policy_is_never_shown_more_states_than_the_batch_size(validation):
     policies = {f"gain-{gain}": one_state_at_a_time(gain) for gain in GAINS}
-    ranker = fit(policies=policies, validation=validation, batch_size=1)
-    assert np.isfinite(ranker.rank({"x": one_state_at_a_time(0.3)}, batch_size=1).scores).all()
+    with sopr_fast.options(batch_size=1):
+        ranker = fit(policies=policies, validation=validation)
+        assert np.isfinite(ranker.rank({"x": one_state_at_a_time(0.3)}).scores).all()
 
 
 def test_validation_policies_that_train_are_warned_of():

@@ -53,7 +53,7 @@ TRANSITIONS = {
 
 def fit(path=None):
     gains = training_gains()
-    return sopr_fast.fit(ladder(gains), gains, log(), config=TINY, checkpoint=path, progress=False)
+    return sopr_fast.fit(ladder(gains), gains, log(), config=TINY, checkpoint=path)
 
 
 def evaluate(path):
@@ -414,7 +414,7 @@ def test_forged_descriptions_are_refused_by_name(kind, original, tmp_path):
             try:
                 result = read(path)
                 if kind == "model":
-                    result.rank(ladder([0.4]), progress=False)
+                    result.rank(ladder([0.4]))
             except DOCUMENTED as error:
                 assert path.name in str(error), f"{type(error).__name__} without the file's name: {error}"
 

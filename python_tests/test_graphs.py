@@ -29,7 +29,7 @@ VALIDATION = (ladder([0.3, 0.8, 0.6]), [0.3, 0.8, 0.6])
 
 def fit(config, **options):
     gains = training_gains()
-    ranker = sopr_fast.fit(ladder(gains), gains, log(), config=config, progress=False, **options)
+    ranker = sopr_fast.fit(ladder(gains), gains, log(), config=config, **options)
     return ranker.model.state_dict(), ranker.history
 
 
@@ -268,4 +268,4 @@ def test_subsets_with_wrong_rows_or_offsets_are_refused_before_training():
     ]:
         gains = training_gains()
         with pytest.raises(ValueError, match=message):
-            sopr_fast.fit(ladder(gains), gains, dataclasses.replace(drawn, **change), config=SHORT, progress=False)
+            sopr_fast.fit(ladder(gains), gains, dataclasses.replace(drawn, **change), config=SHORT)

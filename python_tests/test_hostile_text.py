@@ -108,7 +108,7 @@ def test_warnings_and_logs_hold_no_control_characters(folder, caplog):
         warnings.simplefilter("always")
         gains = training_gains()
         policies = {f"{HOSTILE}{gain}": LinearPolicy(gain) for gain in gains}
-        ranker = sopr_fast.fit(policies, gains, log(), config=TINY, checkpoint=folder / "run", progress=False)
+        ranker = sopr_fast.fit(policies, gains, log(), config=TINY, checkpoint=folder / "run")
         ranker.save(folder / "model")
         sopr_fast.load(folder / "model").rank(policies, log())
     texts = [record.getMessage() for record in caplog.records] + [str(each.message) for each in caught]

@@ -17,7 +17,7 @@ from sopr_fast.runtime.files import atomic_path, check_place, load_tensors, save
 def ranker():
     gains = training_gains()
     validation = (ladder([0.3, 0.8]), [0.3, 0.8])
-    return sopr_fast.fit(ladder(gains), gains, log(), validation=validation, config=TINY, seed=3, progress=False)
+    return sopr_fast.fit(ladder(gains), gains, log(), validation=validation, config=TINY, seed=3)
 
 
 @pytest.fixture

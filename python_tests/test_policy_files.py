@@ -344,7 +344,7 @@ def test_fit_and_rank_take_the_options_of_files(tmp_path):
     config = Config(
         width=8, low_heads=2, high_heads=2, low_layers=1, high_layers=1, steps=2, subsets=2, subset_size=32, clusters=4
     )
-    options = {"stochastic": True, "skip": True, "progress": False}
+    options = {"stochastic": True, "skip": True}
     with pytest.warns(UserWarning, match=r"skipped .*p9\.npz"):
         ranker = sopr_fast.fit(str(tmp_path), {f"p{i}": i for i in range(4)}, states, config=config, **options)
     assert ranker.layout.kind == "gaussian"
@@ -356,4 +356,4 @@ def test_fit_and_rank_take_the_options_of_files(tmp_path):
     with pytest.raises(ValueError, match="are all used; leave subsets= out"):
         ranker.rank(str(tmp_path), subsets, subsets=2, **options)
     with pytest.raises(ValueError, match=r"p9\.npz: damaged"):
-        ranker.rank(str(tmp_path), progress=False)
+        ranker.rank(str(tmp_path))

@@ -111,14 +111,14 @@ warnings.simplefilter("ignore")
 torch.set_num_threads(2)
 gains = training_gains()
 known = ladder(gains)
-ranker = sopr_fast.fit(known, dict(zip(known, gains)), log(), config=TINY, progress=False)
+ranker = sopr_fast.fit(known, dict(zip(known, gains)), log(), config=TINY)
 candidates = ladder([0.2, 0.7])
-expected = ranker.rank(candidates, log(), progress=False).scores
+expected = ranker.rank(candidates, log()).scores
 done = threading.Event()
 
 def keep_ranking():
     while not done.is_set():
-        ranker.rank(candidates, log(), progress=False)
+        ranker.rank(candidates, log())
 
 other = threading.Thread(target=keep_ranking)
 other.start()
@@ -126,7 +126,7 @@ children = []
 for _ in range(5):
     child = os.fork()
     if not child:
-        os._exit(int((ranker.rank(candidates, log(), progress=False).scores != expected).any()))
+        os._exit(int((ranker.rank(candidates, log()).scores != expected).any()))
     children.append(child)
 codes = [os.waitpid(child, 0)[1] for child in children]
 done.set()

@@ -20,7 +20,7 @@ from sopr_fast.sopr.training_policies import TrainingPolicies, are_same
 @pytest.fixture(scope="module")
 def ranker():
     gains = training_gains()
-    return sopr_fast.fit(ladder(gains), gains, log(), config=TINY, progress=False)
+    return sopr_fast.fit(ladder(gains), gains, log(), config=TINY)
 
 
 @pytest.fixture
@@ -101,15 +101,15 @@ def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypat
 
 def test_precisions_keep_the_order(ranker):
     candidates = ladder(np.linspace(0.15, 1.45, 12))
-    exact = ranker.rank(candidates, log(), subsets=8, precision="fp32")
-    rough = ranker.rank(candidates, log(), subsets=8, precision="bf16")
+    exact, rough = (
+        sopr_fast.options(precision=precision)(ranker.rank)(candidates, log(), subsets=8)
+        for precision in ("fp32", "bf16")
+    )
     error = np.abs(exact.scores - rough.scores).max()
     assert error <= 0.01 * exact.scores.std()
     apart = np.abs(exact.scores[:, None] - exact.scores) > 2 * error
     order = np.sign(exact.scores[:, None] - exact.scores)
     assert (np.sign(rough.scores[:, None] - rough.scores) == order)[apart].all()
-    with pytest.raises(ValueError, match="precision is 'fp16'"):
-        ranker.rank(candidates, log(), precision="fp16")
 
 
 def test_without_states_the_kept_subsets_are_used(ranker, candidates):
@@ -131,7 +131,8 @@ def test_each_drawn_state_is_shown_once_in_batches(ranker):
         shown.append(len(states))
         return ladder([0.4]).popitem()[1](states)
 
-    ranking = ranker.rank([policy], log(), subsets=4, batch_size=100)
+    with sopr_fast.options(batch_size=100):
+        ranking = ranker.rank([policy], log(), subsets=4)
     drawn = Subsets.draw(log(), 4, size=TINY.subset_size, clusters=TINY.clusters, seed=0)
     assert max(shown) <= 100
     # Two probes, one in another batch and the sample of training states come on top.
@@ -252,14 +253,14 @@ def test_a_large_constant_column_makes_no_candidate_a_training_policy():
 
     gains = training_gains()
     known = {f"{gain}": beside_a_set_point(gain) for gain in gains}
-    ranker = sopr_fast.fit(known, gains, log(), config=dataclasses.replace(TINY, steps=1), progress=False)
-    ranking = ranker.rank({"new": beside_a_set_point(0.7), "known": known[f"{gains[3]}"]}, progress=False)
+    ranker = sopr_fast.fit(known, gains, log(), config=dataclasses.replace(TINY, steps=1))
+    ranking = ranker.rank({"new": beside_a_set_point(0.7), "known": known[f"{gains[3]}"]})
     assert ranking.in_training == [False, True]
 
 
 def test_a_collapsed_model_warns_when_loaded_and_when_it_ranks(candidates, tmp_path):
     gains = training_gains()
-    collapsed = sopr_fast.fit(ladder(gains), gains, log(), config=TINY, progress=False)
+    collapsed = sopr_fast.fit(ladder(gains), gains, log(), config=TINY)
     collapsed.history["collapsed"] = True
     collapsed.save(tmp_path / "model.safetensors")
     with pytest.warns(CollapsedTrainingWarning, match="scores all policies alike") as caught:
@@ -328,7 +329,7 @@ def test_shrinkage_must_be_a_share(ranker, candidates, shrinkage):
 def test_equal_training_policies_leave_nothing_to_measure_shrinkage_by():
     twins = dict.fromkeys("abcdefghijkl", LinearPolicy(0.2))
     with pytest.warns(UserWarning, match="all training policies act alike") as caught:
-        ranker = sopr_fast.fit(twins, range(12), log(), config=TINY, progress=False)
+        ranker = sopr_fast.fit(twins, range(12), log(), config=TINY)
     assert "act alike" in str(caught[0].message) and caught[0].filename == __file__
     with pytest.warns(ForeignPolicyWarning):
         assert ranker.rank(ladder([0.2, 1.0]), shrinkage=1).shrinkage.tolist() == [0, 0]
@@ -370,7 +371,7 @@ def test_arrays_of_actions_on_the_subsets_of_another_log(ranker, candidates):
 def test_only_a_model_that_sorts_clusters_needs_as_many(ranker, candidates, monkeypatch):
     config = dataclasses.replace(TINY, steps=2, subsets=2, score="sort")
     gains = training_gains()
-    sorting = sopr_fast.fit(ladder(gains), gains, log(), config=config, progress=False)
+    sorting = sopr_fast.fit(ladder(gains), gains, log(), config=config)
     fewer = Subsets.draw(log(), 2, size=TINY.subset_size, clusters=TINY.clusters - 1)
     with pytest.warns(UserWarning, match="in 7 clusters, but the model was trained on subsets of 128 states in 8"):
         assert np.isfinite(ranker.rank(candidates, subsets=fewer).scores).all()
@@ -386,8 +387,8 @@ def test_discrete_candidates_may_return_indices():
 
     gains = training_gains()
     config = dataclasses.replace(TINY, steps=2, subsets=2)
-    trained = sopr_fast.fit([softmax(gain) for gain in gains], gains, log(), config=config, progress=False)
-    ranking = trained.rank([softmax(1.0), lambda states: states.argmax(1)], log(seed=5), progress=False)
+    trained = sopr_fast.fit([softmax(gain) for gain in gains], gains, log(), config=config)
+    ranking = trained.rank([softmax(1.0), lambda states: states.argmax(1)], log(seed=5))
     assert np.isfinite(ranking.scores).all()
     with pytest.raises(ValueError, match="policy-000.*not probabilities"):
         trained.rank([lambda states: states], log())

@@ -304,10 +304,10 @@ def test_fit_and_metrics_take_frames_and_folders(tmp_path):
     frame = pandas.DataFrame({"name": [*policies], "return": gains, "return_se": 0.1})
     for i, gain in enumerate(gains):
         save_evaluations(tmp_path / f"run_{i}", np.array([[gain, gain], [gain - 1, gain - 1]]))
-    rankers = [sopr_fast.fit(policies, source, log(), config=TINY, progress=False) for source in (frame, tmp_path)]
+    rankers = [sopr_fast.fit(policies, source, log(), config=TINY) for source in (frame, tmp_path)]
     states = [ranker.model.state_dict() for ranker in rankers]
     assert all(np.array_equal(states[0][key], states[1][key]) for key in states[0])
-    ranking = rankers[0].rank(policies, subsets=2, progress=False)
+    ranking = rankers[0].rank(policies, subsets=2)
     assert ranking.spearman(frame) == ranking.spearman(tmp_path) == ranking.spearman(gains)
 
 

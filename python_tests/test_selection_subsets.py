@@ -125,10 +125,10 @@ def test_fit_and_rank_read_files_of_subsets(tmp_path):
     options = {"config": OTHER.config, "progress": False}
     rankers = [sopr_fast.fit(POLICIES, RETURNS, states, **options) for states in (given, str(path))]
     others = gains(4, first=20)
-    expected = rankers[0].rank(others, given, progress=False).scores
+    expected = rankers[0].rank(others, given).scores
     for ranker in rankers:
-        np.testing.assert_array_equal(ranker.rank(others, path, progress=False).scores, expected)
-        np.testing.assert_array_equal(ranker.rank(others, subsets=path, progress=False).scores, expected)
+        np.testing.assert_array_equal(ranker.rank(others, path).scores, expected)
+        np.testing.assert_array_equal(ranker.rank(others, subsets=path).scores, expected)
 
 
 def test_the_commands_read_files_of_subsets(tmp_path, capsys):

@@ -15,7 +15,7 @@ EQUAL = {"a": LinearPolicy(1.2), "b": LinearPolicy(1.2)}  # never settled
 @pytest.fixture(scope="module")
 def ranker():
     gains = training_gains()
-    return sopr_fast.fit(ladder(gains), gains, log(), config=TINY, progress=False)
+    return sopr_fast.fit(ladder(gains), gains, log(), config=TINY)
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 10, 199])
@@ -53,7 +53,7 @@ def test_as_many_places_are_settled_as_the_rule_asks_for():
 def test_shrunken_scores_settle_the_order_over_all_looks(ranker, monkeypatch):
     seen = []
     monkeypatch.setattr(UntilSettled, "is_settled", lambda self, scores, looks: seen.append((scores, looks)) or True)
-    ranking = ranker.rank(ladder([0.3, 0.72]), log(), subsets="auto", shrinkage=0.5, progress=False)
+    ranking = ranker.rank(ladder([0.3, 0.72]), log(), subsets="auto", shrinkage=0.5)
     [(scores, looks)] = seen
     assert looks == len(UntilSettled().counts())
     np.testing.assert_allclose(scores.mean(1), ranking.scores)
@@ -81,7 +81,7 @@ def test_counts_double_up_to_the_most_or_all_available():
 
 @pytest.mark.parametrize("shrinkage", [0, 0.5])
 def test_added_subsets_are_those_of_one_larger_draw(ranker, shrinkage):
-    options = {"seed": 3, "progress": False, "shrinkage": shrinkage}
+    options = {"seed": 3, "shrinkage": shrinkage}
     near = EQUAL | ladder([0.7])
     ranking = ranker.rank(near, log(), subsets=UntilSettled(most=12), **options)
     assert ranking.settled is False
@@ -91,22 +91,20 @@ def test_added_subsets_are_those_of_one_larger_draw(ranker, shrinkage):
 
 
 def test_a_clear_order_needs_few_subsets(ranker):
-    ranking = ranker.rank(ladder([0.3, 1.2, 0.7]), log(), subsets="auto", progress=False)
+    ranking = ranker.rank(ladder([0.3, 1.2, 0.7]), log(), subsets="auto")
     assert ranking.settled and ranking.subset_scores.shape == (3, 5)
     assert ranking.to_dict()["settled"] is True and ranking.take(2).settled is None
-    everything = ranker.rank(ladder([0.3, 1.2, 0.7]), log(), subsets=UntilSettled(top=3), progress=False)
+    everything = ranker.rank(ladder([0.3, 1.2, 0.7]), log(), subsets=UntilSettled(top=3))
     assert everything.order == ["gain-1.200", "gain-0.700", "gain-0.300"]
 
 
 def test_subsets_kept_with_the_model_are_added_too(ranker):
-    ranking = ranker.rank(EQUAL, subsets="auto", progress=False)
+    ranking = ranker.rank(EQUAL, subsets="auto")
     assert len(ranker.subsets) == 5 and ranking.subset_scores.shape == (2, 5)
     states = log()
-    kept = sopr_fast.fit(
-        ladder(training_gains()), training_gains(), states, config=TINY, keep_subsets=8, progress=False
-    )
-    ranking = kept.rank(EQUAL, subsets="auto", progress=False)
-    assert np.array_equal(ranking.subset_scores, kept.rank(EQUAL, progress=False).subset_scores)
+    kept = sopr_fast.fit(ladder(training_gains()), training_gains(), states, config=TINY, keep_subsets=8)
+    ranking = kept.rank(EQUAL, subsets="auto")
+    assert np.array_equal(ranking.subset_scores, kept.rank(EQUAL).subset_scores)
 
 
 def test_wrong_rules_are_refused(ranker):

@@ -46,7 +46,7 @@ def test_a_subset_depends_on_seed_and_number_alone():
     taken = many.take(2)
     assert torch.equal(taken.states, few.states) and torch.equal(taken.rows, few.rows)
     later = Drawing.draw(as_states(states), 3, size=100, seed=5, first=8)
-    clustered = later.cluster(7, iterations=300, restarts=1, progress=False)
+    clustered = later.cluster(7, iterations=300, restarts=1)
     assert torch.equal(clustered.centroids, many.centroids[8:]) and torch.equal(clustered.offsets, many.offsets[8:])
     assert later.cluster_seeds.unique().numel() == 3
     other = draw(states, 2, seed=6)

@@ -23,7 +23,7 @@ ENCODERS = [{}, {"class_token": True}, {"score": "sort"}, {"encoder": "mlp"}]
 
 def fit(config=TINY, gains=None, **options):
     gains = training_gains() if gains is None else gains
-    arguments = {"returns": gains, "states": log(), "config": config, "progress": False}
+    arguments = {"returns": gains, "states": log(), "config": config}
     return sopr_fast.fit(ladder(gains), **{**arguments, **options})
 
 
@@ -127,10 +127,10 @@ def test_the_offset_of_a_column_does_not_matter(offset):
         return lambda s: LinearPolicy(gain)(s * [1, 1, 1, 0])
 
     config = dataclasses.replace(TINY, learning_rate=3e-3)
-    ranker = sopr_fast.fit({f"{gain}": blind(gain) for gain in gains}, gains, states, config=config, progress=False)
+    ranker = sopr_fast.fit({f"{gain}": blind(gain) for gain in gains}, gains, states, config=config)
     candidates = {f"{gain}": blind(gain) for gain in unseen}
     assert spearman(gains, ranker.training_policies.scores) > 0.98
-    assert spearman(unseen, ranker.rank(candidates, progress=False).scores) == 1.0
+    assert spearman(unseen, ranker.rank(candidates).scores) == 1.0
 
 
 def test_preferences_replace_returns():
@@ -395,7 +395,6 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch):
                 states,
                 config=dataclasses.replace(TINY, steps=2),
                 checkpoint=path,
-                progress=False,
             )
     monkeypatch.setattr("sopr_fast.sopr.fitting.probe", None)
     for change in ({"config": dataclasses.replace(TINY, steps=3)}, {"seed": 1}, {"returns": -training_gains()}):
@@ -407,7 +406,7 @@ def test_a_checkpoint_of_one_other_action_is_refused(tmp_path):
     states, config = log(3000), dataclasses.replace(TINY, subset_size=2500, subsets=2, steps=2)
     actions = {name: policy(states) for name, policy in ladder(training_gains()).items()}
     row = sopr_fast.Subsets.draw(states, 2, size=2500, clusters=1).source[1]
-    options = {"returns": training_gains(), "states": states, "config": config, "progress": False}
+    options = {"returns": training_gains(), "states": states, "config": config}
     path = tmp_path / "checkpoint.safetensors"
     sopr_fast.fit(actions, checkpoint=path, **options)
     actions["gain-0.100"][row, 0] += 1.0
@@ -490,7 +489,7 @@ def test_scores_that_are_not_finite_count_as_collapsed():
 def test_a_run_that_collapses_every_time_warns():
     same = dict.fromkeys("abcdef", ladder([0.5]).popitem()[1])
     with pytest.warns(CollapsedTrainingWarning, match="means nothing"):
-        ranker = sopr_fast.fit(same, np.arange(6.0), log(), config=TINY, progress=False)
+        ranker = sopr_fast.fit(same, np.arange(6.0), log(), config=TINY)
     assert ranker.history["collapsed"] and ranker.history["restarts"] == 2
 
 
@@ -499,7 +498,7 @@ def test_the_warning_names_columns_of_unlike_scale():
     states = log() * [1, 1, 1, 1e4]
     expected = r"deviation of state column 3 \((1.0\de\+04|9.\de\+03)\) .* of (state|action) column \d \("
     with pytest.warns(CollapsedTrainingWarning, match=expected):
-        sopr_fast.fit(same, np.arange(6.0), states, config=TINY, progress=False)
+        sopr_fast.fit(same, np.arange(6.0), states, config=TINY)
 
 
 @pytest.mark.parametrize("kind", ["state", "action"])
@@ -510,7 +509,7 @@ def test_the_warning_names_a_column_far_from_0(kind):
     states = log() + np.array([0, 0, 1e10 * (kind == "state"), 0])
     gains = training_gains()
     with pytest.warns(CollapsedTrainingWarning, match=rf"mean of {kind} column \d \(1e\+10\) .* subtract it"):
-        sopr_fast.fit({str(g): policy(g) for g in gains}, gains, states, config=TINY, progress=False)
+        sopr_fast.fit({str(g): policy(g) for g in gains}, gains, states, config=TINY)
 
 
 def test_a_short_run_that_collapsed_warns():
@@ -519,7 +518,7 @@ def test_a_short_run_that_collapsed_warns():
     same = dict.fromkeys("abcdefghijkl", ladder([0.5]).popitem()[1])
     for config, policies in ((wild, ladder(training_gains())), (dataclasses.replace(TINY, steps=29), same)):
         with pytest.warns(CollapsedTrainingWarning, match="means nothing") as caught:
-            history = sopr_fast.fit(policies, training_gains(), log(), config=config, progress=False).history
+            history = sopr_fast.fit(policies, training_gains(), log(), config=config).history
         assert [warning.category for warning in caught].count(CollapsedTrainingWarning) == 1
         assert caught[0].filename == __file__
         assert history["collapsed"] and history["restarts"] == 0 and len(history["loss"]) == config.steps

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .ranking.ranking import Ranking
     from .ranking.warnings import ForeignPolicyWarning, TrainingPolicyWarning
     from .reports import report
+    from .runtime.context import options
     from .runtime.native import build_info
     from .selection import Evaluation, Selection, evaluate, select
     from .sopr.config import Config
@@ -55,6 +56,7 @@ __all__ = [
     "load_returns",
     "metrics",
     "ops",
+    "options",
     "rank",
     "report",
     "select",
@@ -81,6 +83,7 @@ _MODULES = {
     "load_log": "inputs.logs:load",
     "load_policies": "inputs.policies:load",
     "load_returns": "inputs.returns:read_returns",
+    "options": "runtime.context",
     "rank": "sopr.loading",
     "report": "reports",
     "select": "selection",

@@ -24,12 +24,12 @@ def fork_while_ranking(forks: int, threads: int = 2, seconds: float = 20) -> dic
     """
     ranker = problem.fit()
     candidates = {**problem.policies(problem.GAINS[:4] + 0.01), "module": _module()}
-    expected = ranker.rank(candidates, progress=False).scores
+    expected = ranker.rank(candidates).scores
     stop = threading.Event()
 
     def rank() -> None:
         while not stop.is_set():
-            ranker.rank(candidates, progress=False)
+            ranker.rank(candidates)
 
     ranking = [threading.Thread(target=rank, daemon=True) for _ in range(threads)]
     for thread in ranking:
@@ -40,7 +40,7 @@ def fork_while_ranking(forks: int, threads: int = 2, seconds: float = 20) -> dic
         pid = os.fork()
         if pid == 0:
             faulthandler.dump_traceback_later(seconds / 2)
-            os._exit(int(not (ranker.rank(candidates, progress=False).scores == expected).all()))
+            os._exit(int(not (ranker.rank(candidates).scores == expected).all()))
         status = _wait(pid, seconds)
         counts["hang" if status is None else "failed"] += status != 0
     stop.set()

@@ -60,7 +60,7 @@ def transitions(rows: int = 600) -> dict[str, np.ndarray]:
 
 
 def fit(checkpoint: Path | None = None, seed: int = 0) -> sopr_fast.Ranker:
-    return sopr_fast.fit(policies(), GAINS, states(), config=CONFIG, seed=seed, checkpoint=checkpoint, progress=False)
+    return sopr_fast.fit(policies(), GAINS, states(), config=CONFIG, seed=seed, checkpoint=checkpoint)
 
 
 def estimate(checkpoint: Path) -> estimators.Estimates:

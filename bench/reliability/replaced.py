@@ -57,7 +57,7 @@ def rank_while_overwritten(times: int, folder: Path) -> dict[str, Any]:
     ranker = problem.fit()
     ranker.save(smaller, subsets=False)
     candidates = problem.policies(problem.GAINS[:4] + 0.01)
-    expected = ranker.rank(candidates, progress=False).scores
+    expected = ranker.rank(candidates).scores
     counts = {"times": 0, "ended or wrong": 0}
     for _ in range(times):
         ranker.save(served)
@@ -65,7 +65,7 @@ def rank_while_overwritten(times: int, folder: Path) -> dict[str, Any]:
         if pid == 0:
             loaded = sopr_fast.load(served)
             served.write_bytes(smaller.read_bytes())
-            scores = loaded.rank(candidates, progress=False).scores
+            scores = loaded.rank(candidates).scores
             os._exit(int(not (scores == expected).all()))
         counts["times"] += 1
         counts["ended or wrong"] += os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0

@@ -55,7 +55,7 @@ def _work(seconds: float, folder: Path, count: int) -> None:
                 problem.fit(checkpoint, seed=place).save(path)
                 checkpoint.unlink()
                 for _ in range(10):
-                    sopr_fast.load(path).rank(problem.policies(problem.GAINS[:4] + 0.01), progress=False)
+                    sopr_fast.load(path).rank(problem.policies(problem.GAINS[:4] + 0.01))
                 problem.estimate(checkpoint)
                 checkpoint.unlink()
                 for work in (problem.evaluate, problem.select):

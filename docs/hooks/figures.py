@@ -48,8 +48,8 @@ def of_the_example() -> dict[str, Figure]:
         {name: policies[name] for name in part} for part in (names[::2], names[3::10], names[1::10])
     )
     true = dict(zip(names, returns, strict=True))
-    ranker = sopr_fast.fit(known, true, states, validation=(held_out, true), config=CONFIG, progress=False)
-    ranking = ranker.rank(candidates, states, subsets=20, progress=False)
+    ranker = sopr_fast.fit(known, true, states, validation=(held_out, true), config=CONFIG)
+    ranking = ranker.rank(candidates, states, subsets=20)
     return {
         "clusters": clusters(sopr_fast.Subsets.draw(states, 1, size=512, clusters=16)),
         "training": training(ranker.history),

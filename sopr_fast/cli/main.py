@@ -16,6 +16,7 @@ from typing import TextIO
 
 from .._version import __version__
 from ..runtime.text import printable
+from .options import runtime_options
 from .processes import restored_termination, shared_work, speaks_of
 from .ranking import add_commands as add_ranking_commands
 from .selection import add_commands as add_selection_commands
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings(), _log_to_stderr(), restored_termination():
         warnings.showwarning = _show_warning
         try:
-            with shared_work():
+            with shared_work(), runtime_options(options):
                 options.run(options)
             print(end="", flush=True)
         except BrokenPipeError:

@@ -7,9 +7,11 @@ import argparse
 import math
 import os
 import shlex
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..runtime import context
 from .processes import is_first
 
 if TYPE_CHECKING:
@@ -67,7 +69,12 @@ def read_policies(options: argparse.Namespace) -> dict[str, Policy]:
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add the compute device."""
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="compute device, such as cuda (default: cpu)")
+    parser.add_argument("--device", metavar="NAME", help="compute device, such as cuda (default: cpu)")
+
+
+def runtime_options(options: argparse.Namespace) -> AbstractContextManager[None]:
+    """Return the context of the runtime choices on the command line."""
+    return context.options(device=getattr(options, "device", None), precision=getattr(options, "run_precision", None))
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:

@@ -97,7 +97,10 @@ def add_commands(commands: Any) -> None:
     )
     ranking.add_argument("--seed", type=int, metavar="N", help="seed of drawing subsets from --states (default: 0)")
     ranking.add_argument(
-        "--precision", choices=("fp32", "bf16"), help="operands of matrix products (default: that of the model)"
+        "--precision",
+        dest="run_precision",
+        choices=("fp32", "bf16"),
+        help="operands of matrix products (default: that of the model)",
     )
     add_device(ranking)
     form = ranking.add_mutually_exclusive_group()
@@ -200,7 +203,6 @@ def _fit(options: argparse.Namespace) -> None:
         config=config,
         seed=options.seed,
         checkpoint=options.checkpoint,
-        device=options.device,
     )
     ranker.save(options.out)
     count = len(ranker.training_policies.names)
@@ -236,8 +238,6 @@ def _rank(options: argparse.Namespace) -> None:
         subsets=rule if options.subsets == "auto" else options.subsets,
         shrinkage=options.shrinkage,
         seed=options.seed or 0,
-        precision=options.precision,
-        device=options.device,
     )
     try:
         _show(ranking, rule, options)

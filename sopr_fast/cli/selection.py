@@ -185,7 +185,7 @@ def _estimate(options: argparse.Namespace) -> None:
         seed=options.seed,
         action_count=options.action_count,
         checkpoint=options.checkpoint,
-        device=options.device,
+        device=options.device or "cpu",
     )
     _show(estimates, options)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..inputs.policies import Policy, probe
 from ..ranking.metrics import policy_distances
+from ..runtime.context import options
 from ..runtime.options import integer, option
 from ..runtime.shares import share_policies
 from ..sopr.columns import collect_shared
@@ -49,7 +50,8 @@ class ActionDistanceEstimator(SupervisedEstimator):
         states, (adapted,) = read(log, policies, action_count=action_count)
         rows, compared = spread(states, self.rows)
         layout = probe(adapted, compared, rows, batch_size=batch_size)
-        columns = collect_shared(adapted, compared, rows, layout, batch_size=batch_size)
+        with options(batch_size=batch_size):
+            columns = collect_shared(adapted, compared, rows, layout)
         return as_arrays(adapted, columns, layout), compared
 
     def _columns(self, problem: SupervisedProblem) -> tuple[np.ndarray, np.ndarray]:
@@ -62,10 +64,7 @@ class ActionDistanceEstimator(SupervisedEstimator):
         with request.timings.stage("policies"):
             rows, states = spread(problem.states, self.rows)
             layout = probe([*known, *policies], states, rows, batch_size=request.batch_size)
-            both = [
-                collect_shared(group, states, rows, layout, batch_size=request.batch_size)
-                for group in (policies, known)
-            ]
+            both = [collect_shared(group, states, rows, layout) for group in (policies, known)]
         return both[0].numpy(), both[1].numpy()
 
     @staticmethod

@@ -14,6 +14,7 @@ from ..inputs.policies import Policy, as_policies
 from ..inputs.returns import check_positions
 from ..ranking.estimates import Estimates
 from ..runtime import distributed
+from ..runtime.context import options
 from ..runtime.devices import check_device, without_autocast
 from ..runtime.options import Options, integer, number
 from ..runtime.timing import Timings
@@ -163,7 +164,8 @@ class Estimator(Options, ABC):
         )
         self._check_processes(request)
         # Training needs gradients and full precision, whatever the caller's mode.
-        with torch.inference_mode(False), without_autocast(request.device):
+        choices = options(progress=progress, batch_size=batch_size, device=device)
+        with torch.inference_mode(False), without_autocast(request.device), choices:
             return self._estimate(request)
 
     def prepare(

@@ -12,6 +12,7 @@ import torch
 from ..inputs.policies import Policy, probe
 from ..ranking.estimates import Estimates
 from ..ranking.ranking import Ranking
+from ..runtime.context import options
 from ..runtime.devices import check_device
 from ..runtime.options import Check, integer, number, option
 from ..sopr.columns import collect_all
@@ -99,15 +100,16 @@ class SOPR(SupervisedEstimator):
             remedy = ": choose fewer with SOPR(Config(subset_size=…, clusters=…))"
             drawing = Drawing.draw(states, self.config.subsets, size=self.config.subset_size, seed=seed, remedy=remedy)
             probe(adapted, drawing.states, drawing.source, batch_size=batch_size)  # fails before long work
-            subsets = drawing.clustered(self.config, check_device(device), progress=progress).to("cpu")
+            with options(progress=progress):
+                subsets = drawing.clustered(self.config, check_device(device)).to("cpu")
         layout = probe(adapted, subsets.states, subsets.source, batch_size=batch_size)
-        columns = collect_all(adapted, subsets, layout, batch_size=batch_size, progress=progress, shared=True)
+        with options(progress=progress, batch_size=batch_size):
+            columns = collect_all(adapted, subsets, layout, shared=True)
         return as_arrays(adapted, columns, layout), subsets.over_drawn()
 
     def _evaluate(self, problem: SupervisedProblem) -> Estimates:
         request, known, returns = problem.request, problem.known, problem.returns
         training, validation = self._split(len(known), request.seed)
-        options: dict[str, Any] = {"batch_size": request.batch_size, "progress": request.progress}
         ranker = fit(
             [known[i] for i in training],
             returns[training],
@@ -118,10 +120,8 @@ class SOPR(SupervisedEstimator):
             seed=request.seed,
             keep_subsets=self.subsets,
             checkpoint=request.checkpoint,
-            device=request.device,
-            **options,
         )
-        ranking = ranker.rank(problem.policies, shrinkage=0.0, **options)
+        ranking = ranker.rank(problem.policies)
         scale, offset = _units(ranker, returns[training])
         for timings in (ranker.timings, ranking.timings):
             for stage, seconds in timings.items():

@@ -97,7 +97,6 @@ def _call(settings: dict[str, Any]) -> str:
     arguments.append("subsets=subsets" if source == GIVEN else f"subsets={settings['subsets']}")
     arguments += [f"seed={settings['seed']}"] if source == DRAWN else []
     arguments += [f"shrinkage={settings['shrinkage']}"] if settings["shrinkage"] else []
-    arguments.append(f"precision={settings['precision']!r}")
     arguments += [f"{name}={name}" for name in ("features", "critic") if settings[f"given_{name}"]]
     return f"ranking = sopr_fast.rank({', '.join(arguments)})"
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from tqdm import tqdm
 
+from .context import current
 from .deadline import check_deadline
 from .distributed import is_first
 
@@ -19,7 +20,7 @@ _SECONDS_BETWEEN_LINES = 30.0
 _log = logging.getLogger("sopr_fast")
 
 
-def progress_bar(total: int, description: str, unit: str, *, show: bool, initial: int = 0) -> Any:
+def progress_bar(total: int, description: str, unit: str, *, show: bool = True, initial: int = 0) -> Any:
     """Return a context manager that shows how far a stage is, after its first second.
 
     On a terminal it is a bar of tqdm. Elsewhere it logs to the logger "sopr_fast" at level INFO, every 30 seconds and
@@ -29,10 +30,10 @@ def progress_bar(total: int, description: str, unit: str, *, show: bool, initial
         total: Number of units in the stage.
         description: Name of the stage.
         unit: Name of a unit.
-        show: Whether to show progress at all; only process 0 does.
+        show: Show progress if `sopr_fast.options` asks for it, in process 0 only.
         initial: Units done before.
     """
-    show = show and is_first()
+    show = show and current().progress and is_first()
     if show and _is_on_terminal():
         return _Bar(total=total, initial=initial, desc=description, unit=unit, delay=_DELAY)
     return _ProgressLog(total, description, unit, initial, show)

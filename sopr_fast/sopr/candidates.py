@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..inputs.policies import Layout, Policy, check_fit, collect
 from ..runtime import distributed
+from ..runtime.context import current
 from ..runtime.group import Group
 from ..runtime.progress import progress_bar
 from ..runtime.timing import Timings
@@ -74,9 +75,7 @@ class Candidates:
         layout: What the model reads of a policy.
         features: (P, F) features, or None.
         critic_columns: Critic whose values join each row, or None.
-        batch_size: Largest number of states shown to a policy at once.
         timings: To which acting ("policies"), clustering and scoring ("encoding") add their seconds.
-        progress: Show progress.
     """
 
     def __init__(
@@ -86,13 +85,10 @@ class Candidates:
         *,
         features: Tensor | None,
         critic_columns: CriticColumns | None,
-        batch_size: int,
         timings: Timings,
-        progress: bool,
     ) -> None:
         self._policies, self._layout, self._features = policies, layout, features
-        self._critic_columns, self._batch_size = critic_columns, batch_size
-        self._timings, self._progress = timings, progress
+        self._critic_columns, self._timings = critic_columns, timings
         self._group = distributed.current()
         self._share = Share.of(len(policies), self._group)
 
@@ -109,51 +105,50 @@ class Candidates:
         """
         own = self._policies[self._share.whole]
         with self._timings.stage("policies"):
-            tiles = Tiles(own, drawn, self._layout, batch_size=self._batch_size, progress=self._progress)
+            tiles = Tiles(own, drawn, self._layout)
             return Acted(tiles, self._act_together(drawn))
 
     def _act_together(self, drawn: Drawing | Subsets) -> Tensor | None:
         """Return the columns of the shared policy, (1, U, dim_c), or None. It sees the batches of a single process."""
-        share, size, count = self._share, self._batch_size, len(drawn.states)
+        share, size, count = self._share, current().batch_size, len(drawn.states)
         if share.shared is None:
             return None
         policy = [self._policies[share.shared]]
-        check_fit(policy, drawn.states, drawn.source, self._layout, batch_size=size)
+        check_fit(policy, drawn.states, drawn.source, self._layout)
         batches = share.part(-(-count // size), self._group.rank)
         rows = slice(batches.start * size, batches.stop * size)
-        columns = collect(policy, drawn.states[rows], drawn.source[rows], self._layout, batch_size=size)
+        columns = collect(policy, drawn.states[rows], drawn.source[rows], self._layout)
         return self._group.gather_among(share.team, columns[0])[None]
 
-    def scores(self, acted: Acted, model: ScoringModel, chosen: Drawing | Subsets, precision: str | None) -> np.ndarray:
+    def scores(self, acted: Acted, model: ScoringModel, chosen: Drawing | Subsets) -> np.ndarray:
         """Return the model's scores of all candidates on each subset, (P, S) float64, in every process.
 
         Args:
             acted: What `act` returned for the drawn states.
             model: The scoring model, on the device that clusters and scores.
             chosen: The subsets of the drawn states, which are clustered if they are not yet.
-            precision: Operands of matrix products; by default those of the model.
         """
         device = next(model.parameters()).device
         with self._timings.stage("clustering"):
-            subsets = chosen.clustered(model.config, device, progress=self._progress)
+            subsets = chosen.clustered(model.config, device)
         parts = [torch.empty(0, len(subsets), dtype=torch.float32, device=subsets.rows.device)]
         tiles = acted.tiles
         count = len(tiles.policies) + (self._share.shared is not None)
-        with progress_bar(count, "ranking", "policy", show=self._progress) as bar:
+        with progress_bar(count, "ranking", "policy") as bar:
             for tile in tiles:
                 with self._timings.stage("policies"):
                     columns = tiles.columns(tile)
                 first = self._share.whole.start + tile.start
                 place = slice(first, first + len(columns))
-                parts.append(self._score(tiles.drawn.states, model, subsets, columns, place, precision))
+                parts.append(self._score(tiles.drawn.states, model, subsets, columns, place))
                 bar.update(len(columns))
-            shared = self._shared_scores(acted, model, subsets, precision)
+            shared = self._shared_scores(acted, model, subsets)
             bar.update(self._share.shared is not None)
         with self._timings.stage("encoding"):
             whole = self._group.gather(torch.cat(parts).cpu())
         return torch.cat([whole, shared]).double().numpy()
 
-    def _shared_scores(self, acted: Acted, model: ScoringModel, subsets: Subsets, precision: str | None) -> Tensor:
+    def _shared_scores(self, acted: Acted, model: ScoringModel, subsets: Subsets) -> Tensor:
         """Return the scores of all policies that processes share, (R, S), on the CPU."""
         share = self._share
         if share.shared is None or acted.shared is None:
@@ -162,7 +157,7 @@ class Candidates:
         place = slice(share.shared, share.shared + 1)
         chosen = torch.arange(own.start, own.stop, device="cpu")
         states = acted.tiles.drawn.states
-        scores = self._score(states, model, subsets, acted.shared, place, precision, chosen)
+        scores = self._score(states, model, subsets, acted.shared, place, chosen)
         with self._timings.stage("encoding"):
             return self._group.gather(scores.flatten().cpu()).view(-1, len(subsets))
 
@@ -173,7 +168,6 @@ class Candidates:
         subsets: Subsets,
         columns: Tensor,
         place: slice,
-        precision: str | None,
         chosen: Tensor | None = None,
     ) -> Tensor:
         """Return the scores of some policies, by their columns in these states, on all or the chosen subsets."""
@@ -182,4 +176,4 @@ class Candidates:
                 columns = self._critic_columns.append(states, columns, self._layout)
         features = None if self._features is None else self._features[place]
         with self._timings.stage("encoding"):
-            return score_grid(model, subsets, columns, chosen, precision, features)
+            return score_grid(model, subsets, columns, chosen, current().precision, features)

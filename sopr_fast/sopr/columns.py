@@ -33,8 +33,6 @@ def collect_all(
     layout: Layout,
     *,
     more: int = 0,
-    batch_size: int,
-    progress: bool,
     shared: bool = False,
 ) -> Tensor:
     """Return the columns of every policy in every drawn state, (P, U, dim_c + `more`).
@@ -46,8 +44,6 @@ def collect_all(
         drawn: U drawn states.
         layout: What the model reads of a policy.
         more: Further columns, left uninitialised.
-        batch_size: Largest number of states shown to a policy at once.
-        progress: Show progress.
         shared: Whether the processes of the group, which know the same policies, share them.
 
     Raises:
@@ -61,9 +57,9 @@ def collect_all(
     else:
         columns = torch.empty(shape, dtype=torch.float32, device="cpu")
     out = columns[..., : layout.width]
-    with progress_bar(len(columns), "acting", "policy", show=progress) as bar:
+    with progress_bar(len(columns), "acting", "policy") as bar:
         act = collect_shared if shared else collect
-        act(policies, drawn.states, drawn.source, layout, batch_size=batch_size, progress=bar.update, out=out)
+        act(policies, drawn.states, drawn.source, layout, progress=bar.update, out=out)
     return columns
 
 
@@ -73,14 +69,13 @@ def collect_shared(
     source: Tensor,
     layout: Layout,
     *,
-    batch_size: int = 16384,
     progress: Callable[[int], Any] | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """Return the columns of every policy as `collect` does; processes share the policies, and each gets all columns."""
     group, size = distributed.current(), 4 * len(states) * layout.width
     if group.count == 1:
-        return collect(policies, states, source, layout, batch_size=batch_size, progress=progress, out=out)
+        return collect(policies, states, source, layout, progress=progress, out=out)
     if out is None:
         out = torch.empty(len(policies), len(states), layout.width, dtype=torch.float32, device="cpu")
     at_once = max(group.count, _TILE_BYTES // max(1, size))
@@ -88,7 +83,7 @@ def collect_shared(
         some, into = policies[first : first + at_once], out[first : first + at_once]
         own = group.part(len(some))
         with distributed.alone():
-            collect(some[own], states, source, layout, batch_size=batch_size, progress=progress, out=into[own])
+            collect(some[own], states, source, layout, progress=progress, out=into[own])
         into.copy_(group.gather(into[own]))
         if progress is not None:
             progress(len(some) - (own.stop - own.start))  # of other processes
@@ -120,20 +115,17 @@ class Tiles:
         policies: P policies.
         drawn: The drawn states.
         layout: What the model reads of a policy.
-        batch_size: Largest number of states shown to a policy at once.
     """
 
-    def __init__(
-        self, policies: list[Policy], drawn: Drawing | Subsets, layout: Layout, *, batch_size: int, progress: bool
-    ) -> None:
-        self.policies, self.drawn, self.layout, self.batch_size = policies, drawn, layout, batch_size
-        check_fit(policies, drawn.states, drawn.source, layout, batch_size=batch_size)
+    def __init__(self, policies: list[Policy], drawn: Drawing | Subsets, layout: Layout) -> None:
+        self.policies, self.drawn, self.layout = policies, drawn, layout
+        check_fit(policies, drawn.states, drawn.source, layout)
         policy_bytes = 4 * len(drawn.states) * layout.width
         size = tile_bytes(_TILE_BYTES)
         self._at_once = max(1, size // policy_bytes)
         self._kept = None
         if len(policies) * policy_bytes <= _MEMORY_TILES * size:
-            self._kept = collect_all(policies, drawn, layout, batch_size=batch_size, progress=progress)
+            self._kept = collect_all(policies, drawn, layout)
 
     def __iter__(self) -> Iterator[slice]:
         return (slice(first, first + self._at_once) for first in range(0, len(self.policies), self._at_once))
@@ -148,7 +140,7 @@ class Tiles:
         if self._kept is not None:
             return self._kept[tile]
         states, source = self.drawn.states, self.drawn.source
-        return collect(self.policies[tile], states, source, self.layout, batch_size=self.batch_size)
+        return collect(self.policies[tile], states, source, self.layout)
 
 
 def read_features(features: Any, names: Sequence[str]) -> Tensor:

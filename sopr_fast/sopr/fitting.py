@@ -18,7 +18,7 @@ from ..runtime import distributed
 from ..runtime.blocks import Blocks
 from ..runtime.checkpoints import Checkpoint, fingerprint
 from ..runtime.checks import check_integer
-from ..runtime.devices import check_device
+from ..runtime.context import current, current_device
 from ..runtime.timing import Timings
 from ..runtime.warn import warn
 from .columns import Critic, CriticColumns, check_critic, collect_all, critic_values
@@ -53,9 +53,6 @@ def fit(
     seed: int = 0,
     keep_subsets: int = 5,
     checkpoint: str | os.PathLike | None = None,
-    batch_size: int = 16384,
-    device: torch.device | str = "cpu",
-    progress: bool = True,
     trust: bool = False,
     stochastic: bool = False,
     skip: bool = False,
@@ -64,6 +61,9 @@ def fit(
 
     Where `torch.distributed` has been initialised, all processes call this function with the same arguments and share
     the work; the result is the same in all, and process 0 writes the checkpoint.
+
+    The device of `sopr_fast.options` clusters and trains, holds the columns of all policies in all drawn states, and
+    keeps the model.
 
     Args:
         policies: M training policies, see `sopr_fast.load_policies`; arrays of actions are indexed like the
@@ -89,10 +89,6 @@ def fit(
         keep_subsets: Subsets to keep with the model, so that `rank` needs no states; 0 for none.
         checkpoint: File to resume from if it exists, written as training goes on and when it is interrupted. A resumed
             run collects actions and clusters again.
-        batch_size: Largest number of states shown to a policy at once.
-        device: Device that clusters and trains, and where the model stays. It holds the columns of all policies in all
-            drawn states; policies act where they are.
-        progress: Show progress: a bar on a terminal, log lines of the logger "sopr_fast" elsewhere.
         trust: Run code in files of policies where reading them needs it, see `sopr_fast.load_policies`.
         stochastic: Act by the distributions in files of policies instead of their means.
         skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
@@ -120,7 +116,7 @@ def fit(
     if action_count is not None:
         action_count = check_integer("action_count", action_count, 2)
     check_critic(critic)
-    device = check_device(device)
+    device = current_device()
     file = Checkpoint(checkpoint, "training checkpoint", "returns, states, features")
     if states is None:
         raise ValueError("states are needed: pass the logged states that the policies act on")
@@ -159,9 +155,9 @@ def fit(
     check_drawn(drawn, known.policies, options=config.to_dict(), seed=seed, policies_or_returns=file.fingerprints)
     own = _share(known)
     with timings.stage("policies"):
-        acted, columns = _act(known, own, drawn, critic, batch_size, progress)
+        acted, columns = _act(known, own, drawn, critic)
     with timings.stage("clustering"):
-        subsets = drawn.clustered(config, device, progress=progress)
+        subsets = drawn.clustered(config, device)
     with timings.stage("training"):
         file.identify(_data_fingerprint(known, own, drawn, columns))
         columns, count = columns.to(device), own[0].stop - own[0].start
@@ -173,7 +169,6 @@ def fit(
             config=config,
             seed=seed,
             checkpoint=file,
-            progress=progress,
         )
     scores = _mean_scores(model, subsets, training)
     mean, scale = 0.0, 1.0
@@ -236,21 +231,19 @@ def _act(
     own: tuple[slice, slice],
     drawn: Drawing | Subsets,
     critic: Critic | None,
-    batch_size: int,
-    progress: bool,
 ) -> tuple[_Acted, Tensor]:
     """Return also the columns of this process's training, then validation policies, (m + v, U, dim_c + C).
 
     The last C are by the critic.
     """
     states, source, training = drawn.states, drawn.source, known.training.policies
-    layout = probe(training, states, source, batch_size=batch_size)
+    layout = probe(training, states, source)
     if known.validation:
-        check_fit(known.validation.policies, states, source, layout, batch_size=batch_size)
-    values = 0 if critic is None else _count_values(critic, training[0], drawn, layout, batch_size)
+        check_fit(known.validation.policies, states, source, layout)
+    values = 0 if critic is None else _count_values(critic, training[0], drawn, layout)
     policies, validation = training[own[0]], known.validation.policies[own[1]] if known.validation else []
     count = len(policies)
-    columns = collect_all(policies + validation, drawn, layout, more=values, batch_size=batch_size, progress=progress)
+    columns = collect_all(policies + validation, drawn, layout, more=values)
     sample = _spread(len(states), _SAMPLED_STATES)
     remembered = distributed.current().gather(columns[:count, sample, : layout.width].contiguous())
     if (remembered == remembered[0]).all():
@@ -291,12 +284,11 @@ def _count_values(
     policy: Policy,
     drawn: Drawing | Subsets,
     layout: Layout,
-    batch_size: int,
 ) -> int:
     """Return C by calling the critic on a few states before long work."""
-    few = slice(min(_PROBED_STATES, batch_size))
+    few = slice(min(_PROBED_STATES, current().batch_size))
     states, source = drawn.states[few], drawn.source[few]
-    actions = collect([policy], states, source, layout, batch_size=batch_size)[0, :, : layout.action_dim]
+    actions = collect([policy], states, source, layout)[0, :, : layout.action_dim]
     return critic_values(critic, states, actions).shape[1]
 
 

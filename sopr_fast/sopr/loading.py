@@ -6,10 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from ..ranking.ranking import Ranking
-from ..runtime.devices import check_device
+from ..runtime.context import current_device
 from .columns import Critic
 from .model_files import read_model
 from .ranker import Ranker
@@ -18,24 +16,22 @@ from .subsets import Subsets
 from .training import warn_of_collapse
 
 
-def load(path: str | os.PathLike, *, device: torch.device | str = "cpu") -> Ranker:
-    """Load a model that `Ranker.save` wrote; nothing in the file is executed.
+def load(path: str | os.PathLike) -> Ranker:
+    """Load a model that `Ranker.save` wrote onto the device of `sopr_fast.options`; nothing in the file is executed.
 
     Args:
         path: File to read.
-        device: Device of the model.
 
     Raises:
         FileNotFoundError: There is no such file.
         IsADirectoryError: The path is a folder.
-        ValueError: torch cannot use the device; or the file is truncated, damaged, or of another kind or format.
+        ValueError: The file is truncated, damaged, or of another kind or format.
 
     Warns:
         CollapsedTrainingWarning: Training of the model collapsed.
     """
-    device = check_device(device)
     ranker = Ranker(**read_model(path))
-    ranker.model.to(device)
+    ranker.model.to(current_device())
     if ranker.collapsed:
         warn_of_collapse()
     return ranker
@@ -51,10 +47,6 @@ def rank(
     critic: Critic | None = None,
     shrinkage: float = 0.0,
     seed: int = 0,
-    precision: str | None = None,
-    batch_size: int = 16384,
-    device: torch.device | str | None = None,
-    progress: bool = True,
     trust: bool = False,
     stochastic: bool = False,
     skip: bool = False,
@@ -70,10 +62,6 @@ def rank(
         critic: The critic that the model was trained with.
         shrinkage: Amount, 0 to 1, by which to move scores toward that of the nearest training policy.
         seed: Seed of drawing subsets.
-        precision: Operands of matrix products.
-        batch_size: Largest number of states shown to a policy at once.
-        device: Device that clusters and scores.
-        progress: Show progress.
         trust: Run code in files of policies where reading them needs it.
         stochastic: Act by the distributions in files of policies.
         skip: Skip files of policies that cannot be read.
@@ -95,10 +83,6 @@ def rank(
         critic=critic,
         shrinkage=shrinkage,
         seed=seed,
-        precision=precision,
-        batch_size=batch_size,
-        device=device,
-        progress=progress,
         trust=trust,
         stochastic=stochastic,
         skip=skip,

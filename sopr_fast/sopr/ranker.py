@@ -18,7 +18,7 @@ from ..ranking.warnings import COMPARABLE, warn_of_candidates, warn_of_features
 from ..runtime import distributed
 from ..runtime.checkpoints import fingerprint
 from ..runtime.checks import check_integer, check_number
-from ..runtime.devices import check_device
+from ..runtime.context import current
 from ..runtime.timing import Timings
 from ..runtime.warn import warn
 from .candidates import Acted, Candidates
@@ -112,10 +112,6 @@ class Ranker:
         critic: Critic | None = None,
         shrinkage: float = 0.0,
         seed: int = 0,
-        precision: str | None = None,
-        batch_size: int = 16384,
-        device: torch.device | str | None = None,
-        progress: bool = True,
         trust: bool = False,
         stochastic: bool = False,
         skip: bool = False,
@@ -123,7 +119,8 @@ class Ranker:
         """Rank candidates by their mean score over subsets of the states (paper section 3.2).
 
         Where `torch.distributed` has been initialised, all processes call this method with the same arguments and share
-        the work; the result is the same in all.
+        the work; the result is the same in all. A policy sees each drawn state once, a few of them up to three times
+        more as a probe, and the sample of training states kept with the model.
 
         Args:
             candidates: Policies to rank, see `sopr_fast.load_policies`. Arrays of actions are indexed like
@@ -140,12 +137,6 @@ class Ranker:
                 nearest training policy. At 1 its weight is d / (d + m) for a candidate at action distance d, with m
                 the median distance between a training policy and its nearest other.
             seed: Seed of drawing subsets from `states`.
-            precision: Operands of matrix products, "fp32" or "bf16"; by default that of the model's config.
-            batch_size: Largest number of states shown to a policy at once. A policy sees each drawn state once, a few
-                of them up to three times more as a probe, and the sample of training states kept with the model. With
-                "auto" it sees the states of the added subsets in the same way.
-            device: Device that clusters and scores, by default that of the model; policies act where they are.
-            progress: Show progress: a bar on a terminal, log lines of the logger "sopr_fast" elsewhere.
             trust: Run code in files of policies where reading them needs it, see `sopr_fast.load_policies`.
             stochastic: Act by the distributions in files of policies instead of their means.
             skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
@@ -165,12 +156,10 @@ class Ranker:
                 unknown.
             TrainingPolicyWarning: A candidate acts as a training policy does.
         """
-        if precision not in (None, "fp32", "bf16"):
-            raise ValueError(f"precision is {precision!r}; choose 'fp32' or 'bf16'")
         seed = check_integer("seed", seed, 0)
         if (shrinkage := check_number("shrinkage", shrinkage)) > 1:
             raise ValueError(f"shrinkage must be from 0 to 1, got {shrinkage}")
-        device = self.device if device is None else check_device(device)
+        device = current().device or self.device
         subsets = as_subsets(subsets) or subsets
         rule, timings = to_rule(subsets), Timings()
         with timings.stage("drawing"):
@@ -192,7 +181,11 @@ class Ranker:
         critic_columns = self._with_critic(critic)
         feature_rows = features_for(self.model.feature_count, features, names)
         if distributed.current().count > 1:
-            options: dict[str, Any] = {"precision": precision, "shrinkage": shrinkage, "batch_size": batch_size}
+            options: dict[str, Any] = {
+                "shrinkage": shrinkage,
+                "precision": current().precision,
+                "batch_size": current().batch_size,
+            }
             options |= {"model": self._fingerprint(), "features": fingerprint(feature_rows), "rule_of_subsets": rule}
             check_drawn(drawn, policies, seed=seed, **options)
         grid = Candidates(
@@ -200,30 +193,26 @@ class Ranker:
             self.layout,
             features=feature_rows,
             critic_columns=critic_columns,
-            batch_size=batch_size,
             timings=timings,
-            progress=progress,
         )
         acted = grid.act(drawn)
         training = self.training_policies
         with timings.stage("policies"):
-            to_training, among, same = training.distances(
-                policies, self.layout, batch_size=batch_size, same_log=same_log
-            )
+            to_training, among, same = training.distances(policies, self.layout, same_log=same_log)
         distances, nearest = to_training.min(1), to_training.argmin(1)
         weights, nearest_scores = None, None
         if shrinkage > 0:
             weights, nearest_scores = shrinkage * training.shrinkage(distances), training.scores.numpy()[nearest]
         model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
 
-        scores, settled = self._scores(grid, acted, model, chosen, precision), None
+        scores, settled = self._scores(grid, acted, model, chosen), None
         if rule is not None:
             for count in counts:
                 if count > scores.shape[1]:
                     with timings.stage("drawing"):
                         chosen = self._subsets(log, count, seed, first=scores.shape[1])
                     acted = grid.act(chosen.to("cpu"))
-                    scores = np.concatenate([scores, self._scores(grid, acted, model, chosen, precision)], 1)
+                    scores = np.concatenate([scores, self._scores(grid, acted, model, chosen)], 1)
                 if settled := rule.is_settled(shrink(scores, weights, nearest_scores), len(counts)):
                     break
         ranking = Ranking.from_subsets(
@@ -241,7 +230,7 @@ class Ranker:
                 "subsets": scores.shape[1],
                 "seed": seed,
                 "shrinkage": shrinkage,
-                "precision": precision or self.config.precision,
+                "precision": current().precision or self.config.precision,
                 "source": GIVEN if isinstance(subsets, Subsets) else KEPT if log is None else DRAWN,
                 "given_features": features is not None,
                 "given_critic": critic is not None,
@@ -254,11 +243,9 @@ class Ranker:
         warn_of_candidates(ranking.names, ranking.distances, ranking.distance_limit, ranking.in_training)
         return ranking
 
-    def _scores(
-        self, grid: Candidates, acted: Acted, model: ScoringModel, chosen: Drawing | Subsets, precision: str | None
-    ) -> np.ndarray:
+    def _scores(self, grid: Candidates, acted: Acted, model: ScoringModel, chosen: Drawing | Subsets) -> np.ndarray:
         """Return (P, S) float64 scores in the units that `return_mean` and `return_scale` give them."""
-        scores = grid.scores(acted, model, chosen, precision) * self.return_scale + self.return_mean
+        scores = grid.scores(acted, model, chosen) * self.return_scale + self.return_mean
         if not np.isfinite(scores).all():
             raise ValueError("the model gives scores that are not finite: its training failed")
         return scores

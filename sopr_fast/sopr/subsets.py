@@ -74,7 +74,6 @@ class Subsets:
         seed: int = 0,
         iterations: int = 300,
         restarts: int = 1,
-        progress: bool = False,
     ) -> Subsets:
         """Draw subsets without replacement and cluster each; subset s depends on (seed, s) alone.
 
@@ -87,7 +86,6 @@ class Subsets:
             seed: Seed, 0 or more.
             iterations: Largest number of k-means iterations.
             restarts: Runs of k-means, of which the best is kept.
-            progress: Show progress.
 
         Raises:
             FileNotFoundError: There is no such file.
@@ -99,10 +97,10 @@ class Subsets:
         """
         remedy = ": choose fewer with size=…, clusters=…"
         return Drawing.draw(as_states(states), count, size=size, seed=seed, remedy=remedy).cluster(
-            clusters, iterations=iterations, restarts=restarts, progress=progress
+            clusters, iterations=iterations, restarts=restarts
         )
 
-    def clustered(self, config: Config, device: torch.device, *, progress: bool) -> Subsets:
+    def clustered(self, config: Config, device: torch.device) -> Subsets:
         """Return the same subsets on a device; they are clustered already, see `Drawing.clustered`.
 
         Raises:
@@ -286,7 +284,7 @@ class Drawing:
             torch.from_numpy(seeds),
         )
 
-    def clustered(self, config: Config, device: torch.device, *, progress: bool) -> Subsets:
+    def clustered(self, config: Config, device: torch.device) -> Subsets:
         """Return the subsets clustered on a device with the options of a config; processes of a group share them."""
         group = distributed.current()
         own = group.part(len(self.rows))
@@ -295,7 +293,6 @@ class Drawing:
             config.clusters,
             iterations=config.kmeans_iterations,
             restarts=config.kmeans_restarts,
-            progress=progress,
         )
         return replace(
             clustered,
@@ -304,7 +301,7 @@ class Drawing:
             centroids=group.gather(clustered.centroids),
         )
 
-    def cluster(self, clusters: int, *, iterations: int, restarts: int, progress: bool) -> Subsets:
+    def cluster(self, clusters: int, *, iterations: int, restarts: int) -> Subsets:
         """Return the subsets clustered by k-means, see `Subsets.draw`."""
         if not 1 <= clusters <= self.rows.shape[1]:
             raise ValueError(f"clusters is {clusters}, but a subset has {self.rows.shape[1]} states")
@@ -312,7 +309,7 @@ class Drawing:
         rows = [self.rows[:0]]
         offsets = [self.rows.new_empty(0, clusters + 1)]
         centroids = [self.states.new_empty(0, clusters, self.states.shape[1])]
-        with progress_bar(count, "clustering", "subset", show=progress) as bar:
+        with progress_bar(count, "clustering", "subset") as bar:
             for start in range(0, count, _CLUSTERED_AT_ONCE):
                 members = self.rows[start : start + _CLUSTERED_AT_ONCE]
                 clustering = ops.kmeans(

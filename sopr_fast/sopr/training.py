@@ -74,7 +74,6 @@ def train(
     config: Config,
     seed: int,
     checkpoint: Checkpoint | None = None,
-    progress: bool = False,
 ) -> tuple[ScoringModel, dict[str, Any]]:
     """Return a trained model in eval mode and the history of its training.
 
@@ -91,7 +90,6 @@ def train(
         seed: Seed of everything random.
         checkpoint: File to resume from and to write, or None. On a GPU, where a copy of the state would wait for it, an
             interrupted run resumes from the last state written, at most ten seconds earlier.
-        progress: Show progress.
 
     Raises:
         KeyboardInterrupt: Training was interrupted; the checkpoint has been written.
@@ -109,7 +107,7 @@ def train(
     with (
         torch_on_one_thread(),
         without_autocast(examples.columns.device),
-        progress_bar(config.steps, "training", "step", show=progress, initial=trainer.at.step) as bar,
+        progress_bar(config.steps, "training", "step", initial=trainer.at.step) as bar,
         checkpoint.training(),
     ):
         while not trainer.is_done():

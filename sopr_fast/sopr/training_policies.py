@@ -37,7 +37,7 @@ class TrainingPolicies:
     scores: Tensor
 
     def distances(
-        self, policies: list[Policy], layout: Layout, *, batch_size: int, same_log: bool
+        self, policies: list[Policy], layout: Layout, *, same_log: bool
     ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
         """Return action distances (Eq. 3) to the training policies, (P, M), and among the policies, (P, P), float64.
 
@@ -47,7 +47,6 @@ class TrainingPolicies:
         Args:
             policies: P policies.
             layout: What the model reads of a policy.
-            batch_size: Largest number of states shown to a policy at once.
             same_log: Whether arrays of actions belong to the training log; otherwise their distances are NaN.
         """
 
@@ -58,7 +57,7 @@ class TrainingPolicies:
             if not comparable:
                 return distances, same, np.empty(0)
             chosen = [part[i] for i in comparable]
-            columns = collect(chosen, self.states, self.source, layout, batch_size=batch_size).numpy()
+            columns = collect(chosen, self.states, self.source, layout).numpy()
             distances[comparable] = policy_distances(columns, self.columns.numpy())
             same[comparable] = are_same(columns, self.columns, distances[comparable].argmin(1))
             return distances, same, columns

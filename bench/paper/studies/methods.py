@@ -214,7 +214,6 @@ def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
         config=config,
         seed=cell.seed,
         keep_subsets=0,
-        progress=False,
         **known,
     )
     fit_seconds = clock.lap()
@@ -224,7 +223,6 @@ def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
             task.log.states,
             subsets=cell.rank_subsets,
             seed=1000 * (1 + repeat) + cell.seed,
-            progress=False,
             **features,
         )
         for repeat in range(cell.repeats)

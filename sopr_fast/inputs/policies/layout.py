@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...runtime.checks import check_integer
+from ...runtime.context import current
 from ...runtime.native import threads, torch_on_one_thread
 from ...runtime.warn import warn
 from .actor import Actor
@@ -48,7 +49,7 @@ class Layout:
         return cls(**values)
 
 
-def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, *, batch_size: int = 16384) -> Layout:
+def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, *, batch_size: int | None = None) -> Layout:
     """Return the layout of the policies' columns, from their output in the first few states.
 
     If any policy is stochastic, the columns are mean and standard deviation.
@@ -57,7 +58,7 @@ def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, *, batch_s
         policies: At least one.
         states: (N, dim_s) float32 on the CPU.
         source: (N,) int64, the states' rows in the user's data.
-        batch_size: Largest number of states that a policy gets at a time.
+        batch_size: Largest number of states that a policy gets at a time; by default that of `sopr_fast.options`.
 
     Raises:
         ValueError: A policy returned something wrong, action widths differ, or some actions are discrete and others
@@ -89,7 +90,7 @@ def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, *, batch_s
 
 
 def check_fit(
-    policies: Sequence[Policy], states: Tensor, source: Tensor, layout: Layout, *, batch_size: int = 16384
+    policies: Sequence[Policy], states: Tensor, source: Tensor, layout: Layout, *, batch_size: int | None = None
 ) -> None:
     """Ask every policy for a few states, so that one that does not fit the layout fails before long work.
 
@@ -98,7 +99,7 @@ def check_fit(
         states: (N, dim_s) float32 on the CPU.
         source: (N,) int64, the states' rows in the user's data.
         layout: Layout of the columns.
-        batch_size: Largest number of states that a policy gets at a time.
+        batch_size: Largest number of states that a policy gets at a time; by default that of `sopr_fast.options`.
 
     Raises:
         ValueError, RuntimeError: See `collect`.
@@ -145,8 +146,12 @@ def _list_few(names: list[str]) -> str:
     return f"{shown} and {len(names) - _NAMES_SHOWN} others" if len(names) > _NAMES_SHOWN else shown
 
 
-def _probe_rows(batch_size: int) -> slice:
-    return slice(min(_PROBE_ROWS, check_integer("batch_size", batch_size, 1)))
+def _probe_rows(batch_size: int | None) -> slice:
+    return slice(min(_PROBE_ROWS, _checked(batch_size)))
+
+
+def _checked(batch_size: int | None) -> int:
+    return current().batch_size if batch_size is None else check_integer("batch_size", batch_size, 1)
 
 
 def _warn_of_sampling(policies: Sequence[Policy], outputs: Sequence[Output], states: Tensor, source: Tensor) -> None:
@@ -182,7 +187,7 @@ def collect(
     source: Tensor,
     layout: Layout,
     *,
-    batch_size: int = 16384,
+    batch_size: int | None = None,
     progress: Callable[[int], Any] | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
@@ -196,7 +201,7 @@ def collect(
         states: (U, dim_s) float32 on the CPU.
         source: (U,) int64, the states' rows in the user's data.
         layout: Layout of the columns.
-        batch_size: Largest number of states that a policy gets at a time.
+        batch_size: Largest number of states that a policy gets at a time; by default that of `sopr_fast.options`.
         progress: Called with 1 after every policy.
         out: Tensor to write to, instead of a new one.
 
@@ -208,7 +213,7 @@ def collect(
             message names the policy and the row of the user's data.
         RuntimeError: A policy raised; its error is the cause.
     """
-    batch_size = check_integer("batch_size", batch_size, 1)
+    batch_size = _checked(batch_size)
     if out is None:
         out = torch.empty(len(policies), len(states), layout.width, dtype=torch.float32, device="cpu")
     columns = out

@@ -1,0 +1,47 @@
+import threading
+
+import pytest
+
+import sopr_fast
+from sopr_fast.runtime.context import Context, current
+
+
+def test_options_nest_and_end_with_their_block():
+    with sopr_fast.options(progress=False, batch_size=7):
+        with pytest.raises(RuntimeError), sopr_fast.options(batch_size=9, precision="bf16"):
+            assert current() == Context(progress=False, batch_size=9, precision="bf16")
+            raise RuntimeError
+        assert current() == Context(progress=False, batch_size=7)
+    assert current() == Context()
+
+
+def test_options_hold_in_their_own_thread():
+    inside, seen = threading.Barrier(2, timeout=60), {}
+
+    def work(size):
+        with sopr_fast.options(batch_size=size):
+            inside.wait()
+            seen[size] = current().batch_size
+            inside.wait()
+
+    with sopr_fast.options(batch_size=3):
+        threads = [threading.Thread(target=work, args=(size,)) for size in (5, 6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert seen == {5: 5, 6: 6} and current().batch_size == 3
+
+
+@pytest.mark.parametrize(
+    "option, message",
+    [
+        ({"batch_size": 0}, "batch_size must be an integer, 1 or more, got 0"),
+        ({"batch_size": 0.5}, "batch_size must be an integer, 1 or more, got 0.5"),
+        ({"precision": "fp16"}, "precision is 'fp16'; choose 'fp32' or 'bf16'"),
+        ({"device": "gpu"}, "device is 'gpu', which torch cannot use here"),
+    ],
+)
+def test_a_wrong_option_is_refused(option, message):
+    with pytest.raises(ValueError, match=message), sopr_fast.options(**option):
+        pass
