@@ -156,6 +156,15 @@ def test_an_editable_install_runs_the_sources(tmp_path):
     assert tmp_path in module.parents
 
 
+def nvidia_smi(folder: Path, script: str) -> str:
+    """Write a program of that name and return its folder."""
+    (folder / "bin").mkdir()
+    program = folder / "bin" / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return str(program.parent)
+
+
 @pytest.fixture
 def configure(tmp_path):
     """Runs CMake's configuration with definitions; returns whether it passed and what it wrote."""
@@ -164,11 +173,18 @@ def configure(tmp_path):
         pytest.skip("no cmake here")
     pybind11 = pytest.importorskip("pybind11", reason="no pybind11 here")
 
-    def run(**definitions: str) -> tuple[bool, str]:
+    def run(compiler: str = "no-such-compiler", **definitions: str) -> tuple[bool, str]:
         definitions |= {"pybind11_DIR": pybind11.get_cmake_dir(), "Python_EXECUTABLE": sys.executable}
         result = subprocess.run(
-            [cmake, "-S", ROOT, "-B", tmp_path, *(f"-D{name}={value}" for name, value in definitions.items())],
-            env=os.environ | {"CUDACXX": "no-such-compiler"},
+            [
+                cmake,
+                "-S",
+                ROOT,
+                "-B",
+                tmp_path / "build",
+                *(f"-D{name}={value}" for name, value in definitions.items()),
+            ],
+            env=os.environ | {"CUDACXX": compiler},
             capture_output=True,
             text=True,
         )
@@ -184,10 +200,38 @@ def test_cuda_on_without_a_compiler_fails_when_configuring(configure):
     assert output.count("CMake Error") == 1
 
 
-def test_cuda_auto_without_a_compiler_says_that_it_is_off(configure):
+def test_cuda_auto_without_a_gpu_says_how_to_build(configure, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", nvidia_smi(tmp_path, "exit 9"), prepend=os.pathsep)
+    passed, output = configure(SOPR_FAST_CUDA="AUTO")
+    assert passed, output
+    assert "CUDA kernels OFF (no GPU is here)" in output
+    assert "SOPR_FAST_CUDA=ON CMAKE_CUDA_ARCHITECTURES=90 pip install ." in output
+
+
+def test_cuda_auto_with_a_gpu_but_no_compiler_says_that_it_is_off(configure, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", nvidia_smi(tmp_path, "echo 9.0"), prepend=os.pathsep)
     passed, output = configure(SOPR_FAST_CUDA="AUTO")
     assert passed, output
     assert "CUDA kernels OFF (no CUDA compiler found)" in output
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no CUDA compiler here")
+@pytest.mark.parametrize(
+    ("definitions", "environment", "architectures"),
+    [
+        ({}, {}, "90;120"),
+        ({}, {"CMAKE_CUDA_ARCHITECTURES": "80"}, "80"),
+    ],
+)
+def test_cuda_is_built_for_the_gpus_that_are_here_or_asked_for(
+    configure, tmp_path, monkeypatch, definitions, environment, architectures
+):
+    monkeypatch.setenv("PATH", nvidia_smi(tmp_path, "printf '9.0\\n9.0\\n12.0\\n'"), prepend=os.pathsep)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    passed, output = configure(compiler=shutil.which("nvcc"), **definitions)
+    assert passed, output
+    assert f"CUDA kernels ON, architectures {architectures}\n" in output
 
 
 def test_another_value_of_cuda_is_refused(configure):

@@ -28,7 +28,7 @@ except ImportError as error:
     raise ImportError(f"the compiled module of sopr_fast cannot be loaded: {error}") from error
 
 _cuda: Any = None  # the CUDA module, or None; a test may replace it
-why_no_cuda: str | None = "not built"
+why_no_cuda: str | None = "not built; build it with SOPR_FAST_CUDA=ON CMAKE_CUDA_ARCHITECTURES=90 pip install ."
 if find_spec("._cuda", _package):
     try:
         from .. import _cuda
