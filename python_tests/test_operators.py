@@ -91,6 +91,74 @@ def test_operator_refuses_invalid_values(name, argument, message, compiled):
         operator(**one.arguments | {argument: wrong})
 
 
+class Recorder(torch.utils._python_dispatch.TorchDispatchMode):
+    """Record the calls of the registered operators, as compiled and exported code makes them."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "sopr_fast":
+            self.calls[function] = args
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", operators.CALLS)
+def test_registered_operators_check_dtypes_and_shapes(name):
+    with Recorder() as recorder:
+        operators.run(operators.CALLS[name].operator, operators.CALLS[name])
+    for operator, arguments in recorder.calls.items():
+        for place, value in enumerate(arguments):
+            if not isinstance(value, torch.Tensor):
+                continue
+            other = torch.float64 if value.is_floating_point() else torch.int16
+            name = operator._schema.arguments[place].name
+            with pytest.raises(TypeError, match=rf"{name} must be {value.dtype}, got {other}"):
+                operator(*arguments[:place], value.to(other), *arguments[place + 1 :])
+            with pytest.raises(ValueError, match=rf"{name} must have shape"):
+                operator(*arguments[:place], value[None], *arguments[place + 1 :])
+            if name not in ("labels", "columns"):  # which may have no rows
+                with pytest.raises(ValueError, match="must have shape|must be between|must have at least|must ascend"):
+                    operator(*arguments[:place], value[:0], *arguments[place + 1 :])
+
+
+INDICES = [(n, i) for n, c in operators.CALLS.items() if c.gradients for i in c.arguments if i in ("offsets", "rows")]
+
+
+@pytest.mark.parametrize(("name", "index"), INDICES)
+def test_backward_checks_indices_that_numpy_changed(name, index):
+    one = operators.CALLS[name]
+    numbers = one.arguments[index].numpy().copy()
+    leaf = one.arguments[one.gradients[0]].clone().requires_grad_()
+    out = one.operator(**one.arguments | {index: torch.from_numpy(numbers), one.gradients[0]: leaf})
+    numbers[...] = 2_000_000_000
+    with pytest.raises(ValueError, match=rf"{index}.* must (ascend|be in)"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("name", [name for name, call in operators.CALLS.items() if call.gradients])
+def test_transforms_of_torch_func(name):
+    one = operators.CALLS[name]
+    key = one.gradients[0]
+    x = one.arguments[key].detach()
+
+    def squares(x):
+        return one.operator(**one.arguments | {key: x}).square().sum()
+
+    (expected,) = torch.autograd.grad(squares(leaf := x.clone().requires_grad_()), leaf)
+    torch.testing.assert_close(torch.func.grad(squares)(x), expected)
+    torch.testing.assert_close(torch.func.vjp(squares, x)[1](torch.ones(()))[0], expected)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_jacobians_of_torch_func():
+    x, offsets = torch.randn(5, 2), torch.tensor([0, 3, 3, 5], dtype=torch.int32)
+    got = torch.func.jacrev(lambda x: ops.segment_mean(x, offsets))(x)
+    expected = torch.autograd.functional.jacobian(lambda x: ops.segment_mean(x, offsets), x)
+    torch.testing.assert_close(got, expected)
+
+
 @pytest.mark.parametrize("name", sorted(operators.CALLS.keys() - {"kmeans_init", "sort_by_cluster"}))  # one tensor
 def test_operator_refuses_tensors_of_several_devices(name):
     one = operators.CALLS[name]
@@ -103,7 +171,12 @@ def test_operator_refuses_tensors_of_several_devices(name):
 
 @pytest.mark.parametrize(
     ("operator", "arguments"),
-    [("kmeans", (2,)), ("kmeans_init", (2,)), ("kmeans_assign", (torch.empty(1, 2, 1),)), ("sort_by_cluster", (2,))],
+    [
+        ("kmeans", (2,)),
+        ("kmeans_init", (2,)),
+        ("kmeans_assign", (torch.empty(1, 2, 1, device="meta"),)),
+        ("sort_by_cluster", (2,)),
+    ],
 )
 def test_operator_refuses_more_rows_than_int32_numbers(operator, arguments):
     dtype = torch.int32 if operator == "sort_by_cluster" else torch.float32

@@ -4,36 +4,75 @@ from __future__ import annotations
 
 import numbers
 import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
+_INTEGERS = {
+    **dict.fromkeys(("offsets", "rows", "labels"), torch.int32),
+    **dict.fromkeys(("rng", "seeds"), torch.int64),
+}  # by name; every other tensor is float32
 
-def check_tensor(name: str, value: Any, dtype: torch.dtype, *shape: int | str) -> Tensor:
-    """Return `value`, contiguous.
+
+def check_are_tensors(arguments: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raise TypeError if an argument of these names is neither a tensor nor None."""
+    for name in names:
+        if not isinstance(arguments[name], Tensor | None):
+            raise TypeError(f"{name} must be a tensor, got {type(arguments[name]).__name__}")
+
+
+def check_arguments(shapes: Mapping[str, str], arguments: Mapping[str, Any]) -> None:
+    """Check dtypes and shapes of an operator's tensors.
 
     Args:
-        name: Name of the argument in messages.
-        value: Argument to check.
-        dtype: Required dtype.
-        shape: Required sizes; a string matches any size.
+        shapes: Dimensions by name, such as "G + 1, E". A letter has one size in all tensors; a number is a size.
+        arguments: Arguments by name; a tensor may be None.
 
     Raises:
-        TypeError: `value` is not a tensor of `dtype`.
+        TypeError: A tensor has another dtype than its name says.
+        ValueError: A tensor has another shape.
+    """
+    sizes: dict[str, int] = {}
+    for name, shape in shapes.items():
+        value = arguments[name]
+        if value is None:
+            continue
+        if value.dtype != (dtype := _INTEGERS.get(name, torch.float32)):
+            raise TypeError(f"{name} must be {dtype}, got {value.dtype}")
+        dimensions = shape.split(", ")
+        expected = [_size(dimension, sizes) for dimension in dimensions]
+        if value.dim() != len(expected) or any(
+            wanted is not None and size != wanted for wanted, size in zip(expected, value.shape, strict=True)
+        ):
+            shown = ", ".join(str(d if size is None else size) for d, size in zip(dimensions, expected, strict=True))
+            raise ValueError(f"{name} must have shape ({shown}), got {tuple(value.shape)}")
+        for dimension, size in zip(dimensions, value.shape, strict=True):
+            letter, _, more = dimension.partition(" + ")
+            sizes.setdefault(letter, size - int(more or 0))
+
+
+def _size(dimension: str, sizes: Mapping[str, int]) -> int | None:
+    """Return the size of a dimension such as "G + 1" or "2", None if it is not known yet."""
+    letter, _, more = dimension.partition(" + ")
+    if letter.isdecimal():
+        return int(letter)
+    return sizes[letter] + int(more or 0) if letter in sizes else None
+
+
+def check_tensor(name: str, value: Any, shape: str) -> Tensor:
+    """Return `value`, contiguous, after the checks of `check_arguments`.
+
+    Raises:
+        TypeError: `value` is not a tensor, or of another dtype.
         ValueError: `value` has another shape.
     """
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-    if value.dtype != dtype:
-        raise TypeError(f"{name} must be {dtype}, got {value.dtype}")
-    matches = value.dim() == len(shape) and all(
-        isinstance(expected, str) or expected == size for expected, size in zip(shape, value.shape, strict=True)
-    )
-    if not matches:
-        expected_shape = ", ".join(map(str, shape))
-        raise ValueError(f"{name} must have shape ({expected_shape}), got {tuple(value.shape)}")
+    if value is None:
+        raise TypeError(f"{name} must be a tensor, got NoneType")
+    check_are_tensors({name: value}, [name])
+    check_arguments({name: shape}, {name: value})
     return value.contiguous()
 
 
@@ -87,7 +126,7 @@ def check_dropout(
         raise ValueError(f"dropout must be at least 0 and below 1, got {probability}")
     if rng is None or probability == 0:
         return False
-    check_tensor("rng", rng, torch.int64, 2)
+    check_tensor("rng", rng, "2")
     for name, value, most in (("layer", layer, 255), ("site", site, 3), ("heads", heads, 4096)):
         if not 0 <= value <= most:
             raise ValueError(f"with dropout, {name} must be between 0 and {most}, got {value}")
@@ -96,31 +135,22 @@ def check_dropout(
 
 def check_points(points: Tensor) -> Tensor:
     """Return the points of k-means problems, contiguous and detached."""
-    points = check_tensor("points", points, torch.float32, "B", "N", "D").detach()
+    return check_tensor("points", points, "B, N, D").detach()
+
+
+def check_problems(points: Tensor, k: int) -> None:
+    """Raise ValueError unless the points have columns, int32 numbers their rows, and 1 ≤ k ≤ N."""
     check_rows("points", points)
     if points.shape[2] < 1:
         raise ValueError(f"points must have at least one column, got shape {tuple(points.shape)}")
-    return points
+    if not 1 <= k <= points.shape[1]:
+        raise ValueError(f"k must be between 1 and {points.shape[1]}, the number of points of a problem, got {k}")
 
 
 def check_rows(name: str, values: Tensor) -> None:
     """Raise ValueError if int32 cannot number the rows of a problem, (B, N, …)."""
     if values.shape[1] >= 2**31:
         raise ValueError(f"{name} must have fewer than 2^31 rows a problem, got {values.shape[1]}; pass fewer")
-
-
-def check_centroids(name: str, centroids: Tensor, points: Tensor, k: int | str) -> Tensor:
-    """Return the centroids of k-means problems, contiguous and detached."""
-    centroids = check_tensor(name, centroids, torch.float32, points.shape[0], k, points.shape[2]).detach()
-    if centroids.shape[1] < 1:
-        raise ValueError(f"{name} must contain at least one centroid, got shape {tuple(centroids.shape)}")
-    return centroids
-
-
-def check_clusters(k: int, count: int) -> None:
-    """Raise ValueError unless 1 ≤ k ≤ count."""
-    if not 1 <= k <= count:
-        raise ValueError(f"k must be between 1 and {count}, the number of points of a problem, got {k}")
 
 
 def check_seeds(seeds: Tensor | int, points: Tensor) -> Tensor:
@@ -130,7 +160,7 @@ def check_seeds(seeds: Tensor | int, points: Tensor) -> Tensor:
         if not -(2**63) <= first < 2**63 - len(points):
             raise ValueError(f"seeds must be between -2^63 and 2^63 - 1 - {len(points)}, got {first}")
         return torch.arange(first, first + len(points), dtype=torch.int64, device=points.device)
-    return check_tensor("seeds", seeds, torch.int64, len(points)).to(points.device)
+    return check_tensor("seeds", seeds, f"{len(points)}").to(points.device)
 
 
 def check_finite(name: str, values: Tensor, row_name: str) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..runtime import native
 from . import reference
-from .checks import check_centroids, check_clusters, check_finite, check_points, check_seeds
+from .checks import check_finite, check_points, check_problems, check_seeds, check_tensor
 from .kmeans_init import kmeans_init
 from .library import call, define, needs_scratch
 
@@ -80,7 +80,7 @@ def kmeans(
                 c[:] = torch.stack([x[l == cluster].mean(0) for cluster in range(k)])
     """
     points = check_points(points)
-    check_clusters(k, points.shape[1])
+    check_problems(points, k)
     if not (iterations >= 0 and tolerance >= 0 and restarts >= 1):  # true of NaN
         raise ValueError(
             "iterations and tolerance must be at least 0 and restarts at least 1, "
@@ -89,7 +89,7 @@ def kmeans(
     if isinstance(init, Tensor):
         if restarts != 1:
             raise ValueError(f"restarts must be 1 if init is a tensor, got {restarts}")
-        start = check_centroids("init", init, points, k)
+        start = check_tensor("init", init, f"{len(points)}, {k}, {points.shape[2]}").detach()
         return _result(_lloyd(points, start, iterations, tolerance))
     if not isinstance(init, str) or init not in ("k-means++", "random"):
         shown = repr(init) if isinstance(init, str) else type(init).__name__
@@ -185,6 +185,8 @@ _lloyd = define(
     cpu=_kernel,
     cuda=_kernel,
     reference=_reference,
+    shapes={"points": "B, N, D", "start": "B, K, D"},
+    check_sizes=lambda points, start, *_: check_problems(points, start.shape[1]),
     check=_check,
     fake=_fake,
 )

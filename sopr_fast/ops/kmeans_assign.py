@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import reference
-from .checks import check_centroids, check_finite, check_points
+from .checks import check_finite, check_points, check_rows, check_tensor
 from .library import call, define
 
 
@@ -28,8 +28,16 @@ def kmeans_assign(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
 
         squared, labels = (points[:, :, None] - centroids[:, None]).square().sum(-1).min(-1)
     """
-    points = check_points(points)
-    return _assign(points, check_centroids("centroids", centroids, points, "K"))
+    return _assign(check_points(points), check_tensor("centroids", centroids, "B, K, D").detach())
+
+
+def _check_sizes(points: Tensor, centroids: Tensor) -> None:
+    check_rows("points", points)
+    if not points.shape[2] or not centroids.shape[1]:
+        raise ValueError(
+            f"points must have at least one column, got shape {tuple(points.shape)}, and there must be at least one "
+            f"centroid, got shape {tuple(centroids.shape)}"
+        )
 
 
 def _check(points: Tensor, centroids: Tensor) -> None:
@@ -65,6 +73,8 @@ _assign = define(
     cpu=_kernel,
     cuda=_kernel,
     reference=reference.kmeans_assign,
+    shapes={"points": "B, N, D", "centroids": "B, K, D"},
+    check_sizes=_check_sizes,
     check=_check,
     fake=_fake,
 )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..runtime import native
 from . import reference
-from .checks import check_clusters, check_finite, check_points, check_seeds
+from .checks import check_finite, check_points, check_problems, check_seeds
 from .library import call, define, needs_scratch
 
 
@@ -45,7 +45,6 @@ def kmeans_init(
         [sklearn.cluster.kmeans_plusplus(x.numpy(), k)[1] for x in points]  # with other random draws
     """
     points = check_points(points)
-    check_clusters(k, points.shape[1])
     if not 0 <= restart < 2**32:
         raise ValueError(f"restart must be between 0 and 2^32 - 1, got {restart}")
     if method not in ("k-means++", "random"):
@@ -97,6 +96,8 @@ _init = define(
     cpu=_kernel,
     cuda=_kernel,
     reference=reference.kmeans_init,
+    shapes={"points": "B, N, D", "seeds": "B"},
+    check_sizes=lambda points, k, *_: check_problems(points, k),
     check=lambda points, *_: check_finite("points", points, "row"),
     fake=_fake,
 )

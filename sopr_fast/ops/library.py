@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..runtime import native
 from ..runtime.warn import warn
-from .checks import check_no_tangents, common_device
+from .checks import check_are_tensors, check_arguments, check_no_tangents, common_device
 
 library = torch.library.Library("sopr_fast", "DEF")
 _log = logging.getLogger(__name__)
@@ -24,11 +24,13 @@ def define(
     *,
     cpu: Callable,
     fake: Callable,
+    shapes: dict[str, str],
     cuda: Callable | None = None,
     reference: Callable | None = None,
+    check_sizes: Callable | None = None,
     check: Callable | None = None,
     backward: Callable | None = None,
-    setup_context: Callable | None = None,
+    setup_context: Callable = lambda ctx, inputs, output: None,
 ) -> Callable:
     """Register `sopr_fast::<schema>` and return the operator.
 
@@ -36,8 +38,11 @@ def define(
         schema: Name, arguments and results in the syntax of `torch.library`.
         cpu: Kernel for CPU tensors.
         fake: Shapes and dtypes of the results; see `torch.library.register_fake`.
+        shapes: Shapes of the tensors by name; see `check_arguments`. Kernels read addresses, and compiled or exported
+            code calls the operator itself, so the operator checks its arguments.
         cuda: Kernel for CUDA tensors, registered if the CUDA module is built.
         reference: Runs where the device of the first argument has no kernel, with arguments named as in the schema.
+        check_sizes: Raises if the sizes do not fit the other arguments.
         check: Raises if the values of the arguments are invalid. Runs inside the operator, since compiled code sees
             no values, but not while a CUDA graph is captured.
         backward: See `torch.library.register_autograd`.
@@ -47,8 +52,12 @@ def define(
     def checked(kernel: Callable, check: Callable | None) -> Callable:
         def run(*arguments: Any) -> Any:
             common_device(name, *arguments)
+            check_arguments(shapes, dict(zip(names, arguments, strict=True)))
+            if check_sizes is not None:
+                check_sizes(*arguments)
             # Checks would synchronize with a stream that is being captured.
             if check is not None and not (arguments[0].is_cuda and torch.cuda.is_current_stream_capturing()):
+                arguments = _private(arguments)
                 check(*arguments)
             return kernel(*arguments)
 
@@ -56,26 +65,54 @@ def define(
 
     library.define(schema)
     name = schema.partition("(")[0]
+    operator = getattr(torch.ops.sopr_fast, name).default
+    names = [argument.name for argument in operator._schema.arguments]
     library.impl(name, checked(cpu, check), "CPU")
     if cuda is not None and native._cuda is not None:
         library.impl(name, checked(cuda, check), "CUDA")
     torch.library.register_fake(f"sopr_fast::{name}", checked(fake, None), lib=library)
+    transformed = operator
     if backward is not None:
         torch.library.register_autograd(f"sopr_fast::{name}", backward, setup_context=setup_context, lib=library)
-    operator = getattr(torch.ops.sopr_fast, name).default
-    names = [argument.name for argument in operator._schema.arguments]
+        transformed = _transformable(operator, backward, setup_context)
 
     def run(*arguments: Any) -> Any:
+        check_are_tensors(dict(zip(names, arguments, strict=True)), shapes)
         device = arguments[0].device
         if reference is None or has_kernel(device):
             check_no_tangents(name, *arguments)
-            return operator(*arguments)
+            return (transformed if _in_transform() else operator)(*arguments)
         _log_reference(name, device.type)
+        named = dict(zip(names, arguments, strict=True))
+        check_arguments(shapes, named)
+        if check_sizes is not None:
+            check_sizes(*arguments)
         if check is not None:
             check(*arguments)
-        return reference(**dict(zip(names, arguments, strict=True)))
+        return reference(**named)
 
     return run
+
+
+def _private(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Copy the indices on the CPU: another thread, or numpy, could change them after they are checked."""
+    return tuple(
+        value.clone() if isinstance(value, Tensor) and value.dtype == torch.int32 and value.is_cpu else value
+        for value in arguments
+    )
+
+
+def _in_transform() -> bool:
+    """Return whether a transform of `torch.func` runs."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _transformable(operator: Callable, backward: Callable, setup_context: Callable) -> Callable:
+    """Return the operator for `torch.func` (grad, vjp, jacrev), which does not take `register_autograd`'s form."""
+    parts = {"forward": operator, "backward": backward, "setup_context": setup_context, "generate_vmap_rule": True}
+    static = {key: staticmethod(part) if callable(part) else part for key, part in parts.items()}
+    kind: Any = type("Transformable", (torch.autograd.Function,), static)
+    return kind.apply
 
 
 def differentiable_once(operator: str) -> Callable:

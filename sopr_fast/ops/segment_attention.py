@@ -54,10 +54,7 @@ def segment_attention(
                  for a, b in zip(offsets, offsets[1:])]
         torch.cat([part.transpose(0, 1) for part in parts])
     """
-    q = check_tensor("q", q, torch.float32, "T", "H", "D")
-    k = check_tensor("k", k, torch.float32, *q.shape)
-    v = check_tensor("v", v, torch.float32, *q.shape)
-    offsets = check_tensor("offsets", offsets, torch.int32, "G + 1")
+    q = check_tensor("q", q, "T, H, D")
     scale = max(1, q.shape[2]) ** -0.5 if scale is None else float(scale)
     if not check_dropout(dropout, rng, level=level, layer=layer, heads=q.shape[1]):
         dropout, rng = 0.0, None
@@ -152,10 +149,14 @@ def _backward_kernel(
     return grad_q, grad_k, grad_v
 
 
+_SHAPES = {"q": "T, H, D", "k": "T, H, D", "v": "T, H, D", "offsets": "G + 1", "rng": "2"}
+
 _segment_attention_backward = define(
     "segment_attention_backward(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor out, "
     "Tensor statistics, float scale, float dropout, Tensor? rng, int level, int layer, int segment_base) "
     "-> (Tensor, Tensor, Tensor)",
+    shapes={**_SHAPES, "grad_out": "T, H, D", "out": "T, H, D", "statistics": "T, H, 2"},
+    check=lambda grad_out, q, k, v, offsets, *_: check_offsets(offsets, len(q)),
     cpu=_backward_kernel,
     cuda=_backward_kernel,
     fake=lambda grad_out, q, k, v, *_: tuple(
@@ -187,6 +188,7 @@ _segment_attention = define(
     cpu=_forward,
     cuda=_forward,
     reference=lambda **arguments: (reference.segment_attention(**arguments), None),
+    shapes=_SHAPES,
     check=lambda q, k, v, offsets, *_: check_offsets(offsets, len(q)),
     fake=_fake,
     backward=_backward,

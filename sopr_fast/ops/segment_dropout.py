@@ -49,10 +49,8 @@ def segment_dropout(
         segment, row = reference.segments_and_rows(offsets)
         x * reference.dropout_mask(segment + segment_base, row, E, rng=rng, probability=probability, ...)
     """
-    x = check_tensor("x", x, torch.float32, "T", "E")
-    offsets = check_tensor("offsets", offsets, torch.int32, "G + 1")
     if not check_dropout(probability, rng, level=level, layer=layer, site=site):
-        return x
+        return check_tensor("x", x, "T, E")
     return _segment_dropout(x, offsets, rng, probability, level, layer, site, segment_base)
 
 
@@ -101,6 +99,7 @@ _segment_dropout = define(
     cpu=_kernel,
     cuda=_kernel,
     reference=reference.segment_dropout,
+    shapes={"x": "T, E", "offsets": "G + 1", "rng": "2"},
     check=lambda x, offsets, *_: check_offsets(offsets, len(x)),
     fake=lambda x, *_: torch.empty_like(x, memory_format=torch.contiguous_format),
     backward=_backward,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..runtime import native
 from . import composed, reference
-from .checks import check_dropout, check_tensor, common_device, is_checked
+from .checks import check_are_tensors, check_arguments, check_dropout, common_device, is_checked
 from .library import call, call_cpu, contiguous, current_device, define, differentiable_once
 from .reference import encoder_shapes
 
@@ -100,35 +100,30 @@ def segment_encoder(
         x = torch.relu(x @ weight.T + bias)                                  # if project
         out[p, s, k] = encoder(x[None])[0].mean(0)                           # torch.nn.TransformerEncoder
     """
-    states = check_tensor("states", states, torch.float32, "U", "ds")
-    columns = check_tensor("columns", columns, torch.float32, "P", len(states), "dc")
-    rows = check_tensor("rows", rows, torch.int32, "S", "N")
-    offsets = check_tensor("offsets", offsets, torch.int32, len(rows), "K + 1")
     options = Options(width, layers, heads, feedforward, project, pool, dropout, level, segment_base, precision)
-    _check_options(options)
-    inputs = states.shape[1] + columns.shape[2]
-    if inputs < 1:
-        raise ValueError("states and columns must have at least one column between them")
-    if not project and inputs != width:
-        raise ValueError(f"without project, the number of inputs, {inputs}, must equal the width, {width}")
-    shapes = encoder_shapes(inputs, width, layers, feedforward, project)
-    parameters = check_tensor("parameters", parameters, torch.float32, sum(map(math.prod, shapes)))
-    if rng is not None:
-        rng = check_tensor("rng", rng, torch.int64, 2)
-    check_dropout(dropout, rng, level=level, layer=max(0, layers - 1), heads=heads)
-    if offsets.shape[1] < 1:
-        raise ValueError("offsets must have at least one column")
     tensors = (states, columns, rows, offsets, parameters)
+    check_are_tensors(dict(zip(_SHAPES, tensors, strict=False)), [*_SHAPES][: len(tensors)])
     device = common_device("segment_encoder", *tensors, rng)
     if torch.is_grad_enabled() and states.requires_grad:
         raise NotImplementedError("segment_encoder has no gradient of states; pass states.detach()")
     needs_gradients = torch.is_grad_enabled() and (columns.requires_grad or parameters.requires_grad)
     if needs_gradients and device.type == "cuda" and torch.compiler.is_compiling():  # cannot trace `_backward` there
+        check_arguments(_SHAPES, dict(zip(_SHAPES, (*tensors, rng), strict=True)))
+        _check_sizes(*tensors, rng, *options)
         return composed.segment_encoder(*tensors, rng=rng, **options._asdict())
     return _segment_encoder(*tensors, rng, *options)
 
 
-def _check_options(options: Options) -> None:
+def _check_sizes(
+    states: Tensor,
+    columns: Tensor,
+    rows: Tensor,
+    offsets: Tensor,
+    parameters: Tensor,
+    rng: Tensor | None,
+    *values: Any,
+) -> None:
+    options, inputs = Options(*values), states.shape[1] + columns.shape[2]
     for name, least in [("width", 1), ("layers", 0), ("heads", 1), ("feedforward", 1)]:
         value = getattr(options, name)
         if value < least:
@@ -137,6 +132,18 @@ def _check_options(options: Options) -> None:
         raise ValueError(f"heads must divide the width, got {options.heads} heads for width {options.width}")
     if options.precision not in ("fp32", "bf16"):
         raise ValueError(f"precision must be 'fp32' or 'bf16', got {options.precision!r}")
+    if inputs < 1:
+        raise ValueError("states and columns must have at least one column between them")
+    if not options.project and inputs != options.width:
+        raise ValueError(f"without project, the number of inputs, {inputs}, must equal the width, {options.width}")
+    shapes = encoder_shapes(inputs, options.width, options.layers, options.feedforward, options.project)
+    count = sum(map(math.prod, shapes))
+    if len(parameters) != count:
+        raise ValueError(f"parameters must have shape ({count}), got {tuple(parameters.shape)}")
+    last = max(0, options.layers - 1)
+    check_dropout(options.dropout, rng, level=options.level, layer=last, heads=options.heads)
+    if offsets.shape[1] < 1:
+        raise ValueError("offsets must have at least one column")
 
 
 def _check_rows(states: Tensor, columns: Tensor, rows: Tensor, offsets: Tensor, *_: Any) -> None:
@@ -278,13 +285,32 @@ def _fake_backward(
     return torch.empty_like(parameters), grad_columns
 
 
+_SHAPES = {
+    "states": "U, ds",
+    "columns": "P, U, dc",
+    "rows": "S, N",
+    "offsets": "S, K + 1",
+    "parameters": "parameters",
+    "rng": "2",
+}
 _TENSORS = "Tensor states, Tensor columns, Tensor rows, Tensor offsets, Tensor parameters, Tensor? rng"
 _OPTIONS = ", ".join(f"{kind.__name__} {name}" for name, kind in get_type_hints(Options).items())
+
+
+def _check_backward_sizes(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> None:
+    _check_sizes(*arguments)
+    tokens = _fake(*arguments).shape[2]
+    if grad_out.shape[2] != tokens or grad_out.shape[3] != Options(*arguments[6:]).width:
+        raise ValueError(f"grad_out must have {tokens} tokens of the model's width, got {tuple(grad_out.shape)}")
+
 
 _segment_encoder_backward = define(
     f"segment_encoder_backward(Tensor grad_out, bool columns_grad, {_TENSORS}, {_OPTIONS}) -> (Tensor, Tensor)",
     cpu=_backward_kernel,
     fake=_fake_backward,
+    shapes={"grad_out": "P, S, tokens, width", **_SHAPES},
+    check_sizes=_check_backward_sizes,
+    check=lambda grad_out, columns_grad, *arguments: _check_rows(*arguments),
     backward=differentiable_once("segment_encoder"),
 )
 
@@ -343,6 +369,8 @@ _segment_encoder = define(
     cpu=_forward,
     cuda=_forward_cuda,
     reference=reference.segment_encoder,
+    shapes=_SHAPES,
+    check_sizes=_check_sizes,
     check=_check_rows,
     fake=_fake,
     backward=_backward,

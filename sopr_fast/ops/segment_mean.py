@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from . import reference
-from .checks import check_offsets, check_tensor
+from .checks import check_offsets
 from .library import call, define
 
 
@@ -32,8 +31,7 @@ def segment_mean(x: Tensor, offsets: Tensor) -> Tensor:
 
         torch.stack([x[a:b].mean(0) if b > a else x.new_zeros(E) for a, b in zip(offsets, offsets[1:])])
     """
-    x = check_tensor("x", x, torch.float32, "T", "E")
-    return _segment_mean(x, check_tensor("offsets", offsets, torch.int32, "G + 1"))
+    return _segment_mean(x, offsets)
 
 
 def _forward(x: Tensor, offsets: Tensor) -> Tensor:
@@ -64,6 +62,8 @@ _segment_mean_backward = define(
     "segment_mean_backward(Tensor grad_out, Tensor offsets, SymInt tokens) -> Tensor",
     cpu=_backward_kernel,
     cuda=_backward_kernel,
+    shapes={"grad_out": "G, E", "offsets": "G + 1"},
+    check=lambda grad_out, offsets, tokens: check_offsets(offsets, tokens),
     fake=lambda grad_out, offsets, tokens: grad_out.new_empty(tokens, grad_out.shape[1]),
     backward=lambda ctx, grad: (_segment_mean(grad, *ctx.saved_tensors), None, None),
     setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[1]),
@@ -86,6 +86,7 @@ _segment_mean: Callable = define(
     cpu=_forward,
     cuda=_forward,
     reference=reference.segment_mean,
+    shapes={"x": "T, E", "offsets": "G + 1"},
     check=lambda x, offsets: check_offsets(offsets, len(x)),
     fake=lambda x, offsets: x.new_empty(offsets.shape[0] - 1, x.shape[1]),
     backward=_backward,

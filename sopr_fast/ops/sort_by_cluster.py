@@ -30,11 +30,14 @@ def sort_by_cluster(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
         rows = labels.argsort(dim=1, stable=True).int()
         offsets = torch.stack([torch.bincount(l, minlength=k).cumsum(0) for l in labels])  # preceded by a 0
     """
-    labels = check_tensor("labels", labels, torch.int32, "B", "N")
+    labels = check_tensor("labels", labels, "B, N")
+    return _sort(labels, k)
+
+
+def _check_sizes(labels: Tensor, k: int) -> None:
     check_rows("labels", labels)
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    return _sort(labels, k)
 
 
 def _check_labels(labels: Tensor, k: int) -> None:
@@ -71,6 +74,8 @@ _sort = define(
     cpu=_kernel,
     cuda=_kernel,
     reference=reference.sort_by_cluster,
+    shapes={"labels": "B, N"},
+    check_sizes=_check_sizes,
     check=_check_labels,
     fake=_fake,
 )
