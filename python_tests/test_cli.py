@@ -97,7 +97,7 @@ def test_fit_then_rank(files, capsys, monkeypatch):
         assert rank(form, "--policies", "gain.npz", "odd.npz") == 0
     ranking, rows = capsys.readouterr().out.split("\n}\n")
     foreign = {row["policy"]: row["foreign"] for row in csv.DictReader(rows.splitlines())}
-    assert foreign == {f"gain-{i:03d}": "false" for i in range(12)} | {"odd-000": "true"}
+    assert foreign == {f"gain-{i:03d}": "False" for i in range(12)} | {"odd-000": "True"}
     assert json.loads(ranking + "}")["foreign"] == [False] * 12 + [True]
     assert rank("--csv", "--subsets", "2", "--precision", "bf16") == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))

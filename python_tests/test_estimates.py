@@ -21,7 +21,9 @@ def test_table_lists_the_best_first():
     assert heading.split() == ["rank", "policy", "score", "±", "error"]
     assert [row.split() for row in rows] == [["1", "b", "3.0000", "0.0000"], ["2", "a", "1.0000", "1.4142"]]
     assert repr(estimates) == f"Estimates of 2 policies by FQE\n{estimates.table()}"
-    assert str(estimates) == estimates.table()
+    without = make(method="FQE")
+    assert "error" not in str(without) and "nan" not in str(without)
+    assert "Estimates of 3 policies by FQE" in without._repr_html_()
 
 
 def test_ranking_compares_replicates():
@@ -62,11 +64,8 @@ def test_to_pandas_lists_the_best_first():
 def test_plot_shows_values_and_true_returns():
     pytest.importorskip("matplotlib")
     ax = make(method="FQE").plot({"a": 10.0, "b": 30.0, "c": 20.0})
-    points = ax.containers[0].lines[0].get_xdata()
-    assert list(points) == [1, 2, 3] and ax.get_xlabel() == "value by FQE (± standard error)"
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "c", "b"]
-    right = next(other for other in ax.figure.axes if other is not ax)
-    assert [label.get_text() for label in right.get_yticklabels()] == ["10", "20", "30"]
+    assert ax.get_xlabel() == "value by FQE (± standard error)" and ax.get_ylabel() == "true return"
+    assert sorted(map(tuple, ax.lines[0].get_xydata().tolist())) == [(1, 10), (2, 20), (3, 30)]
 
 
 def test_to_dict_is_json_without_callables():

@@ -4,7 +4,9 @@ import inspect
 import json
 import os
 import re
+import sys
 import warnings
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -431,7 +433,7 @@ def test_scores_that_differ_by_rounding_do_not_win():
     ):
         wins = ranking.win_probability
         assert (ranking.scores[1] > ranking.scores[0]) and wins[0, 1] == wins[1, 0] == 0.5
-        assert wins[0, 2] == 1 and wins[2, 1] == 0
+        assert wins[0, 2] == 1 and wins[2, 1] < 1e-12
 
 
 def test_a_foreign_candidate_has_no_win_probability():
@@ -514,18 +516,27 @@ def test_hostile_names_are_escaped_and_cut():
     names = ["a\x1b[2J\n", "b\u202egnp", "c" * 60, "plain"]
     ranking = ranking_of(names, [4, 3, 2, 1])
     shown = [line.split()[1] for line in ranking.table().splitlines()[1:]]
-    assert shown == [r"a\x1b[2J\n", r"b\u202egnp", "c" * 23 + "…" + "c" * 24, "plain"]
+    assert shown == [r"a\x1b[2J\n", r"b\u202egnp", "c" * 25 + "…" + "c" * 26, "plain"]
     assert ranking.order == ranking.to_dict()["order"] == names
     labels = [label.get_text() for label in ranking.plot().get_yticklabels()]
-    assert labels == shown[::-1]
+    assert [len(label) <= 48 and label.isprintable() for label in labels] == [True] * 4
+    assert r"a\x1b[2J\n" in ranking._repr_html_()
+
+
+def test_a_name_that_is_not_utf_8_is_kept_in_a_frame():
+    ranking = ranking_of(["a\udcff", "b"], [2, 1])
+    assert ranking.to_pandas()["policy"].tolist() == ["a\udcff", "b"]
+    assert r"a\udcff" in ranking.table() and r"a\udcff" in ranking._repr_html_()
 
 
 def test_long_names_that_begin_alike_are_told_apart():
     names = [f"sweeps/halfcheetah-medium-expert/sac/seed-{seed}/step_{step}" for seed in (0, 1) for step in (100, 900)]
     ranking = ranking_of(names, [4, 3, 2, 1])
-    shown = [line.split()[1] for line in ranking.table().splitlines()[1:]]
-    assert [name.partition("…")[2] for name in shown] == [name[-24:] for name in names]
-    assert len(set(shown)) == 4
+    assert [line.split()[1] for line in ranking.table().splitlines()[1:]] == names
+    longer = ranking_of(["sac/" + name for name in names], [4, 3, 2, 1])
+    assert {len(line) for line in longer.table().splitlines()} == {80}
+    shown = [line.split()[1] for line in longer.table().splitlines()[1:]]
+    assert all(name.endswith(end[-24:]) for name, end in zip(shown, names, strict=True))
 
 
 def test_an_unknown_distance_is_neither_foreign_nor_not():
@@ -552,17 +563,54 @@ def test_plot_shows_no_error_bar_of_a_foreign_candidate():
     assert [bar[:, 0].tolist() for bar in bars] == [[0, 2], [2, 2]]
 
 
-def test_plot_writes_each_return_beside_its_policy():
+def test_plot_of_returns_names_the_candidate_farthest_from_its_place():
     pandas = pytest.importorskip("pandas")
-    ranking = ranking_of("abc", [2, 3, 1])
-    by_name = {"c": 30.0, "b": 20.0, "a": 10.0, "unused": 40.0}
-    for returns in ([10, 20, 30], by_name, pandas.Series(by_name)):
-        right = ranking.plot(returns).figure.axes[1]
-        assert [label.get_text() for label in right.get_yticklabels()] == ["30", "10", "20"]
-    with pytest.raises(ValueError, match=r"shape \(3,\), one for each policy, got \(2,\)"):
+    ranking = ranking_of("abcd", [4, 3, 2, 1])
+    by_name = {"d": 1.0, "c": 2.0, "b": 3.0, "a": 0.0, "unused": 40.0}
+    for returns in ([0, 3, 2, 1], by_name, pandas.Series(by_name)):
+        axes = ranking.plot(returns)
+        fits, misfits = (line for line in axes.lines if line.get_linestyle() == "None")
+        assert fits.get_ydata().tolist() == [3, 2, 1] and misfits.get_xydata().tolist() == [[4, 0]]
+        assert [text.get_text() for text in axes.texts] == ["a\nrank 1, true rank 4"]
+    assert not ranking.plot([4, 3, 2, 1]).texts
+    with pytest.raises(ValueError, match=r"shape \(4,\), one for each policy, got \(2,\)"):
         ranking.plot([10, 20])
     with pytest.raises(ValueError, match="returns hold nothing for policy 'b'"):
         ranking.plot({"a": 1.0})
+
+
+def test_a_long_ranking_is_shortened_in_the_middle():
+    names = [f"sac/rl_model_{i}_steps" for i in range(1000)]
+    ranking = ranking_of(names, -np.arange(1000))
+    lines = repr(ranking).splitlines()
+    assert len(lines) == 12 and max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[1:]] == [
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+        "...",
+        "996",
+        "997",
+        "998",
+        "999",
+        "1000",
+    ]
+    assert len(ranking.table().splitlines()) == 1001
+    assert len(repr(ranking_of(names[:60], range(60))).splitlines()) == 61
+    assert ranking._repr_html_().count("<tr") == 12
+    assert len(ranking.plot().get_yticklabels()) == 50
+
+
+def test_plot_is_shown_where_ipython_runs(monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    ranking = ranking_of("ab", [2, 1])
+    assert ranking.plot() and not pyplot.get_fignums()
+    monkeypatch.setitem(sys.modules, "IPython", MagicMock(version_info=(8, 24)))
+    ranking.plot()
+    assert len(pyplot.get_fignums()) == 1
+    pyplot.close("all")
 
 
 def test_a_ranker_describes_itself(ranker):
@@ -623,11 +671,11 @@ def test_the_table_hides_no_small_numbers_and_makes_room_for_large_ones():
     assert ranking.table().splitlines() == [
         "rank  policy        score    ± error",
         "   1  b            0.0000     0.0000",
-        "   2  c          -3.0e-05        nan",
+        "   2  c          -3.0e-05          –",
         "   3  a       -12345.2500    2.2e-07",
     ]
     returns = Ranking(["a", "b"], np.array([5.249025e30, 999.5e9]), np.array([1.25e12, np.nan]))
     assert returns.table().splitlines()[1:] == [
         "   1  a            5.249025e+30  1.250000e+12",
-        "   2  b       999500000000.0000           nan",
+        "   2  b       999500000000.0000             –",
     ]

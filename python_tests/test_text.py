@@ -1,6 +1,6 @@
 import pytest
 
-from sopr_fast.runtime.text import escaped_errors, printable
+from sopr_fast.runtime.text import escaped_errors, printable, to_cell
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,8 @@ def test_errors_with_attributes_that_cannot_be_set_are_raised_as_they_are():
 
     with pytest.raises(Fixed, match="plain"), escaped_errors():
         raise Fixed("plain")
+
+
+def test_a_cell_is_no_formula():
+    names = ["=HYPERLINK(1)", "+1", "-1", "@SUM(1)", "a=1", "a\x1b"]
+    assert [to_cell(name) for name in names] == ["'=HYPERLINK(1)", "'+1", "'-1", "'@SUM(1)", "a=1", r"a\x1b"]

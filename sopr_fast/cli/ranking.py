@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import json
-import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.options import flag
-from ..runtime.text import printable
+from ..runtime.text import printable, to_cell
 from ..sopr.config import Config
 from ..sopr.settling import UntilSettled
 from .options import (
@@ -259,16 +256,6 @@ def _show(ranking: Ranking, rule: UntilSettled, options: argparse.Namespace) -> 
 
 
 def _write_csv(ranking: Ranking) -> None:
-    cells: dict[str, list[Any]] = {
-        key: ["" if math.isnan(value) else float(value) for value in column]
-        for key, column in ranking.columns().items()
-    }
-    if ranking.foreign is not None:
-        cells["foreign"] = ["" if foreign is None else json.dumps(foreign) for foreign in ranking.foreign]
-    if ranking.in_training is not None:
-        cells["in_training"] = [json.dumps(known) for known in ranking.in_training]
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["rank", "policy", *cells])
-    for place, name in enumerate(ranking.order, 1):
-        i = ranking.names.index(name)
-        writer.writerow([place, printable(name), *(column[i] for column in cells.values())])
+    frame = ranking.to_pandas().reset_index()
+    frame["policy"] = frame["policy"].map(to_cell)
+    print(frame.to_csv(index=False, lineterminator="\n"), end="")

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..runtime.warn import warn
 from .ranking import Ranking
+from .tables import SHORTENED, to_html
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -80,14 +81,19 @@ class Estimates:
             timings=dict(self.timings),
         )
 
-    def table(self) -> str:
-        """Return the estimates as text, best first."""
-        return self.ranking().table()
+    def table(self, rows: int | None = None) -> str:
+        """Return the estimates as text, best first, see `Ranking.table`."""
+        return self.ranking().table(rows)
 
-    __str__ = table
+    @property
+    def _heading(self) -> str:
+        return f"Estimates of {len(self)} policies by {self.method or 'an unnamed method'}"
 
     def __repr__(self) -> str:
-        return f"Estimates of {len(self)} policies by {self.method or 'an unnamed method'}\n{self.table()}"
+        return f"{self._heading}\n{self.table(SHORTENED)}"
+
+    def _repr_html_(self) -> str:
+        return to_html(self._heading, self.to_pandas().reset_index())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON; critics and other callables are left out."""
@@ -101,22 +107,15 @@ class Estimates:
         }
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a data frame with columns policy, value and standard_error, best first, indexed by rank.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
+        """Return a data frame with columns policy, value and standard_error, best first, indexed by rank."""
         return self.ranking().to_pandas().rename(columns={"score": "value"})
 
     def plot(self, returns: Any = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
-        """Plot values with their standard errors, best on top.
+        """Plot values with their standard errors, or true returns over values, see `Ranking.plot`.
 
         Args:
-            returns: (P,) true returns, or a mapping from name to return, shown on the right; None for none.
+            returns: (P,) true returns, or a mapping from name to return; None for none.
             ax: Axes to plot on; by default those of a new figure.
-
-        Returns:
-            The axes.
 
         Raises:
             ImportError: matplotlib is not installed.

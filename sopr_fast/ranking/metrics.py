@@ -6,6 +6,7 @@ series must have the same index.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -28,16 +29,18 @@ def spearman(a: Any, b: Any) -> float:
     Raises:
         ValueError: Lengths or indexes differ, or a number is not finite.
     """
+    from scipy.stats import rankdata
+
     a, b = _pair("spearman", a, b)
     if len(a) < 2:
         return float("nan")
-    a, b = (_average_ranks(x) - (len(x) - 1) / 2 for x in (a, b))
+    a, b = (rankdata(x) - (len(x) + 1) / 2 for x in (a, b))
     norm = np.sqrt((a @ a) * (b @ b))
     return float(a @ b / norm) if norm > 0 else float("nan")
 
 
 def kendall(a: Any, b: Any) -> float:
-    """Return Kendall's rank correlation τ-b of two sequences; time grows as n², memory as n.
+    """Return Kendall's rank correlation τ-b of two sequences.
 
     Args:
         a: n numbers.
@@ -49,15 +52,12 @@ def kendall(a: Any, b: Any) -> float:
     Raises:
         ValueError: Lengths or indexes differ, or a number is not finite.
     """
+    from scipy.stats import kendalltau
+
     a, b = _pair("kendall", a, b)
-    agreement = untied_a = untied_b = 0
-    for i in range(1, len(a)):
-        sign_a, sign_b = np.sign(a[i] - a[:i]), np.sign(b[i] - b[:i])
-        agreement += int(sign_a @ sign_b)
-        untied_a += int(np.count_nonzero(sign_a))
-        untied_b += int(np.count_nonzero(sign_b))
-    norm = float(np.sqrt(float(untied_a) * untied_b))
-    return agreement / norm if norm > 0 else float("nan")
+    with warnings.catch_warnings(), np.errstate(invalid="ignore"):
+        warnings.simplefilter("ignore")  # of constant sequences, whose correlation is NaN
+        return float(kendalltau(a, b).statistic)
 
 
 def regret_at_k(*, returns: Any, scores: Any, k: int) -> float:
@@ -131,13 +131,6 @@ def policy_distances(a_columns: Any, b_columns: Any) -> np.ndarray:
             difference = y - policy
             row += np.einsum("bnd,bnd->b", difference, difference)
     return total / a.shape[1]
-
-
-def _average_ranks(x: np.ndarray) -> np.ndarray:
-    """Return ranks from 0; equal numbers share their mean rank."""
-    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
-    last = counts.cumsum()
-    return (last - (counts + 1) / 2)[inverse]
 
 
 def _pair(function: str, a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -9,11 +9,11 @@ import numpy as np
 
 from ..inputs.returns import check_returns
 from ..runtime.checks import check_integer
-from ..runtime.plotting import figure_class
-from ..runtime.text import NAME_WIDTH, printable, tick_label
+from ..runtime.plotting import new_axes
+from ..runtime.text import tick_label
 from ..runtime.warn import warn
 from . import metrics
-from .paired_tests import t_tail
+from .tables import MISSING, SHORTENED, to_html, to_text
 from .warnings import ForeignPolicyWarning
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas
 
 
+_PLOTTED = 50  # candidates
 KEPT, GIVEN, DRAWN = "the model", "given subsets", "logged states"  # where the subsets come from
 
 
@@ -157,24 +158,35 @@ class Ranking:
         It is the distribution function of Student's t, with one degree of freedom less than there are subsets or
         replicates, at mean / standard error of their paired differences; 0.5 where all of them are 0 up to rounding.
         Of a trained model it covers the noise of drawing subsets alone, not whether scores order policies as their
-        returns do. NaN where either candidate is foreign, and where there are fewer than two subsets or replicates.
+        returns do. NaN for fewer than two subsets or replicates, and for a foreign candidate, whose error is unknown.
         """
+        every = np.arange(len(self))
+        return np.array([self.wins(np.full(len(self), i), every) for i in every]).reshape(len(self), len(self))
+
+    def wins(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Return (n,) probabilities that candidates score above others, see `win_probability`.
+
+        Args:
+            first: (n,) positions of candidates in `names`.
+            second: (n,) positions of the candidates that each is compared with.
+        """
+        from scipy.special import stdtr
+
         samples = self.replicates if self.subset_scores is None else self.subset_scores
         if samples is None or samples.shape[1] < 2:
-            return np.full((len(self), len(self)), np.nan)
+            return np.full(len(first), np.nan)
+        difference = samples[first] - samples[second]
+        if self.subset_scores is None:
+            mean, error = self.scores[first] - self.scores[second], difference.std(1, ddof=1)
+        else:
+            mean, error = difference.mean(1), _mean_errors(difference)
         largest = np.abs(samples).max(1)
-        floor = 1e-12 * np.maximum(largest[:, None], largest)  # differences of equal scores, by rounding
-        mean, error = np.empty((2, len(self), len(self)))
-        for i, own in enumerate(samples):  # all differences at once would take P² S numbers
-            difference = own - samples
-            mean[i] = self.scores[i] - self.scores if self.subset_scores is None else difference.mean(1)
-            error[i] = difference.std(1, ddof=1) if self.subset_scores is None else _mean_errors(difference)
+        floor = 1e-12 * np.maximum(largest[first], largest[second])  # differences of equal scores, by rounding
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where((np.abs(mean) <= floor) & (error <= floor), 0.0, mean / error)
         foreign = self._is_foreign()
-        ratio[foreign] = ratio[:, foreign] = np.nan
-        tail = t_tail(np.abs(ratio), samples.shape[1] - 1)
-        return np.where(ratio < 0, tail, 1 - tail)
+        ratio[foreign[first] | foreign[second]] = np.nan
+        return stdtr(samples.shape[1] - 1, ratio)
 
     @property
     def foreign(self) -> list[bool | None] | None:
@@ -252,30 +264,33 @@ class Ranking:
             columns["distance"] = self.distances
         return columns
 
-    def table(self) -> str:
-        """Return the ranking as text, best first.
+    def table(self, rows: int | None = None) -> str:
+        """Return the ranking as text of 80 columns, best first.
 
         For a foreign candidate "foreign" replaces the standard error. Numbers have four decimals, those that are too
-        small for them and those from 1e12 on an exponent. Names are escaped and cut to 48 characters.
-        """
-        names = [printable(name, NAME_WIDTH) for name in self.names]
-        cells = {head: [_cell(value) for value in column] for head, column in self.columns().items()}
-        cells["standard_error"] = [
-            "foreign" if foreign else error
-            for foreign, error in zip(self._is_foreign(), cells["standard_error"], strict=True)
-        ]
-        width = max(6, *map(len, names))
-        columns = []
-        for head, column in cells.items():
-            size = max(9, *map(len, column))
-            columns.append([f"{cell:>{size}}" for cell in (head.replace("standard_", "± "), *column)])
-        lines = ["  ".join([f"{'rank':>4}", f"{'policy':<{width}}", *(column[0] for column in columns)])]
-        for rank, i in enumerate(self._order(), 1):
-            line = "  ".join([f"{rank:>4}", f"{names[i]:<{width}}", *(column[i + 1] for column in columns)])
-            lines.append(line + ("  in training" if self.in_training is not None and self.in_training[i] else ""))
-        return "\n".join(lines)
+        small for them and those from 1e12 on an exponent. Names are escaped and cut in the middle.
 
-    __repr__ = table
+        Args:
+            rows: Number of candidates beyond which only the first and the last five are shown; None for all.
+        """
+        order = self._order()
+        foreign = self._is_foreign()
+        cells = {"rank": [str(place) for place in range(1, len(self) + 1)], "policy": self.order}
+        for head, column in self.columns().items():
+            if head != "standard_error":
+                cells[head] = [f"{_cell(column[i]):>9}" for i in order]
+            elif not np.isnan(column).all():
+                cells["± error"] = [f"{'foreign' if foreign[i] else _cell(column[i]):>9}" for i in order]
+        if self.in_training is not None and any(self.in_training):
+            cells[""] = ["in training" if self.in_training[i] else "" for i in order]
+        return to_text(cells, left=("policy", ""), rows=rows)
+
+    def __repr__(self) -> str:
+        return self.table(SHORTENED)
+
+    def _repr_html_(self) -> str:
+        heading = f"{self.order[0]} has the highest score of {len(self)} candidates" if len(self) else "no candidates"
+        return to_html(heading, self.to_pandas().reset_index())
 
     def to_dict(self, *, win_probability: bool = False) -> dict[str, Any]:
         """Return lists and numbers ready for JSON; candidates in the order of `names`, NaN where a value is undefined.
@@ -306,48 +321,65 @@ class Ranking:
         """Return a data frame, best first, indexed by rank.
 
         Its columns are policy, those of `columns()`, and foreign and in_training where known.
-
-        Raises:
-            ImportError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("to_pandas needs pandas: pip install 'sopr_fast[pandas]'") from error
-        columns: dict[str, Any] = {"policy": self.names, **self.columns()}
+        import pandas
+
+        index = pandas.Index(self.ranks, name="rank")
+        names = pandas.Series(self.names, index, dtype=object)  # a `str` of pandas must be UTF-8
+        columns: dict[str, Any] = {"policy": names, **self.columns()}
         if self.foreign is not None:
             columns["foreign"] = pandas.array(self.foreign, dtype="boolean")
         if self.in_training is not None:
             columns["in_training"] = self.in_training
-        frame = pandas.DataFrame(columns, index=pandas.Index(self.ranks, name="rank"))
-        return frame.sort_index()
+        return pandas.DataFrame(columns, index=index).sort_index()
 
     def plot(self, returns: Any = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
-        """Plot scores with their standard errors, best on top; foreign candidates have no error bar.
+        """Plot scores with their standard errors, or true returns over scores.
+
+        Without returns the best candidate is on top; the first 50 are shown. Foreign candidates have no error bar.
+        With returns the candidate whose rank by score differs most from its rank by return is named.
 
         Args:
-            returns: True returns to write on the right, see `spearman`; None for none.
+            returns: True returns, see `spearman`; None for none.
             ax: Axes to plot on; by default those of a new figure.
 
         Raises:
             ImportError: matplotlib is not installed.
             TypeError, ValueError: See `spearman`.
         """
-        true = None if returns is None else check_returns(returns, self.names)
+        if returns is not None:
+            return self._plot_returns(check_returns(returns, self.names), ax)
+        order = self._order()[:_PLOTTED][::-1]
         if ax is None:
-            ax = figure_class()(figsize=(6.4, 1.2 + 0.3 * len(self)), layout="constrained").add_subplot()
-        places, order = np.arange(len(self)), self._order()[::-1]
-        foreign = self._is_foreign()
+            ax = new_axes(6.4, 1.2 + 0.3 * len(order))
+        places, foreign = np.arange(len(order)), self._is_foreign()
         errors = np.where(foreign, 0, np.nan_to_num(self.standard_errors))
         ax.errorbar(self.scores[order], places, xerr=errors[order], fmt="o", capsize=2)
         ax.set_yticks(places, [tick_label(self.names[i]) + (" (foreign)" if foreign[i] else "") for i in order])
         ax.set(xlabel="score (± standard error)")
+        if len(order) < len(self):
+            ax.set_title(f"the first {len(order)} of {len(self):,} candidates")
         ax.grid(axis="y", alpha=0.3)
-        if true is not None:
-            right = ax.twinx()
-            right.set_ylim(ax.get_ylim())
-            right.set_yticks(places, [f"{true[i]:,.6g}" for i in order])
-            right.set_ylabel("true return")
+        return ax
+
+    def _plot_returns(self, returns: np.ndarray, ax: matplotlib.axes.Axes | None) -> matplotlib.axes.Axes:
+        """Plot true returns over scores, the candidate that is farthest from its place in a second colour."""
+        if ax is None:
+            ax = new_axes(6.4, 4.2)
+        by_return = np.empty(len(self), np.int64)
+        by_return[np.argsort(-returns, kind="stable")] = np.arange(1, len(self) + 1)
+        gaps = np.abs(by_return - self.ranks)
+        fits = gaps < max(2, gaps.max(initial=0))
+        ax.errorbar(self.scores, returns, xerr=np.nan_to_num(self.standard_errors), fmt="none", ecolor="C0", alpha=0.4)
+        ax.plot(self.scores[fits], returns[fits], "o", color="C0")
+        ax.plot(self.scores[~fits], returns[~fits], "o", color="C1")
+        for i in np.flatnonzero(~fits)[:1]:
+            ax.annotate(
+                f"{tick_label(self.names[i])}\nrank {self.ranks[i]}, true rank {by_return[i]}",
+                (self.scores[i], returns[i]), (8, -4), textcoords="offset points", va="top", color="C1",
+            )  # fmt: skip
+        ax.set(xlabel="score (± standard error)", ylabel="true return")
+        ax.grid(alpha=0.3)
         return ax
 
     def _order(self) -> np.ndarray:
@@ -371,6 +403,8 @@ def _mean_errors(samples: np.ndarray) -> np.ndarray:
 
 
 def _cell(value: float) -> str:
+    if np.isnan(value):
+        return MISSING
     if abs(value) >= 1e12:
         return f"{value:.6e}"
     text = f"{value:.4f}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import matplotlib.axes
     import matplotlib.figure
 
 
@@ -19,3 +21,21 @@ def figure_class() -> type[matplotlib.figure.Figure]:
     except ImportError as error:
         raise ImportError("plot needs matplotlib: pip install 'sopr_fast[plot]'") from error
     return Figure
+
+
+def new_axes(width: float, height: float) -> matplotlib.axes.Axes:
+    """Return the axes of a new figure, which a notebook shows and which opens no window elsewhere.
+
+    Args:
+        width: Inches.
+        height: Inches.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    make = figure_class()
+    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
+        from matplotlib import pyplot
+
+        return pyplot.figure(figsize=(width, height), layout="constrained").add_subplot()
+    return make(figsize=(width, height), layout="constrained").add_subplot()

@@ -1,0 +1,63 @@
+"""Tables of results as text of 80 columns and as HTML of notebooks, through pandas."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..runtime.text import printable
+
+if TYPE_CHECKING:
+    import pandas
+
+WIDTH = 80  # characters of a line
+SHORTENED = 60  # rows beyond which `print` shows the first and the last five only
+MISSING = "–"
+_NARROWEST = 20  # characters of names
+
+
+def to_text(cells: Mapping[str, Sequence[str]], *, left: Collection[str], rows: int | None = None) -> str:
+    """Return a table of at most 80 columns, for which the names in its first left column are cut in the middle.
+
+    Args:
+        cells: Heading -> printed values, which may be untrusted.
+        left: Headings of the columns of words, which are adjusted to the left; names come first.
+        rows: Rows beyond which only the first and the last five are shown; None for all.
+    """
+    import pandas
+
+    texts = {head: [printable(head), *map(printable, column)] for head, column in cells.items()}
+    widths = {head: max(map(len, column)) for head, column in texts.items()}
+    names = next(head for head in cells if head in left)
+    excess = sum(widths.values()) + 2 * (len(widths) - 1) - WIDTH
+    widths[names] = max(min(widths[names], _NARROWEST), widths[names] - max(0, excess))
+    texts[names] = [printable(text, widths[names]) for text in texts[names]]
+    padded = [
+        [text.ljust(widths[head]) if head in left else text.rjust(widths[head]) for text in column]
+        for head, column in texts.items()
+    ]
+    padded[1:] = [[f" {text}" for text in column] for column in padded[1:]]  # pandas separates columns by one space
+    frame = pandas.DataFrame({i: column[1:] for i, column in enumerate(padded)}, dtype=object)
+    text = frame.to_string(index=False, header=[column[0] for column in padded], max_rows=rows, min_rows=10)
+    return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+def to_html(heading: str, frame: pandas.DataFrame, rows: int = 20) -> str:
+    """Return a heading and a data frame as HTML that a notebook shows; text in them is escaped.
+
+    Args:
+        heading: What the table says, in a sentence.
+        frame: The table.
+        rows: Rows beyond which only the first and the last five are shown.
+    """
+    words = frame.select_dtypes(exclude=["number", "boolean", "bool"]).columns
+    shown = frame.assign(**{head: frame[head].map(lambda value: printable(value)) for head in words})
+    table: Any = shown.rename(columns=printable).to_html(
+        max_rows=None if len(frame) <= rows else 10,
+        border=0,
+        na_rep=MISSING,
+        float_format="{:,.4g}".format,
+        index=False,
+    )
+    return f"<p><b>{html.escape(printable(heading))}</b></p>\n{table}"
