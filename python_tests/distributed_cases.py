@@ -1,6 +1,5 @@
 """What each process of the tests with several processes does; `processes.run` starts them."""
 
-import contextlib
 import hashlib
 import os
 import signal
@@ -8,7 +7,6 @@ import sys
 import traceback
 import warnings
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -20,14 +18,13 @@ from selection_problems import DISCOUNT, gains, true_values
 from selection_problems import log as transitions
 
 import sopr_fast
-from sopr_fast import UntilSettled, estimators
-from sopr_fast.cli.main import main as command
-from sopr_fast.estimators import action_distance, behaviour_q, fqe
+from sopr_fast import estimators
 from sopr_fast.inputs.policies import Layout
-from sopr_fast.runtime import distributed, group
+from sopr_fast.runtime import distributed
+from sopr_fast.runtime.group import Group
 from sopr_fast.runtime.shares import share_policies
 from sopr_fast.selection import evaluate
-from sopr_fast.sopr import sharing, training
+from sopr_fast.sopr import training
 from sopr_fast.sopr.columns import collect_shared
 
 STEPS = 6
@@ -111,13 +108,10 @@ def estimates() -> list[str]:
     methods = {method.name: method for method in methods}
     columns = evaluate(known, known_returns, transitions(), methods=methods, discount=DISCOUNT, progress=False)
     lines += [f"evaluate {name} {digest(np.concatenate(values))}" for name, values in columns.values.items()]
+    none, states = torch.empty(0, 2), torch.zeros(5, 4)
+    shapes = [share_policies(0, lambda part: none, singly=singly).shape for singly in (False, True)]
+    lines.append(f"no policies {shapes} {collect_shared([], states, torch.arange(5), Layout('action', 2, 2)).shape}")
     return [*lines, f"distances {digest(columns.distances)}", f"coverage {digest(columns.coverage)}"]
-
-
-def same_estimates() -> None:
-    lines = estimates()
-    if dist.get_rank() == 0:
-        print("\n".join(lines))
 
 
 def digest(values) -> str:
@@ -125,114 +119,44 @@ def digest(values) -> str:
 
 
 def same_bits(folder: str) -> None:
-    hashes = results(Path(folder))
+    hashes = [*results(Path(folder)), *estimates()]
     if dist.get_rank() == 0:
         print("\n".join(hashes))
 
 
-class Failing:
-    """A policy that fails in one process, after it has acted a few times."""
-
-    def __init__(self, error: type[BaseException] | None, rank: int, calls: int) -> None:
-        self.error, self.rank, self.calls = error, rank, calls
-
-    def __call__(self, states):
-        self.calls -= 1
-        if self.calls < 0 and dist.get_rank() == self.rank:
-            if self.error is None:
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise self.error("out of luck")
-        return KNOWN["gain-0.100"](states)
-
-
-def bad_input() -> None:
-    """Print the messages of calls that fail, in every process."""
-    group, rank = distributed.current(), dist.get_rank()
-    first = next(iter(KNOWN))
-    other = {**KNOWN, "gain-0.100": ladder([0.7])["gain-0.700"]} if rank else KNOWN
-    last = [*KNOWN][-1]
+def unequal_inputs() -> None:
+    """Print the messages of calls that get other inputs in the second process."""
+    rank = dist.get_rank()
+    two, logged = gains(2, first=3), transitions()
+    rewards = replace(logged, rewards=logged.rewards + rank)
+    renamed = {f"{name}{rank}": policy for name, policy in two.items()}
     ranker, other_ranker = (fit(replace(TINY, steps=1), seed=seed) for seed in (0, 1))
-    candidates = ladder([0.3, 0.4])
+    candidates, options = ladder([0.3, 0.4]), {"discount": DISCOUNT, "progress": False}
+    critic = estimators.BehaviourQ(updates=1, hidden=(8,))
+
+    def with_threads(count: int) -> None:
+        torch.set_num_threads(count)
+        try:
+            critic.estimate(two, logged, **options)
+        finally:
+            torch.set_num_threads(1)
+
     attempts = {
-        "version": patch.object(sharing, "__version__", f"1.{rank}")(fit),
         "batches": lambda: sopr_fast.options(batch_size=100 + rank)(ranker.rank)(candidates, log()),
-        "rule": lambda: ranker.rank(candidates, log(), subsets=UntilSettled(top=1 + rank)),
         "model": lambda: (ranker if rank else other_ranker).rank(candidates, log()),
         "options": lambda: fit(replace(CONFIGS[0], dropout=0.1 + 0.1 * rank)),
         "seed": lambda: fit(seed=rank),
         "states": lambda: fit(states=log(seed=rank)),
-        "policies": lambda: fit(policies=other),
         "returns": lambda: sopr_fast.fit(KNOWN, np.arange(19.0) + rank, log(), config=TINY),
-        "missing": lambda: fit(states=log() if rank == 0 else "no-such-file.npy"),
-        "coverage": lambda: estimators.covered_shares(gains(2), "no-such-file.hdf5" if rank else transitions()),
-        "critic": lambda: estimators.BehaviourQ(updates=1).critic(
-            "no-such-file.hdf5" if rank else transitions(), discount=DISCOUNT, progress=False
-        ),
-        "memory": lambda: fit(policies={**KNOWN, last: Failing(MemoryError, 1, 3)}),
-        "interrupt": lambda: fit(policies={**KNOWN, last: Failing(KeyboardInterrupt, 1, 3)}),
-        "first": lambda: fit(policies={**KNOWN, first: Failing(ValueError, 0, 3)}),
-        "calls": lambda: group.gather(torch.zeros(1)) if rank else group.from_first(lambda: 1),
+        "rewards": lambda: critic.estimate(two, rewards, **options),
+        "names": lambda: critic.estimate(renamed, logged, **options),
+        "threads": lambda: with_threads(1 + rank),
     }
     for name, attempt in attempts.items():
         try:
             attempt()
-        except BaseException as error:
-            print(f"{name} {type(error).__name__} {error}")
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(dist.get_world_size())}
-    print("exit", command(["rank", "--model", "no-model.safetensors", "--policies", "."]))
-
-
-def unequal_inputs() -> None:
-    """Print the messages of calls that get other inputs in the second process, which must end before work begins."""
-    rank = dist.get_rank()
-    two, known, logged = gains(2, first=3), gains(6, first=20), transitions()
-    returns = true_values(known)
-    other = {**two, [*two][1]: gains(1)["right-00"]} if rank else two
-    other_known = {**known, [*known][5]: gains(1)["right-00"]} if rank else known
-    renamed = {f"{name}{rank}": policy for name, policy in known.items()}
-    measured = {name: value + rank for name, value in returns.items()}
-    rewards = replace(logged, rewards=logged.rewards + rank)
-    ends = replace(logged, terminals=logged.terminals | bool(rank))
-    states = replace(logged, states=logged.states + np.float32(rank), next_states=logged.next_states + np.float32(rank))
-    by_rewards = {"discount": DISCOUNT, "progress": False}
-    by_returns = {"known": known, "returns": returns, "progress": False}
-    critic, nearest = estimators.BehaviourQ(updates=1), estimators.NearestPolicy(rows=64)
-    both = {"methods": {"fqe": estimators.FQE(updates=1), "nearest": nearest}, **by_rewards, "folds": 2}
-    attempts = {
-        "rewards": lambda: critic.estimate(two, rewards, **by_rewards),
-        "ends": lambda: critic.estimate(two, ends, **by_rewards),
-        "states": lambda: critic.estimate(two, states, **by_rewards),
-        "weights": lambda: critic.estimate(other, logged, **by_rewards),
-        "coverage": lambda: estimators.covered_shares(other, logged, progress=False),
-        "evaluate-rewards": lambda: evaluate(known, returns, rewards, **both),
-        "evaluate-weights": lambda: evaluate(other_known, returns, logged, **both),
-        "evaluate-returns": lambda: evaluate(known, measured, logged, **both),
-        "prepared": lambda: estimators.cross_fit(nearest, other_known, returns, logged, folds=2, progress=False),
-    }
-    for method in (nearest, estimators.SOPR(replace(TINY, steps=1))):
-        attempts |= {
-            f"{method.name}-{name}": partial(method.estimate, policies, log, **{**by_returns, **changed})
-            for name, policies, log, changed in [
-                ("states", two, states, {}),
-                ("count", two, logged.states[: 500 - rank], {}),
-                ("returns", two, logged, {"returns": measured}),
-                ("names", two, logged, {"known": renamed, "returns": [*returns.values()]}),
-                ("known", two, logged, {"known": other_known}),
-                ("weights", other, logged, {}),
-            ]
-        }
-    with (
-        patch.object(behaviour_q, "learn", lambda *_, **__: print("trained")),
-        patch.object(fqe, "learn", lambda *_, **__: print("trained")),
-        patch.object(action_distance, "collect_shared", lambda *_, **__: print("acted")),
-        patch.object(estimators.sopr, "fit", lambda *_, **__: print("trained")),
-    ):
-        for name, attempt in attempts.items():
-            try:
-                attempt()
-                print(name, "was not refused")
-            except ValueError as error:
-                print(name, error)
+        except ValueError as error:
+            print(name, error)
 
 
 def apart(folder: str) -> None:
@@ -263,18 +187,6 @@ def few_results() -> list[str]:
     return [digest(ranker.history["loss"]), digest(ranking.subset_scores), digest(estimates.values)]
 
 
-def nobody() -> None:
-    """Print the shapes of results of no policies."""
-
-    def compute(part: slice) -> torch.Tensor:
-        return torch.zeros(part.stop - part.start, 2)
-
-    states, source = torch.zeros(5, 4), torch.arange(5)
-    columns = collect_shared([], states, source, Layout("action", 2, 2))
-    shapes = share_policies(0, compute).shape, share_policies(0, compute, singly=True).shape, columns.shape
-    print(*map(tuple, shapes))
-
-
 def beside() -> None:
     """Print results of a group that refuses tensors on the CPU, as NCCL does."""
     try:
@@ -287,16 +199,17 @@ def beside() -> None:
 def killed(folder: str, victim: str) -> None:
     """Kill a process in its third step."""
     steps = 0
+    sum_blocks = Group.sum_blocks
 
-    def count(name: str, sent: int):
+    def count(self, *arguments):
         nonlocal steps
-        steps += name == "scatter"
+        steps += 1
         if steps == 3 and dist.get_rank() == int(victim):
             os.kill(os.getpid(), signal.SIGKILL)
-        return contextlib.nullcontext()
+        return sum_blocks(self, *arguments)
 
-    group.watch = count
-    fit(checkpoint=Path(folder, "checkpoint"))
+    with patch.object(Group, "sum_blocks", count):
+        fit(checkpoint=Path(folder, "checkpoint"))
 
 
 if __name__ == "__main__":

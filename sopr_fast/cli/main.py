@@ -11,13 +11,14 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 from .._version import __version__
 from ..runtime.text import printable
 from .options import runtime_options
-from .processes import restored_termination, shared_work, speaks_of
+from .processes import is_first, run
 from .ranking import add_commands as add_ranking_commands
 from .selection import add_commands as add_selection_commands
 
@@ -35,20 +36,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not every encoding has ±, or all names
-    with warnings.catch_warnings(), _log_to_stderr(), restored_termination():
+    with warnings.catch_warnings(), _log_to_stderr():
         warnings.showwarning = _show_warning
         try:
-            with shared_work(), runtime_options(options):
-                options.run(options)
+            with runtime_options(options):
+                run(partial(options.run, options))
             print(end="", flush=True)
         except BrokenPipeError:
             pass  # the reader, such as `head`, has closed the pipe
         except (ValueError, TypeError, OSError, ImportError, MemoryError, RuntimeError) as error:
-            if speaks_of(error):
+            if is_first():
                 _complain("error", error)
             return 2
         except KeyboardInterrupt as interrupt:
-            if speaks_of(interrupt):
+            if is_first():
                 _complain("interrupted", interrupt)
             return 130
         finally:

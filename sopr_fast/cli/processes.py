@@ -8,7 +8,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 
@@ -21,58 +21,35 @@ def _is_launched() -> bool:
     return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
-@contextlib.contextmanager
-def restored_termination() -> Iterator[None]:
-    """Restore what SIGTERM does, which `shared_work` changes, at the end of the block."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if _is_launched():
-            signal.signal(signal.SIGTERM, before)
+def run(command: Callable[[], Any]) -> None:
+    """Run a command; if torchrun started this process, share its work with the others.
 
-
-@contextlib.contextmanager
-def shared_work() -> Iterator[None]:
-    """Share the command in the block with the other processes that torchrun started, if any."""
+    torchrun names the process that failed first, and its error.
+    """
     if not _is_launched():
-        yield
+        command()
         return
+    from torch.distributed.elastic.multiprocessing.errors import record
+
     from ..runtime import distributed
-    from ..runtime.told import lost_before
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)  # torchrun's, so that checkpoints are written
-    distributed.start()
+    before = signal.signal(signal.SIGTERM, interrupt)  # torchrun's, so that a checkpoint is written
     try:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(distributed.together())
-            if not is_first():
-                stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-            yield
-    except KeyboardInterrupt as error:
-        if (lost := lost_before(error)) is not None:
-            raise lost from None  # torchrun interrupts all others, once it has noticed too
-        raise
+        with contextlib.nullcontext() if is_first() else contextlib.redirect_stdout(io.StringIO()):
+            record(distributed.start)()
+            record(command)()
+            distributed.stop()
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what remains is the message
+        signal.signal(signal.SIGTERM, before)
 
 
 def leave(status: int) -> NoReturn:
-    """End the process, in a group without the interpreter's own end, which can abort on gloo's last threads."""
+    """End the process; in a group without the end of the interpreter, which can abort on gloo's last threads."""
     if not _is_launched():
         sys.exit(status)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-def speaks_of(error: BaseException) -> bool:
-    """Return whether this process tells the user of an error, which all processes may have."""
-    if not _is_launched():
-        return True
-    from ..runtime.told import told_by
-
-    return told_by(error) in (None, int(os.environ["RANK"]))

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from ..inputs.logs import load
-from ..runtime import distributed
 from ..runtime.devices import check_device, without_autocast
 from ..runtime.options import integer, number, option, optional, widths
 from .coverage import uncovered
@@ -62,7 +61,6 @@ class BehaviourQ(RewardEstimator):
     ensemble: int = option(1, integer(1), "critics; two or more give standard errors")
     draws: int = option(4, integer(1), "actions sampled in every state of a stochastic policy")
 
-    @distributed.together()
     def critic(
         self,
         log: Any,

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ..ranking.estimates import warn_about
-from ..runtime import distributed
 from ..runtime.progress import progress_bar
 from ..runtime.shares import share_policies
 from .log import Log, PolicyActions, read
@@ -21,7 +20,6 @@ _NEGLIGIBLE = 0.1  # distance, in standard deviations of the logged actions
 _MOST_UNCOVERED = 0.9
 
 
-@distributed.together()
 def covered_shares(
     policies: Any, log: Any, *, action_count: int | None = None, progress: bool = True
 ) -> dict[str, float]:

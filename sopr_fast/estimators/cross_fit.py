@@ -14,12 +14,10 @@ from ..inputs.policies import as_policies
 from ..inputs.returns import check_groups, check_positions, check_returns
 from ..ranking.estimates import Estimates
 from ..ranking.warnings import ForeignPolicyWarning
-from ..runtime import distributed
 from ..runtime.options import integer
 from .estimator import BATCH_SIZE, Estimator
 
 
-@distributed.together()
 def cross_fit(
     estimator: Estimator,
     known: Any,

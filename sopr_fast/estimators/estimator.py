@@ -80,7 +80,6 @@ class Estimator(Options, ABC):
         """Name of the method in tables and reports."""
         return type(self).__name__
 
-    @distributed.together()
     def estimate(
         self,
         policies: Any,
@@ -202,15 +201,14 @@ class Estimator(Options, ABC):
     def _check_processes(self, request: Request) -> None:
         """Check that all processes of the group were asked the same, and that networks which each trains will be equal.
 
-        Policies, log and returns are compared once they are read, by `check_inputs`.
+        Policies, log and returns are compared once they are read.
 
         Raises:
             ValueError: A process has something else than process 0.
         """
-        group = distributed.current()
-        group.check_same("set OMP_NUM_THREADS to the same number for all", threads=torch.get_num_threads())
-        group.check_same(
-            method=repr(self),
+        distributed.current().check_same(
+            threads=torch.get_num_threads(),  # which change the last bits of networks
+            method=self,
             options=[request.discount, request.seed, request.action_count, request.batch_size],
         )
 

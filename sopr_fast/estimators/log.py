@@ -17,7 +17,6 @@ from ..inputs.policies.output import one_hot
 from ..ranking.estimates import warn_about
 from ..runtime import distributed
 from ..runtime.progress import progress_bar
-from ..sopr.sharing import check_inputs, fingerprints
 
 _ROWS = 16384
 _EVALUATED_ROWS = 65536
@@ -267,7 +266,7 @@ def read(
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
     layout = probe(adapted, states, source, batch_size=batch_size)
     check_actions(adapted, layout, transitions)
-    check_inputs(adapted, states, source, **log_fingerprints(transitions))
+    check_same_log(transitions, adapted)
     prepared = Log(transitions, action_count=layout.action_dim if layout.kind == "discrete" else None, device=device)
     return adapted, layout, prepared
 
@@ -285,9 +284,14 @@ def logged_arrays(transitions: Transitions) -> dict[str, np.ndarray]:
     }
 
 
-def log_fingerprints(transitions: Transitions) -> dict[str, str]:
-    """Return hashes of `logged_arrays`; none in a single process."""
-    return fingerprints(**logged_arrays(transitions)) if distributed.current().count > 1 else {}
+def check_same_log(transitions: Transitions, policies: Sequence[Policy]) -> None:
+    """Check that all processes of the group have the same log and policies of the same names.
+
+    Raises:
+        ValueError: A process has another one; the message names it.
+    """
+    names = [policy.name for policy in policies]
+    distributed.current().check_same(states=transitions.states, **logged_arrays(transitions), names_of_policies=names)
 
 
 def check_actions(policies: Sequence[Policy], layout: Layout, transitions: Transitions) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -20,7 +19,6 @@ from ..inputs.policies import ArrayPolicy, Gaussian, Layout, Output, Policy, Pro
 from ..inputs.returns import check_returns
 from ..ranking.estimates import Estimates
 from ..runtime import distributed
-from ..sopr.sharing import check_inputs
 from ..sopr.subsets import Subsets, as_subsets
 from .estimator import Estimator, Request
 
@@ -81,7 +79,7 @@ def read(log: Any, *groups: Any, action_count: int | None, **others: Any) -> tup
         log: Transitions, a mapping of arrays, or states as `sopr_fast.fit` accepts them, which may be `Subsets`.
         groups: Groups of policies, see `as_policies`.
         action_count: Number of discrete actions, or None.
-        others: What else all processes must have, see `check_inputs`.
+        others: What else all processes must have, see `Group.check_same`.
 
     Returns:
         States (rows, dim_s), or the subsets; the policies of each group, which expect indices of these states as their
@@ -95,8 +93,9 @@ def read(log: Any, *groups: Any, action_count: int | None, **others: Any) -> tup
     if source is not None:
         adapted = [[_AtSource(policy, torch.from_numpy(source)) for policy in group] for group in adapted]
     if distributed.current().count > 1:
-        rows, few = spread(states, _ROWS)
-        check_inputs(list(chain(*adapted)), few, rows, **others, number_of_states=count)
+        _, few = spread(states, _ROWS)
+        names = [policy.name for group in adapted for policy in group]
+        distributed.current().check_same(**others, number_of_states=count, states=few, names_of_policies=names)
     return states, adapted
 
 

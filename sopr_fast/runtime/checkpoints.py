@@ -16,9 +16,9 @@ from torch import Tensor
 
 from . import distributed
 from .files import check_checkpoint, load_tensors, save_tensors
+from .group import LostProcessError
 from .schema import list_of, reading, text
 from .text import printable
-from .told import LostProcessError
 from .warn import warn
 
 _SECONDS_BETWEEN = 10.0
@@ -29,7 +29,7 @@ State = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and values 
 class Checkpoint:
     """File from which a training run resumes, rewritten every ten seconds and when the run ends or is interrupted.
 
-    Of several processes, process 0 alone reads and writes it.
+    If there are several processes, only process 0 reads and writes it.
 
     Args:
         path: File to write, and to resume from if it exists; None to keep no checkpoint.

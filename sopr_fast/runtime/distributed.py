@@ -1,4 +1,4 @@
-"""The processes of `torch.distributed` that share work, and blocks of code that all run, or one alone."""
+"""The processes of `torch.distributed` that share work."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import told
-from .group import Group
+from .group import Group, LostProcessError
 
-_beside: tuple[Any, Any] | None = None  # default group, and ours on the CPU
+_on_cpu: tuple[Any, Any] | None = None  # the default group, and a group of its processes that exchanges on the CPU
 _alone = contextvars.ContextVar("alone", default=False)
 
 
 def current() -> Group:
-    """Return the group of `torch.distributed`, or a group of this process alone.
+    """Return the group of `torch.distributed`, or a group of only this process.
 
     Raises:
         RuntimeError: The processes cannot reach each other through gloo.
@@ -27,29 +26,26 @@ def current() -> Group:
     """
     if _alone.get() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return Group()
-    return Group(dist.get_rank(), dist.get_world_size(), _on_cpu())
+    return Group(dist.get_rank(), dist.get_world_size(), _gloo())
 
 
-def _on_cpu() -> Any:
-    """Return a group of all processes that exchanges tensors on the CPU: the default one, or one of our own beside it.
-
-    NCCL and others refuse tensors on the CPU, and notice a killed process after minutes only.
-    """
-    global _beside
+def _gloo() -> Any:
+    """Return a group of all processes that exchanges tensors on the CPU, which NCCL refuses; None for the default."""
+    global _on_cpu
     if "cpu:gloo" in dist.get_backend_config():
         return None
     if not dist.is_gloo_available():
         raise ValueError("processes exchange results through gloo, which this torch lacks: install a torch with gloo")
     world = dist.group.WORLD
-    if _beside is None or _beside[0] is not world:
-        with _reaching():
-            _beside = world, dist.new_group(backend="gloo")
-    return _beside[1]
+    if _on_cpu is None or _on_cpu[0] is not world:
+        with _connecting():
+            _on_cpu = world, dist.new_group(backend="gloo")
+    return _on_cpu[1]
 
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Do the work of the block in this process alone, whatever other processes do."""
+    """Do the work of the block in only this process, whatever other processes do."""
     token = _alone.set(True)
     try:
         yield
@@ -57,24 +53,8 @@ def alone() -> Iterator[None]:
         _alone.reset(token)
 
 
-@contextlib.contextmanager
-def together() -> Iterator[None]:
-    """Run a block in all processes: an error in one is raised in all, and all leave the block at the same time."""
-    group = current()
-    if group.count == 1:
-        yield
-        return
-    try:
-        yield
-    except BaseException as error:
-        if not told.is_told(error):
-            group.tell(error)
-        raise
-    group.end()
-
-
 def start() -> None:
-    """Initialise the group of a process that `torchrun` started, if nobody has.
+    """Initialise the group of a process that `torchrun` started, unless it is initialised.
 
     Raises:
         RuntimeError: The processes cannot reach each other.
@@ -83,20 +63,18 @@ def start() -> None:
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
-    with _reaching():
-        store, rank, count = next(iter(dist.rendezvous("env://")))
-        dist.init_process_group("gloo", store=dist.PrefixStore("sopr_fast", store), rank=rank, world_size=count)
-        told.store = store
+    with _connecting():
+        dist.init_process_group("gloo")
 
 
 @contextlib.contextmanager
-def _reaching() -> Iterator[None]:
-    """Name the remedy where processes cannot reach each other."""
+def _connecting() -> Iterator[None]:
+    """Name the remedy if processes cannot reach each other."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
         raise RuntimeError(
-            f"processes cannot reach each other: {told.reason(error)}; on one machine without a network, set "
+            f"processes cannot reach each other: {str(error).splitlines()[0]}; on one machine without a network, set "
             "GLOO_SOCKET_IFNAME=lo"
         ) from error
 
@@ -107,8 +85,10 @@ def is_first() -> bool:
 
 
 def stop() -> None:
-    """Leave the group."""
-    global _beside
-    _beside = None
+    """Leave the group once all processes have done their work."""
+    global _on_cpu
+    with contextlib.suppress(LostProcessError):  # one that has done its work may have left
+        current().gather_objects(None)
+    _on_cpu = None
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()

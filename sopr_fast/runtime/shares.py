@@ -47,8 +47,8 @@ def share_policies(
         for part in own:
             rows.append(compute(part))
             bar.update(part.stop - part.start)
-    whole = torch.cat(rows) if rows else None
-    if len(parts) < group.count:
-        whole = group.like(whole)[: 0 if whole is None else len(whole)]
-    assert whole is not None
-    return group.gather(whole)
+    if group.count == 1:
+        return torch.cat(rows)
+    # A process without policies does not know the shape of a row.
+    rows = [torch.from_numpy(each) for own in group.gather_objects([row.cpu().numpy() for row in rows]) for each in own]
+    return torch.cat(rows)

@@ -29,7 +29,6 @@ from ..runtime.files import atomic_path
 from ..runtime.schema import any_real, check_fields, list_of, optional, real, text
 from ..runtime.shares import share_policies
 from ..runtime.text import printable
-from ..runtime.told import LostProcessError
 from ..sopr.subsets import Subsets
 from .folds import Fold
 from .workspace import Workspace
@@ -125,19 +124,19 @@ def compute_columns(
     group = distributed.current()
     if group.count > 1:
         identities = [run.identity() for run in runs.values()]
-        group.check_same(returns=returns.tolist(), log_policies_or_options=identities)
+        group.check_same(returns=returns, log_policies_or_options=identities)
     for label, run in runs.items():
         stored = group.from_first(run.load)
         begin = time.perf_counter()
         try:
-            with distributed.together(), warnings.catch_warnings(), limit_time(time_limit):
+            with warnings.catch_warnings(), limit_time(time_limit):
                 # Columns say which values are clipped, and folds are meant to hold foreign policies.
                 for category in (UncertainEstimateWarning, ForeignPolicyWarning, TrainingPolicyWarning):
                     warnings.simplefilter("ignore", category)
                 warnings.filterwarnings("ignore", "only .* training policies")  # a fold has fewer than the user gave
                 stored = stored or run.compute()
         except Exception as error:  # one method of several must not end hours of work
-            if isinstance(error, LostProcessError):
+            if group.count > 1:  # others would wait for this process
                 raise
             columns.dropped[label] = _reason(error)
             columns.seconds[label] = time.perf_counter() - begin
@@ -277,7 +276,7 @@ class _Run:
         with distributed.alone():
             own = [estimate(places) for places in models[group.part(len(models))]]
         values = [np.empty(0)] * len(self.folds)
-        for places, each in zip(models, [each for part in group.everyone(own) for each in part], strict=True):
+        for places, each in zip(models, [each for part in group.gather_objects(own) for each in part], strict=True):
             for k, of_fold in zip(places, each, strict=True):
                 values[k] = np.array(of_fold)
         return values

@@ -11,7 +11,6 @@ import numpy as np
 from ..inputs.policies import as_policies
 from ..inputs.returns import check_positions, with_returns
 from ..methods import read_methods
-from ..runtime import distributed
 from ..runtime.options import integer, number, optional
 from .columns import compute_columns
 from .evaluation import Evaluation
@@ -21,7 +20,6 @@ from .known_returns import are_ranks, read_known_returns
 from .workspace import ROWS, Workspace
 
 
-@distributed.together()
 def evaluate(
     policies: Any,
     returns: Any,

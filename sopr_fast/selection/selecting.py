@@ -11,7 +11,6 @@ import numpy as np
 from ..inputs.policies import Policy, as_policies
 from ..inputs.returns import check_positions, is_missing, with_returns
 from ..methods import read_methods
-from ..runtime import distributed
 from ..runtime.options import integer, number, optional
 from .columns import Columns, compute_columns
 from .evaluation import Evaluation
@@ -26,7 +25,6 @@ from .workspace import ROWS, Workspace
 _ENOUGH = 12  # known policies
 
 
-@distributed.together()
 def select(
     candidates: Any,
     log: Any,

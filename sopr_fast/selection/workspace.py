@@ -13,7 +13,7 @@ from torch import Tensor
 from ..estimators import Estimator
 from ..estimators.action_distance import shared_distances
 from ..estimators.coverage import uncovered_shares
-from ..estimators.log import Log, PolicyActions, check_actions, log_fingerprints
+from ..estimators.log import Log, PolicyActions, check_actions, check_same_log
 from ..inputs.logs import Transitions, load
 from ..inputs.logs.keys import KEYS, find_key
 from ..inputs.logs.states import as_states
@@ -21,7 +21,6 @@ from ..inputs.policies import ArrayPolicy, Layout, Output, Policy, as_policies, 
 from ..runtime.checkpoints import fingerprint
 from ..runtime.timing import Timings
 from ..sopr.columns import collect_shared
-from ..sopr.sharing import check_inputs
 from ..sopr.subsets import Subsets, as_subsets
 
 ROWS = 100_000
@@ -176,8 +175,8 @@ class Workspace:
             layout = probe(adapted, *tensors)
             if isinstance(log, Transitions) and needs_actions:
                 check_actions(adapted, layout, log)
-            logged = log_fingerprints(log) if isinstance(log, Transitions) else {}
-            check_inputs(adapted, tensors[0], tensors[1], **logged)
+            if isinstance(log, Transitions):
+                check_same_log(log, adapted)
             compared_rows = torch.from_numpy(_spread(len(states), _COMPARED_ROWS))
             compared = collect_shared(adapted, tensors[0][compared_rows], tensors[1][compared_rows], layout).numpy()
             if isinstance(log, Transitions):

@@ -26,7 +26,6 @@ from .config import Config
 from .known import Group, Known, read_known
 from .model import ScoringModel
 from .ranker import Ranker
-from .sharing import check_drawn
 from .subsets import Drawing, Subsets, as_subsets
 from .training import train
 from .training_policies import TrainingPolicies, are_same
@@ -37,7 +36,6 @@ _SCORED_SUBSETS = 5
 _PROBED_STATES = 13
 
 
-@distributed.together()
 @torch.inference_mode(False)  # with gradients, whatever the caller's mode
 def fit(
     policies: Any,
@@ -152,7 +150,9 @@ def fit(
         if not isinstance(states, Subsets):
             remedy = ": choose fewer with Config(subset_size=…, clusters=…) (--subset-size …, --clusters …)"
             drawn = Drawing.draw(states, config.subsets, size=config.subset_size, seed=seed, remedy=remedy)
-    check_drawn(drawn, known.policies, options=config.to_dict(), seed=seed, policies_or_returns=file.fingerprints)
+    distributed.current().check_same(
+        options=config, seed=seed, policies_or_returns=file.fingerprints, states=drawn.states, subsets=drawn.rows
+    )
     own = _share(known)
     with timings.stage("policies"):
         acted, columns = _act(known, own, drawn, critic)
@@ -313,6 +313,6 @@ def _data_fingerprint(known: Known, own: tuple[slice, slice], drawn: Drawing | S
     count = own[0].stop - own[0].start
     features = [group.features for group in (known.training, known.validation) if group]
     by_policy = [fingerprint(policy) for policy in columns]
-    by_process = distributed.current().everyone([by_policy[:count], by_policy[count:]])
+    by_process = distributed.current().gather_objects([by_policy[:count], by_policy[count:]])
     acted = [hashed for kind in (0, 1) for process in by_process for hashed in process[kind]]
     return fingerprint(drawn.rows, drawn.states, *features, acted)

@@ -16,18 +16,16 @@ from ..inputs.policies import ArrayPolicy, Layout, Policy, as_policies
 from ..ranking.ranking import DRAWN, GIVEN, KEPT, Ranking, Training, shrink
 from ..ranking.warnings import COMPARABLE, warn_of_candidates, warn_of_features
 from ..runtime import distributed
-from ..runtime.checkpoints import fingerprint
 from ..runtime.checks import check_integer, check_number
 from ..runtime.context import current
 from ..runtime.timing import Timings
 from ..runtime.warn import warn
-from .candidates import Acted, Candidates
-from .columns import Critic, CriticColumns, check_critic, features_for
+from .candidates import Candidates
+from .columns import Critic, CriticColumns, Tiles, check_critic, features_for
 from .config import Config
 from .model import ScoringModel
 from .model_files import write_model
 from .settling import UntilSettled, to_rule
-from .sharing import check_drawn
 from .subsets import Drawing, Subsets, as_subsets
 from .training import warn_of_collapse
 from .training_policies import TrainingPolicies
@@ -101,7 +99,6 @@ class Ranker:
         """Device of the model."""
         return next(self.model.parameters()).device
 
-    @distributed.together()
     def rank(
         self,
         candidates: Any,
@@ -180,14 +177,13 @@ class Ranker:
         same_log = self._is_comparable(policies, log, subsets, shrinkage)
         critic_columns = self._with_critic(critic)
         feature_rows = features_for(self.model.feature_count, features, names)
-        if distributed.current().count > 1:
-            options: dict[str, Any] = {
-                "shrinkage": shrinkage,
-                "precision": current().precision,
-                "batch_size": current().batch_size,
-            }
-            options |= {"model": self._fingerprint(), "features": fingerprint(feature_rows), "rule_of_subsets": rule}
-            check_drawn(drawn, policies, seed=seed, **options)
+        distributed.current().check_same(
+            options=[rule, shrinkage, seed, current().precision, current().batch_size],
+            names_of_policies=names,
+            states=drawn.states,
+            subsets=drawn.rows,
+            **self.model.state_dict(),
+        )
         grid = Candidates(
             policies,
             self.layout,
@@ -195,7 +191,7 @@ class Ranker:
             critic_columns=critic_columns,
             timings=timings,
         )
-        acted = grid.act(drawn)
+        tiles = grid.act(drawn)
         training = self.training_policies
         with timings.stage("policies"):
             to_training, among, same = training.distances(policies, self.layout, same_log=same_log)
@@ -205,14 +201,14 @@ class Ranker:
             weights, nearest_scores = shrinkage * training.shrinkage(distances), training.scores.numpy()[nearest]
         model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
 
-        scores, settled = self._scores(grid, acted, model, chosen), None
+        scores, settled = self._scores(grid, tiles, model, chosen), None
         if rule is not None:
             for count in counts:
                 if count > scores.shape[1]:
                     with timings.stage("drawing"):
                         chosen = self._subsets(log, count, seed, first=scores.shape[1])
-                    acted = grid.act(chosen.to("cpu"))
-                    scores = np.concatenate([scores, self._scores(grid, acted, model, chosen)], 1)
+                    tiles = grid.act(chosen.to("cpu"))
+                    scores = np.concatenate([scores, self._scores(grid, tiles, model, chosen)], 1)
                 if settled := rule.is_settled(shrink(scores, weights, nearest_scores), len(counts)):
                     break
         ranking = Ranking.from_subsets(
@@ -243,15 +239,12 @@ class Ranker:
         warn_of_candidates(ranking.names, ranking.distances, ranking.distance_limit, ranking.in_training)
         return ranking
 
-    def _scores(self, grid: Candidates, acted: Acted, model: ScoringModel, chosen: Drawing | Subsets) -> np.ndarray:
+    def _scores(self, grid: Candidates, tiles: Tiles, model: ScoringModel, chosen: Drawing | Subsets) -> np.ndarray:
         """Return (P, S) float64 scores in the units that `return_mean` and `return_scale` give them."""
-        scores = grid.scores(acted, model, chosen) * self.return_scale + self.return_mean
+        scores = grid.scores(tiles, model, chosen) * self.return_scale + self.return_mean
         if not np.isfinite(scores).all():
             raise ValueError("the model gives scores that are not finite: its training failed")
         return scores
-
-    def _fingerprint(self) -> str:
-        return fingerprint(*self.model.state_dict().values(), self.training_policies.scores)
 
     def _training_of(self, distances: np.ndarray, among: np.ndarray | None) -> Training:
         """Return what a ranking keeps of the training.

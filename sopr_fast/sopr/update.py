@@ -210,7 +210,7 @@ class Update:
             parts = torch.autograd.grad(weighted, parameters, materialize_grads=True, allow_unused=True)
             return torch.cat([part.flatten() for part in parts])
 
-        total = self.group.sum_blocks(len(self.blocks), gradient)
+        total = self.group.sum_blocks(len(self.blocks), gradient).to(self.device)
         self.optimizer.zero_grad()
         for parameter, part in zip(parameters, total.split([p.numel() for p in parameters]), strict=True):
             parameter.grad = part.view_as(parameter)
