@@ -39,8 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings(), _log_to_stderr():
         warnings.showwarning = _show_warning
         try:
-            with runtime_options(options):
-                run(partial(options.run, options))
+            run(partial(_run, options))
             print(end="", flush=True)
         except BrokenPipeError:
             pass  # the reader, such as `head`, has closed the pipe
@@ -55,6 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             _settle_stdout()
     return 0
+
+
+def _run(options: argparse.Namespace) -> None:
+    with runtime_options(options):
+        options.run(options)
 
 
 def _complain(kind: str, message: object) -> None:
