@@ -38,7 +38,7 @@ from paper.scores import MEASURES, offline_policies, snapshots
 from workload import log_of, peak_megabytes, read_set
 
 import sopr_fast
-from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, Estimates, ImportanceWeighting, ModelBased, NearestPolicy
+from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, Estimates, ImportanceWeighting, NearestPolicy, Simulator
 from sopr_fast.inputs.logs import Transitions, load
 from sopr_fast.ranking.metrics import spearman
 from sopr_fast.runtime.files import atomic_path
@@ -54,7 +54,7 @@ LABELS = {
     "NearestPolicy": "return of the nearest policy",
     "BehaviourQ": "mean of a SARSA critic",
     "FQE": "FQE",
-    "ModelBased": "model-based",
+    "Simulator": "model-based",
     "ImportanceWeighting": "importance weighting",
     "DualDICE": "DualDICE",
 }
@@ -219,7 +219,7 @@ def _methods(labels: Sequence[str], split: Split, options: Any) -> dict[str, Any
         "NearestPolicy": NearestPolicy(),
         "BehaviourQ": BehaviourQ(**updates),
         "FQE": FQE(**updates),
-        "ModelBased": ModelBased(**updates),
+        "Simulator": Simulator(**updates),
         "DualDICE": DualDICE(**updates),
         "ImportanceWeighting": ImportanceWeighting(clip=(-6.0, 2.0), **updates),
     }

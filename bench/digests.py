@@ -28,7 +28,7 @@ CONFIGS = {
 ESTIMATORS = {
     "FQE": {"updates": 60},
     "BehaviourQ": {"updates": 60, "ensemble": 2},
-    "ModelBased": {"updates": 60, "horizon": 10},
+    "Simulator": {"updates": 60, "horizon": 10},
     "ImportanceWeighting": {"updates": 60},
     "DualDICE": {"updates": 60},
 }

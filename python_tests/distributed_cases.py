@@ -81,7 +81,7 @@ def estimates() -> list[str]:
     methods = [
         estimators.BehaviourQ(**small, ensemble=2),
         estimators.LSTDQ(**small),
-        estimators.ModelBased(**small, ensemble=2, rollouts=4, horizon=5, critic_updates=4),
+        estimators.Simulator(**small, members=2, horizon=5),
         estimators.ImportanceWeighting(**small, bootstraps=5),
         estimators.FQE(**small),
         estimators.DualDICE(**small),

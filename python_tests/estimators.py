@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mdps import Linear, LinearGain
 
-from sopr_fast.estimators import FQE, LSTDQ, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased
+from sopr_fast.estimators import FQE, LSTDQ, BehaviourQ, DualDICE, ImportanceWeighting, Simulator
 from sopr_fast.inputs.logs import Transitions
 
 SMALL = {"updates": 30, "batch_size": 32, "hidden": (8,)}
@@ -16,8 +16,7 @@ METHODS = {
     "lstdq": LSTDQ(**SMALL),
     "dual-dice": DualDICE(**SMALL),
     "importance-weighting": ImportanceWeighting(**SMALL, bootstraps=10),
-    "model-based": ModelBased(**SMALL, ensemble=2, rollouts=3, horizon=5),
-    "model-based-closed": ModelBased(**SMALL, ensemble=2, rollouts=3, horizon=5, critic_updates=20, start="data"),
+    "simulator": Simulator(updates=30, hidden=(8,), members=2, horizon=5),
 }
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 quiet = {"discount": 0.9, "progress": False}

@@ -12,7 +12,7 @@ import torch
 from estimators import METHODS, SMALL, each_method, gains, quiet, small_log, two_states, unwarned, with_other
 from mdps import Linear, LinearGain, Tabular
 
-from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased, NearestPolicy
+from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, NearestPolicy
 from sopr_fast.estimators.behaviour import held_out_rows
 from sopr_fast.estimators.dual_dice import DualDICELearner
 from sopr_fast.estimators.log import Log, PolicyActions, read
@@ -122,7 +122,7 @@ def test_cuda_gives_the_estimates_of_the_cpu(method, log, cuda):
         ("behaviour-q", ["coverage", "SARSA critic", "evaluating"]),
         ("dual-dice", ["acting", "DualDICE", "evaluating"]),
         ("importance-weighting", ["behaviour", "weighting"]),
-        ("model-based", ["dynamics", "rolling out"]),
+        ("simulator", ["simulator", "rolling out"]),
     ],
 )
 @pytest.mark.parametrize("shown", [True, False], ids=["shown", "off"])
@@ -180,7 +180,7 @@ def test_policies_see_at_most_a_batch_of_states(name, log):
     np.testing.assert_allclose(values, method.estimate(gains(), log, **options).values, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "model-based"])
+@pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "simulator"])
 def test_units_of_actions_change_nothing(name, log):
     """A column that is always 0 changes nothing either."""
 
@@ -192,7 +192,7 @@ def test_units_of_actions_change_nothing(name, log):
     np.testing.assert_array_equal(values(2.0**-13), values(2.0))
 
 
-@pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "model-based"])
+@pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "simulator"])
 def test_values_are_in_the_units_of_rewards(name, log):
     unit = 2.0**-40
     values = METHODS[name].estimate(gains(), log, **quiet).values
@@ -221,7 +221,7 @@ def test_lstdq_moves_with_a_constant_added_to_all_rewards(constant, log):
     np.testing.assert_allclose(moved.values - constant / (1 - quiet["discount"]), values, atol=1e-2 * np.ptp(values))
 
 
-@pytest.mark.parametrize("name", ["fqe-ensemble", "behaviour-q", "model-based"])
+@pytest.mark.parametrize("name", ["fqe-ensemble", "behaviour-q"])
 def test_one_episode_tells_no_standard_error(name, log):
     one = with_other(log, episodes=np.array([0, len(log)]), timeouts=np.arange(len(log)) == len(log) - 1)
     assert np.isfinite(METHODS[name].estimate(gains(), log, **quiet).standard_errors).all()
@@ -309,29 +309,13 @@ def test_filling_the_table_of_actions_needs_little_more_memory(monkeypatch):
     [
         FQE(updates=1000, hidden=(), learning_rate=1e-2, target_rate=0.1),
         DualDICE(updates=1000, hidden=(), nu_rate=1e-2, zeta_rate=1e-2),
-        ModelBased(updates=1000, hidden=(), learning_rate=5e-2, ensemble=1, rollouts=2, horizon=200),
     ],
-    ids=["fqe", "dual-dice", "model-based"],
+    ids=["fqe", "dual-dice"],
 )
 @pytest.mark.parametrize(("terminal", "value"), [(True, 1 + 0.8 * 3), (False, 1 + 0.8 * 3 / 0.2)])
 def test_episodes_end_at_terminals_and_continue_after_timeouts(method, terminal, value):
     estimates = method.estimate([lambda states: 0 * states[:, :1]], two_states(terminal), discount=0.8, progress=False)
     assert estimates.values[0] == pytest.approx(value, rel=0.02)
-
-
-def test_models_do_not_learn_the_states_after_terminals():
-    """Without next states, those after terminals are invented."""
-    random = np.random.default_rng(0)
-    ends = random.random(200) < 0.2
-    ends[-1] = True
-    states = random.standard_normal((200, 1))
-    following = np.where(ends[:, None], 3 + random.standard_normal((200, 1)), np.roll(states, -1, 0))
-    parts = states, 0 * states, states[:, 0]
-    logs = (Transitions.from_arrays(*parts, after, ends, 0 * ends) for after in (following, None))
-    logged, invented = (METHODS["model-based"].estimate([np.tanh], log, **quiet) for log in logs)
-    np.testing.assert_array_equal(logged.values, invented.values)
-    for key in ("state_error", "reward_error", "negative_log_likelihood"):
-        assert logged.diagnostics[key] == invented.diagnostics[key]
 
 
 @pytest.mark.parametrize("name", ["fqe", "fqe-ensemble", "dual-dice"])
@@ -345,7 +329,7 @@ def test_rows_dropped_for_arrays_of_actions_stay_for_other_policies(name, log):
 
 def test_arrays_of_actions_cannot_be_rolled_out(log):
     with pytest.raises(ValueError, match="'array' is an array of actions"):
-        ModelBased(**SMALL).estimate({"array": gains()["gain-2"](log.states)}, log, **quiet)
+        METHODS["simulator"].estimate({"array": gains()["gain-2"](log.states)}, log, **quiet)
 
 
 def test_an_array_of_actions_does_not_change_the_value_of_a_policy():
@@ -383,7 +367,7 @@ def test_discrete_actions_as_indices_or_one_hot():
     log = mdp.log(np.full((5, 3), 1 / 3), 10, 5, seed=0)
     indices = with_other(log, actions=log.actions.argmax(1)[:, None].astype(np.float32))
     choose = {"second": lambda states: np.ones(len(states), int)}
-    for method in (FQE(**SMALL), BehaviourQ(**SMALL), DualDICE(**SMALL), ModelBased(**SMALL, horizon=3)):
+    for method in (FQE(**SMALL), BehaviourQ(**SMALL), DualDICE(**SMALL), METHODS["simulator"]):
         values = [method.estimate(choose, data, action_count=3, **quiet).values for data in (log, indices)]
         np.testing.assert_array_equal(*values)
     wrong = with_other(log, actions=log.actions + 3)
@@ -407,14 +391,14 @@ def test_few_rows_are_held_out_of_training(lengths, count):
         np.testing.assert_array_equal(np.diff(chosen)[np.diff(episode) == 0], 1)
 
 
-@pytest.mark.parametrize("name", ["importance-weighting", "model-based"])
+@pytest.mark.parametrize("name", ["importance-weighting", "simulator"])
 def test_a_log_of_one_row_is_refused_where_rows_are_held_out(name):
     zero = np.zeros((1, 1))
     with pytest.raises(ValueError, match="log: one row is too few"):
         METHODS[name].estimate([np.tanh], Transitions.from_arrays(zero, zero, zero, zero), **quiet)
 
 
-@pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "importance-weighting", "model-based", "nearest"])
+@pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "importance-weighting", "simulator", "nearest"])
 def test_runs_on_each_device(name, log, device, tmp_path):
     method = {**METHODS, "nearest": NearestPolicy()}[name]
     options = {**quiet, "known": gains(), "returns": [1.0, 2.0, 3.0]}

@@ -12,7 +12,6 @@ from sopr_fast.estimators import (
     BehaviourQ,
     DualDICE,
     ImportanceWeighting,
-    ModelBased,
     UncertainEstimateWarning,
     covered_shares,
 )
@@ -139,14 +138,3 @@ def test_actions_far_from_the_log_are_warned_of(log):
     with pytest.warns(UncertainEstimateWarning, match="'far'"):
         estimates = ImportanceWeighting(updates=300, hidden=(16,)).estimate(far, log, **quiet)
     assert estimates.diagnostics["effective_sample_size"][0] < 1
-    with pytest.warns(UncertainEstimateWarning, match="leave the range of the log"):
-        ModelBased(updates=300, hidden=(16,), ensemble=1, rollouts=4, horizon=20).estimate(far, log, **quiet)
-
-
-@loud
-def test_rollouts_stay_within_a_constant_column(log, recwarn):
-    states, following = (np.pad(part, ((0, 0), (0, 1)), constant_values=7) for part in (log.states, log.next_states))
-    method = ModelBased(updates=300, hidden=(16,), ensemble=1, rollouts=4, horizon=20)
-    padded = with_other(log, states=states, next_states=following)
-    estimates = method.estimate([lambda states: 0 * states[:, :1]], padded, **quiet)
-    assert estimates.diagnostics["guarded"] < 0.1 and not recwarn.list

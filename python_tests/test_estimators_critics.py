@@ -5,7 +5,7 @@ import pytest
 import torch
 from estimators import SMALL, gains, loud, quiet, small_log, two_states, unwarned, with_other
 
-from sopr_fast.estimators import FQE, BehaviourQ, ModelBased, UncertainEstimateWarning, critics
+from sopr_fast.estimators import FQE, BehaviourQ, UncertainEstimateWarning, critics
 from sopr_fast.estimators.log import Log
 from sopr_fast.inputs.logs import Transitions
 
@@ -155,7 +155,6 @@ def test_values_beyond_what_rewards_allow_are_warned_of(sign):
 def test_bounds_of_rewards_include_values_of_short_episodes(log, recwarn):
     """Rewards are 1 at each of 10 steps; the value of ten steps is less than that of endless ones."""
     ones = with_other(log, rewards=np.ones_like(log.rewards))
-    estimates = ModelBased(**SMALL, ensemble=2, rollouts=2, horizon=3).estimate(gains(), ones, **quiet)
+    estimates = FQE(**SMALL).estimate(gains(), ones, **quiet)
     np.testing.assert_allclose(estimates.diagnostics["allowed"], [0, 10])
-    assert (estimates.values < 3).all()
     assert not any("rewards allow" in str(warning.message) for warning in recwarn.list)

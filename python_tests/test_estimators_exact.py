@@ -1,8 +1,7 @@
 """Every estimator on processes whose values have a closed form.
 
 Linear functions of one-hot states are tables. They converge to the values of the process that the log's counts
-describe, which differ from the true values by the sampling error of the log. ModelBased models next states as normal,
-so its tables are deterministic.
+describe, which differ from the true values by the sampling error of the log.
 """
 
 from dataclasses import replace
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from mdps import Linear, LinearGain, TablePolicy, Tabular
 
-from sopr_fast.estimators import FQE, LSTDQ, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased
+from sopr_fast.estimators import FQE, LSTDQ, BehaviourQ, DualDICE, ImportanceWeighting
 from sopr_fast.inputs.logs import Transitions
 
 DISCOUNT = 0.9
@@ -66,26 +65,6 @@ def test_lstdq_covers_the_logged_behaviour_best(tabular):
     ]
     assert sizes[0] > 0.9 * min(len(log), method.rows)
     assert (sizes[0] > sizes[1:]).all()
-
-
-def test_a_closing_critic_replaces_the_steps_beyond_the_horizon():
-    """Rollouts of one step, closed by the critic of a behaviour, give that behaviour its value."""
-    gain, std = BEHAVIOUR
-    process = Linear.small()
-    log = process.log(gain, std, 200, 20, seed=0)
-    policy = {"behaviour": LinearGain(gain, std)}
-    options = {"updates": 1000, "hidden": (32, 32), "ensemble": 2, "rollouts": 200, "horizon": 1}
-    closed, cut = (
-        ModelBased(**options, critic_updates=updates).estimate(policy, log, discount=DISCOUNT, progress=False).values[0]
-        for updates in (2000, 0)
-    )
-    expected = (
-        FQE(updates=2000, hidden=(32, 32), learning_rate=1e-3)
-        .estimate(policy, log, discount=DISCOUNT, progress=False)
-        .values[0]
-    )
-    assert closed == pytest.approx(expected, rel=0.15)
-    assert abs(cut) < 0.5 * abs(expected)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -158,19 +137,6 @@ def test_dual_dice_of_a_table(tabular, seed, exponent):
         assert estimates.diagnostics["effective_sample_size"][i] == pytest.approx(size, rel=0.02)
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_model_based_of_a_ring(seed):
-    """Actions move one, two or four states along a ring of five. Values, which differ by 10 %, are within 3 %."""
-    mdp = Tabular.random(seed=1)
-    mdp = replace(mdp, step=np.eye(5)[(np.arange(5)[:, None] + [1, 2, 4]) % 5])
-    tables = {f"table-{i}": mdp.policy(i) for i in range(3)}
-    log = mdp.log(0.5 * mdp.policy(10) + 0.5 / 3, 400, 40, seed=0)
-    method = ModelBased(updates=1000, hidden=(64, 64), learning_rate=3e-3, rollouts=400, ensemble=2)
-    estimates = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
-    expected = [mdp.value_within(t, DISCOUNT, estimates.diagnostics["horizon"]) for t in tables.values()]
-    np.testing.assert_allclose(estimates.values, expected, rtol=0.03)
-
-
 @pytest.mark.parametrize("fitted", [False, True])
 def test_importance_weighting_of_a_table(tabular, fitted):
     """Values are within three standard errors, which are under 4 % of the values."""
@@ -188,18 +154,11 @@ def test_importance_weighting_of_a_table(tabular, fitted):
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
-@pytest.mark.parametrize(
-    "method",
-    [
-        FQE(updates=800, batch_size=256, hidden=(64, 64), learning_rate=3e-3, target_rate=0.05),
-        ModelBased(updates=800, hidden=(32, 32), learning_rate=3e-3, rollouts=400, ensemble=2),
-    ],
-    ids=["fqe", "model-based"],
-)
-def test_linear_process(method, std, seed):
+def test_fqe_of_the_linear_process(std, seed):
     """Values, which differ by 28 %, are within 8 %."""
     process = Linear.small()
     log = process.log(*BEHAVIOUR, 200, 50, seed)
+    method = FQE(updates=800, batch_size=256, hidden=(64, 64), learning_rate=3e-3, target_rate=0.05)
     expected = [process.value(gain, DISCOUNT, log.initial_states, std or 0.0) for gain in GAINS]
     estimates = method.estimate(linear_policies(std), log, discount=DISCOUNT, seed=seed, progress=False)
     np.testing.assert_allclose(estimates.values, expected, rtol=0.08)
@@ -218,36 +177,6 @@ def test_dual_dice_of_the_linear_process(seed):
         exact = process.moments(gain, DISCOUNT, log.initial_states, 0.3)
         weighted = (log.states * ratios[:, None]).T @ log.states / len(log)
         np.testing.assert_allclose(weighted, exact, atol=0.1 * exact.max())
-
-
-def test_model_based_learns_a_column_that_changes_by_a_constant():
-    """The state of the linear process has a clock beside it. The value is within 10 %."""
-    process = Linear.small()
-    log = process.log(*BEHAVIOUR, 200, 50, seed=0)
-    clock = np.tile(np.arange(50), 200)[:, None] / 50
-
-    def policy(states):
-        return LinearGain(GAINS[2])(states[:, :2])
-
-    timed = replace(
-        log, states=np.float32(np.c_[log.states, clock]), next_states=np.float32(np.c_[log.next_states, clock + 0.02])
-    )
-    method = ModelBased(updates=1000, hidden=(32, 32), learning_rate=3e-3, rollouts=200, ensemble=2)
-    estimates = method.estimate([policy], timed, discount=DISCOUNT, progress=False)
-    assert estimates.values[0] == pytest.approx(process.value(GAINS[2], DISCOUNT, log.initial_states), rel=0.1)
-    assert max(estimates.diagnostics["state_error"]) < 0.5 and max(estimates.diagnostics["reward_error"]) < 0.05
-
-
-def test_model_based_of_rare_rewards():
-    """Rewards are 1 in 2 % or 8 % of the steps, else 0. Values are within 0.02: samples clipped to 0 would add 0.05."""
-    random = np.random.default_rng(0)
-    states, actions = random.uniform(-1, 1, (2, 4000, 1))
-    rewards = random.random(4000) < np.where(actions[:, 0] > 0, 0.08, 0.02)
-    log = Transitions.from_arrays(states, actions, rewards, states, np.ones(4000, bool))
-    method = ModelBased(updates=600, hidden=(32, 32), learning_rate=3e-3, rollouts=500, ensemble=2)
-    policies = {"rare": lambda x: np.full((len(x), 1), -0.5), "common": lambda x: np.full((len(x), 1), 0.5)}
-    estimates = method.estimate(policies, log, discount=0.0, progress=False)
-    np.testing.assert_allclose(estimates.values, [0.02, 0.08], atol=0.02)
 
 
 def test_behaviour_q_of_the_linear_process():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from estimators import each_method, gains, quiet, small_log, unwarned
 
-from sopr_fast.estimators import FQE, SOPR, BehaviourQ, DualDICE, ImportanceWeighting, ModelBased, NearestPolicy
+from sopr_fast.estimators import FQE, SOPR, BehaviourQ, DualDICE, ImportanceWeighting, NearestPolicy, Simulator
 
 pytestmark = unwarned
 
@@ -47,8 +47,8 @@ def test_errors_come_before_long_work(log):
         *((ImportanceWeighting, {name: 0}) for name in ("updates", "components", "noise", "learning_rate")),
         (ImportanceWeighting, {"bootstraps": -1}),
         *((ImportanceWeighting, {"clip": clip}) for clip in ((1, 0), 2.0, (1, 2, 3), ("a", "b"), (None, 2))),
-        *((ModelBased, {name: 0}) for name in ("updates", "ensemble", "rollouts", "learning_rate", "horizon")),
-        (ModelBased, {"horizon": -3}),
+        *((Simulator, {name: 0}) for name in ("updates", "members", "rollouts", "horizon")),
+        (Simulator, {"hidden": (0,)}),
         (NearestPolicy, {"rows": 0}),
         (ImportanceWeighting, {"fitted": 2}),
         *((SOPR, {"subsets": value}) for value in (0, 201)),

@@ -18,7 +18,7 @@ from scipy.stats import spearmanr
 
 import sopr_fast
 import sopr_fast.inputs.logs
-from sopr_fast.estimators import ModelBased
+from sopr_fast.estimators import Simulator
 
 TASK = "hopper-medium"
 SPLIT = {"train": list(range(8)), "validation": [8, 9, 10], "test_set_2": [11, 12, 13, 14]}
@@ -30,7 +30,7 @@ STUDY = {
     "sarsa-critic",
     "importance-weighting",
     "fqe",
-    "model-based",
+    "simulator",
     "dual-dice",
     "select",
 }
@@ -84,7 +84,7 @@ def results(sets, tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(plans.SIZES, "smoke", SIZES)
-        patch.setitem(methods._ESTIMATORS, "model-based", lambda: ModelBased(hidden=(8,), rollouts=2, horizon=3))
+        patch.setitem(methods._ESTIMATORS, "simulator", lambda: Simulator(hidden=(8,), horizon=3))
         assert study(sets, folder, "studies") == 0
         yield folder
 

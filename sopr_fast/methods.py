@@ -18,9 +18,7 @@ _FACTORIES: dict[str, Callable[[], Estimator]] = {
     "Gaussian process": lambda: sf.estimators.GaussianProcess(rows=2048),
     "SARSA critic": lambda: sf.estimators.BehaviourQ(updates=4000, hidden=(128, 128), learning_rate=1e-3),
     "FQE": lambda: sf.estimators.FQE(updates=2000, batch_size=128, hidden=(64, 64), learning_rate=1e-3, ensemble=2),
-    "model-based": lambda: sf.estimators.ModelBased(
-        updates=3000, hidden=(128, 128), ensemble=3, rollouts=10, horizon=30
-    ),
+    "simulator": lambda: sf.estimators.Simulator(updates=1000, hidden=(128, 128)),
     "importance weighting": lambda: sf.estimators.ImportanceWeighting(
         updates=2000, hidden=(128, 128), clip=(-6.0, 2.0), bootstraps=50
     ),
@@ -31,7 +29,7 @@ _FACTORIES: dict[str, Callable[[], Estimator]] = {
     ),
     "SARSA critic thorough": lambda: sf.estimators.BehaviourQ(),
     "FQE thorough": lambda: sf.estimators.FQE(ensemble=3),
-    "model-based thorough": lambda: sf.estimators.ModelBased(),
+    "simulator thorough": lambda: sf.estimators.Simulator(),
     "DualDICE": lambda: sf.estimators.DualDICE(
         updates=2000, batch_size=128, hidden=(64, 64), nu_rate=1e-3, zeta_rate=3e-3
     ),

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sopr_fast.estimators import FQE, LSTDQ, Estimator, ModelBased
+from sopr_fast.estimators import FQE, LSTDQ, Estimator
 from sopr_fast.inputs.policies import Policy, load
 from sopr_fast.methods import DEFAULT_PANEL, read_methods
 from sopr_fast.runtime.files import atomic_path
@@ -40,12 +40,6 @@ VARIANTS: dict[str, Estimator] = {
     "LSTDQ, logged starts": LSTDQ(start="data"),
     "FQE layer norm": FQE(
         updates=2000, batch_size=128, hidden=(64, 64), learning_rate=1e-3, ensemble=2, layer_norm=True
-    ),
-    "model-based closed": ModelBased(
-        updates=3000, hidden=(128, 128), ensemble=3, rollouts=10, horizon=30, critic_updates=4000
-    ),
-    "model-based closed, logged starts": ModelBased(
-        updates=3000, hidden=(128, 128), ensemble=3, rollouts=10, horizon=30, critic_updates=4000, start="data"
     ),
 }
 GAMES = ("halfcheetah", "hopper", "walker2d")

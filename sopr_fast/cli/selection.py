@@ -33,8 +33,8 @@ ESTIMATORS = {
     "gaussian-process": "GaussianProcess",
     "importance-weighting": "ImportanceWeighting",
     "lstdq": "LSTDQ",
-    "model-based": "ModelBased",
     "nearest-policy": "NearestPolicy",
+    "simulator": "Simulator",
     "sopr": "SOPR",
 }
 _UNTRAINED = ("gaussian-process", "nearest-policy")  # estimators that write no checkpoint

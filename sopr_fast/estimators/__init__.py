@@ -1,6 +1,6 @@
 """Estimators of the values of policies from a log, behind one interface.
 
-`FQE`, `BehaviourQ`, `LSTDQ`, `DualDICE`, `ImportanceWeighting` and `ModelBased` learn from logged rewards; `SOPR`,
+`FQE`, `BehaviourQ`, `LSTDQ`, `DualDICE`, `ImportanceWeighting` and `Simulator` learn from logged rewards; `SOPR`,
 `NearestPolicy` and `GaussianProcess` learn from the returns of known policies.
 """
 
@@ -15,8 +15,8 @@ from .fqe import FQE
 from .gaussian_process import GaussianProcess
 from .importance_weighting import ImportanceWeighting
 from .lstdq import LSTDQ
-from .model_based import ModelBased
 from .nearest_policy import NearestPolicy
+from .simulator import Simulator
 from .sopr import SOPR
 
 __all__ = [
@@ -30,8 +30,8 @@ __all__ = [
     "Estimator",
     "GaussianProcess",
     "ImportanceWeighting",
-    "ModelBased",
     "NearestPolicy",
+    "Simulator",
     "UncertainEstimateWarning",
     "covered_shares",
     "cross_fit",

@@ -1,9 +1,11 @@
-"""An ensemble of probabilistic models of the environment."""
+"""An ensemble of models of the environment, each trained in a thread of its own."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,144 +18,202 @@ from .learning import Batches, Learner
 from .log import Log
 from .networks import StackedMLP
 
-_TOLERANCE = 0.05  # how far noise may leave the range of a column, in standard deviations
+_BATCH = 256
+_LEARNING_RATE = 2e-3
+_WEIGHT_DECAY = 1e-4
+_AVERAGED_EVERY = 10  # updates
+_AVERAGED_SHARE = 1 / 8  # of the updates, over which weights are averaged
+_END_HIDDEN = (128, 128)
+_MOST_DEVIATIONS = 15.0  # of a state from the log's mean
+_ROWS = 16384
+
+_Result = TypeVar("_Result")
 
 
 class Dynamics(Learner):
-    """M models of next state, reward and termination.
+    """M models of next state, reward and termination, averaged.
 
-    Each model maps a normalised state and action to normal distributions of the scaled change of state and of the
-    standardised reward, and to the logit of termination. Models do not learn the states after terminals. Each learns
-    from a bootstrap sample of episodes.
+    Each model maps a normalised state and action to the change of state, in units of its root mean square, and to the
+    standardised reward. A second network tells from the state that is reached whether the episode ends there: it learns
+    from batches of which half are ends, and its logit is corrected for that.
+
+    Where no next state of a terminal differs from the state itself, these next states are unknown. Then changes of
+    state are learned from the other rows, and ends from the states that the models predict.
 
     Args:
         log: The log.
         members: M.
-        hidden: Widths of the hidden layers.
-        learning_rate: Learning rate of Adam.
-        batch_size: Transitions per step and model.
-        seed: Seed of initial weights, bootstrap, held-out episodes and mini-batches.
+        hidden: Widths of the models' hidden layers.
+        updates: Updates of the whole run, over which the learning rate falls.
+        seed: Seed of initial weights, held-out episodes and mini-batches.
+        executor: Threads for the members, or None to train them one by one. Each has one thread of torch, so that
+            results do not depend on their number.
     """
 
     def __init__(
-        self, log: Log, *, members: int, hidden: Sequence[int], learning_rate: float, batch_size: int, seed: int
+        self,
+        log: Log,
+        *,
+        members: int,
+        hidden: Sequence[int],
+        updates: int,
+        seed: int,
+        executor: Executor | None = None,
     ):
-        self.log, self.members, self.width = log, members, log.state_dim + 1
+        self.log, self.members, self.updates, self._executor = log, members, updates, executor
         transitions = log.transitions
-        self.reward_mean = float(transitions.rewards.mean(dtype=np.float64))
-        least = 1e-6 * float(np.abs(transitions.rewards).max())
-        self.reward_scale = max(float(transitions.rewards.std(dtype=np.float64)), least) or 1.0
-        self.reward_low, self.reward_high = float(transitions.rewards.min()), float(transitions.rewards.max())
-        self.terminates = bool(transitions.terminals.any())
-        self.change_scale = _change_scale(log)
-        self.low, self.high = _range(log)
-        self.network = StackedMLP(
-            [log.state_dim + log.action_dim, *hidden, 2 * self.width + 1], draws=members, seed=seed, device=log.device
-        )
-        self.trained = {str(i): parameter for i, parameter in enumerate(self.network.parameters)}
-        self.optimizers = {"adam": Adam(self.network.parameters, learning_rate)}
+        rewards, terminals = transitions.rewards.astype(np.float64), transitions.terminals
+        self.reward_mean = float(rewards.mean())
+        self.reward_scale = max(float(rewards.std()), 1e-6 * float(np.abs(rewards).max())) or 1.0
+        self.reward_low, self.reward_high = float(rewards.min()), float(rewards.max())
+        self.reward_size = float(np.abs(rewards).mean())
+        unchanged = (transitions.next_states == transitions.states).all(1)
+        self.ends_are_seen = not unchanged[terminals].all()
+        self.end_share = float(terminals.mean())
+        learned = ~(terminals & unchanged)
+        self._learned = torch.from_numpy(learned).float().to(log.device)
+        self.change_scale = _change_scale(log, learned)
+        self.low, self.high = log.range()
         self.held_out = held_out_rows(log, seed)
         usable = np.ones(log.count, bool)
         usable[self.held_out] = False
-        self.batches = Batches(log.pools(usable, members, seed), batch_size, seed, log.device)
+        self.batches = Batches([np.flatnonzero(usable)] * members, _BATCH, seed, log.device)
+        kinds = [usable & terminals, usable & ~terminals]
+        kinds = [kind if kind.any() else whole for kind, whole in zip(kinds, (terminals, ~terminals), strict=True)]
+        self._learns_ends = all(kind.any() for kind in kinds)
+        if self._learns_ends:
+            pools = [np.flatnonzero(kind) for _ in range(members) for kind in kinds]
+            self._end_batches = Batches(pools, _BATCH // 2, seed + 2**32, log.device)
+        sizes = [log.state_dim + log.action_dim, *hidden, log.state_dim + 1]
+        seeds = [seed * members + member for member in range(members)]
+        self.networks = [StackedMLP(sizes, seed=each, device=log.device) for each in seeds]
+        end_sizes = [log.state_dim, *(min(a, b) for a, b in zip(hidden, _END_HIDDEN, strict=False)), 1]
+        self.end_networks = [StackedMLP(end_sizes, seed=each, device=log.device) for each in seeds]
+        # Predictions are made with averages of the weights; training changes the networks themselves.
+        self.averages = [network.frozen_copy() for network in (*self.networks, *self.end_networks)]
+        self.trained, self.optimizers = {}, {}
+        for member, pair in enumerate(zip(self.networks, self.end_networks, strict=True)):
+            parameters = [parameter for network in pair for parameter in network.parameters]
+            self.trained |= {f"{member}.{i}": parameter for i, parameter in enumerate(parameters)}
+            self.optimizers[f"adam{member}"] = Adam(parameters, _LEARNING_RATE, decay=_WEIGHT_DECAY)
+        for n, average in enumerate(self.averages):
+            self.trained |= {f"average.{n}.{i}": parameter for i, parameter in enumerate(average.parameters)}
 
     def step(self, update: int) -> Tensor:
         """Update all models once and return their losses (M,)."""
-        loss = self._loss(self.batches(update))
-        self.optimizers["adam"].zero_grad()
-        loss.sum().backward()
-        self.optimizers["adam"].step()
-        return loss.detach()
+        rows = self.batches(update)
+        ends = self._end_batches(update).view(self.members, -1) if self._learns_ends else None
+        rate = _LEARNING_RATE * min(1.0, 2 * (1 - update / self.updates))
 
-    def predict(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the models' distributions.
+        def train(member: int) -> Tensor:
+            optimizer = self.optimizers[f"adam{member}"]
+            optimizer.rate = rate
+            loss = self._loss(member, rows[member])
+            optimizer.zero_grad()
+            (loss if ends is None else loss + self._end_loss(member, ends[member])).backward()
+            optimizer.step()
+            return loss.detach()
 
-        Args:
-            states: (M, B, dim_s) normalised.
-            actions: (M, B, dim_a) as networks read them.
+        losses = torch.stack(self._each_member(train))
+        if (update + 1) % _AVERAGED_EVERY == 0 or update + 1 == self.updates:
+            weight = min(1.0, _AVERAGED_EVERY / (_AVERAGED_SHARE * self.updates))
+            for average, network in zip(self.averages, (*self.networks, *self.end_networks), strict=True):
+                average.move_toward(network, weight)
+        return losses
 
-        Returns:
-            Mean (M, B, dim_s + 1) and log standard deviation of the scaled change of state and standardised reward, and
-            the logit (M, B) of termination.
-        """
-        out = self.network(torch.cat([states, actions], -1))
-        mean, log_std = out[..., : self.width], out[..., self.width : -1]
-        # Soft bounds: too narrow a normal makes the likelihood explode.
-        log_std = 0.5 - functional.softplus(0.5 - log_std)
-        log_std = -5 + functional.softplus(log_std + 5)
-        return mean, log_std, out[..., -1]
-
-    def step_forward(self, states: Tensor, actions: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Sample one step; states that leave the log's range are moved back to its edge.
-
-        Rewards are expected ones: clipping samples to the log's range would move the mean of a skewed reward.
+    def predict(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each model's scaled change of state and standardised reward, (M, B, dim_s + 1), and their mean.
 
         Args:
-            states: (M, B, dim_s) normalised.
-            actions: (M, B, dim_a) as networks read them.
-            noise: (M, B, dim_s) standard normal.
+            states: (B, dim_s) normalised.
+            actions: (B, dim_a) as networks read them.
+        """
+        inputs = torch.cat([states, actions], -1)
+
+        @torch.no_grad()
+        def forward(member: int) -> Tensor:
+            return self.averages[member](inputs)[0]
+
+        members = torch.stack(self._each_member(forward))
+        return members, members.mean(0)
+
+    def step_forward(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return what follows states (B, dim_s) and actions (B, dim_a): the mean of the models, without noise.
 
         Returns:
-            Next states (M, B, dim_s), expected rewards (M, B), probabilities of termination (M, B), and whether each
-            state clearly left the log's range (M, B).
+            Next states (B, dim_s), rewards (B,), probabilities that the episode ends (B,), and how much the models
+            disagree (B,): the root mean square over columns of their standard deviation, in units of the usual change.
         """
-        mean, log_std, logit = self.predict(states, actions)
-        change = mean[..., :-1] + log_std[..., :-1].exp() * noise
-        following = states + change * self.change_scale[:-1]
-        guarded = torch.minimum(torch.maximum(following, self.low), self.high)
-        rewards = (mean[..., -1] * self.reward_scale + self.reward_mean).clamp(self.reward_low, self.reward_high)
-        ends = logit.sigmoid() if self.terminates else torch.zeros_like(logit)
-        return guarded, rewards, ends, ((guarded - following).abs() > _TOLERANCE).any(-1)
+        members, mean = self.predict(states, actions)
+        following = states + mean[:, :-1] * self.change_scale[:-1]
+        following = following.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+        rewards = (mean[:, -1] * self.reward_scale + self.reward_mean).clamp(self.reward_low, self.reward_high)
+        disagreement = (members - mean).square().mean((0, 2)).sqrt()
+        return following, rewards, self._ends(following), disagreement
 
-    @torch.no_grad()
-    def held_out_errors(self) -> dict[str, list[float]]:
-        """Return the errors of each model on held-out rows.
+    def _ends(self, reached: Tensor) -> Tensor:
+        """Return the probabilities (B,) that episodes end in states (B, dim_s)."""
+        if not self._learns_ends:
+            return torch.full_like(reached[:, 0], self.end_share)
+
+        @torch.no_grad()
+        def forward(member: int) -> Tensor:
+            return self.averages[self.members + member](reached)[0, :, 0]
+
+        prior = math.log(self.end_share / (1 - self.end_share))
+        return (torch.stack(self._each_member(forward)) + prior).sigmoid().mean(0)
+
+    def usual_disagreement(self, quantile: float) -> float:
+        """Return a quantile of the models' disagreement over logged rows."""
+        rows = self.log.evaluated_rows(_ROWS)
+        return float(self.step_forward(self.log.states(rows), self.log.actions[rows])[3].quantile(quantile))
+
+    def held_out_errors(self) -> dict[str, float]:
+        """Return the mean squared errors of the averaged models on held-out rows.
 
         Returns:
-            "state_error", "reward_error": Mean squared errors as a share of the log's mean squared change of state and
-            of its rewards' variance. "negative_log_likelihood": Mean per row.
+            "state_error": As a share of the log's mean squared change of state. "reward_error": As a share of the
+            variance of rewards.
         """
-        rows = torch.from_numpy(self.held_out[:: len(self.held_out) // 16384 + 1]).to(self.log.device)
-        rows = rows.expand(self.members, -1)
-        states, actions, target, learned = self._targets(rows)
-        error = (learned * (target - self.predict(states, actions)[0]).square()).sum(1) / learned.sum(1).clamp(min=1)
-        return {
-            "state_error": error[:, :-1].mean(1).tolist(),
-            "reward_error": error[:, -1].tolist(),
-            "negative_log_likelihood": self._loss(rows).tolist(),
-        }
+        rows = torch.from_numpy(self.held_out[:: len(self.held_out) // _ROWS + 1]).to(self.log.device)
+        target, learned = self._targets(rows)
+        square = (self.predict(self.log.states(rows), self.log.actions[rows])[1] - target).square()
+        states = (square[:, :-1].mean(1) * learned).sum() / learned.sum().clamp(min=1)
+        return {"state_error": float(states), "reward_error": float(square[:, -1].mean())}
 
-    def _targets(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return states, actions, scaled changes and rewards (M, B, dim_s + 1), and a 0-1 mask of those learned."""
+    def _each_member(self, function: Callable[[int], _Result]) -> list[_Result]:
+        each = map if self._executor is None else self._executor.map
+        return list(each(function, range(self.members)))
+
+    def _targets(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scaled changes and rewards (B, dim_s + 1), and whether each row's change is learned (B,), 0 or 1."""
         log = self.log
-        states = log.states(rows)
+        change = log.states(log.next[rows]) - log.states(rows)
         rewards = (log.rewards[rows] - self.reward_mean) / self.reward_scale
-        change = torch.cat([log.states(log.next[rows]) - states, rewards[..., None]], -1)
-        learned = torch.ones_like(change)
-        learned[..., :-1] -= log.terminals[rows][..., None]
-        return states, log.actions[rows], change / self.change_scale, learned
+        return torch.cat([change, rewards[:, None]], -1) / self.change_scale, self._learned[rows]
 
-    def _loss(self, rows: Tensor) -> Tensor:  # (M,)
-        states, actions, target, learned = self._targets(rows)
-        mean, log_std, logit = self.predict(states, actions)
-        nll = 0.5 * ((target - mean) * (-log_std).exp()).square() + log_std + 0.5 * math.log(2 * math.pi)
-        nll = (nll * learned).sum(-1)
-        if self.terminates:
-            nll = nll + functional.binary_cross_entropy_with_logits(logit, self.log.terminals[rows], reduction="none")
-        return nll.mean(1)
+    def _loss(self, member: int, rows: Tensor) -> Tensor:
+        """Return Huber's loss of changes, robust to contacts, and half the squared error of rewards, which are means."""
+        target, learned = self._targets(rows)
+        out = self.networks[member](torch.cat([self.log.states(rows), self.log.actions[rows]], -1))[0]
+        changes = functional.smooth_l1_loss(out[:, :-1], target[:, :-1], reduction="none").sum(1) * learned
+        return (changes + 0.5 * (out[:, -1] - target[:, -1]).square()).mean() / target.shape[1]
+
+    def _end_loss(self, member: int, rows: Tensor) -> Tensor:
+        log = self.log
+        if self.ends_are_seen:
+            reached = log.states(log.next[rows])
+        else:
+            states = log.states(rows)
+            with torch.no_grad():
+                change = self.networks[member](torch.cat([states, log.actions[rows]], -1))[0, :, :-1]
+            reached = (states + change * self.change_scale[:-1]).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+        logit = self.end_networks[member](reached)[0, :, 0]
+        return functional.binary_cross_entropy_with_logits(logit, log.terminals[rows])
 
 
-def _change_scale(log: Log) -> Tensor:
-    """Return the root mean square (dim_s + 1,) of normalised changes of state, and 1 for the reward."""
-    transitions = log.transitions
-    continues = ~transitions.terminals
-    change = (transitions.next_states - transitions.states)[continues] / log.state_scale
-    mean_square = np.square(change).sum(0) / max(1, np.count_nonzero(continues))
+def _change_scale(log: Log, learned: np.ndarray) -> Tensor:
+    """Return the root mean square (dim_s + 1,) of normalised changes of state in some rows, and 1 for the reward."""
+    change = (log.transitions.next_states - log.transitions.states)[learned] / log.state_scale
+    mean_square = np.square(change).sum(0) / max(1, np.count_nonzero(learned))
     return torch.from_numpy(np.append(np.sqrt(mean_square).clip(1e-6), 1.0)).float().to(log.device)
-
-
-def _range(log: Log) -> tuple[Tensor, Tensor]:
-    """Return the smallest and largest normalised logged states, (dim_s,) each."""
-    rows = torch.arange(log.count, device=log.device)
-    ranges = [(s.amin(0), s.amax(0)) for s in (log.states(chunk) for chunk in rows.split(1 << 18))]
-    return torch.stack([low for low, _ in ranges]).amin(0), torch.stack([high for _, high in ranges]).amax(0)

@@ -62,6 +62,8 @@ class Estimator(Options, ABC):
 
     Attributes:
         supervised: Whether `estimate` learns from known policies and needs their returns.
+        uses_known: Whether `estimate` uses known policies and their returns where they are given.
+        discounted: Whether values are discounted returns, which need a discount.
         needs_rewards: Whether the log must hold rewards; otherwise logged states are enough.
         leaves_one_out: Whether a policy that is itself known is valued without its own return, at no extra cost.
         reuses_subsets: Whether the method clusters states and accepts `Subsets` in place of a log.
@@ -71,6 +73,8 @@ class Estimator(Options, ABC):
 
     supervised: ClassVar[bool] = False
     leaves_one_out: ClassVar[bool] = False
+    uses_known: ClassVar[bool] = False
+    discounted: ClassVar[bool] = True
     needs_rewards: ClassVar[bool] = True
     reuses_subsets: ClassVar[bool] = False
     trains_each_policy: ClassVar[bool] = False
@@ -108,7 +112,7 @@ class Estimator(Options, ABC):
                 each row of the log.
             log: Logged transitions, see `sopr_fast.load_log`. Estimators that do not need rewards also accept states
                 alone, see `sopr_fast.fit`.
-            known: M policies with known returns; ignored by estimators that are not supervised.
+            known: M policies with known returns; see each estimator.
             returns: (M,) returns of the known policies, or a mapping from name to return.
             discount: Discount factor γ, from 0 to less than 1; needed by estimators that need rewards.
             seed: Seed of everything random. The same seed gives the same result on the same number of threads.
@@ -139,11 +143,12 @@ class Estimator(Options, ABC):
         """
         if discount is not None:
             discount = number(below=1)("discount", discount)
-        elif self.needs_rewards:
+        elif self.needs_rewards and self.discounted:
             raise ValueError(f"{self.name} estimates discounted returns: pass discount, such as discount=0.99")
         if self.supervised and (known is None or returns is None):
             raise ValueError(f"{self.name} learns from known returns: pass known=policies and returns=their returns")
-        if self.supervised:
+        use_known = self.supervised or (self.uses_known and known is not None and returns is not None)
+        if use_known:
             check_positions("returns", returns, known)
         seed, batch_size = integer(0)("seed", seed), integer(1)("batch_size", batch_size)
         device = check_device(device)
@@ -151,7 +156,7 @@ class Estimator(Options, ABC):
         request = Request(
             as_policies(policies, **reading),
             log,
-            as_policies(known, **reading) if self.supervised else None,
+            as_policies(known, **reading) if use_known else None,
             returns,
             discount,
             seed,

@@ -161,6 +161,12 @@ class Log:
         """Return normalised states (..., dim_s) of rows (...,) of the table."""
         return self.units.normalise(self._table[rows])
 
+    def range(self) -> tuple[Tensor, Tensor]:
+        """Return the smallest and largest normalised states of the table, (dim_s,) each."""
+        rows = torch.arange(len(self.raw_states), device=self.device)
+        ranges = [(s.amin(0), s.amax(0)) for s in (self.states(chunk) for chunk in rows.split(1 << 18))]
+        return torch.stack([low for low, _ in ranges]).amin(0), torch.stack([high for _, high in ranges]).amax(0)
+
     def evaluated_rows(self, limit: int = _EVALUATED_ROWS) -> Tensor:
         """Return all logged rows, or `limit` evenly spaced ones if there are more."""
         if self.count <= limit:

@@ -20,8 +20,8 @@ from sopr_fast.estimators import (
     DualDICE,
     Estimator,
     ImportanceWeighting,
-    ModelBased,
     NearestPolicy,
+    Simulator,
     UncertainEstimateWarning,
 )
 from sopr_fast.inputs.logs import Transitions
@@ -41,6 +41,7 @@ LABELS = {
     "sarsa-critic": "SARSA critic",
     "importance-weighting": "importance weighting",
     "model-based": "model-based",
+    "simulator": "simulator",
     "fqe": "FQE",
     "dual-dice": "DualDICE",
     "select": "`select`",
@@ -52,7 +53,7 @@ _ESTIMATORS: dict[str, Callable[[], Estimator]] = {
     "nearest-policy": NearestPolicy,
     "sarsa-critic": BehaviourQ,
     "importance-weighting": lambda: ImportanceWeighting(clip=(-6.0, 2.0)),
-    "model-based": ModelBased,
+    "simulator": Simulator,
     "fqe": FQE,
     "dual-dice": DualDICE,
 }

@@ -11,7 +11,7 @@ from .cells import TASKS, Cell
 
 SHORT_TASKS = tuple(task for task in TASKS if not task.endswith("full-replay"))  # of the study of data size
 ONE_PER_GAME = ("hopper-medium", "walker2d-full-replay", "halfcheetah-medium-replay")
-ESTIMATORS = ("sarsa-critic", "importance-weighting", "model-based", "fqe", "dual-dice")
+ESTIMATORS = ("sarsa-critic", "importance-weighting", "simulator", "fqe", "dual-dice")
 
 
 @dataclass(frozen=True)

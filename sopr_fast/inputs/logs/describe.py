@@ -20,7 +20,7 @@ from .transitions import Transitions
 # What methods need of a log beyond states; importance weighting fits the behaviour where log-probabilities are missing.
 _NEEDS = {
     "SOPR-T, nearest policy": (),
-    "FQE, SARSA critic, model-based, DualDICE, importance weighting": ("actions", "rewards"),
+    "FQE, SARSA critic, simulator, DualDICE, importance weighting": ("actions", "rewards"),
     "importance weighting by logged probabilities": ("actions", "rewards", "log_probs"),
 }
 _COLUMNS_SHOWN = 40

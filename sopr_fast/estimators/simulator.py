@@ -1,0 +1,235 @@
+"""A simulator learned from the log, in which policies are rolled out to the end of their episodes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..inputs.policies import ArrayPolicy, Layout, Policy, collect
+from ..inputs.returns import check_returns
+from ..ranking.estimates import Estimates, UncertainEstimateWarning, warn_about
+from ..ranking.metrics import spearman
+from ..runtime.files import check_checkpoint
+from ..runtime.native import threads, torch_on_one_thread
+from ..runtime.options import integer, option, optional, widths
+from ..runtime.progress import progress_bar
+from ..runtime.warn import warn
+from .dynamics import Dynamics
+from .estimator import Estimator, Request
+from .learning import CHECKPOINT, learn
+from .log import Log, read
+
+_USUAL = 0.99  # quantile of the disagreement over logged rows
+_LEAST_USUAL = 0.1  # disagreement that is no doubt, as a share of the usual change of state
+_MOST_PENALTY = 5.0  # times the mean size of a reward
+_HAZARD = 0.01  # of each column outside the log's range, a step
+_TOLERANCE = 0.05  # how far a state may leave the range of a column, in standard deviations
+_OVER = 1e-6  # survival below which a rollout has ended
+_LEAST_INSIDE = 0.5
+_LEAST_ORDER = 0.8
+_FEWEST_ORDERED = 5
+
+
+@dataclass(frozen=True)
+class Simulator(Estimator):
+    """Return of each policy in a simulator that is learned from the log.
+
+    An ensemble of networks learns changes of state, rewards and ends of episodes. Policies roll out from initial states
+    of the log, all from the same ones, by the mean of the networks and without noise. A value is an undiscounted return
+    over `horizon` steps, lowered where the simulator has to guess: rewards by the networks' disagreement, and survival
+    for each column of the state outside the log's range. Stochastic policies sample their actions. Arrays of actions
+    cannot be evaluated, because rollouts reach new states.
+
+    Attributes:
+        updates: Gradient steps of each network, of 256 rows.
+        hidden: Widths of the networks' hidden layers.
+        members: Number of networks.
+        rollouts: Rollouts of each policy.
+        horizon: Steps of a rollout; None for those of the log's longest episode.
+
+    Diagnostics:
+        state_error: Squared error on held-out rows, as a share of the mean squared change of state.
+        reward_error: The same for rewards, as a share of their variance.
+        unpenalised: (P,) returns of the same rollouts without the two reductions.
+        length: (P,) mean lengths of the rollouts' episodes.
+        log_length: Mean length of the log's episodes.
+        inside: (P,) share of steps within the log's range.
+        known_values: (M,) values of the known policies, where they are given with their returns.
+        known_order: Spearman correlation of these with the returns.
+        known_error: Mean absolute error of these, as a share of the range of returns.
+        curve: Updates, seconds and loss at each record.
+        horizon: Number of steps.
+
+    Warns:
+        UncertainEstimateWarning: Over half of a policy's steps leave the log's range, or the order of five or more known
+            policies correlates with that of their returns by less than 0.8.
+    """
+
+    discounted: ClassVar[bool] = False
+    uses_known: ClassVar[bool] = True
+
+    updates: int = option(8000, integer(1), "gradient steps of each network")
+    hidden: tuple[int, ...] = option((256, 256, 256), widths, "widths of the networks' hidden layers")
+    members: int = option(4, integer(1), "networks")
+    rollouts: int = option(2, integer(1), "rollouts of each policy")
+    horizon: int | None = option(None, optional(integer(1)), "steps of a rollout")
+
+    def _estimate(self, request: Request) -> Estimates:
+        check_checkpoint(request.checkpoint, CHECKPOINT)
+        timings, known = request.timings, request.known or []
+        with timings.stage("policies"):
+            everyone, layout, log = read(
+                [*request.policies, *known],
+                request.log,
+                action_count=request.action_count,
+                device=request.device,
+                batch_size=request.batch_size,
+            )
+        _check_roll_out(everyone)
+        with ExitStack() as stack:
+            stack.enter_context(torch_on_one_thread())
+            executor = None
+            if log.device.type == "cpu" and threads() > 1:
+                executor = stack.enter_context(
+                    ThreadPoolExecutor(threads(), initializer=torch.set_num_threads, initargs=(1,))
+                )
+            with timings.stage("training"):
+                model = Dynamics(
+                    log,
+                    members=self.members,
+                    hidden=self.hidden,
+                    updates=self.updates,
+                    seed=request.seed,
+                    executor=executor,
+                )
+                curve = learn(
+                    model,
+                    self.updates,
+                    description="simulator",
+                    checkpoint=request.checkpoint,
+                    identity=lambda: ([self.updates, self.hidden, self.members], request.seed, *log.identity()),
+                    progress=request.progress,
+                )
+            horizon = self.horizon or int(np.diff(log.transitions.episodes).max())
+            with timings.stage("rollouts"):
+                rolled = roll_out(model, everyone, layout, request, rollouts=self.rollouts, horizon=horizon)
+            errors = model.held_out_errors()
+        count = len(request.policies)
+        names = [policy.name for policy in everyone]
+        values = rolled.pop("values")
+        diagnostics: dict[str, Any] = {
+            **errors,
+            **{name: column[:count] for name, column in rolled.items()},
+            "log_length": float(np.diff(log.transitions.episodes).mean()),
+            "curve": curve,
+            "horizon": horizon,
+        }
+        if known:
+            diagnostics |= _compare(values[count:], check_returns(request.returns, names[count:]))
+        inside = rolled["inside"]
+        warn_about(
+            {names[i]: f"{1 - inside[i]:.0%} of steps" for i in np.flatnonzero(inside[:count] < _LEAST_INSIDE)},
+            "rollouts of {} leave the range of the log, where the simulator guesses; measure these policies, or log "
+            "more of what they do",
+        )
+        return Estimates(
+            names[:count], values[:count], method=self.name, diagnostics=diagnostics, timings=dict(timings)
+        )
+
+
+def roll_out(
+    model: Dynamics, policies: list[Policy], layout: Layout, request: Request, *, rollouts: int, horizon: int
+) -> dict[str, np.ndarray]:
+    """Roll out P policies from the same initial states.
+
+    Args:
+        model: The simulator.
+        policies: P policies.
+        layout: Layout of their columns.
+        request: Seed, batch size and progress of the call.
+        rollouts: R rollouts of each policy.
+        horizon: Steps of a rollout.
+
+    Returns:
+        (P,) float64 "values", "unpenalised", "length" and "inside", see `Simulator`.
+    """
+    log, count = model.log, len(policies)
+    generator = torch.Generator().manual_seed(request.seed)
+    order = torch.randperm(len(log.initial), generator=generator, device="cpu")
+    chosen = order.repeat(-(-rollouts // len(order)))[:rollouts].to(log.device)
+    states = log.states(log.initial[chosen]).repeat(count, 1)  # (P * R, dim_s)
+    usual, least = max(_LEAST_USUAL, model.usual_disagreement(_USUAL)), min(0.0, model.reward_mean)
+    totals = torch.zeros(4, len(states), dtype=torch.float64, device=log.device)
+    values, unpenalised, length, inside = totals
+    alive, trusted = torch.ones_like(values), torch.ones_like(values)
+    with progress_bar(horizon, "rolling out", "step", show=request.progress) as bar:
+        for step in range(horizon):
+            actions = _act(policies, layout, log, states, request.batch_size, generator)
+            states, rewards, ends, disagreement = model.step_forward(states, actions)
+            outside = ((states < model.low - _TOLERANCE) | (states > model.high + _TOLERANCE)).sum(1)
+            doubt = model.reward_size * (disagreement / usual - 1).clamp(0, _MOST_PENALTY)
+            # What is no longer trusted earns nothing, or the usual loss where rewards are losses.
+            values += alive * (trusted * (rewards - doubt) + (1 - trusted) * least)
+            unpenalised += alive * rewards
+            length += alive
+            inside += alive * (outside == 0)
+            alive *= 1 - ends
+            trusted *= torch.exp(-_HAZARD * outside)
+            bar.update()
+            if alive.max() < _OVER:
+                bar.update(horizon - step - 1)
+                break
+    inside /= length
+    means = totals.view(4, count, rollouts).mean(2).cpu().numpy()
+    return dict(zip(("values", "unpenalised", "length", "inside"), means, strict=True))
+
+
+def _act(
+    policies: list[Policy],
+    layout: Layout,
+    log: Log,
+    states: Tensor,
+    batch_size: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return actions (P * R, dim_a), as networks read them, in normalised states (P * R, dim_s) of each policy.
+
+    Stochastic policies sample, all with the same noise.
+    """
+    raw = log.units.denormalise(states).cpu().view(len(policies), -1, log.state_dim)
+    key = int(torch.randint(2**62, (), generator=generator, device="cpu"))
+    taken = []
+    for policy, own in zip(policies, raw, strict=True):
+        noise = torch.Generator().manual_seed(key)
+        for batch in own.split(batch_size):
+            taken.append(policy.act(batch) if layout.kind == "action" else policy.sample(batch, noise))
+    return log.units.normalise_actions(torch.cat(taken)).to(log.device)
+
+
+def _check_roll_out(policies: list[Policy]) -> None:
+    for policy in policies:
+        if isinstance(policy, ArrayPolicy):
+            raise ValueError(
+                f"policy {policy.name!r} is an array of actions, but rollouts reach states outside the log; pass the "
+                "policy itself"
+            )
+
+
+def _compare(values: np.ndarray, returns: np.ndarray) -> dict[str, Any]:
+    """Return how well values (M,) of known policies agree with their returns (M,), and warn if they do not."""
+    varied = len(returns) > 1 and np.ptp(returns) > 0
+    order = float(spearman(returns, values)) if varied else np.nan
+    if len(returns) >= _FEWEST_ORDERED and order < _LEAST_ORDER:
+        warn(
+            f"the simulator orders the {len(returns)} known policies with a rank correlation of {order:.2f} to their "
+            "returns: train longer (raise updates); if that does not help, they do what the log does not show",
+            UncertainEstimateWarning,
+        )
+    error = float(np.abs(values - returns).mean() / np.ptp(returns)) if varied else np.nan
+    return {"known_values": values, "known_order": order, "known_error": error}
