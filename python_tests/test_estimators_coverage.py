@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from estimators import SMALL, gains, loud, quiet, small_log, unwarned, with_other
+from estimators import SMALL, gains, loud, quiet, small_log, unwarned
 from mdps import Linear, LinearGain, TablePolicy, Tabular
 
 from sopr_fast.estimators import (

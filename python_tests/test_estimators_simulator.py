@@ -57,7 +57,7 @@ def test_returns_of_a_linear_process(episodes):
 
 @pytest.mark.parametrize("seen", [True, False], ids=["ends-seen", "ends-unknown"])
 def test_episodes_end_in_the_states_that_end_them(seen):
-    """A reward of 1 a step, until the point is beyond 2: after 11 steps of 0.19, after 21 of 0.098; never if it rests."""
+    """The reward is 1 a step until the point is beyond 2: after 11 steps of 0.19, after 21 of 0.098, or never."""
     log = drift(end=2.0)
     if not seen:
         log = replace(log, next_states=np.where(log.terminals[:, None], log.states, log.next_states))
@@ -117,7 +117,9 @@ def test_stochastic_policies_sample():
 @pytest.mark.filterwarnings("default::sopr_fast.estimators.UncertainEstimateWarning")
 def test_policies_that_leave_the_log_lose_value_and_are_named():
     """The log's points stay below 9. Beyond, a step is worth less than the reward of 1."""
-    with pytest.warns(UncertainEstimateWarning, match=r"rollouts of 'far' \(\d+% of steps\) leave the range of the log"):
+    with pytest.warns(
+        UncertainEstimateWarning, match=r"rollouts of 'far' \(\d+% of steps\) leave the range of the log"
+    ):
         estimates = replace(QUICK, updates=300, horizon=100).estimate(
             {"far": constant(0.3), "near": constant(0.02)}, drift(), progress=False
         )
@@ -142,7 +144,9 @@ def test_known_returns_judge_the_simulator(recwarn):
     right = method.estimate([constant(0.12)], log, known=known, returns=returns, progress=False)
     assert right.diagnostics["known_order"] == 1 and right.diagnostics["known_error"] < 0.1
     assert not recwarn.list
-    with pytest.warns(UncertainEstimateWarning, match="5 known policies with a rank correlation of -1.00.*train longer"):
+    with pytest.warns(
+        UncertainEstimateWarning, match="5 known policies with a rank correlation of -1.00.*train longer"
+    ):
         wrong = method.estimate([constant(0.12)], log, known=known, returns=returns[::-1], progress=False)
     np.testing.assert_array_equal(wrong.diagnostics["known_values"], right.diagnostics["known_values"])
     alone = method.estimate([constant(0.12)], log, progress=False)

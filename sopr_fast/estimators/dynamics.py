@@ -193,7 +193,7 @@ class Dynamics(Learner):
         return torch.cat([change, rewards[:, None]], -1) / self.change_scale, self._learned[rows]
 
     def _loss(self, member: int, rows: Tensor) -> Tensor:
-        """Return Huber's loss of changes, robust to contacts, and half the squared error of rewards, which are means."""
+        """Return Huber's loss of changes, and half the squared error of rewards, whose means count."""
         target, learned = self._targets(rows)
         out = self.networks[member](torch.cat([self.log.states(rows), self.log.actions[rows]], -1))[0]
         changes = functional.smooth_l1_loss(out[:, :-1], target[:, :-1], reduction="none").sum(1) * learned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs.policies import ArrayPolicy, Layout, Policy, collect
+from ..inputs.policies import ArrayPolicy, Layout, Policy
 from ..inputs.returns import check_returns
 from ..ranking.estimates import Estimates, UncertainEstimateWarning, warn_about
 from ..ranking.metrics import spearman
@@ -67,8 +68,8 @@ class Simulator(Estimator):
         horizon: Number of steps.
 
     Warns:
-        UncertainEstimateWarning: Over half of a policy's steps leave the log's range, or the order of five or more known
-            policies correlates with that of their returns by less than 0.8.
+        UncertainEstimateWarning: Over half of a policy's steps leave the log's range, or the values of five or more
+            known policies have a rank correlation below 0.8 to their returns.
     """
 
     discounted: ClassVar[bool] = False
@@ -82,10 +83,11 @@ class Simulator(Estimator):
 
     def _estimate(self, request: Request) -> Estimates:
         check_checkpoint(request.checkpoint, CHECKPOINT)
-        timings, known = request.timings, request.known or []
+        timings, count = request.timings, len(request.policies)
         with timings.stage("policies"):
+            everyone, known = _together(request.policies, request.known or [])
             everyone, layout, log = read(
-                [*request.policies, *known],
+                everyone,
                 request.log,
                 action_count=request.action_count,
                 device=request.device,
@@ -131,7 +133,8 @@ class Simulator(Estimator):
             "horizon": horizon,
         }
         if known:
-            diagnostics |= _compare(values[count:], check_returns(request.returns, names[count:]))
+            returns = check_returns(request.returns, [policy.name for policy in request.known or []])
+            diagnostics |= _compare(values[known], returns)
         inside = rolled["inside"]
         warn_about(
             {names[i]: f"{1 - inside[i]:.0%} of steps" for i in np.flatnonzero(inside[:count] < _LEAST_INSIDE)},
@@ -210,6 +213,25 @@ def _act(
         for batch in own.split(batch_size):
             taken.append(policy.act(batch) if layout.kind == "action" else policy.sample(batch, noise))
     return log.units.normalise_actions(torch.cat(taken)).to(log.device)
+
+
+def _together(policies: list[Policy], known: list[Policy]) -> tuple[list[Policy], list[int]]:
+    """Return all policies, each once and under a name of its own, and which of them are known."""
+    everyone, places = list(policies), {policy.name: i for i, policy in enumerate(policies)}
+    indices = []
+    for policy in known:
+        place = places.get(policy.name)
+        if place is None or not policy.is_same(policies[place]):
+            place = len(everyone)
+            everyone.append(_renamed(policy) if policy.name in places else policy)
+        indices.append(place)
+    return everyone, indices
+
+
+def _renamed(policy: Policy) -> Policy:
+    renamed = copy.copy(policy)
+    renamed.name = f"{policy.name} (known)"
+    return renamed
 
 
 def _check_roll_out(policies: list[Policy]) -> None:
