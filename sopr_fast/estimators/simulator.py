@@ -28,7 +28,7 @@ from .log import Log, read
 
 _USUAL = 0.99  # quantile of the disagreement over logged rows
 _LEAST_USUAL = 0.1  # disagreement that is no doubt, as a share of the usual change of state
-_MOST_PENALTY = 5.0  # times the mean size of a reward
+_MOST_PENALTY = 1.0  # times the mean size of a reward
 _HAZARD = 0.01  # of each column outside the log's range, a step
 _TOLERANCE = 0.05  # how far a state may leave the range of a column, in standard deviations
 _OVER = 1e-6  # survival below which a rollout has ended
