@@ -105,8 +105,8 @@ BROKEN = {
     "widths": (state_dict(**{"2.weight": torch.zeros(8, 9)}), GIVEN, "2.weight reads 9 values, the layer before"),
     "bias": (state_dict(**{"4.bias": torch.zeros(4)}), GIVEN, "4.weight (3, 8) and 4.bias (4,) are not a layer"),
     "nan": (state_dict(**{"4.bias": torch.full((3,), math.nan)}), GIVEN, "4.bias must be finite floats"),
-    "meta": (state_dict(**{"4.bias": torch.zeros(3, device="meta")}), GIVEN, "4.bias must be a dense tensor"),
-    "sparse": (state_dict(**{"4.weight": torch.eye(3, 8).to_sparse()}), GIVEN, "4.weight must be a dense tensor"),
+    "meta": (state_dict(**{"4.bias": torch.zeros(3, device="meta")}), GIVEN, "names torch._utils._rebuild_meta"),
+    "sparse": (state_dict(**{"4.weight": torch.eye(3, 8).to_sparse()}), GIVEN, "names torch._utils._rebuild_sparse"),
     "nothing between": (moved(0, 2, 3), GIVEN, "layers 2 and 3 have 0 modules between them, expected one: relu"),
     "two between": (moved(0, 3, 5), GIVEN, "layers 0 and 3 have 2 modules between them, expected one: relu"),
     "something before": (moved(1, 3, 5), GIVEN, "its first layer is 1, and a state dict does not say what is before"),
@@ -280,12 +280,12 @@ def test_tar_with_a_zip_behind_it_is_refused_unopened(tmp_path):
         load(path)
 
 
-def test_pickles_cannot_change_the_reader():
-    stand_in = b"cnumpy._core.multiarray\n_reconstruct\n"
-    # BUILD with the state (None, {"mark": 1}) sets an attribute of whatever object it finds.
-    marked = read_pickle(io.BytesIO(b"\x80\x02" + stand_in + b"(N}X\x04\x00\x00\x00markK\x01stb."))
-    assert marked.mark == 1
-    assert not hasattr(read_pickle(io.BytesIO(b"\x80\x02" + stand_in + b".")), "mark")
+def test_pickles_cannot_change_how_others_are_read():
+    # BUILD with the state (None, {"mark": 1}) sets an attribute of whatever object it finds, such as a function.
+    changes = b"\x80\x02cnumpy._core.multiarray\n_reconstruct\n(N}X\x04\x00\x00\x00markK\x01stb."
+    with pytest.raises(RefusedError, match="its pickle holds function"):
+        read_pickle(io.BytesIO(changes))
+    assert (read_pickle(io.BytesIO(pickle.dumps(np.arange(3)))) == np.arange(3)).all()
 
 
 def test_records_hold_attributes_and_run_no_code():
@@ -362,12 +362,6 @@ def test_changed_bytes_give_a_policy_or_an_error_that_names_the_file(tmp_path):
                 assert str(path) in str(error)
                 refused += 1
         assert refused > 0, saved
-
-
-def test_places_and_lengths_beyond_the_file_reserve_no_memory():
-    assert read_pickle(io.BytesIO(b"\x80\x04]r\xff\xff\xff\x7f.")) == []  # LONG_BINPUT at 2**31 - 1
-    with pytest.raises(ValueError, match="damaged pickle"):
-        read_pickle(io.BytesIO(b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b"."))
 
 
 def test_content_determines_the_kind_of_files_without_suffix(tmp_path, states):

@@ -50,19 +50,3 @@ def read_members(archive: zipfile.ZipFile, names: list[str]) -> dict[str, bytes]
     if inflated > _RATIO * compressed + _ALLOWANCE:
         raise ValueError(f"its members inflate to {inflated / 2**20:.0f} MiB, far more than they take in the archive")
     return {name: archive.read(member) for name, member in zip(names, members, strict=True)}
-
-
-def check_stored(archive: zipfile.ZipFile, size: int) -> None:
-    """Check that members are not compressed and do not overlap, as in the archives that torch writes.
-
-    Args:
-        archive: The archive.
-        size: Size of its file in bytes.
-
-    Raises:
-        ValueError: They are not.
-    """
-    members = archive.infolist()
-    is_stored = all(m.compress_type == zipfile.ZIP_STORED and m.file_size == m.compress_size for m in members)
-    if not is_stored or sum(member.file_size for member in members) > size:
-        raise ValueError("its members are compressed or overlap, which torch does not write")

@@ -18,7 +18,6 @@ from .keys import KEYS, MIXED_ENDS
 _log = logging.getLogger("sopr_fast")
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
 _ARRAYS = ("observations", "actions", "rewards", "dones", "next_observations", "timeouts")
-_INSTRUCTIONS = 2_000_000
 _COPIES = 3  # of the file's bytes while it is read
 _ROUNDING = 1e-3  # of actions scaled to [-1, 1] in float32
 
@@ -49,7 +48,7 @@ def read_pickled(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
     check_memory(path, _COPIES * path.stat().st_size)
     try:
         with path.open("rb") as file:
-            content = read_pickle(file, records=_RECORDS, instructions=_INSTRUCTIONS)
+            content = read_pickle(file, records=_RECORDS)
         if isinstance(content, Record):
             return _of_buffer(content, path, wanted)
         if isinstance(content, Mapping):
