@@ -8,12 +8,11 @@ Run i gives every method seed i and the same training, validation and test polic
   (bench.paper) and the log of `--log`.
 
 `sopr_fast.evaluate` judges the methods. SOPR and NearestPolicy learn from the returns of the training policies, the
-others from logged rewards, and SOPR with a critic or estimates from both. Scores of SOPR are the paper's
-(`shrinkage=0`); those of SOPR-T with `shrinkage=1` have their own row.
+others from logged rewards.
 
     python bench/compare_estimators.py --data FOLDER --out out/estimators.json
     python bench/compare_estimators.py --data FOLDER --out out/first.json --test first \\
-        --methods SOPR-T SOPR-T+critic BehaviourQ
+        --methods SOPR-T BehaviourQ
     python bench/compare_estimators.py --data out/paper/small/* --out out/paper.json --test paper --log full-replay
 
 Writes the file after every run, with a Markdown table (.md) and a plot (.png) beside it, and keeps finished methods of
@@ -44,12 +43,8 @@ from sopr_fast.ranking.metrics import spearman
 from sopr_fast.runtime.files import atomic_path
 from sopr_fast.sopr.config import Config
 
-SHRUNK = "SOPR-T, shrinkage 1"
 LABELS = {
     "SOPR-T": "SOPR-T",
-    SHRUNK: SHRUNK,
-    "SOPR-T+critic": "SOPR-T with a SARSA critic's values in each row",
-    "SOPR-T+estimates": "SOPR-T with estimates of each policy",
     "SOPR-MLP": "SOPR-MLP",
     "NearestPolicy": "return of the nearest policy",
     "BehaviourQ": "mean of a SARSA critic",
@@ -197,14 +192,14 @@ def measure(
         details = _details(recorded[label].last)
         for name, part in split.sets.items() if "curve" in details else ():
             judged[name]["converged"] = _converged(details["curve"], recorded[label].last.values, part)
-        seconds = evaluation.seconds[label] + (evaluation.seconds["SOPR-T"] if label == SHRUNK else 0)
-        updates = {} if label in ("SOPR-T", SHRUNK, "SOPR-MLP", "NearestPolicy") else {"updates": options.updates}
+        seconds = evaluation.seconds[label]
+        updates = {} if label in ("SOPR-T", "SOPR-MLP", "NearestPolicy") else {"updates": options.updates}
         runs.append({"method": label, "seconds": seconds, "judged": judged, **updates, **details})
     return runs
 
 
 def _methods(labels: Sequence[str], split: Split, options: Any) -> dict[str, Any]:
-    """Return methods by label, SOPR-T without and with shrinkage."""
+    """Return methods by label."""
     config = Config(
         subset_size=options.subset_size, clusters=options.clusters, subsets=options.steps, steps=options.steps
     )
@@ -212,9 +207,6 @@ def _methods(labels: Sequence[str], split: Split, options: Any) -> dict[str, Any
 
     methods = {
         "SOPR-T": sopr,
-        SHRUNK: replace(sopr, shrinkage=1.0),
-        "SOPR-T+critic": replace(sopr, critic=BehaviourQ(**updates), rankers={}),
-        "SOPR-T+estimates": replace(sopr, features=(BehaviourQ(**updates), NearestPolicy()), rankers={}),
         "SOPR-MLP": replace(sopr, config=replace(config, encoder="mlp"), rankers={}),
         "NearestPolicy": NearestPolicy(),
         "BehaviourQ": BehaviourQ(**updates),
@@ -223,8 +215,7 @@ def _methods(labels: Sequence[str], split: Split, options: Any) -> dict[str, Any
         "DualDICE": DualDICE(**updates),
         "ImportanceWeighting": ImportanceWeighting(clip=(-6.0, 2.0), **updates),
     }
-    chosen = [name for label in labels for name in ((label, SHRUNK) if label == "SOPR-T" else (label,))]
-    return {label: methods[label] for label in chosen}
+    return {label: methods[label] for label in labels}
 
 
 def _details(estimates: Estimates | None) -> dict[str, Any]:
@@ -335,7 +326,7 @@ def _options() -> argparse.Namespace:
     tests = ("random", "first", "last", "paper")
     parser.add_argument("--test", choices=tests, default="random", help="which policies are unseen")
     parser.add_argument("--log", choices=LOGS, default="full-replay", help="log of --test paper")
-    methods = [method for method in LABELS if method != SHRUNK]
+    methods = list(LABELS)
     parser.add_argument("--methods", nargs="*", choices=methods, default=methods)
     parser.add_argument("--discount", type=float, default=0.99)
     parser.add_argument("--updates", type=int, default=20000, help="updates of every other estimator's networks")

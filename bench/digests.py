@@ -44,8 +44,7 @@ def main() -> None:
         config = sopr_fast.Config(**SMALL, **options)
         ranker = sopr_fast.fit(known, by_name, states, validation=(held_out, by_name), config=config)
         report(f"{label} losses", ranker.history["loss"])
-        report(f"{label} scores", ranker.rank(candidates, states, shrinkage=0).scores)
-        report(f"{label} shrunk scores", ranker.rank(candidates, states, shrinkage=1).scores)
+        report(f"{label} scores", ranker.rank(candidates, states).scores)
     transitions = log(policies[names[20]], states)
     few = {name: policies[name] for name in names[::10]}
     nearest = estimators.NearestPolicy()

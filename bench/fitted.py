@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 import sopr_fast
-from sopr_fast.estimators import BehaviourQ, Estimates, Estimator
+from sopr_fast.estimators import Estimates
 from sopr_fast.inputs.policies import as_policies
 from sopr_fast.inputs.returns import check_returns
 from sopr_fast.runtime.checkpoints import fingerprint
@@ -23,20 +21,14 @@ class Fitted:
     Attributes:
         config: Options of the model.
         validation: Policies that choose the weights, and their returns; or None.
-        shrinkage: See `Ranker.rank`.
         subsets: Number of newly drawn subsets on which policies are scored.
-        critic: Estimator whose critic is the one of `sopr_fast.fit`, or None.
-        features: Estimators whose values are the features of `sopr_fast.fit`.
-        rankers: Trained models by seed and training policies, which copies with other shrinkage share.
+        rankers: Trained models by seed and training policies.
     """
 
     config: Config
     validation: tuple[Any, Any] | None = None
-    shrinkage: float = 0.0
     subsets: int = 5
-    critic: BehaviourQ | None = None
-    features: tuple[Estimator, ...] = ()
-    rankers: dict[Any, tuple[Ranker, dict[str, Any]]] = field(default_factory=dict)
+    rankers: dict[Any, Ranker] = field(default_factory=dict)
 
     name = "SOPR"
     supervised, needs_rewards = True, False
@@ -48,40 +40,21 @@ class Fitted:
             policies, returns = self.validation
             names = [policy.name for policy in as_policies(policies)]
             held_out = fingerprint(names, check_returns(returns, names))
-        options = {name: getattr(self, name) for name in ("config", "shrinkage", "subsets", "critic", "features")}
+        options = {name: getattr(self, name) for name in ("config", "subsets")}
         return f"Fitted(validation={held_out}, {options})"
 
     def prepare(self, policies: Any, log: Any, **_: Any) -> tuple[Any, Any]:
         """Return policies and log as they are: every model draws its own subsets."""
         return policies, log
 
-    def estimate(
-        self, policies: Any, log: Any, *, known: Any, returns: Any, seed: int, progress: bool, **options: Any
-    ) -> Estimates:
+    def estimate(self, policies: Any, log: Any, *, known: Any, returns: Any, seed: int, **options: Any) -> Estimates:
         """Return the scores of policies by a model of the known ones."""
         key = seed, *(policy.name for policy in known)
         if key not in self.rankers:
-            inputs: dict[str, Any] = {}
-            if self.critic is not None:
-                inputs["critic"] = self.critic.critic(log, discount=options["discount"], seed=seed, progress=progress)
-            if self.features:
-                others = [] if self.validation is None else as_policies(self.validation[0])
-                everyone = [*known, *others, *policies]
-                options |= {"known": known, "returns": returns, "seed": seed, "progress": progress}
-                values = [method.estimate(everyone, log, **options).values for method in self.features]
-                names = (policy.name for policy in everyone)
-                inputs["features"] = dict(zip(names, np.stack(values, 1).tolist(), strict=True))
             options = {"validation": self.validation, "config": self.config, "seed": seed}
-            self.rankers[key] = sopr_fast.fit(known, returns, log, **options, **inputs), inputs
-        ranker, inputs = self.rankers[key]
-        ranking = ranker.rank(
-            policies,
-            log,
-            subsets=self.subsets,
-            shrinkage=self.shrinkage,
-            seed=seed + 1000,
-            features=inputs.get("features"),
-        )
+            self.rankers[key] = sopr_fast.fit(known, returns, log, **options)
+        ranker = self.rankers[key]
+        ranking = ranker.rank(policies, log, subsets=self.subsets, seed=seed + 1000)
         return Estimates(
             ranking.names,
             ranking.scores,

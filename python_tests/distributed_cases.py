@@ -37,11 +37,6 @@ CONFIGS = [
 KNOWN = ladder(training_gains(19))
 RETURNS = dict(zip(KNOWN, training_gains(19), strict=True))
 HELD_OUT = ladder([0.21, 0.52])
-FEATURES = {name: [policy.gain % 0.1, 1.0] for name, policy in {**KNOWN, **HELD_OUT, **ladder([0.3, 0.4])}.items()}
-
-
-def critic(states, actions):
-    return (states[:, :2] * actions).sum(1)
 
 
 def fit(config=CONFIGS[0], policies=KNOWN, states=None, **options):
@@ -56,13 +51,12 @@ def results(folder: Path) -> list[str]:
     """
     hashes = []
     for i, config in enumerate(CONFIGS):
-        extras = {"features": FEATURES, "critic": critic} if i else {}
-        ranker = fit(config, validation=(HELD_OUT, [0.21, 0.52]), **extras)
+        ranker = fit(config, validation=(HELD_OUT, [0.21, 0.52]))
         ranker.save(folder / f"{i}.safetensors")
         hashes.append(digest(ranker.history["loss"]))
         for names in ([0.3], [0.3, 0.4], [0.21, 0.3, 0.4, 0.52]):
             with sopr_fast.options(batch_size=100):
-                ranking = ranker.rank(ladder(names), log(), shrinkage=0.5, **extras)
+                ranking = ranker.rank(ladder(names), log())
             hashes += [digest(ranking.subset_scores), digest(ranking.scores), digest(ranking.distances)]
     policies = gains(10)
     methods = {"nearest": estimators.NearestPolicy(), "fqe": estimators.FQE(updates=8, hidden=(8,))}

@@ -101,11 +101,8 @@ def ranking(*, hostile: bool = False, count: int = 6, known: int = 8):
         settings={
             "subsets": 5,
             "seed": 0,
-            "shrinkage": 0.0,
             "precision": "fp32",
             "source": "the model",
-            "given_features": False,
-            "given_critic": False,
         },
     )
 

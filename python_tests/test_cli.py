@@ -85,12 +85,12 @@ def test_fit_then_rank(files, capsys, monkeypatch):
     assert rank("--json", "--win-probability") == 0
     assert np.shape(json.loads(capsys.readouterr().out)["win_probability"]) == (12, 12)
 
-    assert rank("--json", "--shrinkage", "0.5") == 0
-    shares = json.loads(capsys.readouterr().out)["shrinkage"]
-    assert rank("--csv", "--shrinkage", "0.5") == 0
+    assert rank("--json") == 0
+    distances = json.loads(capsys.readouterr().out)["distances"]
+    assert rank("--csv") == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    assert {row["policy"]: float(row["shrinkage"]) for row in rows} == {
-        f"gain-{i:03d}": value for i, value in enumerate(shares)
+    assert {row["policy"]: float(row["distance"]) for row in rows} == {
+        f"gain-{i:03d}": value for i, value in enumerate(distances)
     }
     np.savez("odd.npz", **{"mean.weight": np.full((1, 2, 4), 9.0), "mean.bias": np.zeros((1, 2))})
     for form in ("--json", "--csv"):

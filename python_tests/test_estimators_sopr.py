@@ -50,7 +50,7 @@ def test_values_order_policies_as_rank_does(log, known):
     candidates = {"a": LinearGain(np.array([0.12, -0.2])), "b": LinearGain(np.array([0.41, -0.9]))}
     estimates = METHOD.estimate(candidates, log, known=policies, returns=returns, seed=3, progress=False)
     ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3)
-    ranking = ranker.rank(candidates, subsets=3, shrinkage=0)
+    ranking = ranker.rank(candidates, subsets=3)
     np.testing.assert_array_equal(estimates.diagnostics["scores"], ranking.scores)
     scale = np.diff(estimates.values) / np.diff(ranking.scores)
     assert scale > 0
@@ -72,7 +72,7 @@ def test_win_probabilities_are_those_of_rank(log, known):
     candidates["far"] = LinearGain(np.array([9.0, 9.0]))
     estimates = METHOD.estimate(candidates, log, known=policies, returns=returns, seed=3, progress=False)
     ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3)
-    expected = ranker.rank(candidates, subsets=3, shrinkage=0).win_probability
+    expected = ranker.rank(candidates, subsets=3).win_probability
     assert np.isnan(expected[-1]).all() and np.isfinite(expected[0, 1])
     np.testing.assert_allclose(estimates.ranking().win_probability, expected, atol=1e-5)
 

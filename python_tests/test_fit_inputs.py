@@ -86,7 +86,6 @@ def with_nan(actions):
         ),
         ({"returns": {"gain-0.100": 1.0}}, ValueError, "at least two training policies .* hold nothing for policy"),
         ({"config": {}}, TypeError, r"config must be a sopr_fast.Config, got dict; pass Config\(name=value"),
-        ({"action_count": 1}, ValueError, "action_count must be an integer, 2 or more, got 1"),
         ({"preferences": np.eye(5)}, ValueError, "returns or preferences, not both"),
         (
             {"preferences": np.eye(5), "returns": None, "config": dataclasses.replace(QUICK, loss="mse")},
@@ -117,12 +116,6 @@ def with_nan(actions):
             ValueError,
             "validation policies are equal, or within tie_margin",
         ),
-        (
-            {"features": dict.fromkeys(ladder(GAINS), 1e39)},
-            ValueError,
-            "features of policy 'gain-.*' .* exceed the supported magnitude",
-        ),
-        ({"critic": 3}, TypeError, "critic must be callable"),
         *(
             (
                 {"validation": (ladder([0.3, 0.4]), [1, 1e300]), "config": dataclasses.replace(QUICK, loss=loss)},
@@ -160,11 +153,6 @@ def masked_in_row_3(values):
     [
         ({"returns": masked_in_row_3(GAINS)}, "the return of policy 'gain-.*' is nan"),
         ({"policies": dict.fromkeys("abcde", masked_in_row_3(np.ones(600)))}, "policy 'a' returned nan at state row 3"),
-        ({"critic": lambda states, actions: masked_in_row_3(np.ones(len(states)))}, "critic returned values that are"),
-        (
-            {"features": {name: masked_in_row_3([1.0, 2.0, 3.0, 4.0]) for name in ladder(GAINS)}},
-            "features of policy .* not finite",
-        ),
     ],
 )
 def test_masked_numbers_are_not_read(changes, message):
@@ -281,7 +269,6 @@ def test_returns_may_be_any_iterable_in_order():
         ({"returns": GAINS[:4]}, "returns must have shape"),
         ({"policies": ladder(GAINS[:1]), "returns": GAINS[:1]}, "at least two training policies"),
         ({"validation": (ladder([0.3]), [0.3])}, "at least two validation policies"),
-        ({"features": {}}, "features hold nothing for policy"),
         ({"policies": [np.zeros((599, 2))] * 5}, "'policy-000' has actions for 599 states, the data has 600"),
     ],
 )
@@ -378,17 +365,16 @@ def test_numpy_seeds_are_accepted(tmp_path):
     for name, ranker in (("expected", expected), ("actual", actual)):
         ranker.save(tmp_path / name)
     assert (tmp_path / "expected").read_bytes() == (tmp_path / "actual").read_bytes()
-    ranking = actual.rank(ladder([0.3]), log(), seed=np.int64(3), shrinkage=np.float32(0.5))
-    assert {"seed": 3, "shrinkage": 0.5}.items() <= json.loads(json.dumps(ranking.settings)).items()
+    ranking = actual.rank(ladder([0.3]), log(), seed=np.int64(3))
+    assert {"seed": 3}.items() <= json.loads(json.dumps(ranking.settings)).items()
     with pytest.raises(ValueError, match="seed must be an integer, 0 or more, got -1"):
         actual.rank(ladder([0.3]), seed=-1)  # even where the subsets kept with the model need none
 
 
-@pytest.mark.parametrize("critic", [None, lambda states, actions: actions[:, 0] * states[:, 1]], ids=["", "critic"])
-def test_columns_on_disk_train_the_same_model(monkeypatch, critic):
-    expected = fit(critic=critic).model.state_dict()
+def test_columns_on_disk_train_the_same_model(monkeypatch):
+    expected = fit().model.state_dict()
     monkeypatch.setattr("sopr_fast.sopr.columns._MEMORY_TILES", 0)
-    actual = fit(critic=critic).model.state_dict()
+    actual = fit().model.state_dict()
     assert all(torch.equal(expected[name], actual[name]) for name in expected)
 
 

@@ -84,9 +84,8 @@ def test_training_counts_returns_within_the_margin_as_ties():
 def test_validation_returns_are_standardised_as_training_returns():
     policies = {name: np.zeros((3, 1)) for name in "abcd"}
     held_out = {"a": policies["a"], "b": policies["b"]}, [1.0, 5.0]
-    options = {"states_count": 3, "action_count": None, "config": Config(loss="mse"), "reading": {}}
     with pytest.warns(UserWarning, match="only 4 training policies"):
-        known = read_known(policies, [0.0, 2.0, 4.0, 6.0], None, held_out, None, **options)
+        known = read_known(policies, [0.0, 2.0, 4.0, 6.0], None, held_out, states_count=3, config=Config(loss="mse"))
     assert known.validation is not None
     mean, scale = 3.0, math.sqrt(5)
     torch.testing.assert_close(known.validation.objective.targets, torch.tensor([1 - mean, 5 - mean]) / scale)

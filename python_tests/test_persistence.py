@@ -107,7 +107,6 @@ def fill(name, value):
         (lambda d, t: d.update(config=[]), "is damaged: config must be an object"),
         (lambda d, t: d.update(state_dim=10**12), "is damaged: "),
         (lambda d, t: d.update(state_dim=3.0), "is damaged: state_dim must be an integer from 1"),
-        (lambda d, t: d.update(feature_count=10**12), "is damaged: config needs more weights"),
         (lambda d, t: d.update(return_mean=""), "is damaged: return_mean must be a finite number, got ''"),
         (lambda d, t: d.update(return_scale=None), "is damaged: return_scale must be a finite number, got None"),
         (lambda d, t: d.update(history=[]), "is damaged: history must be an object"),

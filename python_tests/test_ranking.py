@@ -44,7 +44,7 @@ def test_rank_orders_and_averages_over_subsets(ranker, candidates):
     "options",
     [
         {},
-        {"subsets": 3, "shrinkage": 0.5},
+        {"subsets": 3},
         {"states": log(seed=5), "subsets": "auto", "seed": 3},
         {"subsets": Subsets.draw(log(seed=6), 2, size=TINY.subset_size, clusters=TINY.clusters)},
     ],
@@ -176,43 +176,8 @@ def test_an_odd_training_policy_does_not_excuse_foreign_candidates():
     assert known.distance_limit == 2  # of squared distances 1, 1, 1, 1 and 97 ** 2
 
 
-@pytest.mark.filterwarnings("ignore::sopr_fast.ForeignPolicyWarning", "ignore::sopr_fast.TrainingPolicyWarning")
-def test_shrinkage_moves_scores_toward_the_nearest_training_policy(ranker, candidates, tmp_path):
-    candidates |= {"odd": lambda states: -np.sign(states[:, :2])}
-    plain, half, whole = (ranker.rank(candidates, log(), shrinkage=x) for x in (0, 0.5, 1))
-    assert plain.shrinkage is None
-    assert np.array_equal(plain.scores, ranker.rank(candidates, log()).scores)
-
-    known = ladder(training_gains())
-    states = ranker.training_policies.states.numpy()
-    actions, acted = (np.stack([policy(states) for policy in group.values()]) for group in (known, candidates))
-    away, own = (((x[:, None] - actions[None].astype(float)) ** 2).sum(-1).mean(-1) for x in (acted, actions))
-    np.fill_diagonal(own, np.inf)
-    weight = plain.distances / (plain.distances + np.median(own.min(1)))
-    nearest = ranker.rank(known).scores[away.argmin(1)]
-    for ranking, amount in ((half, 0.5), (whole, 1)):
-        np.testing.assert_allclose(ranking.shrinkage, amount * weight, rtol=1e-5)
-        expected = plain.scores + ranking.shrinkage * (nearest - plain.scores)
-        np.testing.assert_allclose(ranking.scores, expected, rtol=1e-5)
-    assert whole.shrinkage.argmax() == 3 and "shrinkage" in whole.table() and "shrinkage" not in plain.table()
-
-    ranker.save(tmp_path / "model.safetensors")
-    loaded = sopr_fast.load(tmp_path / "model.safetensors").rank(candidates, log(), shrinkage=1)
-    assert np.array_equal(loaded.scores, whole.scores)
-
-
-@pytest.mark.filterwarnings("ignore::sopr_fast.ForeignPolicyWarning")
-def test_shrinkage_leaves_standard_errors_and_win_probabilities(ranker, candidates):
-    candidates |= {"odd": lambda states: -np.sign(states[:, :2])}
-    plain, shrunk = (ranker.rank(candidates, log(), shrinkage=x) for x in (0, 1))
-    assert not np.array_equal(shrunk.scores, plain.scores)
-    for name in ("subset_scores", "standard_errors", "win_probability"):
-        np.testing.assert_array_equal(getattr(shrunk, name), getattr(plain, name))
-
-
-@pytest.mark.parametrize("shrinkage", [0, 1])
-def test_the_first_subsets_of_a_ranking_are_a_ranking_on_fewer(ranker, candidates, shrinkage):
-    few, many = (ranker.rank(candidates, log(), subsets=count, shrinkage=shrinkage) for count in (3, 7))
+def test_the_first_subsets_of_a_ranking_are_a_ranking_on_fewer(ranker, candidates):
+    few, many = (ranker.rank(candidates, log(), subsets=count) for count in (3, 7))
     taken = many.take(3)
     for name in ("scores", "standard_errors", "subset_scores", "ranks", "win_probability"):
         np.testing.assert_array_equal(getattr(taken, name), getattr(few, name))
@@ -272,24 +237,20 @@ def test_a_collapsed_model_warns_when_loaded_and_when_it_ranks(candidates, tmp_p
     assert {warning.filename for warning in [*caught, *again]} == {__file__}
 
 
-def test_arrays_on_an_unknown_log_are_scored_but_not_shrunk(ranker, candidates, monkeypatch):
+def test_arrays_on_an_unknown_log_are_scored(ranker, candidates):
     states = log(seed=8)
     mixed = candidates | {"array": candidates["gain-0.700"](states)}
     with pytest.warns(ForeignPolicyWarning, match="unknown distance to the training policies: 'array';"):
         ranking = ranker.rank(mixed, states)
     assert np.isnan(ranking.distances[-1])
     np.testing.assert_allclose(ranking.scores[-1], ranking.scores[ranking.names.index("gain-0.700")], rtol=1e-6)
-    monkeypatch.setattr("sopr_fast.sopr.candidates.Tiles", None)
-    with pytest.raises(ValueError, match="shrinkage needs the distance of 'array'"):
-        ranker.rank(mixed, states, shrinkage=1)
 
 
 def test_arrays_on_the_kept_subsets_have_a_distance(ranker, candidates):
     arrays = {name: policy(log()) for name, policy in candidates.items()}
-    by_call, by_array = ranker.rank(candidates, shrinkage=1), ranker.rank(arrays, shrinkage=1)
+    by_call, by_array = ranker.rank(candidates), ranker.rank(arrays)
     np.testing.assert_allclose(by_array.distances, by_call.distances, rtol=1e-5)
     np.testing.assert_allclose(by_array.scores, by_call.scores, rtol=1e-5)
-    assert (by_call.shrinkage > 0).all()
 
 
 def test_arrays_on_the_training_log_have_a_distance(ranker, candidates, tmp_path):
@@ -322,32 +283,25 @@ def test_a_log_that_differs_in_a_sampled_row_is_another(ranker, candidates, chan
     assert np.isnan(ranking.distances[:3]).all() and np.isfinite(ranking.distances[3])
 
 
-@pytest.mark.parametrize("shrinkage", [-1, np.nan, 1.5, "much"])
-def test_shrinkage_must_be_a_share(ranker, candidates, shrinkage):
-    with pytest.raises(ValueError, match="shrinkage must be (a finite number, 0 or more|from 0 to 1)"):
-        ranker.rank(candidates, log(), shrinkage=shrinkage)
-
-
-def test_equal_training_policies_leave_nothing_to_measure_shrinkage_by():
+def test_equal_training_policies_are_warned_of():
     twins = dict.fromkeys("abcdefghijkl", LinearPolicy(0.2))
     with pytest.warns(UserWarning, match="all training policies act alike") as caught:
         ranker = sopr_fast.fit(twins, range(12), log(), config=TINY)
     assert "act alike" in str(caught[0].message) and caught[0].filename == __file__
     with pytest.warns(ForeignPolicyWarning):
-        assert ranker.rank(ladder([0.2, 1.0]), shrinkage=1).shrinkage.tolist() == [0, 0]
+        assert ranker.rank(ladder([0.2, 1.0])).foreign == [False, True]
 
 
 def test_repeated_training_policies_count_once():
     columns = torch.tensor([0.0, 0.0, 1.0, 0.0, 3.0, 3.0]).reshape(6, 1, 1)
     known = TrainingPolicies(list("abcdef"), torch.zeros(1, 1), torch.zeros(1), columns, torch.zeros(6))
     assert known.distance_limit == 5  # twice the upper quartile of squared distances 1, 1 and 4
-    assert known.shrinkage(np.array([0.0, 1.0, 3.0, np.nan])).tolist() == [0, 0.5, 0.75, 0]
 
 
 def test_arrays_of_actions_follow_the_states(ranker, candidates):
     states = log(seed=8)
     arrays = {name: policy(states) for name, policy in candidates.items()}
-    by_call = ranker.rank(candidates, states, shrinkage=0)
+    by_call = ranker.rank(candidates, states)
     with pytest.warns(ForeignPolicyWarning, match="unknown distance"):
         by_array = ranker.rank(arrays, states)
     np.testing.assert_allclose(by_array.subset_scores, by_call.subset_scores, rtol=1e-6)
@@ -360,7 +314,7 @@ def test_arrays_of_actions_on_the_subsets_of_another_log(ranker, candidates):
     subsets = Subsets.draw(states, 3, size=TINY.subset_size, clusters=TINY.clusters)
     with pytest.warns(ForeignPolicyWarning, match="unknown distance"):
         by_array = ranker.rank(arrays, subsets=subsets)
-    by_call = ranker.rank(candidates, subsets=subsets, shrinkage=0)
+    by_call = ranker.rank(candidates, subsets=subsets)
     np.testing.assert_allclose(by_array.subset_scores, by_call.subset_scores, rtol=1e-6)
     assert np.isnan(by_array.distances).all()
 
@@ -480,24 +434,21 @@ def test_ranking_as_text_dict_and_frame(ranker, candidates):
 def test_a_table_shows_no_standard_error_of_a_foreign_candidate():
     ranking = Ranking.from_subsets(
         ["a", "b", "c"],
-        np.array([[3.0, 5.0], [1.0, 3.0], [0.0, 2.0]]),
-        shrinkage=np.array([0.25, 0.5, 0.0]),
-        nearest_scores=np.array([0.0, 4.0, 9.0]),
+        np.array([[3.0, 5.0], [2.0, 4.0], [0.0, 2.0]]),
         distances=np.array([7.0, 9.0, 0.0]),
         distance_limit=8.0,
         in_training=[False, False, True],
     )
     assert ranking.table().splitlines() == [
-        "rank  policy      score    ± error  shrinkage   distance",
-        "   1  a          3.0000     1.0000     0.2500     7.0000",
-        "   2  b          3.0000    foreign     0.5000     9.0000",
-        "   3  c          1.0000     1.0000     0.0000     0.0000  in training",
+        "rank  policy      score    ± error   distance",
+        "   1  a          4.0000     1.0000     7.0000",
+        "   2  b          3.0000    foreign     9.0000",
+        "   3  c          1.0000     1.0000     0.0000  in training",
     ]
     assert ranking.standard_errors.tolist() == [1, 1, 1]
     frame = ranking.to_pandas()
-    assert frame["shrinkage"].tolist() == [0.25, 0.5, 0] and frame["foreign"].tolist() == [False, True, False]
+    assert frame["foreign"].tolist() == [False, True, False]
     without = ranking_of("ab", [2, 1])
-    assert "shrinkage" not in without.table() and "shrinkage" not in without.to_pandas()
     assert "foreign" not in without.to_pandas() and without.to_dict()["foreign"] is None
 
 
@@ -648,11 +599,11 @@ def test_rank_finds_its_model(ranker, candidates, tmp_path, monkeypatch):
 
 
 def test_changes_of_a_ranking_leave_its_ranker_alone(ranker, candidates):
-    steps, ranking = ranker.steps, ranker.rank(candidates, log(), shrinkage=0.5)
+    steps, ranking = ranker.steps, ranker.rank(candidates, log())
     ranking.training.scores[:] = 0
     ranking.training.between[:] = 0
     ranking.training.history["loss"].clear()
-    again = ranker.rank(candidates, log(), shrinkage=0.5)
+    again = ranker.rank(candidates, log())
     assert np.array_equal(again.scores, ranking.scores) and ranker.steps == steps == len(ranker.history["loss"])
     assert again.training.scores.any() and again.training.between.any()
 

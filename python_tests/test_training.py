@@ -13,7 +13,6 @@ import sopr_fast
 from sopr_fast.ranking.metrics import spearman
 from sopr_fast.runtime import checkpoints
 from sopr_fast.runtime.adam import Adam
-from sopr_fast.sopr import config as training_config
 from sopr_fast.sopr import training, update
 from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.training import CollapsedTrainingWarning
@@ -68,19 +67,11 @@ def test_torch_s_default_dtype_changes_no_bit(options, dtype, set_default_dtype)
 
 
 def scores_of_everything(path, options):
-    """Return scores of a model trained with features, critic and validation, saved and loaded again."""
-    known, held_out, unseen = training_gains(), [0.33, 0.88], [0.3, 1.2]
-    features = {
-        name: gain**2 for gains in (known, held_out, unseen) for name, gain in zip(ladder(gains), gains, strict=True)
-    }
-
-    def critic(states, actions):
-        return (states[:, :2] * actions).sum(1).numpy()
-
+    """Return scores of a model trained with validation, saved and loaded again."""
+    held_out = [0.33, 0.88]
     config = dataclasses.replace(TINY, steps=3, action_noise=0.01, **options)
-    inputs = {"features": features, "critic": critic}
-    fit(config, validation=(ladder(held_out), held_out), **inputs).save(path)
-    return sopr_fast.load(path).rank(ladder(unseen), log(seed=3), **inputs).subset_scores
+    fit(config, validation=(ladder(held_out), held_out)).save(path)
+    return sopr_fast.load(path).rank(ladder([0.3, 1.2]), log(seed=3)).subset_scores
 
 
 @pytest.mark.parametrize("options", ENCODERS, ids=str)
@@ -274,52 +265,15 @@ def test_validation_keeps_the_latest_best_weights(metric):
 VALIDATION = (ladder([0.3, 0.8, 0.6]), [0.3, 0.8, 0.6])
 
 
-def test_training_stops_when_the_rank_correlation_no_longer_improves(monkeypatch):
-    curve = [0.1, 0.5, 0.3, 0.6, 0.6, 0.2, math.nan, 0.6, 0.9]
-    coming = iter(curve)
-    monkeypatch.setattr(update, "_spearman", lambda *_: torch.tensor(next(coming), dtype=torch.float64))
-    history = fit(dataclasses.replace(TINY, patience=4), validation=VALIDATION).history
-    np.testing.assert_array_equal(history["validation_rank_correlation"], curve[:8])  # 0.9 would come too late
-    assert len(history["loss"]) == 8 and history["best_step"] == 7
-
-
-def test_training_stops_when_the_loss_no_longer_improves():
-    config = dataclasses.replace(TINY, validation_metric="loss")
-    whole = fit(config, validation=VALIDATION)
-    losses = whole.history["validation_loss"]
-    expected = next((i + 1 for i in range(1, TINY.steps) if losses[i] >= min(losses[:i])), TINY.steps)
-    ranker = fit(dataclasses.replace(config, patience=1), validation=VALIDATION)
-    assert ranker.steps == len(ranker.history["loss"]) == expected
-    assert ranker.history["loss"] == whole.history["loss"][:expected]
-    assert f"in {expected} steps" in repr(ranker)
-
-
-def test_a_run_that_stopped_early_resumes_to_itself(tmp_path, monkeypatch):
-    config, path = dataclasses.replace(TINY, patience=4), tmp_path / "checkpoint.safetensors"
-    whole = fit(config, validation=VALIDATION, checkpoint=path)
-    assert whole.steps < TINY.steps and path.exists()
-    monkeypatch.setattr(training._Trainer, "step", None)
-    assert torch.equal(weights(fit(config, validation=VALIDATION, checkpoint=path)), weights(whole))
-
-
-def test_patience_needs_validation_before_any_policy_acts():
-    def fails(states):
-        raise AssertionError
-
-    with pytest.raises(ValueError, match="patience needs validation policies.* or leave patience out"):
-        sopr_fast.fit({"a": fails, "b": fails}, [1, 2], log(), config=dataclasses.replace(TINY, patience=3))
-
-
 def test_the_settings_of_the_paper():
     # Table of appendix A.1; 200 subsets (appendix A.2); 200 steps as in the released code.
     paper = {
         "width": 64, "low_layers": 2, "low_heads": 2, "low_feedforward": 128, "high_layers": 6, "high_heads": 8,
         "high_feedforward": 512, "dropout": 0.1, "learning_rate": 0.001, "subset_size": 16384, "clusters": 256,
-        "subsets": 200, "steps": 200, "loss": "pairwise", "encoder": "transformer", "patience": 0, "precision": "fp32",
+        "subsets": 200, "steps": 200, "loss": "pairwise", "encoder": "transformer", "precision": "fp32",
     }  # fmt: skip
     config = sopr_fast.Config.paper()
     assert {name: getattr(config, name) for name in paper} == paper
-    assert set(training_config._PAPER) == {field.name for field in dataclasses.fields(config)}
     assert sopr_fast.Config.paper(encoder="mlp") == dataclasses.replace(config, encoder="mlp")
 
 
@@ -388,7 +342,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch):
     fit(dataclasses.replace(TINY, steps=2), checkpoint=path)
     same_names = dict(zip(ladder(training_gains()), ladder(training_gains()[::-1]).values(), strict=True))
     for policies, states in ((ladder(training_gains()), log(seed=9)), (same_names, log())):
-        with pytest.raises(ValueError, match="other policies, returns, states, features, options or seed"):
+        with pytest.raises(ValueError, match="other policies, returns, states, options or seed"):
             sopr_fast.fit(
                 policies,
                 training_gains(),
@@ -398,7 +352,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch):
             )
     monkeypatch.setattr("sopr_fast.sopr.fitting.probe", None)
     for change in ({"config": dataclasses.replace(TINY, steps=3)}, {"seed": 1}, {"returns": -training_gains()}):
-        with pytest.raises(ValueError, match="other policies, returns, states, features, options or seed"):
+        with pytest.raises(ValueError, match="other policies, returns, states, options or seed"):
             fit(**{"config": dataclasses.replace(TINY, steps=2), "checkpoint": path, **change})
 
 
@@ -424,20 +378,6 @@ def test_a_file_of_another_kind_is_refused_before_any_policy_acts(tmp_path, monk
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="not a whole safetensors file|content hash differs"):
             fit(checkpoint=path)
-
-
-@pytest.mark.parametrize("changed", ["gain-0.100", "gain-0.880"])
-def test_a_checkpoint_of_other_features_is_refused(changed, tmp_path):
-    policies = ladder([*training_gains(), 0.33, 0.88])
-    features = {name: float(i) for i, name in enumerate(policies)}
-    options = {
-        "config": dataclasses.replace(TINY, steps=2),
-        "validation": (ladder([0.33, 0.88]), [0.33, 0.88]),
-        "checkpoint": tmp_path / "checkpoint.safetensors",
-    }
-    fit(features=features, **options)
-    with pytest.raises(ValueError, match="checkpoint .* is of a run with other policies, returns, states, features,"):
-        fit(features=features | {changed: -1.0}, **options)
 
 
 def test_a_collapsed_run_starts_afresh_and_warns(monkeypatch, updates):

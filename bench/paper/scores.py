@@ -25,7 +25,7 @@ from .manifest import Task, is_made, write_manifest
 from .offline import chosen_logs
 from .rollouts import read_return_means
 
-METHODS = ("SOPR-T", "SOPR-T, shrinkage 1", "nearest policy")
+METHODS = ("SOPR-T", "nearest policy")
 MEASURES = {
     "spearman": spearman,
     "kendall": kendall,
@@ -147,15 +147,6 @@ def _score(
 ) -> dict[str, np.ndarray]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ForeignPolicyWarning)
-        plain, shrunk = (
-            ranker.rank(
-                policies,
-                transitions.states,
-                subsets=task.scale.rank_subsets,
-                shrinkage=shrinkage,
-                seed=seed + 1000,
-            ).scores
-            for shrinkage in (0, 1)
-        )
+        ranking = ranker.rank(policies, transitions.states, subsets=task.scale.rank_subsets, seed=seed + 1000)
     nearest = NearestPolicy().estimate(policies, transitions, known=train[0], returns=train[1], seed=seed)
-    return dict(zip(METHODS, (plain, shrunk, nearest.values), strict=True))
+    return dict(zip(METHODS, (ranking.scores, nearest.values), strict=True))

@@ -85,13 +85,6 @@ def add_commands(commands: Any) -> None:
             metavar=field.metadata["check"].parse.__name__,
             help=f"with --subsets auto: {field.metadata['help']} (default: {field.default})",
         )
-    ranking.add_argument(
-        "--shrinkage",
-        type=float,
-        default=0.0,
-        metavar="X",
-        help="amount, 0 to 1, by which to move scores toward that of the nearest training policy (default: 0)",
-    )
     ranking.add_argument("--seed", type=int, metavar="N", help="seed of drawing subsets from --states (default: 0)")
     ranking.add_argument(
         "--precision",
@@ -196,7 +189,6 @@ def _fit(options: argparse.Namespace) -> None:
         returns,
         options.states,
         validation=(validation, held_out) if held_out else None,
-        action_count=options.action_count,
         config=config,
         seed=options.seed,
         checkpoint=options.checkpoint,
@@ -233,7 +225,6 @@ def _rank(options: argparse.Namespace) -> None:
         options.states,
         model=model,
         subsets=rule if options.subsets == "auto" else options.subsets,
-        shrinkage=options.shrinkage,
         seed=options.seed or 0,
     )
     try:

@@ -38,7 +38,7 @@ _config = Check(_to_config, lambda text: Config.from_dict(json.loads(text)))
 class SOPR(SupervisedEstimator):
     """Scores of a model trained on known policies (`sopr_fast.fit`, then `Ranker.rank`).
 
-    Values are the scores without shrinkage, shifted and scaled such that the scores of the training policies have the
+    Values are the scores, shifted and scaled such that the scores of the training policies have the
     mean and standard deviation of their returns. So values of models from different folds can be compared, and are
     roughly returns. With `loss="mse"` values are the scores themselves.
 
@@ -115,7 +115,6 @@ class SOPR(SupervisedEstimator):
             returns[training],
             problem.states,
             validation=([known[i] for i in validation], returns[validation]) if len(validation) else None,
-            action_count=request.action_count,
             config=self.config,
             seed=request.seed,
             keep_subsets=self.subsets,

@@ -55,15 +55,12 @@ class Ranking:
     Attributes:
         names: (P,) names of the candidates, in input order.
         scores: (P,) float64; larger is better.
-        standard_errors: (P,) float64 standard errors of the scores before any shrinkage; NaN where unknown. Those of a
+        standard_errors: (P,) float64 standard errors of the scores; NaN where unknown. Those of a
             trained model measure the noise of drawing subsets alone: for a foreign candidate they say nothing of how
             wrong its score is, and tables and plots leave them out.
-        subset_scores: (P, S) float64 scores on each subset before any shrinkage, whose mean is the score (paper section
-            3.2), or None.
+        subset_scores: (P, S) float64 scores on each subset, whose mean is the score (paper section 3.2), or None.
         replicates: (P, R) float64 joint replicates of the scores (bootstrap, ensemble), whose standard deviation is the
             standard error, or None.
-        shrinkage: (P,) weight of the nearest training policy's score in each score, or None without shrinkage.
-        nearest_scores: (P,) scores of the nearest training policies, toward which `shrinkage` moves, or None.
         distances: (P,) action distance to the nearest training policy (Eq. 3), NaN where unknown, or None.
         distance_limit: Distance beyond which a candidate is foreign, or None.
         in_training: (P,) whether each candidate acts exactly as a training policy does, or None where unknown.
@@ -79,8 +76,6 @@ class Ranking:
     _: KW_ONLY
     subset_scores: np.ndarray | None = None
     replicates: np.ndarray | None = None
-    shrinkage: np.ndarray | None = None
-    nearest_scores: np.ndarray | None = None
     distances: np.ndarray | None = None
     distance_limit: float | None = None
     in_training: list[bool] | None = None
@@ -90,32 +85,20 @@ class Ranking:
     settings: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def from_subsets(
-        cls,
-        names: list[str],
-        subset_scores: np.ndarray,
-        *,
-        shrinkage: np.ndarray | None = None,
-        nearest_scores: np.ndarray | None = None,
-        **fields: Any,
-    ) -> Ranking:
+    def from_subsets(cls, names: list[str], subset_scores: np.ndarray, **fields: Any) -> Ranking:
         """Return the ranking by the mean score over subsets.
 
         Args:
             names: (P,) names of the candidates.
-            subset_scores: (P, S) scores before any shrinkage.
-            shrinkage: (P,) weight of the nearest training policy's score, or None.
-            nearest_scores: (P,) scores of the nearest training policies; needed with `shrinkage`.
+            subset_scores: (P, S) scores.
             fields: Other attributes of the ranking.
         """
         count = subset_scores.shape[1]
         return cls(
             names,
-            shrink(subset_scores, shrinkage, nearest_scores).mean(1),
+            subset_scores.mean(1),
             _mean_errors(subset_scores) if count > 1 else np.full(len(names), np.nan),
             subset_scores=subset_scores,
-            shrinkage=shrinkage,
-            nearest_scores=nearest_scores,
             **fields,
         )
 
@@ -153,7 +136,7 @@ class Ranking:
 
     @property
     def win_probability(self) -> np.ndarray:
-        """(P, P) probability that candidate i scores above candidate j, before any shrinkage.
+        """(P, P) probability that candidate i scores above candidate j.
 
         It is the distribution function of Student's t, with one degree of freedom less than there are subsets or
         replicates, at mean / standard error of their paired differences; 0.5 where all of them are 0 up to rounding.
@@ -206,12 +189,7 @@ class Ranking:
         count, available = check_integer("subsets", count, 1), self.subset_scores.shape[1]
         if count > available:
             raise ValueError(f"cannot take {count} subsets: the ranking has {available}")
-        first = Ranking.from_subsets(
-            self.names,
-            np.ascontiguousarray(self.subset_scores[:, :count]),
-            shrinkage=self.shrinkage,
-            nearest_scores=self.nearest_scores,
-        )
+        first = Ranking.from_subsets(self.names, np.ascontiguousarray(self.subset_scores[:, :count]))
         return replace(
             self,
             scores=first.scores,
@@ -256,10 +234,8 @@ class Ranking:
         return metrics.regret_at_k(returns=check_returns(returns, self.names), scores=self.scores, k=k)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Return the numbers of each candidate: score and standard_error; shrinkage and distance where known."""
+        """Return the numbers of each candidate: score and standard_error, and distance where known."""
         columns = {"score": self.scores, "standard_error": self.standard_errors}
-        if self.shrinkage is not None:
-            columns["shrinkage"] = self.shrinkage
         if self.distances is not None:
             columns["distance"] = self.distances
         return columns
@@ -305,7 +281,6 @@ class Ranking:
             "scores": self.scores.tolist(),
             "standard_errors": self.standard_errors.tolist(),
             "subset_scores": _to_list(self.subset_scores),
-            "shrinkage": _to_list(self.shrinkage),
             "distances": _to_list(self.distances),
             "distance_limit": self.distance_limit,
             "foreign": self.foreign,
@@ -388,13 +363,6 @@ class Ranking:
     def _is_foreign(self) -> np.ndarray:
         """Return (P,) bool, True where foreign; False where the distance is unknown."""
         return np.array([bool(foreign) for foreign in self.foreign or [False] * len(self)], bool)
-
-
-def shrink(subset_scores: np.ndarray, weights: np.ndarray | None, nearest_scores: np.ndarray | None) -> np.ndarray:
-    """Return (P, S) scores moved toward those of the nearest training policies, unchanged without weights."""
-    if weights is None or nearest_scores is None:
-        return subset_scores
-    return subset_scores + weights[:, None] * (nearest_scores[:, None] - subset_scores)
 
 
 def _mean_errors(samples: np.ndarray) -> np.ndarray:

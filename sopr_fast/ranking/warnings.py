@@ -10,15 +10,13 @@ from ..runtime.warn import warn
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
 
 COMPARABLE = "the distance of an array of actions is known only on the training log and on the subsets of the model"
 _LISTED = 5
-_FAR = 10.0  # standard deviations; none of 100 numbers is farther from their mean
 
 
 class ForeignPolicyWarning(UserWarning):
-    """A candidate's score is an extrapolation: it acts unlike every training policy, or has features unlike theirs."""
+    """A candidate's score is an extrapolation: it acts unlike every training policy."""
 
 
 class TrainingPolicyWarning(UserWarning):
@@ -59,29 +57,6 @@ def warn_of_candidates(
             "the model was trained on candidates, or on policies that act exactly like them: "
             f"{join_some(known)}. Their scores are no test of the model",
             TrainingPolicyWarning,
-        )
-
-
-def warn_of_features(features: Tensor, mean: Tensor, scale: Tensor, names: list[str]) -> None:
-    """Warn of candidates with a feature unlike those of the training policies.
-
-    Args:
-        features: (P, F) features of the candidates.
-        mean: (F,) means over the training policies.
-        scale: (F,) standard deviations.
-        names: (P,) names of the candidates.
-    """
-    distances, places = ((features - mean).abs() / scale).max(1)
-    far = [
-        f"{name!r} (feature {place}: {distance:.3g})"
-        for name, distance, place in zip(names, distances.tolist(), places.tolist(), strict=True)
-        if distance > _FAR
-    ]
-    if far:
-        warn(
-            f"features unlike those of the training policies: {join_some(far)}; these are so many standard deviations "
-            "from their mean. Give features in the same unit; otherwise the scores are extrapolations",
-            ForeignPolicyWarning,
         )
 
 

@@ -96,8 +96,6 @@ def _call(settings: dict[str, Any]) -> str:
     arguments = ["candidates", *(["states"] if source == DRAWN else []), "model=model"]
     arguments.append("subsets=subsets" if source == GIVEN else f"subsets={settings['subsets']}")
     arguments += [f"seed={settings['seed']}"] if source == DRAWN else []
-    arguments += [f"shrinkage={settings['shrinkage']}"] if settings["shrinkage"] else []
-    arguments += [f"{name}={name}" for name in ("features", "critic") if settings[f"given_{name}"]]
     return f"ranking = sopr_fast.rank({', '.join(arguments)})"
 
 

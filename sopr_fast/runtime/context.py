@@ -58,7 +58,8 @@ def options(
         batch_size: Largest number of states that a policy gets at a time, by default 16384.
         device: Device that clusters, trains and scores. By default "cpu", or the device of the model that ranks.
             Policies act where they are.
-        precision: Operands of the matrix products of SOPR-T, "fp32" or "bf16". By default that of `Config`.
+        precision: Operands of matrix products where `rank` scores, "fp32" or "bf16". By default that of the model's
+            `Config`.
 
     Raises:
         ValueError: A choice has a wrong value, or torch cannot use the device.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..inputs.policies import Layout, Policy
 from ..runtime import distributed
 from ..runtime.context import current
 from ..runtime.progress import progress_bar
 from ..runtime.timing import Timings
-from .columns import CriticColumns, Tiles
+from .columns import Tiles
 from .model import ScoringModel
 from .scoring import score_grid
 from .subsets import Drawing, Subsets
@@ -23,24 +22,13 @@ class Candidates:
     Args:
         policies: The policies, which all processes know.
         layout: What the model reads of a policy.
-        features: (P, F) features, or None.
-        critic_columns: Critic whose values join each row, or None.
         timings: To which acting ("policies"), clustering and scoring ("encoding") add their seconds.
     """
 
-    def __init__(
-        self,
-        policies: list[Policy],
-        layout: Layout,
-        *,
-        features: Tensor | None,
-        critic_columns: CriticColumns | None,
-        timings: Timings,
-    ) -> None:
-        self._policies, self._layout, self._features = policies, layout, features
-        self._critic_columns, self._timings = critic_columns, timings
+    def __init__(self, policies: list[Policy], layout: Layout, timings: Timings) -> None:
         self._group = distributed.current()
-        self._own = self._group.part(len(policies))
+        self._own = policies[self._group.part(len(policies))]
+        self._layout, self._timings = layout, timings
 
     def act(self, drawn: Drawing | Subsets) -> Tiles:
         """Let the policies of this process act in the drawn states, at once or when they are scored, see `Tiles`.
@@ -53,9 +41,8 @@ class Candidates:
             RuntimeError: A policy raised.
             ValueError: A policy returned something else than its layout.
         """
-        own = self._policies[self._own]
         with self._timings.stage("policies"):
-            return Tiles(own, drawn, self._layout)
+            return Tiles(self._own, drawn, self._layout)
 
     def scores(self, tiles: Tiles, model: ScoringModel, chosen: Drawing | Subsets) -> np.ndarray:
         """Return the model's scores of all candidates on each subset, (P, S) float64, in every process.
@@ -65,33 +52,15 @@ class Candidates:
             model: The scoring model, on the device that clusters and scores.
             chosen: The subsets of the drawn states, which are clustered if they are not yet.
         """
-        device = next(model.parameters()).device
         with self._timings.stage("clustering"):
-            subsets = chosen.clustered(model.config, device)
+            subsets = chosen.clustered(model.config, next(model.parameters()).device)
         parts = [torch.empty(0, len(subsets), dtype=torch.float32, device=subsets.rows.device)]
         with progress_bar(len(tiles.policies), "ranking", "policy") as bar:
             for tile in tiles:
                 with self._timings.stage("policies"):
                     columns = tiles.columns(tile)
-                first = self._own.start + tile.start
-                place = slice(first, first + len(columns))
-                parts.append(self._score(tiles.drawn.states, model, subsets, columns, place))
+                with self._timings.stage("encoding"):
+                    parts.append(score_grid(model, subsets, columns, precision=current().precision))
                 bar.update(len(columns))
         with self._timings.stage("encoding"):
             return self._group.gather(torch.cat(parts).cpu()).double().numpy()
-
-    def _score(
-        self,
-        states: Tensor,
-        model: ScoringModel,
-        subsets: Subsets,
-        columns: Tensor,
-        place: slice,
-    ) -> Tensor:
-        """Return the scores of some policies on all subsets, by their columns in these states."""
-        if self._critic_columns is not None:
-            with self._timings.stage("policies"):
-                columns = self._critic_columns.append(states, columns, self._layout)
-        features = None if self._features is None else self._features[place]
-        with self._timings.stage("encoding"):
-            return score_grid(model, subsets, columns, None, current().precision, features)

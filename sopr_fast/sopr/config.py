@@ -36,7 +36,6 @@ class Config(Options):
         kmeans_iterations: Largest number of k-means iterations.
         kmeans_restarts: Runs of k-means, of which the best is kept.
         steps: Updates; each scores all training policies on one subset.
-        patience: Steps without a better validation result than before after which training stops; 0 to train all steps.
         loss: "pairwise" (paper section 3.2), "listwise" (ListNet) or "mse" on standardised returns.
         tie_margin: Largest difference of two returns that counts as a tie (label 0.5), in return units; with the
             pairwise loss alone.
@@ -72,7 +71,6 @@ class Config(Options):
     kmeans_iterations: int = option(300, integer(1), "largest number of k-means iterations")
     kmeans_restarts: int = option(1, integer(1), "runs of k-means, of which the best is kept")
     steps: int = option(120, integer(1), "updates of the weights")
-    patience: int = option(0, integer(0), "steps without a better validation result before training stops, 0 for all")
     loss: str = option("pairwise", choice("pairwise", "listwise", "mse"), "training loss")
     tie_margin: float = option(0.0, number(), "largest difference of returns that counts as a tie")
     learning_rate: float = option(1e-3, number(above=0), "learning rate of Adam")
@@ -112,7 +110,7 @@ class Config(Options):
         Raises:
             ValueError: An option has a wrong value.
         """
-        return cls(**(_PAPER | changes))
+        return cls(**{"subset_size": 16384, "clusters": 256, "subsets": 200, "steps": 200} | changes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return every option by name, ready for JSON."""
@@ -131,36 +129,3 @@ class Config(Options):
         if unknown := sorted(set(values) - {field.name for field in dataclasses.fields(cls)}):
             raise ValueError(f"unknown option {', '.join(unknown)}")
         return cls(**values)
-
-
-_PAPER: dict[str, Any] = {
-    "width": 64,
-    "low_layers": 2,
-    "low_heads": 2,
-    "low_feedforward": 128,
-    "high_layers": 6,
-    "high_heads": 8,
-    "high_feedforward": 512,
-    "dropout": 0.1,
-    "encoder": "transformer",
-    "input_norm": "batch",
-    "score": "mean",
-    "class_token": False,
-    "subset_size": 16384,
-    "clusters": 256,
-    "subsets": 200,
-    "kmeans_iterations": 300,
-    "kmeans_restarts": 1,
-    "steps": 200,
-    "patience": 0,
-    "loss": "pairwise",
-    "tie_margin": 0.0,
-    "learning_rate": 1e-3,
-    "warmup_steps": 20,
-    "gradient_clip": 1.0,
-    "action_noise": 0.0,
-    "validation_subsets": 3,
-    "validation_metric": "rank_correlation",
-    "precision": "fp32",
-    "training_precision": "fp32",
-}

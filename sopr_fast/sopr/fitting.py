@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,17 +10,17 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs.states import as_states
-from ..inputs.policies import Layout, Policy, check_fit, collect, probe
+from ..inputs.policies import Layout, check_fit, probe
 from ..ranking.metrics import policy_distances
 from ..ranking.warnings import TrainingPolicyWarning, join_some
 from ..runtime import distributed
 from ..runtime.blocks import Blocks
 from ..runtime.checkpoints import Checkpoint, fingerprint
 from ..runtime.checks import check_integer
-from ..runtime.context import current, current_device
+from ..runtime.context import current_device
 from ..runtime.timing import Timings
 from ..runtime.warn import warn
-from .columns import Critic, CriticColumns, check_critic, collect_all, critic_values
+from .columns import collect_all
 from .config import Config
 from .known import Group, Known, read_known
 from .model import ScoringModel
@@ -33,7 +32,6 @@ from .update import Examples
 
 _SAMPLED_STATES = 1024
 _SCORED_SUBSETS = 5
-_PROBED_STATES = 13
 
 
 @torch.inference_mode(False)  # with gradients, whatever the caller's mode
@@ -44,16 +42,10 @@ def fit(
     *,
     preferences: Any = None,
     validation: tuple[Any, Any] | None = None,
-    features: Mapping[str, Any] | None = None,
-    critic: Critic | None = None,
-    action_count: int | None = None,
     config: Config | None = None,
     seed: int = 0,
     keep_subsets: int = 5,
     checkpoint: str | os.PathLike | None = None,
-    trust: bool = False,
-    stochastic: bool = False,
-    skip: bool = False,
 ) -> Ranker:
     """Train SOPR-T on policies with known returns (paper section 3, Algorithm 1).
 
@@ -74,22 +66,12 @@ def fit(
         preferences: (M, M) of 1 (row better), 0.5 (equal), 0 (worse) or NaN (unknown), in place of returns. An array is
             in the order of the policies, a pandas frame is read by their names.
         validation: Policies and their returns, a pair, which choose the weights to keep; None to keep the last.
-        features: Numbers of each training and validation policy, by its name: a number, or F numbers such as estimates
-            of `sopr_fast.estimators`. They are standardised and added to cluster vectors by a linear map (beyond the
-            paper). `rank` then needs those of the candidates.
-        critic: Function from states (N, dim_s) and actions (N, dim_a) to values, (N,) or (C, N), such as that of
-            `estimators.BehaviourQ`. Values are standardised and join each row (beyond the paper). `rank` then needs the
-            critic.
-        action_count: Number of discrete actions, where policies return their indices.
         config: Options of model and training.
         seed: Seed of everything random. The same seed gives the same model on any number of threads, with the same
-            versions and instruction set, unless policies or the critic draw random numbers of their own.
+            versions and instruction set, unless policies draw random numbers of their own.
         keep_subsets: Subsets to keep with the model, so that `rank` needs no states; 0 for none.
         checkpoint: File to resume from if it exists, written as training goes on and when it is interrupted. A resumed
             run collects actions and clusters again.
-        trust: Run code in files of policies where reading them needs it, see `sopr_fast.load_policies`.
-        stochastic: Act by the distributions in files of policies instead of their means.
-        skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
 
     Returns:
         The trained model with its history, kept subsets and a sample of how training policies act.
@@ -111,11 +93,8 @@ def fit(
     config = _check_config(config)
     seed = check_integer("seed", seed, 0)
     keep_subsets = check_integer("keep_subsets", keep_subsets, 0)
-    if action_count is not None:
-        action_count = check_integer("action_count", action_count, 2)
-    check_critic(critic)
     device = current_device()
-    file = Checkpoint(checkpoint, "training checkpoint", "returns, states, features")
+    file = Checkpoint(checkpoint, "training checkpoint", "returns, states")
     if states is None:
         raise ValueError("states are needed: pass the logged states that the policies act on")
     timings = Timings()
@@ -133,17 +112,9 @@ def fit(
         returns,
         preferences,
         validation,
-        features,
         states_count=states_count,
-        action_count=action_count,
         config=config,
-        reading={"trust": trust, "stochastic": stochastic, "skip": skip},
     )
-    if config.patience and not known.validation:
-        raise ValueError(
-            "patience needs validation policies: pass validation=(policies, returns) (--validation …), or leave "
-            "patience out"
-        )
     file.identify(known.fingerprint(config, seed))
     with timings.stage("drawing"):
         drawn = states
@@ -155,7 +126,7 @@ def fit(
     )
     own = _share(known)
     with timings.stage("policies"):
-        acted, columns = _act(known, own, drawn, critic)
+        acted, columns = _act(known, own, drawn)
     with timings.stage("clustering"):
         subsets = drawn.clustered(config, device)
     with timings.stage("training"):
@@ -190,7 +161,6 @@ def fit(
         seed=seed,
         return_mean=mean,
         return_scale=scale,
-        critic_columns=acted.critic_columns,
         timings=timings,
     )
 
@@ -208,13 +178,11 @@ class _Acted(NamedTuple):
 
     Attributes:
         layout: What the model reads of a policy.
-        critic_columns: Critic and the scale of its values, or None.
         sample: (R,) indices of the states that the ranker keeps.
         remembered: (M, R, dim_c) columns of the training policies in them.
     """
 
     layout: Layout
-    critic_columns: CriticColumns | None
     sample: Tensor
     remembered: Tensor
 
@@ -230,34 +198,26 @@ def _act(
     known: Known,
     own: tuple[slice, slice],
     drawn: Drawing | Subsets,
-    critic: Critic | None,
 ) -> tuple[_Acted, Tensor]:
-    """Return also the columns of this process's training, then validation policies, (m + v, U, dim_c + C).
-
-    The last C are by the critic.
-    """
+    """Return also the columns of this process's training, then validation policies, (m + v, U, dim_c)."""
     states, source, training = drawn.states, drawn.source, known.training.policies
     layout = probe(training, states, source)
     if known.validation:
         check_fit(known.validation.policies, states, source, layout)
-    values = 0 if critic is None else _count_values(critic, training[0], drawn, layout)
     policies, validation = training[own[0]], known.validation.policies[own[1]] if known.validation else []
     count = len(policies)
-    columns = collect_all(policies + validation, drawn, layout, more=values)
+    columns = collect_all(policies + validation, drawn, layout)
     sample = _spread(len(states), _SAMPLED_STATES)
-    remembered = distributed.current().gather(columns[:count, sample, : layout.width].contiguous())
+    remembered = distributed.current().gather(columns[:count, sample].contiguous())
     if (remembered == remembered[0]).all():
         warn(
             "all training policies act alike: nothing in their actions orders them, and there is no measure of how "
             "unlike them a candidate acts"
         )
     elif known.validation:
-        acting = distributed.current().gather(columns[count:, sample, : layout.width].contiguous())
+        acting = distributed.current().gather(columns[count:, sample].contiguous())
         _warn_of_copies(known.validation.names, acting, remembered)
-    critic_columns = None
-    if critic is not None:
-        critic_columns = CriticColumns.fill(critic, states, columns, layout, count)
-    return _Acted(layout, critic_columns, sample, remembered), columns
+    return _Acted(layout, sample, remembered), columns
 
 
 def _warn_of_copies(names: list[str], validation: Tensor, training: Tensor) -> None:
@@ -279,22 +239,8 @@ def _warn_of_copies(names: list[str], validation: Tensor, training: Tensor) -> N
         )
 
 
-def _count_values(
-    critic: Critic,
-    policy: Policy,
-    drawn: Drawing | Subsets,
-    layout: Layout,
-) -> int:
-    """Return C by calling the critic on a few states before long work."""
-    few = slice(min(_PROBED_STATES, current().batch_size))
-    states, source = drawn.states[few], drawn.source[few]
-    actions = collect([policy], states, source, layout)[0, :, : layout.action_dim]
-    return critic_values(critic, states, actions).shape[1]
-
-
 def _examples(group: Group, columns: Tensor, own: slice) -> Examples:
-    features = None if group.features is None else group.features.to(columns.device)
-    return Examples(columns, own, features, group.labels, group.objective.to(columns.device))
+    return Examples(columns, own, group.labels, group.objective.to(columns.device))
 
 
 def _spread(count: int, most: int) -> Tensor:
@@ -311,8 +257,7 @@ def _mean_scores(model: ScoringModel, subsets: Subsets, examples: Examples) -> T
 def _data_fingerprint(known: Known, own: tuple[slice, slice], drawn: Drawing | Subsets, columns: Tensor) -> str:
     """Return a hash of the training data that `Known.fingerprint` omits."""
     count = own[0].stop - own[0].start
-    features = [group.features for group in (known.training, known.validation) if group]
     by_policy = [fingerprint(policy) for policy in columns]
     by_process = distributed.current().gather_objects([by_policy[:count], by_policy[count:]])
     acted = [hashed for kind in (0, 1) for process in by_process for hashed in process[kind]]
-    return fingerprint(drawn.rows, drawn.states, *features, acted)
+    return fingerprint(drawn.rows, drawn.states, acted)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from ..inputs.policies import Policy, as_policies
 from ..inputs.returns import (
@@ -22,7 +20,6 @@ from ..inputs.returns import (
 from ..runtime.checkpoints import fingerprint
 from ..runtime.warn import warn
 from . import losses
-from .columns import read_features
 from .config import Config
 from .losses import Objective
 
@@ -37,13 +34,11 @@ class Group:
         policies: The policies.
         labels: (M,) float64 returns, or (M, M) preferences.
         objective: Loss of their scores.
-        features: (M, F) float64 features, or None.
     """
 
     policies: list[Policy]
     labels: np.ndarray
     objective: Objective
-    features: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.policies)
@@ -85,12 +80,9 @@ def read_known(
     returns: Any,
     preferences: Any,
     validation: tuple[Any, Any] | None,
-    features: Mapping[str, Any] | None,
     *,
     states_count: int,
-    action_count: int | None,
     config: Config,
-    reading: Mapping[str, bool],
 ) -> Known:
     """Return the known policies that were passed to `sopr_fast.fit`, checked.
 
@@ -99,11 +91,8 @@ def read_known(
         returns: See `sopr_fast.fit`.
         preferences: See `sopr_fast.fit`.
         validation: See `sopr_fast.fit`.
-        features: See `sopr_fast.fit`.
         states_count: Rows of the logged states.
-        action_count: Number of discrete actions, or None.
         config: Options of the training.
-        reading: Options of `as_policies` for policies given as paths.
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -112,12 +101,11 @@ def read_known(
     Warns:
         UserWarning: There are few training policies, or some policies have no return.
     """
-    options: dict[str, Any] = {"states_count": states_count, "action_count": action_count, **reading}
     mean, scale = 0.0, 1.0
     for what, values in (("returns", returns), ("preferences", preferences)):
         check_positions(what, values, policies)
     if preferences is None:
-        trained, labels = _read_returns("training", as_policies(policies, **options), returns)
+        trained, labels = _read_returns("training", as_policies(policies, states_count=states_count), returns)
         if (spread := _spread(labels)) <= config.tie_margin:
             lower = (
                 f" within {spread:g}, which is no more than tie_margin={config.tie_margin:g}; lower it"
@@ -137,7 +125,7 @@ def read_known(
             f"preferences are not returns, so tie_margin={config.tie_margin:g} has no use: mark ties by 0.5 in them"
         )
     else:
-        trained = as_policies(policies, **options)
+        trained = as_policies(policies, states_count=states_count)
         _check_count("training", trained)
         targets = losses.check_preferences(preferences, [policy.name for policy in trained])
         labels, objective = targets.numpy(), Objective.from_preferences(targets)
@@ -147,9 +135,7 @@ def read_known(
             f"only {len(trained)} training policies: about a dozen or more with known returns are needed to learn an "
             "order that holds for others"
         )
-    held_out = None if validation is None else _read_validation(validation, options, config, mean, scale)
-    if features is not None:
-        training, held_out = _with_features(features, training, held_out)
+    held_out = None if validation is None else _read_validation(validation, states_count, config, mean, scale)
     return Known(training, held_out, mean, scale)
 
 
@@ -189,14 +175,14 @@ def _mean_and_deviation(returns: np.ndarray, config: Config) -> tuple[float, flo
 
 
 def _read_validation(
-    validation: tuple[Any, Any], options: dict[str, Any], config: Config, mean: float, scale: float
+    validation: tuple[Any, Any], states_count: int, config: Config, mean: float, scale: float
 ) -> Group:
     try:
         policies, returns = validation
     except (TypeError, ValueError):
         raise TypeError("validation must be a pair (policies, returns)") from None
     check_positions("validation returns", returns, policies)
-    policies, returns = _read_returns("validation", as_policies(policies, **options), returns)
+    policies, returns = _read_returns("validation", as_policies(policies, states_count=states_count), returns)
     margin = config.tie_margin if config.validation_metric == "loss" else 0.0
     if _spread(returns) <= margin:
         within = ", or within tie_margin" if margin else ""
@@ -211,30 +197,3 @@ def _read_validation(
             f"policies ({mean:g} ± {scale:g}) for loss={config.loss!r}"
         )
     return Group(policies, returns, objective)
-
-
-def _with_features(
-    features: Mapping[str, Any], training: Group, validation: Group | None
-) -> tuple[Group, Group | None]:
-    of_training = read_features(features, training.names)
-    training = replace(training, features=of_training)
-    if validation is None:
-        return training, None
-    _check_names(training, validation)
-    of_validation = read_features(features, validation.names)
-    if of_validation.shape[1] != of_training.shape[1]:
-        raise ValueError(
-            f"validation policies have {of_validation.shape[1]} features each, training policies {of_training.shape[1]}"
-        )
-    return training, replace(validation, features=of_validation)
-
-
-def _check_names(training: Group, validation: Group) -> None:
-    """Raise ValueError if a training and a validation policy share a name, by which features are looked up."""
-    by_name = {policy.name: policy for policy in training.policies}
-    for policy in validation.policies:
-        if policy.name in by_name and not policy.is_same(by_name[policy.name]):
-            raise ValueError(
-                f"a training and a validation policy are both named {policy.name!r}, so features by name cannot tell "
-                "them apart; name them in dicts"
-            )

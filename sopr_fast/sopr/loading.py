@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from ..ranking.ranking import Ranking
 from ..runtime.context import current_device
-from .columns import Critic
 from .model_files import read_model
 from .ranker import Ranker
 from .settling import UntilSettled
@@ -43,13 +41,7 @@ def rank(
     *,
     model: Ranker | str | os.PathLike | None = None,
     subsets: int | str | os.PathLike | UntilSettled | Subsets | None = None,
-    features: Mapping[str, Any] | None = None,
-    critic: Critic | None = None,
-    shrinkage: float = 0.0,
     seed: int = 0,
-    trust: bool = False,
-    stochastic: bool = False,
-    skip: bool = False,
 ) -> Ranking:
     """Rank candidates with a trained model: `Ranker.rank` in one call.
 
@@ -58,13 +50,7 @@ def rank(
         states: Logged states, or None for the subsets kept with the model.
         model: A `Ranker` or the path of a saved one; None for the path in the environment variable SOPR_FAST_MODEL.
         subsets: See `Ranker.rank`, as for all arguments below.
-        features: Numbers of the candidates by name.
-        critic: The critic that the model was trained with.
-        shrinkage: Amount, 0 to 1, by which to move scores toward that of the nearest training policy.
         seed: Seed of drawing subsets.
-        trust: Run code in files of policies where reading them needs it.
-        stochastic: Act by the distributions in files of policies.
-        skip: Skip files of policies that cannot be read.
 
     Raises:
         OSError: The model cannot be read.
@@ -75,18 +61,7 @@ def rank(
     Warns:
         UserWarning: See `Ranker.rank`.
     """
-    return open_model(model).rank(
-        candidates,
-        states,
-        subsets=subsets,
-        features=features,
-        critic=critic,
-        shrinkage=shrinkage,
-        seed=seed,
-        trust=trust,
-        stochastic=stochastic,
-        skip=skip,
-    )
+    return open_model(model).rank(candidates, states, subsets=subsets, seed=seed)
 
 
 def open_model(model: Ranker | str | os.PathLike | None) -> Ranker:

@@ -47,24 +47,20 @@ class ScoringModel(nn.Module):
     Args:
         input_dim: Width of a state and of a policy's columns there, together.
         config: Shapes and options.
-        feature_count: Numbers per policy, added to its cluster vectors by a linear map.
         seed: Seed of the initial weights. All but an MLP's layers equal those of torch's modules with torch's global
             generator so seeded.
 
     Attributes:
         config: Shapes and options.
-        feature_count: Numbers per policy.
     """
 
     low: nn.TransformerEncoder | nn.ModuleList
     high: nn.TransformerEncoder | nn.ModuleList
     norm: nn.BatchNorm1d | None
-    feature_mean: Tensor
-    feature_scale: Tensor
 
-    def __init__(self, input_dim: int, config: Config, feature_count: int = 0, *, seed: int = 0) -> None:
+    def __init__(self, input_dim: int, config: Config, *, seed: int = 0) -> None:
         super().__init__()
-        self.config, self.feature_count = config, feature_count
+        self.config = config
         width = config.width
         # Not torch's global generator, from which the caller and other threads draw.
         generator = torch.Generator().manual_seed(seed)
@@ -79,10 +75,6 @@ class ScoringModel(nn.Module):
         else:
             self.low = mlp(width, config.low_feedforward, config.low_layers, generator)
             self.high = mlp(width, config.high_feedforward, config.high_layers, generator)
-        if feature_count:
-            self.features = linear_layer(feature_count, width, generator, bias=False)
-            self.register_buffer("feature_mean", torch.zeros(feature_count, **_EXACT))
-            self.register_buffer("feature_scale", torch.ones(feature_count, **_EXACT))
         if config.class_token:
             self.class_token = nn.Parameter(torch.randn(width, generator=generator, **_PLAIN) * 0.02)
         else:
@@ -108,7 +100,6 @@ class ScoringModel(nn.Module):
         offsets: Tensor,
         rng: Tensor | None = None,
         precision: str | None = None,
-        features: Tensor | None = None,
         moments: Moments | None = None,
         first_policy: int = 0,
     ) -> Tensor:  # (P, S) float32
@@ -121,7 +112,6 @@ class ScoringModel(nn.Module):
             offsets: (S, K + 1) int32 offsets of the clusters in `rows`.
             rng: (2,) int64 seed and step of dropout, needed in training mode.
             precision: Operands of matrix products, "fp32" or "bf16"; by default that of the config.
-            features: (P, F) float64 features, if the model has such.
             moments: Moments of the rows of a larger batch, which `observe` has seen, for training on a part of it.
             first_policy: Place of the first policy in that batch, for its dropout masks.
         """
@@ -133,9 +123,6 @@ class ScoringModel(nn.Module):
             low = Tokens(states, columns, rows, offsets)
             projection = self._folded_projection(moments)
             clusters = self._encode(LOW, low, rng, precision, first_policy, projection=projection)  # (P, S, K, E)
-            if features is not None:
-                standardised = (features - self.feature_mean) / self.feature_scale
-                clusters = clusters + self.features(standardised.to(clusters.dtype))[:, None, None]
             return self._score(clusters, offsets, rng, precision, first_policy)
 
     def _score(

@@ -27,13 +27,12 @@ from ..runtime.schema import (
     whole,
 )
 from ..runtime.text import printable
-from .columns import CriticColumns
 from .config import Config
 from .model import ScoringModel
 from .subsets import Subsets
 from .training_policies import TrainingPolicies
 
-_FORMAT = 4
+_FORMAT = 5
 
 
 def _to_history(name: str, value: Any) -> dict[str, Any]:
@@ -56,7 +55,6 @@ _FIELDS: dict[str, Check] = {
     "seed": whole(),
     "return_mean": real,
     "return_scale": real,
-    "feature_count": whole(),
     "history": _to_history,
 }
 _TRAINING = {
@@ -65,7 +63,6 @@ _TRAINING = {
     "columns": (torch.float32, "M R C"),
     "scores": (torch.float64, "M"),
 }
-_CRITIC = {"mean": (torch.float32, "C"), "scale": (torch.float32, "C")}
 
 
 def write_model(
@@ -80,9 +77,8 @@ def write_model(
     seed: int,
     return_mean: float,
     return_scale: float,
-    critic_columns: CriticColumns | None,
 ) -> None:
-    """Write the arguments of a `Ranker` to one file, whole or not at all; of the critic, only the scale of its values.
+    """Write the arguments of a `Ranker` to one file, whole or not at all.
 
     Raises:
         OSError: The file cannot be written.
@@ -94,8 +90,6 @@ def write_model(
         "training_policies.columns": training_policies.columns,
         "training_policies.scores": training_policies.scores,
     }
-    if critic_columns is not None:
-        tensors |= {"critic.mean": critic_columns.mean, "critic.scale": critic_columns.scale}
     if subsets is not None:
         tensors |= {f"subsets.{name}": value for name, value in subsets.tensors().items()}
     description = {
@@ -110,7 +104,6 @@ def write_model(
         "seed": seed,
         "return_mean": return_mean,
         "return_scale": return_scale,
-        "feature_count": model.feature_count,
         "history": history,
     }
     save_tensors(path, tensors, "model", description)
@@ -137,22 +130,21 @@ def read_model(path: str | os.PathLike) -> dict[str, Any]:
 
 def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a `Ranker`; every field is checked, and sizes are bounded by the file's."""
-    weights, training, subsets, critic = by_prefix(tensors, "model", "training_policies", "subsets", "critic")
+    weights, training, subsets = by_prefix(tensors, "model", "training_policies", "subsets")
     size = sum(value.numel() for value in weights.values())
     fields = check_fields("description", description, _FIELDS)
     config, layout = Config.from_dict(fields["config"]), Layout.from_dict(fields["layout"])
     state_dim, names = fields["state_dim"], fields["training_policies"]
     if layout.width != (2 if layout.kind == "gaussian" else 1) * layout.action_dim:
         raise ValueError(f"layout has {layout.width} columns for {layout.action_dim} actions of kind {layout.kind!r}")
-    critic_count = check_tensors(critic, _CRITIC)["C"] if critic else 0
     check_tensors(training, _TRAINING, {"M": len(names), "D": state_dim, "C": layout.width})
     source = training["source"]
     if not len(names) or not len(source) or source[0] < 0 or (source.diff() <= 0).any():
         raise ValueError("training_policies must have names, and a source that ascends from 0")
-    input_dim = state_dim + layout.width + critic_count
-    if _least_size(config, input_dim, fields["feature_count"]) > size:
+    input_dim = state_dim + layout.width
+    if _least_size(config, input_dim) > size:
         raise ValueError(f"config needs more weights than the {size} of the file")
-    model = ScoringModel(input_dim, config, fields["feature_count"])
+    model = ScoringModel(input_dim, config)
     model.load_state_dict(weights)
     return {
         "model": model,
@@ -164,11 +156,10 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
         "seed": fields["seed"],
         "return_mean": fields["return_mean"],
         "return_scale": fields["return_scale"],
-        "critic_columns": CriticColumns(None, **critic) if critic else None,
     }
 
 
-def _least_size(config: Config, input_dim: int, feature_count: int) -> int:
+def _least_size(config: Config, input_dim: int) -> int:
     """Return a lower bound on the number of weights of a model."""
     attention = 4 * config.width if config.encoder == "transformer" else 0
     low, high = (
@@ -179,7 +170,7 @@ def _least_size(config: Config, input_dim: int, feature_count: int) -> int:
         )
     )
     sorted_scores = config.clusters if config.score == "sort" else 0
-    return (input_dim + feature_count) * config.width + low + high + sorted_scores
+    return input_dim * config.width + low + high + sorted_scores
 
 
 def _read_subsets(tensors: dict[str, Tensor], states_count: int | None, state_dim: int) -> Subsets:

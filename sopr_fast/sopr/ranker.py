@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,15 @@ import torch
 from ..inputs.logs.states import as_states
 from ..inputs.logs.stored import StoredStates
 from ..inputs.policies import ArrayPolicy, Layout, Policy, as_policies
-from ..ranking.ranking import DRAWN, GIVEN, KEPT, Ranking, Training, shrink
-from ..ranking.warnings import COMPARABLE, warn_of_candidates, warn_of_features
+from ..ranking.ranking import DRAWN, GIVEN, KEPT, Ranking, Training
+from ..ranking.warnings import warn_of_candidates
 from ..runtime import distributed
-from ..runtime.checks import check_integer, check_number
+from ..runtime.checks import check_integer
 from ..runtime.context import current
 from ..runtime.timing import Timings
 from ..runtime.warn import warn
 from .candidates import Candidates
-from .columns import Critic, CriticColumns, Tiles, check_critic, features_for
+from .columns import Tiles
 from .config import Config
 from .model import ScoringModel
 from .model_files import write_model
@@ -44,7 +43,6 @@ class Ranker:
         seed: Seed of the training.
         return_mean: Score in units of return that corresponds to a model output of 0.
         return_scale: Units of return for a model output of 1.
-        critic_columns: Critic whose values join each row, or None; a file keeps only the scale of its values.
         timings: Seconds of training by stage; files do not keep them.
     """
 
@@ -60,7 +58,6 @@ class Ranker:
         seed: int,
         return_mean: float = 0.0,
         return_scale: float = 1.0,
-        critic_columns: CriticColumns | None = None,
         timings: dict[str, float] | None = None,
     ) -> None:
         self.model = model.eval()
@@ -68,7 +65,6 @@ class Ranker:
         self.training_policies, self.subsets = training_policies, subsets
         self.history, self.seed = history, seed
         self.return_mean, self.return_scale = return_mean, return_scale
-        self.critic_columns = critic_columns
         self.timings = dict(timings or {})
 
     def __repr__(self) -> str:
@@ -105,13 +101,7 @@ class Ranker:
         states: Any = None,
         *,
         subsets: int | str | os.PathLike | UntilSettled | Subsets | None = None,
-        features: Mapping[str, Any] | None = None,
-        critic: Critic | None = None,
-        shrinkage: float = 0.0,
         seed: int = 0,
-        trust: bool = False,
-        stochastic: bool = False,
-        skip: bool = False,
     ) -> Ranking:
         """Rank candidates by their mean score over subsets of the states (paper section 3.2).
 
@@ -128,15 +118,7 @@ class Ranker:
             subsets: Number of subsets, by default 5 of given states, or all those kept with the model; "auto" or an
                 `UntilSettled` to add subsets until the top of the order is settled; or clustered `Subsets`, or their
                 file, to use again.
-            features: Numbers of the candidates by name, if the model was trained with features.
-            critic: The critic, if the model was trained with one and loaded from a file.
-            shrinkage: Amount, from 0 (none, as in the paper) to 1, by which to move scores toward the score of the
-                nearest training policy. At 1 its weight is d / (d + m) for a candidate at action distance d, with m
-                the median distance between a training policy and its nearest other.
             seed: Seed of drawing subsets from `states`.
-            trust: Run code in files of policies where reading them needs it, see `sopr_fast.load_policies`.
-            stochastic: Act by the distributions in files of policies instead of their means.
-            skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
 
         Raises:
             ImportError: A file needs an extra that is not installed.
@@ -154,8 +136,6 @@ class Ranker:
             TrainingPolicyWarning: A candidate acts as a training policy does.
         """
         seed = check_integer("seed", seed, 0)
-        if (shrinkage := check_number("shrinkage", shrinkage)) > 1:
-            raise ValueError(f"shrinkage must be from 0 to 1, got {shrinkage}")
         device = current().device or self.device
         subsets = as_subsets(subsets) or subsets
         rule, timings = to_rule(subsets), Timings()
@@ -165,40 +145,20 @@ class Ranker:
             chosen = self._subsets(log, counts[0] if counts else subsets, seed)
         drawn = chosen.to("cpu")
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
-        policies = as_policies(
-            candidates,
-            states_count=drawn.states_count,
-            action_count=action_count,
-            trust=trust,
-            stochastic=stochastic,
-            skip=skip,
-        )
+        policies = as_policies(candidates, states_count=drawn.states_count, action_count=action_count)
         names = [policy.name for policy in policies]
-        same_log = self._is_comparable(policies, log, subsets, shrinkage)
-        critic_columns = self._with_critic(critic)
-        feature_rows = features_for(self.model.feature_count, features, names)
+        same_log = self._is_comparable(policies, log, subsets)
         distributed.current().check_same(
-            options=[rule, shrinkage, seed, current().precision, current().batch_size],
+            options=[rule, seed, current().precision, current().batch_size],
             names_of_policies=names,
             states=drawn.states,
             subsets=drawn.rows,
             **self.model.state_dict(),
         )
-        grid = Candidates(
-            policies,
-            self.layout,
-            features=feature_rows,
-            critic_columns=critic_columns,
-            timings=timings,
-        )
+        grid = Candidates(policies, self.layout, timings)
         tiles = grid.act(drawn)
-        training = self.training_policies
         with timings.stage("policies"):
-            to_training, among, same = training.distances(policies, self.layout, same_log=same_log)
-        distances, nearest = to_training.min(1), to_training.argmin(1)
-        weights, nearest_scores = None, None
-        if shrinkage > 0:
-            weights, nearest_scores = shrinkage * training.shrinkage(distances), training.scores.numpy()[nearest]
+            to_training, among, same = self.training_policies.distances(policies, self.layout, same_log=same_log)
         model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
 
         scores, settled = self._scores(grid, tiles, model, chosen), None
@@ -209,15 +169,13 @@ class Ranker:
                         chosen = self._subsets(log, count, seed, first=scores.shape[1])
                     tiles = grid.act(chosen.to("cpu"))
                     scores = np.concatenate([scores, self._scores(grid, tiles, model, chosen)], 1)
-                if settled := rule.is_settled(shrink(scores, weights, nearest_scores), len(counts)):
+                if settled := rule.is_settled(scores, len(counts)):
                     break
         ranking = Ranking.from_subsets(
             names,
             scores,
-            shrinkage=weights,
-            nearest_scores=nearest_scores,
-            distances=distances,
-            distance_limit=training.distance_limit,
+            distances=to_training.min(1),
+            distance_limit=self.training_policies.distance_limit,
             in_training=same.tolist(),
             settled=settled,
             timings=dict(timings),
@@ -225,17 +183,12 @@ class Ranker:
             settings={
                 "subsets": scores.shape[1],
                 "seed": seed,
-                "shrinkage": shrinkage,
                 "precision": current().precision or self.config.precision,
                 "source": GIVEN if isinstance(subsets, Subsets) else KEPT if log is None else DRAWN,
-                "given_features": features is not None,
-                "given_critic": critic is not None,
             },
         )
         if self.collapsed:
             warn_of_collapse()
-        if feature_rows is not None:
-            warn_of_features(feature_rows, self.model.feature_mean.cpu(), self.model.feature_scale.cpu(), names)
         warn_of_candidates(ranking.names, ranking.distances, ranking.distance_limit, ranking.in_training)
         return ranking
 
@@ -286,7 +239,6 @@ class Ranker:
             seed=self.seed,
             return_mean=self.return_mean,
             return_scale=self.return_scale,
-            critic_columns=self.critic_columns,
         )
 
     def _subsets(self, log: StoredStates | None, subsets: Any, seed: int, *, first: int = 0) -> Drawing | Subsets:
@@ -319,32 +271,14 @@ class Ranker:
         policies: list[Policy],
         log: StoredStates | None,
         subsets: Any,
-        shrinkage: float,
     ) -> bool:
         """Return whether arrays of actions, if any, belong to the training log, so that their distance is known."""
-        arrays = [policy.name for policy in policies if isinstance(policy, ArrayPolicy)]
-        if not arrays:
+        if not any(isinstance(policy, ArrayPolicy) for policy in policies):
             return True
         if log is None:
-            same = subsets is self.subsets or not isinstance(subsets, Subsets)
-        else:
-            training = self.training_policies
-            same = log.has_rows(training.source.numpy(), training.states.numpy())
-        if shrinkage and not same:
-            raise ValueError(
-                f"shrinkage needs the distance of {arrays[0]!r} to the training policies, which is unknown: "
-                f"{COMPARABLE}. Give the policy itself, or shrinkage=0"
-            )
-        return same
-
-    def _with_critic(self, critic: Critic | None) -> CriticColumns | None:
-        """Return the critic columns with a critic, or None for a model without one."""
-        check_critic(critic)
-        if self.critic_columns is not None:
-            return self.critic_columns.with_critic(critic)
-        if critic is not None:
-            raise ValueError("this model was trained without a critic: give none")
-        return None
+            return subsets is self.subsets or not isinstance(subsets, Subsets)
+        training = self.training_policies
+        return log.has_rows(training.source.numpy(), training.states.numpy())
 
     def _check_width(self, width: int) -> None:
         if width != self.state_dim:

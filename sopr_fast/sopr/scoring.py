@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -25,7 +23,6 @@ def score_grid(
     columns: Tensor,  # (P, U, dim_c)
     chosen: Tensor | None = None,
     precision: str | None = None,
-    features: Tensor | None = None,  # (P, F)
 ) -> Tensor:  # (P, S) float32
     """Return scores in eval mode; a cell depends neither on other cells nor on tiling or threads.
 
@@ -35,7 +32,6 @@ def score_grid(
         columns: (P, U, dim_c) columns; from the CPU, a tile is copied while another is computed.
         chosen: Indices of the subsets to score on; all by default.
         precision: Operands of matrix products; by default those of the model.
-        features: (P, F) features, or None.
     """
     device = subsets.rows.device
     was_training = model.training
@@ -50,8 +46,7 @@ def score_grid(
         with torch_on_one_thread():
             for p in range(0, len(columns), policies_at_once):
                 policy_columns = put(columns[p : p + policies_at_once], device)
-                policy_features = None if features is None else put(features[p : p + policies_at_once], device)
-                tile = _Tile(model, subsets, policy_columns, policy_features, precision, subsets_at_once)
+                tile = _Tile(model, subsets, policy_columns, precision, subsets_at_once)
                 for s in range(0, len(chosen), subsets_at_once):
                     some = slice(s, s + subsets_at_once)
                     scores[p : p + policies_at_once, some] = tile.scores(chosen[some])
@@ -68,12 +63,11 @@ class _Tile:
         model: ScoringModel,
         subsets: Subsets,
         columns: Tensor,
-        features: Tensor | None,
         precision: str | None,
         size: int,
     ) -> None:
         self._model, self._subsets, self._columns = model, subsets, columns
-        self._options: dict[str, Any] = {"precision": precision, "features": features}
+        self._precision = precision
         device = subsets.rows.device
         self._chosen = torch.zeros(size, dtype=torch.int64, device=device)
         self._scores = columns.new_empty(len(columns), size)
@@ -92,4 +86,4 @@ class _Tile:
 
     def _run(self, chosen: Tensor) -> Tensor:
         rows, offsets = self._subsets.rows[chosen], self._subsets.offsets[chosen]
-        return self._model(self._subsets.states, self._columns, rows, offsets, **self._options)
+        return self._model(self._subsets.states, self._columns, rows, offsets, precision=self._precision)

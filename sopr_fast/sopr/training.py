@@ -30,7 +30,6 @@ _FEWEST_STEPS_TO_JUDGE = 30
 _UNEVEN = 300.0  # ratio of standard deviations at which the model still learns; it collapses at three times as much
 _FAR = 1e7  # mean relative to the largest standard deviation; the model collapses at a hundred times as much
 _READ_EVERY = 10  # steps whose results the host reads at a time where it runs ahead
-_ROUNDING = 1e-6  # standard deviation, relative to the mean, of a feature that differs by float noise alone
 _EQUAL = 1e-5  # relative; collapsed scores differ by float noise of about 1e-7, fresh ones by 1e-2
 
 
@@ -79,8 +78,7 @@ def train(
 
     Everything random depends on (seed, attempt, step) alone, so a resumed run ends as an uninterrupted one. Processes
     of one group share the policies and end with the same bits, whatever their number; process 0 writes. A collapsed run
-    starts afresh with a lower learning rate, at most twice. Training stops early when
-    validation has not improved for `config.patience` steps.
+    starts afresh with a lower learning rate, at most twice.
 
     Args:
         subsets: Clustered subsets, on the device that computes.
@@ -115,7 +113,7 @@ def train(
             at = trainer.at
             bar.set_postfix({name: f"{values[-1]:.3f}" for name, values in at.history.items()}, refresh=False)
             bar.update()
-            judged = at.step in checks or trainer.is_stale()
+            judged = at.step in checks
             if judged and at.attempt < _RESTARTS and trainer.collapsed():
                 trainer.restart()
                 bar.reset()
@@ -138,14 +136,9 @@ class _Trainer:
         self._initialise()
 
     def _initialise(self) -> None:
-        features = self.examples.features
         input_dim = self.subsets.state_dim + self.examples.columns.shape[2]
         seed = int(self._random("weights").integers(2**62))
-        self.model = ScoringModel(input_dim, self.config, 0 if features is None else features.shape[1], seed=seed)
-        if features is not None:
-            mean, spread = features.mean(0), features.std(0, correction=0)
-            self.model.feature_mean.copy_(mean)
-            self.model.feature_scale.copy_(torch.where(spread > _ROUNDING * mean.abs(), spread, spread.clamp(min=1.0)))
+        self.model = ScoringModel(input_dim, self.config, seed=seed)
         self.model.to(self.subsets.rows.device)
         self.update = Update(self.model, self.subsets, self.examples, self.validation, self.config)
 
@@ -162,7 +155,7 @@ class _Trainer:
         self.update.run(at.step, rate, key, self._random("noise"), self._random("validation"))
         self._unread.append(self.update.results.clone())
         at.step += 1
-        if config.patience or len(self._unread) >= _READ_EVERY or not devices.runs_ahead(self.update.device):
+        if len(self._unread) >= _READ_EVERY or not devices.runs_ahead(self.update.device):
             self.read()
 
     def read(self) -> None:
@@ -179,20 +172,7 @@ class _Trainer:
 
     def is_done(self) -> bool:
         """Return whether no step is left to take."""
-        return self.at.step == self.config.steps or self.is_stale()
-
-    def is_stale(self) -> bool:
-        """Return whether validation has not improved for `patience` steps; equally good results are no improvement."""
-        patience = self.config.patience
-        if not patience or not self.at.step:
-            return False
-        curve = np.array(self.at.history[self._watched()])
-        quality = np.nan_to_num(-curve if self.config.validation_metric == "loss" else curve, nan=-np.inf)
-        return self.at.step - 1 - int(quality.argmax()) >= patience
-
-    def _watched(self) -> str:
-        """Return the name of the curve that chooses the weights."""
-        return f"validation_{self.config.validation_metric}"
+        return self.at.step == self.config.steps
 
     def collapsed(self) -> bool:
         self.read()
@@ -285,9 +265,8 @@ class _Trainer:
         for name, curve in self.at.history.items():
             if len(list_of(any_real)(f"history {name!r}", curve)) != self.at.step:
                 raise ValueError(f"history {name!r} must have one number a step")
-        needed = {"loss", self._watched()} if self.config.patience else {"loss"}
-        if self.at.step and (missing := needed - set(self.at.history)):
-            raise ValueError(f"history has no {min(missing)}")
+        if self.at.step and "loss" not in self.at.history:
+            raise ValueError("history has no loss")
         self.model.load_state_dict(weights)
         self.update.restore(best_weights, self.at.best, self.at.best_step)
         self.update.optimizer.restore(tensors, "adam")

@@ -91,17 +91,6 @@ class TrainingPolicies:
         """
         return _FOREIGN * float(np.quantile(self._leave_one_out, 0.75))
 
-    def shrinkage(self, distances: np.ndarray) -> np.ndarray:
-        """Return the weight of the nearest training policy's score: distance / (distance + median distance).
-
-        The median is over the distances from each training policy to its nearest other, repeats left out. The weight
-        is 0 where the distance is NaN, and everywhere if all training policies act alike.
-        """
-        typical = float(np.median(self._leave_one_out))
-        if not typical > 0:
-            return np.zeros(len(distances))
-        return np.where(np.isnan(distances), 0.0, distances / (distances + typical))
-
     @cached_property
     def _leave_one_out(self) -> np.ndarray:
         """Distance from each distinct policy to its nearest other; 0 if all act alike."""

@@ -28,21 +28,18 @@ class Examples:
     Attributes:
         columns: (m, U, dim_c) columns in every drawn state, of this process's policies.
         own: Which of the M policies these are.
-        features: (M, F) features, or None.
         labels: (M,) returns; for training policies also (M, M) preferences.
         objective: Loss of their scores.
     """
 
     columns: Tensor
     own: slice
-    features: Tensor | None
     labels: np.ndarray
     objective: Objective
 
     def scores(self, model: ScoringModel, subsets: Subsets, chosen: Tensor, precision: str | None = None) -> Tensor:
         """Return the scores of all M policies on the chosen subsets, (M, S)."""
-        features = None if self.features is None else self.features[self.own]
-        return distributed.current().gather(score_grid(model, subsets, self.columns, chosen, precision, features))
+        return distributed.current().gather(score_grid(model, subsets, self.columns, chosen, precision))
 
 
 class Update:
@@ -194,8 +191,7 @@ class Update:
         scores: dict[int, Tensor] = {}
         for block, own in self._own_blocks().items():
             place = slice(first + own.start, first + own.stop)
-            features = None if self.examples.features is None else self.examples.features[place]
-            options: dict[str, Any] = {"features": features, "moments": moments, "first_policy": place.start}
+            options: dict[str, Any] = {"moments": moments, "first_policy": place.start}
             scores[block] = model(states, columns[own], rows, self._offsets, self._rng, **options)[:, 0]
         none = torch.empty(0, dtype=torch.float32, device=self.device)
         everyone = self.group.gather(torch.cat([none, *(each.detach() for each in scores.values())]))

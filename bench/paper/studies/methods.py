@@ -48,7 +48,7 @@ LABELS = {
     "sopr-t-critic": "SOPR-T with critic values",
     "sopr-t-estimates": "SOPR-T with estimates",
 }
-SOPR = ("sopr-t", "sopr-mlp", "sopr-t-critic", "sopr-t-estimates")
+SOPR = ("sopr-t", "sopr-mlp")
 _ESTIMATORS: dict[str, Callable[[], Estimator]] = {
     "nearest-policy": NearestPolicy,
     "sarsa-critic": BehaviourQ,
@@ -195,18 +195,9 @@ def run(cell: Cell, task: Task) -> dict[str, Any]:
 
 def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
     options = dict(cell.options)
-    quality = {name: options.pop(name) for name in ("updates", "settings") if name in options}
     validation = task.validation if options.pop("validation", True) else None
     config = Config(**options, encoder="mlp" if cell.method == "sopr-mlp" else "transformer")
     config = replace(config, subsets=config.steps)
-    known: dict[str, Any] = {}
-    features: dict[str, Any] = {}
-    if cell.method == "sopr-t-critic":
-        critic = _estimator("sarsa-critic", quality)
-        assert isinstance(critic, BehaviourQ)
-        known["critic"] = critic.critic(task.log, discount=DISCOUNT, seed=cell.seed, progress=False)
-    if cell.method == "sopr-t-estimates":
-        known["features"] = features["features"] = _features(cell, task, quality)
     clock = _Clock()
     ranker = sopr_fast.fit(
         *task.train,
@@ -215,7 +206,6 @@ def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
         config=config,
         seed=cell.seed,
         keep_subsets=0,
-        **known,
     )
     fit_seconds = clock.lap()
     rankings = [
@@ -224,7 +214,6 @@ def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
             task.log.states,
             subsets=cell.rank_subsets,
             seed=1000 * (1 + repeat) + cell.seed,
-            **features,
         )
         for repeat in range(cell.repeats)
     ]
@@ -252,15 +241,6 @@ def _describe_sopr(ranker: sopr_fast.Ranker, ranking: sopr_fast.Ranking) -> dict
         "last_step": len(ranker.history["loss"]),
         "restarts": ranker.history["restarts"],
     }
-
-
-def _features(cell: Cell, task: Task, quality: dict[str, Any]) -> dict[str, list[float]]:
-    """Return the values of every policy by a SARSA critic and by its nearest training policy."""
-    everyone = task.train[0] | task.validation[0] | task.candidates
-    shared = {"discount": DISCOUNT, "seed": cell.seed, "progress": False}
-    critic = _estimator("sarsa-critic", quality).estimate(everyone, task.log, **shared)
-    nearest = NearestPolicy().estimate(everyone, task.log, known=task.train[0], returns=task.train[1], **shared)
-    return dict(zip(everyone, np.stack([critic.values, nearest.values], 1).tolist(), strict=True))
 
 
 def _run_estimator(cell: Cell, task: Task) -> dict[str, Any]:

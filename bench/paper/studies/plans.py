@@ -25,7 +25,6 @@ class Sizes:
         frontier: Points of the frontier, the paper's last.
         precisions: Points that are also trained and scored in bf16.
         unvalidated: Points that are also trained without validation policies, on the last weights.
-        patience: Steps without improvement after which training stops, tried on the main point.
         estimators: Options of estimators; `{"settings": "panel"}` for those that `select` gives them.
         select: Options of `select`.
         rows: Rows of the study of data size.
@@ -39,7 +38,6 @@ class Sizes:
     frontier: tuple[tuple[int, int, int], ...]
     precisions: tuple[tuple[int, int, int], ...]
     unvalidated: tuple[tuple[int, int, int], ...]
-    patience: int
     estimators: dict[str, Any]
     select: dict[str, Any]
     rows: tuple[int, ...]
@@ -56,7 +54,6 @@ SIZES = {
         frontier=((16, 2, 2), (32, 4, 3)),
         precisions=(),
         unvalidated=((16, 2, 2),),
-        patience=1,
         estimators={"updates": 3},
         select={"methods": "nearest policy + Gaussian process"},
         rows=(64, 128),
@@ -70,7 +67,6 @@ SIZES = {
         frontier=((256, 8, 60), (512, 16, 60), (1024, 16, 60), (1024, 16, 120), (2048, 32, 120), (16384, 256, 200)),
         precisions=((1024, 16, 60), (1024, 16, 120), (2048, 32, 120)),
         unvalidated=((1024, 16, 60), (1024, 16, 120)),
-        patience=20,
         estimators={"settings": "panel"},
         select={},
         rows=(4_000, 8_000, 16_000, 32_000),
@@ -84,7 +80,6 @@ SIZES = {
         frontier=((1024, 16, 60), (2048, 32, 120), (4096, 64, 200), (16384, 256, 200)),
         precisions=((16384, 256, 200),),
         unvalidated=((1024, 16, 60),),
-        patience=50,
         estimators={"updates": 200_000},
         select={},
         rows=(4_000, 8_000, 16_000, 32_000),
@@ -133,8 +128,7 @@ def frontier(scale: str) -> list[Cell]:
         (point, more) for point in sizes.frontier for more in ({}, *([_BF16] if point in sizes.precisions else []))
     ]
     *cheaper, paper = points
-    variants = [(sizes.main, {"patience": sizes.patience})]
-    variants += [(point, {"validation": False}) for point in sizes.unvalidated]
+    variants = [(point, {"validation": False}) for point in sizes.unvalidated]
     points = [*cheaper, *variants, paper]
     return [sopr(task, seed, point, **more) for point, more in points for seed in (0, 1) for task in sizes.tasks]
 
@@ -173,8 +167,6 @@ def future(scale: str) -> list[Cell]:
         cells += [sopr(task, 0, sizes.main, loss=loss) for task in sizes.tasks]
     for known in sizes.known:
         cells += [Cell(task, "sopr-t", 0, options_of(sizes.main), known=known) for task in sizes.tasks]
-    for method in ("sopr-t-critic", "sopr-t-estimates"):
-        cells += [sopr(task, 0, sizes.main, method, **sizes.estimators) for task in sizes.tasks]
     return cells
 
 
