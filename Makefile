@@ -15,7 +15,7 @@ INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
 OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py) python_tests/test_sort_by_cluster.py \
     python_tests/test_threads.py
 
-.PHONY: demo test extras test-all test-emulated test-lerobot test-quality environments fuzz kill soak test-paper paper \
+.PHONY: demo test extras test-all test-emulated test-lerobot test-quality environments fuzz kill soak paper \
         bench lint format sanitize sanitize-threads matrix docs wheel wheel-check gpu-check gpu-sanitize clean
 
 demo: $(INSTALLED)
@@ -32,8 +32,9 @@ test-all: .venv/test .venv/extras .venv/peers
 	.venv/bin/pytest -q -m "not fuzz"
 
 # The CUDA kernels, compiled for an emulator of a GPU on the CPU.
+EMULATED ?= emulated
 test-emulated: .venv/test
-	OMP_NUM_THREADS=1 .venv/bin/pytest -q -n auto --maxprocesses 4 -m emulated
+	OMP_NUM_THREADS=1 .venv/bin/pytest -q -n auto --maxprocesses 4 -m "$(EMULATED)"
 
 # Policies that LeRobot makes. It needs an older torch, so it gets an environment of its own, of 8 GB.
 test-lerobot: build/lerobot/installed
@@ -51,18 +52,12 @@ environments: .venv/test
 fuzz: .venv/test
 	.venv/bin/pytest -q -m fuzz
 
-# Kills, replaced files and forks; then an hour of work from several processes: KILL_ARGS, SOAK_ARGS.
+# Killed runs; an hour of work in several processes: KILL_ARGS, SOAK_ARGS.
 kill: .venv/test
 	.venv/bin/python -m bench.reliability kill $(KILL_ARGS)
-	.venv/bin/python -m bench.reliability replace $(KILL_ARGS)
-	.venv/bin/python -m bench.reliability fork $(KILL_ARGS)
 
 soak: .venv/test
 	.venv/bin/python -m bench.reliability soak $(SOAK_ARGS)
-
-# Makes the smallest of the paper's sets, kills and resumes its stages: minutes.
-test-paper: .venv/test .venv/paper
-	.venv/bin/pytest -q python_tests/test_paper.py python_tests/test_paper_rebrac.py
 
 # The paper's sets, then its tables and figures, in out/paper-results. smoke takes minutes, small a day, paper weeks.
 SCALE ?= smoke
@@ -72,7 +67,7 @@ paper: .venv/test .venv/paper
 	    .venv/bin/python -m bench.paper all --game $$game --scale $(SCALE) || exit 1; \
 	done
 	.venv/bin/python -m bench.paper studies --scale $(SCALE) --sets out/paper --results out/paper-results \
-	    --page out/paper-results/$(SCALE)/results.md $(PAPER_ARGS)
+	    $(PAPER_ARGS)
 
 bench: $(INSTALLED) .venv/bench
 	mkdir -p out

@@ -1,28 +1,24 @@
 #!/usr/bin/env python3
 """Gates on the code that nvcc makes of the encoder's tensor-core kernels and of k-means, without a GPU.
 
-    .ci/cuda_gates.py [--architectures 80 90 100 120] [--out FOLDER]
+    .ci/cuda_gates.py BUILD ARCHITECTURE
 
-Every architecture must compile. No kernel may spill more bytes than SPILLS lists, and every kernel must contain the
-instructions that make it fast: HMMA (products on tensor cores), LDSM (ldmatrix) and LDGSTS (cp.async). The kernels of
-k-means must wait for clusters (UCGABAR_WAIT) from sm_90 on and read centroids four floats at a time. Counts need
-cuobjdump and nvdisasm on PATH, from the CUDA toolkit or the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm;
-without them they are not checked.
+BUILD is a folder in which Ninja has compiled the CUDA sources for one architecture with `-Xptxas -v`; `build.log` in it
+is what Ninja printed. No kernel may spill more bytes than SPILLS lists, and every kernel must contain the instructions
+that make it fast: HMMA (products on tensor cores), LDSM (ldmatrix) and LDGSTS (cp.async). The kernels of k-means must
+wait for clusters (UCGABAR_WAIT) from sm_90 on and read centroids four floats at a time. Without cuobjdump and nvdisasm
+on PATH, instructions are not counted.
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
-import os
 import re
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
 # Sources, and how many kernels each has.
 SOURCES = {"segment_encoder_tiles.cu": 12, "segment_encoder_tiles_backward.cu": 24}
 KERNEL = re.compile(
@@ -62,14 +58,16 @@ def kernel_of(line: str) -> tuple[str, str, int] | None:
     return (match[1], match[2], int(match[3])) if match else None
 
 
-def name(kernel: tuple[str, str, int]) -> str:
-    return "{} kernel, {}, heads of {}".format(*kernel)
+def outputs(log: str) -> dict[str, str]:
+    """Return what the compiler printed by source."""
+    parts = re.split(r"^\[\d+/\d+\] Building CUDA object \S*/(\w+\.cu)\.o\n", log, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def spills(log: str) -> dict[tuple[str, str, int], int]:
+def spills(printed: str) -> dict[tuple[str, str, int], int]:
     """Return bytes of spill stores by kernel from the output of ptxas -v."""
     found, kernel = {}, None
-    for line in log.splitlines():
+    for line in printed.splitlines():
         if "Compiling entry function" in line:
             kernel = kernel_of(line)
         elif kernel and (match := re.search(r"(\d+) bytes spill stores", line)):
@@ -79,95 +77,59 @@ def spills(log: str) -> dict[tuple[str, str, int], int]:
 
 def instructions(sass: str) -> dict[tuple[str, str, int], collections.Counter]:
     """Return counts of HMMA, LDSM and LDGSTS by kernel from a disassembly."""
-    counts: dict[tuple[str, str, int], collections.Counter] = {}
+    counts: dict[tuple[str, str, int], collections.Counter] = collections.defaultdict(collections.Counter)
     kernel = None
     for line in sass.splitlines():
         if "Function :" in line:
             kernel = kernel_of(line)
         elif kernel and (match := re.search(r"\b(HMMA|LDSM|LDGSTS)\b", line)):
-            counts.setdefault(kernel, collections.Counter())[match[1]] += 1
+            counts[kernel][match[1]] += 1
     return counts
 
 
-def compiled(source: Path, architecture: str, nvcc: str, out: Path) -> tuple[Path | None, str]:
-    """Return the object file, None if the source does not compile, and the output of ptxas -v or the error."""
-    target = out / f"{source.stem}_{architecture}.cubin"
-    command = [nvcc, "-std=c++17", "-O3", f"-arch=sm_{architecture}", f"-I{ROOT / 'csrc'}", "-Xptxas", "-v", "-cubin"]
-    built = subprocess.run([*command, source, "-o", target], capture_output=True, text=True)
-    if built.returncode:
-        return None, f"sm_{architecture}: {source.name} does not compile:\n{built.stderr}"
-    return target, built.stderr
-
-
-def check(source: Path, architecture: str, nvcc: str, cuobjdump: str | None, out: Path) -> tuple[list[str], list[str]]:
-    """Compile for an architecture; return a table and what fails."""
-    if source.name in KMEANS:
-        return check_kmeans(source, architecture, nvcc, cuobjdump, out)
-    target, log = compiled(source, architecture, nvcc, out)
-    if target is None:
-        return [], [log]
-    spilled, counted, table, wrong = spills(log), {}, [], []
-    if len(spilled) != SOURCES[source.name]:
-        wrong.append(f"sm_{architecture}: ptxas reports {len(spilled)} kernels, not {SOURCES[source.name]}")
-    if cuobjdump:
-        sass = subprocess.run([cuobjdump, "-sass", target], capture_output=True, text=True, check=True).stdout
-        counted = instructions(sass)
+def check_encoder(source: str, printed: str, sass: str) -> list[str]:
+    """Print a table of the kernels of the encoder; return what fails."""
+    spilled, counted, wrong = spills(printed), instructions(sass), []
+    if len(spilled) != SOURCES[source]:
+        wrong.append(f"{source}: ptxas reports {len(spilled)} kernels, not {SOURCES[source]}")
     for kernel, stores in sorted(spilled.items()):
-        counts = counted.get(kernel, collections.Counter())
-        table.append(f"sm_{architecture} {name(kernel)}: {stores} bytes spilled, {dict(sorted(counts.items()))}")
-        allowed = SPILLS.get(kernel, 0)
-        if stores > allowed:
-            wrong.append(f"sm_{architecture} {name(kernel)}: {stores} bytes spilled, allowed {allowed}")
+        name, counts = "{} kernel, {}, heads of {}".format(*kernel), counted[kernel]
+        print(f"{name}: {stores} bytes spilled, {dict(sorted(counts.items()))}")
+        if stores > SPILLS.get(kernel, 0):
+            wrong.append(f"{name}: {stores} bytes spilled, allowed {SPILLS.get(kernel, 0)}")
         for instruction, both in LEAST[kernel[0]].items():
             least = both[kernel[1] == "Bf16"]
-            if cuobjdump and counts[instruction] < least:
-                wrong.append(f"sm_{architecture} {name(kernel)}: {counts[instruction]} {instruction}, needs {least}")
-    return table, wrong
+            if sass and counts[instruction] < least:
+                wrong.append(f"{name}: {counts[instruction]} {instruction}, needs {least}")
+    return wrong
 
 
-def check_kmeans(
-    source: Path, architecture: str, nvcc: str, cuobjdump: str | None, out: Path
-) -> tuple[list[str], list[str]]:
-    """Compile a source of k-means for an architecture; return a table and what fails."""
-    target, log = compiled(source, architecture, nvcc, out)
-    if target is None:
-        return [], [log]
-    wrong = []
-    stores = sum(map(int, re.findall(r"(\d+) bytes spill stores", log)))
-    if stores > KMEANS[source.name]:
-        wrong.append(f"sm_{architecture} {source.name}: {stores} bytes spilled, allowed {KMEANS[source.name]}")
-    counts: dict[str, int] = {}
-    if cuobjdump:
-        sass = subprocess.run([cuobjdump, "-sass", target], capture_output=True, text=True, check=True).stdout
-        least = {"LDS.128": 8, "UCGABAR_WAIT": int(int(architecture) >= 90)}
-        counts = {name: len(re.findall(rf"\b{re.escape(name)}\b", sass)) for name in least}
-        for instruction, number in least.items():
-            if counts[instruction] < number:
-                wrong.append(f"sm_{architecture} {source.name}: {counts[instruction]} {instruction}, needs {number}")
-    registers = ", ".join(re.findall(r"Used (\d+) registers", log))
-    return [f"sm_{architecture} {source.name}: {registers} registers, {stores} bytes spilled, {counts}"], wrong
+def check_kmeans(source: str, printed: str, sass: str, architecture: int) -> list[str]:
+    """Print a line about a source of k-means; return what fails."""
+    stores = sum(map(int, re.findall(r"(\d+) bytes spill stores", printed)))
+    wrong = [f"{source}: {stores} bytes spilled, allowed {KMEANS[source]}"] if stores > KMEANS[source] else []
+    least = {"LDS.128": 8, "UCGABAR_WAIT": int(architecture >= 90)}
+    counts = {name: len(re.findall(rf"\b{re.escape(name)}\b", sass)) for name in least}
+    wrong += [f"{source}: {counts[i]} {i}, needs {n}" for i, n in least.items() if sass and counts[i] < n]
+    registers = ", ".join(re.findall(r"Used (\d+) registers", printed))
+    print(f"{source}: {registers} registers, {stores} bytes spilled, {counts}")
+    return wrong
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Check the code of the CUDA kernels.")
-    parser.add_argument("--architectures", nargs="+", default=["80", "90", "100", "120"])
-    parser.add_argument("--nvcc", default="nvcc")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "cuda_gates")
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    cuobjdump = shutil.which("cuobjdump")
-    if not cuobjdump:
-        print("no cuobjdump on PATH: instructions are not counted")
-    sources = [ROOT / "csrc" / "cuda" / source for source in (*KMEANS, *SOURCES)]
-    pairs = [(source, architecture) for source in reversed(sources) for architecture in options.architectures]
-    wrong = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for table, faults in pool.map(lambda pair: check(*pair, options.nvcc, cuobjdump, options.out), pairs):
-            print(*table, sep="\n", flush=True)
-            wrong += faults
-    print(*wrong, sep="\n", file=sys.stderr)
+def main(build: str, architecture: str) -> int:
+    """Check a build; return 1 if a gate fails."""
+    printed, wrong = outputs(Path(build, "build.log").read_text()), []
+    for source in (*KMEANS, *SOURCES):
+        [built] = Path(build).rglob(f"{source}.o")
+        disassemble = ["cuobjdump", "-sass", built]
+        sass = subprocess.check_output(disassemble, text=True) if shutil.which("cuobjdump") else ""
+        if source in KMEANS:
+            wrong += check_kmeans(source, printed[source], sass, int(architecture))
+        else:
+            wrong += check_encoder(source, printed[source], sass)
+    print(*(f"sm_{architecture} {fault}" for fault in wrong), sep="\n", file=sys.stderr)
     return bool(wrong)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -238,22 +238,3 @@ def test_another_value_of_cuda_is_refused(configure):
     passed, output = configure(SOPR_FAST_CUDA="MAYBE")
     assert not passed
     assert "SOPR_FAST_CUDA is 'MAYBE'; choose AUTO, ON or OFF" in output
-
-
-def test_gates_read_spills_and_instructions():
-    spec = importlib.util.spec_from_file_location("cuda_gates", ROOT / ".ci" / "cuda_gates.py")
-    gates = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(gates)
-    mangled = "_ZN4sopr4cuda1_13closed_kernelINS0_4Tf32ELi32EEEvNS0_10EncoderRunEb"
-    kernel = ("closed", "Tf32", 32)
-    log = f"""ptxas info    : Compiling entry function '{mangled}' for 'sm_90'
-        16 bytes stack frame, 32 bytes spill stores, 44 bytes spill loads
-        ptxas info    : Compiling entry function '_ZN4sopr4cuda12clear_kernelEPfl' for 'sm_90'
-        0 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads"""
-    assert gates.spills(log) == {kernel: 32}
-    sass = f"""Function : {mangled}
-        /*0010*/  HMMA.1688.F32.TF32 R4, R8, R12, R4 ;
-        /*0020*/  LDGSTS.E.BYPASS.128 [R1], desc[UR4][R2.64] ;
-        /*0030*/  FADD R1, R2, R3 ;
-        /*0040*/  HMMA.1688.F32.TF32 R4, R8, R12, R4 ;"""
-    assert gates.instructions(sass) == {kernel: {"HMMA": 2, "LDGSTS": 1}}

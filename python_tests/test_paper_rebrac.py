@@ -1,16 +1,9 @@
-"""ReBRAC of `bench.paper`: losses and gradients beside plain torch, snapshots beside the actor, a killed run."""
-
-import json
-from dataclasses import replace
+"""ReBRAC of `bench.paper`: losses and gradients next to those of plain torch."""
 
 import numpy as np
 import pytest
 import torch
 from paper import rebrac
-from paper.actors import Actor, read_stack
-from paper.games import find_game
-from paper.manifest import Task
-from paper.scales import SCALES
 
 from sopr_fast.inputs.logs import Transitions
 
@@ -66,6 +59,7 @@ def assert_same_gradient(slope, network):
             np.testing.assert_allclose(own[part], expected.grad, rtol=2e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_losses_and_gradients_are_those_of_plain_torch(log):
     rows, _, _ = rebrac._rows(log)
     batch = rebrac.Rows(*(column[:32] for column in rows))
@@ -97,46 +91,3 @@ def test_losses_and_gradients_are_those_of_plain_torch(log):
     value, slope = jax.value_and_grad(rebrac.actor_loss)(own[0], own[1], batch, OPTIONS)
     assert float(value) == pytest.approx(loss.item(), rel=1e-4)
     assert_same_gradient(slope, actor)
-
-
-def test_next_actions_are_those_of_the_next_rows_within_an_episode(log):
-    rows, mean, deviation = rebrac._rows(log)
-    inside = np.flatnonzero(np.asarray(rows.has_next))
-    assert inside.tolist() == [i for i in range(60) if i % 20 != 19]
-    np.testing.assert_array_equal(np.asarray(rows.next_actions)[inside], log.actions[inside + 1])
-    np.testing.assert_allclose(np.asarray(rows.states) * deviation + mean, log.states, atol=1e-5)
-
-
-def test_a_snapshot_acts_as_the_actor(log):
-    rows, mean, deviation = rebrac._rows(log)
-    actor = networks(rows)[0]
-    expected = rebrac.act(actor, rows.states)
-    actions, _ = Actor(rebrac.layers_of(actor, mean, deviation)).act(log.states)
-    np.testing.assert_allclose(actions, expected, atol=1e-4)
-
-
-def test_a_killed_run_ends_as_one_that_was_not(log, tmp_path, monkeypatch):
-    monkeypatch.setattr(rebrac, "_UPDATES_AT_ONCE", 4)
-    scale = replace(SCALES["smoke"], offline_updates=20, offline_snapshots=2, offline_batch=16, offline_hidden=8)
-    task = Task(find_game("hopper"), scale, tmp_path, checkpoint_seconds=0)
-    whole, killed = tmp_path / "whole.npz", tmp_path / "killed.npz"
-    rebrac.train(task, whole, log, "log")
-    draw = rebrac._draw
-
-    def interrupted(seed, first, *rest):
-        if first == 12:
-            raise KeyboardInterrupt
-        return draw(seed, first, *rest)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(rebrac, "_draw", interrupted)
-        rebrac.train(task, killed, log, "log")
-    assert not killed.exists() and (tmp_path / "killed.partial.npz").exists()
-    rebrac.train(task, killed, log, "log")
-    assert not (tmp_path / "killed.partial.npz").exists()
-    stacks = read_stack(whole), read_stack(killed)
-    for one, other in zip(*stacks, strict=True):
-        for key, values in one.items():
-            np.testing.assert_array_equal(values, other[key])
-    assert len(stacks[0]) == 2 and any((stacks[0][0][key] != stacks[0][1][key]).any() for key in stacks[0][0])
-    assert json.loads((tmp_path / "killed.npz.json").read_text())["snapshot_updates"] == [10, 20]

@@ -14,8 +14,7 @@ from .games import find_game
 from .manifest import Task, claim
 from .offline import chosen_logs
 from .scales import SCALES
-from .studies.command import STUDIES
-from .studies.command import main as run_study
+from .studies.cells import SIZES, STUDIES, plan
 
 STAGES = {
     "sac": "train online SAC and save snapshots",
@@ -24,18 +23,15 @@ STAGES = {
     "logs": "record the logs expert, medium, medium-replay and full-replay",
     "offline": "train BEAR, CQL and CRR on every log",
     "test-sets": "measure the returns of offline snapshots and choose Test Set I",
-    "distances": "compare test policies with training policies (Eq. 3)",
-    "models": "train SOPR-T on the game's snapshots",
-    "scores": "rank both test sets with the trained models",
     "all": "run all stages above",
     "competent": "train policies of cheaper algorithms on every log and choose a test set of competent ones",
-    "table": "print the scores and distances of all games at this scale",
     "summary": "print the steps, seconds and returns of all games at this scale",
-    "speed": "print the environment steps per second of rollouts with the last snapshot",
 }
 
-_READ_ONLY = ("table", "summary", "speed")
-_USE_LOGS = ("offline", "test-sets", "distances", "models", "scores", "all", "competent")
+_STUDIES = {**STUDIES, "studies": "all studies above", "page": "write the main table into docs/how-well-it-ranks.md"}
+_HERE = Path(__file__).parent
+_READ_ONLY = ("summary",)
+_USE_LOGS = ("offline", "test-sets", "all", "competent")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit status: 0, or 2 after an error message.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if arguments and arguments[0] in STUDIES:
-        return run_study(arguments)
+    if arguments and arguments[0] in _STUDIES:
+        return _run_studies(arguments)
     options = _options(arguments)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     try:
@@ -87,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(stage: str, task: Task) -> list[Path | str]:
     # Imported here because the stages need jax and d3rlpy, the options do not.
-    from . import competent, distances, logs, offline, sac, scores, tables
+    from . import competent, logs, offline, sac, tables
 
     stages = {
         "sac": lambda: [sac.train(task)],
@@ -97,12 +93,7 @@ def _run(stage: str, task: Task) -> list[Path | str]:
         "offline": lambda: offline.train_all(task),
         "competent": lambda: competent.train_all(task),
         "test-sets": lambda: offline.collect_test_sets(task),
-        "distances": lambda: distances.write_distances(task),
-        "models": lambda: scores.train_models(task),
-        "scores": lambda: scores.write_scores(task),
-        "table": lambda: [tables.table(task.folder.parent)],
         "summary": lambda: [tables.summary(task.folder.parent)],
-        "speed": lambda: [sac.speed_of_last(task)],
     }
     return stages[stage]()
 
@@ -124,6 +115,39 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", default=device, help="for offline training (default: cuda if torch sees a GPU)")
     return parser.parse_args(arguments)
+
+
+def _run_studies(arguments: Sequence[str]) -> int:
+    """Run the cells of studies that have no result yet, then write tables and figures."""
+    from .studies import running, tables
+
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.paper",
+        description="Run one study or all of them: cells that have no result yet, then tables and figures.",
+        epilog="studies: " + "; ".join(f"{study}: {text}" for study, text in _STUDIES.items()),
+    )
+    parser.add_argument("study", choices=_STUDIES)
+    parser.add_argument("--scale", choices=SIZES, default="smoke")
+    parser.add_argument("--sets", type=Path, default=_HERE / "sets", help="folder of the stages' products")
+    parser.add_argument("--results", type=Path, default=_HERE / "results", help="folder of the results")
+    parser.add_argument("--foreign", type=Path, help="folder with policies of other authors, a further test set")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further cell after these")
+    parser.add_argument("--cells", nargs="*", help="only cells whose name contains one of these")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    results = options.results / options.scale
+    if options.study == "page":
+        tables.update_page(_HERE.parents[1] / "docs" / "how-well-it-ranks.md", results)
+        return 0
+    for study in STUDIES if options.study == "studies" else [options.study]:
+        cells = plan(study, options.scale)
+        if options.cells is not None:
+            cells = [cell for cell in cells if any(part in " ".join(map(str, cell.key)) for part in options.cells)]
+        sets = options.sets / options.scale
+        running.run_cells(cells, results / f"{study}.csv", sets=sets, foreign=options.foreign, seconds=options.seconds)
+        print(tables.write(study, results), flush=True)
+    return 0
 
 
 if __name__ == "__main__":

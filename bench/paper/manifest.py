@@ -68,11 +68,11 @@ def claim(task: Task) -> None:
 
 def is_made(product: Path) -> bool:
     """Return whether a product is complete. Its manifest is written last."""
-    return product.exists() and _manifest_path(product).exists()
+    return product.exists() and _name(product) in _manifests(product)
 
 
 def write_manifest(task: Task, product: Path, seconds: float | None, **fields: Any) -> None:
-    """Write `PRODUCT.json` with settings, versions, machine and seconds.
+    """Add settings, versions, machine and seconds of a product to `manifests.json` of its game.
 
     Args:
         task: The task that made the product.
@@ -90,7 +90,7 @@ def write_manifest(task: Task, product: Path, seconds: float | None, **fields: A
         "seconds": None if seconds is None else round(seconds, 1),
         **fields,
     }
-    write_json(_manifest_path(product), manifest)
+    write_json(task.folder / "manifests.json", _manifests(product) | {_name(product): manifest})
 
 
 def versions() -> dict[str, str | None]:
@@ -99,8 +99,15 @@ def versions() -> dict[str, str | None]:
 
 
 def read_manifest(product: Path) -> dict[str, Any]:
-    """Load the manifest of a product."""
-    return json.loads(_manifest_path(product).read_text())
+    """Return the manifest of a product.
+
+    Raises:
+        FileNotFoundError: The product has none.
+    """
+    manifest = _manifests(product).get(_name(product))
+    if manifest is None:
+        raise FileNotFoundError(2, "no manifest", str(product))
+    return manifest
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -109,8 +116,17 @@ def write_json(path: Path, value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=1) + "\n")
 
 
-def _manifest_path(product: Path) -> Path:
-    return product.with_name(product.name + ".json")
+def _game_folder(product: Path) -> Path:
+    return next((parent for parent in product.parents if (parent / "settings.json").exists()), product.parent)
+
+
+def _name(product: Path) -> str:
+    return product.relative_to(_game_folder(product)).as_posix()
+
+
+def _manifests(product: Path) -> dict[str, Any]:
+    path = _game_folder(product) / "manifests.json"
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def _version(name: str) -> str | None:

@@ -6,7 +6,6 @@ import atexit
 import csv
 import multiprocessing
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -155,25 +154,6 @@ def measure_returns(
 
 def _read_partial(path: Path, count: int) -> list[list[float]]:
     return np.loadtxt(path, ndmin=2).tolist()[:count] if path.exists() else []
-
-
-def speed(layers: Layers, environment: str, processes: int, rollouts: int = 100) -> float:
-    """Measure environment steps per second, without the creation of environments.
-
-    Args:
-        layers: The actor.
-        environment: Gymnasium's name.
-        processes: Number of processes.
-        rollouts: Episodes at once in each process.
-
-    Returns:
-        Steps per second of all processes together.
-    """
-    run = partial(roll_out, layers, environment)
-    workers(processes).map(run, [range(rollouts)] * processes, chunksize=1)
-    begin = time.perf_counter()
-    results = workers(processes).map(run, [range(rollouts)] * 2 * processes, chunksize=1)
-    return sum(length for episodes in results for _, length in episodes) / (time.perf_counter() - begin)
 
 
 def write_returns(path: Path, measured: np.ndarray, **columns: Sequence) -> None:

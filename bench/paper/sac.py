@@ -20,7 +20,7 @@ from sopr_fast.runtime.progress import progress_bar
 from .actors import Layers, read_stack, save_stack
 from .games import make_environment
 from .manifest import Task, is_made, write_json, write_manifest
-from .rollouts import measure_returns, speed, write_returns
+from .rollouts import measure_returns, write_returns
 
 _STEPS_AT_ONCE = 8  # environment steps, then as many updates in one compiled call: 1.25 times as fast as single ones
 
@@ -78,13 +78,6 @@ def measure(task: Task) -> Path:
         write_manifest(task, product, None if resumed else time.monotonic() - begin, env_steps=env_steps)
         partial.unlink()
     return product
-
-
-def speed_of_last(task: Task) -> str:
-    """Measure rollouts of the last snapshot and describe their speed."""
-    last = read_stack(task.folder / "policies.npz")[-1]
-    rate = speed(last, task.game.environment, task.processes)
-    return f"{rate:,.0f} environment steps per second, {task.processes} processes"
 
 
 def _train(task: Task, folder: Path, snapshot_steps: list[int]) -> float:

@@ -20,12 +20,6 @@ class Scale:
         offline_snapshots: Policies saved per offline algorithm and log.
         offline_batch: Rows of an offline update; None for the algorithm's default.
         chosen: Policies of Test Set I per log.
-        distance_states: States on which policies are compared.
-        score_seeds: Runs of SOPR-T per log.
-        subset_size: States of a subset of SOPR-T.
-        clusters: Clusters of a subset.
-        steps: Training steps of SOPR-T, with one subset each.
-        rank_subsets: Subsets that a policy is scored on.
         offline_hidden: Width of the two hidden layers of offline actors; None for the algorithm's default.
     """
 
@@ -39,12 +33,6 @@ class Scale:
     offline_snapshots: int
     offline_batch: int | None
     chosen: int
-    distance_states: int
-    score_seeds: int
-    subset_size: int
-    clusters: int
-    steps: int
-    rank_subsets: int
     offline_hidden: int | None = None
 
     def split_sizes(self) -> tuple[int, int, int]:
@@ -64,12 +52,6 @@ _SMOKE = Scale(
     offline_snapshots=2,
     offline_batch=64,
     chosen=3,
-    distance_states=64,
-    score_seeds=1,
-    subset_size=64,
-    clusters=4,
-    steps=3,
-    rank_subsets=2,
 )
 _SMALL = Scale(
     sac_steps=500_000,
@@ -82,12 +64,6 @@ _SMALL = Scale(
     offline_snapshots=5,
     offline_batch=64,
     chosen=10,
-    distance_states=4096,
-    score_seeds=3,
-    subset_size=2048,
-    clusters=32,
-    steps=120,
-    rank_subsets=5,
 )
 _PAPER = Scale(
     sac_steps=1_000_000,
@@ -100,11 +76,5 @@ _PAPER = Scale(
     offline_snapshots=50,
     offline_batch=None,
     chosen=10,
-    distance_states=16384,
-    score_seeds=3,
-    subset_size=16384,
-    clusters=256,
-    steps=200,
-    rank_subsets=100,
 )
 SCALES = {"smoke": _SMOKE, "small": _SMALL, "paper": _PAPER}

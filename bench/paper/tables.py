@@ -1,4 +1,4 @@
-"""Markdown tables of the finished products of a scale. Cells of missing products are empty."""
+"""Tables of the finished products of a scale, in Markdown. Cells of missing products are empty."""
 
 from __future__ import annotations
 
@@ -8,37 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .games import LOGS
 from .manifest import read_manifest
 from .offline import ALGORITHMS
-from .scores import METHODS
-
-_SHOWN = ("spearman", "regret@1", "regret@3")
-
-
-def table(scale_folder: Path) -> str:
-    """Format scores, averaged over seeds, and distances to the training policies.
-
-    Args:
-        scale_folder: Folder of the games.
-
-    Returns:
-        One table with a row per game, log and test set.
-    """
-    lines = [["log", "test set", "distance", *(f"{name}: {measure}" for name in METHODS for measure in _SHOWN)]]
-    for game in sorted(path for path in scale_folder.iterdir() if (path / "scores").is_dir()):
-        for log in LOGS:
-            rows = _read(game / "scores" / f"{log}.csv")
-            distances = {row["test_set"]: float(row["mean"]) for row in _read(game / "distances" / f"{log}.csv")}
-            for test_set in sorted({row["test_set"] for row in rows}):
-                cells = [f"{game.name} {log}", test_set, _number(distances.get(test_set), ".2f")]
-                for method in METHODS:
-                    runs = [row for row in rows if (row["test_set"], row["method"]) == (test_set, method)]
-                    cells += [f"{np.mean([float(run[measure]) for run in runs]):.2f}" for measure in _SHOWN]
-                lines.append(cells)
-    return _markdown(lines)
 
 
 def summary(scale_folder: Path) -> str:

@@ -1,1 +1,1 @@
-"""Attacks on files and processes: kills, replaced files, forks, long runs. `python -m bench.reliability --help`."""
+"""Killed runs and long runs: `python -m bench.reliability --help`."""

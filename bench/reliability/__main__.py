@@ -1,11 +1,9 @@
 """Run the attacks and print their counts.
 
     python -m bench.reliability kill --kills 1000
-    python -m bench.reliability replace --loads 10000
-    python -m bench.reliability fork --forks 500
     python -m bench.reliability soak --seconds 3600
 
-Each command adds its counts, with the date, to `out/reliability.json` and exits with 1 where a fault was found.
+Each command adds its counts, with the date, to `out/reliability.json` and exits with 1 if there is a fault.
 """
 
 from __future__ import annotations
@@ -22,21 +20,19 @@ from typing import Any
 
 import torch
 
-from . import forks, replaced, soak
+from . import soak
 from .kill import VICTIMS, kill
 
-HARMLESS = {"kills", "finished", "loads", "times", "forks", "seconds", "rounds"}
+HARMLESS = {"kills", "finished", "seconds", "rounds"}
 GROWTH_ALLOWED = {"rss_mb": 20.0, "descriptors": 0, "threads": 1}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.reliability", description=__doc__.splitlines()[0])
-    parser.add_argument("attack", choices=("kill", "replace", "fork", "soak"))
+    parser.add_argument("attack", choices=("kill", "soak"))
     parser.add_argument(
         "--kills", type=int, default=1000, help="in all, over fit, estimator, evaluate, select and save"
     )
-    parser.add_argument("--loads", type=int, default=10000)
-    parser.add_argument("--forks", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--out", type=Path, default=Path("out/reliability.json"))
     options = parser.parse_args()
@@ -45,11 +41,6 @@ def main() -> int:
             f"kill {name}": lambda folder, name=name: kill(name, -(-options.kills // len(VICTIMS)), folder)
             for name in VICTIMS
         },
-        "replace": {
-            "load while replaced": lambda folder: replaced.load_while_replaced(options.loads, folder),
-            "rank while overwritten": lambda folder: replaced.rank_while_overwritten(100, folder),
-        },
-        "fork": {"fork while ranking": lambda _: forks.fork_while_ranking(options.forks)},
         "soak": {"soak": lambda folder: soak.soak(options.seconds, folder)},
     }
     if options.attack != "soak":

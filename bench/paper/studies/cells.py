@@ -1,9 +1,10 @@
-"""Cells: one method with one seed on one task, whose result is one file."""
+"""Cells of the studies: one method with one seed on one task; its numbers are rows of the study's CSV file."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,16 @@ from sopr_fast.runtime.files import atomic_path
 
 from ..games import LOGS
 
-GAMES = ("halfcheetah", "hopper", "walker2d")
-TASKS = tuple(f"{game}-{log}" for game in GAMES for log in LOGS)
-TEST_SETS = ("I", "competent", "II", "foreign")
+TASKS = tuple(f"{game}-{log}" for game in ("halfcheetah", "hopper", "walker2d") for log in LOGS)
+MEASURES = ("spearman", "regret@1", "regret@3")
+COLUMNS = ("task", "setting", "seed", "test", "subsets", "repeat", *MEASURES, "distance", "fit", "rank", "gap")
+COUNTS = (1, 5, 10, 50, 100, 200)  # of subsets, in the study of subsets
+STUDIES = {
+    "main": "all methods on all test sets (sections 4.2 and 4.3); transformer against MLP, distance, seconds",
+    "data-size": "4k to 32k logged rows (section 4.4)",
+    "subsets": "1 to 200 subsets in inference (section 4.4)",
+    "future": "losses, and quality and number of training policies (section 5)",
+}
 
 
 @dataclass(frozen=True)
@@ -22,13 +30,13 @@ class Cell:
 
     Attributes:
         task: Game and log, one of `TASKS`.
-        method: A name in `methods.METHODS`.
+        method: A name in `methods.LABELS`.
         seed: Seed of everything random.
         options: Options of the method that differ from its own defaults.
         rows: Rows of the log that are used, chosen as in the paper's study of data size; None for all.
         known: Which training policies are used: "all", or "poor", "mixed" or "good" and their number.
-        repeats: Rankings of `rank_subsets` subsets each; their scores by subset are not kept, only those of prefixes.
-        rank_subsets: Subsets that a policy is scored on.
+        repeats: Number of rankings; with several, the first `COUNTS` subsets of each are judged.
+        subsets: Subsets that a policy is scored on.
     """
 
     task: str
@@ -38,21 +46,11 @@ class Cell:
     rows: int | None = None
     known: str = "all"
     repeats: int = 1
-    rank_subsets: int = 5
-
-    @property
-    def game(self) -> str:
-        """Game of the task."""
-        return self.task.split("-", 1)[0]
-
-    @property
-    def log(self) -> str:
-        """Log of the task."""
-        return self.task.split("-", 1)[1]
+    subsets: int = 5
 
     @property
     def setting(self) -> str:
-        """Everything but task and seed, as one word of a file name."""
+        """Everything but task and seed in one text."""
         options = dict(self.options)
         parts = [self.method]
         size = [options.pop(name) for name in ("subset_size", "clusters", "steps") if name in options]
@@ -60,38 +58,98 @@ class Cell:
         parts += [f"{name}={value}" for name, value in sorted(options.items())]
         parts += [f"rows={self.rows}"] if self.rows else []
         parts += [f"known={self.known}"] if self.known != "all" else []
-        parts += [f"repeats={self.repeats}x{self.rank_subsets}"] if self.repeats > 1 else []
-        return ".".join(part.replace(" ", "-") for part in parts)
+        parts += [f"repeats={self.repeats}x{self.subsets}"] if self.repeats > 1 else []
+        return " ".join(parts)
 
-    def path(self, results: Path) -> Path:
-        """Return the file of the result in a folder of results."""
-        return results / "cells" / self.setting / f"{self.task}.{self.seed}.json"
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What identifies the cell's rows."""
+        return self.task, self.setting, self.seed
 
 
-def read(results: Path, cell: Cell) -> dict[str, Any] | None:
-    """Return the result of a cell, or None if there is none.
-
-    Raises:
-        ValueError: The file holds the result of another cell.
-    """
-    path = cell.path(results)
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a study; numbers are float, or None where there is none."""
     if not path.exists():
-        return None
-    result = json.loads(path.read_text())
-    if result["cell"] != asdict(cell):
-        raise ValueError(f"{path} holds the result of other settings: remove it")
-    return result
+        return []
+    texts = ("task", "setting", "test", "gap")
+    with path.open(newline="") as file:
+        rows: list[dict[str, Any]] = [
+            {name: text if name in texts else float(text) if text else None for name, text in row.items()}
+            for row in csv.DictReader(file)
+        ]
+    return [row | {"seed": int(row["seed"])} for row in rows]
 
 
-def write(results: Path, cell: Cell, result: dict[str, Any]) -> None:
-    """Write the result of a cell."""
-    path = cell.path(results)
+def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write the rows of a study."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps({"cell": asdict(cell), **result}) + "\n")
+    with atomic_path(path) as temporary, temporary.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items() if v is not None})
 
 
-def why_missing(results: Path, cell: Cell) -> str:
-    """Return why a cell has no numbers, or "" if it has."""
-    result = read(results, cell)
-    return "not run" if result is None else result.get("gap", "")
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the studies at one scale.
+
+    Attributes:
+        tasks: Tasks.
+        seeds: Number of seeds.
+        point: Subset size, clusters and steps of SOPR.
+        estimators: Options of estimators; `{"settings": "panel"}` for those that `select` gives them.
+        select: Options of `select`.
+        rows: Rows of the study of data size.
+        subsets: Subsets of a ranking in the study of subsets.
+        known: Training policies of the study of their quality and number.
+    """
+
+    tasks: tuple[str, ...] = TASKS
+    seeds: int = 3
+    point: tuple[int, int, int] = (1024, 16, 60)
+    estimators: dict[str, Any] = field(default_factory=lambda: {"settings": "panel"})
+    select: dict[str, Any] = field(default_factory=dict)
+    rows: tuple[int, ...] = (4_000, 8_000, 16_000, 32_000)
+    subsets: int = 200
+    known: tuple[str, ...] = ("poor-10", "mixed-10", "good-10", "mixed-5", "mixed-20")
+
+
+SIZES = {
+    "smoke": Sizes(
+        tasks=("hopper-medium",),
+        seeds=1,
+        point=(32, 4, 3),
+        estimators={"updates": 3},
+        select={"methods": "nearest policy"},
+        rows=(64, 128),
+        subsets=5,
+        known=("poor-3", "mixed-5"),
+    ),
+    "small": Sizes(),
+    "paper": Sizes(point=(16384, 256, 200), estimators={"updates": 200_000}),
+}
+
+
+def plan(study: str, scale: str) -> list[Cell]:
+    """List the cells of a study."""
+    from .methods import ESTIMATORS
+
+    sizes = SIZES[scale]
+    sopr = dict(zip(("subset_size", "clusters", "steps"), sizes.point, strict=True))
+
+    def every_method(task: str, seed: int, **more: Any) -> list[Cell]:
+        made = [Cell(task, method, seed, sopr, **more) for method in ("sopr-t", "sopr-mlp")]
+        made += [Cell(task, "nearest-policy", seed, **more)] if seed == 0 else []
+        made += [Cell(task, method, seed, sizes.estimators, **more) for method in ESTIMATORS]
+        return [*made, Cell(task, "select", seed, sizes.select, **more)]
+
+    if study == "main":
+        return [cell for seed in range(sizes.seeds) for task in sizes.tasks for cell in every_method(task, seed)]
+    if study == "data-size":
+        tasks = [task for task in sizes.tasks if not task.endswith("full-replay")]
+        return [cell for rows in sizes.rows for task in tasks for cell in every_method(task, 0, rows=rows)]
+    if study == "subsets":
+        return [Cell(task, "sopr-t", 0, sopr, repeats=5, subsets=sizes.subsets) for task in sizes.tasks]
+    cells = [Cell(task, "sopr-t", 0, sopr | {"loss": loss}) for loss in ("listwise", "mse") for task in sizes.tasks]
+    return cells + [Cell(task, "sopr-t", 0, sopr, known=known) for known in sizes.known for task in sizes.tasks]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Callable
@@ -29,9 +28,8 @@ from sopr_fast.methods import read_methods
 from sopr_fast.sopr.config import Config
 
 from ..foreign import read_foreign
-from ..rollouts import read_return_means
-from ..scores import Known, offline_policies, snapshots
-from .cells import Cell
+from ..sets import Known, offline_policies, snapshots
+from .cells import COUNTS, Cell
 
 DISCOUNT = 0.99
 LABELS = {
@@ -45,12 +43,8 @@ LABELS = {
     "fqe": "FQE",
     "dual-dice": "DualDICE",
     "select": "`select`",
-    "sopr-t-critic": "SOPR-T with critic values",
-    "sopr-t-estimates": "SOPR-T with estimates",
 }
-SOPR = ("sopr-t", "sopr-mlp")
-_ESTIMATORS: dict[str, Callable[[], Estimator]] = {
-    "nearest-policy": NearestPolicy,
+ESTIMATORS: dict[str, Callable[[], Estimator]] = {
     "sarsa-critic": BehaviourQ,
     "importance-weighting": lambda: ImportanceWeighting(clip=(-6.0, 2.0)),
     "simulator": Simulator,
@@ -92,38 +86,15 @@ def read_task(cell: Cell, sets: Path, foreign: Path | None) -> Task:
     Raises:
         FileNotFoundError: A product of the stages is missing.
     """
-    game = sets / f"{cell.game}-v4"
-    online, log = snapshots(game), sopr_fast.load_log(game / "logs" / f"{cell.log}.hdf5")
-    tests = {"I": offline_policies(game, cell.log), "II": online["test_set_2"]}
-    if (game / "competent" / cell.log / "policies.npz").exists():
-        tests["competent"] = offline_policies(game, cell.log, "competent")
+    name, which = cell.task.split("-", 1)
+    game = sets / f"{name}-v4"
+    online, log = snapshots(game), sopr_fast.load_log(game / "logs" / f"{which}.hdf5")
+    tests = {"I": offline_policies(game, which), "II": online["test_set_2"]}
+    if (game / "competent" / which / "policies.npz").exists():
+        tests["competent"] = offline_policies(game, which, "competent")
     if foreign is not None:
-        tests["foreign"] = _foreign_policies(foreign / cell.game)
+        tests["foreign"] = _foreign_policies(foreign / name)
     return Task(choose_known(online["train"], cell.known), online["validation"], tests, take_rows(log, cell))
-
-
-def read_returns(cell: Cell, sets: Path, foreign: Path | None) -> dict[str, np.ndarray]:
-    """Load the returns of a cell's test policies by test set, without the policies.
-
-    Args:
-        cell: The cell.
-        sets: Folder of the games at one scale.
-        foreign: Folder with policies of other authors, a folder a game, or None.
-
-    Raises:
-        FileNotFoundError: A product of the stages is missing.
-    """
-    game = sets / f"{cell.game}-v4"
-    split = json.loads((game / "split.json").read_text())
-    returns = {
-        "I": read_return_means(game / "test_set_1" / cell.log / "returns.csv"),
-        "II": read_return_means(game / "returns.csv")[split["test_set_2"]],
-    }
-    if (game / "competent" / cell.log / "policies.npz").exists():
-        returns["competent"] = read_return_means(game / "competent" / cell.log / "returns.csv")
-    if foreign is not None:
-        returns["foreign"] = read_return_means(foreign / cell.game / "returns.csv")
-    return returns
 
 
 def _foreign_policies(folder: Path) -> Known:
@@ -158,7 +129,7 @@ def take_rows(log: Transitions, cell: Cell) -> Transitions:
     if cell.rows is None:
         return log
     episodes = np.arange(len(log.episodes) - 1)
-    if "replay" not in cell.log:
+    if "replay" not in cell.task:
         episodes = np.random.default_rng([cell.seed, 7]).permutation(episodes)
     spans = [np.arange(log.episodes[e], log.episodes[e + 1]) for e in episodes]
     rows = np.concatenate(spans)[: cell.rows]
@@ -176,7 +147,7 @@ def take_rows(log: Transitions, cell: Cell) -> Transitions:
 
 
 def run(cell: Cell, task: Task) -> dict[str, Any]:
-    """Return scores of all test policies, seconds and what is known of the training.
+    """Return scores of all test policies, as (subsets, repeat, names, scores), and seconds.
 
     Args:
         cell: The cell.
@@ -188,58 +159,38 @@ def run(cell: Cell, task: Task) -> dict[str, Any]:
     with warnings.catch_warnings():
         for expected in (ForeignPolicyWarning, UncertainEstimateWarning):
             warnings.simplefilter("ignore", expected)
-        if cell.method in SOPR:
+        if cell.method.startswith("sopr"):
             return _run_sopr(cell, task)
         return _run_select(cell, task) if cell.method == "select" else _run_estimator(cell, task)
 
 
 def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
     options = dict(cell.options)
-    validation = task.validation if options.pop("validation", True) else None
     config = Config(**options, encoder="mlp" if cell.method == "sopr-mlp" else "transformer")
     config = replace(config, subsets=config.steps)
     clock = _Clock()
     ranker = sopr_fast.fit(
         *task.train,
         task.log.states,
-        validation=validation,
+        validation=task.validation,
         config=config,
         seed=cell.seed,
         keep_subsets=0,
     )
     fit_seconds = clock.lap()
     rankings = [
-        ranker.rank(
-            task.candidates,
-            task.log.states,
-            subsets=cell.rank_subsets,
-            seed=1000 * (1 + repeat) + cell.seed,
-        )
+        ranker.rank(task.candidates, task.log.states, subsets=cell.subsets, seed=1000 * (1 + repeat) + cell.seed)
         for repeat in range(cell.repeats)
     ]
     rank_seconds = clock.lap()
     if ranker.collapsed:
         return {"gap": "training collapsed"}
-    result = _describe_sopr(ranker, rankings[0]) | {"fit_seconds": fit_seconds, "rank_seconds": rank_seconds}
-    if cell.repeats > 1:
-        counts = [count for count in (1, 5, 10, 50, 100, 200) if count <= cell.rank_subsets]
-        result["prefixes"] = {
-            str(count): [dict(zip(r.names, r.take(count).scores.tolist(), strict=True)) for r in rankings]
-            for count in counts
-        }
-    return result
-
-
-def _describe_sopr(ranker: sopr_fast.Ranker, ranking: sopr_fast.Ranking) -> dict[str, Any]:
-    """Return scores and distances of a ranking, and the stages and steps of the training before it."""
+    counts = [count for count in COUNTS if count <= cell.subsets] if cell.repeats > 1 else [cell.subsets]
     return {
-        "scores": dict(zip(ranking.names, ranking.scores.tolist(), strict=True)),
-        "distances": dict(zip(ranking.names, ranking.distances.tolist(), strict=True)),
-        "distance_limit": ranker.training_policies.distance_limit,
-        "stages": {stage: round(seconds, 2) for stage, seconds in ranker.timings.items()},
-        "best_step": ranker.history["best_step"],
-        "last_step": len(ranker.history["loss"]),
-        "restarts": ranker.history["restarts"],
+        "scores": [(count, i, r.names, r.take(count).scores) for i, r in enumerate(rankings) for count in counts],
+        "distances": dict(zip(rankings[0].names, rankings[0].distances.tolist(), strict=True)),
+        "fit": fit_seconds,
+        "rank": rank_seconds,
     }
 
 
@@ -256,15 +207,14 @@ def _run_estimator(cell: Cell, task: Task) -> dict[str, Any]:
     )
     if not np.isfinite(estimates.values).all():
         return {"gap": "the method diverged: values are not finite"}
-    names = list(task.candidates)
-    return {"scores": dict(zip(names, estimates.values.tolist(), strict=True)), "fit_seconds": clock.lap()}
+    return {"scores": [(None, None, list(task.candidates), estimates.values)], "fit": clock.lap()}
 
 
 def _estimator(method: str, options: dict[str, Any]) -> Estimator:
     """Return an estimator with the settings of the panel of `select`, or with its own and these options."""
     if options.get("settings") == "panel":
         return read_methods([LABELS[method]])[LABELS[method]]
-    return replace(_ESTIMATORS[method](), **options)
+    return NearestPolicy() if method == "nearest-policy" else replace(ESTIMATORS[method](), **options)
 
 
 def _run_select(cell: Cell, task: Task) -> dict[str, Any]:
@@ -284,22 +234,16 @@ def _run_select(cell: Cell, task: Task) -> dict[str, Any]:
         raise ValueError(
             f"`select` leaves out candidates that act as training policies do: {', '.join(sorted(missing))}"
         )
-    return {
-        "scores": {name: predicted[name] for name in task.candidates},
-        "fit_seconds": clock.lap(),
-        "verdict": selection.verdict.kind,
-    }
+    return {"scores": [(None, None, list(predicted), np.array([*predicted.values()]))], "fit": clock.lap()}
 
 
 class _Clock:
-    """Seconds since the last lap, on the wall and of this process's CPU."""
+    """CPU seconds of this process since the last lap."""
 
     def __init__(self) -> None:
-        self._last = time.perf_counter(), time.process_time()
+        self._last = time.process_time()
 
-    def lap(self) -> dict[str, float]:
+    def lap(self) -> float:
         """Return seconds since the last lap."""
-        now = time.perf_counter(), time.process_time()
-        wall, cpu = (end - begin for begin, end in zip(self._last, now, strict=True))
-        self._last = now
-        return {"wall": round(wall, 2), "cpu": round(cpu, 2)}
+        before, self._last = self._last, time.process_time()
+        return self._last - before

@@ -1,1 +1,0 @@
-"""Studies of selection: what orders candidates, which intervals cover, whom to measure, when to abstain."""
