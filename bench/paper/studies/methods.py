@@ -38,7 +38,6 @@ LABELS = {
     "nearest-policy": "nearest policy",
     "sarsa-critic": "SARSA critic",
     "importance-weighting": "importance weighting",
-    "model-based": "model-based",
     "simulator": "simulator",
     "fqe": "FQE",
     "dual-dice": "DualDICE",
