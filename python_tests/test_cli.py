@@ -2,12 +2,14 @@
 
 import csv
 import dataclasses
+import errno
 import io
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -387,6 +389,25 @@ def test_a_report_outlives_the_reader_of_stdout(files, monkeypatch):
         patch.setattr(sys, "stdout", pipe)
         assert rank("--report", "report.html", "--plot", "plot.png") == 0
     assert "gain-011" in (files / "report.html").read_text(encoding="utf-8") and (files / "plot.png").stat().st_size
+
+
+def test_fit_keeps_the_model_where_the_disk_is_full(files, capsys, monkeypatch):
+    (files / "tmp").mkdir()
+    fsync, calls = os.fsync, []
+
+    def fill(descriptor):
+        calls.append(descriptor)
+        if len(calls) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(files / "tmp"))
+    monkeypatch.setattr(os, "fsync", fill)
+    assert fit() == 2
+    (kept,) = (files / "tmp").iterdir()
+    message = f"cannot write model.safetensors: No space left on device; the trained model is in {kept} instead"
+    assert message in capsys.readouterr().err
+    assert main(["info", str(kept)]) == 0
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the platform has no /dev/full")

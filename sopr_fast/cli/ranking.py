@@ -6,6 +6,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import secrets
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ from .processes import is_first
 
 if TYPE_CHECKING:
     from ..ranking.ranking import Ranking
+    from ..sopr.ranker import Ranker
 
 
 def add_commands(commands: Any) -> None:
@@ -193,9 +196,24 @@ def _fit(options: argparse.Namespace) -> None:
         seed=options.seed,
         checkpoint=options.checkpoint,
     )
-    ranker.save(options.out)
+    _save(ranker, options.out)
     count = len(ranker.training_policies.names)
     print(f"{printable(str(options.out))}: trained on {count} policies, {ranker.steps} steps")
+
+
+def _save(ranker: Ranker, path: Path) -> None:
+    """Save a trained model at `path`; where that fails, as on a full disk, save it in another folder and raise."""
+    try:
+        ranker.save(path)
+    except OSError as error:
+        for folder in (tempfile.gettempdir(), Path.home()):
+            kept = Path(folder, f"{secrets.token_hex(4)}-{path.name}")
+            try:
+                ranker.save(kept)
+            except OSError:
+                continue
+            raise OSError(f"{error}; the trained model is in {kept} instead") from error
+        raise
 
 
 def _rank(options: argparse.Namespace) -> None:
