@@ -186,22 +186,18 @@ class Evaluation:
         }
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a data frame with one row for each kind of folds, method and measure.
+        """Return a data frame with one row for each kind of folds, method and measure."""
+        import pandas
 
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("to_pandas needs pandas: pip install 'sopr_fast[pandas]'") from error
         rows = [
-            {"folds": kind, "method": method, "measure": name, "mean": mean, "low": low, "high": high}
+            (kind, method, name, *interval)
             for kind in self.kinds
             for method, each in self.measures(kind).items()
-            for name, (mean, low, high) in each.items()
+            for name, interval in each.items()
         ]
-        return pandas.DataFrame(rows)
+        columns = ["folds", "method", "measure", "mean", "low", "high"]
+        frame = pandas.DataFrame(rows, columns=columns, dtype=object)  # a `str` of pandas must be UTF-8
+        return frame.astype(dict.fromkeys(columns[3:], float))
 
     def plot(self, measure: str = "spearman", ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
         """Plot a measure of every method with its interval, one colour for each kind of folds.

@@ -281,16 +281,12 @@ class Selection:
         }
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the table as a data frame, the highest predicted return first.
+        """Return the table as a data frame, the highest predicted return first."""
+        import pandas
 
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("to_pandas needs pandas: pip install 'sopr_fast[pandas]'") from error
-        return pandas.DataFrame(self.columns()).set_index("policy")
+        columns = self.columns()
+        names = pandas.Index(columns.pop("policy"), dtype=object, name="policy")  # a `str` of pandas must be UTF-8
+        return pandas.DataFrame(columns, index=names)
 
     def plot(self, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
         """Plot predicted returns with their intervals, candidates and known policies in two colours.
