@@ -196,14 +196,14 @@ build/matrix/constraints.txt: constraints.txt
 	mkdir -p build/matrix
 	grep -vE '^(torch|triton|cuda-|nvidia-)' $< > $@
 
-build/wheel-check/oldest/made: TORCH := 'torch<2.5'
+build/wheel-check/oldest/made: TORCH := 'torch==2.6.*'
 build/wheel-check/newest/made: TORCH := torch
 build/wheel-check/%/made:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install -q $(TORCH) numpy safetensors tqdm jinja2
 	touch $@
 
-build/matrix/oldest/installed: TORCH := 'torch<2.5'
+build/matrix/oldest/installed: TORCH := 'torch==2.6.*'
 build/matrix/newest/installed: TORCH := torch
 build/matrix/%/installed: build/matrix/constraints.txt $(PACKAGE)
 	test -x build/matrix/$*/bin/python || $(PYTHON) -m venv build/matrix/$*

@@ -140,6 +140,48 @@ def test_onnx_that_cannot_be_read(tmp_path, module, monkeypatch):
         load(path)
 
 
+def test_onnx_prints_no_names_of_its_nodes(tmp_path, capfd):
+    needs_onnx()
+    import onnx
+    from onnx import helper
+
+    shapes = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 4]) for name in ("states", "action")]
+    shape = onnx.numpy_helper.from_array(np.array([-1, 3]), "shape")
+    nodes = [helper.make_node("Reshape", ["states", "shape"], ["action"], name="\x1b]0;title\x07")]
+    graph = helper.make_graph(nodes, "graph", shapes[:1], shapes[1:], [shape])
+    opset = [helper.make_opsetid("", 17)]
+    (tmp_path / "net.onnx").write_bytes(helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString())
+    (policy,) = load(tmp_path / "net.onnx").values()
+    with pytest.raises(Exception, match="Reshape"):
+        policy.act(torch.ones(1, 4))
+    assert "\x1b]0" not in capfd.readouterr().err
+
+
+def test_onnx_reads_no_files_outside_of_its_folder(tmp_path, module, monkeypatch):
+    needs_onnx()
+    import onnx
+    import onnxruntime
+
+    (tmp_path / "folder").mkdir()
+    export_onnx(module, tmp_path / "net.onnx")
+    onnx.save(
+        onnx.load(str(tmp_path / "net.onnx")),
+        str(tmp_path / "outside.onnx"),
+        save_as_external_data=True,
+        location="weights",
+        size_threshold=0,
+    )
+    content = (tmp_path / "outside.onnx").read_bytes()
+    (tmp_path / "folder" / "net.onnx").write_bytes(content)
+    (tmp_path / "folder" / "weights").symlink_to("../weights")
+    assert load(tmp_path / "outside.onnx")
+    with pytest.raises(ValueError, match=r"folder/net\.onnx: onnxruntime cannot open it"):
+        load(tmp_path / "folder" / "net.onnx")
+    monkeypatch.setattr(onnxruntime, "__version__", "1.18.0")
+    with pytest.raises(ImportError, match=r"1\.18\.0 lets a graph read any file of yours: pip install --upgrade"):
+        load(tmp_path / "net.onnx")
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torchscript_acts_like_its_module(tmp_path, module, states):
     path = tmp_path / "net.pt"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from ...logs.keys import list_names
 from ..called import Called
 from .options import Options, library, untrusted
 
+_ONNXRUNTIME = (1, 24, 4)  # earlier versions follow external data out of the graph's folder
 _ACTIONS = ("action", "actions")
 
 
@@ -26,8 +28,13 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
         UserWarning: It has several outputs, none of these names.
     """
     runtime = library("onnxruntime", "onnx")
+    if tuple(map(int, re.findall(r"\d+", runtime.__version__)[:3])) < _ONNXRUNTIME:
+        raise ImportError(
+            f"onnxruntime {runtime.__version__} lets a graph read any file of yours: pip install --upgrade "
+            f"'onnxruntime>={'.'.join(map(str, _ONNXRUNTIME))}'"
+        )
     settings = runtime.SessionOptions()
-    settings.log_severity_level, settings.intra_op_num_threads = 3, threads()
+    settings.log_severity_level, settings.intra_op_num_threads = 4, threads()  # its log shows names as they are
     try:
         session = runtime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises its own types
