@@ -12,7 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from sopr_fast.runtime.files import atomic_path, check_checkpoint, load_tensors, save_tensors
+from sopr_fast.runtime.files import atomic_path, check_checkpoint, load_tensors, open_regular, save_tensors
 from sopr_fast.runtime.schema import (
     any_real,
     check_fields,
@@ -227,6 +227,27 @@ def test_two_writers_of_one_file_do_not_disturb_each_other(path):
         second.write_text("second")
         assert first != second and first.exists()
     assert path.read_text() == "first"
+
+
+def test_a_replaced_file_keeps_its_permissions(tmp_path):
+    for mode in (0o600, 0o664):
+        (tmp_path / "file").write_bytes(b"")
+        (tmp_path / "file").chmod(mode)
+        save_tensors(tmp_path / "file", tensors(), KIND, description())
+        assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+
+
+def test_only_regular_files_are_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(ValueError, match="not a regular file"):
+            open_regular(path)
+    with pytest.raises(IsADirectoryError):
+        open_regular(tmp_path)
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("file")
+    with open_regular(tmp_path / "link") as file:
+        assert file.read() == b"content"
 
 
 def test_a_written_file_has_the_permissions_of_a_new_one(tmp_path):

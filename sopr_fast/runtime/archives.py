@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from .files import open_regular
+
 _DIRECTORY_BYTES = 16 << 20  # some 200,000 members
 _RATIO = 20  # weights compress by less than 2
 _ALLOWANCE = 64 << 20  # bytes, since small members such as zeros compress better
@@ -22,7 +24,7 @@ def open_archive(file: Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
         ValueError: The file is not a whole zip archive, or lists too many members.
     """
     try:
-        with file.open("rb") if isinstance(file, Path) else contextlib.nullcontext(file) as stream:
+        with open_regular(file) if isinstance(file, Path) else contextlib.nullcontext(file) as stream:
             # The record at the end of the file; opening the archive would create an object for every listed member.
             end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]
             if end is not None and end[zipfile._ECD_SIZE] > _DIRECTORY_BYTES:  # type: ignore[attr-defined]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
+import io
 import json
 import os
 import re
@@ -12,7 +14,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -45,11 +47,33 @@ def _resolve(path: str | os.PathLike) -> Path:
     return Path(os.path.realpath(path) if os.path.islink(path) else path)
 
 
+def open_regular(path: str | os.PathLike, *, buffering: int = -1) -> io.BufferedReader:
+    """Open a regular file, or a link to one, for reading: a pipe would wait for a writer, a device may have no end.
+
+    Raises:
+        OSError: The file cannot be opened, or is a folder.
+        ValueError: It is a pipe, socket or device.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.EOPNOTSUPP):  # a socket
+            raise ValueError("not a regular file") from error
+        raise
+    if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        raise ValueError("not a regular file")
+    return cast("io.BufferedReader", open(descriptor, "rb", buffering=buffering))
+
+
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     """Yield a temporary file beside `path` that replaces it when the block ends, and is removed if the block raises.
 
-    The target of a link is replaced, not the link. Temporary files that killed processes left there are removed.
+    The target of a link is replaced, not the link, and its mode is kept. Temporary files that killed processes left
+    there are removed.
 
     Raises:
         OSError: See `check_place`; errors of the temporary file name `path`.
@@ -60,6 +84,8 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
             yield temporary
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
+                if path.exists():
+                    os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             temporary.replace(path)
         except OSError as error:
             if error.filename is None or str(error.filename) == str(temporary):  # None where a disk is full
@@ -213,19 +239,20 @@ def _read_once(path: str | os.PathLike) -> bytes:
     """Return the bytes of a file that may be a safetensors file: regular, and holding the header it announces."""
     if os.path.isdir(path):
         raise IsADirectoryError(f"cannot read {path}: it is a folder")
-    # A pipe would otherwise wait for a writer.
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError(f"{path} is not a regular file")
+    try:
+        file = open_regular(path)
+    except ValueError as error:
+        raise ValueError(f"{path} is not a regular file") from error
+    with file:
+        size = os.fstat(file.fileno()).st_size
         header_size = file.read(8)
-        if len(header_size) < 8 or int.from_bytes(header_size, "little") > status.st_size - 8:
+        if len(header_size) < 8 or int.from_bytes(header_size, "little") > size - 8:
             raise ValueError(f"{path} is not a whole safetensors file: it is cut short, or of another format")
         file.seek(0)
         try:
             return file.read()
         except MemoryError as error:
-            raise MemoryError(f"{path} is larger than the free memory: {status.st_size:,} bytes") from error
+            raise MemoryError(f"{path} is larger than the free memory: {size:,} bytes") from error
 
 
 def _header(data: bytes) -> bytes:

@@ -6,6 +6,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from .files import open_regular
+
 LARGEST = 64 << 20  # bytes of a record, unless told otherwise
 _CHECKED = 4096  # bytes; longer records are not checked, since a check sum in Python takes longer than reading
 _CRC_POLYNOMIAL = 0x82F63B78
@@ -22,7 +24,7 @@ def records(path: Path, *, largest: int = LARGEST, whole: bool = False) -> Itera
     Raises:
         ValueError: A check sum differs, a record is too large, or the file is cut short.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while head := file.read(12):
             start, length, record = file.tell() - len(head), 0, b""
             if len(head) == 12:

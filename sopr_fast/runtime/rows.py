@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .files import open_regular
 from .text import printable
 
 _PIECE_BYTES = 8 << 20
@@ -153,7 +154,7 @@ class FileRows:
         Raises:
             ValueError: The file was changed after it was opened.
         """
-        with open(self._path, "rb", buffering=0) as file:
+        with open_regular(self._path, buffering=0) as file:
 
             def read_numbers(place: int, count: int) -> np.ndarray:
                 buffer = memoryview(bytearray(count * self.dtype.itemsize))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...runtime.files import open_regular
 from ...runtime.limits import free_memory
 from ...runtime.rows import FileRows
 
@@ -47,8 +48,12 @@ def check_regular(path: Path) -> None:
     """
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file")
-    if not path.is_file():
+    if path.is_dir():
         raise ValueError(f"{path}: not a regular file")
+    try:
+        open_regular(path).close()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def check_memory(where: str | Path, size: int) -> None:

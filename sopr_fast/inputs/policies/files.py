@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ...runtime.files import open_regular
 from ...runtime.text import one_line, printable
 from ...runtime.warn import warn
 from .policy import Policy
@@ -208,9 +209,9 @@ def _walk(folder: Path, passed: Counter[str]) -> Iterator[Path]:
 def _current_snapshot(folder: Path) -> str:
     """Return the snapshot that `refs/main` of a cached repository names, "" without one."""
     try:
-        with (folder / "refs" / "main").open("rb") as file:
+        with open_regular(folder / "refs" / "main") as file:
             return file.read(100).decode("ascii", "replace").strip()
-    except OSError:
+    except (OSError, ValueError):
         return ""
 
 

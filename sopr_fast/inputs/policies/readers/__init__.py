@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ....runtime.archives import open_archive
+from ....runtime.files import open_regular
 from ..policy import Policy
 from . import d3rlpy, d4rl, lerobot, npy, npz, parquet, programs, sb3, sequential, torch_files, vecnormalize
 from .options import Options
@@ -63,7 +64,7 @@ def is_companion(path: Path) -> bool:
 def _by_content(path: Path) -> Reader | None:
     if path.suffix.lower() == ".safetensors":
         return lerobot.read if lerobot.is_policy(path) else sequential.read_safetensors
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(10)
     if zipfile.is_zipfile(path):
         with open_archive(path) as archive:

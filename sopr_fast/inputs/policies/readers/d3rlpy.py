@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ....runtime.files import open_regular
 from ....runtime.pickles import RefusedError, read_pickle, read_weights_in
 from ..actor import ACTIVATIONS, Actor, Bounds, Standardisation
 from ..called import D3rlpyModel
@@ -26,7 +27,7 @@ _ACTIVATIONS = {"swish": "silu", "none": "identity"}
 def read(path: Path, options: Options) -> Sequence[Policy]:
     """Read the policy in a `.d3` file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             saved = read_pickle(file)
         config, weights = parse_settings(saved["config"]), read_weights_in(saved["torch"])
     except (KeyError, TypeError) as error:

@@ -10,6 +10,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from ....runtime.files import open_regular
 from ....runtime.pickles import read_pickle
 from ..actor import Actor
 from .layers import layer, perceptron
@@ -18,7 +19,7 @@ from .options import Options
 
 def read(path: Path, options: Options) -> list[Actor]:
     """Read the actor."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         weights = read_pickle(file)
     if not isinstance(weights, dict) or "last_fc/weight" not in weights:
         content = sorted(map(str, weights))[:8] if isinstance(weights, dict) else type(weights).__name__

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
+from ....runtime.files import open_regular
 from ..called import Called
 from .options import SETTINGS_BYTES, Options, library, parse_settings, untrusted
 
@@ -26,7 +27,7 @@ def is_policy(path: Path) -> bool:
     settings = path.with_name(SETTINGS)
     if not settings.is_file():
         return False
-    with settings.open("rb") as file:
+    with open_regular(settings) as file:
         text = file.read(SETTINGS_BYTES + 1)
     return b'"input_features"' in text and b'"type"' in text
 
@@ -40,7 +41,7 @@ def is_companion(path: Path) -> bool:
 
 def read(path: Path, options: Options) -> list[Called]:
     """Read an ACT or diffusion policy of vectors, if trusted."""
-    with path.with_name(SETTINGS).open("rb") as file:
+    with open_regular(path.with_name(SETTINGS)) as file:
         settings = parse_settings(file.read(SETTINGS_BYTES + 1))
     kind, widths = _check(settings)
     if not options.trust:

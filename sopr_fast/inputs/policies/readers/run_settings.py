@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ....runtime.files import open_regular
 from ..actor import ACTIVATIONS
 from .options import Options, stated
 
@@ -27,7 +28,7 @@ def read_values(path: Path, key: str) -> set[str]:
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         return set()
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         text = stream.read(_BYTES).decode("utf-8", "replace")
     return set(re.findall(rf"^[ \t-]*{re.escape(key)}:[ \t]*['\"]?([\w.]+)['\"]?[ \t]*(?:#.*)?$", text, re.MULTILINE))
 

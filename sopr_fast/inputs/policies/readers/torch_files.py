@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from ....runtime.files import open_regular
 from ....runtime.pickles import RefusedError, read_weights
 from ..called import Called, acts
 from ..policy import Policy
@@ -18,7 +19,7 @@ from .sequential import from_state_dict
 def read(path: Path, options: Options) -> Sequence[Policy]:
     """Read the policy in a state dict, a checkpoint, or, with trust, a pickled module."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             weights = read_weights(file)
     except RefusedError as error:
         if not options.trust:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ....runtime.files import open_regular
 from ....runtime.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ....runtime.text import printable
 from ....runtime.warn import warn
@@ -104,7 +105,7 @@ def read_standardisation(path: Path) -> Standardisation | None:
         ValueError: The file is damaged.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             statistics = read_pickle(file, records=(*SPACE_RECORDS, *SB3_RECORDS))
         if not statistics.norm_obs:
             return None
