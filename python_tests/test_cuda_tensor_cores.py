@@ -79,6 +79,7 @@ def test_tensor_cores_keep_nan_in_its_segment():
         assert out[1].isnan().all() and out[[0, 2, 3]].isfinite().all()
 
 
+@pytest.mark.slow
 def test_tensor_cores_repeat_bit_for_bit_and_by_cell():
     """A cell of the grid does not depend on other cells, which change the packing into tiles and blocks."""
     tensors, options = problem([9, 30, 130], policies=3, subsets=2, dropout=0.2, rng=RNG, **LOW | ONE)
@@ -118,6 +119,7 @@ def launches(policies, subsets, rows, layers, capacity=2048, pool=True):
     return 2 + of_subsets * (3 + of_policies * (layers + 1 + pool))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policies", "subsets", "rows", "pool", "expected"),
     [
@@ -139,6 +141,7 @@ def test_launches_of_the_tensor_cores(policies, subsets, rows, pool, expected, c
     assert (ranking, training) == ((561, 21), (21, 13))
 
 
+@pytest.mark.slow
 def test_tensor_cores_score_policies_in_ten_launches(cuda_module_for_cpu, generator, monkeypatch):
     """Five for each level, where no segment can be long."""
     shape = {"low_layers": 1, "low_feedforward": 32, "high_layers": 2, "high_feedforward": 64, "clusters": 4}

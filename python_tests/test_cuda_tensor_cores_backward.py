@@ -71,15 +71,18 @@ def test_gradients_of_many_columns(poison):
     check(*problem([3, 20], policies=3, dc=40, **HEADS_OF_16), precisions=["fp32"])
 
 
+@pytest.mark.slow
 def test_gradients_of_long_segments(poison):
     """There are more tiles of long segments than the workspace holds at once; the short one is in a tile of its own."""
     check(*problem([129, 7, 260], policies=2, spare=3, **LOW | ONE | DROPOUT | {"pool": False}))
 
 
+@pytest.mark.slow
 def test_gradients_of_long_segments_through_layers(poison):
     check(*problem([7, 140], policies=1, **LOW), precisions=["fp32"])
 
 
+@pytest.mark.slow
 def test_gradients_of_a_long_segment_of_the_high_level(poison):
     check(*problem([150], policies=1, **HIGH | ONE | DROPOUT | {"pool": True}))
 
@@ -103,6 +106,7 @@ def test_gradients_of_hardly_any_segments():
         check(*problem(sizes, distinct=3, **HEADS_OF_16), precisions=["fp32"])
 
 
+@pytest.mark.slow
 def test_gradients_repeat_bit_for_bit():
     tensors, options = problem([9, 30, 130], policies=2, **HEADS_OF_16 | DROPOUT)
     first, again = (gradients(ops.segment_encoder, tensors, options) for _ in range(2))

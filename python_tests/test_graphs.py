@@ -117,6 +117,7 @@ def test_launches_of_a_training_step(policies, monkeypatch):
     assert theirs.count("_fused_adamw_") == 1 and "_foreach_mul_" in theirs
 
 
+@pytest.mark.slow
 @pytest.mark.emulated
 def test_launches_of_a_whole_training_step(monkeypatch, emulated, cuda_module_for_cpu):
     """Those of our kernels: forward on the low level, then on the high level, then backward; no segment can be long."""
