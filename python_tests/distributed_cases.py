@@ -60,12 +60,13 @@ def results(folder: Path) -> list[str]:
             hashes += [digest(ranking.subset_scores), digest(ranking.scores), digest(ranking.distances)]
     policies = gains(10)
     methods = {"nearest": estimators.NearestPolicy(), "fqe": estimators.FQE(updates=8, hidden=(8,))}
-    options = {"methods": methods, "discount": DISCOUNT, "folds": 3, "checkpoints": folder / "columns"}
-    found = evaluate(policies, true_values(policies), transitions(), progress=False, **options)
+    options = {"methods": methods, "discount": DISCOUNT, "cv": 3, "checkpoints": folder / "columns"}
+    found = evaluate(transitions(), policies, true_values(policies), **options)
     hashes += [digest(np.concatenate(values)) for values in found.values.values()]
-    methods, quiet = {"nearest": estimators.NearestPolicy()}, {"discount": DISCOUNT, "progress": False}
-    known = {"known": policies, "returns": true_values(policies), "methods": methods}
-    selection = sopr_fast.select(gains(3, first=20), transitions(), **known, **quiet)
+    simulator = estimators.Simulator(updates=8, hidden=(8,), members=2)
+    selection = sopr_fast.select(
+        gains(3, first=20), transitions(), policies, true_values(policies), simulator=simulator
+    )
     return [*hashes, digest(selection.to_pandas()["return"])]
 
 
@@ -91,8 +92,6 @@ def estimates() -> list[str]:
         for policies in (several, two):
             found = method.estimate(policies, transitions(), **options)
             lines.append(f"{method.name} {digest(found.values)} {digest(found.standard_errors)}")
-    fitted = estimators.cross_fit(methods[-1], known, known_returns, transitions(), folds=2, progress=False)
-    lines.append(f"cross_fit {digest(fitted.values)}")
     for policies in (several, two):
         lines.append(
             f"coverage {digest([*estimators.covered_shares(policies, transitions(), progress=False).values()])}"
@@ -100,12 +99,12 @@ def estimates() -> list[str]:
         arrays = {name: policy(transitions().states) for name, policy in policies.items()}
         lines.append(f"arrays {digest([*estimators.covered_shares(arrays, transitions(), progress=False).values()])}")
     methods = {method.name: method for method in methods}
-    columns = evaluate(known, known_returns, transitions(), methods=methods, discount=DISCOUNT, progress=False)
+    columns = evaluate(transitions(), known, known_returns, methods=methods, discount=DISCOUNT)
     lines += [f"evaluate {name} {digest(np.concatenate(values))}" for name, values in columns.values.items()]
     none, states = torch.empty(0, 2), torch.zeros(5, 4)
     shapes = [share_policies(0, lambda part: none, singly=singly).shape for singly in (False, True)]
     lines.append(f"no policies {shapes} {collect_shared([], states, torch.arange(5), Layout('action', 2, 2)).shape}")
-    return [*lines, f"distances {digest(columns.distances)}", f"coverage {digest(columns.coverage)}"]
+    return [*lines, f"distances {digest(columns.distances)}"]
 
 
 def digest(values) -> str:
@@ -165,9 +164,9 @@ def apart(folder: str) -> None:
     again.save("model.safetensors")
     policies = gains(10)
     methods = {"nearest": estimators.NearestPolicy(), "fqe": estimators.FQE(updates=8, hidden=(8,))}
-    options = {"methods": methods, "discount": DISCOUNT, "checkpoints": "columns", "progress": False}
+    options = {"methods": methods, "discount": DISCOUNT, "checkpoints": "columns"}
     for _ in range(2):
-        evaluate(policies, true_values(policies), transitions(), **options)
+        evaluate(transitions(), policies, true_values(policies), **options)
     print(again.history == first.history, trained)
 
 

@@ -53,19 +53,16 @@ def _methods(truth, count=3):
 
 
 def selection(*, hostile: bool = False, incumbent: bool = True):
-    """Select among six candidates by three stand-ins."""
+    """Select among six candidates by a stand-in for the simulator."""
     known, candidates, truth = policies(hostile)
     return select(
         candidates,
         log(),
-        known=known,
-        returns={name: truth[name] for name in known},
+        known,
+        {name: truth[name] for name in known},
         incumbent=max(known, key=truth.get) if incumbent else None,
         groups={name: "<g>" if i % 2 else "g2" for i, name in enumerate(known)} if hostile else None,
-        methods=_methods(truth),
-        folds=4,
-        discount=DISCOUNT,
-        progress=False,
+        simulator=_methods(truth)["m2"],
     )
 
 
@@ -73,7 +70,7 @@ def evaluation(*, hostile: bool = False):
     """Evaluate three stand-ins on 16 policies."""
     known, _, truth = policies(hostile)
     returns = {name: truth[name] for name in known}
-    return evaluate(known, returns, log(), methods=_methods(truth), folds=4, discount=DISCOUNT, progress=False)
+    return evaluate(log(), known, returns, methods=_methods(truth), cv=4, discount=DISCOUNT)
 
 
 def ranking(*, hostile: bool = False, count: int = 6, known: int = 8):

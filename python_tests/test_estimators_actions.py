@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from estimators import SMALL, each_method, gains, quiet, small_log, unwarned, with_other
 
-from sopr_fast import evaluate
-from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, NearestPolicy, UncertainEstimateWarning, covered_shares
+from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, UncertainEstimateWarning, covered_shares
 from sopr_fast.estimators.log import Log
 from sopr_fast.inputs.logs import Transitions
 from sopr_fast.inputs.policies import Gaussian
@@ -127,11 +126,9 @@ def test_healthy_actions_are_not_warned_of(offset):
 
 
 @unwarned
-def test_estimators_and_evaluate_warn_of_outliers(centred):
+def test_estimators_warn_of_outliers(centred):
     actions = centred.actions.copy()
     actions[3] = 1e6
     log = with_other(centred, actions=actions)
     with pytest.warns(UncertainEstimateWarning, match="outliers in 'action 0'"):
         BehaviourQ(**SMALL).estimate(set_points(0), log, **quiet)
-    with pytest.warns(UncertainEstimateWarning, match="outliers in 'action 0'"):
-        evaluate(gains(12), range(12), log, methods={"nearest": NearestPolicy()}, progress=False)

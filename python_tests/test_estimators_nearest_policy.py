@@ -5,7 +5,7 @@ import pytest
 from estimators import gains, small_log
 from mdps import LinearGain
 
-from sopr_fast.estimators import NearestPolicy, cross_fit
+from sopr_fast.estimators import NearestPolicy
 from sopr_fast.inputs.logs import Transitions
 from sopr_fast.ranking.metrics import policy_distance
 
@@ -97,14 +97,3 @@ def test_arrays_of_actions_have_rows_that_transitions_dropped():
     candidate = {"triple-where-kept": np.where(np.isin(states, log.source), 3 * states, -99)}
     estimates = NearestPolicy().estimate(candidate, log, known=known, returns=[2, 3])
     assert estimates.values == 3 and estimates.diagnostics["distances"] == 0
-
-
-def test_cross_fitting_leaves_out_the_fold(log):
-    """Groups are pairs of policies that act nearly alike, so each value comes from the nearest other group."""
-    known, returns = line(0.2, 0.21, 0.5, 0.51, 1.2, 1.21), [20, 21, 50, 51, 120, 121]
-    estimates = cross_fit(NearestPolicy(), known, returns, log, groups=["a", "a", "b", "b", "c", "c"])
-    assert estimates.values.tolist() == [50, 50, 21, 21, 51, 51]
-    assert estimates.diagnostics["fold"].tolist() == [0, 0, 1, 1, 2, 2]
-    leave_one_out = cross_fit(NearestPolicy(), known, returns, log, folds=6, progress=False)
-    whole = NearestPolicy().estimate(known, log, known=known, returns=returns)
-    np.testing.assert_array_equal(leave_one_out.values, whole.values)

@@ -5,16 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from estimators import METHODS, gains, quiet, small_log, unwarned
+from estimators import gains, small_log, unwarned
 from mdps import LinearGain
 
 import sopr_fast
 from sopr_fast import Config
-from sopr_fast.estimators import FQE, SOPR, NearestPolicy, cross_fit
+from sopr_fast.estimators import FQE, SOPR, NearestPolicy
 from sopr_fast.estimators.sopr import _units
 from sopr_fast.inputs.policies import Gaussian
-from sopr_fast.ranking.metrics import spearman
 
 pytestmark = [
     unwarned,
@@ -37,12 +35,6 @@ def log():
 @pytest.fixture(scope="module")
 def known():
     return gains(8), np.arange(8.0) ** 2
-
-
-def test_cross_fitting_in_inference_mode_changes_no_bit(known, log):
-    expected = cross_fit(METHOD, *known, log, folds=2, progress=False).values
-    with torch.inference_mode():
-        assert np.array_equal(cross_fit(METHOD, *known, log, folds=2, progress=False).values, expected)
 
 
 def test_values_order_policies_as_rank_does(log, known):
@@ -160,72 +152,8 @@ def test_policies_act_once_for_all_folds(method, log, known):
     policies = {name: counting(policy) for name, policy in known[0].items()}
     method.prepare(policies, log, progress=False)
     prepared, calls[:] = list(calls), []
-    cross_fit(method, policies, known[1], log, folds=4, progress=False)
-    assert calls == prepared
-
-
-@pytest.mark.parametrize("method", [METHOD, NearestPolicy()], ids=["sopr", "nearest-policy"])
-def test_cross_fitted_values_do_not_depend_on_the_policy_s_own_return(method, log, known):
-    policies, returns = known
-    changed = returns.copy()
-    changed[2] = 1000
-    first, second = (cross_fit(method, policies, labels, log, folds=4, progress=False) for labels in (returns, changed))
-    fold = first.diagnostics["fold"]
-    inside = fold == fold[2]
-    assert inside.sum() == 2 and first.names == list(policies)
-    np.testing.assert_array_equal(first.values[inside], second.values[inside])
-    assert not np.array_equal(first.values[~inside], second.values[~inside])
-
-
-def test_cross_fitting_leaves_whole_groups_out(log, known):
-    policies, returns = known
-    groups = dict(zip(policies, "abcabcab", strict=True))
-    estimates = cross_fit(METHOD, policies, returns, log, groups=groups, progress=False)
-    assert estimates.diagnostics["fold"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
-    inside = estimates.diagnostics["fold"] == 1
-    training = {name: policy for name, policy in policies.items() if groups[name] != "b"}
-    candidates = {name: policy for name, policy in policies.items() if groups[name] == "b"}
-    alone = METHOD.estimate(candidates, log, known=training, returns=returns[~inside], progress=False)
-    np.testing.assert_allclose(estimates.values[inside], alone.values, rtol=1e-4)
-
-
-def test_cross_fitting_warns_once_of_few_policies(log, known):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        cross_fit(METHOD, known[0], known[1], log, folds=4, progress=False)
-    assert sum("training policies" in str(warning.message) for warning in caught) == 1
-
-
-def test_cross_fitting_resumes(log, known, tmp_path):
-    policies, returns = known
-    options = {"folds": 2, "checkpoint": tmp_path / "run", "progress": False}
-    first = cross_fit(METHOD, policies, returns, log, **options)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.0", "run.1"]
-    np.testing.assert_array_equal(cross_fit(METHOD, policies, returns, log, **options).values, first.values)
-
-
-def test_estimators_that_are_not_supervised_see_no_returns(log):
-    """They need no folds, whatever the returns."""
-    method = METHODS["fqe"]
-    estimates = cross_fit(method, gains(), [1, 2, 3], log, folds=99, **quiet)
-    np.testing.assert_array_equal(estimates.values, method.estimate(gains(), log, **quiet).values)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"folds": 1}, "folds must be an integer, 2 or more, got 1"),
-        ({"folds": 9}, "folds is 9, but there are only 8 known policies"),
-        ({"groups": ["a"] * 8}, "groups put all known policies into one group"),
-        ({"groups": [*"abcabca", float("nan")]}, "the group of policy 'gain-7' is nan; give it one of its own"),
-        ({"groups": ["a"]}, r"groups must be one for each of 8 policies, got \['a'\]"),
-        ({"groups": {"gain-0": "a"}}, "groups hold nothing for policy 'gain-1'"),
-        ({"seed": -1}, "seed must be an integer"),
-    ],
-)
-def test_folds_that_cannot_be_are_refused(options, message, log, known):
-    with pytest.raises(ValueError, match=message):
-        cross_fit(NearestPolicy(), *known, log, **options)
+    sopr_fast.evaluate(log, policies, known[1], methods=[method], cv=4)
+    assert len(calls) <= 2 * len(prepared)
 
 
 @pytest.mark.parametrize("method", [METHOD, NearestPolicy()], ids=["sopr", "nearest-policy"])
@@ -246,5 +174,7 @@ def test_sopr_learns_an_order(log):
     """Values of unseen policies between known ones follow their order; a model at random has none."""
     policies, returns = gains(16), np.arange(16.0)
     config = replace(CONFIG, steps=60, subsets=12, warmup_steps=5)
-    estimates = cross_fit(SOPR(config), policies, returns, log, folds=4, progress=False)
-    assert spearman(estimates.values, returns) > 0.8
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        evaluation = sopr_fast.evaluate(log, policies, returns, methods=[SOPR(config)], cv=4)
+    assert evaluation.measures()["SOPR-T"]["spearman"][0] > 0.8

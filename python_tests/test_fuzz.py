@@ -23,7 +23,7 @@ from test_data_libraries import write_dump
 from test_return_files import event
 
 import sopr_fast
-from sopr_fast.estimators import FQE, NearestPolicy, learning
+from sopr_fast.estimators import FQE, learning
 from sopr_fast.inputs import logs as data
 from sopr_fast.inputs import policies
 from sopr_fast.inputs.returns import read_returns
@@ -197,13 +197,6 @@ def load_states(path):
     sopr_fast.Subsets.draw(path, 1, size=32, clusters=4)
 
 
-def column(path):
-    """Write or read the file in which `evaluate` keeps the values of a method."""
-    returns = [0.1, 0.4, 0.2, 0.8, 0.5, 0.9]
-    methods, quiet = {path.stem: NearestPolicy(rows=16)}, {"folds": 2, "progress": False}
-    sopr_fast.evaluate(ladder(returns), returns, TRANSITIONS, methods=methods, checkpoints=path.parent, **quiet)
-
-
 SEQUENTIAL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
 WEIGHTS = SEQUENTIAL.state_dict()
 
@@ -247,7 +240,6 @@ KINDS = {
     ),
     "fit checkpoint": (".safetensors", fit, fit),
     "estimator checkpoint": (".safetensors", evaluate, evaluate),
-    "column": (".json", column, column),
     "layers": (".npz", lambda path: np.savez(path, **ACTOR), load_policy),
     "compressed layers": (".npz", lambda path: np.savez_compressed(path, **ACTOR), load_policy),
     "actions": (".npy", lambda path: np.save(path, TRANSITIONS["actions"]), load_policy),

@@ -317,29 +317,19 @@ def test_evaluate_select_and_update_take_frames(tmp_path):
 
     known = ladder(np.linspace(0.1, 1.2, 8))
     frame = pandas.DataFrame({"name": [*known], "return": np.linspace(0.1, 1.2, 8), "return_se": 0.02})
-    options = {"methods": {"nearest": NearestPolicy()}, "folds": 2, "progress": False}
-    with pytest.warns(UserWarning, match="policies without a return are left out"):
-        evaluation = sopr_fast.evaluate(known, frame[1:], log(), **options)
+    evaluation = sopr_fast.evaluate(log(), known, frame[1:], methods={"nearest": NearestPolicy()}, cv=2)
     assert evaluation.names == [*known][1:]
     np.testing.assert_array_equal(evaluation.return_errors, np.full(7, 0.02))
     path = tmp_path / "returns.csv"
     frame.to_csv(path, index=False)
     candidates = {f"new-{name}": policy for name, policy in ladder([0.33, 0.77]).items()}
-    selection = sopr_fast.select(candidates, log(), known=known, returns=path, **options)
+    selection = sopr_fast.select(candidates, log(), known, path)
     measured = pandas.DataFrame({"name": ["other", *candidates][:2], "return": [1.0, 0.4], "return_se": 0.01})
     updated = selection.update(measured)
     place = updated.names.index(next(iter(candidates)))
-    assert updated.panel.returns[place] == 0.4 and updated.panel.return_errors[place] == 0.01
-    with pytest.raises(ValueError, match="no policy of the selection has a return; its policies are"):
+    assert updated.returns[place] == 0.4 and updated.return_errors[place] == 0.01
+    with pytest.raises(ValueError, match="no policy has a return: returns are given of other"):
         selection.update(measured[:1])
-    path.write_text("name,return\n0,0.4\n")
-    with pytest.raises(
-        ValueError, match="line 2: '0' is no policy's name, .*is in an order that only the library knows"
-    ):
-        selection.update(path)
-    (tmp_path / "r.json").write_text(str([0.5] * len(selection.names)))
-    with pytest.raises(ValueError, match=r"r\.json: its returns are in order; map names to returns"):
-        selection.update(tmp_path / "r.json")
 
 
 def test_errors_stay_with_returns():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import sopr_fast
-from sopr_fast.estimators import NearestPolicy, cross_fit
+from sopr_fast.estimators import NearestPolicy
 from sopr_fast.inputs.policies import as_policies, load
 from sopr_fast.inputs.returns import check_positions, read_returns, with_returns
 
@@ -80,10 +80,9 @@ ORDERED = {
     "fit": lambda folder, returns: sopr_fast.fit(folder, returns, STATES),
     "preferences": lambda folder, returns: sopr_fast.fit(folder, states=STATES, preferences=np.eye(len(returns))),
     "validation": lambda folder, returns: sopr_fast.fit([np.tanh] * 2, [1, 2], STATES, validation=([folder], returns)),
-    "evaluate": lambda folder, returns: sopr_fast.evaluate(folder, returns, STATES),
-    "select": lambda folder, returns: sopr_fast.select({}, STATES, known=folder, returns=returns),
+    "evaluate": lambda folder, returns: sopr_fast.evaluate(STATES, folder, returns),
+    "select": lambda folder, returns: sopr_fast.select({}, STATES, folder, returns),
     "estimate": lambda folder, returns: NearestPolicy().estimate([np.tanh], STATES, known=folder, returns=returns),
-    "cross_fit": lambda folder, returns: cross_fit(NearestPolicy(), folder, returns, STATES),
 }
 
 
@@ -95,21 +94,6 @@ def test_returns_in_order_need_names_where_paths_do_not_ascend_with_their_number
     for returns in ([1, 2, 3], np.arange(3)):
         with pytest.raises(ValueError, match=message):
             call(tmp_path, returns)
-
-
-@pytest.mark.parametrize("what", ["groups", "return_errors", "rollouts"])
-def test_what_goes_with_returns_needs_names_where_paths_do_not_ascend_with_their_numbers(what, tmp_path):
-    for step in (10, 2, 30):
-        np.save(tmp_path / f"step_{step}.npy", np.zeros((5, 2)))
-    returns = {"step_2": 1, "step_10": 2, "step_30": 3}
-    for call in (
-        lambda **options: sopr_fast.evaluate(tmp_path, returns, STATES, **options),
-        lambda **options: sopr_fast.select({}, STATES, known=tmp_path, returns=returns, **options),
-    ):
-        with pytest.raises(ValueError, match=rf"{what} are in order, .* step_10\.npy before step_2\.npy: give"):
-            call(**{what: [1, 2, 3]})
-    with pytest.raises(ValueError, match=r"groups are in order, .* step_10\.npy before step_2\.npy: give"):
-        cross_fit(NearestPolicy(), tmp_path, returns, STATES, groups=[1, 2, 3])
 
 
 def test_returns_in_order_are_read_where_their_order_is_plain(tmp_path):

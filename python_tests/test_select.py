@@ -1,409 +1,265 @@
-"""Selection of candidates: the table, the verdict, measuring, and bad input."""
+"""`select`: one model from no known return to many, and a verdict among all policies."""
 
-import json
+import warnings
 
 import numpy as np
 import pytest
-from mdps import LinearGain, TablePolicy, Tabular
-from selection_problems import DISCOUNT, Failing, Scripted, gains, log, true_values
+from selection_problems import Scripted, gains, log, true_values
 
-from sopr_fast.estimators import BehaviourQ
-from sopr_fast.inputs.policies import Gaussian
-from sopr_fast.runtime.progress import progress_bar
+import sopr_fast
 from sopr_fast.selection import select
-from sopr_fast.selection.columns import Columns
-from sopr_fast.selection.folds import Fold
-from sopr_fast.selection.selecting import assemble
+from sopr_fast.selection.compared import possible_returns
 
-QUIET = {"discount": DISCOUNT, "progress": False}
-KNOWN = gains(16)
-RETURNS = true_values(KNOWN)
-CANDIDATES = gains(6, first=20)
-TRUTH = RETURNS | true_values(CANDIDATES)
+KNOWN, CANDIDATES = gains(12), gains(4, first=20)
+TRUTH = true_values(KNOWN) | true_values(CANDIDATES)
+RETURNS = {name: TRUTH[name] for name in KNOWN}
+BEST = max(RETURNS, key=RETURNS.get)
 
 
-def said(size: float, seed: int = 0) -> dict[str, float]:
-    """Return the true values with noise."""
-    random = np.random.default_rng(seed)
-    return {name: value + size * random.standard_normal() for name, value in TRUTH.items()}
-
-
-def chosen(candidates=None, **options):
-    """Select by three good stand-ins unless told otherwise."""
-    methods = {f"m{i}": Scripted(said(0.05, i)) for i in range(3)}
-    options = {"known": KNOWN, "returns": RETURNS, "methods": methods, "folds": 4, **QUIET, **options}
-    return select(CANDIDATES if candidates is None else candidates, options.pop("log", None) or log(), **options)
-
-
-def test_good_methods_order_candidates_and_name_the_best():
-    selection = chosen()
-    assert set(selection.candidates) == set(CANDIDATES)
-    best = max(CANDIDATES, key=TRUTH.get)
-    assert selection.candidates[0] == best
-    assert selection.verdict.kind in ("deploy", "undecided", "measure first")
-    assert sum(selection.probability_best.values()) == pytest.approx(1)
-    assert selection.undecided[0] == best
-
-
-def test_known_policies_keep_their_returns():
-    selection = chosen()
-    table = selection.to_pandas()
-    for name, value in RETURNS.items():
-        assert table.loc[name, "return"] == pytest.approx(value)
-        assert table.loc[name, "known"]
-    assert not table.loc[list(CANDIDATES), "known"].any()
-    assert table["return"].is_monotonic_decreasing
-
-
-def test_supervised_methods_value_every_policy_by_models_that_have_not_seen_it():
-    learner = Scripted(said(0.05), supervised=True, needs_rewards=False)
-    selection = chosen(methods={"learner": learner, "m": Scripted(said(0.05, 1))})
-    for asked, known in learner.calls:
-        assert not set(asked) & set(known)
-    assert set(learner.calls[-1][0]) == set(CANDIDATES)
-    assert set(learner.calls[-1][1]) == set(KNOWN)
-    assert np.isfinite(selection.panel.columns["learner"]).all()
-
-
-def test_values_of_left_out_groups_stand_beside_those_of_random_folds():
-    folds = [
-        Fold("random", "1", np.array([2, 3]), np.array([0, 1])),
-        Fold("random", "2", np.array([0, 1]), np.array([2, 3])),
-        Fold("group", "x", np.array([2, 3]), np.array([0, 1])),
-        Fold("candidates", "", np.arange(4), np.array([4])),
-    ]
-    values = {"m": [np.array(own) for own in ([1.0, 2.0], [3.0, 4.0], [10.0, 20.0], [5.0])]}
-    columns = Columns(folds, values, {"m": np.full(5, np.nan)})
-    panel = assemble(
-        list("abcde"), np.array([1.0, 2, 3, 4, np.nan]), np.ones(4), [*"xxyz", ""], columns, np.zeros((5, 5))
-    )
-    assert panel.columns["m"].tolist() == [1, 2, 3, 4, 5]
-    assert panel.grouped_columns["m"].tolist() == [10, 20, 3, 4, 5]
-    assert panel.return_errors.tolist() == [1, 1, 1, 1, 0]
-
-
-def test_useless_methods_are_not_trusted():
+def simulator(**changes):
+    """Return a simulator that errs a little, or as told."""
     random = np.random.default_rng(0)
-    methods = {f"m{i}": Scripted({name: float(random.standard_normal()) for name in TRUTH}) for i in range(3)}
-    assert chosen(methods=methods).verdict.kind in ("measure first", "cannot rank these")
+    return Scripted({name: value + 0.02 * random.standard_normal() for name, value in TRUTH.items()} | changes)
 
 
-def test_each_candidate_has_a_probability_to_beat_the_incumbent():
-    incumbent = min(KNOWN, key=RETURNS.get)
-    beats = chosen(incumbent=incumbent).beats_incumbent
-    assert set(beats) == set(CANDIDATES)
-    assert beats[max(CANDIDATES, key=TRUTH.get)] > 0.8
-    with pytest.raises(ValueError, match="no incumbent: pass incumbent= to select"):
-        _ = chosen().beats_incumbent
+def choose(candidates=CANDIDATES, known=KNOWN, returns=RETURNS, **options):
+    return select(candidates, log(), known, returns, **{"simulator": simulator(), **options})
 
 
-def test_measuring_moves_a_candidate_among_the_known_ones():
-    selection = chosen()
-    [name] = selection.measure_next(1)
-    updated = selection.update({name: TRUTH[name]})
-    assert name not in updated.candidates
-    assert updated.predicted[updated.names.index(name)] == TRUTH[name]
-    assert "measured" in updated.flags[name]
-    assert selection.candidates != updated.candidates  # the first selection is as it was
-    assert len(selection.measure_next(10)) == len(CANDIDATES)
-    with pytest.raises(ValueError, match="k must be an integer, 1 or more, got 0"):
-        selection.measure_next(0)
-    with pytest.raises(ValueError, match="level must be a finite number, above 0, less than 1, got 80"):
-        selection.intervals(80)
+def far(name="far", value=-1.0):
+    return {name: lambda states: np.full((len(states), 1), 50.0)}, simulator(**{name: value})
 
 
-def test_measuring_moves_the_prediction_of_a_candidate_that_acts_alike():
-    twin = LinearGain(CANDIDATES["right-20"].gain + 1e-3)
-    methods = {f"m{i}": Scripted(said(0.5, i) | {"twin": said(0.5, i)["right-20"]}) for i in range(3)}
-    selection = chosen(CANDIDATES | {"twin": twin}, methods=methods)
-    twin_at = selection.names.index("twin")
-    raised = selection.update({"right-20": selection.predicted[twin_at] + 2})
-    assert raised.predicted[raised.names.index("twin")] > selection.predicted[twin_at] + 0.5
+def test_a_sole_candidate_below_the_known_policies_is_not_deployed():
+    worst = min(CANDIDATES, key=TRUTH.get)
+    selection = choose({worst: CANDIDATES[worst]}, simulator=simulator(**{worst: min(TRUTH.values()) - 1}))
+    assert (selection.verdict.kind, selection.verdict.policies) == ("keep", (BEST,))
+    assert selection.verdict.text.startswith(f"Keep {BEST}; measured ")
+    assert selection.measure_next(3) == []
 
 
-def test_a_measured_candidate_that_none_exceeds_is_deployed():
-    selection = chosen()
-    best = max(CANDIDATES, key=TRUTH.get)
-    updated = selection.update({best: TRUTH[best] + 100})
-    assert updated.verdict.kind == "deploy"
-    assert updated.verdict.policies == (best,)
-    assert "It was measured at" in updated.verdict.reason
+def test_a_candidate_that_surely_beats_the_known_ones_is_deployed():
+    name = "right-20"
+    selection = choose({name: CANDIDATES[name]}, simulator=simulator(**{name: RETURNS[BEST] + 3}))
+    assert (selection.verdict.kind, selection.verdict.policies) == ("deploy", (name,))
+    assert f"Deploy {name}; predicted " in str(selection)
+    assert selection.measure_next() == [name]
 
 
-def test_update_refuses_unknown_names():
-    with pytest.raises(ValueError, match="'nobody' is not in the selection"):
-        chosen().update({"nobody": 1.0})
+def test_what_is_not_decided_is_measured_in_the_order_of_measure_next():
+    errors = {name: [value - 0.5, value + 0.5] for name, value in RETURNS.items()}
+    near = {name: RETURNS[BEST] + 0.02 * i for i, name in enumerate(CANDIDATES)}
+    selection = choose(returns=errors, simulator=simulator(**near))
+    assert selection.verdict.kind == "measure"
+    assert list(selection.verdict.policies) == selection.measure_next(2)
+    assert selection.verdict.text == f"Measure {' and '.join(selection.measure_next(2))}, 20 episodes each"
 
 
-def test_update_refuses_returns_without_names():
-    with pytest.raises(TypeError, match="returns must be by name, or a file or data frame, got list"):
-        chosen().update([1.0, 2.0])
+def test_a_better_known_policy_replaces_the_named_incumbent():
+    second = sorted(RETURNS, key=RETURNS.get)[0]
+    selection = choose(incumbent=second)
+    assert selection.verdict.kind == "deploy"
+    assert selection.rival == second
+    assert "beats" in selection.verdict.reason and second in selection.verdict.reason
 
 
-def test_update_keeps_the_errors_of_known_policies():
-    errors = {name: 0.01 * i for i, name in enumerate(KNOWN, 1)}
-    selection = chosen(return_errors=errors)
-    [name] = selection.measure_next(1)
-    first, second, *_ = KNOWN
-    updated = selection.update({name: 1.0, first: 2.0, second: 3.0}, {second: 0.5})
-    expected = errors | {name: 0, second: 0.5}
-    known = updated.names[: len(KNOWN) + 1]
-    np.testing.assert_array_equal(updated.panel.return_errors[: len(known)], [expected[each] for each in known])
-    frame = pytest.importorskip("pandas").DataFrame({"name": [first, "other"], "return": 2.0, "return_se": 0.25})
-    assert selection.update(frame).panel.return_errors[0] == 0.25
+def test_measured_policies_alone_get_a_verdict_with_ties():
+    rollouts = {name: [0.0 - i // 3, 1.0 - i // 3, 2.0 - i // 3] for i, name in enumerate(KNOWN)}
+    selection = select(KNOWN, log(), returns=rollouts, simulator=simulator())
+    assert selection.verdict.kind == "deploy"
+    assert "; measured 1 ± 0.577; " in selection.verdict.text and "are as good" in selection.verdict.text
+    assert selection.candidates == []
+    kept = select(KNOWN, log(), returns=rollouts, simulator=simulator(), incumbent=selection.verdict.policies[0])
+    assert kept.verdict.kind == "keep"
+
+
+def test_without_known_returns_the_simulator_speaks_and_nothing_checks_it():
+    selection = select(CANDIDATES, log(), simulator=simulator())
+    assert selection.candidates == sorted(CANDIDATES, key=simulator().says.get, reverse=True)
+    assert selection.verdict.kind == "measure"
+    assert list(selection.verdict.policies) == selection.measure_next(3)
+    assert "nothing checks it" in str(selection)
+    assert (selection.upper > selection.lower).all()
+    assert np.isnan(selection.evidence["simulator"])
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_few_known_returns_work_and_are_said_to_be_few(count):
+    few = dict(list(RETURNS.items())[:count])
+    selection = choose(returns=few)
+    assert f"only {count} return" in " ".join(selection.notes)
+    assert selection.verdict.kind != "deploy" or selection.verdict.policies[0] in few
+    assert set(selection.candidates) == (set(KNOWN) | set(CANDIDATES)) - set(few)
+
+
+def test_more_known_returns_narrow_the_intervals():
+    widths = []
+    for count in (0, 2, 12):
+        selection = choose(returns=dict(list(RETURNS.items())[:count]) or None)
+        at = [selection.names.index(name) for name in CANDIDATES]
+        widths.append(np.mean((selection.upper - selection.lower)[at]))
+    assert widths[0] > widths[1] > widths[2]
+
+
+def test_predictions_stay_within_what_rewards_and_lengths_allow():
+    name = next(iter(CANDIDATES))
+    selection = choose(simulator=simulator(**{name: 1e4}))
+    low, high = possible_returns(log())
+    assert high <= 0
+    ends = selection.intervals(0.99)[~selection.known]
+    assert ((ends >= low) & (ends <= max(high, max(RETURNS.values())))).all()
+    assert (selection.predicted[~selection.known] <= max(high, max(RETURNS.values()))).all()
 
 
 @pytest.mark.parametrize(
-    ("errors", "message"),
+    ("rewards", "terminals", "timeouts", "expected"),
     [
-        (
-            {"lef-20": 1.0},
-            r"errors hold policy 'lef-20' \(nearest names: 'left-20'\), which has no return; pass it too",
-        ),
-        ({"left-20": -1.0}, "the error of policy 'left-20' is -1.0; pass a finite number that is not negative"),
-        ({"left-20": np.nan}, "the error of policy 'left-20' is nan"),
-        ({"left-20": np.inf}, "the error of policy 'left-20' is inf"),
+        ([1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 1], (2, 2)),  # all episodes last two steps
+        ([1, 1, 1, 1], [0, 0, 0, 1], [0, 0, 1, 0], (1, 3)),  # the time limit is three
+        ([1, 2, 1, 1], [0, 1, 0, 1], [0, 0, 0, 0], (1, np.inf)),  # the time limit is unknown
+        ([-1, -2, -1, -1], [0, 1, 0, 1], [0, 0, 0, 0], (-np.inf, -1)),
+        ([0, 0, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0], (0, np.inf)),
+        ([-1, 2, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], (-np.inf, np.inf)),
     ],
 )
-def test_update_refuses_errors_that_cannot_be(errors, message):
-    with pytest.raises(ValueError, match=message):
-        chosen().update({"left-20": 1.0}, errors)
-
-
-def test_tables_and_dictionaries_say_the_same():
-    selection = chosen(incumbent="left-01")
-    text = selection.table()
-    assert text.startswith(str(selection.verdict))
-    for name in [*KNOWN, *CANDIDATES]:
-        assert name in text
-    content = json.loads(json.dumps(selection.to_dict()))
-    assert content["verdict"] == selection.verdict.kind
-    for name in ("expected_regret", "sure", "trust", "success", "agreement", "probability_best"):
-        assert content["evidence"][name] == pytest.approx(getattr(selection.verdict, name), nan_ok=True)
-    assert content["table"]["policy"] == list(selection.to_pandas().index)
-    assert set(content["panel"]) == {"m0", "m1", "m2"}
-    axes = selection.plot()
-    assert len(axes.get_yticklabels()) == len(KNOWN) + len(CANDIDATES)
-
-
-def test_one_candidate_is_best_yet_undecided():
-    selection = chosen({"left-21": CANDIDATES["left-21"]})
-    assert selection.candidates == ["left-21"]
-    assert selection.probability_best == {"left-21": 1.0}
-    assert selection.undecided == ["left-21"]
-
-
-def test_candidates_that_repeat_known_policies_are_left_out():
-    again = {"copy": LinearGain(KNOWN["left-01"].gain), "left-03": KNOWN["left-03"]}
-    methods = {f"m{i}": Scripted(said(0.05, i) | {"copy": RETURNS["left-01"]}) for i in range(2)}
-    selection = chosen(CANDIDATES | again, methods=methods)
-    assert set(selection.candidates) == set(CANDIDATES)
-    assert any("copy (acts as left-01)" in note for note in selection.notes)
-    assert any("left-03" in note for note in selection.notes)
-
-
-def test_one_of_several_candidates_that_act_alike_is_used():
-    best = max(CANDIDATES, key=TRUTH.get)
-    copies = {f"copy-{i}": LinearGain(CANDIDATES[best].gain) for i in range(2)}
-    options = {"methods": ["nearest policy"], "groups": {name: name.split("-")[0] for name in [*KNOWN, *CANDIDATES]}}
-    selection, expected = chosen(CANDIDATES | copies, **options), chosen(**options)
-    assert selection.probability_best == expected.probability_best
-    assert f"copies of candidates were left out: copy-0 (acts as {best}), copy-1 (acts as {best})" in selection.notes
-    claimed = {name: selection.panel.groups[selection.names.index(name)] for name in CANDIDATES}
-    assert claimed == {name: name.split("-")[0] for name in CANDIDATES}
-
-
-@pytest.mark.parametrize(("first", "second", "claimed"), [(None, "b", "b"), ("a", "b", "a"), ("a", None, "a")])
-def test_a_candidate_has_the_group_of_its_copies_unless_it_has_one_itself(first, second, claimed):
-    name = "left-21"
-    candidates = CANDIDATES | {"copy": LinearGain(CANDIDATES[name].gain)}
-    given = {name: first, "copy": second}
-    groups = {known: known.split("-")[0] for known in KNOWN} | {k: group for k, group in given.items() if group}
-    selection = chosen(candidates, methods=["nearest policy"], groups=groups)
-    assert selection.panel.groups[selection.names.index(name)] == claimed
-
-
-@pytest.mark.parametrize(("incumbent", "left_out"), [(None, "twin"), ("twin", "left-03")])
-def test_one_of_two_known_policies_that_act_alike_is_used(incumbent, left_out):
-    known = KNOWN | {"twin": LinearGain(KNOWN["left-03"].gain)}
-    returns = RETURNS | {"twin": RETURNS["left-03"] + 1}
-    methods = {f"m{i}": Scripted(said(0.05, i) | {"twin": RETURNS["left-03"]}) for i in range(2)}
-    selection = chosen(known=known, returns=returns, methods=methods, incumbent=incumbent)
-    assert set(selection.names) == {*known, *CANDIDATES} - {left_out}
-    [kept] = {"twin", "left-03"} - {left_out}
-    assert selection.predicted[selection.names.index(kept)] == returns[kept]
-    assert any(f"{left_out} (acts as {kept})" in note for note in selection.notes)
-    assert len(selection.evaluation.names) == len(selection.evaluation.returns) == len(KNOWN)
-
-
-def test_the_incumbent_is_kept_where_no_candidate_is_likely_to_exceed_it():
-    best = max(KNOWN, key=RETURNS.get)
-    returns = RETURNS | {best: RETURNS[best] + 100}
-    selection = chosen(returns=returns, incumbent=best)
-    assert (selection.verdict.kind, selection.verdict.policies) == ("keep", (best,))
-    assert str(selection).startswith(f"keep {best}. The incumbent returns")
-
-
-def test_one_method_alone_does_not_agree_with_itself():
-    verdict = chosen(methods={"m": Scripted(said(0.05, 0))}).verdict
-    assert np.isnan(verdict.agreement)
-    assert verdict.trust == pytest.approx(np.clip(verdict.success, 0, 1))
-
-
-def test_nothing_but_repeats_is_refused():
-    with pytest.raises(ValueError, match="every candidate is a known policy"):
-        chosen({"left-03": KNOWN["left-03"]})
-
-
-def test_one_name_for_two_policies_is_refused():
-    with pytest.raises(ValueError, match="both named 'left-03', but are different objects; rename one"):
-        chosen({"left-03": LinearGain(np.array([9.0, 9.0]))})
-
-
-def test_few_known_policies_take_fewer_folds():
-    few = dict(list(KNOWN.items())[:6])
-    selection = chosen(known=few, returns=[RETURNS[name] for name in few], groups=list("ababab"))
-    assert len(selection.candidates) == len(CANDIDATES)
-    assert any("only 6 known policies" in note for note in selection.notes)
-
-
-def test_too_few_known_policies_say_how_many_are_needed():
-    few = dict(list(KNOWN.items())[:3])
-    with pytest.raises(ValueError, match="select needs at least 4 policies with known returns, got 3"):
-        chosen(known=few, returns=[RETURNS[name] for name in few])
-
-
-def test_copies_of_known_policies_do_not_count():
-    names = list(KNOWN)[:4]
-    returns = {name: float(i) for i, name in enumerate(names)}
-    twins = {f"twin-{i}": LinearGain(KNOWN[names[0]].gain) for i in range(2)}
-    few = {name: KNOWN[name] for name in names[:3]} | twins
-    with pytest.raises(ValueError, match="at least 4 policies with known returns that act differently, got 3"):
-        chosen(known=few, returns=returns | dict.fromkeys(twins, 5.0))
-    equal = {name: KNOWN[name] for name in names} | twins
-    with pytest.raises(ValueError, match="the returns of all known policies are equal"):
-        chosen(known=equal, returns=dict.fromkeys(names, 1.0) | dict.fromkeys(twins, 5.0))
-
-
-def test_one_group_is_noted_and_foreign_candidates_are_not_deployed():
-    far = {f"far-{i}": LinearGain(np.array([3.0 + i, 3.0])) for i in range(5)}
-    methods = {f"m{i}": Scripted(said(0.05, i) | dict.fromkeys(far, -3.0) | {"far-0": -2.0}) for i in range(2)}
-    selection = chosen(far, groups=["g"] * len(KNOWN), methods=methods)
-    assert any("form one group" in note for note in selection.notes)
-    assert selection.verdict.kind in ("measure first", "cannot rank these")
-    assert all("foreign" in selection.flags[name] for name in far)
-    assert not selection.calibrated
-
-
-def test_failing_methods_are_dropped_with_the_reason():
-    methods = {"m": Scripted(said(0.05)), "bad": Failing(FloatingPointError("the loss is not finite"))}
-    selection = chosen(methods=methods)
-    assert selection.to_dict()["dropped"] == {"bad": "the loss is not finite"}
-    assert "bad was dropped: the loss is not finite" in selection.table()
-
-
-def test_constant_columns_are_dropped():
-    methods = {"m": Scripted(said(0.05)), "flat": Scripted(dict.fromkeys(TRUTH, 2.0))}
-    assert "flat" in chosen(methods=methods).panel.dropped
-
-
-def test_logs_without_rewards_say_so():
-    methods = {"nearest": "nearest policy", "critic": "SARSA critic"}
-    selection = select(CANDIDATES, log().states, known=KNOWN, returns=RETURNS, methods=methods, **QUIET)
-    assert selection.panel.methods == ["nearest"]
-    assert any("the log holds no rewards" in note for note in selection.notes)
-    assert selection.verdict.reason.endswith("The log holds no rewards, so no method used any.")
-
-
-def test_methods_beyond_their_time_limit_are_dropped():
-    class Slow(Scripted):
-        def estimate(self, policies, log, **options):
-            with progress_bar(1, "slow", "step", show=False) as bar:
-                bar.update()
-            return super().estimate(policies, log, **options)
-
-    selection = chosen(methods={"m": Scripted(said(0.05)), "slow": Slow(said(0.05))}, time_limit=1e-9)
-    assert selection.panel.dropped == {"slow": "stopped after its time limit of 1e-09 s"}
-
-
-def test_discrete_actions():
-    process = Tabular.random()
-    policies = {f"table-{i}": TablePolicy(process.policy(i)) for i in range(8)}
-    returns = {name: process.value(process.policy(i), DISCOUNT) for i, name in enumerate(policies)}
-    known = dict(list(policies.items())[:6])
-    candidates = {name: policies[name] for name in policies if name not in known}
-    critic = BehaviourQ(updates=100, batch_size=64, hidden=(16,), learning_rate=3e-3)
-    selection = select(
-        candidates,
-        process.log(process.policy(9), 20, 10, seed=0),
-        known=known,
-        returns={name: returns[name] for name in known},
-        methods={"nearest": "nearest policy", "critic": critic},
-        **QUIET,
+def test_possible_returns(rewards, terminals, timeouts, expected):
+    states = np.arange(5.0)[:, None]
+    transitions = sopr_fast.load_log(
+        {
+            "observations": states[:4],
+            "actions": np.zeros((4, 1)),
+            "rewards": np.array(rewards, float),
+            "next_observations": states[1:] + 0.5 * (np.array(terminals) + np.array(timeouts))[:, None],
+            "terminals": np.array(terminals, bool),
+            "timeouts": np.array(timeouts, bool),
+        }
     )
-    assert set(selection.candidates) == set(candidates)
-    assert selection.panel.methods == ["nearest", "critic"]
+    assert possible_returns(transitions) == expected
 
 
-def test_a_series_of_groups_may_hold_candidates():
-    pandas = pytest.importorskip("pandas")
-    groups = {name: name.partition("-")[0] for name in [*KNOWN, *CANDIDATES]}
-    series = pandas.Series(groups).sample(frac=1, random_state=0)
-    assert chosen(groups=series).panel.groups == chosen(groups=groups).panel.groups
+def test_candidates_unlike_all_known_policies_are_not_ranked():
+    stranger, method = far(value=5.0)
+    selection = choose(CANDIDATES | stranger, simulator=method)
+    place = selection.names.index("far")
+    assert selection.distance_ratio[place] > 1.4 and not selection.rankable[place]
+    assert selection.flags[place] == "cannot be ranked"
+    assert selection.verdict.policies[:1] != ("far",) or selection.verdict.kind == "measure"
+    assert "far" in selection.measure_next(4)
+    lines = selection.unrankable()
+    assert lines[1:] == ["  by the return of the nearest known policy: far", "  by the simulator: far"]
+    assert all(line in str(selection) for line in lines)
 
 
-def test_ranks_are_noted():
-    order = sorted(KNOWN, key=RETURNS.get)
-    selection = chosen(returns={name: place + 1 for place, name in enumerate(order)})
-    assert any("look like ranks" in note for note in selection.notes)
+def test_copies_are_named_and_kept():
+    twin = {"twin": lambda states: KNOWN[BEST](states)}
+    selection = choose(CANDIDATES | twin, simulator=simulator(twin=TRUTH[BEST]))
+    assert "twin" in selection.candidates
+    assert any(note.startswith(f"twin and {BEST} act alike in all ") for note in selection.notes)
 
 
-def test_stochastic_candidates_beside_deterministic_known_policies():
-    noisy = {name: LinearGain(policy.gain, 0.1) for name, policy in CANDIDATES.items()}
-    assert set(chosen(noisy).candidates) == set(CANDIDATES)
+def test_a_candidate_that_differs_in_rare_states_alone_is_valued():
+    """The states in which it differs are not among those compared."""
+    transitions = log(300, 20)
+    states = transitions.states
+    rare = np.setdiff1d(np.arange(len(states)), np.linspace(0, len(states) - 1, 4096).astype(int))[:15]
+    places = {row.tobytes() for row in states[rare]}
+
+    def override(asked):
+        asked = np.asarray(asked, np.float32)
+        acted = np.array(KNOWN[BEST](asked))
+        acted[[row.tobytes() in places for row in asked]] = -5
+        return acted
+
+    selection = select(
+        {"override": override}, transitions, KNOWN, RETURNS, simulator=simulator(override=TRUTH[BEST] - 1)
+    )
+    assert "override" in selection.candidates
+    assert selection.predicted[selection.names.index("override")] != RETURNS[BEST]
 
 
-def test_arrays_of_actions():
-    transitions = log()
-    known = {name: policy(transitions.states) for name, policy in KNOWN.items()}
-    candidates = {name: Gaussian(policy(transitions.states), np.full((600, 1), 0.1)) for name, policy in
-                  CANDIDATES.items()}  # fmt: skip
-    selection = chosen(candidates, known=known, log=transitions)
-    assert set(selection.candidates) == set(CANDIDATES)
-
-
-def test_columns_in_files_are_used_again(tmp_path):
-    first = chosen(checkpoints=tmp_path)
-    methods = {f"m{i}": Scripted(said(0.05, i)) for i in range(3)}
-    second = chosen(checkpoints=tmp_path, methods=methods)
-    assert all(method.calls == [] for method in methods.values())
-    np.testing.assert_array_equal(first.predicted, second.predicted)
-
-
-def test_columns_of_other_candidates_are_refused(tmp_path):
-    chosen(checkpoints=tmp_path)
-    with pytest.raises(ValueError, match="name another folder"):
-        chosen({"left-21": CANDIDATES["left-21"]}, checkpoints=tmp_path)
-
-
-def test_a_candidate_that_claims_a_known_group():
-    claimed = {name: name.split("-")[0] for name in [*KNOWN, "left-21"]}
-    selection = chosen(groups=claimed)
-    assert selection.panel.groups[selection.names.index("left-21")] == "left"
+def test_update_agrees_with_a_new_selection_and_trains_nothing():
+    method, name = simulator(), "left-21"
+    first = choose(simulator=method)
+    updated = first.update({name: [TRUTH[name] - 0.1, TRUTH[name] + 0.1]})
+    assert len(method.calls) == 1
+    again = choose(returns=RETURNS | {name: [TRUTH[name] - 0.1, TRUTH[name] + 0.1]})
+    np.testing.assert_allclose(updated.predicted, again.predicted[[again.names.index(n) for n in updated.names]])
+    assert updated.flags[updated.names.index(name)] == "measured"
+    assert first.flags[first.names.index(name)] == ""
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("returns", "error", "message"),
     [
-        ({"incumbent": "nobody"}, "the incumbent 'nobody' is none of the known policies"),
-        ({"incumbent": "left-21"}, "the incumbent 'left-21' is none of the known policies"),
-        ({"returns": dict.fromkeys(KNOWN, 1.0)}, "the returns of all known policies are equal"),
-        ({"returns": np.eye(16)}, "preferences"),
-        ({"returns": [1.0, 2.0]}, r"returns must have shape \(16,\)"),
-        ({"groups": ["a", "b"]}, "groups must be one for each of 16 policies"),
-        ({"groups": {"left-01": "a"}}, "groups hold nothing for policy"),
+        ({"nobody": 1.0}, ValueError, "no policy 'nobody' in the selection"),
+        ([1.0, 2.0], TypeError, "returns must be by name"),
+        ({"left-21": np.nan}, ValueError, "no policy has a return: returns are given of left-21"),
+        ({"left-21": "high"}, TypeError, "the return of policy 'left-21' must be a number"),
     ],
 )
-def test_bad_input_is_named(change, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        chosen(**change)
+def test_bad_updates(returns, error, message):
+    with pytest.raises(error, match=message):
+        choose().update(returns)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"incumbent": "nobody"}, "the incumbent nobody is none of the policies"),
+        ({"returns": {"x": 1.0}}, "no policy has a return: returns are given of x, the policies are "),
+        ({"returns": [1.0, 2.0]}, "returns are 2 in order, but there are 12 policies"),
+        ({"returns": {"right-00": [1.0, np.inf]}}, "the return of policy 'right-00' must be finite"),
+        ({"candidates": {"right-00": gains(1, first=5)["left-05"]}}, "both named 'right-00'"),
+        ({"seed": -1}, "seed must be an integer, 0 or more"),
+    ],
+)
+def test_bad_input_is_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        choose(**options)
+
+
+def test_a_log_without_rewards_and_policies_without_returns_tell_nothing():
+    with pytest.raises(ValueError, match="nothing tells these policies apart"):
+        select(CANDIDATES, {"observations": log().states})
+
+
+def test_sopr_takes_the_place_of_the_simulator_where_rewards_are_missing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        selection = select(CANDIDATES, {"observations": log(60, 20).states}, KNOWN, RETURNS)
+    assert selection.method == "SOPR-T" and selection.values is not None
+    assert any("SOPR-T takes the place of the simulator" in note for note in selection.notes)
+    assert selection.evidence["left out"] > 0.5
+
+
+def test_returns_may_be_in_the_order_of_policies_and_errors_widen():
+    named, ordered = choose(), choose(returns=list(RETURNS.values()))
+    np.testing.assert_array_equal(named.predicted, ordered.predicted)
+    noisy = choose(returns={name: [value - 1, value + 1] for name, value in RETURNS.items()})
+    assert noisy.return_errors[:12] == pytest.approx(np.ones(12))
+    assert (noisy.upper - noisy.lower)[:12] == pytest.approx(np.full(12, 2 * 1.2816), rel=1e-3)
+
+
+def test_the_order_of_policies_does_not_matter():
+    first = choose()
+    second = choose(dict(reversed(CANDIDATES.items())), dict(reversed(KNOWN.items())))
+    places = [second.names.index(name) for name in first.names]
+    np.testing.assert_allclose(second.predicted[places], first.predicted, rtol=1e-9)
+    np.testing.assert_allclose(second.probability_best[places], first.probability_best, atol=0.02)
+    assert second.verdict.text == first.verdict.text
+
+
+def test_the_result_is_a_table_of_80_columns_a_dict_a_frame_and_a_plot():
+    selection = choose()
+    assert max(map(len, selection.table().splitlines()[2:-3])) <= 80
+    content = selection.to_dict()
+    assert (
+        content["verdict"] == selection.verdict.kind
+        and content["table"]["policy"][0] == selection.names[int(selection.predicted.argmax())]
+    )
+    frame = selection.to_pandas()
+    assert list(frame.columns) == ["return", "low", "high", "best", "known", "note", "nearest", "distance", "simulator"]
+    assert frame["best"].sum() == pytest.approx(1)
+    assert len(selection.plot().get_yticklabels()) == 16
+    assert selection.verdict.text in selection._repr_html_()
+    assert selection.probability_beats(BEST)[selection.names.index(BEST)] == 0.5

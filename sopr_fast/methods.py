@@ -1,7 +1,8 @@
-"""Methods of `evaluate` and `select` by name: the default panel and thorough ones."""
+"""Methods of `evaluate` and `select` by name."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,36 +13,25 @@ if TYPE_CHECKING:
     from .estimators import Estimator
     from .sopr.config import Config
 
+SELECT = "select"  # the process of `select`, whose mean follows the values of the estimator under this label
 _FACTORIES: dict[str, Callable[[], Estimator]] = {
+    SELECT: lambda: sf.estimators.Simulator(),
+    "simulator": lambda: sf.estimators.Simulator(),
+    "Gaussian process": lambda: sf.estimators.GaussianProcess(),
+    "nearest policy": lambda: sf.estimators.NearestPolicy(),
     "SOPR-T": lambda: sf.estimators.SOPR(small_model()),
-    "nearest policy": lambda: sf.estimators.NearestPolicy(rows=2048),
-    "Gaussian process": lambda: sf.estimators.GaussianProcess(rows=2048),
-    "SARSA critic": lambda: sf.estimators.BehaviourQ(updates=4000, hidden=(128, 128), learning_rate=1e-3),
-    "FQE": lambda: sf.estimators.FQE(updates=2000, batch_size=128, hidden=(64, 64), learning_rate=1e-3, ensemble=2),
-    "simulator": lambda: sf.estimators.Simulator(updates=1000, hidden=(128, 128)),
-    "importance weighting": lambda: sf.estimators.ImportanceWeighting(
-        updates=2000, hidden=(128, 128), clip=(-6.0, 2.0), bootstraps=50
-    ),
-    "LSTDQ": lambda: sf.estimators.LSTDQ(),
-    "SOPR-T thorough": lambda: sf.estimators.SOPR(sf.Config(subset_size=4096, clusters=64, subsets=120, steps=120)),
-    "SOPR-MLP": lambda: sf.estimators.SOPR(
-        sf.Config(encoder="mlp", subset_size=4096, clusters=64, subsets=120, steps=120)
-    ),
-    "SARSA critic thorough": lambda: sf.estimators.BehaviourQ(),
-    "FQE thorough": lambda: sf.estimators.FQE(ensemble=3),
-    "simulator thorough": lambda: sf.estimators.Simulator(),
-    "DualDICE": lambda: sf.estimators.DualDICE(
-        updates=2000, batch_size=128, hidden=(64, 64), nu_rate=1e-3, zeta_rate=3e-3
-    ),
-    "DualDICE thorough": lambda: sf.estimators.DualDICE(),
+    "SARSA critic": lambda: sf.estimators.BehaviourQ(),
+    "FQE": lambda: sf.estimators.FQE(),
+    "importance weighting": lambda: sf.estimators.ImportanceWeighting(),
+    "DualDICE": lambda: sf.estimators.DualDICE(),
 }
 
 METHODS = tuple(_FACTORIES)
-DEFAULT_PANEL = METHODS[:7]
+DEFAULT_METHODS = METHODS[:5]
 
 
 def small_model() -> Config:
-    """Return the settings of the default panel's SOPR-T: a small model that trains in seconds."""
+    """Return the settings of a small SOPR-T that trains in seconds."""
     return sf.Config(
         width=32,
         low_layers=1,
@@ -56,11 +46,27 @@ def small_model() -> Config:
     )
 
 
+def find_method(name: str) -> str:
+    """Return the name of a method as in `METHODS`, whatever its case, spaces and hyphens.
+
+    Raises:
+        ValueError: There is no such method.
+    """
+    from .inputs.returns import suggest
+
+    names = {_plain(method): method for method in METHODS}
+    if _plain(name) not in names:
+        raise ValueError(
+            f"no method {name!r}{suggest(name, METHODS)}; choose from {', '.join(METHODS)}, or pass an estimator"
+        )
+    return names[_plain(name)]
+
+
 def read_methods(methods: Any) -> dict[str, Estimator]:
     """Return estimators by label.
 
     Args:
-        methods: None for the default panel, names of methods (see `METHODS`), estimators, or a mapping from label to
+        methods: None for the default ones, names of methods (see `METHODS`), estimators, or a mapping from label to
             either.
 
     Raises:
@@ -68,16 +74,15 @@ def read_methods(methods: Any) -> dict[str, Estimator]:
         ValueError: A name is unknown, two methods share a label, or there is none.
     """
     if methods is None:
-        methods = DEFAULT_PANEL
+        methods = DEFAULT_METHODS
     if isinstance(methods, str) or hasattr(methods, "estimate"):
         methods = [methods]
     items = methods.items() if isinstance(methods, Mapping) else [(None, method) for method in methods]
     chosen: dict[str, Estimator] = {}
     for label, method in items:
         if isinstance(method, str):
-            if method not in _FACTORIES:
-                raise ValueError(f"no method {method!r}; choose from {', '.join(METHODS)}, or pass an estimator")
-            label, method = label or method, _FACTORIES[method]()
+            name = find_method(method)
+            label, method = label or name, _FACTORIES[name]()
         if isinstance(method, type) or not hasattr(method, "estimate"):
             shown = (
                 f"the class {method.__name__}; pass {method.__name__}()" if isinstance(method, type) else repr(method)
@@ -90,3 +95,7 @@ def read_methods(methods: Any) -> dict[str, Estimator]:
     if not chosen:
         raise ValueError("no methods given")
     return chosen
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name).lower()

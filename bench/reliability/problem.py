@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -68,14 +67,19 @@ def estimate(checkpoint: Path) -> estimators.Estimates:
 
 
 def evaluate(checkpoints: Path) -> sopr_fast.Evaluation:
-    return sopr_fast.evaluate(policies(GAINS[:8]), GAINS[:8], transitions(), **_panel(checkpoints))
+    methods = {"SOPR-T": estimators.SOPR(CONFIG), "nearest policy": estimators.NearestPolicy(), "FQE": _FQE}
+    return sopr_fast.evaluate(
+        transitions(),
+        policies(GAINS[:8]),
+        GAINS[:8],
+        methods=methods,
+        cv=2,
+        discount=0.9,
+        checkpoints=checkpoints,
+    )
 
 
 def select(checkpoints: Path) -> sopr_fast.Selection:
     known, candidates = policies(GAINS[:8]), policies(GAINS[8:])
-    return sopr_fast.select(candidates, transitions(), known=known, returns=GAINS[:8], **_panel(checkpoints))
-
-
-def _panel(checkpoints: Path) -> dict[str, Any]:
-    methods = {"SOPR-T": estimators.SOPR(CONFIG), "nearest policy": estimators.NearestPolicy(), "FQE": _FQE}
-    return {"methods": methods, "folds": 2, "discount": 0.9, "checkpoints": checkpoints, "progress": False}
+    simulator = estimators.Simulator(updates=40, hidden=(8,), members=2)
+    return sopr_fast.select(candidates, transitions(), known, GAINS[:8], simulator=simulator, checkpoints=checkpoints)

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..methods import DEFAULT_PANEL, METHODS
+from ..methods import DEFAULT_METHODS, METHODS
 from ..runtime.text import printable
 from .options import (
     add_device,
@@ -38,17 +38,6 @@ ESTIMATORS = {
     "sopr": "SOPR",
 }
 _UNTRAINED = ("gaussian-process", "nearest-policy")  # estimators that write no checkpoint
-_PANEL_OPTIONS = (
-    "methods",
-    "folds",
-    "discount",
-    "seed",
-    "action_count",
-    "subsets",
-    "checkpoints",
-    "time_limit",
-    "device",
-)
 
 
 def add_commands(commands: Any) -> None:
@@ -59,21 +48,29 @@ def add_commands(commands: Any) -> None:
     """
     evaluate = commands.add_parser("evaluate", help="measure how well each method ranks policies with known returns")
     _add_input(evaluate, "returns of all policies; policies without one are left out")
-    _add_panel(evaluate)
-    add_report(evaluate)
+    names = ", ".join(f"'{name}'" if " " in name else name for name in METHODS)
+    evaluate.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="NAME",
+        help=f"methods: {names} (default: the first {len(DEFAULT_METHODS)})",
+    )
+    evaluate.add_argument("--cv", type=int, default=5, metavar="N", help="random folds (default: 5)")
+    _add_discount(evaluate)
+    _add_selection(evaluate)
     evaluate.set_defaults(run=_evaluate)
 
-    select = commands.add_parser("select", help="predict returns of candidates, and say whether to deploy one")
-    _add_input(select, "returns of the known policies; policies without one are candidates")
-    _add_panel(select)
-    select.add_argument("--incumbent", metavar="NAME", help="known policy to beat")
-    select.add_argument("--measure", type=int, default=0, metavar="N", help="name N candidates to measure next")
-    add_report(select)
+    select = commands.add_parser("select", help="say which policy to deploy, keep or measure")
+    _add_input(select, "returns of the known policies; policies without one are candidates", required=False)
+    select.add_argument("--incumbent", metavar="NAME", help="policy in use (default: the best known one)")
+    select.add_argument("--measure", type=int, default=0, metavar="N", help="name up to N candidates to measure next")
+    _add_selection(select)
     select.set_defaults(run=_select)
 
     estimate = commands.add_parser("estimate", help="value policies by one estimator")
     learners = "returns of the known policies, which sopr, nearest-policy and gaussian-process learn from"
     _add_input(estimate, learners, required=False)
+    _add_discount(estimate)
     estimate.add_argument("--method", required=True, choices=sorted(ESTIMATORS), help="estimator")
     estimate.add_argument(
         "--set", nargs="+", default=[], metavar="OPTION=VALUE", help="options of the estimator, such as updates=5000"
@@ -93,7 +90,6 @@ def _add_input(parser: argparse.ArgumentParser, returns: str, *, required: bool 
         metavar="FILE",
         help="logged transitions: .hdf5, .npz, .parquet or a Minari dataset; or states alone, as for fit",
     )
-    parser.add_argument("--discount", type=float, default=0.99, metavar="X", help="discount factor (default: 0.99)")
     parser.add_argument("--action-count", type=int, metavar="N", help="number of discrete actions")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default: 0)")
     add_device(parser)
@@ -101,7 +97,11 @@ def _add_input(parser: argparse.ArgumentParser, returns: str, *, required: bool 
     parser.add_argument("--plot", type=Path, metavar="FILE", help="plot to an image")
 
 
-def _add_panel(parser: argparse.ArgumentParser) -> None:
+def _add_discount(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--discount", type=float, default=0.99, metavar="X", help="discount factor (default: 0.99)")
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rollouts",
         type=int,
@@ -109,27 +109,28 @@ def _add_panel(parser: argparse.ArgumentParser) -> None:
         help="rollouts behind each return, where the CSV file of returns has their standard deviation in return_std "
         "(default: its column rollouts; a column return_se holds standard errors)",
     )
-    names = ", ".join(f"'{name}'" if " " in name else name for name in METHODS)
-    parser.add_argument(
-        "--methods",
-        nargs="+",
-        metavar="NAME",
-        help=f"methods: {names} (default: the first {len(DEFAULT_PANEL)})",
-    )
     parser.add_argument("--groups", type=Path, metavar="FILE", help="JSON object of policy and group")
-    parser.add_argument("--folds", type=int, default=5, metavar="N", help="random folds (default: 5)")
     parser.add_argument(
-        "--subsets", type=Path, metavar="FILE", help="clustered subsets of the log that SOPR-T uses, from Subsets.save"
+        "--checkpoints", type=Path, metavar="DIR", help="folder to keep training in, and to resume from"
     )
-    parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="folder to keep columns in, and to resume from")
-    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="leave out methods that take longer")
+    add_report(parser)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
     from ..selection import evaluate
 
     policies, returns = _read(options)
-    _show(evaluate(policies, returns, options.log, **_panel_options(options)), options)
+    _check_names(policies, returns, options)
+    evaluation = evaluate(
+        options.log,
+        policies,
+        returns,
+        methods=options.methods,
+        cv=options.cv,
+        discount=options.discount,
+        **_shared(options),
+    )
+    _show(evaluation, options)
 
 
 def _select(options: argparse.Namespace) -> None:
@@ -140,23 +141,18 @@ def _select(options: argparse.Namespace) -> None:
     if options.measure and options.json:
         raise ValueError("--measure is printed below the table alone: leave --measure or --json out")
     policies, returns = _read(options)
-    known = {name: policy for name, policy in policies.items() if name in returns}
-    candidates = {name: policy for name, policy in policies.items() if name not in returns}
-    _check_names(policies, returns, options)
-    if not candidates:
-        raise ValueError(f"every policy has a return in {options.returns}: there are no candidates")
-    selection = select(
-        candidates,
-        options.log,
-        known=known,
-        returns=returns,
-        incumbent=options.incumbent,
-        **_panel_options(options),
-    )
+    if options.returns is not None:
+        _check_names(policies, returns, options)
+    selection = select(policies, options.log, returns=returns or None, incumbent=options.incumbent, **_shared(options))
     _show(selection, options)
     if options.measure > 0:
         names = map(printable, selection.measure_next(options.measure))
-        print(f"measure next: {', '.join(names)}")
+        print(f"measure next: {', '.join(names) or 'nothing'}")
+
+
+def _shared(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments that `evaluate` and `select` share."""
+    return {"groups": _read_groups(options), "checkpoints": options.checkpoints, "seed": options.seed}
 
 
 def _estimate(options: argparse.Namespace) -> None:
@@ -234,11 +230,6 @@ def _read_groups(options: argparse.Namespace) -> dict[str, str] | None:
     if not isinstance(groups, dict):
         raise ValueError(f"{options.groups}: expected an object of policy and group")
     return groups
-
-
-def _panel_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that `evaluate` and `select` share."""
-    return {"groups": _read_groups(options)} | {name: getattr(options, name) for name in _PANEL_OPTIONS}
 
 
 def _read_estimator(options: argparse.Namespace) -> Estimator:

@@ -8,7 +8,6 @@ from ..ranking.estimates import Estimates, UncertainEstimateWarning
 from .behaviour_q import BehaviourQ
 from .coverage import covered_shares
 from .critics import Critic
-from .cross_fit import cross_fit
 from .dual_dice import DualDICE
 from .estimator import Estimator
 from .fqe import FQE
@@ -34,5 +33,4 @@ __all__ = [
     "Simulator",
     "UncertainEstimateWarning",
     "covered_shares",
-    "cross_fit",
 ]

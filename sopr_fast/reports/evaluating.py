@@ -10,8 +10,6 @@ from markupsafe import Markup
 from ..selection.evaluation import Evaluation
 from .page import Cell, Column, Page, Paragraph, Section, Table
 from .parts import (
-    ABOUT_COVERAGE,
-    COVERED,
     KINDS,
     all_measures,
     left_out_groups,
@@ -20,11 +18,10 @@ from .parts import (
     name_cell,
     number_cell,
     order_of_methods,
-    share_cell,
     tried_methods,
     values_and_returns,
 )
-from .settings import call, settings_section
+from .settings import settings_section
 from .svg import StyleSheet
 from .text import Name, Numbers, capital, number, sentence
 
@@ -50,7 +47,9 @@ def evaluation_page(evaluation: Evaluation, *, command: str | None, date: str | 
         ),
         Section("distance", "How the policies differ", _distances(evaluation, styles)),
         settings_section(
-            evaluation.settings, command, call("evaluation", "policies, returns, log", evaluation.settings)
+            evaluation.settings,
+            command,
+            ["evaluation = sopr_fast.evaluate(log, policies, returns)", 'sopr_fast.report(evaluation, "report.html")'],
         ),
     ]
     return Page(
@@ -144,24 +143,21 @@ def _distances(evaluation: Evaluation, styles: StyleSheet) -> list[Any]:
     rows = []
     for i, name in enumerate(evaluation.names):
         nearest = int(np.nanargmin(apart[i]))
-        covered = float("nan") if evaluation.coverage is None else float(evaluation.coverage[i])
         rows.append(
             [
                 name_cell(name),
                 name_cell(evaluation.names[nearest]),
                 number_cell(roots[i, nearest] / typical),
-                share_cell(covered),
             ]
         )
     columns = [
         Column("policy", numeric=False),
         Column("nearest other policy", numeric=False),
         Column("distance"),
-        COVERED,
     ]
     note = Paragraph(
         "Distance is the root of the mean squared distance of actions, over the median of the same between two "
-        "policies. " + ABOUT_COVERAGE,
+        "policies.",
         note=True,
     )
     return [*([figure] if figure else []), Table("Policies and those nearest to them", columns, rows), note]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..selection import Evaluation
 
 _NAMED = 8  # groups that have room on a map
-KINDS = {"random": "left out at random", "group": "left out as a group", "given": "left out by given folds"}
+KINDS = {"random": "left out at random", "group": "left out as a group"}
 _HELP = {
     "spearman": "Rank correlation of values and returns: 1 is the right order, 0 none.",
     "kendall": "Share of pairs in the right order minus that of pairs in the wrong one.",
@@ -112,7 +112,6 @@ def tried_methods(
         title = {
             "random": f"Candidates like the known policies: {len(folds)} random folds left out in turn",
             "group": f"Candidates of another origin: each of {len(folds)} groups left out in turn",
-            "given": f"Candidates of {len(folds)} given fold{'s' if len(folds) > 1 else ''}",
         }[kind]
         last = kind == evaluation.kinds[-1]
         columns = [Column("method", numeric=False)]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,40 +22,6 @@ _TERMS = {
     "action_count": "number of actions",
     "source": "source of the subsets",
 }
-_GIVEN = ("groups", "folds", "return_errors", "rollouts")  # arguments that are the user's own variables
-_ARGUMENTS = ("discount", "seed", "folds", "rows", "action_count")
-
-
-def call(
-    kind: str,
-    arguments: str,
-    settings: dict[str, Any],
-    *,
-    updates: Mapping[str, tuple[float, float]] = MappingProxyType({}),
-    **more: Any,
-) -> list[str]:
-    """Return the lines of a call of `evaluate` or `select` that makes a report again.
-
-    Args:
-        kind: "evaluation" or "selection".
-        arguments: The arguments that are the user's own variables.
-        settings: Values by name, see `sopr_fast.selection.workspace.Workspace.describe`.
-        updates: Name -> return and its standard error, given to `Selection.update` since.
-        more: Further arguments; those that are None are left out.
-    """
-    options = [f"{name}={settings[name]!r}" for name in _ARGUMENTS if settings.get(name) is not None]
-    options += ["subsets=subsets"] if settings.get("reused_subsets") else []
-    options += [f"{name}={name}" for name in _GIVEN if settings.get(f"given_{name}")]
-    groups = [[f"{name}={value!r}"] for name, value in more.items() if value is not None]
-    methods = list(settings.get("methods", {}))
-    groups += [options, [f"methods={methods!r}"] if methods else []]
-    function = {"evaluation": "evaluate", "selection": "select"}[kind]
-    lines = [f"    {', '.join(group)}," for group in groups if group]
-    lines = [f"{kind} = sopr_fast.{function}(", f"    {arguments},", *lines, ")"]
-    if updates:
-        returns, errors = ({name: pair[i] for name, pair in updates.items()} for i in (0, 1))
-        lines.append(f"{kind} = {kind}.update({returns!r}, {errors!r})")
-    return [*lines, f'{kind}.report("report.html")']
 
 
 def settings_section(settings: dict[str, Any], command: str | None, call: Sequence[str]) -> Section:

@@ -1,10 +1,9 @@
-"""Evaluation of methods, selection of candidates, and the evidence for both."""
+"""Evaluation of methods, selection of policies, and the evidence for both."""
 
-from ..methods import DEFAULT_PANEL, METHODS
+from ..methods import DEFAULT_METHODS, METHODS
 from .evaluating import evaluate
 from .evaluation import Evaluation
-from .panel import Panel
 from .selecting import select
 from .selection import Selection
 
-__all__ = ["DEFAULT_PANEL", "METHODS", "Evaluation", "Panel", "Selection", "evaluate", "select"]
+__all__ = ["DEFAULT_METHODS", "METHODS", "Evaluation", "Selection", "evaluate", "select"]

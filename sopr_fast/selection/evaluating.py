@@ -1,4 +1,4 @@
-"""How well each method would have ranked policies whose returns are known."""
+"""How well methods would have ranked policies whose returns are known."""
 
 from __future__ import annotations
 
@@ -9,73 +9,48 @@ from typing import Any
 import numpy as np
 
 from ..inputs.policies import as_policies
-from ..inputs.returns import check_positions, with_returns
-from ..methods import read_methods
-from ..runtime.options import integer, number, optional
-from .columns import compute_columns
+from ..inputs.returns import check_positions
+from ..methods import SELECT, read_methods
+from ..runtime.options import integer, number
+from ..runtime.timing import Timings
+from .compared import Compared
+from .cross_fit import checkpoint_file, cross_fit
 from .evaluation import Evaluation
-from .folds import given_folds, group_folds, random_folds
+from .folds import Fold, group_folds, read_folds
 from .groups import read_groups
-from .known_returns import are_ranks, read_known_returns
-from .workspace import ROWS, Workspace
+from .known_returns import read_known_returns
+from .process import fit
 
 
 def evaluate(
+    log: Any,
     policies: Any,
     returns: Any,
-    log: Any,
     *,
     methods: Any = None,
     groups: Mapping[str, str] | Sequence[str] | None = None,
-    folds: int | Mapping[str, tuple[Any, Any]] | Sequence[tuple[Any, Any]] = 5,
+    cv: int | Sequence[tuple[Any, Any]] = 5,
     discount: float = 0.99,
     seed: int = 0,
-    return_errors: Any = None,
-    rollouts: Any = None,
-    action_count: int | None = None,
-    rows: int = ROWS,
-    subsets: Any = None,
     checkpoints: str | os.PathLike | None = None,
-    time_limit: float | None = None,
-    device: Any = "cpu",
-    progress: bool = True,
-    trust: bool = False,
-    stochastic: bool = False,
-    skip: bool = False,
 ) -> Evaluation:
-    """Measure how well each method ranks policies that it has not learned from.
+    """Measure how well methods rank policies that they have not learned from.
 
     Random folds tell how well a method ranks candidates like the known policies; leaving one group out tells how well
-    it ranks foreign ones. Given folds replace both kinds. Methods that need no returns value every tested policy once;
-    the others learn anew for every fold. Reading, acting and clustering are shared between folds.
+    it ranks foreign ones. Methods that need no returns value every policy once; the others learn anew for every fold.
 
     Args:
-        policies: M policies, see `sopr_fast.load_policies`.
-        returns: Their returns: (M,) numbers, a mapping from name, a file, folder or data frame (see
-            `sopr_fast.load_returns`), or for each policy the returns of its rollouts. Policies without a
-            return are left out.
-        log: Logged transitions, see `sopr_fast.load_log`; or states alone, or clustered `Subsets`, which only methods
-            that need no rewards can use.
+        log: Logged transitions, see `sopr_fast.load_log`; or states alone, see `sopr_fast.fit`, for methods that need
+            no rewards.
+        policies: Policies, see `sopr_fast.load_policies`. Those without a return are left out.
+        returns: Their returns, see `select`.
         methods: Names (see `sopr_fast.selection.METHODS`), estimators, or a mapping from label to either; None for
-            the default panel.
+            the default ones. "select" is the model of `select`.
         groups: Group of each policy, by name or in order. None finds them: by name, else by action distance.
-        folds: Number of random folds; or folds to use: pairs (policies to learn from, policies to value), or a mapping
-            from name to such a pair. Policies are given by name, or by position among those that have a return.
-        discount: Discount factor γ.
+        cv: Number of random folds; or pairs (names to learn from, names to value), without groups then.
+        discount: Discount factor of methods that need one.
         seed: Seed of everything random.
-        return_errors: Standard errors of the returns: one number, (M,) or by name. Gaps within them are ties.
-        rollouts: Number of rollouts behind each return; then `return_errors` are standard deviations over rollouts.
-        action_count: Number of discrete actions, where policies return indices.
-        rows: Transitions to use; of a larger log, some episodes are drawn.
-        subsets: Clustered `Subsets` of the log, or their file, that SOPR-T uses again; their number, size and clusters
-            then replace those of its config. None for its own.
-        checkpoints: Folder to keep finished columns in and to resume from.
-        time_limit: Seconds that each method may take; a method that exceeds it is dropped.
-        device: Device of networks and data.
-        progress: Whether to show progress bars.
-        trust: Run code in files of policies where reading them needs it, see `sopr_fast.load_policies`.
-        stochastic: Act by the distributions in files of policies instead of their means.
-        skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
+        checkpoints: Folder to keep the training of methods in, and to resume from.
 
     Returns:
         Measures of every method for each kind of folds.
@@ -84,81 +59,112 @@ def evaluate(
         ImportError: A file needs an extra that is not installed.
         MemoryError: A file needs more memory than is free.
         TypeError: A policy, a return, a method or the log is of the wrong type.
-        ValueError: There are too few policies for so many folds, the returns are equal, or an argument is invalid.
+        ValueError: There are fewer than four known returns, the returns are equal, every method failed, or an argument
+            is invalid.
         RuntimeError: A policy raised an error.
         OSError: A file cannot be read or written.
 
     Warns:
-        UncertainEstimateWarning: Outliers dwarf all other logged actions.
-        UserWarning: The log or the returns look wrong, or some known policies have no return.
+        UserWarning: The log or the returns look wrong.
     """
     discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
-    rows, time_limit = integer(1)("rows", rows), optional(number(above=0))("time_limit", time_limit)
     chosen = read_methods(methods)
-    known = as_policies(policies, action_count=action_count, trust=trust, stochastic=stochastic, skip=skip)
-    by_policy = {"returns": returns, "groups": groups, "return_errors": return_errors, "rollouts": rollouts}
-    for what, part in by_policy.items():
-        check_positions(what, part, policies)
-    known, returns = with_returns(known, returns)
-    names = [policy.name for policy in known]
-    values, errors = read_known_returns(returns, names, return_errors, rollouts)
+    check_positions("returns", returns, policies)
+    check_positions("groups", groups, policies)
+    everyone = as_policies(policies)
+    names = [policy.name for policy in everyone]
+    values, errors = read_known_returns(returns, names, names)
+    kept = np.flatnonzero(np.isfinite(values))
+    known, names, values, errors = [everyone[i] for i in kept], [names[i] for i in kept], values[kept], errors[kept]
+    if groups is not None and not isinstance(groups, Mapping):
+        groups = [groups[int(i)] for i in kept]
+    splits = read_folds(cv, names, seed)
     if np.ptp(values) == 0:
         raise ValueError("the returns of all policies are equal: there is no order to evaluate")
-    given = isinstance(folds, Mapping | Sequence) and not isinstance(folds, str)
-    splits = given_folds(folds, names) if given else random_folds(len(names), folds, seed)
-    workspace = Workspace.build(
-        known,
-        log,
-        rows=rows,
-        action_count=action_count,
-        subsets=subsets,
-        needs_actions=any(method.needs_rewards for method in chosen.values()),
-    )
-    labels, source = read_groups(groups, names, workspace.distances)
-    left_out = [] if given else group_folds(labels)
-    columns = compute_columns(
-        workspace,
-        chosen,
-        values,
-        splits + left_out,
-        discount=discount,
-        seed=seed,
-        folder=checkpoints,
-        time_limit=time_limit,
-        device=device,
-        progress=progress,
-    )
-    notes = []
-    if copies := [f"{names[i]} (acts as {names[k]})" for i, k in workspace.copies().items()]:
-        notes.append(f"what a method learns of a policy it knows of its copies: leave out {', '.join(copies)}")
-    if not given and not left_out:
-        alone = "no group of several leaves enough others to learn from" if len(set(labels)) > 1 else "one group"
-        notes.append(f"{alone}: nothing is known about foreign candidates; pass groups= or policies of other origins")
-    if are_ranks(values):
-        notes.append("returns look like ranks: regret and gap accuracy count ranks, not returns")
+    compared = Compared.build(known, log, needs_actions=any(method.needs_rewards for method in chosen.values()))
+    labels, source = read_groups(groups, names, compared.distances)
+    if isinstance(cv, int):
+        splits += group_folds(labels)
+    found, dropped, timings = _values(chosen, compared, values, errors, splits, discount, seed, checkpoints)
+    notes = compared.copies()
+    if not any(fold.kind == "group" for fold in splits):
+        notes.append("nothing shows how foreign candidates are ranked; pass groups= or policies of other origins")
     return Evaluation(
         names=names,
         returns=values,
         return_errors=errors,
         groups=labels,
         group_source=source,
-        folds=columns.folds,
-        values=columns.values,
-        dropped=columns.dropped,
-        seconds=columns.seconds,
+        folds=splits,
+        values=found,
+        dropped=dropped,
+        seconds=dict(timings),
         notes=notes,
         seed=seed,
-        distances=workspace.distances,
-        coverage=workspace.coverage(),
-        settings=workspace.describe(
-            chosen,
-            discount=discount,
-            seed=seed,
-            folds=None if given else folds,
-            given_folds=len(splits) if given else None,
-            given_groups=None if groups is None else len(set(labels)),
-            given_return_errors=None if return_errors is None else True,
-            given_rollouts=None if rollouts is None else True,
-            rows=rows,
-        ),
+        distances=compared.distances,
+        settings={
+            "discount": discount,
+            "seed": seed,
+            "compared states": compared.states,
+            "has_rewards": compared.has_rewards,
+            "methods": {label: repr(method) for label, method in chosen.items()},
+        },
     )
+
+
+def _values(
+    methods: dict[str, Any],
+    compared: Compared,
+    returns: np.ndarray,
+    errors: np.ndarray,
+    folds: list[Fold],
+    discount: float,
+    seed: int,
+    checkpoints: Any,
+) -> tuple[dict[str, list[np.ndarray]], dict[str, str], Timings]:
+    """Return values by method and fold, why methods were dropped, and seconds."""
+    found: dict[str, list[np.ndarray]] = {}
+    dropped: dict[str, str] = {}
+    alone: dict[str, np.ndarray] = {}  # values (M,) of methods that do not learn from returns
+    timings = Timings()
+    whole = [Fold("all", "", np.arange(0), np.arange(len(returns)))]
+    for label, method in methods.items():
+        if method.needs_rewards and not compared.has_rewards:
+            dropped[label] = "it needs rewards, which the log lacks"
+            continue
+        place = checkpoint_file(checkpoints, "simulator" if label == SELECT else label)
+        of_method: dict[str, Any] = {"discount": discount, "seed": seed, "checkpoint": place}
+        with timings.stage(label):
+            try:
+                if method.supervised:
+                    values = cross_fit(method, compared, returns, folds, **of_method)
+                else:
+                    if repr(method) not in alone:
+                        (alone[repr(method)],) = cross_fit(method, compared, returns, whole, **of_method)
+                    values = [alone[repr(method)][fold.test] for fold in folds]
+            except (ArithmeticError, ValueError, RuntimeError) as error:  # one of several must not end hours of work
+                dropped[label] = " ".join(str(error).split())
+                continue
+            if label == SELECT:
+                mean = alone[repr(method)]
+                values = [_posterior(compared.distances, returns, errors, mean, fold) for fold in folds]
+        everything = np.concatenate(values)
+        if not np.isfinite(everything).all():
+            dropped[label] = "it diverged: values are not finite"
+        elif np.ptp(everything) <= 1e-9 * np.abs(everything).max():
+            dropped[label] = "it gives all policies the same value"
+        else:
+            found[label] = values
+    if not found:
+        reasons = "; ".join(f"{label}: {reason}" for label, reason in dropped.items())
+        raise ValueError(f"no method is left to value the policies ({reasons})")
+    return found, dropped, timings
+
+
+def _posterior(
+    distances: np.ndarray, returns: np.ndarray, errors: np.ndarray, mean: np.ndarray, fold: Fold
+) -> np.ndarray:
+    """Return what the model of `select` predicts of a fold's test policies."""
+    known = np.full(len(returns), np.nan)
+    known[fold.train] = returns[fold.train]
+    return fit(distances, known, errors, mean).mean[fold.test]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..ranking.metrics import kendall, regret_at_k, spearman
-from ..runtime.plotting import figure_class
-from ..runtime.text import NAME_WIDTH, printable, tick_label
+from ..ranking.tables import MISSING, to_html, to_text
+from ..runtime.plotting import new_axes
+from ..runtime.text import printable, tick_label
 from .folds import Fold
 from .metrics import gap_accuracy
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 MEASURES = ("spearman", "kendall", "gap accuracy", "regret@1", "regret@3")
 _REPLICATES = 200
 _LEVEL = 0.9
+_FEWEST = 3  # policies whose order says something
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,15 +34,13 @@ class Evaluation:
         return_errors: (M,) float64 standard errors of the returns.
         groups: M groups.
         group_source: "given", "names", "action distance" or "none".
-        folds: Random folds, then one fold for each group; or the folds that were given.
+        folds: Random or given folds, then one fold for each group.
         values: Method -> for each fold the (T,) float64 values of its test policies, in the method's own units.
         dropped: Method -> reason why it has no values.
         seconds: Method -> seconds spent.
         notes: What limits the evidence.
         seed: Seed of the bootstrap.
         distances: (M, M) float64 action distances (Eq. 3), or None.
-        coverage: (M,) float64 share of logged states in which each policy acts as the log does; NaN where unknown; or
-            None.
         settings: What the run rests on, as plain text and numbers.
     """
 
@@ -56,7 +56,6 @@ class Evaluation:
     notes: list[str] = field(default_factory=list)
     seed: int = 0
     distances: np.ndarray | None = None
-    coverage: np.ndarray | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -66,7 +65,7 @@ class Evaluation:
 
     @property
     def kinds(self) -> list[str]:
-        """Kinds of folds: "random", and "group" where there are several groups; or "given"."""
+        """Kinds of folds: "random", and "group" if there are several groups."""
         return list(dict.fromkeys(fold.kind for fold in self.folds))
 
     def measures(
@@ -74,12 +73,13 @@ class Evaluation:
     ) -> dict[str, dict[str, tuple[float, float, float]]]:
         """Compute every measure of every method.
 
-        Each measure is the mean over folds of the measure among the fold's test policies. Intervals are bootstrapped:
-        folds are resampled, and policies within them.
+        Values of random folds are measured together, since folds of two policies would show no order. A group is
+        measured alone, if it has three policies or more; the measure is the mean over groups. Intervals are
+        bootstrapped over policies.
 
         Args:
             kind: One of `kinds`; None for the first.
-            fold: Name of the fold, such as a group, to measure alone; None for all of the kind.
+            fold: Name of the group to measure; None for all.
 
         Returns:
             Method -> measure -> mean, lower and upper end of the 90 % interval; NaN where undefined.
@@ -87,43 +87,49 @@ class Evaluation:
         Raises:
             ValueError: There is no such fold.
         """
+        return {
+            method: {
+                name: (float(mean), float(low), float(high))
+                for name, mean, low, high in zip(MEASURES, replicates[0], *_interval(replicates[1:]), strict=True)
+            }
+            for method, replicates in self._replicates(kind, fold).items()
+        }
+
+    def tied(self, kind: str | None = None) -> list[str]:
+        """Return the methods that order policies as well as any, the highest rank correlation first.
+
+        A method is left out if a better one has a higher rank correlation in 95 % of the bootstrap's samples.
+
+        Args:
+            kind: One of `kinds`; None for the first.
+        """
+        place = MEASURES.index("spearman")
+        found = {method: each[:, place] for method, each in self._replicates(kind, None).items()}
+        order = sorted(found, key=lambda method: -np.nan_to_num(found[method][0], nan=-2))
+        best = found[order[0]][1:]
+        return [method for method in order if method == order[0] or np.mean(found[method][1:] < best) < 0.95]
+
+    def _replicates(self, kind: str | None, fold: str | None) -> dict[str, np.ndarray]:
+        """Return the measures (1 + 200, measures) of every method: of all policies, then of bootstrap samples."""
         kind = self.kinds[0] if kind is None else kind
         places = [k for k, one in enumerate(self.folds) if one.kind == kind and fold in (None, one.name)]
         if not places:
             names = ", ".join(f"{one.kind} {one.name!r}" for one in self.folds)
             raise ValueError(f"no fold {kind!r}{'' if fold is None else f' {fold!r}'}; choose from {names}")
-        samples = self._samples(places)
-        result = {}
-        for method, values in self.values.items():
-            means = self._mean([(self.folds[k].test, values[k]) for k in places])
-            replicates = np.array(
-                [
-                    self._mean([(self.folds[k].test[picks], values[k][picks]) for k, picks in sample])
-                    for sample in samples
-                ]
-            )
-            with np.errstate(invalid="ignore"):
-                low, high = _quantiles(replicates, (1 - _LEVEL) / 2), _quantiles(replicates, (1 + _LEVEL) / 2)
-            result[method] = {name: (float(means[m]), float(low[m]), float(high[m])) for m, name in enumerate(MEASURES)}
-        return result
-
-    def _samples(self, places: list[int]) -> list[list[tuple[int, np.ndarray]]]:
+        parts = [places] if kind == "random" else [[k] for k in places]
         random = np.random.default_rng([self.seed, 8])
-        samples = []
-        for _ in range(_REPLICATES):
-            chosen = random.choice(places, len(places))
-            samples.append(
-                [(int(k), random.integers(len(self.folds[k].test), size=len(self.folds[k].test))) for k in chosen]
-            )
-        return samples
-
-    def _mean(self, parts: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        """Return (measures,) means over folds in which they are defined."""
-        table = [
-            _measure(self.returns[test], values, self.return_errors[test], len(np.unique(test)))
-            for test, values in parts
-        ]
-        return _nan_mean(np.array(table).reshape(-1, len(MEASURES)))
+        tables: dict[str, list[Any]] = {method: [] for method in self.values}
+        for part in parts:
+            tested = np.concatenate([self.folds[k].test for k in part])
+            if len(tested) < _FEWEST and len(parts) > 1:
+                continue
+            samples = [np.arange(len(tested)), *random.integers(len(tested), size=(_REPLICATES, len(tested)))]
+            for method, values in self.values.items():
+                own = np.concatenate([values[k] for k in part])
+                rows = [_measure(self.returns[tested[s]], own[s], self.return_errors[tested[s]], s) for s in samples]
+                tables[method].append(rows)
+        none = np.full((1, 1 + _REPLICATES, len(MEASURES)), np.nan)
+        return {method: _nan_mean(np.array(table) if table else none) for method, table in tables.items()}
 
     def table(self) -> str:
         """Return the measures as text, methods with the best Spearman correlation first; names are escaped."""
@@ -131,9 +137,8 @@ class Evaluation:
         for kind in self.kinds:
             count = sum(fold.kind == kind for fold in self.folds)
             title = {
-                "random": f"Candidates like the known policies: {count} random folds of {len(self.names)} policies",
+                "random": f"Candidates like the known policies: {count} folds of {len(self.names)} policies",
                 "group": f"Foreign candidates: one of {count} groups left out ({_origin(self.group_source)})",
-                "given": f"{count} given fold{'s' if count > 1 else ''} of {len(self.names)} policies",
             }[kind]
             blocks.append(f"{title}\n{self._block(kind)}")
         lines = [f"{method} was dropped: {reason}" for method, reason in self.dropped.items()]
@@ -141,20 +146,19 @@ class Evaluation:
         return "\n\n".join([*blocks, notes] if notes else blocks)
 
     def _block(self, kind: str) -> str:
-        measures = self.measures(kind)
-        names = {method: printable(method, NAME_WIDTH) for method in measures}
-        width = max(6, *map(len, names.values()))
-        head = f"{'method':<{width}}" + "".join(f"  {name:>22}" for name in MEASURES) + f"  {'seconds':>8}"
-        lines = [head]
-        for method in sorted(measures, key=lambda name: -np.nan_to_num(measures[name]["spearman"][0], nan=-2)):
-            cells = "".join(f"  {_cell(*measures[method][name]):>22}" for name in MEASURES)
-            lines.append(f"{names[method]:<{width}}{cells}  {self.seconds[method]:>8.1f}")
-        return "\n".join(lines)
-
-    __str__ = table
+        measures, tied = self.measures(kind), self.tied(kind)
+        order = sorted(measures, key=lambda name: -np.nan_to_num(measures[name]["spearman"][0], nan=-2))
+        cells = {"method": order, "spearman": [_cell(*measures[method]["spearman"]) for method in order]}
+        for name in ("regret@1", "regret@3"):
+            cells[name] = [_cell(measures[method][name][0]) for method in order]
+        cells["seconds"] = [f"{self.seconds[method]:.1f}" for method in order]
+        return to_text(cells, left=("method",)) + (f"\nnot told apart: {', '.join(tied)}" if len(tied) > 1 else "")
 
     def __repr__(self) -> str:
         return self.table()
+
+    def _repr_html_(self) -> str:
+        return to_html(f"{', '.join(self.tied())} ranked the known policies best", self.to_pandas())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON (NaN where a measure is undefined)."""
@@ -212,10 +216,9 @@ class Evaluation:
         """
         if measure not in MEASURES:
             raise ValueError(f"no measure {measure!r}; choose from {', '.join(MEASURES)}")
-        if ax is None:
-            ax = figure_class()(figsize=(6.4, 1.4 + 0.4 * len(self.values)), layout="constrained").add_subplot()
+        ax = new_axes(6.4, 1.4 + 0.4 * len(self.values)) if ax is None else ax
         methods = self.methods[::-1]
-        labels = {"random": "random folds", "group": "one group left out", "given": "given folds"}
+        labels = {"random": "random folds", "group": "one group left out"}
         for shift, kind in enumerate(self.kinds):
             found = self.measures(kind)
             mean, low, high = np.array([found[method][measure] for method in methods]).T
@@ -229,16 +232,18 @@ class Evaluation:
         return ax
 
 
-def _measure(returns: np.ndarray, values: np.ndarray, errors: np.ndarray, distinct: int) -> list[float]:
-    """Return the measures; `distinct` is the number of different policies, of which a resample repeats some."""
+def _measure(returns: np.ndarray, values: np.ndarray, errors: np.ndarray, sample: np.ndarray) -> list[float]:
+    """Return the measures of a sample of policies, which may hold some repeatedly."""
+    distinct = len(np.unique(sample))
 
     def regret(k: int) -> float:
         defined = distinct > k and np.ptp(returns) > 0
         return regret_at_k(scores=values, returns=returns, k=k) if defined else np.nan
 
+    ordered = distinct >= _FEWEST
     return [
-        spearman(returns, values),
-        kendall(returns, values),
+        spearman(returns, values) if ordered else np.nan,
+        kendall(returns, values) if ordered else np.nan,
         gap_accuracy(returns, values, errors),
         regret(1),
         regret(3),
@@ -246,19 +251,25 @@ def _measure(returns: np.ndarray, values: np.ndarray, errors: np.ndarray, distin
 
 
 def _nan_mean(table: np.ndarray) -> np.ndarray:
+    """Return means over the first axis, NaN where nothing is defined."""
     counted = np.isfinite(table).sum(0)
     return np.where(counted > 0, np.nansum(table, 0) / np.maximum(counted, 1), np.nan)
 
 
-def _quantiles(replicates: np.ndarray, level: float) -> np.ndarray:
-    """Return (measures,) quantiles over replicates in which a measure is defined."""
-    if not len(replicates):
-        return np.full(len(MEASURES), np.nan)
-    return np.array([np.quantile(x[np.isfinite(x)], level) if np.isfinite(x).any() else np.nan for x in replicates.T])
+def _interval(replicates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return lower and upper ends (measures,) of 90 % intervals, NaN for measures that are rarely defined."""
+    ends = np.full((2, len(MEASURES)), np.nan)
+    for m, column in enumerate(replicates.T):
+        defined = column[np.isfinite(column)]
+        if len(defined) >= _REPLICATES / 2:
+            ends[:, m] = np.quantile(defined, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return ends[0], ends[1]
 
 
-def _cell(mean: float, low: float, high: float) -> str:
-    return "undefined" if np.isnan(mean) else f"{mean:.2f} ({low:.2f} to {high:.2f})"
+def _cell(mean: float, low: float = np.nan, high: float = np.nan) -> str:
+    if np.isnan(mean):
+        return MISSING
+    return f"{mean:.2f}" if np.isnan(low) else f"{mean:.2f} ({low:.2f} to {high:.2f})"
 
 
 def _origin(source: str) -> str:

@@ -1,8 +1,8 @@
-"""Folds: which policies a supervised method learns from, and which it is asked about."""
+"""Folds: which policies a method learns from, and which it is asked about."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,8 @@ class Fold:
     """One split of policies.
 
     Attributes:
-        kind: "random", "group" (one group left out), "given" or "candidates".
-        name: Number of a random fold, the group that is left out, or the name of a given fold.
+        kind: "random", or "group" (one group left out).
+        name: Number of a random fold, or the group that is left out.
         train: (M,) int64 indices of the policies to learn from.
         test: (T,) int64 indices of the policies to value.
     """
@@ -36,22 +36,17 @@ def random_folds(count: int, folds: Any, seed: int) -> list[Fold]:
 
     Args:
         count: Number of policies, at least `FEWEST_KNOWN`.
-        folds: Number of folds, at least 2. Every fold has two or more policies.
+        folds: Number of folds, at least 2; at most one for each policy is made.
         seed: Seed of the permutation.
 
     Raises:
-        ValueError: There are too few policies for so many folds.
+        ValueError: There are too few policies.
     """
-    folds = check_integer("folds", folds, 2)
+    folds = check_integer("cv", folds, 2)
     if count < FEWEST_KNOWN:
         raise ValueError(f"at least {FEWEST_KNOWN} policies with known returns are needed, got {count}")
-    if count < 2 * folds:
-        raise ValueError(
-            f"{folds} folds need {2 * folds} policies with known returns, two for each fold, got {count}; "
-            f"set folds={count // 2} or fewer"
-        )
     order = np.random.default_rng([seed, 7]).permutation(count)
-    parts = [np.sort(part) for part in np.array_split(order, folds)]
+    parts = [np.sort(part) for part in np.array_split(order, min(folds, count))]
     return [Fold("random", str(k + 1), np.setdiff1d(order, part), part) for k, part in enumerate(parts)]
 
 
@@ -63,7 +58,7 @@ def group_folds(groups: Sequence[str]) -> list[Fold]:
             policies, or fewer than a quarter, to learn from: what a few policies teach says little of what all teach.
 
     Returns:
-        The folds in order of first appearance; none where there is only one group.
+        The folds in order of first appearance; none if there is only one group.
     """
     labels = np.array(groups, dtype=object)
     everyone = np.arange(len(labels))
@@ -76,45 +71,33 @@ def group_folds(groups: Sequence[str]) -> list[Fold]:
     return folds
 
 
-def given_folds(folds: Any, names: Sequence[str]) -> list[Fold]:
-    """Return the folds that a user gives.
+def read_folds(cv: Any, names: Sequence[str], seed: int) -> list[Fold]:
+    """Return random folds, or those that a user gives.
 
     Args:
-        folds: Pairs (policies to learn from, policies to value), or a mapping from name to such a pair; policies by
-            name or position.
-        names: Names of the M policies with known returns, in whose order positions count.
+        cv: Number of random folds; or pairs (names to learn from, names to value).
+        names: Names of the M policies with known returns.
+        seed: Seed of random folds.
 
     Raises:
         TypeError: Something is no such pair.
-        ValueError: A policy is unknown, or occurs twice in a fold; or a part of a fold has fewer than two policies.
+        ValueError: There are too few policies, or a policy is unknown or occurs twice in a fold.
     """
-    items = folds.items() if isinstance(folds, Mapping) else ((str(k + 1), fold) for k, fold in enumerate(folds))
-    given = [_read_fold(str(name), parts, names) for name, parts in items]
-    if not given:
-        raise ValueError("no folds given: pass a number of random folds, or one pair or more")
-    return given
+    if not isinstance(cv, Sequence) or isinstance(cv, str):
+        return random_folds(len(names), cv, seed)
+    return [_read_fold(str(k + 1), pair, names) for k, pair in enumerate(cv)]
 
 
-def _read_fold(name: str, parts: Any, names: Sequence[str]) -> Fold:
-    is_pair = not isinstance(parts, str | Mapping | Set) and hasattr(parts, "__len__") and len(parts) == 2
-    if not is_pair or any(isinstance(part, str) or not isinstance(part, Iterable) for part in parts):
-        raise TypeError(f"fold {name!r} must be a pair (policies to learn from, policies to value), got {parts!r}")
-    train, test = (np.array([_position(policy, name, names) for policy in part], np.int64) for part in parts)
-    for part, purpose in ((train, "learn from"), (test, "value")):
-        if len(part) < 2:
-            raise ValueError(f"fold {name!r} has {len(part)} policies to {purpose}; at least two are needed")
-    policies, counts = np.unique(np.append(train, test), return_counts=True)
-    if (counts > 1).any():
-        raise ValueError(f"fold {name!r} holds policy {names[policies[counts > 1][0]]!r} more than once")
-    return Fold("given", name, train, test)
-
-
-def _position(policy: Any, fold: str, names: Sequence[str]) -> int:
-    if isinstance(policy, str) and policy in names:
-        return names.index(policy)
-    if isinstance(policy, int | np.integer) and not isinstance(policy, bool) and 0 <= policy < len(names):
-        return int(policy)
-    raise ValueError(
-        f"fold {fold!r} holds {policy!r}, but its policies must be names, or positions below {len(names)}, of policies "
-        "with known returns"
-    )
+def _read_fold(name: str, pair: Any, names: Sequence[str]) -> Fold:
+    if isinstance(pair, str) or len(pair) != 2 or any(isinstance(part, str) for part in pair):
+        raise TypeError(f"fold {name} must be a pair (names to learn from, names to value), got {pair!r}")
+    parts = []
+    for part in pair:
+        for policy in part:
+            if policy not in names:
+                raise ValueError(f"fold {name} holds {policy!r}, which is no policy with a known return")
+        parts.append(np.array([names.index(policy) for policy in part], np.int64))
+    everyone = np.concatenate(parts)
+    if min(map(len, parts)) < 2 or len(np.unique(everyone)) < len(everyone):
+        raise ValueError(f"fold {name} must hold each policy once, and at least two to learn from and two to value")
+    return Fold("random", name, *parts)

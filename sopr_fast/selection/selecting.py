@@ -1,93 +1,59 @@
-"""Which candidate to deploy, and whether the evidence allows to say so."""
+"""Predict the returns of policies, and say which to deploy, keep or measure."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from ..estimators import SOPR, Estimator, Simulator, UncertainEstimateWarning
 from ..inputs.policies import Policy, as_policies
-from ..inputs.returns import check_positions, is_missing, with_returns
-from ..methods import read_methods
-from ..runtime.options import integer, number, optional
-from .columns import Columns, compute_columns
-from .evaluation import Evaluation
-from .folds import FEWEST_KNOWN, Fold, group_folds, random_folds
-from .groups import read_groups
-from .known_returns import are_ranks, read_known_returns
-from .panel import Panel
-from .predict import predict
+from ..inputs.returns import check_positions
+from ..methods import small_model
+from ..runtime.options import integer
+from ..runtime.text import printable
+from .compared import FEWEST_KNOWN, Compared, possible_returns
+from .cross_fit import checkpoint_file, cross_fit, runtime_choices
+from .folds import FEWEST_KNOWN as FEWEST_TRAINING
+from .folds import Fold, random_folds
+from .known_returns import read_known_returns
 from .selection import Selection
-from .workspace import ROWS, Workspace
-
-_ENOUGH = 12  # known policies
 
 
 def select(
     candidates: Any,
     log: Any,
+    policies: Any = None,
+    returns: Any = None,
     *,
-    known: Any,
-    returns: Any,
-    groups: Mapping[str, str] | Sequence[str] | None = None,
     incumbent: str | None = None,
-    discount: float = 0.99,
-    methods: Any = None,
-    folds: int = 5,
-    seed: int = 0,
-    return_errors: Any = None,
-    rollouts: Any = None,
-    action_count: int | None = None,
-    rows: int = ROWS,
-    subsets: Any = None,
+    groups: Mapping[str, str] | None = None,
+    simulator: Estimator | None = None,
     checkpoints: str | os.PathLike | None = None,
-    time_limit: float | None = None,
-    device: Any = "cpu",
-    progress: bool = True,
-    trust: bool = False,
-    stochastic: bool = False,
-    skip: bool = False,
+    seed: int = 0,
 ) -> Selection:
-    """Predict the returns of candidates from a panel of methods, and judge whether one can be deployed.
+    """Predict the returns of policies from a log and known returns, and say which to deploy, keep or measure.
 
-    Every method values known policies and candidates alike; methods that learn from known returns value a known policy
-    by models that have not seen it. The known returns tell which methods to believe, near the known policies and
-    away from them, and how far predictions err.
+    The returns of all policies are a Gaussian process over action distance. Its mean is linear in the value that a
+    simulator learned from the log gives each policy; if the log holds no rewards, in SOPR-T's score. Without known
+    returns, the simulator alone speaks.
 
     Args:
-        candidates: Policies to choose from, see `sopr_fast.load_policies`. A candidate that is itself known
-            (same name, same actions) is left out. Of those that act alike in all compared states the first is used, in
-            the first group that `groups` give one of them.
-        log: Logged transitions, see `sopr_fast.load_log`; or states alone, or clustered `Subsets`, which only methods
-            that need no rewards can use.
-        known: M policies with known returns, at least four. Of those that act alike in all compared states one is used,
-            the incumbent or the first.
-        returns: Their returns: (M,) numbers, a mapping from name, a file, folder or data frame (see
-            `sopr_fast.load_returns`), or for each policy the returns of its rollouts. Policies without a
-            return are left out.
-        groups: Group of each known policy, by name or in order: training run, algorithm or author. None finds them: by
-            name, else by action distance. Groups by name may also hold candidates.
-        incumbent: Name of the known policy to beat.
-        discount: Discount factor γ.
-        methods: Names (see `sopr_fast.selection.METHODS`), estimators, or a mapping from label to either; None for
-            the default panel.
-        folds: Random folds of the known policies; fewer if there are fewer than two policies for each.
+        candidates: Policies to choose from, see `sopr_fast.load_policies`.
+        log: Logged transitions, see `sopr_fast.load_log`; or states alone, see `sopr_fast.fit`.
+        policies: Further policies, such as those with known returns. Every policy with a return is known, every other
+            one is a candidate, wherever it is given.
+        returns: Known returns by name, or of `policies` in order (of `candidates` without these): a mapping from name
+            to return or to the returns of rollouts, a file, folder or data frame, see `sopr_fast.load_returns`.
+        incumbent: Name of the policy in use; by default the best known one is to be beaten.
+        groups: Group of known policies by name: training run, algorithm or author. None finds them by name, else by
+            action distance.
+        simulator: Estimator whose values the mean follows; None for `estimators.Simulator()`.
+        checkpoints: Folder to keep the trained simulator in, and to resume from.
         seed: Seed of everything random.
-        return_errors: Standard errors of the returns: one number, (M,) or by name.
-        rollouts: Number of rollouts behind each return; then `return_errors` are standard deviations over rollouts.
-        action_count: Number of discrete actions, where policies return indices.
-        rows: Transitions to use; of a larger log, some episodes are drawn.
-        subsets: Clustered `Subsets` of the log, or their file, that SOPR-T uses again; their number, size and clusters
-            then replace those of its config. None for its own.
-        checkpoints: Folder to keep finished columns in and to resume from.
-        time_limit: Seconds that each method may take; a method that exceeds it is dropped.
-        device: Device of networks and data.
-        progress: Whether to show progress bars.
-        trust: Run code in files of policies where reading them needs it, see `sopr_fast.load_policies`.
-        stochastic: Act by the distributions in files of policies instead of their means.
-        skip: Skip files of policies that cannot be read, with a warning for each, instead of raising.
 
     Returns:
         Predicted returns, intervals, probabilities and a verdict.
@@ -95,183 +61,105 @@ def select(
     Raises:
         ImportError: A file needs an extra that is not installed.
         MemoryError: A file needs more memory than is free.
-        TypeError: A policy, a return, a method or the log is of the wrong type.
-        ValueError: There are fewer than four known policies, a candidate has the name of another known policy, every
-            candidate is known, every method failed, or an argument is invalid.
+        TypeError: A policy, a return or the log is of the wrong type.
+        ValueError: Two policies have one name, the incumbent is no policy, or nothing can tell the policies apart.
         RuntimeError: A policy raised an error.
         OSError: A file cannot be read or written.
 
     Warns:
-        UncertainEstimateWarning: Outliers dwarf all other logged actions.
-        UserWarning: The log or the returns look wrong, or some known policies have no return.
+        UserWarning: The log or the returns look wrong.
     """
-    discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
-    rows, time_limit = integer(1)("rows", rows), optional(number(above=0))("time_limit", time_limit)
-    chosen = read_methods(methods)
-    options: dict[str, Any] = {"action_count": action_count, "trust": trust, "stochastic": stochastic, "skip": skip}
-    by_policy = {"returns": returns, "groups": groups, "return_errors": return_errors, "rollouts": rollouts}
-    for what, part in by_policy.items():
-        check_positions(what, part, known)
-    first, returns = with_returns(as_policies(known, **options), returns)
-    everyone, count, notes = _join(first, as_policies(candidates, **options))
-    workspace = Workspace.build(
-        everyone,
-        log,
-        rows=rows,
-        action_count=action_count,
-        subsets=subsets,
-        needs_actions=any(method.needs_rewards for method in chosen.values()),
-    )
-    workspace, repeats = _without_repeats(workspace, count)
-    names = workspace.names
-    if repeats:
-        notes.append(f"candidates that are known already were left out: {', '.join(repeats)}")
-    if len(names) == count:
-        raise ValueError("every candidate is a known policy: there is nothing to select")
-    if incumbent is not None and incumbent not in names[:count]:
-        raise ValueError(f"the incumbent {incumbent!r} is none of the known policies; pass the name of one")
-    means, errors = read_known_returns(returns, names[:count], return_errors, rollouts)
-    labels, group_source = read_groups(groups, names[:count], workspace.distances[:count, :count])
-    claimed: Any = groups if hasattr(groups, "keys") else {}
-    claims = ["" if is_missing(claimed.get(name)) else str(claimed.get(name)) for name in names[count:]]
-    if copies := workspace.copies(incumbent):
-        said = {i: f"{names[i]} (acts as {names[k]})" for i, k in copies.items()}
-        if of_known := [text for i, text in said.items() if i < count]:
-            notes.append(f"copies of known policies were left out, with their returns: {', '.join(of_known)}")
-        if of_candidates := [text for i, text in said.items() if i >= count]:
-            notes.append(f"copies of candidates were left out: {', '.join(of_candidates)}")
-        for i, k in copies.items():
-            if i >= count:
-                claims[k - count] = claims[k - count] or claims[i - count]
-        kept = np.setdiff1d(np.arange(len(names)), [*copies])
-        workspace, once = workspace.reorder(kept), kept[kept < count]
-        means, errors, labels = means[once], errors[once], [labels[i] for i in once]
-        claims = [claims[i - count] for i in kept[kept >= count]]
-        names, count = workspace.names, len(once)
-    if count < FEWEST_KNOWN:
-        unlike = " that act differently" if copies else ""
-        raise ValueError(f"select needs at least {FEWEST_KNOWN} policies with known returns{unlike}, got {count}")
-    if np.ptp(means) == 0:
-        raise ValueError("the returns of all known policies are equal: they cannot show which method is better")
-    splits = [*random_folds(count, min(folds, count // 2), seed), *group_folds(labels)]
-    splits.append(Fold("candidates", "", np.arange(count), np.arange(count, len(names))))
-    values = np.append(means, np.full(len(names) - count, np.nan))
-    columns = compute_columns(
-        workspace,
-        chosen,
-        values,
-        splits,
-        discount=discount,
-        seed=seed,
-        folder=checkpoints,
-        time_limit=time_limit,
-        device=device,
-        progress=progress,
-    )
-    if not workspace.has_rewards:
-        notes.append("the log holds no rewards, so only methods that need none were used")
-    if count < _ENOUGH:
-        notes.append(f"only {count} known policies: weights and intervals need {_ENOUGH} or more to be reliable")
-    if len(set(labels)) == 1:
-        notes.append("the known policies form one group, so nothing shows how well foreign candidates are ranked")
-    if are_ranks(means):
-        notes.append("the returns look like ranks, so predictions and intervals are ranks too")
-    panel = assemble(names, values, errors, labels + claims, columns, workspace.distances)
-    trials = [k for k, fold in enumerate(splits) if fold.kind != "candidates"]
-    evaluation = Evaluation(
-        names=names[:count],
-        returns=means,
-        return_errors=errors,
-        groups=labels,
-        group_source=group_source,
-        folds=[splits[k] for k in trials],
-        values={method: [values[k] for k in trials] for method, values in columns.values.items()},
-        dropped=columns.dropped,
-        seconds=columns.seconds,
-        seed=seed,
-        distances=workspace.distances[:count, :count],
-    )
-    return Selection.of(
-        predict(panel, seed=seed),
-        incumbent=incumbent,
-        clipped=columns.clipped,
-        notes=notes,
-        evaluation=evaluation,
-        coverage=dict(zip(names, workspace.coverage().tolist(), strict=True)),
-        settings=workspace.describe(
-            chosen,
-            discount=discount,
-            seed=seed,
-            folds=folds,
-            given_groups=None if groups is None else len(set(labels)),
-            given_return_errors=None if return_errors is None else True,
-            given_rollouts=None if rollouts is None else True,
-            rows=rows,
-        ),
-    )
-
-
-def assemble(
-    names: list[str],
-    returns: np.ndarray,
-    return_errors: np.ndarray,
-    groups: list[str],
-    columns: Columns,
-    distances: np.ndarray,
-) -> Panel:
-    """Put columns together into a panel.
-
-    Args:
-        names: P names, known policies first.
-        returns: (P,) returns; NaN for candidates.
-        return_errors: (M,) standard errors of the known returns.
-        groups: P groups; "" for candidates without one.
-        columns: Values by random folds, by groups that are left out, and of the candidates.
-        distances: (P, P) action distances.
-    """
-    count = len(names)
-    pooled, grouped = {}, {}
-    for method in columns.values:
-        pooled[method] = columns.column(method, count, "random", "candidates")
-        left_out = columns.column(method, count, "group", "candidates")
-        grouped[method] = np.where(np.isnan(left_out), pooled[method], left_out)
-    return Panel.build(
+    seed = integer(0)("seed", seed)
+    check_positions("returns", returns, candidates if policies is None else policies)
+    first, second = ([] if part is None else as_policies(part) for part in (policies, candidates))
+    everyone = _join(first, second)
+    names = [policy.name for policy in everyone]
+    if incumbent is not None and incumbent not in names:
+        raise ValueError(f"the incumbent {printable(incumbent)} is none of the policies; pass the name of one")
+    values, errors = read_known_returns(returns, names, [policy.name for policy in first or second])
+    known = np.flatnonzero(np.isfinite(values))
+    compared = Compared.build(everyone, log, needs_actions=True)
+    mean, method, notes = _mean(compared, values, simulator, checkpoints, seed)
+    if mean is None and not len(known):
+        raise ValueError(
+            "nothing tells these policies apart: pass known returns, or a log with rewards and policies that can act "
+            "in any state"
+        )
+    return Selection(
         names,
-        returns,
-        pooled,
-        grouped_columns=grouped,
-        groups=groups,
-        return_errors=np.append(return_errors, np.zeros(count - len(return_errors))),
-        errors=columns.errors,
-        distances=distances,
-        dropped=columns.dropped,
-        seconds=columns.seconds,
-        supervised=columns.supervised,
+        values,
+        errors,
+        groups,
+        compared.distances,
+        mean,
+        method,
+        possible_returns(compared.log) if compared.has_rewards else (-np.inf, np.inf),
+        incumbent,
+        seed,
+        [*_limits(compared, len(known)), *notes, *compared.copies()],
+        {
+            "seed": seed,
+            "policies": len(names),
+            "known returns": len(known),
+            "groups": "found" if groups is None else "given",
+            "compared states": compared.states,
+            "mean": method or "constant",
+        },
     )
 
 
-def _join(first: list[Policy], second: list[Policy]) -> tuple[list[Policy], int, list[str]]:
-    """Return known policies followed by candidates, the number of known ones, and notes.
+def _join(first: list[Policy], second: list[Policy]) -> list[Policy]:
+    """Return all policies, each once.
 
     Raises:
-        ValueError: A candidate has the name of a known policy that is another object and no array.
+        ValueError: Two have one name, but are different objects.
     """
-    names = {policy.name: policy for policy in first}
-    same = [policy.name for policy in second if policy.name in names and policy.is_same(names[policy.name])]
-    clashing = [policy.name for policy in second if policy.name in names and policy.name not in same]
-    if clashing:
-        raise ValueError(
-            f"a known policy and a candidate are both named {clashing[0]!r}, but are different objects; "
-            "rename one in a dict"
+    by_name = {policy.name: policy for policy in first}
+    for policy in second:
+        if policy.name in by_name and not policy.is_same(by_name[policy.name]):
+            raise ValueError(
+                f"a known policy and a candidate are both named {policy.name!r}, but are different objects; rename one"
+            )
+    return first + [policy for policy in second if policy.name not in by_name]
+
+
+def _mean(
+    compared: Compared, returns: np.ndarray, simulator: Estimator | None, folder: Any, seed: int
+) -> tuple[np.ndarray | None, str, list[str]]:
+    """Return values (P,) that the mean follows, or None; the method's name; and notes."""
+    known = np.flatnonzero(np.isfinite(returns))
+    everyone = np.arange(len(returns))
+    if simulator is None and not (compared.has_rewards and compared.can_roll_out):
+        lack = "policies are arrays of actions" if compared.has_rewards else "the log holds no rewards"
+        if len(known) < FEWEST_TRAINING or np.ptp(returns[known]) == 0:
+            return None, "", [f"{lack}, so only known returns and action distances count"]
+        values = np.empty(len(returns))
+        folds = random_folds(len(known), 5, seed)
+        splits = [Fold("random", "", known[fold.train], known[fold.test]) for fold in folds]
+        splits.append(Fold("candidates", "", known, np.setdiff1d(everyone, known)))
+        splits = [fold for fold in splits if len(fold.test)]
+        found = cross_fit(SOPR(small_model()), compared, returns, splits, discount=0.99, seed=seed)
+        for fold, own in zip(splits, found, strict=True):
+            values[fold.test] = own
+        return values, "SOPR-T", [f"{lack}, so SOPR-T takes the place of the simulator"]
+    chosen = simulator or Simulator()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UncertainEstimateWarning)  # intervals and notes say so
+        estimates = chosen.estimate(
+            compared.policies,
+            compared.log,
+            seed=seed,
+            checkpoint=checkpoint_file(folder, "simulator"),
+            **runtime_choices(),
         )
-    notes = [f"candidates that are known already were left out: {', '.join(same)}"] if same else []
-    return first + [policy for policy in second if policy.name not in same], len(first), notes
+    return np.asarray(estimates.values, np.float64), "simulator", []
 
 
-def _without_repeats(workspace: Workspace, count: int) -> tuple[Workspace, list[str]]:
-    """Return the workspace without candidates that act as a known policy does, and what was left out."""
-    distances = workspace.distances[count:, :count]
-    repeats = np.flatnonzero((distances == 0).any(1)) + count
-    said = [f"{workspace.names[i]} (acts as {workspace.names[int(distances[i - count].argmin())]})" for i in repeats]
-    kept = np.setdiff1d(np.arange(len(workspace.policies)), repeats)
-    return workspace.reorder(kept), said
+def _limits(compared: Compared, known: int) -> list[str]:
+    """Return notes on what few known returns leave open."""
+    if not known:
+        return ["no return is known: this is what the simulator alone says, and nothing checks it"]
+    if known < FEWEST_KNOWN:
+        returns = "return is" if known == 1 else "returns are"
+        return [f"only {known} {returns} known: predictions and intervals rest on the simulator and on assumptions"]
+    return []

@@ -1,103 +1,115 @@
-"""The result of `select`: one table of known policies and candidates, and what the evidence allows to say."""
+"""The result of `select`: predicted returns of all policies, and what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..inputs.logs.keys import list_names
-from ..inputs.returns import Returns, is_source, read_returns
+from ..ranking.metrics import spearman
+from ..ranking.tables import SHORTENED, to_html, to_text
 from ..runtime.options import integer, number
-from ..runtime.plotting import figure_class
-from ..runtime.text import NAME_WIDTH, printable, tick_label
-from .columns import NO_REWARDS
-from .groups import FOREIGN
-from .measure import leaders, measure_next, probability_beats, probability_best
-from .panel import Panel
-from .predict import Prediction
-from .verdict import Verdict, judge
+from ..runtime.plotting import new_axes
+from ..runtime.text import printable, tick_label
+from .calibration import extrapolation
+from .compared import distance_ratios
+from .decisions import probability_beats, probability_best
+from .groups import read_groups
+from .known_returns import read_known_returns
+from .process import Posterior, fit
+from .verdict import Standing, Verdict, judge
+from .verdict import number as shown
 
 if TYPE_CHECKING:
     import matplotlib.axes
     import pandas
 
-    from .evaluation import Evaluation
+LIMIT = 1.4  # distance ratio above which a candidate cannot be ranked from the log
+LEVEL = 0.8
+_PLOTTED = 50  # policies
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Selection:
-    """Known policies and candidates in one table, and what the evidence allows to say.
+    """Known policies and candidates, their predicted returns, and what to do.
 
     Attributes:
-        prediction: The posterior of the returns and what it rests on.
-        verdict: "deploy", "keep" (the incumbent), "undecided", "measure first" or "cannot rank these", with the reason.
-        clipped: Method -> policies whose values exceeded what the rewards allow.
+        names: P names.
+        returns: (P,) float64 measured returns; NaN for candidates.
+        return_errors: (P,) float64 standard errors of these, 0 where unknown.
+        given_groups: Group of known policies by name; None to find them.
+        distances: (P, P) float64 action distances (Eq. 3 of the paper).
+        values: (P,) float64 values by `method`, in units of returns; None without such a method.
+        method: Method whose values the mean of the process follows: "simulator", "SOPR-T" or "".
+        bounds: Least and largest return that the logged rewards and episode lengths allow.
+        incumbent: Name of the policy in use, or None.
+        seed: Seed of the draws.
         notes: What limits the evidence.
-        evaluation: What every method made of known policies that it had not learned from, or None.
-        coverage: Policy -> share of logged states in which it acts as the log does; NaN where unknown.
         settings: What the run rests on, as plain text and numbers.
     """
 
-    prediction: Prediction
-    verdict: Verdict
-    clipped: dict[str, list[str]] = field(default_factory=dict)
+    names: list[str]
+    returns: np.ndarray
+    return_errors: np.ndarray
+    given_groups: Mapping[str, str] | None
+    distances: np.ndarray
+    values: np.ndarray | None = None
+    method: str = ""
+    bounds: tuple[float, float] = (-np.inf, np.inf)
+    incumbent: str | None = None
+    seed: int = 0
     notes: list[str] = field(default_factory=list)
-    evaluation: Evaluation | None = None
-    coverage: dict[str, float] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def of(
-        cls,
-        prediction: Prediction,
-        *,
-        incumbent: str | None = None,
-        clipped: dict[str, list[str]] | None = None,
-        notes: Sequence[str] = (),
-        **fields: Any,
-    ) -> Selection:
-        """Judge a prediction.
-
-        Args:
-            prediction: The posterior of the returns and what it rests on.
-            incumbent: Name of the known policy to beat, or None.
-            clipped: Method -> policies whose values exceeded what the rewards allow.
-            notes: What limits the evidence.
-            fields: Further attributes of the selection.
-        """
-        prediction = replace(prediction, incumbent=incumbent)
-        return cls(prediction, _judge(prediction), dict(clipped or {}), list(notes), **fields)
-
-    @property
-    def incumbent(self) -> str | None:
-        """Name of the known policy to beat, or None."""
-        return self.prediction.incumbent
-
-    @property
-    def panel(self) -> Panel:
-        """What every method says of every policy."""
-        return self.prediction.panel
-
-    @property
-    def names(self) -> list[str]:
-        """P names, known policies first."""
-        return self.panel.names
+    @cached_property
+    def known(self) -> np.ndarray:
+        """(P,) bool, whether a policy has a return."""
+        return np.isfinite(self.returns)
 
     @property
     def candidates(self) -> list[str]:
-        """Names of the policies whose return is unknown, the highest predicted return first."""
-        order = np.argsort(-self.predicted, kind="stable")
-        return [self.names[i] for i in order if not self.panel.known[i]]
+        """Names of the policies without a return, the highest predicted return first."""
+        return [self.names[i] for i in np.argsort(-self.predicted, kind="stable") if not self.known[i]]
 
-    @property
+    @cached_property
+    def groups(self) -> list[str]:
+        """P groups; "" for candidates."""
+        known = np.flatnonzero(self.known)
+        names = [self.names[i] for i in known]
+        given = None if self.given_groups is None else {name: self.given_groups.get(name, name) for name in names}
+        found, _ = read_groups(given, names, self.distances[np.ix_(known, known)])
+        labels = [""] * len(self.names)
+        for i, label in zip(known, found, strict=True):
+            labels[i] = label
+        return labels
+
+    @cached_property
+    def posterior(self) -> Posterior:
+        """Joint distribution of the returns, before they are limited to what is possible."""
+        known = np.flatnonzero(self.known)
+        labels = np.array(self.groups, dtype=object)[known]
+        groups = [known[labels == label] for label in dict.fromkeys(labels)] if len(set(labels)) > 1 else []
+        folds = [known[[k]] for k in range(len(known))] + groups
+        posterior = fit(self.distances, self.returns, self.return_errors, self.values, folds)
+        left_out = posterior.left_out[len(known) :]
+        return posterior.widened(extrapolation(self.distances, known, posterior.unit, left_out))
+
+    @cached_property
+    def _limits(self) -> tuple[float, float]:
+        """Bounds, widened to the known returns."""
+        known = self.returns[self.known]
+        return known.min(initial=self.bounds[0]), known.max(initial=self.bounds[1])
+
+    @cached_property
     def predicted(self) -> np.ndarray:
-        """(P,) float64 predicted returns, in the units of the known returns; of known policies their return."""
-        return np.where(self.panel.known, self.panel.returns, self.prediction.posterior.mean)
+        """(P,) float64 expected returns, in the units of the known returns; of known policies the measured return."""
+        return np.where(self.known, self.returns, self.posterior.mean.clip(*self._limits))
 
-    def intervals(self, level: float = 0.8) -> np.ndarray:
+    def intervals(self, level: float = LEVEL) -> np.ndarray:
         """Return (P, 2) float64 lower and upper ends of intervals of the returns.
 
         Args:
@@ -106,151 +118,206 @@ class Selection:
         Raises:
             ValueError: The level is not between 0 and 1.
         """
-        return self.prediction.intervals(number(above=0, below=1)("level", level))
+        from scipy.stats import norm
+
+        width = norm.ppf((1 + number(above=0, below=1)("level", level)) / 2)
+        deviation = np.where(self.known, self.return_errors, self.posterior.deviation)
+        center = np.where(self.known, self.returns, self.posterior.mean)
+        ends = np.stack([center - width * deviation, center + width * deviation], 1)
+        return np.where(self.known[:, None], ends, ends.clip(*self._limits))
 
     @property
-    def calibrated(self) -> bool:
-        """Whether there are enough known groups to calibrate the intervals of foreign candidates."""
-        return self.prediction.calibration.calibrated_outside
+    def lower(self) -> np.ndarray:
+        """(P,) float64 lower ends of 80 % intervals."""
+        return self.intervals()[:, 0]
 
     @property
-    def probability_best(self) -> dict[str, float]:
-        """Each candidate's probability of being the best candidate."""
-        return self._of_candidates(probability_best(self.prediction))
+    def upper(self) -> np.ndarray:
+        """(P,) float64 upper ends of 80 % intervals."""
+        return self.intervals()[:, 1]
 
-    @property
-    def beats_incumbent(self) -> dict[str, float]:
-        """Each candidate's probability of having a higher return than the incumbent.
+    @cached_property
+    def probability_best(self) -> np.ndarray:
+        """(P,) float64 probability of having the highest return of all policies."""
+        return probability_best(self.posterior, self.seed)
+
+    def probability_beats(self, name: str) -> np.ndarray:
+        """Return (P,) float64 probabilities of a higher return than the named policy.
 
         Raises:
-            ValueError: There is no incumbent.
+            ValueError: There is no such policy.
         """
-        if self.incumbent is None:
-            raise ValueError("no incumbent: pass incumbent= to select")
-        return self._of_candidates(probability_beats(self.prediction, self.incumbent))
+        if name not in self.names:
+            raise ValueError(f"no policy {name!r}; choose from {list_names(self.names)}")
+        return probability_beats(self.posterior, self.names.index(name))
 
-    def _of_candidates(self, values: np.ndarray) -> dict[str, float]:
-        return {name: float(values[self.names.index(name)]) for name in self.candidates}
-
-    @property
-    def undecided(self) -> list[str]:
-        """Candidates that cannot be told apart from the one with the highest predicted return, that one first."""
-        return leaders(self.prediction)
+    @cached_property
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        return distance_ratios(self.distances, np.flatnonzero(self.known))
 
     @property
-    def weights(self) -> dict[str, float]:
-        """Weight of each method's column for foreign candidates."""
-        weights = self.prediction.weights
-        return dict(zip(weights.methods, weights.outside.tolist(), strict=True))
+    def distance_ratio(self) -> np.ndarray:
+        """(P,) float64 action distance to the nearest other known policy, over the median between two known ones."""
+        return self._places[0]
 
     @property
-    def agreement(self) -> dict[str, float]:
-        """Correlation of each column with the weighted mean of the others on the candidates."""
-        weights = self.prediction.weights
-        return dict(zip(weights.methods, weights.agreement.tolist(), strict=True))
+    def nearest(self) -> list[str]:
+        """P names of the nearest other known policy; "" without one."""
+        return ["" if i < 0 else self.names[i] for i in self._places[1]]
 
     @property
-    def flags(self) -> dict[str, list[str]]:
-        """Warnings by policy."""
-        flags: dict[str, list[str]] = {name: [] for name in self.names}
-        for i, name in enumerate(self.names):
-            if not self.panel.known[i] and self.prediction.placement.gate[i] >= FOREIGN:
-                flags[name].append("foreign")
-            if name == self.incumbent:
-                flags[name].append("incumbent")
-            if name in self.prediction.measured:
-                flags[name].append("measured")
-        for method, policies in self.clipped.items():
-            for name in policies:
-                flags[name].append(f"{method} clipped")
-        return flags
+    def rankable(self) -> np.ndarray:
+        """(P,) bool, False for candidates that act too unlike all known policies for this log to rank them."""
+        return self.known | ~(self.distance_ratio > LIMIT)
+
+    @property
+    def rival(self) -> str | None:
+        """Name of the policy to beat: the incumbent, else the best known policy; None if no return is known."""
+        return None if self._standing.rival is None else self.names[self._standing.rival]
+
+    @property
+    def left_out(self) -> dict[str, np.ndarray]:
+        """What the model predicts of each known policy without its own return.
+
+        Returns:
+            "predicted" and "deviation", (P,) float64, NaN for candidates.
+        """
+        predicted, deviation = np.full((2, len(self.names)), np.nan)
+        for (i,), (error,), (spread,) in self.posterior.left_out[: int(self.known.sum())]:
+            predicted[i], deviation[i] = self.returns[i] - error, spread
+        return {"predicted": predicted, "deviation": deviation}
+
+    @property
+    def evidence(self) -> dict[str, float]:
+        """How well known policies are ordered, as Spearman correlations; NaN with fewer than three known policies.
+
+        Returns:
+            "left out": by the model without their own return. "simulator" or "SOPR-T": by that method alone.
+        """
+        known = self.known
+        found = {"left out": self.left_out["predicted"][known]}
+        if self.values is not None:
+            found[self.method] = self.values[known]
+        few = known.sum() < 3
+        return {name: float("nan") if few else spearman(self.returns[known], each) for name, each in found.items()}
+
+    @cached_property
+    def _standing(self) -> Standing:
+        incumbent = None if self.incumbent is None else self.names.index(self.incumbent)
+        return Standing(
+            self.names,
+            self.posterior,
+            self.returns,
+            self.return_errors,
+            self.predicted,
+            self.intervals(),
+            self.rankable,
+            incumbent,
+            self.seed,
+        )
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What to do: "deploy", "keep" or "measure", as one imperative with its reason."""
+        return judge(self._standing)
 
     def measure_next(self, k: int = 1) -> list[str]:
         """Return the candidates whose measurement is expected to gain most, the first to measure first.
 
         Args:
-            k: How many, 1 or more; fewer if there are fewer candidates.
+            k: How many, 1 or more; fewer if fewer may be better than what is known.
 
         Raises:
             ValueError: `k` is not a whole number of 1 or more.
         """
-        return measure_next(self.prediction, integer(1)("k", k))
+        return [self.names[i] for i in self._standing.measure_next(integer(1)("k", k))]
 
-    def update(self, returns: Any, errors: Mapping[str, float] | None = None) -> Selection:
-        """Return the selection after candidates were measured; nothing is trained again.
+    def update(self, returns: Any) -> Selection:
+        """Return the selection after policies were measured; nothing is trained again.
 
         Args:
-            returns: Name -> measured return, or a file or data frame with names (see
-                `sopr_fast.load_returns`), of which policies that are not in the selection are ignored.
-            errors: Name -> standard error of the return; None for those that a file or data frame has. Known policies
-                without one keep theirs; that of others is 0.
+            returns: Returns by name, as for `select`; names that are not in the selection are ignored in files.
 
         Raises:
             TypeError: Returns have no names.
-            ValueError: A name is unknown, a return is not finite, or an error is not finite, negative or that of a
-                policy without a return.
+            ValueError: A name is unknown, or a return is not finite.
         """
-        if is_source(returns):
-            returns = read_returns(returns, self.names, by_name=True)
-            of_names = ({name: part[name] for name in self.names if name in part} for part in (returns, returns.errors))
-            returns = Returns(*of_names)
-            if not returns:
-                raise ValueError(f"no policy of the selection has a return; its policies are {list_names(self.names)}")
-        elif not hasattr(returns, "keys"):
+        if isinstance(returns, Mapping) and (strangers := [name for name in returns if name not in self.names]):
+            raise ValueError(f"no policy {strangers[0]!r} in the selection; its policies are {list_names(self.names)}")
+        if not (hasattr(returns, "keys") or isinstance(returns, str) or hasattr(returns, "__fspath__")):
             raise TypeError(f"returns must be by name, or a file or data frame, got {type(returns).__name__}")
-        if errors is None and isinstance(returns, Returns):
-            errors = returns.errors
-        prediction = self.prediction.update(dict(returns), None if errors is None else dict(errors))
-        return replace(self, prediction=prediction, verdict=_judge(prediction))
+        values, errors = read_known_returns(returns, self.names, self.names)
+        new = np.isfinite(values)
+        return replace(
+            self,
+            returns=np.where(new, values, self.returns),
+            return_errors=np.where(new, errors, self.return_errors),
+        )
+
+    @property
+    def flags(self) -> list[str]:
+        """P remarks: "incumbent", "measured", "cannot be ranked", or ""."""
+        flags = ["measured" if known else "" if fine else "cannot be ranked" for known, fine in self._marks()]
+        return ["incumbent" if name == self.incumbent else flag for name, flag in zip(self.names, flags, strict=True)]
+
+    def _marks(self) -> list[tuple[bool, bool]]:
+        return list(zip(self.known.tolist(), self.rankable.tolist(), strict=True))
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return one list for each column of the table, policies with the highest predicted return first."""
+        """Return one list for each column of the table, the highest return first."""
         order = np.argsort(-self.predicted, kind="stable")
         low, high = self.intervals().T
-        best = probability_best(self.prediction)
-        known = self.panel.known
-        table: dict[str, list[Any]] = {
-            "policy": [self.names[i] for i in order],
-            "return": [float(self.predicted[i]) for i in order],
-            "low": [float(low[i]) for i in order],
-            "high": [float(high[i]) for i in order],
-            "known": [bool(known[i]) for i in order],
-            "group": [self.panel.groups[i] for i in order],
-            "best": [float("nan") if known[i] else float(best[i]) for i in order],
+        table = {
+            "policy": self.names,
+            "return": self.predicted.tolist(),
+            "low": low.tolist(),
+            "high": high.tolist(),
+            "best": self.probability_best.tolist(),
+            "known": self.known.tolist(),
+            "note": self.flags,
+            "nearest": self.nearest,
+            "distance": self.distance_ratio.tolist(),
         }
-        if self.incumbent is not None:
-            beats = probability_beats(self.prediction, self.incumbent)
-            table["beats incumbent"] = [float("nan") if known[i] else float(beats[i]) for i in order]
-        flags = self.flags
-        table["flags"] = [", ".join(flags[self.names[i]]) for i in order]
-        return table
+        if self.values is not None:
+            table[self.method] = self.values.tolist()
+        return {name: [column[i] for i in order] for name, column in table.items()}
 
-    def table(self) -> str:
-        """Return verdict, policies, weights and notes as text; names are escaped and cut to 48 characters."""
+    def table(self, rows: int | None = None) -> str:
+        """Return verdict, policies and notes as text of 80 columns.
+
+        Args:
+            rows: Number of policies beyond which only the first and the last five are shown; None for all.
+        """
         columns = self.columns()
-        cells = {name: [_text(name, value) for value in values] for name, values in columns.items()}
-        widths = {name: max(len(name), *(len(cell) for cell in column)) for name, column in cells.items()}
-        left = {"policy", "group", "flags"}
-        lines = [str(self.verdict), ""]
-        for row in [list(cells), *zip(*cells.values(), strict=True)]:
-            padded = [
-                cell.ljust(widths[name]) if name in left else cell.rjust(widths[name])
-                for name, cell in zip(cells, row, strict=True)
-            ]
-            lines.append("  ".join(padded).rstrip())
-        lines.append("")
-        nominal = "80 % intervals" + ("" if self.calibrated else ", not calibrated for foreign candidates")
-        lines.append(f"low, high: {nominal}; best: probability of being the best candidate")
-        weights = ", ".join(f"{name} {weight:.2f}" for name, weight in sorted(self.weights.items(), key=_by_weight))
-        lines.append(f"weights for foreign candidates: {weights or 'none'}")
-        unused = self.panel.dropped | self.prediction.weights.unused
-        lines += [f"{method} was dropped: {reason}" for method, reason in unused.items()]
-        return "\n".join(map(printable, lines + self.notes))
+        cells = {"policy": columns["policy"]}
+        cells |= {head: [shown(value) for value in columns[head]] for head in ("return", "low", "high")}
+        cells["best"] = [f"{best:.2f}" for best in columns["best"]]
+        cells[""] = columns["note"]
+        legend = "low, high: 80 % interval; best: probability of being the best policy"
+        below = [legend, *self.unrankable(), *self.notes]
+        return "\n".join(
+            [str(self.verdict), "", to_text(cells, left=("policy", ""), rows=rows), "", *map(printable, below)]
+        )
 
-    __str__ = table
+    def unrankable(self) -> list[str]:
+        """Return what can be said of candidates that cannot be ranked from this log; none if there are none."""
+        places = np.flatnonzero(~self.rankable)
+        if not len(places):
+            return []
+        by_nearest = places[np.argsort(-self.returns[self._places[1][places]], kind="stable")]
+        orders = {"the return of the nearest known policy": by_nearest}
+        if self.values is not None:
+            orders[f"the {self.method}"] = places[np.argsort(-self.values[places], kind="stable")]
+        lines = ["Candidates that cannot be ranked from this log, since they act unlike every known policy:"]
+        for what, order in orders.items():
+            lines.append(f"  by {what}: {list_names([self.names[i] for i in order])}")
+        return lines
 
     def __repr__(self) -> str:
-        return self.table()
+        return self.table(SHORTENED)
+
+    def _repr_html_(self) -> str:
+        return to_html(str(self.verdict), self.to_pandas().reset_index())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON (NaN where a number is undefined)."""
@@ -258,30 +325,17 @@ class Selection:
         return {
             "verdict": verdict.kind,
             "policies": list(verdict.policies),
+            "text": verdict.text,
             "reason": verdict.reason,
-            "evidence": {
-                "expected_regret": verdict.expected_regret,
-                "sure": verdict.sure,
-                "trust": verdict.trust,
-                "success": verdict.success,
-                "agreement": verdict.agreement,
-                "probability_best": verdict.probability_best,
-            },
             "table": self.columns(),
-            "undecided": self.undecided,
-            "calibrated": self.calibrated,
-            "weights": self.weights,
-            "agreement": self.agreement,
-            "panel": {name: values.tolist() for name, values in self.panel.columns.items()},
-            "names": list(self.names),
-            "dropped": self.panel.dropped | self.prediction.weights.unused,
-            "seconds": dict(self.panel.seconds),
+            "evidence": self.evidence,
+            "slope": self.posterior.slope,
             "incumbent": self.incumbent,
-            "notes": list(self.notes),
+            "notes": [*self.unrankable(), *self.notes],
         }
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the table as a data frame, the highest predicted return first."""
+        """Return the table as a data frame, the highest return first."""
         import pandas
 
         columns = self.columns()
@@ -289,7 +343,7 @@ class Selection:
         return pandas.DataFrame(columns, index=names)
 
     def plot(self, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
-        """Plot predicted returns with their intervals, candidates and known policies in two colours.
+        """Plot the 50 highest returns with their intervals, candidates and known policies in two colours.
 
         Args:
             ax: Axes to plot on; those of a new figure by default.
@@ -298,38 +352,16 @@ class Selection:
             ImportError: matplotlib is not installed.
         """
         table = self.columns()
-        count = len(table["policy"])
-        if ax is None:
-            ax = figure_class()(figsize=(6.4, 1.4 + 0.22 * count), layout="constrained").add_subplot()
-        known = np.array(table["known"])
-        center, low, high = (np.array(table[name]) for name in ("return", "low", "high"))
+        count = min(len(table["policy"]), _PLOTTED)
+        ax = new_axes(6.4, 1.4 + 0.22 * count) if ax is None else ax
+        known = np.array(table["known"])[:count]
+        center, low, high = (np.array(table[name])[:count] for name in ("return", "low", "high"))
         places = np.arange(count)[::-1]
         for rows, label in ((~known, "candidate"), (known, "known")):
             error = np.stack([center[rows] - low[rows], high[rows] - center[rows]])
             ax.errorbar(center[rows], places[rows], xerr=error, fmt="o", capsize=2, label=label)
-        ax.set_yticks(places, map(tick_label, table["policy"]))
-        ax.set(xlabel="return (80 % interval)", title=str(self.verdict).split(". ")[0].replace("$", r"\$"))
+        ax.set_yticks(places, map(tick_label, table["policy"][:count]))
+        ax.set(xlabel="return (80 % interval)", title=self.verdict.text.replace("$", r"\$"))
         ax.grid(axis="x", alpha=0.3)
         ax.legend()
         return ax
-
-
-def _judge(prediction: Prediction) -> Verdict:
-    verdict = judge(prediction)
-    if NO_REWARDS in prediction.panel.dropped.values():
-        return replace(verdict, reason=f"{verdict.reason} The log holds no rewards, so no method used any.")
-    return verdict
-
-
-def _by_weight(item: tuple[str, float]) -> float:
-    return -item[1]
-
-
-def _text(column: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return "known" if value else ""
-    if isinstance(value, str):
-        return printable(value, NAME_WIDTH)
-    if np.isnan(value):
-        return ""
-    return f"{value:.2f}" if column in ("best", "beats incumbent") else f"{value:,.5g}"

@@ -221,18 +221,11 @@ def _run_select(cell: Cell, task: Task) -> dict[str, Any]:
     selection = sopr_fast.select(
         task.candidates,
         task.log,
-        known=task.train[0] | task.validation[0],
-        returns=np.concatenate([task.train[1], task.validation[1]]),
-        methods=cell.options["methods"].split(" + ") if "methods" in cell.options else None,
-        discount=DISCOUNT,
+        task.train[0] | task.validation[0],
+        np.concatenate([task.train[1], task.validation[1]]),
         seed=cell.seed,
-        progress=False,
     )
     predicted = dict(zip(selection.names, selection.predicted.tolist(), strict=True))
-    if missing := set(task.candidates) - set(predicted):
-        raise ValueError(
-            f"`select` leaves out candidates that act as training policies do: {', '.join(sorted(missing))}"
-        )
     return {"scores": [(None, None, list(predicted), np.array([*predicted.values()]))], "fit": clock.lap()}
 
 

@@ -1,0 +1,176 @@
+"""Policies and the log that they are valued on, and how differently the policies act."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..estimators.action_distance import shared_distances
+from ..estimators.log import check_actions
+from ..inputs.logs import Transitions, load
+from ..inputs.logs.keys import KEYS, find_key
+from ..inputs.logs.states import as_states
+from ..inputs.policies import ArrayPolicy, Policy, as_policies, probe
+from ..sopr.columns import collect_shared
+from ..sopr.subsets import as_subsets
+
+FEWEST_KNOWN = 6  # known policies that show how far apart policies are, and how far predictions err
+_ROWS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Policies and a log, read once.
+
+    Attributes:
+        policies: P policies.
+        log: Transitions; or logged states, or `Subsets`, where the log holds no rewards.
+        distances: (P, P) float64 action distances (Eq. 3 of the paper) in the compared states.
+        states: Number of compared states, at most 4,096 that are evenly spaced.
+    """
+
+    policies: list[Policy]
+    log: Any
+    distances: np.ndarray
+    states: int
+
+    @property
+    def names(self) -> list[str]:
+        """P names."""
+        return [policy.name for policy in self.policies]
+
+    @property
+    def has_rewards(self) -> bool:
+        """Whether the log holds rewards."""
+        return isinstance(self.log, Transitions)
+
+    @property
+    def can_roll_out(self) -> bool:
+        """Whether every policy can act in states that are not logged."""
+        return not any(isinstance(policy, ArrayPolicy) for policy in self.policies)
+
+    def copies(self) -> list[str]:
+        """Return sentences that name policies which act alike in all compared states."""
+        repeats: dict[int, list[str]] = {}
+        for i, name in enumerate(self.names):
+            first = int(np.argmax(self.distances[i] == 0))
+            if first < i:
+                repeats.setdefault(first, []).append(name)
+        return [
+            f"{', '.join(names)} and {self.names[first]} act alike in all {self.states:,} compared states"
+            for first, names in repeats.items()
+        ]
+
+    @classmethod
+    def build(cls, policies: list[Policy], log: Any, *, needs_actions: bool = False) -> Compared:
+        """Read the log and ask every policy for its actions.
+
+        Args:
+            policies: P policies.
+            log: Transitions, see `sopr_fast.load_log`; or logged states, see `sopr_fast.fit`.
+            needs_actions: Whether a method learns from logged actions, which must then be as those of the policies.
+
+        Raises:
+            TypeError: The log or a policy is of the wrong type.
+            ValueError: The log or a policy is invalid; the message names the row or the policy.
+            RuntimeError: A policy raised an error.
+        """
+        log = read_log(log)
+        if isinstance(log, Transitions):
+            count, rows = log.source_count, _spread(len(log))
+            states, source = log.states[rows], log.source[rows]
+        elif (subsets := as_subsets(log)) is not None:
+            count, rows = subsets.states_count, _spread(len(subsets.states))
+            states, source = subsets.states.numpy()[rows], subsets.source.numpy()[rows]
+        else:
+            count, source = len(log), _spread(len(log))
+            states = log.read(source)
+        adapted = as_policies(policies, states_count=count)
+        tensors = torch.from_numpy(states), torch.from_numpy(source)
+        layout = probe(adapted, *tensors)
+        if isinstance(log, Transitions) and needs_actions:
+            check_actions(adapted, layout, log)
+        columns = collect_shared(adapted, *tensors, layout).numpy()
+        return cls(adapted, log, shared_distances(columns, columns), len(states))
+
+
+def typical_distance(distances: np.ndarray, known: np.ndarray) -> float:
+    """Return the median action distance between two known policies, or any two if fewer than six are known.
+
+    Args:
+        distances: (P, P) action distances.
+        known: (M,) indices of the known policies.
+    """
+    among = known if len(known) >= FEWEST_KNOWN else np.arange(len(distances))
+    between = distances[np.ix_(among, among)][np.triu_indices(len(among), 1)]
+    return float(np.median(between)) or 1.0 if len(between) else 1.0
+
+
+def distance_ratios(distances: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return how far policies are from the nearest other known policy.
+
+    Args:
+        distances: (P, P) action distances.
+        known: (M,) indices of the known policies.
+
+    Returns:
+        (P,) distance over `typical_distance`; NaN without another known policy.
+        (P,) int64 index of the nearest other known policy, -1 without one.
+    """
+    ratios, nearest = np.full(len(distances), np.nan), np.full(len(distances), -1)
+    if not len(known):
+        return ratios, nearest
+    apart = distances[:, known].copy()
+    apart[known, np.arange(len(known))] = np.inf
+    found = np.isfinite(apart).any(1)
+    ratios[found] = apart[found].min(1) / typical_distance(distances, known)
+    nearest[found] = known[apart[found].argmin(1)]
+    return ratios, nearest
+
+
+def read_log(log: Any) -> Any:
+    """Return transitions where the log holds rewards, else its states, or the subsets that it is.
+
+    Raises:
+        TypeError: The log is neither.
+        ValueError: An array of it is invalid, or a file is damaged.
+    """
+    if isinstance(log, Transitions):
+        return log
+    if (subsets := as_subsets(log)) is not None:
+        return subsets.to("cpu")
+    if isinstance(log, Mapping):
+        if any(key in log for key in KEYS["rewards"]) and any(key in log for key in KEYS["actions"]):
+            return load(log)
+        return as_states(log[find_key("states", log, "log")])
+    if isinstance(log, np.ndarray | Tensor | list):
+        return as_states(log)
+    try:
+        return load(log)
+    except (TypeError, ValueError):
+        return as_states(log)  # a file of states alone; its error is the clearer one
+
+
+def possible_returns(log: Transitions) -> tuple[float, float]:
+    """Return the least and the largest undiscounted return that the logged rewards and episode lengths allow.
+
+    The time limit is the length of the longest episode if a timeout ended it; otherwise it is unknown. If no episode
+    ends in a terminal, all are that long.
+    """
+    low, high = float(log.rewards.min()), float(log.rewards.max())
+    lengths = np.diff(log.episodes)
+    longest = int(lengths.argmax())
+    limit = float(lengths[longest]) if log.timeouts[log.episodes[longest + 1] - 1] else np.inf
+    shortest = 1.0 if log.terminals.any() else limit
+    lengths = np.array([shortest, limit])
+    return float((lengths * low).min()) if low else 0.0, float((lengths * high).max()) if high else 0.0
+
+
+def _spread(count: int) -> np.ndarray:
+    """Return at most 4,096 of `count` indices, evenly spaced."""
+    return np.linspace(0, count - 1, min(_ROWS, count)).astype(np.int64)
