@@ -73,9 +73,12 @@ def of_a_selection() -> dict[str, Figure | str]:
         "SARSA critic": estimators.BehaviourQ(**SMALL),
         "FQE": estimators.FQE(**SMALL, target_rate=0.02),
     }
-    shared = {"methods": methods, "groups": groups, "discount": 0.95, "folds": 3, "progress": False}
-    evaluation = sopr_fast.evaluate(known, returns, log, **shared)
-    selection = sopr_fast.select(candidates, log, known=known, returns=returns, incumbent="brake-0.25", **shared)
+    simulator = estimators.Simulator(updates=500, hidden=(32, 32))
+    methods["select"] = simulator
+    evaluation = sopr_fast.evaluate(log, known, returns, methods=methods, groups=groups, discount=0.95, cv=3)
+    selection = sopr_fast.select(
+        candidates, log, known, returns, incumbent="brake-0.25", groups=groups, simulator=simulator
+    )
     critic = estimators.BehaviourQ(**SMALL, ensemble=4)
     estimates = critic.estimate(candidates, log, discount=0.95, progress=False)
     true = {name: reach["measure"](policy) for name, policy in candidates.items()}

@@ -127,7 +127,7 @@ def judge(standing: Standing) -> Verdict:
     """Return what to do."""
     rival, leader = standing.rival, standing.leader
     if rival is None or leader is None:
-        return _measure(standing, "No return is known, so nothing checks the predictions", 3)
+        return _measure(standing, "No return is known, so nothing checks the predictions", 2)
     names, known = standing.names, standing.known
     beats = probability_beats(standing.posterior, rival)
     contenders = standing.contenders()
@@ -166,7 +166,7 @@ def number(value: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{min(max(round(100 * share), 1), 99)} %"
+    return "over 99 %" if share > 0.99 else f"{max(round(100 * share), 1)} %"
 
 
 def _short(name: str) -> str:
