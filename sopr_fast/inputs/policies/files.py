@@ -16,7 +16,7 @@ from ...runtime.text import one_line, printable
 from ...runtime.warn import warn
 from .policy import Policy
 from .readers import BY_SUFFIX, is_companion, reader_of
-from .readers.options import Options
+from .readers.options import HEADS, Options
 
 _ERRORS = (ValueError, OSError, ImportError, MemoryError)
 _KINDS_SHOWN = 8
@@ -31,6 +31,10 @@ def load(
     action_count: int | None = None,
     activation: str | None = None,
     squash: str | None = None,
+    head: str | None = None,
+    actor: str | None = None,
+    layers: str | Sequence[str] | None = None,
+    max_action: float | None = None,
     trust: bool = False,
     skip: bool = False,
     relative_to: str | PathLike | None = None,
@@ -101,14 +105,25 @@ def load(
     """
     if squash not in (None, "tanh", "none"):
         raise ValueError(f"squash is {squash!r}, expected 'tanh' or 'none'")
-    given = [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
-    if not given:
+    if head not in (None, *HEADS):
+        raise ValueError(f"head is {head!r}, expected one of {', '.join(HEADS)}")
+    meanings: dict[str, Any] = {
+        "activation": activation,
+        "squash": squash,
+        "head": head,
+        "actor": actor,
+        "layers": layers,
+    }
+    meanings |= {"max_action": max_action}
+    given: dict[str, Any] = {**meanings, "stochastic": stochastic, "trust": trust, "used": set()}
+    places = [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
+    if not places:
         raise ValueError("no paths given")
-    folder = common_folder(given) if relative_to is None else Path(os.path.abspath(relative_to))
+    folder = common_folder(places) if relative_to is None else Path(os.path.abspath(relative_to))
     policies: dict[str, Policy] = {}
     reasons: dict[str, str] = {}
-    for file, name in _names([file for path in given for file in _files(path)], folder).items():
-        options = Options(name, stochastic, states_count, action_count, activation, squash, trust)
+    for file, name in _names([file for path in places for file in _files(path)], folder).items():
+        options = Options(name=name, states_count=states_count, action_count=action_count, **given)
         try:
             loaded = _read(file, options)
         except _ERRORS as error:
@@ -126,8 +141,12 @@ def load(
     if not policies:
         first = "; ".join([*reasons.values()][:_REASONS_SHOWN])
         more = f"; and {len(reasons) - _REASONS_SHOWN} more" if len(reasons) > _REASONS_SHOWN else ""
-        where = ", ".join(map(printable, given))
+        where = ", ".join(map(printable, places))
         raise ValueError(f"{where}: none of the files could be read: {first}{more}")
+    if unused := [key for key, value in meanings.items() if value is not None and key not in given["used"]]:
+        raise ValueError(
+            f"{unused[0]}={meanings[unused[0]]!r} was not used: the files say themselves what it would; leave it out"
+        )
     for policy in policies.values():
         policy.skipped = tuple(reasons)
     return policies

@@ -9,7 +9,7 @@ from pathlib import Path
 from ....runtime.archives import open_archive
 from ....runtime.files import open_regular
 from ..policy import Policy
-from . import d3rlpy, d4rl, lerobot, npy, npz, parquet, programs, sb3, sequential, torch_files, vecnormalize
+from . import d3rlpy, npy, npz, parquet, programs, sb3, torch_files, vecnormalize
 from .options import Options
 
 Reader = Callable[[Path, Options], Sequence[Policy]]
@@ -19,10 +19,10 @@ BY_SUFFIX: dict[str, Reader | None] = {  # None: the content determines the read
     ".npy": npy.read,
     ".parquet": parquet.read,
     ".onnx": programs.read_onnx,
-    ".safetensors": None,
+    ".safetensors": torch_files.read_safetensors,
     ".d3": d3rlpy.read,
-    ".pkl": d4rl.read,
-    ".pickle": d4rl.read,
+    ".pkl": torch_files.read_pickled,
+    ".pickle": torch_files.read_pickled,
     ".zip": None,
     ".pt": None,
     ".pth": None,
@@ -37,6 +37,11 @@ def reader_of(path: Path) -> Reader:
     Raises:
         ValueError: The file is of no known kind.
     """
+    if _is_flax(path):
+        raise ValueError(
+            "weights of a JAX agent, which do not say their network: pass a callable of states that applies it, or an "
+            ".npy file of its actions in every logged state"
+        )
     reader = BY_SUFFIX.get(path.suffix.lower()) or _by_content(path)
     if reader is None:
         raise ValueError(
@@ -50,10 +55,8 @@ def is_companion(path: Path) -> bool:
     """Return whether a file of a known suffix belongs to a policy beside it.
 
     These are statistics and replay buffers of Stable-Baselines3, the returns that its EvalCallback measured, the
-    unpacked model and the metrics that RL Zoo uploads beside a model, and statistics and training of LeRobot.
+    unpacked model and the metrics that RL Zoo uploads beside a model.
     """
-    if path.suffix.lower() == ".safetensors":
-        return lerobot.is_companion(path)
     if path.suffix.lower() == ".pth" and (path.parent / "_stable_baselines3_version").is_file():
         return True
     if path.suffix.lower() == ".pkl":
@@ -61,9 +64,14 @@ def is_companion(path: Path) -> bool:
     return path.name in ("evaluations.npz", "train_eval_metrics.zip")
 
 
+def _is_flax(path: Path) -> bool:
+    """Return whether a file begins as a mapping of MessagePack whose first key is a word, as flax writes."""
+    with open_regular(path) as file:
+        head = file.read(2)
+    return len(head) == 2 and (0x81 <= head[0] <= 0x8F or head[0] == 0xDE) and 0xA1 <= head[1] <= 0xBF
+
+
 def _by_content(path: Path) -> Reader | None:
-    if path.suffix.lower() == ".safetensors":
-        return lerobot.read if lerobot.is_policy(path) else sequential.read_safetensors
     with open_regular(path) as file:
         head = file.read(10)
     if zipfile.is_zipfile(path):
@@ -72,10 +80,10 @@ def _by_content(path: Path) -> Reader | None:
     if head.startswith(b"\x93NUMPY"):
         return npy.read
     if head[8:10] == b'{"':
-        return sequential.read_safetensors
+        return torch_files.read_safetensors
     is_torch = path.suffix.lower() in (".pt", ".pth", ".cleanrl_model")
     if head.startswith(b"\x80") and not is_torch:
-        return d4rl.read
+        return torch_files.read_pickled
     return torch_files.read if is_torch else None
 
 

@@ -14,7 +14,8 @@ from ..actor import ACTIVATIONS, Actor, Bounds, Standardisation
 from ..called import D3rlpyModel
 from ..needs import SEQUENCE
 from ..policy import Policy
-from .layers import layer, numbered, perceptron
+from .layers import layer, perceptron
+from .networks import find_network, flatten
 from .options import Options, library, parse_settings
 
 _SQUASHED_NORMAL = ("sac", "cql", "cal_ql")
@@ -41,10 +42,8 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
 
 
 def is_checkpoint(weights: Any) -> bool:
-    """Return whether these are state dicts of modules and optimisers by name, as `save_model` writes."""
-    return isinstance(weights, dict) and any(
-        isinstance(weights.get(key), dict) for key in ("policy", "imitator", "q_funcs")
-    )
+    """Return whether these are state dicts of d3rlpy's modules by name, as `save_model` writes."""
+    return any("._encoder._layers." in key for key in flatten(weights))
 
 
 def from_checkpoint(path: Path, weights: dict[str, Any], options: Options) -> list[Actor]:
@@ -66,17 +65,16 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: Options) ->
         kind, params = config["config"]["type"], config["config"]["params"]
     except (KeyError, TypeError) as error:
         raise ValueError("no algorithm in its settings") from error
-    module, last, head = _parts(kind)
+    module, head = _parts(kind)
     if kind in _VALUES and (params.get("n_critics") != 1 or _typed(params, "q_func_factory")[0] != "mean"):
         raise RefusedError(f"{kind} with several or distributional critics")
     try:
-        arrays = weights[module]
+        arrays = flatten(weights[module])
     except (KeyError, TypeError) as error:
         raise ValueError(f"no module {module!r} in its weights") from error
     activation, standardisation = _activation(params), _standardisation(params)
-    prefix = "0." if kind in _VALUES else ""
-    last = prefix + (last if f"{prefix}{last}.weight" in arrays else "_fc")
-    layers = perceptron(arrays, [*numbered(arrays, f"{prefix}_encoder._layers."), last])
+    network = find_network(arrays)
+    layers = perceptron(arrays, network.layers)
     if head != "action":
         return Actor(
             options.name, layers, squash=False, head=head, activation=activation, standardisation=standardisation
@@ -88,21 +86,21 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: Options) ->
         activation=activation,
         standardisation=standardisation,
         scale=_scale(params),
-        log_std=layer(arrays, "_logstd") if normal else None,
+        log_std=layer(arrays, network.log_std) if normal and network.log_std else None,
         stochastic=options.stochastic,
     )
 
 
-def _parts(kind: str) -> tuple[str, str, str]:
-    """Return the module that acts, its last layer, and the head of the actor."""
+def _parts(kind: str) -> tuple[str, str]:
+    """Return the module that acts, and the head of the actor."""
     if kind in _TANH:
-        return "policy", "_mu", "action"
+        return "policy", "action"
     if kind == "bc":
-        return "imitator", "_mu", "action"
+        return "imitator", "action"
     if kind in ("discrete_sac", "discrete_bc"):
-        return ("policy" if kind == "discrete_sac" else "imitator"), "_fc", "logits"
+        return ("policy" if kind == "discrete_sac" else "imitator"), "logits"
     if kind in _VALUES:
-        return "q_funcs", "_fc", "values"
+        return "q_funcs", "values"
     if kind in _SEQUENCES:
         raise ValueError(SEQUENCE)
     raise RefusedError(f"predict of {kind} uses more than one network (it samples and selects by a critic, or decodes)")

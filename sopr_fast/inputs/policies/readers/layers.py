@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,37 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....runtime.warn import warn
-from ...logs.keys import list_names
 from ..actor import Layer
 
 Arrays = Mapping[str, Any]  # tensors, or values that numpy.asarray accepts
-_WRAPPERS = ("state_dict", "model_state_dict", "model")
-_SCALING = re.compile(
-    r"(obs?|observations?|states?|inputs?|actions?)_?(rms|means?|stds?|vars?|norm\w*|stat(s|istics)|scal\w+|bias|low|high)"
-    r"|max_action|running_mean\w*|(vec_?)?normali[sz]\w+"
-)
-
-
-def unwrap(weights: Any) -> Any:
-    """Return the state dict in a checkpoint that keeps it under a usual name, else the content itself."""
-    if isinstance(weights, dict):
-        return next((weights[key] for key in _WRAPPERS if isinstance(weights.get(key), dict)), weights)
-    return weights
-
-
-def warn_of_scaling(name: str, contents: Mapping[Any, Any]) -> None:
-    """Warn of what a file holds beside the layers of policy `name` that seems to scale its states or actions."""
-    keys = [
-        str(key)
-        for key, value in contents.items()
-        if _SCALING.fullmatch(str(key).lower()) and not isinstance(value, bool | str | None)
-    ]
-    if keys:
-        warn(
-            f"policy {name!r}: {list_names(keys)} beside its layers are not read; if they scale states or actions, "
-            "save the whole policy as TorchScript or ONNX instead"
-        )
 
 
 def floats(arrays: Arrays, key: str) -> Tensor:
@@ -107,18 +78,3 @@ def perceptron(arrays: Arrays, names: Iterable[str], *, separator: str = ".", bi
                 f"{name}{separator}weight reads {reads} values, the layer before gives {len(result[-2][0])}"
             )
     return result
-
-
-def numbered(arrays: Arrays, prefix: str) -> list[str]:
-    """Return the names "prefix0", "prefix2", … of the layers of an `nn.Sequential`, in order.
-
-    Raises:
-        ValueError: A layer is not linear.
-    """
-    numbers = {int(m[1]) for key in arrays if (m := re.fullmatch(re.escape(prefix) + r"(\d{1,9})\.\w+", key))}
-    names = [f"{prefix}{i}" for i in sorted(numbers)]
-    for name in names:
-        weight = arrays.get(f"{name}.weight")
-        if weight is None or np.ndim(weight) != 2:
-            raise ValueError(f"{name} is not a linear layer (layer and batch normalisation are not read)")
-    return names

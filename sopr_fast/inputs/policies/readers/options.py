@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import importlib
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 SETTINGS_BYTES = 8 << 20  # parsed JSON may take 20 times the memory of its text
+
+
+# What the last layer of a network returns. The last three are of discrete actions.
+HEADS = ("action", "mean", "mean_log_std", "values", "logits", "probabilities")
+DISCRETE = HEADS[3:]
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,12 @@ class Options:
         action_count: Number of discrete actions.
         activation: Activation between layers.
         squash: "tanh" or "none" after the last layer.
+        head: Meaning of the output, one of `HEADS`.
+        actor: What the names of the actor's layers begin with.
+        layers: Names of the actor's layers in order.
+        max_action: Bound to which actions in [-1, 1] are scaled.
         trust: Run code in the file.
+        used: Names of the options that some file needed.
     """
 
     name: str
@@ -31,24 +42,24 @@ class Options:
     action_count: int | None = None
     activation: str | None = None
     squash: str | None = None
+    head: str | None = None
+    actor: str | None = None
+    layers: Sequence[str] | str | None = None
+    max_action: float | None = None
     trust: bool = False
+    used: set[str] = field(default_factory=set)
+
+    def take(self, key: str) -> Any:
+        """Return an option, and note that a file needs it."""
+        self.used.add(key)
+        return getattr(self, key)
 
 
-def stated(options: Options, key: str, what: str) -> str:
-    """Return what the options say and a file does not.
-
-    Args:
-        options: The options.
-        key: "activation" or "squash".
-        what: What the file is, for the message.
-
-    Raises:
-        ValueError: They do not say it either.
-    """
-    value = getattr(options, key)
-    if value is None:
-        raise ValueError(f"{what} does not say its {key}: give policies.load {key}=… (--{key} …)")
-    return value
+def ask(missing: list[str], what: str, seen: str) -> ValueError:
+    """Return the error for a file that does not say what these options would."""
+    flags = " and ".join(f"{key}=… (--{key.replace('_', '-')} …)" for key in missing)
+    heads = f"; heads are {', '.join(HEADS)}" if "head" in missing else ""
+    return ValueError(f"{what} does not say its {' and '.join(missing)}: pass {flags}{heads}; {seen}")
 
 
 def parse_settings(text: str | bytes) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ....runtime.files import open_regular
 from ..actor import ACTIVATIONS
-from .options import Options, stated
 
 # Isaac Lab, then Isaac Gym, of the folder of a checkpoint or of the one above it.
 _PLACES = ("params/agent.yaml", "agent.yaml", "config.yaml")
@@ -19,10 +18,6 @@ def read_values(path: Path, key: str) -> set[str]:
     """Return all values that the settings beside a checkpoint give to a key, at any depth; empty without settings.
 
     Only lines `key: word` are looked at, so that no parser of YAML is needed.
-
-    Args:
-        path: The checkpoint.
-        key: Name of a setting.
     """
     files = (folder / place for folder in (path.parent, path.parent.parent) for place in _PLACES)
     file = next((file for file in files if file.is_file()), None)
@@ -33,19 +28,7 @@ def read_values(path: Path, key: str) -> set[str]:
     return set(re.findall(rf"^[ \t-]*{re.escape(key)}:[ \t]*['\"]?([\w.]+)['\"]?[ \t]*(?:#.*)?$", text, re.MULTILINE))
 
 
-def activation_of(path: Path, options: Options, what: str) -> str:
-    """Return the activation that the settings beside a checkpoint state, else that of the options.
-
-    Args:
-        path: The checkpoint.
-        options: Options of the reader.
-        what: What the checkpoint is, for the message.
-
-    Raises:
-        ValueError: Neither states one activation.
-    """
+def activation_in(path: Path) -> str | None:
+    """Return the activation that the settings beside a checkpoint state, None if they state none or several."""
     values = {_NAMES.get(value, value.lower()) for value in read_values(path, "activation")}
-    if len(values) == 1 and values <= set(ACTIVATIONS):
-        return values.pop()
-    hint = f" (whose settings name {', '.join(sorted(values))})" if values else ""
-    return stated(options, "activation", what + hint)
+    return values.pop() if len(values) == 1 and values <= set(ACTIVATIONS) else None

@@ -10,7 +10,6 @@ import math
 import pickle
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ from ..actor import ACTIVATIONS, Actor, Bounds, Layer, Standardisation
 from ..called import Called
 from ..needs import RECURRENT, check_spaces, is_recurrent, shape_of, warn_of_masks
 from ..policy import Policy
-from .layers import floats, layer, numbered, perceptron
+from .layers import floats, layer, perceptron
+from .networks import find_network
 from .options import Options, library, parse_settings
 from .vecnormalize import find_statistics, read_standardisation
 
@@ -77,19 +77,6 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
     return [policy]
 
 
-@dataclass(frozen=True)
-class _Network:
-    """Names of an actor's layers in a state dict, and the operations after the last one."""
-
-    layers: list[str]
-    activation: str = "relu"
-    squash: bool = False
-    log_std: Any = None
-    log_std_bounds: tuple[float, float] = (-20, 2)
-    mean_clip: float = math.inf
-    has_quantiles: bool = False
-
-
 def _actor(
     settings: dict[str, Any], arrays: dict[str, Tensor], standardisation: Standardisation | None, options: Options
 ) -> Actor:
@@ -104,19 +91,22 @@ def _actor(
     extractor = keywords.get("features_extractor_class", _FLATTEN)
     if extractor != _FLATTEN or any(re.search(r"(?<!sde_)features_extractor", key) for key in arrays):
         raise RefusedError("it extracts features from observations by a network of its own")
-    network = _network(arrays, source, settings, keywords)
-    parts = {re.sub(r"\.(weight|bias)$", "", key) for key in arrays} - set(network.layers)
+    try:
+        network = find_network(arrays)
+    except ValueError as error:
+        raise RefusedError(f"no actor that this package reads among {', '.join(list(arrays)[:6])}") from error
+    parts = {re.sub(r"\.(weight|bias)$", "", key) for key in arrays} - {*network.layers, network.log_std}
     if unknown := sorted(part for part in parts if not _NO_ACTOR.fullmatch(part)):
         raise RefusedError(f"a network that this package does not read, with {', '.join(unknown[:6])}")
     layers = perceptron(arrays, network.layers, bias=False)
     space = _space(settings, "action_space", "box.Box", "discrete.Discrete")
     shared: dict[str, Any] = {
-        "activation": _activation(keywords, network.activation),
+        "activation": _activation(keywords, "tanh" if network.layers[-1] == "action_net" else "relu"),
         "standardisation": standardisation,
     }
     if space.source.endswith("Discrete"):
         count = vars(space).get("n")
-        if network.has_quantiles:
+        if "qrdqn" in source:
             layers[-1] = _mean_quantiles(layers[-1], int(count))
         if count != len(layers[-1][0]):
             raise ValueError(f"its network has {len(layers[-1][0])} outputs, its action space n={count}")
@@ -125,50 +115,28 @@ def _actor(
     if not {"low", "high"} <= vars(space).keys() or not shape_of(space):
         raise ValueError(f"its {space.source} has no shape or bounds, only {sorted(vars(space))}")
     bounds = Bounds(*(torch.from_numpy(np.array(side, np.float32).reshape(-1)) for side in (space.low, space.high)))
-    clip = None if network.squash else bounds
-    if network.mean_clip < math.inf:
-        unit = torch.full_like(bounds.low, network.mean_clip).tanh()
+    is_off_policy = network.layers[-1].startswith("actor.")
+    is_policy_of_ars = network.layers[-1].startswith("action_net.") and not source.endswith("LinearPolicy")
+    squash = is_off_policy or bool(keywords.get("squash_output", is_policy_of_ars))
+    clip = None if squash else bounds
+    mean_clip = float(keywords.get("clip_mean", _SDE_MEAN_CLIP)) if "actor.log_std" in arrays else 0.0  # gSDE
+    if mean_clip > 0:
+        unit = torch.full_like(bounds.low, mean_clip).tanh()
         clip = Bounds(bounds.from_unit(-unit), bounds.from_unit(unit))
+    log_std: Any = layer(arrays, network.log_std) if network.log_std else None
+    if "log_std" in arrays and not settings.get("use_sde") and not squash:
+        log_std = floats(arrays, "log_std")
     return Actor(
         options.name,
         layers,
-        squash=network.squash,
-        scale=bounds if network.squash else None,
+        squash=squash,
+        scale=bounds if squash else None,
         clip=clip,
-        log_std=network.log_std,
-        log_std_bounds=network.log_std_bounds,
+        log_std=log_std,
+        log_std_bounds=(-20, 2) if network.log_std else (-math.inf, math.inf),
         stochastic=options.stochastic,
         **shared,
     )
-
-
-def _network(arrays: dict[str, Tensor], source: str, settings: dict, keywords: dict) -> _Network:
-    names = numbered(arrays, "actor.latent_pi.")
-    if "actor.log_std.weight" in arrays:  # SAC, TQC
-        return _Network([*names, "actor.mu"], squash=True, log_std=layer(arrays, "actor.log_std"))
-    if "actor.log_std" in arrays:  # the same with state-dependent exploration
-        clip = float(keywords.get("clip_mean", _SDE_MEAN_CLIP))
-        if clip > 0:
-            return _Network([*names, "actor.mu.0"], squash=True, mean_clip=clip)
-        return _Network([*names, "actor.mu"], squash=True)
-    if "actor.mu.0.weight" in arrays:  # TD3, DDPG
-        return _Network(numbered(arrays, "actor.mu."), squash=True)
-    if "q_net.q_net.0.weight" in arrays:  # DQN
-        return _Network(numbered(arrays, "q_net.q_net."))
-    if "quantile_net.quantile_net.0.weight" in arrays:  # QR-DQN
-        return _Network(numbered(arrays, "quantile_net.quantile_net."), has_quantiles=True)
-    if "action_net.weight" in arrays:  # PPO, A2C, TRPO, and linear ARS before 2.0
-        parts = ("shared_net", "policy_net")  # the former in versions before 1.8
-        names = [*(name for part in parts for name in numbered(arrays, f"mlp_extractor.{part}.")), "action_net"]
-        if keywords.get("squash_output"):
-            return _Network(names, "tanh", squash=True)
-        spread = arrays.get("log_std")
-        log_std = floats(arrays, "log_std") if spread is not None and not settings.get("use_sde") else None
-        return _Network(names, "tanh", log_std=log_std, log_std_bounds=(-math.inf, math.inf))
-    if "action_net.0.weight" in arrays:  # ARS
-        squash = bool(keywords.get("squash_output", not source.endswith("LinearPolicy")))
-        return _Network(numbered(arrays, "action_net."), squash=squash)
-    raise RefusedError(f"no actor that this package reads among {', '.join(list(arrays)[:6])}, …")
 
 
 def _mean_quantiles(layer: Layer, count: int) -> Layer:

@@ -1,19 +1,23 @@
-"""Files that `torch.save` wrote: state dicts and libraries' checkpoints; pickled modules only if trusted."""
+"""Files of weights: those of `torch.save`, safetensors, and pickles of arrays; code in them only if trusted."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
 
-from ....runtime.files import open_regular
-from ....runtime.pickles import RefusedError, read_weights
+from ....runtime.files import is_own, open_regular
+from ....runtime.pickles import RefusedError, read_pickle, read_weights
 from ..called import Called, acts
 from ..policy import Policy
-from . import cleanrl, d3rlpy, rl_games, rsl_rl, tianshou, torchrl
+from . import d3rlpy
 from .options import Options
-from .sequential import from_state_dict
+from .weights import from_weights
 
 
 def read(path: Path, options: Options) -> Sequence[Policy]:
@@ -22,22 +26,45 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
         with open_regular(path) as file:
             weights = read_weights(file)
     except RefusedError as error:
+        if re.search(r"names (gym|gymnasium)\.spaces", str(error)):
+            raise ValueError(
+                "what policy.save of Stable-Baselines3 wrote, without the policy's class: save the model by model.save"
+            ) from error
         if not options.trust:
             raise RefusedError(f"{error}; trust=True (--trust) opens it as code, if you trust its maker") from error
-        return [_module(path, options)]
+        return _trusted(path, options)
     if d3rlpy.is_checkpoint(weights):
         return d3rlpy.from_checkpoint(path, weights, options)
-    for library in (cleanrl, rsl_rl, rl_games, tianshou, torchrl):
-        if library.is_weights(path, weights):
-            return library.from_weights(path, weights, options)
-    return from_state_dict(weights, options)
+    return from_weights(path, weights, options)
 
 
-def _module(path: Path, options: Options) -> Called:
+def read_safetensors(path: Path, options: Options) -> Sequence[Policy]:
+    """Read the actor in a safetensors file. The file is not mapped, since overwriting it would end the process."""
     try:
-        item = torch.load(path, map_location="cpu", weights_only=False)
+        with open_regular(path) as file:
+            data = file.read()
+        if is_own(data):
+            raise ValueError(
+                "a model, subsets or a checkpoint of sopr_fast, not a policy: move it out of the folder of policies, "
+                "or name the files"
+            )
+        arrays = load(data)
+    except SafetensorError as error:
+        raise ValueError(f"damaged, or not a safetensors file ({error})") from error
+    return from_weights(path, arrays, options, is_ordered=False)
+
+
+def read_pickled(path: Path, options: Options) -> Sequence[Policy]:
+    """Read the actor in a pickle of arrays, such as those of D4RL."""
+    with open_regular(path) as file:
+        return from_weights(path, read_pickle(file), options)
+
+
+def _trusted(path: Path, options: Options) -> Sequence[Policy]:
+    try:
+        item: Any = torch.load(path, map_location="cpu", weights_only=False)
     except Exception as error:  # the code in the file may raise any type
         raise ValueError(f"torch cannot open it: {type(error).__name__}: {error}") from error
-    if not acts(item):
-        raise ValueError(f"it holds a {type(item).__name__}, which is not a policy")
-    return Called(options.name, item, options.action_count)
+    if acts(item):
+        return [Called(options.name, item, options.action_count)]
+    return from_weights(path, item, options)

@@ -1,0 +1,510 @@
+"""State dicts of papers' code and of libraries, found by the table of patterns.
+
+Modules are written as in the libraries' sources: CleanRL 1.0.0, rsl_rl 2.3.3, rl_games 1.6.5, Tianshou 1.2.0.
+"""
+
+import math
+from collections import OrderedDict
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import distributions as dist
+from torch import nn
+
+from sopr_fast.inputs.policies import Actor, load
+
+DS, DA = 5, 3
+ACTIVATIONS = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "mish": nn.Mish,
+    "selu": nn.SELU,
+    "leaky_relu": nn.LeakyReLU,
+    "sigmoid": nn.Sigmoid,
+    "softplus": nn.Softplus,
+    "identity": nn.Identity,
+}
+RELU, TANH = {"activation": "relu"}, {"activation": "tanh"}
+SQUASHED = {**RELU, "squash": "tanh"}
+PLAIN = {**RELU, "squash": "none", "head": "action"}
+
+
+@pytest.fixture
+def states(generator):
+    return torch.randn(40, DS, generator=generator)
+
+
+def mlp(*widths, activation=nn.ReLU):
+    layers = []
+    for reads, gives in pairwise(widths):
+        layers += [nn.Linear(reads, gives), activation()]
+    return nn.Sequential(*layers[:-1])
+
+
+def named(prefix, module):
+    weights = module if isinstance(module, dict) else module.state_dict()
+    return {f"{prefix}{key}": value for key, value in weights.items()}
+
+
+def lettered(prefix, first, module):
+    """Return the linear layers of a sequence as attributes "l1", "l2", …"""
+    linear = [part for part in module if isinstance(part, nn.Linear)]
+    return {k: v for i, part in enumerate(linear) for k, v in named(f"{prefix}{i + first}.", part).items()}
+
+
+def statistics(width=DS):
+    mean, std = torch.randn(1, width), torch.rand(1, width) + 0.5
+    return {"_mean": mean, "_var": std**2, "_std": std, "count": torch.tensor(7)}
+
+
+torch.manual_seed(0)
+NET, CRITIC, BODY, MU = (
+    mlp(DS, 8, 6, DA),
+    mlp(DS + DA, 8, 1),
+    nn.Sequential(*mlp(DS, 8, 6), nn.ReLU()),
+    nn.Linear(6, DA),
+)
+TWICE = mlp(DS, 8, 2 * DA)
+TANH_NET, ELU_NET, VALUES = mlp(DS, 8, DA, activation=nn.Tanh), mlp(DS, 8, DA, activation=nn.ELU), mlp(DS, 8, 4)
+LOG_STD, BOUND, STATS = torch.randn(DA) / 3, torch.tensor([1.0, 2.0, 0.5]), statistics()
+OPTIMISER = torch.optim.Adam(NET.parameters()).state_dict()
+RUNNING = {"running_mean": torch.randn(DS).double(), "running_var": torch.rand(DS).double() + 0.1}
+
+
+def squashed(x):
+    return NET(x).tanh()
+
+
+def two_parts(x):
+    return MU(BODY(x)).tanh()
+
+
+def standardised(x):
+    return ELU_NET((x - STATS["_mean"]) / (STATS["_std"] + 1e-2))
+
+
+def clipped(x):
+    x = (x - RUNNING["running_mean"]) / (RUNNING["running_var"] + 1e-5).sqrt()
+    return ELU_NET(x.clamp(-5, 5).float())
+
+
+BODY_AND_MU = (
+    named("linear", {}) | lettered("linear", 1, BODY) | named("mean_linear.", MU) | named("log_std_linear.", MU)
+)
+RSL = {"iter": 5, "optimizer_state_dict": {"state": {}}, "infos": None}
+RSL_MODEL = named("actor.", ELU_NET) | named("critic.", CRITIC) | {"std": LOG_STD.exp()}
+GAMES = {"a2c_network.mu.weight": ELU_NET[2].weight, "a2c_network.mu.bias": ELU_NET[2].bias}
+GAMES |= named("a2c_network.actor_mlp.0.", ELU_NET[0]) | {
+    "a2c_network.sigma": LOG_STD,
+    "value_mean_std.count": torch.ones(()),
+}
+GAMES |= named("a2c_network.critic_mlp.0.", ELU_NET[0]) | named("a2c_network.value.", nn.Linear(8, 1))
+ATOMS = torch.linspace(-3, 7, 11)
+C51 = mlp(DS, 8, 4 * 11)
+SCALED = {"action_scale": BOUND[None], "action_bias": -BOUND[None]}
+FC = lettered("fc", 1, BODY) | named("fc_mu.", MU) | SCALED
+CONTINUOUS = {  # file → its content, its actions, the options that it needs
+    "CORL TD3+BC": (
+        {"critic_1": named("net.", CRITIC), "actor": named("net.", NET), "actor_optimizer": OPTIMISER},
+        squashed,
+        SQUASHED,
+    ),
+    "CORL IQL": (
+        {"qf": named("q1.net.", CRITIC), "actor": named("net.net.", NET) | {"log_std": LOG_STD}},
+        squashed,
+        SQUASHED,
+    ),
+    "flat": (named("pi.", NET) | named("vf.", CRITIC), squashed, SQUASHED),
+    "author's TD3": (lettered("l", 1, NET), lambda x: squashed(x) * 2.5, {**SQUASHED, "max_action": 2.5}),
+    "max_action in the file": (
+        {"actor": lettered("l", 1, NET), "max_action": 2.0},
+        lambda x: squashed(x) * 2,
+        SQUASHED,
+    ),
+    "actor and target": (
+        {"actor": lettered("fc", 0, NET), "actor_target": lettered("fc", 0, mlp(DS, 2, DA))},
+        squashed,
+        SQUASHED,
+    ),
+    "author's SAC": (BODY_AND_MU, two_parts, SQUASHED),
+    "SpinningUp": (
+        named("pi.net.", BODY) | named("pi.mu_layer.", MU) | named("pi.log_std_layer.", MU) | named("q1.q.", CRITIC),
+        two_parts,
+        SQUASHED,
+    ),
+    "trunk": ({"policy": named("trunk.", BODY) | named("mu.", MU)}, two_parts, SQUASHED),
+    "averaged": ({"model": named("net.", mlp(DS, 8, 6, DA)), "ema": named("net.", NET)}, squashed, SQUASHED),
+    "wrapped": ({"model_state_dict": OrderedDict(named("actor.net.", NET)), "epoch": 3}, NET, PLAIN),
+    "half of its outputs": (named("", TWICE), lambda x: TWICE(x)[:, :DA].tanh(), {**SQUASHED, "head": "mean_log_std"}),
+    "by key": ({"a": named("", NET), "b": named("", CRITIC)}, squashed, {**SQUASHED, "actor": "a"}),
+    "by layers": (lettered("x", 1, NET), squashed, {**SQUASHED, "layers": "x1,x2,x3"}),
+    "dropout": (
+        named("0.", NET[0]) | named("3.", NET[2]) | named("6.", NET[4]),
+        squashed,
+        {**SQUASHED, "layers": ["0", "3", "6"]},
+    ),
+    "statistics": (
+        {"actor": named("", ELU_NET), "obs_mean": STATS["_mean"][0], "obs_std": STATS["_std"][0]},
+        lambda x: ELU_NET((x - STATS["_mean"]) / STATS["_std"]),
+        {"activation": "elu", "squash": "none", "head": "action"},
+    ),
+    "Tianshou PPO": (
+        named("policy.actor.preprocess.model.model.", BODY)
+        | named("policy.actor.mu.model.0.", MU)
+        | {"actor.sigma_param": LOG_STD[:, None]}
+        | named("critic.last.model.0.", nn.Linear(6, 1)),
+        lambda x: MU(BODY(x)),
+        {**RELU, "squash": "none"},
+    ),
+    "Stable-Baselines3 PPO": (
+        named("mlp_extractor.policy_net.", BODY)
+        | named("mlp_extractor.value_net.", BODY)
+        | named("action_net.", MU)
+        | named("value_net.", nn.Linear(6, 1))
+        | {"log_std": LOG_STD},
+        lambda x: MU(BODY(x)),
+        RELU,
+    ),
+    "Stable-Baselines3 SAC": (
+        named("actor.latent_pi.", BODY)
+        | named("actor.mu.", MU)
+        | named("actor.log_std.", MU)
+        | named("critic.qf0.", CRITIC),
+        two_parts,
+        RELU,
+    ),
+    "CleanRL PPO": (
+        named("actor_mean.", TANH_NET) | {"actor_logstd": LOG_STD[None]} | named("critic.", CRITIC),
+        TANH_NET,
+        {},
+    ),
+    "CleanRL TD3": ((FC, named("", CRITIC), named("", CRITIC)), lambda x: two_parts(x) * BOUND - BOUND, {}),
+    "rsl_rl 2": (
+        {**RSL, "model_state_dict": RSL_MODEL, "obs_norm_state_dict": STATS},
+        standardised,
+        {"activation": "elu"},
+    ),
+    "rsl_rl 3": (
+        {
+            **RSL,
+            "model_state_dict": RSL_MODEL
+            | named("actor_obs_normalizer.", STATS)
+            | named("critic_obs_normalizer.", statistics()),
+        },
+        standardised,
+        {"activation": "elu"},
+    ),
+    "rsl_rl 5": (
+        {
+            **RSL,
+            "actor_state_dict": named("mlp.", ELU_NET)
+            | {"distribution.std_param": LOG_STD.exp()}
+            | named("obs_normalizer.", STATS),
+        },
+        standardised,
+        {"activation": "elu"},
+    ),
+    "rl_games": ({"model": GAMES | named("running_mean_std.", RUNNING), "epoch": 3}, clipped, {"activation": "elu"}),
+    "rl_games before 1.2": ({"model": GAMES, "running_mean_std": RUNNING}, clipped, {"activation": "elu"}),
+}
+DISCRETE = {  # … its action values or logits
+    "values": (named("", VALUES), VALUES, {**RELU, "head": "values"}),
+    "logits": (named("", VALUES), VALUES, {**RELU, "head": "logits", "action_count": 4}),
+    "probabilities": (named("", VALUES), VALUES, {**RELU, "head": "probabilities"}),
+    "q_net": (named("q_net.", VALUES) | named("q_net_target.", mlp(DS, 2, 4)), VALUES, RELU),
+    "SpinningUp": (named("pi.logits_net.", VALUES) | named("v.v_net.", CRITIC), VALUES, RELU),
+    "CleanRL DQN": (named("network.", VALUES), VALUES, {}),
+    "CleanRL PPO": (named("actor.", TANH_NET) | named("critic.", CRITIC), TANH_NET, {}),
+    "CleanRL C51": (
+        {"model_weights": named("network.", C51) | {"atoms": ATOMS}, "args": {"seed": 1}},
+        lambda x: (C51(x).view(len(x), 4, 11).softmax(2) * ATOMS).sum(2),
+        {},
+    ),
+    "rl_games": ({"model": {k.replace("mu", "logits"): v for k, v in GAMES.items()}}, ELU_NET, {"activation": "elu"}),
+}
+
+
+def saved(folder, content, name):
+    suffix = ".cleanrl_model" if "CleanRL" in name else ".pt"
+    path = folder / f"model{suffix}"
+    torch.save(content, path)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_continuous_actions(tmp_path, states, name):
+    content, expected, options = CONTINUOUS[name]
+    (policy,) = load(saved(tmp_path, content, name), **options).values()
+    assert type(policy) is Actor
+    torch.testing.assert_close(policy.act(states), expected(states).detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_discrete_actions(tmp_path, states, name):
+    content, outputs, options = DISCRETE[name]
+    (policy,) = load(saved(tmp_path, content, name), **options).values()
+    np.testing.assert_array_equal(policy.predict(states)[0], outputs(states).argmax(1))
+    is_distribution = "PPO" in name or name in ("logits", "probabilities", "SpinningUp", "rl_games")
+    if is_distribution:
+        torch.testing.assert_close(policy.output(states).mean, outputs(states).softmax(1).detach())
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations(tmp_path, states, activation):
+    net = mlp(DS, 16, 8, DA, activation=ACTIVATIONS[activation])
+    torch.save(net.state_dict(), tmp_path / "net.pt")
+    save_file({f"actor.{key}": value.half() for key, value in net.state_dict().items()}, tmp_path / "half.safetensors")
+    policies = load(tmp_path, activation=activation, squash="none", head="action")
+    torch.testing.assert_close(policies["net"].act(states), net(states).detach(), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(policies["half"].act(states), net(states).detach(), atol=1e-2, rtol=1e-2)
+
+
+DISTRIBUTIONS = {
+    "CleanRL PPO": lambda x: dist.Normal(TANH_NET(x), LOG_STD.exp().expand(len(x), -1)),
+    "rsl_rl 2": lambda x: dist.Normal(standardised(x), LOG_STD.exp().expand(len(x), -1)),
+    "rsl_rl 5": lambda x: dist.Normal(standardised(x), LOG_STD.exp().expand(len(x), -1)),
+    "Tianshou PPO": lambda x: dist.Normal(MU(BODY(x)), LOG_STD.exp().expand(len(x), -1)),
+    "author's SAC": lambda x: dist.TransformedDistribution(
+        dist.Normal(MU(BODY(x)), MU(BODY(x)).clamp(-20, 2).exp()), [dist.TanhTransform()]
+    ),
+    "half of its outputs": lambda x: dist.TransformedDistribution(
+        dist.Normal(TWICE(x)[:, :DA], TWICE(x)[:, DA:].exp()), [dist.TanhTransform()]
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_distributions(tmp_path, states, name):
+    content, _, options = CONTINUOUS[name]
+    (policy,) = load(saved(tmp_path, content, name), stochastic=True, **options).values()
+    expected = DISTRIBUTIONS[name](states)
+    actions = expected.sample()
+    torch.testing.assert_close(
+        policy.log_prob(states, actions), expected.log_prob(actions).sum(1).detach(), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_log_std_of_cleanrl_is_mapped_by_tanh(tmp_path, states):
+    torch.save(FC | named("fc_logstd.", MU), tmp_path / "sac.pt")
+    policy = load(tmp_path / "sac.pt", stochastic=True)["sac"]
+    log_std = -5 + 0.5 * 7 * (MU(BODY(states)).tanh() + 1)
+    torch.testing.assert_close(policy.output(states).std, log_std.exp().detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_settings_of_a_run(tmp_path, states):
+    run = tmp_path / "2024-05-01"
+    (run / "params").mkdir(parents=True)
+    torch.save({**RSL, "model_state_dict": RSL_MODEL}, run / "model_1500.pt")
+    settings = run / "params" / "agent.yaml"
+    settings.write_text("policy:\n  class_name: ActorCritic\n  activation: 'elu'  # as usual\n")
+    torch.testing.assert_close(load(run)["model_1500"].act(states), ELU_NET(states).detach())
+    settings.write_text("policy:\n  activation: elu\ncritic:\n  activation: relu\n")
+    with pytest.raises(ValueError, match=r"model_1500\.pt: a file of rsl_rl does not say its activation: pass "):
+        load(run)
+
+
+def test_settings_of_rl_games_say_whether_sigma_is_a_logarithm(tmp_path, states):
+    (tmp_path / "nn").mkdir()
+    path = tmp_path / "nn" / "model.pth"
+    torch.save({"model": GAMES}, path)
+    with pytest.raises(ValueError, match="whether its sigma is a logarithm stands in the settings of the run"):
+        load(path, activation="elu", stochastic=True)
+    text = "params:\n  model:\n    name: continuous_a2c_logstd\n  network:\n    mlp:\n      activation: elu\n"
+    (tmp_path / "config.yaml").write_text(
+        f"{text}    space:\n      mu_activation: tanh\n      sigma_activation: None\n"
+    )
+    output = load(path, stochastic=True)["model"].output(states)
+    torch.testing.assert_close(output.mean, ELU_NET(states).tanh().detach())
+    torch.testing.assert_close(output.std, LOG_STD.exp().expand_as(output.std))
+
+
+@pytest.mark.parametrize("is_normalised", [False, True])
+@pytest.mark.parametrize("std_type", ["scalar", "log"])
+def test_rsl_rl_writes_what_is_read(tmp_path, states, is_normalised, std_type):
+    models = pytest.importorskip("rsl_rl.models")
+    tensordict = pytest.importorskip("tensordict")
+    observations = tensordict.TensorDict({"policy": states}, batch_size=[len(states)])
+    spread = {"class_name": "rsl_rl.modules.distribution:GaussianDistribution", "std_type": std_type}
+    actor = models.MLPModel(observations, {"actor": ["policy"]}, "actor", DA, (8, 6), "elu", is_normalised, spread)
+    if is_normalised:
+        actor.update_normalization(observations)
+    actor.eval()
+    # As OnPolicyRunner.save and PPO.save.
+    torch.save({"actor_state_dict": actor.state_dict(), "critic_state_dict": {}, "iter": 3}, tmp_path / "model.pt")
+    policy = load(tmp_path / "model.pt", activation="elu", stochastic=True)["model"]
+    torch.testing.assert_close(policy.act(states), actor(observations).detach(), rtol=1e-5, atol=1e-5)
+    actor(observations, stochastic_output=True)
+    torch.testing.assert_close(policy.output(states).std, actor.output_std.detach().expand(len(states), DA))
+
+
+WARNED = {
+    "observations of CleanRL": (
+        "model.cleanrl_model",
+        CONTINUOUS["CleanRL PPO"][0],
+        {},
+        "statistics that they do not save",
+    ),
+    "statistics": (
+        "model.pt",
+        CONTINUOUS["statistics"][0],
+        CONTINUOUS["statistics"][2],
+        r"standardised by 'obs' .* clipped to inf",
+    ),
+    "scaling": (
+        "model.pt",
+        {"model": NET.state_dict(), "action_high": torch.ones(3), "obs_norm": True, "epoch": 3},
+        SQUASHED,
+        "'model': action_high beside its layers are not read",
+    ),
+}
+
+
+@pytest.mark.parametrize("file, content, options, message", WARNED.values(), ids=WARNED)
+def test_what_may_scale_states_or_actions_is_warned_of(tmp_path, file, content, options, message):
+    torch.save(content, tmp_path / file)
+    with pytest.warns(UserWarning, match=message):
+        load(tmp_path, **options)
+
+
+def changed(**changes):
+    return {key: value for key, value in {**NET.state_dict(), **changes}.items() if value is not None}
+
+
+def moved(*places):
+    """Return the layers at other positions of the `nn.Sequential`."""
+    return {k: v for i, place in enumerate(places) for k, v in named(f"{place}.", NET[2 * i]).items()}
+
+
+HEADS = "heads are action, mean, mean_log_std, values, logits, probabilities"
+REFUSED = {  # … the message, and the options that it advises, which then work
+    "nothing given": (changed(), {}, "does not say its activation and head and squash: pass activation=…", PLAIN),
+    "no squash": (changed(), {**RELU, "head": "action"}, "does not say its squash: pass squash=… (--squash …)", PLAIN),
+    "no head": (changed(), {**RELU, "squash": "none"}, HEADS, {**RELU, "head": "values"}),
+    "continuous and a count": (
+        changed(),
+        {**SQUASHED, "action_count": 3},
+        "a continuous action, but action_count=3: pass head='values'",
+        {**RELU, "action_count": 3, "head": "values"},
+    ),
+    "another count": (
+        changed(),
+        {**RELU, "head": "logits", "action_count": 4},
+        "3 outputs, but action_count=4",
+        {**RELU, "head": "logits", "action_count": 3},
+    ),
+    "unused": (CONTINUOUS["CleanRL TD3"][0], {**RELU, "squash": "none"}, "activation='relu' was not used", {}),
+    "two actors": (
+        {"a": changed(), "b": changed()},
+        PLAIN,
+        "not clear among a., b.: name the actor's key with actor=…",
+        {**PLAIN, "actor": "b"},
+    ),
+    "no such actor": (
+        {"a": changed(), "b": changed()},
+        {**PLAIN, "actor": "c"},
+        "no layers of an actor 'c' in it, whose layers are in a, b",
+        {**PLAIN, "actor": "a"},
+    ),
+    "two critics": (named("q1.", NET) | named("q2.", NET), RELU, "not clear among q1., q2.", {**RELU, "actor": "q1"}),
+    "order": (
+        named("a.", NET[0]) | named("b.", NET[2]) | named("c.", NET[4]),
+        PLAIN,
+        "layers in order with layers=…",
+        {**PLAIN, "layers": "a,b,c"},
+    ),
+    "no such layer": (
+        changed(),
+        {**PLAIN, "layers": "0,9"},
+        "no linear layer '9', expected one of 0, 2, 4",
+        {**PLAIN, "layers": "0,2,4"},
+    ),
+    "nothing between": (
+        moved(0, 2, 3),
+        PLAIN,
+        "layers 2 and 3 have 0 modules between them, expected one activation",
+        {**PLAIN, "layers": "0,2,3"},
+    ),
+    "two between": (moved(0, 3, 5), PLAIN, "pass layers=0,3,5 (--layers …)", {**PLAIN, "layers": "0,3,5"}),
+    "something before": (
+        moved(1, 3, 5),
+        PLAIN,
+        "its first layer is 1, and a state dict does not say what is before",
+        {**PLAIN, "layers": "1,3,5"},
+    ),
+    "odd halves": (
+        changed(),
+        {**SQUASHED, "head": "mean_log_std"},
+        "3 outputs, which are no means and log standard",
+        PLAIN,
+    ),
+    "no deviations": (changed(), {**PLAIN, "stochastic": True}, "load it without stochastic", PLAIN),
+    "unknown activation": (
+        changed(),
+        {**PLAIN, "activation": "sine"},
+        "activation 'sine', expected one of ['relu'",
+        PLAIN,
+    ),
+    "unknown head": (changed(), {**PLAIN, "head": "mode"}, "head is 'mode', expected one of action, mean", PLAIN),
+    "unknown squash": (changed(), {**PLAIN, "squash": "clip"}, "squash is 'clip', expected 'tanh' or 'none'", PLAIN),
+    "normalisation": (
+        changed(**{"1.weight": torch.ones(8), "1.bias": torch.ones(8)}),
+        PLAIN,
+        "more than linear layers: 1.weight",
+        None,
+    ),
+    "convolution": (
+        {"cnn.0.weight": torch.zeros(1, 1, 2, 2), **named("actor.", NET)},
+        PLAIN,
+        "more than linear layers: cnn.0.weight",
+        None,
+    ),
+    "memory": (named("actor.", NET) | {"memory_a.rnn.weight_ih_l0": torch.zeros(2, 2)}, PLAIN, "it is recurrent", None),
+    "exploration": (
+        named("actor.mu.", NET) | {"actor.log_std": torch.zeros(8, 3)},
+        SQUASHED,
+        "save the model as .zip",
+        None,
+    ),
+    "widths": (
+        changed(**{"2.weight": torch.zeros(6, 9)}),
+        PLAIN,
+        "2.weight reads 9 values, the layer before gives 8",
+        None,
+    ),
+    "bias": (changed(**{"4.bias": torch.zeros(4)}), PLAIN, "4.weight (3, 6) and 4.bias (4,) are not a layer", None),
+    "nan": (changed(**{"4.bias": torch.full((3,), math.nan)}), PLAIN, "4.bias must be finite floats", None),
+    "meta": (changed(**{"4.bias": torch.zeros(3, device="meta")}), PLAIN, "4.bias must be a dense tensor", None),
+    "sparse": (changed(**{"4.weight": torch.eye(3, 6).to_sparse()}), PLAIN, "4.weight must be a dense tensor", None),
+    "no layers": ({"weight": torch.zeros(2, 2)}, PLAIN, "expected linear layers such as '0.weight'", None),
+    "no names": ([torch.zeros(2)], PLAIN, "expected a state dict or other arrays by name, found list", None),
+    "a state's value": (named("value_net.", mlp(DS, 8, 1)), RELU, "1 outputs, expected one per action", None),
+}
+
+
+@pytest.mark.parametrize("content, options, message, advised", REFUSED.values(), ids=REFUSED)
+def test_refusals_and_what_they_advise(tmp_path, states, content, options, message, advised):
+    path = tmp_path / "net.pt"
+    torch.save(content, path)
+    with pytest.raises(ValueError) as caught:
+        load(path, **options)
+    assert message in str(caught.value)
+    if advised is not None:
+        assert load(path, **advised)["net"](states).shape[0] == len(states)
+
+
+def test_unordered_files_need_the_order_of_unnumbered_layers(tmp_path, states):
+    save_file(
+        named("shared_net.", NET[0]) | named("body.", NET[2]) | named("mu.", NET[4]), tmp_path / "net.safetensors"
+    )
+    with pytest.raises(ValueError, match="does not keep the order of its layers body, mu, shared_net: name "):
+        load(tmp_path, **SQUASHED)
+    policy = load(tmp_path, layers="shared_net,body,mu", **SQUASHED)["net"]
+    torch.testing.assert_close(policy.act(states), squashed(states).detach())

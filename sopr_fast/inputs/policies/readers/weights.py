@@ -1,0 +1,281 @@
+"""Actors from the arrays of any file of weights, by the table of patterns and the options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....runtime.text import printable
+from ....runtime.warn import warn
+from ...logs.keys import list_names
+from ..actor import ACTIVATIONS, Actor, Bounds, Layer, Standardisation
+from ..needs import RECURRENT
+from . import patterns
+from .layers import floats, layer, perceptron
+from .networks import Network, find_network, flatten
+from .options import DISCRETE, HEADS, Options, ask
+from .run_settings import activation_in, read_values
+
+_TEXTS = {  # what a file may say in words: its key, and what its values mean
+    "activation": ("activation", {}),
+    "nonlinearity": ("activation", {}),
+    "squash": ("squash", {}),
+    "output_distribution": ("squash", {"tanh_gaussian": "tanh", "gaussian": "none"}),
+}
+_COUNTERS = ("num_batches_tracked", "count", "total_it", "epoch", "step", "steps", "iter")
+
+
+def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool = True) -> list[Actor]:
+    """Return the actor in a state dict, a checkpoint that contains one, or other named arrays.
+
+    Args:
+        path: The file, beside which the settings of a run may lie.
+        content: What it holds: mappings from names to arrays, numbers, text and such mappings.
+        options: What the file does not say.
+        is_ordered: Whether the arrays are in the order of their definition.
+
+    Raises:
+        ValueError: There is no actor of linear layers, or what it returns is not clear; the message names the option.
+
+    Warns:
+        UserWarning: What scales its states or actions may be missing.
+    """
+    arrays = flatten(content)
+    if not arrays:
+        raise ValueError(f"expected a state dict or other arrays by name, found {type(content).__name__}")
+    if any(patterns.is_part_of(key, patterns.RECURRENT) for key in arrays if not _is_elsewhere(key)):
+        raise ValueError(RECURRENT)
+    form = patterns.form_of([*arrays], path.suffix)
+    given = options.take("layers")
+    network = find_network(
+        arrays, options.take("actor"), given.split(",") if isinstance(given, str) else given, is_ordered=is_ordered
+    )
+    said = _said(path, arrays, form)
+    layers = perceptron(arrays, network.layers, bias=False)
+    side = {key: value for key, value in arrays.items() if not _is_elsewhere(key)}
+    spread = _log_std(side, network, said)
+    scale = _bounds(side, options, len(layers[-1][0]))
+    head, squash = _meaning(network, form, options, said, is_continuous=spread is not None or scale is not None)
+    activation = said["activation"] or (options.take("activation") if len(layers) > 1 else "identity")
+    missing = ["activation"] if activation is None else []
+    missing += [key for key, value in (("head", head), ("squash", squash)) if value is None]
+    if missing:
+        raise ask(
+            missing,
+            f"a file of {form.library}" if form.library else "a state dict",
+            f"its last layer {network.layers[-1]!r} has {len(layers[-1][0])} outputs",
+        )
+    if network.gap and not form.library and activation != "identity":
+        raise ValueError(
+            f"{network.gap}: if nothing else acts there, pass layers={','.join(network.layers)} (--layers …)"
+        )
+    standardisation = _standardisation(options.name, side, form)
+    _check_unread(options.name, side, network, form)
+    if form.warning:
+        warn(f"{printable(path)}: {form.warning}")
+    shared: dict[str, Any] = {
+        "activation": activation,
+        "standardisation": standardisation,
+    }
+    if head in DISCRETE:
+        atoms = floats(arrays, atoms[0]) if (atoms := [key for key in side if key.split(".")[-1] == "atoms"]) else None
+        kind = "values" if head == "values" else "logits"  # a softmax has no weights
+        actor = Actor(options.name, layers, squash=False, head=kind, atoms=atoms, **shared)
+        if actor.action_dim == 1 or options.action_count not in (None, actor.action_dim):
+            count = (
+                f", but action_count={options.action_count}" if options.action_count else ", expected one per action"
+            )
+            raise ValueError(f"its last layer {network.layers[-1]!r} has {actor.action_dim} outputs{count}")
+        return [actor]
+    if head == "mean_log_std":
+        layers, spread = _halves(layers)
+    if options.stochastic and spread is None:
+        raise ValueError(
+            f"it has no standard deviations that can be read ({_why_none(side)}): load it without stochastic"
+        )
+    is_layer = isinstance(spread, tuple)
+    return [
+        Actor(
+            options.name,
+            layers,
+            squash=squash == "tanh",
+            scale=scale,
+            log_std=spread,
+            log_std_bounds=form.log_std_bounds if is_layer else (-math.inf, math.inf),
+            log_std_tanh=form.log_std_tanh and is_layer,
+            stochastic=options.stochastic,
+            **shared,
+        )
+    ]
+
+
+def _is_elsewhere(key: str) -> bool:
+    """Return whether an array belongs to a critic, a target or an optimiser."""
+    return patterns.is_part_of(key, patterns.NO_NETWORK) or patterns.is_part_of(key, patterns.CRITIC)
+
+
+def _said(path: Path, arrays: Mapping[str, Any], form: patterns.Form) -> dict[str, Any]:
+    """Return activation and squashing as the file, the settings of its run or its library say."""
+    said: dict[str, Any] = {"activation": form.activation or None, "squash": form.squash or None}
+    for key, (option, names) in _TEXTS.items():
+        value = arrays.get(key)
+        if value is None:
+            continue
+        text = value.decode("latin1") if isinstance(value, bytes) else str(value)
+        said[option] = names.get(text, text)
+        expected = ACTIVATIONS if option == "activation" else ("tanh", "none")
+        if said[option] not in expected:
+            raise ValueError(f"its {key} is {text!r}, expected one of {', '.join(names or expected)}")
+    if form.library in ("rsl_rl", "rl_games"):
+        said["activation"] = activation_in(path)
+    if form.library == "rl_games":
+        stated = read_values(path, "mu_activation") - {"None", "none", "null"}
+        if stated - {"tanh"}:
+            raise ValueError(f"its mu_activation is {', '.join(sorted(stated))}")
+        said["squash"] = "tanh" if stated else "none"
+        said["sigma"] = (
+            "log"
+            if "continuous_a2c_logstd" in read_values(path, "name")
+            and not read_values(path, "sigma_activation") - {"None"}
+            else None
+        )
+    return said
+
+
+def _meaning(
+    network: Network, form: patterns.Form, options: Options, said: Mapping[str, Any], *, is_continuous: bool
+) -> tuple[str | None, str | None]:
+    """Return head and squashing, None for what must be asked for."""
+    head = options.take("head") or form.head
+    role = network.role if network.role in HEADS else ""
+    squash = said["squash"]
+    if not head:
+        head = role
+    if (not head and (squash or options.squash) == "tanh") or (not head and is_continuous):
+        head = "action"
+    if head in DISCRETE:
+        return head, "none"
+    if head and options.action_count is not None:
+        raise ValueError(
+            f"its output is a continuous action, but action_count={options.action_count}: pass head='values', 'logits' "
+            "or 'probabilities' (--head …) if it is not, else leave action_count out"
+        )
+    return head or None, squash or options.take("squash")
+
+
+def _log_std(side: Mapping[str, Any], network: Network, said: Mapping[str, Any]) -> Any:
+    """Return the layer or the array of log standard deviations, or None."""
+    if network.log_std is not None:
+        return layer(side, network.log_std)
+    found = {key: m for key in side if (m := patterns.SPREAD.fullmatch(key)) and np.ndim(side[key]) in (1, 2)}
+    if len(found) != 1:
+        return None
+    [(key, match)] = found.items()
+    if min(np.shape(side[key])) > 1 and np.ndim(side[key]) == 2:
+        raise ValueError(
+            f"{key} of state-dependent exploration needs the settings of the model: save the model as .zip"
+        )
+    values = floats(side, key).reshape(-1)
+    if match[1] == "sigma" and said.get("sigma") != "log":
+        return None
+    return values.clamp_min(1e-6).log() if match[1] == "std" else values
+
+
+def _why_none(side: Mapping[str, Any]) -> str:
+    if any(m[1] == "sigma" for key in side if (m := patterns.SPREAD.fullmatch(key))):
+        return (
+            "whether its sigma is a logarithm stands in the settings of the run, which are not beside it as "
+            "params/agent.yaml or config.yaml"
+        )
+    return "no log_std layer or array"
+
+
+def _bounds(side: Mapping[str, Any], options: Options, width: int) -> Bounds | None:
+    """Return the bounds to which squashed actions are scaled."""
+    last = {key.rpartition(".")[2]: key for key in side}
+    if {"action_scale", "action_bias"} <= last.keys():
+        half, middle = (floats(side, last[key]).reshape(-1) for key in ("action_scale", "action_bias"))
+        if half.shape != middle.shape:
+            raise ValueError("action_scale and action_bias differ in width")
+        return Bounds(middle - half, middle + half)
+    most = side[last["max_action"]] if "max_action" in last else options.take("max_action")
+    if most is None:
+        return None
+    most = torch.as_tensor(np.array(most, np.float32)).reshape(-1)
+    most = most.expand(width).contiguous() if len(most) == 1 else most
+    return Bounds(-most, most)
+
+
+def _halves(layers: list[Layer]) -> tuple[list[Layer], Layer]:
+    weight, bias = layers[-1]
+    half = len(weight) // 2
+    if len(weight) % 2:
+        raise ValueError(f"its last layer has {len(weight)} outputs, which are no means and log standard deviations")
+    first, second = ((weight[rows].contiguous(), bias[rows].contiguous()) for rows in (slice(half), slice(half, None)))
+    return [*layers[:-1], first], second
+
+
+def _standardisation(name: str, side: Mapping[str, Any], form: patterns.Form) -> Standardisation | None:
+    """Return the standardisation by statistics of observations beside the weights."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, value in side.items():
+        if (match := patterns.STATISTICS.fullmatch(key.lower())) and not isinstance(value, str | bool | None):
+            if np.ndim(value):
+                floats(side, key)
+            found.setdefault(match[1], {})[match[2]] = torch.as_tensor(np.asarray(value)).double().reshape(-1)
+    whole = {prefix: parts for prefix, parts in found.items() if "mean" in parts and parts.keys() & {"std", "var"}}
+    if not whole:
+        return None
+    if len(whole) > 1:
+        raise ValueError(f"several statistics of observations: {list_names(list(whole))}")
+    [(prefix, parts)] = whole.items()
+    epsilon, clip = (float(parts.get(key, default)) for key, default in (("eps", form.epsilon), ("clip", form.clip)))
+    if not form.library:
+        warn(
+            f"policy {name!r}: states are standardised by {prefix.rstrip('._')!r} of its file and clipped to {clip:g}; "
+            "if the policy does otherwise, save it as ONNX instead"
+        )
+    std = parts["std"] + epsilon * bool(form.library) if "std" in parts else (parts["var"] + epsilon).sqrt()
+    return Standardisation(parts["mean"], std, clip)
+
+
+def _check_unread(name: str, side: Mapping[str, Any], network: Network, form: patterns.Form) -> None:
+    """Refuse arrays of the actor that are no layers of it, and warn of others that may scale states or actions."""
+    layers = {*network.layers, network.log_std or network.layers[-1]}
+    rest = {
+        key: value
+        for key, value in side.items()
+        if key.rpartition(".")[0] not in layers
+        and not patterns.STATISTICS.fullmatch(key.lower())
+        and not patterns.SPREAD.fullmatch(key)
+        and patterns.role_of(key.rpartition(".")[0]) != "log_std"
+        and key.rpartition(".")[2] not in ("action_scale", "action_bias", "max_action", "atoms", *_COUNTERS)
+    }
+    arrays = [
+        key
+        for key, value in rest.items()
+        if np.ndim(value)
+        and not patterns.SCALING.fullmatch(key.lower())
+        and (key.startswith(network.prefix) or (not network.is_chosen and key.endswith((".weight", ".bias"))))
+    ]
+    if arrays:
+        raise ValueError(
+            f"its actor has more than linear layers: {list_names(arrays)}; export it to ONNX, or name the layers that "
+            "count with layers=… (--layers …)"
+        )
+    scaling = [
+        key
+        for key, value in rest.items()
+        if any(map(patterns.SCALING.fullmatch, key.lower().split("."))) and not isinstance(value, bool | str | None)
+    ]
+    if scaling:
+        warn(
+            f"policy {name!r}: {list_names(scaling)} beside its layers are not read; if they scale states or actions, "
+            "save the whole policy as ONNX instead"
+        )
