@@ -15,7 +15,7 @@ INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
 OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py) python_tests/test_sort_by_cluster.py \
     python_tests/test_threads.py
 
-.PHONY: demo test extras test-all test-emulated test-lerobot test-quality environments fuzz kill soak paper \
+.PHONY: demo test extras test-all test-emulated test-quality environments fuzz kill soak paper \
         bench lint format sanitize sanitize-threads matrix docs wheel wheel-check gpu-check gpu-sanitize clean
 
 demo: $(INSTALLED)
@@ -35,10 +35,6 @@ test-all: .venv/test .venv/extras .venv/peers
 EMULATED ?= emulated
 test-emulated: .venv/test
 	OMP_NUM_THREADS=1 .venv/bin/pytest -q -n auto --maxprocesses 4 -m "$(EMULATED)"
-
-# Policies that LeRobot makes. It needs an older torch, so it gets an environment of its own, of 8 GB.
-test-lerobot: build/lerobot/installed
-	build/lerobot/bin/pytest -q python_tests/test_reader_lerobot.py
 
 # Trains on three splits of the embedded policies: minutes.
 test-quality: .venv/test
@@ -185,11 +181,6 @@ build/sanitize-threads/installed: $(INSTALLED) .venv/test
 	$(PIP_INSTALL) --no-build-isolation --no-deps --upgrade --target build/sanitize-threads/site \
 	    -C build-dir=build/sanitize-threads/build -C install.strip=false -C cmake.define.SOPR_FAST_CUDA=OFF \
 	    -C cmake.define.SOPR_FAST_SANITIZE=thread .
-	touch $@
-
-build/lerobot/installed: $(PACKAGE)
-	test -x build/lerobot/bin/python || $(PYTHON) -m venv build/lerobot
-	build/lerobot/bin/python -m pip install -q --upgrade $(BUILD_TOOLS) '.[lerobot,test]'
 	touch $@
 
 build/matrix/constraints.txt: constraints.txt

@@ -171,6 +171,6 @@ def test_missing_options_are_named(folder, capsys):
     assert fit() == 0
     assert rank() == 2
     assert (
-        "a.pt: a state dict does not say its squash: give policies.load squash=… (--squash …)"
+        "a.pt: a state dict does not say its head and squash: pass head=… (--head …) and squash=… (--squash …)"
         in capsys.readouterr().err
     )

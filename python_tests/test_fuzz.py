@@ -105,21 +105,6 @@ def write_pickle(path):
     path.write_bytes(pickle.dumps({**weights, "nonlinearity": "relu", "output_distribution": "tanh_gaussian"}))
 
 
-def write_lerobot_settings(path):
-    """Write `config.json` of a LeRobot policy."""
-    features = {"observation.state": {"type": "STATE", "shape": [4]}}
-    path.write_text(json.dumps({"type": "act", "input_features": features, "n_obs_steps": 1}))
-
-
-def read_lerobot_policy(path):
-    """Read a LeRobot policy with the settings in a file, up to where lerobot itself would read it."""
-    folder = path.with_name(f"{path.name}-folder")
-    folder.mkdir(exist_ok=True)
-    save_file(WEIGHTS, folder / "model.safetensors")
-    (folder / "config.json").write_bytes(path.read_bytes())
-    policies.load(folder, activation="relu", squash="tanh", trust=True)
-
-
 def write_lerobot_info(path):
     """Write `meta/info.json` of a LeRobot dataset of version 3.0."""
     names = {"observation.state": [4], "action": [2], "episode_index": [1], "index": [1]}
@@ -190,7 +175,8 @@ def read_names(path):
 
 
 def load_policy(path):
-    policies.load(path, activation="relu", squash="tanh")
+    given = {} if path.suffix in (".npy", ".parquet", ".onnx", ".pkl", ".zip") else {"squash": "tanh"}
+    policies.load(path, **given)
 
 
 def load_states(path):
@@ -263,7 +249,6 @@ KINDS = {
     "log pickle": (".pkl", lambda path: path.write_bytes(pickle.dumps(TRANSITIONS)), data.load),
     "log of episodes": (".pkl", lambda path: path.write_bytes(pickle.dumps([TRANSITIONS] * 3)), data.load),
     "replay buffer": (".pkl", write_replay_buffer, data.load),
-    "LeRobot policy": (".json", write_lerobot_settings, read_lerobot_policy),
     "LeRobot dataset": (".json", write_lerobot_info, read_lerobot_dataset),
     "RLDS episodes": (".tfrecord", write_rlds, read_rlds),
     "RLDS description": (".json", write_rlds, read_rlds),

@@ -24,7 +24,7 @@ from sopr_fast.inputs.policies import load
 from sopr_fast.runtime import pickles
 from sopr_fast.runtime.pickles import read_pickle
 
-STATED = {"activation": "relu", "squash": "none"}
+STATED = {"activation": "relu", "squash": "tanh"}
 DEPTH = 60
 
 
@@ -240,7 +240,7 @@ def test_a_pipe_in_a_cache_does_not_block(tmp_path):
 def test_messages_escape_what_files_say(tmp_path):
     hostile = "\x1b[31m\r\n\u202ered" + "x" * 10_000
     (tmp_path / "p.pkl").write_bytes(pickle.dumps({hostile: 1}))
-    torch.save({f"{hostile}.weight": torch.zeros(2, 2)}, tmp_path / "p.pt")
+    torch.save({f"{hostile}.weight": torch.zeros(2, 2, 2)}, tmp_path / "p.pt")
     for name in ("p.pkl", "p.pt"):
         with pytest.raises(ValueError, match=f"{re.escape(name)}: ") as caught:
             load(tmp_path / name, **STATED)

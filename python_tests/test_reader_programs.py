@@ -88,13 +88,13 @@ def test_onnx_picks_the_output_named_action(tmp_path, module, states):
 def test_onnx_of_several_outputs_without_names_warns(tmp_path, module, states):
     needs_onnx()
     pair = Then(module, lambda states, actions: (actions, states.sum(1)))
-    export_onnx(pair, tmp_path / "net.onnx", output_names=["mean", "value"])
-    with pytest.warns(UserWarning, match=r"none of them 'action'.*first, 'mean', is .* output_names"):
+    export_onnx(pair, tmp_path / "net.onnx", output_names=["first", "second"])
+    with pytest.warns(UserWarning, match=r"none of them 'action'.*first, 'first', is .* output_names"):
         (policy,) = load(tmp_path / "net.onnx").values()
     acts_alike(policy, module, states)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for names in (["actions", "value"], ["value", "action"]):
+        for names in (["actions", "value"], ["value", "action"], ["value", "mu"]):
             export_onnx(pair, tmp_path / "net.onnx", output_names=names)
             load(tmp_path / "net.onnx")
         export_onnx(module, tmp_path / "net.onnx", output_names=["mean"])
@@ -125,6 +125,17 @@ def test_onnx_of_discrete_actions(tmp_path, module, states):
     export_onnx(greedy, tmp_path / "net.onnx")
     (policy,) = as_policies(load(tmp_path / "net.onnx"), action_count=DA)
     assert torch.equal(policy.act(states).argmax(1), module(states).argmax(1))
+    export_onnx(module, tmp_path / "net.onnx", output_names=["out"])
+    with pytest.raises(ValueError, match=r"not probabilities: .* for a file, pass head='logits' or head='values'"):
+        load(tmp_path / "net.onnx", action_count=DA)["net"](states)
+    for name, options in (("q", {}), ("q_values", {}), ("out", {"head": "values"}), ("logits", {"action_count": DA})):
+        export_onnx(module, tmp_path / "net.onnx", output_names=[name])
+        (policy,) = load(tmp_path / "net.onnx", **options).values()
+        assert policy.output(states).kind == "discrete"
+        np.testing.assert_array_equal(policy(states), module(states).argmax(1))
+    export_onnx(module, tmp_path / "net.onnx", output_names=["out"])
+    (policy,) = load(tmp_path / "net.onnx", head="mean_log_std", squash="tanh").values()
+    torch.testing.assert_close(policy.act(states), module(states)[:, :2].tanh().detach())
 
 
 def test_onnx_that_cannot_be_read(tmp_path, module, monkeypatch):
@@ -247,5 +258,6 @@ def test_pickled_module(tmp_path, module, states):
 
 def test_pickled_objects_that_are_not_policies(tmp_path):
     torch.save({"net": nn.Linear(2, 2)}, tmp_path / "net.pt")
-    with pytest.raises(ValueError, match=r"it holds a dict, which is not a policy"):
+    with pytest.raises(ValueError, match="expected linear layers such as .* found net"):
         load(tmp_path / "net.pt", trust=True)
+    assert load(tmp_path / "net.pt", trust=True, actor="net")["net"](np.zeros((3, 2))).shape == (3, 2)

@@ -31,6 +31,8 @@ ACTIVATIONS = (
     "identity",
 )
 
+HEADS = ("action", "mean", "mean_log_std", "values", "logits", "probabilities")
+
 _INPUTS = ("policies", "returns", "validation_returns", "states", "log", "model", "subsets", "groups")
 
 
@@ -51,6 +53,12 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
         "--squash", choices=("tanh", "none"), help="function after the last layer of state dicts and bare .npz files"
     )
     parser.add_argument(
+        "--head", choices=HEADS, help="meaning of what a network returns, where its file does not say it"
+    )
+    parser.add_argument("--actor", metavar="KEY", help="what the names of the actor's layers begin with in state dicts")
+    parser.add_argument("--layers", metavar="NAME,…", help="the actor's layers in state dicts, in order")
+    parser.add_argument("--max-action", type=float, metavar="A", help="bound of actions after tanh in state dicts")
+    parser.add_argument(
         "--stochastic",
         action="store_true",
         help="act by the distributions in files that hold layers of a stochastic actor",
@@ -63,7 +71,8 @@ def read_policies(options: argparse.Namespace) -> dict[str, Policy]:
     """Load the policies of all paths, named relative to the folder that contains them."""
     from ..inputs.policies import load
 
-    reading = {key: getattr(options, key) for key in ("activation", "squash", "stochastic", "trust", "skip")}
+    keys = ("activation", "squash", "head", "actor", "layers", "max_action", "stochastic", "trust", "skip")
+    reading = {key: getattr(options, key) for key in keys}
     return load(options.policies, action_count=getattr(options, "action_count", None), **reading)
 
 

@@ -42,49 +42,27 @@ def load(
     """Load the policies in files and folders, by name.
 
     Folders are read recursively, in the order of the paths; hidden files and folders, links to folders, and files of
-    unknown suffix are passed over. Weights and plain values are read into an `Actor`; nothing in a file is executed
-    unless `trust` is set:
-
-    - `.npz`: the layers of an actor, `hidden_0`, `hidden_1`, … and `mean`, each as `.weight` (out, in) and `.bias`
-      (out,) of any float type; with one more dimension in front, a stack of actors. Optional are `log_std` (like
-      `mean`; used if `stochastic`) and the strings `activation` and `squash` ("tanh" or "none"); without them, the
-      arguments of these names apply, else "relu" and "tanh".
-    - `.npy`: actions in every state of the data; rows are read as they are asked for.
-    - `.parquet`: the same, in columns `actions_0`, `actions_1`, … or one of lists (also `action` and other names that
-      logs use), read a row group at a time when the policy acts; needs pyarrow.
-    - `.zip` of Stable-Baselines3 and sb3-contrib (PPO, A2C, TRPO, SAC, TQC, TD3, DDPG, ARS, DQN with MLP policies),
-      saved by version 1.0 or later, with gym or gymnasium. States are standardised by the first of
-      `<name>_vecnormalize.pkl`, `<name>/vecnormalize.pkl` and `vecnormalize.pkl` that exists beside the file, else by
-      the only `*/vecnormalize.pkl` below its folder, as RL Zoo keeps it. The policy's `normalisation` and the logger
-      "sopr_fast" say which file was used. In folders, statistics, replay buffers and `evaluations.npz` are passed over.
-    - `.d3` of d3rlpy, or its `.pt` beside `params.json`.
-    - `.cleanrl_model` of CleanRL: PPO, RPO, SAC, TD3, DDPG, DQN, C51.
-    - `.pt` of rsl_rl and `.pth` of rl_games: PPO; the activation stands in `params/agent.yaml` or `config.yaml` of the
-      run, else in `activation`. State dicts of Tianshou's policies and TorchRL's actors; with `activation`, `squash`.
-    - `.pt`, `.pth`, `.safetensors`: the state dict of an `nn.Sequential` of linear layers, with one `activation`
-      between each two and "tanh" or "none" as `squash` at the end.
-    - `.pkl` of D4RL and DOPE: a dict of arrays.
-    - `.onnx`: one float input (states, width); actions are the output `action` or `actions`, else the first; needs
-      onnxruntime.
-    - With `trust`: TorchScript (`.pt`), exported programs (`.pt2`), pickled modules (`.pt`); what of Stable-Baselines3
-      and d3rlpy is not a plain MLP, and LeRobot's ACT and diffusion policies of vectors (`model.safetensors` beside
-      `config.json`), of whose plans the first action counts. Those libraries open them.
-
-    Where the suffix does not determine the kind, the content does.
+    unknown suffix are passed over. Weights and plain values are read into an `Actor`. Nothing in a file is executed
+    unless `trust` is set. The page "Files" of the documentation lists the kinds of files and the names of layers.
 
     A policy is named by its path without suffix, relative to the folder that contains everything given: "ppo_1/best"
-    for `load("runs")`, "best" for `load("runs/ppo_1/best.zip")`. Files of one folder that differ in the suffix alone
+    for `load("runs")`, "best" for `load("runs/ppo_1/best.zip")`. Files of one folder that differ in the suffix only
     keep it. A stack adds "-000", "-001", … to the name. In the cache of the Hugging Face Hub, the current snapshot of
     each repository is read, and `models--owner--name/snapshots/<commit>/best.zip` is "owner/name/best".
 
     Args:
         paths: A file, a folder, or several of them.
-        stochastic: Act by the distribution, for `.npz`, `.zip`, `.d3`, d3rlpy's `.pt` and `.pkl`; an actor without one
-            is an error. Policies that a library opens, with `trust`, act as they do in that library by default.
+        stochastic: Act by the distributions in files; an actor without one is an error. Policies that a library opens,
+            with `trust`, act as they do in that library by default.
         states_count: Number of states in the user's data, against which arrays of actions are checked.
         action_count: Number of discrete actions, for files that return indices.
-        activation: Activation between the layers, for files that do not state it.
-        squash: "tanh" or "none" after the last layer, for files that do not state it.
+        activation: Activation between the layers. This and the next five options are for files that do not say it.
+        squash: "tanh" or "none" after the last layer.
+        head: Meaning of the output: "action"; "mean"; "mean_log_std", the mean and then the log standard deviation;
+            or of discrete actions "values", "logits" or "probabilities".
+        actor: What the names of the actor's layers begin with in a state dict, such as "model.pi".
+        layers: Names of the actor's layers in order, a sequence or one text with commas.
+        max_action: Bound of the actions after tanh, which are scaled to it.
         trust: Run code in the files. Whoever can write the file can then do what you can do.
         skip: Skip files that cannot be read, with a warning for each, instead of raising.
         relative_to: Folder to which names are relative, instead of the one that contains everything given.
@@ -97,8 +75,9 @@ def load(
         ImportError: A library that a file needs is not installed.
         OSError: A file cannot be read.
         MemoryError: A file does not fit in memory.
-        ValueError: A file is damaged, not a regular file, of another kind, needs `trust`, or has layers that do not
-            fit each other; two policies have one name; or there are no policies.
+        ValueError: A file is damaged, not a regular file, of another kind, needs `trust`, does not say what an option
+            would, or has layers that do not fit each other; an option was not used; two policies have one name; or
+            there are no policies.
 
     Warns:
         UserWarning: A file was skipped, or normalisation statistics seem to be missing.

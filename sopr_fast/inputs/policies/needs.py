@@ -25,12 +25,12 @@ def check_spaces(observations: Any, actions: Any) -> None:
         ValueError: They are not; the message says which callable to pass instead.
     """
     kind, shape = _kind(observations), shape_of(observations)
-    if kind not in ("Box", ""):
+    if kind in ("Dict", "Tuple", "Discrete", "MultiDiscrete", "MultiBinary", "Text", "Graph", "Sequence"):
         raise ValueError(
             f"it reads observations of a {kind} space, but logged states are rows of numbers: pass a callable of "
             f"states that makes such observations of them and calls predict ({_WHERE})"
         )
-    if kind and len(shape) != 1:
+    if kind == "Box" and len(shape) != 1:
         raise ValueError(
             f"it reads observations of shape {shape}, but logged states are rows of numbers: pass a callable of states "
             f"that reshapes them and calls predict ({_WHERE})"
@@ -61,5 +61,5 @@ def warn_of_masks(name: str, policy: Any) -> None:
 
 
 def _kind(space: Any) -> str:
-    """Return the name of the class of a space, "" if it is None."""
-    return "" if space is None else str(getattr(space, "source", type(space).__name__)).rpartition(".")[2]
+    """Return the name of the class of a space, or of the class that a record stands for."""
+    return str(getattr(space, "source", type(space).__name__)).rpartition(".")[2]

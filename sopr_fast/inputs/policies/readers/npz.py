@@ -13,6 +13,7 @@ from ....runtime.archives import open_archive, read_members
 from ...logs.keys import check_is_policy
 from ..actor import Actor
 from .options import Options
+from .patterns import is_read
 from .weights import from_weights
 
 
@@ -26,13 +27,17 @@ def read(path: Path, options: Options) -> list[Actor]:
         with open_archive(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
             is_layers = any(name.endswith(".weight") for name in names)
-            members = read_members(archive, archive.namelist()) if is_layers else {}
+            members = read_members(archive, [f"{name}.npy" for name in names if is_layers and is_read(name)])
         arrays: dict[str, Any] = {name.removesuffix(".npy"): _array(content) for name, content in members.items()}
     except (ValueError, KeyError, EOFError) as error:
         raise ValueError(f"damaged, or not an .npz file of plain arrays ({error})") from error
     if not is_layers:
         check_is_policy(names)
-    arrays = {key: str(value) if value.dtype.kind in "US" else value for key, value in arrays.items()}
+    arrays |= {key: None for key in names if key not in arrays}
+    arrays = {
+        key: str(value) if getattr(value, "dtype", None) and value.dtype.kind in "US" else value
+        for key, value in arrays.items()
+    }
     options = replace(options, activation=options.activation or "relu", squash=options.squash or "tanh")
     stacked = {key for key in arrays if key.endswith((".weight", ".bias")) and arrays[key].ndim > 1 + (key[-1] == "t")}
     if not stacked:

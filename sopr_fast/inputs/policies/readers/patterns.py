@@ -50,6 +50,14 @@ SCALING = re.compile(  # names of what is not read, but may scale states or acti
     r"|\w+_(low|high)|running_mean\w*|(vec_?)?normali[sz]\w+"
 )
 
+TEXTS = {  # what a file may say in words: its key → the option, and what its words mean
+    "activation": ("activation", {}),
+    "nonlinearity": ("activation", {}),
+    "squash": ("squash", {}),
+    "output_distribution": ("squash", {"tanh_gaussian": "tanh", "gaussian": "none"}),
+}
+SIDES = ("action_scale", "action_bias", "max_action", "atoms")
+
 
 @dataclass(frozen=True)
 class Form:
@@ -97,7 +105,6 @@ FORMS = (
     Form("Stable-Baselines3", ("mlp_extractor.policy_net.0.weight", "action_net.weight"), squash="none"),
     Form("Stable-Baselines3", ("actor.(latent_pi|mu).0.weight", "critic.qf0.0.weight"), squash="tanh", head="action"),
     Form("D4RL", ("last_fc.weight", "nonlinearity"), log_std_bounds=(float("-inf"), float("inf"))),
-    Form("an .npz file", ("mean.weight",), ".npz", activation="relu", squash="tanh"),
 )  # fmt: skip
 
 
@@ -118,6 +125,12 @@ def role_of(name: str) -> str:
             continue
         return next((role for role, pattern in HEADS.items() if pattern.fullmatch(part)), "")
     return "body" if parts_of(name) else ""
+
+
+def is_read(key: str) -> bool:
+    """Return whether an array of this name may belong to an actor."""
+    is_layer = key.endswith((".weight", ".bias"))
+    return is_layer or key in (*TEXTS, *SIDES) or bool(STATISTICS.fullmatch(key.lower()) or SPREAD.fullmatch(key))
 
 
 def is_part_of(key: str, pattern: re.Pattern[str]) -> bool:

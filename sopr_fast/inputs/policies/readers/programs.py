@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,14 +16,17 @@ from ....runtime.text import printable
 from ....runtime.warn import warn
 from ...logs.keys import list_names
 from ..called import Called
-from .options import Options, library, untrusted
+from ..output import Gaussian, Probabilities, one_hot
+from .options import DISCRETE, Options, library, untrusted
+from .patterns import role_of
 
 _ONNXRUNTIME = (1, 24, 4)  # earlier versions follow external data out of the graph's folder
 _ACTIONS = ("action", "actions")
+_ACTING = ("action", "mean", "logits", "probabilities")  # roles of outputs, the first one first
 
 
 def read_onnx(path: Path, options: Options) -> list[Called]:
-    """Read an ONNX graph from states to actions: its output "action" or "actions", else its first.
+    """Read an ONNX graph: its output of actions, means, logits or probabilities by name, else its first.
 
     Warns:
         UserWarning: It has several outputs, none of these names.
@@ -44,20 +48,22 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
         shown = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
         raise ValueError(f"expected one float input (states, width), found {shown}")
     names = [output.name for output in session.get_outputs()]
-    output = next((name for name in names if name in _ACTIONS), names[0])
-    if len(names) > 1 and output not in _ACTIONS:
+    roles = {name: "action" if name in _ACTIONS else role_of(name) for name in names}
+    output = next((name for role in _ACTING for name in names if roles[name] == role), names[0])
+    if len(names) > 1 and roles[output] not in _ACTING:
         warn(
             f"{printable(path)}: has the outputs {list_names(names)}, none of them 'action' or 'actions'; its first, "
             f"{output!r}, is taken for the actions. If it is not, name the outputs when you export it: "
             "output_names=['action', …] of torch.onnx.export"
         )
+    head = options.take("head") or roles[output]
     dtype = np.float64 if inputs[0].type == "tensor(double)" else np.float32
 
     def act(states: np.ndarray) -> np.ndarray:
         return session.run([output], {inputs[0].name: states.astype(dtype)})[0]
 
     rows = inputs[0].shape[0]
-    act_on_any = by_rows(act, rows, rows) if isinstance(rows, int) else act
+    act_on_any = with_head(by_rows(act, rows, rows) if isinstance(rows, int) else act, head, options)
     width = inputs[0].shape[1]
     return [Called(options.name, act_on_any, options.action_count, state_dim=width if isinstance(width, int) else None)]
 
@@ -70,7 +76,7 @@ def read_torchscript(path: Path, options: Options) -> list[Called]:
         module = torch.jit.load(str(path), map_location="cpu")
     except RuntimeError as error:
         raise ValueError(f"torch cannot open it: {error}") from error
-    return [Called(options.name, module, options.action_count)]
+    return [Called(options.name, with_head(module, options.take("head"), options), options.action_count)]
 
 
 def read_exported(path: Path, options: Options) -> list[Called]:
@@ -100,7 +106,8 @@ def read_exported(path: Path, options: Options) -> list[Called]:
         actions = module(torch.from_numpy(states).to(inputs[0].dtype))
         return (actions[0] if isinstance(actions, (tuple, list)) else actions).numpy()
 
-    return [Called(options.name, by_rows(act, least, most), options.action_count)]
+    act_on_any = with_head(by_rows(act, least, most), options.take("head"), options)
+    return [Called(options.name, act_on_any, options.action_count)]
 
 
 def _row_bounds(program: torch.export.ExportedProgram, rows: int | torch.SymInt) -> tuple[int, int]:
@@ -109,6 +116,28 @@ def _row_bounds(program: torch.export.ExportedProgram, rows: int | torch.SymInt)
         return rows, rows
     bounds = program.range_constraints.get(rows.node.expr)
     return (1, sys.maxsize) if bounds is None else (int(max(bounds.lower, 1)), int(min(bounds.upper, sys.maxsize)))
+
+
+def with_head(act: Callable, head: str | None, options: Options) -> Callable:
+    """Return a program whose output is read as its head says, the program itself if that is an action."""
+    if head not in ("mean_log_std", *DISCRETE):
+        return act
+
+    def read(states: np.ndarray) -> Any:
+        given = torch.from_numpy(states) if isinstance(act, torch.nn.Module) else states
+        outputs = torch.as_tensor(act(given)).detach()
+        if head == "values":
+            return Probabilities(one_hot(outputs.argmax(1), outputs.shape[1]))
+        if head != "mean_log_std":
+            return Probabilities(outputs.softmax(1) if head == "logits" else outputs)
+        mean, log_std = outputs.chunk(2, 1)
+        if options.squash == "tanh":
+            return mean.tanh()
+        return Gaussian(mean, log_std.exp()) if options.stochastic else mean
+
+    if head == "mean_log_std":
+        options.take("squash")
+    return read
 
 
 def by_rows(act: Callable[[np.ndarray], np.ndarray], least: int, most: int) -> Callable[[np.ndarray], np.ndarray]:

@@ -17,6 +17,7 @@ from ..called import Called, acts
 from ..policy import Policy
 from . import d3rlpy
 from .options import Options
+from .programs import with_head
 from .weights import from_weights
 
 
@@ -65,6 +66,9 @@ def _trusted(path: Path, options: Options) -> Sequence[Policy]:
         item: Any = torch.load(path, map_location="cpu", weights_only=False)
     except Exception as error:  # the code in the file may raise any type
         raise ValueError(f"torch cannot open it: {type(error).__name__}: {error}") from error
+    if isinstance(item, dict):
+        modules = {key: value for key, value in item.items() if isinstance(value, torch.nn.Module)}
+        item = modules.get(options.take("actor") or "actor", item) if modules else item
     if acts(item):
-        return [Called(options.name, item, options.action_count)]
+        return [Called(options.name, with_head(item, options.take("head"), options), options.action_count)]
     return from_weights(path, item, options)

@@ -22,12 +22,6 @@ from .networks import Network, find_network, flatten
 from .options import DISCRETE, HEADS, Options, ask
 from .run_settings import activation_in, read_values
 
-_TEXTS = {  # what a file may say in words: its key, and what its values mean
-    "activation": ("activation", {}),
-    "nonlinearity": ("activation", {}),
-    "squash": ("squash", {}),
-    "output_distribution": ("squash", {"tanh_gaussian": "tanh", "gaussian": "none"}),
-}
 _COUNTERS = ("num_batches_tracked", "count", "total_it", "epoch", "step", "steps", "iter")
 
 
@@ -62,7 +56,7 @@ def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool
     spread = _log_std(side, network, said)
     scale = _bounds(side, options, len(layers[-1][0]))
     head, squash = _meaning(network, form, options, said, is_continuous=spread is not None or scale is not None)
-    activation = said["activation"] or (options.take("activation") if len(layers) > 1 else "identity")
+    activation = said["activation"] or options.take("activation") or ("identity" if len(layers) == 1 else None)
     missing = ["activation"] if activation is None else []
     missing += [key for key, value in (("head", head), ("squash", squash)) if value is None]
     if missing:
@@ -75,8 +69,8 @@ def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool
         raise ValueError(
             f"{network.gap}: if nothing else acts there, pass layers={','.join(network.layers)} (--layers …)"
         )
-    standardisation = _standardisation(options.name, side, form)
-    _check_unread(options.name, side, network, form)
+    standardisation, statistics = _standardisation(options.name, side, form)
+    _check_unread(options.name, side, network, statistics)
     if form.warning:
         warn(f"{printable(path)}: {form.warning}")
     shared: dict[str, Any] = {
@@ -123,7 +117,7 @@ def _is_elsewhere(key: str) -> bool:
 def _said(path: Path, arrays: Mapping[str, Any], form: patterns.Form) -> dict[str, Any]:
     """Return activation and squashing as the file, the settings of its run or its library say."""
     said: dict[str, Any] = {"activation": form.activation or None, "squash": form.squash or None}
-    for key, (option, names) in _TEXTS.items():
+    for key, (option, names) in patterns.TEXTS.items():
         value = arrays.get(key)
         if value is None:
             continue
@@ -221,8 +215,8 @@ def _halves(layers: list[Layer]) -> tuple[list[Layer], Layer]:
     return [*layers[:-1], first], second
 
 
-def _standardisation(name: str, side: Mapping[str, Any], form: patterns.Form) -> Standardisation | None:
-    """Return the standardisation by statistics of observations beside the weights."""
+def _standardisation(name: str, side: Mapping[str, Any], form: patterns.Form) -> tuple[Standardisation | None, str]:
+    """Return the standardisation by statistics beside the weights, and what their names begin with."""
     found: dict[str, dict[str, Tensor]] = {}
     for key, value in side.items():
         if (match := patterns.STATISTICS.fullmatch(key.lower())) and not isinstance(value, str | bool | None):
@@ -231,7 +225,7 @@ def _standardisation(name: str, side: Mapping[str, Any], form: patterns.Form) ->
             found.setdefault(match[1], {})[match[2]] = torch.as_tensor(np.asarray(value)).double().reshape(-1)
     whole = {prefix: parts for prefix, parts in found.items() if "mean" in parts and parts.keys() & {"std", "var"}}
     if not whole:
-        return None
+        return None, "\n"
     if len(whole) > 1:
         raise ValueError(f"several statistics of observations: {list_names(list(whole))}")
     [(prefix, parts)] = whole.items()
@@ -242,20 +236,20 @@ def _standardisation(name: str, side: Mapping[str, Any], form: patterns.Form) ->
             "if the policy does otherwise, save it as ONNX instead"
         )
     std = parts["std"] + epsilon * bool(form.library) if "std" in parts else (parts["var"] + epsilon).sqrt()
-    return Standardisation(parts["mean"], std, clip)
+    return Standardisation(parts["mean"], std, clip), prefix
 
 
-def _check_unread(name: str, side: Mapping[str, Any], network: Network, form: patterns.Form) -> None:
+def _check_unread(name: str, side: Mapping[str, Any], network: Network, statistics: str) -> None:
     """Refuse arrays of the actor that are no layers of it, and warn of others that may scale states or actions."""
     layers = {*network.layers, network.log_std or network.layers[-1]}
     rest = {
         key: value
         for key, value in side.items()
         if key.rpartition(".")[0] not in layers
-        and not patterns.STATISTICS.fullmatch(key.lower())
+        and not key.lower().startswith(statistics)
         and not patterns.SPREAD.fullmatch(key)
         and patterns.role_of(key.rpartition(".")[0]) != "log_std"
-        and key.rpartition(".")[2] not in ("action_scale", "action_bias", "max_action", "atoms", *_COUNTERS)
+        and key.rpartition(".")[2] not in (*patterns.SIDES, *_COUNTERS)
     }
     arrays = [
         key
