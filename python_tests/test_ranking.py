@@ -16,6 +16,7 @@ from scipy.stats import t
 
 import sopr_fast
 from sopr_fast import CollapsedTrainingWarning, ForeignPolicyWarning, Ranking, Subsets, TrainingPolicyWarning
+from sopr_fast.ranking.warnings import warn_of_scores, warn_of_states
 from sopr_fast.sopr.training_policies import TrainingPolicies, are_same
 
 
@@ -147,6 +148,36 @@ def test_timings_cover_the_stages(ranker, candidates):
     timings = ranker.rank(candidates, log()).timings
     assert set(timings) == {"drawing", "clustering", "policies", "encoding"}
     assert all(seconds >= 0 for seconds in timings.values())
+
+
+@pytest.mark.parametrize("unit", [1e-30, 0.01, 100.0, 1e10])
+def test_states_in_another_unit_are_warned_of(ranker, candidates, unit):
+    states = torch.as_tensor(log()).clone()
+    states[:, 1] *= unit
+    with pytest.warns(UserWarning, match=r"unlike those of training, in 1 of 4 columns: 1 \(.*, in training"):
+        ranker.rank(candidates, states, subsets=2)
+
+
+def test_columns_of_states_in_another_order_and_constants_are_compared():
+    training = torch.stack([torch.linspace(0, 1, 500), torch.full((500,), 3.0), (torch.arange(500) < 5).float()], 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_states(training.flip(0).repeat(3, 1), training)
+        warn_of_states(training[5:], training)  # a rare event that did not happen
+    with pytest.warns(UserWarning, match=r"in 2 of 3 columns: 0 \(.*\), 1 \(0 to 1, in training 3 to 3\)"):
+        warn_of_states(training[:, [1, 0, 2]], training)
+
+
+def test_equal_scores_of_candidates_that_act_differently_are_said():
+    distances = np.array([[0.1, 0.2], [0.3, 0.1], [0.1, 0.2], [0.5, 0.5]])
+    scores = np.array([[1.0], [1.0], [1.0], [3.0]])
+    with pytest.warns(UserWarning, match="equal scores of candidates that act differently: 'c', 'b'. The model"):
+        warn_of_scores(["a", "b", "c", "d"], scores, distances, 1.0)
+    with pytest.warns(UserWarning, match="nearly equal, though they act differently: scores differ by 0.0002"):
+        warn_of_scores(["a", "b", "c", "d"], 1 + 1e-4 * scores, distances, 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_scores(["a", "c"], scores[[0, 2]], distances[[0, 2]], 1.0)
 
 
 def test_foreign_candidates_are_named(ranker, candidates):

@@ -10,9 +10,13 @@ from ..runtime.warn import warn
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Tensor
 
 COMPARABLE = "the distance of an array of actions is known only on the training log and on the subsets of the model"
 _LISTED = 5
+_OUTSIDE = 0.05  # share of rows farther than a range from the range of training
+_FLAT = 0.1  # range of a column, relative to that of training
+_EQUAL = 1e-3  # spread of scores, relative to that of the training policies
 
 
 class ForeignPolicyWarning(UserWarning):
@@ -58,6 +62,60 @@ def warn_of_candidates(
             f"{join_some(known)}. Their scores are no test of the model",
             TrainingPolicyWarning,
         )
+
+
+def warn_of_states(states: Tensor, training: Tensor) -> None:
+    """Warn of columns of states that are far from those of training, as after a change of units.
+
+    Args:
+        states: (U, dim_s) states on which candidates are scored.
+        training: (R, dim_s) sample of the states of training.
+    """
+    states = states[:: -(-len(states) // len(training))].double()
+    training = training.double()
+    low, high = training.amin(0), training.amax(0)
+    outside = ((states < low - (high - low)) | (states > high + (high - low))).double().mean(0)
+    flat = _width(states) < _FLAT * _width(training)
+    if unlike := (flat | (outside > _OUTSIDE)).nonzero().flatten().tolist():
+        shown = [
+            f"{column} ({states[:, column].min():.3g} to {states[:, column].max():.3g}, in training {low[column]:.3g} "
+            f"to {high[column]:.3g})"
+            for column in unlike
+        ]
+        warn(
+            f"states are unlike those of training, in {len(unlike)} of {len(low)} columns: {join_some(shown)}. Give "
+            "states in the units and the order of columns of training; scores elsewhere mean little"
+        )
+
+
+def _width(states: Tensor) -> Tensor:
+    """Return the range of each column without its tails, which rare events make."""
+    low, high = states.quantile(states.new_tensor([0.05, 0.95]), dim=0)
+    return high - low
+
+
+def warn_of_scores(names: Sequence[str], scores: np.ndarray, distances: np.ndarray, usual: float) -> None:
+    """Warn of candidates that act differently, but whose scores are equal, or nearly the same for all.
+
+    Args:
+        names: (P,) names of the candidates.
+        scores: (P, S) scores.
+        distances: (P, M) action distances to the training policies; rows with NaN are passed over.
+        usual: Difference of the largest and the smallest score of a training policy.
+    """
+    acting: dict[bytes, dict[bytes, str]] = {}
+    for name, own, distance in zip(names, scores, distances, strict=True):
+        if not math.isnan(distance.sum()):
+            acting.setdefault(own.tobytes(), {})[distance.tobytes()] = name
+    means = scores.mean(1)
+    spread = float(means.max() - means.min())
+    if len({distance for group in acting.values() for distance in group}) > 1 and spread <= _EQUAL * usual:
+        warn(
+            f"scores of all candidates are nearly equal, though they act differently: scores differ by {spread:.3g}, "
+            f"those of the training policies by {usual:.3g}. Their order means nothing"
+        )
+    elif equal := [", ".join(map(repr, group.values())) for group in acting.values() if len(group) > 1]:
+        warn(f"equal scores of candidates that act differently: {join_some(equal)}. The model does not order them")
 
 
 def join_some(texts: list[str]) -> str:

@@ -13,7 +13,7 @@ from ..inputs.logs.states import as_states
 from ..inputs.logs.stored import StoredStates
 from ..inputs.policies import ArrayPolicy, Layout, Policy, as_policies
 from ..ranking.ranking import DRAWN, GIVEN, KEPT, Ranking, Training
-from ..ranking.warnings import warn_of_candidates
+from ..ranking.warnings import warn_of_candidates, warn_of_scores, warn_of_states
 from ..runtime import distributed
 from ..runtime.checks import check_integer
 from ..runtime.context import current
@@ -129,6 +129,8 @@ class Ranker:
             ValueError: An argument has a wrong value; the message names the policy, row, option or file.
 
         Warns:
+            UserWarning: States are unlike those of training, in the named columns; or candidates that act differently
+                have equal scores.
             CollapsedTrainingWarning: Training of the model collapsed.
             ForeignPolicyWarning: A candidate is foreign: its action distance to the nearest training policy (Eq. 3)
                 exceeds twice the upper quartile of such distances among the training policies. Or the distance is
@@ -189,6 +191,10 @@ class Ranker:
         )
         if self.collapsed:
             warn_of_collapse()
+        training = self.training_policies
+        if chosen is not self.subsets:
+            warn_of_states(drawn.states, training.states)
+        warn_of_scores(names, scores, to_training, float(np.ptp(training.scores.numpy())))
         warn_of_candidates(ranking.names, ranking.distances, ranking.distance_limit, ranking.in_training)
         return ranking
 
