@@ -44,7 +44,7 @@ def test_d4rl_file(tmp_path):
     arrays = d4rl_arrays()
     log_probs = RNG.normal(size=14)
     extra = {"infos/qpos": np.zeros((14, 2)), "infos/action_log_probs": log_probs, "metadata/algorithm": "SAC"}
-    log = sopr_fast.inputs.logs.load(write_hdf5(tmp_path / "hopper.hdf5", arrays | extra))
+    log = sopr_fast.load_log(write_hdf5(tmp_path / "hopper.hdf5", arrays | extra))
     assert len(log) == 14
     np.testing.assert_array_equal(log.states, arrays["observations"])
     np.testing.assert_array_equal(log.next_states, arrays["next_observations"])
@@ -61,7 +61,7 @@ def test_d4rl_file(tmp_path):
 def test_missing_next_states_are_the_next_rows_and_steps_without_one_are_dropped():
     arrays = d4rl_arrays()
     successors = arrays.pop("next_observations")
-    log = sopr_fast.inputs.logs.load(arrays)
+    log = sopr_fast.load_log(arrays)
     # Steps 6, 11 (timeouts) and 13 (end of data) have no known successor; 2 and 8 are terminal.
     kept = [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 12]
     for t, row in enumerate(kept):
@@ -79,37 +79,37 @@ def test_missing_next_states_are_the_next_rows_and_steps_without_one_are_dropped
 
 def test_the_time_limit_ends_episodes_without_next_states_and_timeouts():
     arrays = d4rl_arrays([(4, "timeout"), (3, "terminal"), (4, "timeout"), (4, "terminal"), (4, "timeout"), (2, None)])
-    expected = sopr_fast.inputs.logs.load({key: values for key, values in arrays.items() if key != "next_observations"})
+    expected = sopr_fast.load_log({key: values for key, values in arrays.items() if key != "next_observations"})
     del arrays["next_observations"], arrays["timeouts"]
     with pytest.warns(UserWarning, match="dataset: neither next states nor timeouts: .*max_episode_steps") as caught:
-        assert len(sopr_fast.inputs.logs.load(arrays).episodes) == 4
+        assert len(sopr_fast.load_log(arrays).episodes) == 4
     assert caught[0].filename == __file__
     for limited in (arrays, arrays | {"timeouts": np.zeros(21)}):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            log = sopr_fast.inputs.logs.load(limited, max_episode_steps=4)
+            log = sopr_fast.load_log(limited, max_episode_steps=4)
         for part in ("states", "next_states", "timeouts", "episodes"):
             np.testing.assert_array_equal(getattr(log, part), getattr(expected, part))
     complete = d4rl_arrays([(3, "timeout"), (3, "timeout")])
     del complete["timeouts"]
-    assert sopr_fast.inputs.logs.load(complete, max_episode_steps=4).episodes.tolist() == [0, 3, 6]
+    assert sopr_fast.load_log(complete, max_episode_steps=4).episodes.tolist() == [0, 3, 6]
     with pytest.raises(ValueError, match="max_episode_steps must be an integer, 1 or more, got 0"):
-        sopr_fast.inputs.logs.load(arrays, max_episode_steps=0)
+        sopr_fast.load_log(arrays, max_episode_steps=0)
     with pytest.raises(ValueError, match="max_episode_steps: Transitions are cut"):
-        sopr_fast.inputs.logs.load(log, max_episode_steps=4)
+        sopr_fast.load_log(log, max_episode_steps=4)
 
 
 def test_reset_states_are_no_next_states_of_time_limits():
     arrays = d4rl_arrays(
         [(4, "timeout"), (3, "terminal"), (4, "timeout"), (1, "timeout"), (4, "timeout"), (2, "terminal")]
     )
-    expected = sopr_fast.inputs.logs.load({key: values for key, values in arrays.items() if key != "next_observations"})
+    expected = sopr_fast.load_log({key: values for key, values in arrays.items() if key != "next_observations"})
     ends = np.flatnonzero(arrays["terminals"] | arrays["timeouts"])[:-1]
     arrays["next_observations"][ends] = arrays["observations"][ends + 1]  # as a vectorised environment returns them
     with pytest.warns(
         UserWarning, match="dataset: at 4 of 4 time limits, the next state is the first state of"
     ) as caught:
-        log = sopr_fast.inputs.logs.load(arrays)
+        log = sopr_fast.load_log(arrays)
     assert caught[0].filename == __file__
     for part in (*STEPS, "timeouts", "episodes", "source"):
         np.testing.assert_array_equal(getattr(log, part), getattr(expected, part), err_msg=part)
@@ -123,7 +123,7 @@ def test_the_time_limit_ends_episodes_whose_next_states_are_reset_states():
     arrays["next_observations"][ends] = arrays["observations"][ends + 1]
     del arrays["timeouts"]
     with pytest.warns(UserWarning, match="dataset: at 3 of 3 time limits, the next state is the first state of"):
-        log = sopr_fast.inputs.logs.load(arrays, max_episode_steps=4)
+        log = sopr_fast.load_log(arrays, max_episode_steps=4)
     assert log.source.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 19]
     assert log.episodes.tolist() == [0, 3, 6, 9, 13, 16, 17]
     assert np.flatnonzero(log.timeouts).tolist() == [2, 8, 15, 16]
@@ -146,12 +146,12 @@ def test_rows_that_do_not_follow_each_other_warn(order, parts):
     with pytest.warns(
         UserWarning, match="dataset: rows do not follow each other: .*'next_observations' are not"
     ) as caught:
-        sopr_fast.inputs.logs.load(log)
+        sopr_fast.load_log(log)
     assert caught[0].filename == __file__ and len(caught) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        sopr_fast.inputs.logs.load({key: values for key, values in arrays.items() if key not in parts})
-        sopr_fast.inputs.logs.load(d4rl_arrays([(1, "terminal"), (1, "timeout"), (1, "terminal"), (1, "timeout")]))
+        sopr_fast.load_log({key: values for key, values in arrays.items() if key not in parts})
+        sopr_fast.load_log(d4rl_arrays([(1, "terminal"), (1, "timeout"), (1, "terminal"), (1, "timeout")]))
 
 
 def test_a_log_cut_inside_an_episode_beside_marked_timeouts_is_cut_there():
@@ -160,7 +160,7 @@ def test_a_log_cut_inside_an_episode_beside_marked_timeouts_is_cut_there():
     with pytest.warns(
         UserWarning, match="dataset: after 1 rows, such as row 14, the next row does not follow"
     ) as caught:
-        log = sopr_fast.inputs.logs.load({key: values[rows] for key, values in arrays.items()})
+        log = sopr_fast.load_log({key: values[rows] for key, values in arrays.items()})
     assert len(caught) == 1
     assert log.episodes.tolist() == [0, 6, 12, 15, 21, 27, 33]
     assert np.flatnonzero(log.timeouts).tolist() == [11, 14, 26, 32]
@@ -168,11 +168,11 @@ def test_a_log_cut_inside_an_episode_beside_marked_timeouts_is_cut_there():
 
 def test_the_time_limit_of_a_log_that_shows_it_changes_nothing():
     arrays = d4rl_arrays()
-    expected = sopr_fast.inputs.logs.load(arrays)
+    expected = sopr_fast.load_log(arrays)
     for log in (arrays, {key: values for key, values in arrays.items() if key != "timeouts"}):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            limited = sopr_fast.inputs.logs.load(log, max_episode_steps=4)
+            limited = sopr_fast.load_log(log, max_episode_steps=4)
         np.testing.assert_array_equal(limited.episodes, expected.episodes)
         np.testing.assert_array_equal(limited.source, np.arange(14))
         np.testing.assert_array_equal(limited.next_states, arrays["next_observations"])
@@ -181,7 +181,7 @@ def test_the_time_limit_of_a_log_that_shows_it_changes_nothing():
 def test_a_timed_out_episode_of_one_step_is_dropped():
     arrays = d4rl_arrays([(2, "terminal"), (1, "timeout"), (2, "timeout"), (1, "terminal")])
     del arrays["next_observations"]
-    log = sopr_fast.inputs.logs.load(arrays)
+    log = sopr_fast.load_log(arrays)
     np.testing.assert_array_equal(log.episodes, [0, 2, 3, 4])
     np.testing.assert_array_equal(log.timeouts, [False, False, True, False])
 
@@ -189,7 +189,7 @@ def test_a_timed_out_episode_of_one_step_is_dropped():
 def test_qlearning_dictionary_splits_where_states_do_not_follow():
     arrays = d4rl_arrays()
     del arrays["timeouts"]
-    log = sopr_fast.inputs.logs.load({key: torch.from_numpy(values) for key, values in arrays.items()})
+    log = sopr_fast.load_log({key: torch.from_numpy(values) for key, values in arrays.items()})
     np.testing.assert_array_equal(log.episodes, [0, 3, 7, 9, 12, 14])
     np.testing.assert_array_equal(np.flatnonzero(log.timeouts), [6, 11, 13])
 
@@ -230,7 +230,7 @@ def test_columns_half_precision_and_one_dimensional_actions():
 )
 def test_wrong_arrays(change, error, message):
     with pytest.raises(error, match=re.escape(message)):
-        sopr_fast.inputs.logs.load(d4rl_arrays() | change)
+        sopr_fast.load_log(d4rl_arrays() | change)
 
 
 @pytest.mark.parametrize("key", ["observations", "actions", "rewards"])
@@ -239,11 +239,11 @@ def test_missing_keys(tmp_path, key):
     del arrays[key]
     path = write_hdf5(tmp_path / "log.hdf5", arrays)
     with pytest.raises(ValueError, match=rf"log\.hdf5: no array '{key}'.* there are .*next_observations"):
-        sopr_fast.inputs.logs.load(path)
+        sopr_fast.inputs.logs.load_transitions(path)
     with pytest.raises(ValueError, match="no array 'observations' .*; the arrays there are none"):
-        sopr_fast.inputs.logs.load({})
+        sopr_fast.load_log({})
     with pytest.raises(ValueError, match=r"the arrays there are a\\x1b\[2J\\n\\u202eb, c{23}…c{24}$"):
-        sopr_fast.inputs.logs.load({"a\x1b[2J\n\u202eb": np.zeros(3), "c" * 99: np.zeros(3)})
+        sopr_fast.load_log({"a\x1b[2J\n\u202eb": np.zeros(3), "c" * 99: np.zeros(3)})
 
 
 def test_damaged_files(tmp_path):
@@ -252,14 +252,14 @@ def test_damaged_files(tmp_path):
     for data in (whole[: len(whole) // 2], b"", b"nothing of the kind"):
         path.write_bytes(data)
         with pytest.raises(ValueError, match=r"cut\.hdf5: damaged, cut short"):
-            sopr_fast.inputs.logs.load(path)
+            sopr_fast.load_log(path)
     with h5py.File(path, "w") as file:
         file["observations"] = np.array(["a", "b"], dtype=object)
     with pytest.raises(TypeError, match=r"cut\.hdf5: 'observations' must be numbers, got dtype object"):
-        sopr_fast.inputs.logs.load(path)
+        sopr_fast.load_log(path)
     with pytest.raises(FileNotFoundError, match="no such file"):
-        sopr_fast.inputs.logs.load(tmp_path / "none.hdf5")
-    with pytest.raises(ValueError, match="expected transitions in a file of"):
-        sopr_fast.inputs.logs.load(tmp_path / "log.txt")
+        sopr_fast.load_log(tmp_path / "none.hdf5")
+    with pytest.raises(ValueError, match="expected a log in a file of"):
+        sopr_fast.load_log(tmp_path / "log.txt")
     with pytest.raises(TypeError, match="got int"):
-        sopr_fast.inputs.logs.load(3)
+        sopr_fast.load_log(3)

@@ -26,7 +26,7 @@ def arrays():
 
 def test_transitions_are_described_from_any_source(tmp_path):
     path = write_hdf5(tmp_path / "log.hdf5", arrays())
-    for source in (path, str(path), arrays(), sopr_fast.inputs.logs.load(path)):
+    for source in (path, str(path), arrays(), sopr_fast.load_log(path)):
         description = describe(source)
         assert (description.rows, description.episodes) == (5, 2)
         assert (description.state_dim, description.action_dim) == (2, 3)
@@ -37,7 +37,7 @@ def test_transitions_are_described_from_any_source(tmp_path):
         "rows: 5",
         "state columns: 2 (constant: 1)",
         "action columns: 3 (constant: 1, 2)",
-        "episodes: 2",
+        "episodes: 2 of 2 to 3 steps; 1 end in a terminal state, 1 are cut; decided by 'terminals' and 'timeouts'",
         "returns of episodes: 3 to 12, mean 7.5",
         "missing: log probs",
         "not for importance weighting by logged probabilities: no log probs",

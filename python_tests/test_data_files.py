@@ -1,7 +1,6 @@
 """Transitions and states of `.npz`, parquet and Minari files, written by the libraries of these formats."""
 
 import io
-import json
 import zipfile
 
 import h5py
@@ -11,6 +10,7 @@ import pytest
 from test_data import d4rl_arrays
 
 import sopr_fast.inputs.logs
+from sopr_fast.inputs.logs import load_transitions
 from sopr_fast.inputs.logs.states import as_states
 
 PARTS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "episodes")
@@ -28,7 +28,7 @@ def assert_same(log, expected):
 
 def test_npz_loads_like_its_arrays(tmp_path, arrays):
     np.savez_compressed(tmp_path / "log.npz", **arrays, notes=np.array(["not", "read"]))
-    assert_same(sopr_fast.inputs.logs.load(tmp_path / "log.npz"), sopr_fast.inputs.logs.load(arrays))
+    assert_same(sopr_fast.load_log(tmp_path / "log.npz"), sopr_fast.load_log(arrays))
 
 
 def test_folder_of_npy(tmp_path, arrays):
@@ -36,35 +36,35 @@ def test_folder_of_npy(tmp_path, arrays):
     for key, values in renamed.items():
         np.save(tmp_path / f"{key}.npy", values)
     np.save(tmp_path / "infos.npy", np.array([None]), allow_pickle=True)
-    log = sopr_fast.inputs.logs.load(tmp_path)
-    assert_same(log, sopr_fast.inputs.logs.load(renamed))
+    log = sopr_fast.load_log(tmp_path)
+    assert_same(log, sopr_fast.load_log(renamed))
     assert not log.states.flags.owndata and log.states.flags.writeable
     log.states[0] = 7
     np.testing.assert_array_equal(np.asarray(as_states(str(tmp_path))), renamed["states"])
     (tmp_path / "rewards.npy").write_bytes(b"\x93NUMPY")
     with pytest.raises(ValueError, match=r"rewards\.npy: damaged"):
-        sopr_fast.inputs.logs.load(tmp_path)
+        sopr_fast.load_log(tmp_path)
     (tmp_path / "rewards.npy").unlink()
     with pytest.raises(
         ValueError,
-        match=r"no array 'rewards' \(or reward\); the arrays there are actions, infos, next_observations, states",
+        match=r"no array 'rewards' \(or .*\); the arrays there are actions, infos, next_observations, states",
     ):
-        sopr_fast.inputs.logs.load(tmp_path)
+        load_transitions(tmp_path)
     with pytest.raises(TypeError, match="dictionary of arrays with states, actions .*, got ndarray"):
-        sopr_fast.inputs.logs.load(renamed["states"])
+        load_transitions(renamed["states"])
 
 
 def test_npz_of_objects_cut_or_of_one_array(tmp_path, arrays):
     path = tmp_path / "log.npz"
     np.savez(path, **arrays | {"rewards": np.array([None] * 14)})
     with pytest.raises(ValueError, match=r"log\.npz: 'rewards': damaged, cut short, or not a plain array: Obj"):
-        sopr_fast.inputs.logs.load(path)
+        sopr_fast.load_log(path)
     np.savez(path, **arrays)
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(ValueError, match=r"log\.npz: damaged"):
-        sopr_fast.inputs.logs.load(path)
+        sopr_fast.load_log(path)
     with pytest.raises(ValueError, match=r"log\.npy: an \.npy file is one array; .* a folder of \.npy files"):
-        sopr_fast.inputs.logs.load(tmp_path / "log.npy")
+        load_transitions(tmp_path / "log.npy")
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def table(pyarrow, arrays, form):
 def test_parquet_loads_like_its_arrays(tmp_path, pyarrow, arrays, form):
     path = tmp_path / "log.parquet"
     pyarrow.parquet.write_table(table(pyarrow, arrays, form), path, row_group_size=5)
-    assert_same(sopr_fast.inputs.logs.load(path), sopr_fast.inputs.logs.load(arrays))
+    assert_same(sopr_fast.load_log(path), sopr_fast.load_log(arrays))
     np.testing.assert_array_equal(np.asarray(as_states(path)), arrays["observations"])
 
 
@@ -106,7 +106,7 @@ def test_wrong_parquet(tmp_path, pyarrow, arrays):
             columns = columns.drop([key]).append_column(key, values)
         pyarrow.parquet.write_table(columns, path)
         with pytest.raises(error, match=message):
-            sopr_fast.inputs.logs.load(path)
+            sopr_fast.load_log(path)
 
     ragged = [[1.0, 2.0]] * 11 + [[1.0], [1.0, 2.0, 3.0], [1.0, 2.0]]  # as many numbers as 14 rows of 2 have
     for kind in (pyarrow.list_, pyarrow.large_list):
@@ -117,16 +117,16 @@ def test_wrong_parquet(tmp_path, pyarrow, arrays):
         ValueError, r"log\.parquet: 'rewards' has no value at row 3", rewards=pyarrow.array([0.0] * 3 + [None] * 11)
     )
     refused(ValueError, r"'actions' has no value at row 2", actions=pyarrow.array([[1.0]] * 2 + [None] * 12))
-    refused(TypeError, r"log\.parquet: 'rewards' must be numbers or lists", rewards=pyarrow.array(["a"] * 14))
+    refused(TypeError, r"log\.parquet: 'rewards' must be numbers", rewards=pyarrow.array(["a"] * 14))
     pyarrow.parquet.write_table(table(pyarrow, arrays, "lists").drop(["rewards"]), path)
     with pytest.raises(ValueError, match=r"log\.parquet: no array 'rewards' .* there are .*observations"):
-        sopr_fast.inputs.logs.load(path)
+        load_transitions(path)
     pyarrow.parquet.write_table(table(pyarrow, arrays, "lists").slice(0, 0), path)
     with pytest.raises(ValueError, match=r"log\.parquet: 'observations' is empty"):
-        sopr_fast.inputs.logs.load(path)
+        sopr_fast.load_log(path)
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(ValueError, match=r"log\.parquet: damaged"):
-        sopr_fast.inputs.logs.load(path)
+        sopr_fast.load_log(path)
 
 
 def read_states(path):
@@ -146,8 +146,9 @@ def test_a_log_larger_than_memory_says_so(tmp_path, name):
     else:
         with h5py.File(path, "w") as file:
             file.create_dataset("observations", (rows, 3), np.float32, chunks=(100, 3))
+            file["actions"] = file["rewards"] = np.zeros(3)
     with pytest.raises(MemoryError, match=rf"{name}: .*larger than the free memory"):
-        sopr_fast.inputs.logs.load(path)
+        sopr_fast.load_log(path)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -171,8 +172,8 @@ def test_errors_of_damaged_files_name_the_file(request, tmp_path, arrays, name):
         damaged = whole.copy()
         damaged[rng.integers(len(whole), size=flips)] ^= rng.integers(1, 256, size=flips, dtype=np.uint8)
         path.write_bytes(damaged.tobytes())
-        for read in (sopr_fast.inputs.logs.load, read_states):
-            source = tmp_path if read is sopr_fast.inputs.logs.load and path.suffix == ".npy" else path
+        for read in (sopr_fast.load_log, read_states):
+            source = tmp_path if read is sopr_fast.load_log and path.suffix == ".npy" else path
             try:
                 read(source)
             except (MemoryError, OSError, TypeError, ValueError) as error:
@@ -211,22 +212,22 @@ def write_minari(minari, arrays, name="mujoco/hopper/made-v0", **spaces):
 def test_minari_loads_from_a_dataset_its_name_or_its_files(tmp_path, minari, arrays):
     dataset = write_minari(minari, arrays)
     arrays["timeouts"][-1] = True  # the last episode just stops
-    expected = sopr_fast.inputs.logs.load(arrays)
+    expected = sopr_fast.load_log(arrays)
     folder = tmp_path / "mujoco/hopper/made-v0"
     for source in (dataset, "mujoco/hopper/made-v0", folder, folder / "data", folder / "data/main_data.hdf5"):
-        assert_same(sopr_fast.inputs.logs.load(source), expected)
+        assert_same(sopr_fast.load_log(source), expected)
         np.testing.assert_array_equal(np.asarray(as_states(source)), expected.states)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:minari")
 def test_wrong_minari(tmp_path, minari, arrays):
     with pytest.raises(FileNotFoundError, match="mujoco/hopper/none-v0: no such Minari dataset on this machine"):
-        sopr_fast.inputs.logs.load("mujoco/hopper/none-v0")
+        sopr_fast.load_log("mujoco/hopper/none-v0")
     write_minari(minari, arrays)
     path = tmp_path / "mujoco/hopper/made-v0/data/main_data.hdf5"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"made-v0.*: damaged"):
-        sopr_fast.inputs.logs.load("mujoco/hopper/made-v0")
+        sopr_fast.load_log("mujoco/hopper/made-v0")
 
 
 class Episodes:
@@ -251,13 +252,13 @@ class Episodes:
 
 
 def test_minari_of_other_spaces_or_lengths():
-    assert len(sopr_fast.inputs.logs.load(Episodes())) == 3
-    with pytest.raises(TypeError, match="kitchen-v0: 'observations' of an episode are a dictionary of arm, goal"):
-        sopr_fast.inputs.logs.load(Episodes(observations={"arm": 0, "goal": 0}))
-    with pytest.raises(ValueError, match="episode 7 has 3 'observations' for 3 'rewards', expected 4"):
-        sopr_fast.inputs.logs.load(Episodes(observations=np.zeros((3, 3))))
+    assert len(sopr_fast.load_log(Episodes())) == 3
+    with pytest.raises(TypeError, match="kitchen-v0: 'observations/arm' of an episode are a int"):
+        sopr_fast.load_log(Episodes(observations={"arm": 0, "goal": 0}))
+    short = sopr_fast.load_log(Episodes(observations=np.arange(9.0).reshape(3, 3)))  # without the last next state
+    assert short.source.tolist() == [0, 1] and short.next_states[:, 0].tolist() == [3, 6]
     with pytest.raises(ValueError, match="episode 7 has 2 'actions' for 3 'rewards'"):
-        sopr_fast.inputs.logs.load(Episodes(actions=np.zeros((2, 2))))
+        sopr_fast.load_log(Episodes(actions=np.zeros((2, 2))))
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:minari")
@@ -269,8 +270,8 @@ def test_minari_files_that_refer_to_others_are_refused(tmp_path, minari, arrays)
         for name in other:
             file[name] = h5py.ExternalLink("other.hdf5", name)
     for source in ("mujoco/hopper/made-v0", data):
-        with pytest.raises(ValueError, match=r"main_data\.hdf5: 'episode_0' is a link to another file"):
-            sopr_fast.inputs.logs.load(source)
+        with pytest.raises(ValueError, match=r"main_data\.hdf5: no array 'observations'"):
+            sopr_fast.load_log(source)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -283,28 +284,8 @@ def test_errors_of_damaged_minari_files_name_the_dataset(tmp_path, minari, array
         damaged[rng.integers(len(whole), size=flips)] ^= rng.integers(1, 256, size=flips, dtype=np.uint8)
         path.write_bytes(damaged.tobytes())
         try:
-            sopr_fast.inputs.logs.load("mujoco/hopper/made-v0")
+            sopr_fast.load_log("mujoco/hopper/made-v0")
         except (MemoryError, TypeError, ValueError) as error:
             assert "made-v0" in str(error), repr(error)
             refused += 1
     assert refused
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning:minari")
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"observation_space": None}, "no observation_space or no action_space, so that minari would create"),
-        ({"total_episodes": 10**10}, "total_episodes is 10000000000, for [0-9]+ bytes of data"),
-        ({"total_episodes": -1}, "total_episodes is -1"),
-        ({"total_episodes": "many"}, "damaged"),
-        (None, "damaged"),
-    ],
-)
-def test_minari_metadata_that_could_do_harm_is_refused(tmp_path, minari, arrays, change, message):
-    write_minari(minari, arrays)
-    folder = tmp_path / "mujoco/hopper/made-v0"
-    file = folder / "data/metadata.json"
-    file.write_text("[]" if change is None else json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(ValueError, match=rf"made-v0/data/metadata\.json: {message}"):
-        sopr_fast.inputs.logs.load(folder)

@@ -44,7 +44,7 @@ def test_a_replay_buffer_of_stable_baselines3(tmp_path):
     buffer, path = make_buffer(), tmp_path / "replay_buffer.pkl"
     stored = fill(buffer, 11, np.random.default_rng(0), end={(5, 0)}, cut={(8, 0)})
     save_buffer(buffer, path)
-    log = sopr_fast.inputs.logs.load(path)  # the ring holds the last 8 of 11 steps, 3 to 10
+    log = sopr_fast.load_log(path)  # the ring holds the last 8 of 11 steps, 3 to 10
     for part, values in zip(("states", "actions", "rewards", "next_states"), stored, strict=True):
         np.testing.assert_array_equal(getattr(log, part), values[3:, 0], err_msg=part)
     assert np.flatnonzero(log.terminals).tolist() == [2]
@@ -56,7 +56,7 @@ def test_environments_of_a_replay_buffer_follow_each_other(tmp_path):
     buffer, path = make_buffer(size=20, environments=2), tmp_path / "replay_buffer.pkl"
     states, *_ = fill(buffer, 6, np.random.default_rng(0), end={(2, 1)})
     save_buffer(buffer, path)
-    log = sopr_fast.inputs.logs.load(path)
+    log = sopr_fast.load_log(path)
     np.testing.assert_array_equal(log.states, np.concatenate([states[:, 0], states[:, 1]]))
     assert log.episodes.tolist() == [0, 6, 9, 12]
     assert np.flatnonzero(log.terminals).tolist() == [8]
@@ -70,7 +70,7 @@ def test_a_replay_buffer_that_does_not_tell_time_limits_warns(tmp_path):
         save_buffer(buffer, path)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            log = sopr_fast.inputs.logs.load(path)
+            log = sopr_fast.load_log(path)
         assert [str(w.message).startswith(f"{path}: 'dones' are taken as terminals") for w in caught] == [True] * count
         assert np.flatnonzero(log.terminals).tolist() == [3] * count
         with warnings.catch_warnings():
@@ -99,7 +99,7 @@ def test_actions_of_a_replay_buffer_are_those_that_the_environment_got(tmp_path)
     model.learn(40)
     path = tmp_path / "replay_buffer.pkl"
     model.save_replay_buffer(path)
-    np.testing.assert_allclose(sopr_fast.inputs.logs.load(path).actions, taken, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(sopr_fast.load_log(path).actions, taken, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("high", "scale"), [(2, 2), (np.inf, 1)])
@@ -108,7 +108,7 @@ def test_actions_of_a_bounded_space_are_scaled_back(tmp_path, caplog, high, scal
     _, actions, *_ = fill(buffer, 5, np.random.default_rng(0))
     save_buffer(buffer, path)
     with caplog.at_level("INFO", "sopr_fast"):
-        log = sopr_fast.inputs.logs.load(path)
+        log = sopr_fast.load_log(path)
     np.testing.assert_allclose(log.actions, scale * actions[:, 0], rtol=1e-6, atol=1e-6)
     assert ("actions are scaled from [-1, 1] to the action space" in caplog.text) == (high == 2)
 
@@ -119,7 +119,7 @@ def test_actions_beyond_1_are_taken_as_they_are(tmp_path):
     buffer.actions[3] = 1.5
     save_buffer(buffer, path)
     with pytest.warns(UserWarning, match=r"replay_buffer\.pkl: actions up to 1\.5 are taken as they are") as caught:
-        log = sopr_fast.inputs.logs.load(path)
+        log = sopr_fast.load_log(path)
     assert caught[0].filename == __file__
     actions[3] = 1.5
     np.testing.assert_array_equal(log.actions, actions[:, 0])
@@ -135,7 +135,7 @@ def test_a_replay_buffer_without_next_observations(tmp_path, steps, first):
     stored = fill(buffer, steps, np.random.default_rng(0), end={(2, 0), (5, 1)})
     save_buffer(buffer, path)
     with pytest.warns(UserWarning, match="'dones' are taken as terminals, since the buffer was filled with handle_"):
-        log = sopr_fast.inputs.logs.load(path)  # of a full ring of 8 steps, the oldest state was overwritten
+        log = sopr_fast.load_log(path)  # of a full ring of 8 steps, the oldest state was overwritten
     states, actions, rewards, following = (np.concatenate([part[first:, 0], part[first:, 1]]) for part in stored)
     np.testing.assert_array_equal(log.states, states)
     np.testing.assert_array_equal(log.actions, actions)
@@ -151,13 +151,18 @@ def test_other_pickles_are_refused_by_name(tmp_path):
     spaces = gymnasium.spaces
     observations = spaces.Dict({"camera": spaces.Box(0, 1, (2,)), "joints": spaces.Box(0, 1, (3,))})
     buffer = buffers.DictReplayBuffer(4, observations, spaces.Box(-1, 1, (2,)), device="cpu")
-    path = tmp_path / "replay_buffer.pkl"
+    path, state = tmp_path / "replay_buffer.pkl", {"camera": np.ones((1, 2)), "joints": np.zeros((1, 3))}
+    for _ in range(3):
+        buffer.add(state, state, np.zeros((1, 2)), np.ones(1), np.zeros(1), [{}])
     save_buffer(buffer, path)
-    with pytest.raises(ValueError, match=r"replay_buffer\.pkl: its observations are by name \(camera, joints\)"):
-        sopr_fast.inputs.logs.load(path)
+    with pytest.raises(ValueError, match=r"replay_buffer\.pkl: the states have names: choose by columns={.*/camera'"):
+        sopr_fast.load_log(path)
+    columns = {"states": ["observations/joints", "observations/camera"]}
+    log = sopr_fast.load_log(path, columns=columns)
+    assert log.states.tolist() == log.next_states.tolist() == [[0, 0, 0, 1, 1]] * 3
     save_buffer(make_buffer(), path)
     with pytest.raises(ValueError, match=r"replay_buffer\.pkl: an empty replay buffer"):
-        sopr_fast.inputs.logs.load(path)
+        sopr_fast.load_log(path)
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(ValueError, match=r"replay_buffer\.pkl: damaged"):
-        sopr_fast.inputs.logs.load(path)
+        sopr_fast.load_log(path)

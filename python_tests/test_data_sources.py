@@ -54,10 +54,10 @@ def frame_of(arrays, names, form="{}_{}"):
     ],
 )
 def test_common_names_of_arrays(tmp_path, arrays, names):
-    expected = sopr_fast.inputs.logs.load(arrays)
+    expected = sopr_fast.load_log(arrays)
     np.savez(tmp_path / "log.npz", **renamed(arrays, names))
     for source in (renamed(arrays, names), frame_of(arrays, names), tmp_path / "log.npz"):
-        assert_same(sopr_fast.inputs.logs.load(source), expected)
+        assert_same(sopr_fast.load_log(source), expected)
     np.testing.assert_array_equal(np.asarray(as_states(tmp_path / "log.npz")), arrays["observations"])
 
 
@@ -69,10 +69,10 @@ def test_observation_columns_of_a_data_frame_are_the_states(arrays, form):
 
 def test_a_data_frame_column_of_lists_is_one_array(arrays):
     frame = pandas.DataFrame({key: list(values) for key, values in arrays.items()})
-    assert_same(sopr_fast.inputs.logs.load(frame), sopr_fast.inputs.logs.load(arrays))
+    assert_same(sopr_fast.load_log(frame), sopr_fast.load_log(arrays))
     frame.at[3, "observations"] = [1.0]
     with pytest.raises(ValueError, match="data frame: 'observations': .*lists of equal length"):
-        sopr_fast.inputs.logs.load(frame)
+        sopr_fast.load_log(frame)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_buffer_of_one_environment_counts_as_a_table(tmp_path, arrays):
     buffers = {key: values[:, None] if values.ndim == 2 else values for key, values in arrays.items()}
     columns = {key: values[:, None] if values.ndim == 1 else values for key, values in buffers.items()}
     for source in (buffers, columns, write_hdf5(tmp_path / "log.hdf5", buffers)):
-        assert_same(sopr_fast.inputs.logs.load(source), sopr_fast.inputs.logs.load(arrays))
+        assert_same(sopr_fast.load_log(source), sopr_fast.load_log(arrays))
     observations = buffers["observations"]
     np.save(tmp_path / "log.npy", observations)
     with h5py.File(tmp_path / "chunked.hdf5", "w") as file:
@@ -107,7 +107,7 @@ def test_a_buffer_of_several_environments_is_refused(arrays):
     with pytest.raises(ValueError, match=r"\(rows, dim_s\), got \(7, 2, 3\); pass the rows of one environment at a"):
         as_states(observations)
     with pytest.raises(ValueError, match=r"'obs' must have shape .*; pass the rows of one environment at a time"):
-        sopr_fast.inputs.logs.load(renamed(arrays, SHORT) | {"obs": observations.repeat(2, 0)})
+        sopr_fast.load_log(renamed(arrays, SHORT) | {"obs": observations.repeat(2, 0)})
 
 
 def test_dones_that_timeouts_explain_are_not_terminal(arrays):
@@ -115,11 +115,11 @@ def test_dones_that_timeouts_explain_are_not_terminal(arrays):
     del arrays["terminals"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        log = sopr_fast.inputs.logs.load(arrays | done)
-    assert_same(log, sopr_fast.inputs.logs.load(arrays | {"terminals": done["dones"] & ~arrays["timeouts"]}))
+        log = sopr_fast.load_log(arrays | done)
+    assert_same(log, sopr_fast.load_log(arrays | {"terminals": done["dones"] & ~arrays["timeouts"]}))
     del arrays["timeouts"]
     with pytest.warns(UserWarning, match="dataset: 'dones' are taken as terminals; if a time limit cut episodes"):
-        log = sopr_fast.inputs.logs.load(arrays | done)
+        log = sopr_fast.load_log(arrays | done)
     np.testing.assert_array_equal(log.terminals, done["dones"])
 
 
@@ -129,12 +129,12 @@ def test_mapped_dones_may_include_timeouts_too(arrays):
     columns = {"terminals": "done", "timeouts": "over"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        log = sopr_fast.inputs.logs.load(arrays, columns=columns)
+        log = sopr_fast.load_log(arrays, columns=columns)
     np.testing.assert_array_equal(log.terminals, arrays["done"] & ~arrays["over"])
     np.testing.assert_array_equal(log.timeouts[:-1], arrays["over"][:-1])
     del columns["timeouts"]
     with pytest.warns(UserWarning, match="dataset: 'done' are taken as terminals; if a time limit cut episodes"):
-        log = sopr_fast.inputs.logs.load(arrays, columns=columns)
+        log = sopr_fast.load_log(arrays, columns=columns)
     np.testing.assert_array_equal(log.terminals, arrays["done"])
 
 
@@ -180,7 +180,7 @@ def test_states_without_float32_values_are_refused(states, error, message):
 @pytest.mark.parametrize("value", [torch.zeros(14, device="meta"), [10**400] * 14, np.zeros(14, complex)], ids=type)
 def test_rewards_without_float32_values_are_refused(arrays, value):
     with pytest.raises((TypeError, ValueError), match="^dataset: 'rewards'"):
-        sopr_fast.inputs.logs.load(arrays | {"rewards": value})
+        sopr_fast.load_log(arrays | {"rewards": value})
 
 
 @pytest.mark.parametrize("name", ["log.npz", "log.npy", "log.hdf5", "log.parquet"])
@@ -190,7 +190,7 @@ def test_a_pipe_is_refused(tmp_path, name):
         as_states(tmp_path / name)
     if name != "log.npy":
         with pytest.raises(ValueError, match=rf"{name}: not a regular file"):
-            sopr_fast.inputs.logs.load(tmp_path / name)
+            sopr_fast.load_log(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["observations", "actions", "rewards", "next_observations", "log_probs"])
@@ -200,19 +200,19 @@ def test_masked_values_are_not_finite(arrays, name):
     mask[5] = True
     masked = arrays | {name: np.ma.masked_array(arrays[name], mask)}
     with pytest.raises(ValueError, match=rf"'{name}' is not finite \(as float32\) at row 5"):
-        sopr_fast.inputs.logs.load(masked)
+        sopr_fast.load_log(masked)
     part = {"observations": "states", "next_observations": "next_states"}.get(name, name)
     with pytest.raises(ValueError, match=r" is not finite \(as float32\) at row 5"):
-        sopr_fast.inputs.logs.load({"x" if key == name else key: masked[key] for key in masked}, columns={part: "x"})
+        sopr_fast.load_log({"x" if key == name else key: masked[key] for key in masked}, columns={part: "x"})
     plain = arrays | {name: np.ma.masked_array(arrays[name], np.zeros_like(mask))}
-    assert_same(sopr_fast.inputs.logs.load(plain), sopr_fast.inputs.logs.load(arrays))
+    assert_same(sopr_fast.load_log(plain), sopr_fast.load_log(arrays))
 
 
 @pytest.mark.parametrize("name", ["terminals", "timeouts"])
 def test_masked_ends_are_neither_0_nor_1(arrays, name):
     masked = np.ma.masked_array(arrays[name], np.arange(14) == 5)
     with pytest.raises(ValueError, match=f"'{name}' must be 0 or 1, got nan at row 5"):
-        sopr_fast.inputs.logs.load(arrays | {name: masked})
+        sopr_fast.load_log(arrays | {name: masked})
 
 
 def test_masked_slices_are_not_finite():
@@ -256,7 +256,7 @@ def test_hdf5_values_in_other_files_are_not_read(tmp_path, arrays):
         with h5py.File(path, "w") as file:
             refer(file)
             file["actions"], file["rewards"] = arrays["actions"], arrays["rewards"]
-        for read in (sopr_fast.inputs.logs.load, as_states):
+        for read in (sopr_fast.load_log, as_states):
             with pytest.raises(ValueError, match=rf"log\.hdf5: {message}"):
                 read(path)
 
@@ -273,7 +273,7 @@ def test_wanted_arrays_larger_than_the_free_memory_are_not_read(tmp_path, arrays
         pytest.importorskip("pyarrow", reason="pyarrow is not installed")
         frame_of(arrays, {}).assign(pixels=0).to_parquet(path)
     monkeypatch.setattr(files, "free_memory", lambda: 10_000)
-    assert_same(sopr_fast.inputs.logs.load(path), sopr_fast.inputs.logs.load(arrays))
+    assert_same(sopr_fast.load_log(path), sopr_fast.load_log(arrays))
     monkeypatch.setattr(files, "free_memory", lambda: 100)
     with pytest.raises(MemoryError, match=rf"{re.escape(name)}: [\d,]+ bytes when read, larger than the free memory"):
-        sopr_fast.inputs.logs.load(path)
+        sopr_fast.load_log(path)

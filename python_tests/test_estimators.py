@@ -16,7 +16,7 @@ from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting,
 from sopr_fast.estimators.behaviour import held_out_rows
 from sopr_fast.estimators.dual_dice import DualDICELearner
 from sopr_fast.estimators.log import Log, PolicyActions, read
-from sopr_fast.inputs.logs import Transitions, load
+from sopr_fast.inputs.logs import Transitions, load_log
 from sopr_fast.inputs.policies import Actor, collect
 from sopr_fast.inputs.policies.actor import Bounds
 from sopr_fast.runtime import progress
@@ -346,7 +346,7 @@ def test_an_array_of_actions_does_not_change_the_value_of_a_policy():
 def test_arrays_of_actions_have_the_rows_of_the_data(name, log):
     """Without next states, the last rows of episodes are dropped from the log, but not from the arrays."""
     data = {key: getattr(log, key) for key in ("states", "actions", "rewards", "timeouts")}
-    shifted = load(data)
+    shifted = load_log(data)
     assert len(shifted) == 108 and shifted.source_count == 120
     arrays = {name: policy(log.states) for name, policy in gains().items()}
     for part in ("states", "actions", "rewards"):

@@ -110,7 +110,7 @@ def write_log(folder, order):
 @pytest.mark.filterwarnings("ignore:.*neither next states nor timeouts")
 def test_no_file_stays_mapped(order, tmp_path):
     parts = write_log(tmp_path / "log", order)
-    log = data.load(tmp_path / "log")
+    log = data.load_log(tmp_path / "log")
     states = load_states(tmp_path / "log")
     actions = policies.load(tmp_path / "log" / "actions.npy")
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()

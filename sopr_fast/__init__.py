@@ -14,7 +14,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from . import estimators, inputs, ops, selection
     from .estimators import UncertainEstimateWarning
-    from .inputs.logs import load as load_log
+    from .inputs.logs import load_log
     from .inputs.policies import load as load_policies
     from .inputs.returns import read_returns as load_returns
     from .ranking import metrics
@@ -80,7 +80,7 @@ _MODULES = {
     "evaluate": "selection",
     "fit": "sopr.fitting",
     "load": "sopr.loading",
-    "load_log": "inputs.logs:load",
+    "load_log": "inputs.logs",
     "load_policies": "inputs.policies:load",
     "load_returns": "inputs.returns:read_returns",
     "options": "runtime.context",

@@ -152,7 +152,7 @@ def _info(options: argparse.Namespace) -> None:
         _show_installation()
         return
     from ..inputs.logs import describe
-    from ..inputs.logs.loading import is_log
+    from ..inputs.logs.sources import is_log
 
     if is_log(options.path):
         columns = None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..inputs.logs import load
+from ..inputs.logs import load_transitions
 from ..runtime.devices import check_device, without_autocast
 from ..runtime.options import integer, number, option, optional, widths
 from .coverage import uncovered
@@ -98,7 +98,7 @@ class BehaviourQ(RewardEstimator):
             UncertainEstimateWarning: The lag exceeds 0.1, or outliers dwarf all other logged actions.
         """
         discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
-        prepared = Log(load(log), action_count=action_count, device=check_device(device))
+        prepared = Log(load_transitions(log), action_count=action_count, device=check_device(device))
         with torch.inference_mode(False), without_autocast(prepared.device):
             return self.train(prepared, discount, seed, checkpoint, progress)[0]
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..inputs.logs import load
+from ..inputs.logs import load_transitions
 from ..inputs.policies import Policy, as_policies
 from ..inputs.returns import check_positions
 from ..ranking.estimates import Estimates
@@ -200,7 +200,7 @@ class Estimator(Options, ABC):
         Returns:
             The policies in input order, and the log.
         """
-        log = load(log)
+        log = load_transitions(log)
         return as_policies(policies, states_count=log.source_count, action_count=action_count), log
 
     def _check_processes(self, request: Request) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs.logs import Transitions, load
+from ..inputs.logs import Transitions, load_transitions
 from ..inputs.policies import ArrayPolicy, Layout, Policy, as_policies, collect, probe
 from ..inputs.policies.output import one_hot
 from ..ranking.estimates import warn_about
@@ -267,7 +267,7 @@ def read(
         ValueError: A policy or a row of the log is invalid, or differs between processes. The message names it.
         OSError: A file cannot be read.
     """
-    transitions = load(log)
+    transitions = load_transitions(log)
     adapted = as_policies(policies, states_count=transitions.source_count, action_count=action_count)
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
     layout = probe(adapted, states, source, batch_size=batch_size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs import Transitions
-from ..inputs.logs.keys import find_key
 from ..inputs.logs.states import as_states
 from ..inputs.logs.stored import StoredStates
 from ..inputs.policies import ArrayPolicy, Gaussian, Layout, Output, Policy, Probabilities, as_policies
@@ -115,8 +113,6 @@ def _read_states(log: Any) -> tuple[States, np.ndarray | None, int]:
     """
     if (subsets := as_subsets(log)) is not None:
         return subsets, None, subsets.states_count
-    if isinstance(log, Mapping):
-        log = log[find_key("states", log, "log")]
     states = as_states(log)
     if isinstance(log, Transitions) and log.source_count != len(log):
         return states, log.source, log.source_count

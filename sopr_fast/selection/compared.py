@@ -12,9 +12,7 @@ from torch import Tensor
 
 from ..estimators.action_distance import shared_distances
 from ..estimators.log import check_actions
-from ..inputs.logs import Transitions, load
-from ..inputs.logs.keys import KEYS, find_key
-from ..inputs.logs.states import as_states
+from ..inputs.logs import Transitions, load_log
 from ..inputs.policies import ArrayPolicy, Policy, as_policies, probe
 from ..sopr.columns import collect_shared
 from ..sopr.subsets import as_subsets
@@ -140,20 +138,8 @@ def read_log(log: Any) -> Any:
         TypeError: The log is neither.
         ValueError: An array of it is invalid, or a file is damaged.
     """
-    if isinstance(log, Transitions):
-        return log
-    if (subsets := as_subsets(log)) is not None:
-        return subsets.to("cpu")
-    if isinstance(log, Mapping):
-        if any(key in log for key in KEYS["rewards"]) and any(key in log for key in KEYS["actions"]):
-            return load(log)
-        return as_states(log[find_key("states", log, "log")])
-    if isinstance(log, np.ndarray | Tensor | list):
-        return as_states(log)
-    try:
-        return load(log)
-    except (TypeError, ValueError):
-        return as_states(log)  # a file of states alone; its error is the clearer one
+    subsets = None if isinstance(log, Transitions) else as_subsets(log)
+    return load_log(log) if subsets is None else subsets.to("cpu")
 
 
 def possible_returns(log: Transitions) -> tuple[float, float]:

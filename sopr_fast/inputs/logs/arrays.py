@@ -2,16 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from ...runtime.arrays import as_numbers, fill_masked
+from ...runtime.text import NAME_WIDTH, printable
 from ...runtime.warn import warn
 
 _FEWEST_ROWS = 32
+_FEWEST_LAST = 10  # equal rows at the end
 _SAMPLED_ROWS = 4096
+_ROUNDING = 1e-4  # of log-probabilities
 _COARSE = 100  # distances between float32 numbers
+
+
+class Lazy:
+    """Array that is read when it is needed.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Type of its values.
+
+    Args:
+        shape: Its shape.
+        dtype: Type of its values.
+        read: Function that reads all values.
+    """
+
+    def __init__(self, shape: Sequence[int], dtype: Any, read: Callable[[], np.ndarray]) -> None:
+        self.shape, self.dtype, self._read = tuple(shape), np.dtype(dtype), read
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self._read(), dtype)
+
+
+def shape_of(values: Any) -> tuple[int, ...]:
+    """Return the shape of an array, which need not be read, or of a nested sequence."""
+    with contextlib.suppress(ValueError):  # sequences of unequal length
+        return tuple(values.shape) if hasattr(values, "shape") else np.shape(values)
+    return ()
+
+
+def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested mappings by their paths, such as `observations/position`."""
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        leaves |= flatten(value, f"{name}/") if isinstance(value, Mapping) else {name: value}
+    return leaves
 
 
 def to_array(tensor: Tensor, where: str) -> np.ndarray:
@@ -48,8 +94,8 @@ def table_shape(shape: Sequence[int], what: str) -> tuple[int, int]:
     return int(shape[0]), int(shape[1])
 
 
-def warn_of_equal_rows(states: np.ndarray, where: str) -> None:
-    """Warn if more than half of the states (rows, dim_s) are the same row, judged by a sample of at most 4,096.
+def warn_of_equal_rows(states: np.ndarray, where: str) -> bool:
+    """Warn and return true if more than half of the states (rows, dim_s) are the same row, judged by a sample.
 
     Args:
         states: States in any order; fewer than 32 are not judged.
@@ -59,13 +105,38 @@ def warn_of_equal_rows(states: np.ndarray, where: str) -> None:
         UserWarning: They are, as those of a replay buffer that is not full.
     """
     if len(states) < _FEWEST_ROWS:
-        return
+        return False
     sample = states[_spread_rows(len(states))]
     share = np.unique(sample, axis=0, return_counts=True)[1].max() / len(sample)
     if share > 0.5:
         warn(
             f"{where}{share:.0%} of the states are the same row, as in a replay buffer that is not full: "
             "pass only the rows that were filled"
+        )
+    return bool(share > 0.5)
+
+
+def warn_of_last_rows(states: np.ndarray, actions: np.ndarray, rewards: np.ndarray, where: str) -> None:
+    """Warn if the log ends in ten or more equal rows, and more than twice as many as elsewhere.
+
+    Args:
+        states: (N, dim_s).
+        actions: (N, dim_a).
+        rewards: (N,).
+        where: Beginning of the message.
+
+    Warns:
+        UserWarning: It does, as a replay buffer that is not full.
+    """
+    if len(states) < _FEWEST_LAST or (states[-1] != states[-_FEWEST_LAST]).any():
+        return
+    equal = (states[1:] == states[:-1]).all(1) & (actions[1:] == actions[:-1]).all(1) & (rewards[1:] == rewards[:-1])
+    changes = np.concatenate([[-1], np.flatnonzero(~equal), [len(equal)]])
+    *others, last = np.diff(changes).tolist()
+    if others and last >= _FEWEST_LAST and last > 2 * max(others):
+        warn(
+            f"{where}the last {last:,} rows are the same row, as in a replay buffer that is not full: pass only the "
+            "rows that were filled"
         )
 
 
@@ -100,3 +171,140 @@ def warn_of_rounding(states: np.ndarray, read: Callable[[np.ndarray], np.ndarray
 def _spread_rows(count: int) -> np.ndarray:
     """Return at most 4,096 of the rows, evenly spread."""
     return np.linspace(0, count - 1, min(count, _SAMPLED_ROWS)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Checks of the arrays of one source, which give them the form that `Transitions` have.
+
+    Attributes:
+        where: Beginning of error messages.
+        names: Part of the log → name of its array.
+    """
+
+    where: str
+    names: Mapping[str, str]
+
+    def name(self, part: str) -> str:
+        return repr(self.names.get(part, part))
+
+    def table(self, part: str, values: Any, count: int | None = None) -> np.ndarray:
+        """Return (rows, columns) float32; one number for each row counts as one column."""
+        values = self._numbers(part, values, count)
+        if values.ndim == 1:
+            values = values[:, None]
+        what = f"{self.where}: {self.name(part)} must have shape (rows, columns)"
+        shape = table_shape(values.shape, what)
+        if 0 in shape:
+            raise ValueError(f"{what}, got {values.shape}")
+        return self._finite(part, values.reshape(shape))
+
+    def column(self, part: str, values: Any, count: int) -> np.ndarray:
+        """Return (rows,) float32."""
+        return self._finite(part, self._one_column(part, self._numbers(part, values, count)))
+
+    def flags(self, part: str, values: Any, count: int) -> np.ndarray:
+        """Return (rows,) bool."""
+        values = self._one_column(part, self._numbers(part, values, count))
+        wrong = (values != 0) & (values != 1)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise ValueError(f"{self.where}: {self.name(part)} must be 0 or 1, got {values[row]} at row {row}")
+        return values.astype(bool)
+
+    def labels(self, part: str, values: Any, count: int) -> np.ndarray | None:
+        """Return (rows,) numbers, or words for episodes; None without an array."""
+        if values is None:
+            return None
+        if part == "steps":
+            return self._finite(part, self._one_column(part, self._numbers(part, values, count)), np.float64)
+        labels = as_numbers(values)
+        if len(labels) != count:
+            raise ValueError(
+                f"{self.where}: {self.name(part)} has {len(labels)} rows, {self.name('states')} has {count}"
+            )
+        empty = labels != labels if labels.dtype.kind == "f" else np.array([x is None or x != x for x in labels.flat])
+        if labels.dtype.kind in "fO" and empty.any():
+            raise ValueError(f"{self.where}: {self.name(part)} has no value at row {int(np.argmax(empty))}")
+        return self._one_column(part, labels.astype(str) if labels.dtype == object else labels)
+
+    def log_probs(self, arrays: Mapping[str, Any], actions: np.ndarray, count: int) -> np.ndarray | None:
+        """Return (rows,) log-probabilities, from probabilities too; None if the log has neither.
+
+        Raises:
+            ValueError: They are no log-probabilities, or no probabilities.
+        """
+        indices = actions.shape[1] == 1 and bool((actions == np.round(actions)).all())
+        if "probabilities" in arrays:
+            values = self.column("probabilities", arrays["probabilities"], count)
+            wrong = (values <= 0) | ((values > 1) & indices)
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                bound = "from above 0 to 1" if indices else "above 0"
+                raise ValueError(
+                    f"{self.where}: {self.name('probabilities')} must be {bound}, got {values[row]:g} at row {row}"
+                )
+            if "log_probs" not in arrays:
+                return np.log(values)
+        if "log_probs" not in arrays:
+            return None
+        logs = self.column("log_probs", arrays["log_probs"], count)
+        if indices and (logs > _ROUNDING).any():
+            row = int(np.argmax(logs))
+            raise ValueError(
+                f"{self.where}: {self.name('log_probs')} is {logs[row]:g} at row {row}, but log-probabilities of "
+                "discrete actions are at most 0; pass probabilities as columns={'probabilities': "
+                f"{self.name('log_probs')}}}"
+            )
+        if "probabilities" in arrays and not np.allclose(np.exp(logs), values, rtol=1e-3, atol=1e-6):
+            raise ValueError(
+                f"{self.where}: {self.name('probabilities')} and {self.name('log_probs')} disagree; choose one by "
+                f"columns={{'log_probs': {self.name('log_probs')}}}"
+            )
+        return logs
+
+    def _numbers(self, part: str, values: Any, count: int | None) -> np.ndarray:
+        if isinstance(values, Tensor):
+            values = to_array(values, f"{self.where}: {self.name(part)}: ")
+        try:
+            values = np.asarray(fill_masked(values))
+        except (OverflowError, TypeError, ValueError) as error:
+            if str(error).startswith(self.where):
+                raise
+            raise ValueError(f"{self.where}: {self.name(part)} is no array: {error}") from error
+        if values.dtype.kind not in "fiub":
+            word = next((value for value in values.flat if isinstance(value, str)), None)
+            remedy = ""
+            if word is not None:
+                index = " as the policies do" if part == "actions" else ""
+                shown, column = repr(printable(word, NAME_WIDTH)), f"table[{self.name(part)}]"
+                remedy = (
+                    f": it holds words such as {shown}; number them{index} and pass the table, such as {column} = "
+                    f"{column}.map({{{shown}: 0, …}})"
+                )
+            raise TypeError(f"{self.where}: {self.name(part)} must be numbers, got dtype {values.dtype}{remedy}")
+        if values.ndim == 0 or len(values) == 0:
+            raise ValueError(f"{self.where}: {self.name(part)} is empty: shape {values.shape}")
+        if count is not None and len(values) != count:
+            raise ValueError(
+                f"{self.where}: {self.name(part)} has {len(values)} rows, {self.name('states')} has {count}"
+            )
+        return values
+
+    def _one_column(self, part: str, values: np.ndarray) -> np.ndarray:
+        if values.shape not in ((len(values),), (len(values), 1)):
+            raise ValueError(f"{self.where}: {self.name(part)} must have shape (rows,), got {values.shape}")
+        return values.reshape(-1)
+
+    def _finite(self, part: str, exact: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            values = np.ascontiguousarray(exact, dtype)
+        for start in range(0, len(values), _SAMPLED_ROWS):
+            piece = values[start : start + _SAMPLED_ROWS]
+            finite = np.isfinite(piece).reshape(len(piece), -1).all(1)
+            if not finite.all():
+                row = start + int(np.argmin(finite))
+                raise ValueError(f"{self.where}: {self.name(part)} is not finite (as float32) at row {row}")
+        if part == "states":
+            warn_of_rounding(values, lambda some: exact[some], exact.dtype, f"{self.where}: ")
+        return values

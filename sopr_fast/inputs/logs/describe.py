@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .keys import KEYS, find_key, list_names
-from .loading import NEEDED, find_names, from_mapping, read_arrays
-from .states import as_states
-from .tables import is_frame
+from .keys import Columns, find_parts, list_names
+from .loading import has_names, of_parts
+from .sources import read_arrays
+from .states import load_states
 from .transitions import Transitions
 
 # What methods need of a log beyond states; importance weighting fits the behaviour where log-probabilities are missing.
@@ -24,6 +21,8 @@ _NEEDS = {
     "importance weighting by logged probabilities": ("actions", "rewards", "log_probs"),
 }
 _COLUMNS_SHOWN = 40
+_SAME = {"dones": "terminals", "last": "terminals", "first": "terminals", "probabilities": "log_probs"}
+_PARTS = ("actions", "rewards", "next_states", "terminals", "timeouts", "log_probs")
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,8 @@ class LogDescription:
         returns: Least, mean and largest undiscounted return of an episode.
         missing: Parts that the log lacks, named as the arguments of `Transitions.from_arrays`.
         columns: Range and spread of every column of states, actions and rewards.
+        verdict: How many episodes there are, how they end and which arrays decided, in words.
+        unread: Names of arrays that look like ends of episodes and were not read.
     """
 
     rows: int
@@ -70,6 +71,8 @@ class LogDescription:
     returns: tuple[float, float, float] | None
     missing: tuple[str, ...]
     columns: tuple[Column, ...] = ()
+    verdict: str = ""
+    unread: tuple[str, ...] = ()
 
     @property
     def unusable(self) -> dict[str, tuple[str, ...]]:
@@ -86,10 +89,12 @@ class LogDescription:
         if self.action_dim is not None:
             lines.append(f"action columns: {self.action_dim}{_list_constant(self.constant_actions)}")
         if self.episodes is not None:
-            lines.append(f"episodes: {self.episodes:,}")
+            lines.append(f"episodes: {self.verdict}")
         if self.returns is not None:
             least, mean, largest = self.returns
             lines.append(f"returns of episodes: {least:.6g} to {largest:.6g}, mean {mean:.6g}")
+        if self.unread:
+            lines.append(f"not read, though it looks like ends: {list_names([*self.unread])}")
         lines.append(f"missing: {_list_parts(self.missing) or 'nothing'}")
         lines += [f"not for {methods}: no {_list_parts(parts)}" for methods, parts in self.unusable.items()]
         return "\n".join(lines + self._table())
@@ -109,15 +114,13 @@ class LogDescription:
         return [head, *lines, *([f"and {more} more columns"] if more > 0 else [])]
 
 
-def describe(
-    log: Any, *, columns: Mapping[str, str | Sequence[str]] | None = None, max_episode_steps: int | None = None
-) -> LogDescription:
-    """Describe a log, which is read into memory: its size, columns, returns, and what it lacks for which methods.
+def describe(log: Any, *, columns: Columns | None = None, max_episode_steps: int | None = None) -> LogDescription:
+    """Describe a log, which is read into memory: its columns, episodes, returns, and what it lacks for which methods.
 
-    Without next states, returns omit the last reward of each timed-out episode, whose step `sopr_fast.load_log` drops.
+    Without next states, returns omit the last reward of each episode that was cut, see `sopr_fast.load_log`.
 
     Args:
-        log: Transitions as for `sopr_fast.load_log`, or states as for `sopr_fast.Subsets.draw`.
+        log: Anything that `sopr_fast.load_log` takes.
         columns: See `sopr_fast.load_log`.
         max_episode_steps: See `sopr_fast.load_log`.
 
@@ -126,24 +129,20 @@ def describe(
     """
     if isinstance(log, Transitions):
         return _of_transitions(log, ("log_probs",) if log.log_probs is None else ())
-    missing = tuple(part for part in KEYS if part != "states")
-    if _has_names(log):
-        arrays, where = read_arrays(log, columns)
-        names = find_names(arrays)
-        missing = tuple(part for part in KEYS if part not in names)
-        if not {*NEEDED} & {*missing}:
-            return _of_transitions(from_mapping(arrays, where, max_episode_steps), missing)
-        log = arrays[find_key("states", arrays, where)]
-    states = np.asarray(as_states(log))
+    present: set[str] = set()
+    if has_names(log):
+        arrays, where = read_arrays(log)
+        parts = find_parts(arrays, columns, where)
+        present = {_SAME.get(part, part) for part in parts.arrays}
+        read = of_parts(arrays, parts, columns, max_episode_steps)
+    else:
+        read = load_states(log)
+    missing = tuple(part for part in _PARTS if part not in present)
+    if isinstance(read, Transitions):
+        return _of_transitions(read, missing)
+    states = np.asarray(read)
     constant, table = _constant_columns(states), _columns("state", states)
     return LogDescription(len(states), None, states.shape[1], None, constant, (), None, missing, table)
-
-
-def _has_names(log: Any) -> bool:
-    """Return whether a log consists of named arrays."""
-    if isinstance(log, str | os.PathLike):
-        return Path(log).suffix != ".npy"
-    return isinstance(log, Mapping) or is_frame(log) or hasattr(log, "iterate_episodes")
 
 
 def _of_transitions(log: Transitions, missing: tuple[str, ...]) -> LogDescription:
@@ -162,6 +161,8 @@ def _of_transitions(log: Transitions, missing: tuple[str, ...]) -> LogDescriptio
             *_columns("action", log.actions),
             *_columns("reward", log.rewards[:, None]),
         ),
+        verdict=log.verdict,
+        unread=log.unread,
     )
 
 

@@ -1,17 +1,22 @@
-"""Arrays of `.npy` and `.npz` files, and the errors that all readers of logs raise."""
+"""Arrays of `.npy`, `.npz` and JSON files, and the errors that all readers of logs raise."""
 
 from __future__ import annotations
 
+import json
 import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ...runtime.files import open_regular
 from ...runtime.limits import free_memory
 from ...runtime.rows import FileRows
+from .arrays import Lazy, flatten
+
+_JSON_COPIES = 10  # bytes of objects for a byte of text
 
 
 @contextmanager
@@ -67,55 +72,74 @@ def check_memory(where: str | Path, size: int) -> None:
         raise MemoryError(f"{where}: {size:,} bytes when read, larger than the free memory ({free:,.0f} bytes)")
 
 
-def read_folder(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
-    """Read the `.npy` files of a folder.
-
-    Args:
-        path: Folder.
-        wanted: Stems of the files to read; the others give empty arrays.
-
-    Returns:
-        Arrays by the stem of their file.
-
-    Raises:
-        MemoryError: The wanted files are larger than the free memory.
-        ValueError: A file is damaged, not a regular file, or an array of Python objects.
-    """
-    files = {file.stem: file for file in sorted(path.glob("*.npy"))}
-    for stem in files.keys() & wanted:
-        check_regular(files[stem])
-    check_memory(path, sum(files[stem].stat().st_size for stem in files.keys() & wanted))
-    arrays = {}
-    for stem, file in files.items():
-        arrays[stem] = np.empty(0)
-        if stem in wanted:
-            with reading(file, "an .npy file of a plain array"):
-                arrays[stem] = np.asarray(FileRows.of_npy(file))
-    return arrays
+def read_folder(path: Path) -> dict[str, Any]:
+    """Return the arrays of the `.npy` files of a folder, by the stem of their file, read when they are needed."""
+    return {file.stem: _open_npy(file) for file in sorted(path.glob("*.npy"))}
 
 
-def read_npz(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
-    """Read the arrays of an archive.
+def _open_npy(file: Path) -> Any:
+    def rows() -> FileRows:
+        check_regular(file)
+        with reading(file, "an .npy file of a plain array"):
+            return FileRows.of_npy(file)
 
-    Args:
-        path: Archive.
-        wanted: Names of the arrays to decompress; the others give empty arrays.
+    try:
+        return rows()
+    except (OSError, ValueError):  # raised where the array is needed
+        return Lazy((), object, lambda: np.asarray(rows()))
 
-    Returns:
-        Arrays by name.
+
+def read_npz(path: Path) -> dict[str, Any]:
+    """Return the arrays of an archive by name, decompressed when they are needed.
 
     Raises:
-        MemoryError: The wanted arrays are larger than the free memory.
-        ValueError: The file is damaged, or an array holds Python objects.
+        ValueError: The file is damaged.
     """
-    arrays = {}
     with reading(path, "an .npz file"), zipfile.ZipFile(path) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        # zipfile never inflates a member beyond its declared size.
-        check_memory(path, sum(info.file_size for key, info in members.items() if key in wanted))
-        for key, info in members.items():
-            arrays[key] = np.empty(0)
-            if key in wanted:
-                with reading(f"{path}: {key!r}", "a plain array"), archive.open(info) as member:
-                    arrays[key] = np.lib.format.read_array(member, allow_pickle=False)
+        return {info.filename.removesuffix(".npy"): _open_member(path, archive, info) for info in archive.infolist()}
+
+
+def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Lazy:
+    where = f"{path}: {info.filename.removesuffix('.npy')!r}"
+
+    def read() -> np.ndarray:  # zipfile never inflates a member beyond its declared size
+        with reading(where, "a plain array"), zipfile.ZipFile(path) as archive, archive.open(info) as member:
+            return np.lib.format.read_array(member, allow_pickle=False)
+
+    try:
+        with archive.open(info) as member:
+            version = np.lib.format.read_magic(member)
+            header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = header(member)
+    except Exception:  # raised where the array is needed
+        return Lazy((), object, read)
+    return Lazy(shape, dtype, read)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the arrays of a JSON file: of one object, or of an object in each line, as RLlib writes batches.
+
+    Raises:
+        MemoryError: The file is larger than the free memory.
+        ValueError: The file is damaged, or lines hold other arrays than the first.
+    """
+    check_memory(path, _JSON_COPIES * path.stat().st_size)
+    with reading(path, "JSON, or JSON in lines"):
+        with path.open(encoding="utf-8-sig") as file:
+            lines = [flatten(json.loads(line)) for line in file if line.strip()] if _is_lines(path) else []
+            lines = lines or [flatten(json.load(file))]
+        arrays = {}
+        for key in lines[0]:
+            parts = [np.asarray(line[key]) for line in lines]
+            arrays[key] = np.stack(parts) if not parts[0].ndim else np.concatenate(parts)
     return arrays
+
+
+def _is_lines(path: Path) -> bool:
+    """Return whether the first line of a file is an object of its own."""
+    with path.open(encoding="utf-8-sig") as file:
+        line = file.readline()
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False

@@ -1,38 +1,99 @@
-"""Arrays of HDF5 files."""
+"""Arrays of HDF5 files, of the whole log or of each episode."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import os
+import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .files import check_memory, reading
+from ...runtime.rows import FileVersion, Read
+from .episode_files import join_episodes
+from .files import reading
+
+_GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic
+_NUMBERED = re.compile(r"(?P<key>observations|actions|rewards|terminated)_(?P<label>(?P<number>\d+))")  # d3rlpy
+_SCALED = ("scale_factor", "add_offset")  # attributes by which netCDF packs numbers into integers
 
 
-def read_hdf5(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
-    """Read the arrays of a file.
+class Hdf5Array:
+    """A dataset of a file, which is opened when values are read.
 
-    Args:
-        path: File.
-        wanted: Names of the arrays to read; the others give empty arrays.
+    Attributes:
+        shape: Shape of the dataset.
+        dtype: Type of its numbers as they are read, which may be stored in another form.
+        name: Name in messages: file and dataset.
+        unit: Rows that are read together: those of a chunk, if chunks are compressed.
+    """
 
-    Returns:
-        Arrays by their path inside the file.
+    def __init__(self, path: Path, key: str, dataset: Any, status: os.stat_result) -> None:
+        self.shape, self.dtype, self.name = dataset.shape, dataset.dtype, f"{path}: {key!r}"
+        self.unit = rows_per_read(dataset)
+        self._path, self._key, self._version = path, key, FileVersion(status, self.name)
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        with self._open() as dataset, reading(self.name, "an array"):
+            return np.asarray(dataset[()], dtype)
+
+    @contextmanager
+    def reader(self) -> Iterator[Read]:
+        """Yield a function that reads consecutive rows.
+
+        Raises:
+            ValueError: The file was changed after it was opened.
+        """
+        # Without a chunk cache, HDF5 reads only the needed rows of uncompressed chunks.
+        with self._open(rdcc_nbytes=0) as dataset:
+            yield lambda start, stop: dataset[start:stop]
+
+    @contextmanager
+    def _open(self, **options: Any) -> Iterator[Any]:
+        with open_hdf5(self._path, **options) as file:
+            self._version.check(os.stat(self._path))
+            dataset = file[self._key]
+            if dataset.external is not None or dataset.is_virtual:
+                raise ValueError(f"{self.name} refers to other files; copy its values into this file")
+            if packed := [name for name in _SCALED if name in dataset.attrs]:
+                raise ValueError(f"{self.name} is packed by {packed[0]}: write it as plain numbers")
+            if self.dtype.kind not in "fiub":
+                raise TypeError(f"{self.name} must be numbers, got dtype {self.dtype}")
+            yield dataset
+            self._version.check(os.stat(self._path))
+
+
+def read_hdf5(path: Path) -> dict[str, Any]:
+    """Return the arrays of a file by their path in it, and numbers among its attributes; arrays are read when needed.
+
+    Arrays of each episode, as Minari (`episode_0/rewards`), robomimic (`data/demo_0/rewards`) and d3rlpy (`rewards_0`)
+    write them, are joined. Soft and external links are not followed.
 
     Raises:
         ImportError: h5py is not installed.
-        MemoryError: The wanted arrays are larger than the free memory.
-        TypeError: An array does not hold numbers.
-        ValueError: The file is damaged, cut short, or keeps a wanted array in another file.
+        ValueError: The file is damaged or cut short, or its episodes do not fit together.
     """
+    status, arrays = os.stat(path), {}
+    episodes: dict[tuple[int, str], dict[str, Any]] = {}
     with open_hdf5(path) as file:
-        names = list_datasets(file)
-        datasets = {name: get_dataset(file, name, path) for name in names if name in wanted}
-        check_memory(path, sum(dataset.nbytes for dataset in datasets.values()))
-        return {name: _read(path, name, datasets[name]) if name in datasets else np.empty(0) for name in names}
+
+        def add(name: str, item: Any) -> None:
+            if hasattr(item, "dtype") and item.shape is not None:
+                arrays[name] = Hdf5Array(path, name, item, status)
+
+        file.visititems(add)
+        attributes = {key: value for key, value in file.attrs.items() if np.shape(value) == ()}
+        pattern = _NUMBERED if {"columns", "num_episodes", "version"} <= arrays.keys() else _GROUPED
+        for match in filter(None, map(pattern.fullmatch, arrays)):
+            episodes.setdefault((int(match["number"]), match["label"]), {})[match["key"]] = arrays[match[0]]
+    if not episodes:
+        return arrays | {key: np.asarray(value) for key, value in attributes.items() if key not in arrays}
+    return join_episodes([(f"episode {label}", arrays) for (_, label), arrays in sorted(episodes.items())], str(path))
 
 
 @contextmanager
@@ -58,45 +119,12 @@ def open_hdf5(path: Path, **options: Any) -> Iterator[Any]:
         yield file
 
 
-def list_datasets(file: Any) -> list[str]:
-    """Return the paths of the arrays inside an open file; soft and external links are not followed."""
-    names: list[str] = []
-    file.visititems(lambda name, item: names.append(name) if hasattr(item, "dtype") else None)
-    return names
-
-
-def get_dataset(file: Any, name: str, path: Path) -> Any:
-    """Return an open file's dataset after checking that its values lie in the file itself.
-
-    Raises:
-        ValueError: The values lie in another file.
-    """
-    dataset = file[name]
-    if dataset.external is not None or dataset.is_virtual:
-        raise ValueError(f"{path}: {name!r} refers to other files; copy its values into this file")
-    return dataset
-
-
-def check_contained(path: Path) -> None:
-    """Check that all links and datasets of an HDF5 file stay in the file, and that its arrays fit into memory.
-
-    Raises:
-        ImportError: h5py is not installed.
-        MemoryError: The arrays are larger than the free memory.
-        ValueError: The file refers to other files, or is damaged.
-    """
-    with open_hdf5(path) as file:
-        import h5py
-
-        inside = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
-        name = file.id.links.visit(lambda name, info: None if info.type in inside else name, info=True)
-        if name is not None:
-            raise ValueError(f"{path}: {name.decode(errors='replace')!r} is a link to another file; copy its values")
-        check_memory(path, sum(get_dataset(file, name, path).nbytes for name in list_datasets(file)))
-
-
-def _read(path: Path, name: str, dataset: Any) -> np.ndarray:
-    if dataset.dtype.kind not in "fiub":
-        raise TypeError(f"{path}: {name!r} must be numbers, got dtype {dataset.dtype}")
-    with reading(f"{path}: {name!r}", "an array"):
-        return dataset[()]
+def rows_per_read(values: Any) -> int:
+    """Return the rows of one chunk if chunks are compressed, which are read whole, otherwise 1."""
+    chunks = getattr(values, "chunks", None)
+    if not chunks:
+        return 1
+    if hasattr(values, "id") and values.id.get_create_plist().get_nfilters() == 0:
+        return 1
+    first = chunks[0]
+    return int(first if isinstance(first, int) else first[0])

@@ -1,48 +1,162 @@
-"""Names of the arrays of a log."""
+"""Names of the arrays of a log, each with one meaning."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from torch import Tensor
+
+from ...runtime.arrays import as_numbers
 from ...runtime.text import NAME_WIDTH, printable
+from .arrays import Lazy, shape_of
 
-# Names used by d4rl, Minari, Gymnasium, Stable-Baselines3 and data frames; the first one present is read.
+# Names used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl, Tianshou, RLlib and data frames.
 KEYS = {
-    "states": ("observations", "states", "obs", "observation", "state"),
-    "actions": ("actions", "action"),
-    "rewards": ("rewards", "reward"),
-    "next_states": ("next_observations", "next_states", "next_obs", "next_observation", "next_state"),
-    "terminals": ("terminals", "terminations", "terminated", "terminal", "dones", "done"),
-    "timeouts": ("timeouts", "truncations", "truncated", "timeout"),
-    "log_probs": ("infos/action_log_probs", "log_probs"),
+    "states": ("observations", "states", "obs", "observation", "state", "contexts", "context"),
+    "actions": ("actions", "action", "act"),
+    "rewards": ("rewards", "reward", "rew"),
+    "next_states": (
+        *("next_observations", "next_states", "next_obs", "next_observation", "next_state"),
+        *("obs_next", "new_obs"),
+    ),
+    "terminals": (  # the environment ended after this row
+        *("terminals", "terminations", "terminated", "terminateds", "terminal", "is_terminal"),
+        *("masks", "not_done", "not_dones"),  # 0 where it ended
+    ),
+    "timeouts": ("timeouts", "truncations", "truncated", "truncateds", "timeout"),  # a limit cut the episode here
+    "dones": ("dones", "done"),  # the environment ended, or a limit cut the episode
+    "last": ("dones_float", "episode_terminals", "is_last"),  # last row of an episode, for either reason
+    "first": ("is_first", "episode_starts"),  # first row of an episode
+    "episodes": (
+        *("episode", "episodes", "episode_id", "episode_ids", "episode_index", "eps_id"),
+        *("traj", "trajectory", "traj_id", "trajectory_id", "trajectory_ids"),
+    ),
+    "steps": ("step", "steps", "step_id", "timestep", "timesteps", "time_step", "frame_index", "t"),
+    "log_probs": ("infos/action_log_probs", "action_log_probs", "log_probs", "log_prob", "action_logp"),
+    "probabilities": (
+        *("probabilities", "propensities", "propensity", "propensity_score", "pscore"),
+        *("action_prob", "action_probs", "action_probability", "behavior_prob", "behaviour_prob"),
+    ),
 }
 ALL_KEYS = frozenset(key for keys in KEYS.values() for key in keys)
-MIXED_ENDS = ("dones", "done")  # may also mark the steps at which a time limit cut an episode
+INVERTED = ("masks", "not_done", "not_dones")
+ENDS = ("terminals", "timeouts", "dones", "last", "first")
+NEEDED = ("states", "actions", "rewards")
+_COLUMNS = ("last", "first", "episodes", "steps")  # arrays of these names count if they hold a number for each row
+_END_WORDS = re.compile(
+    r"(?<![a-z])(dones?|terminal\w*|terminat\w*|trunc\w*|time_?outs?|time_?limit\w*|ends?|ended|last|first|resets?|masks?|"
+    r"absorb\w*|final|dead|died|death|over|stops?|crash\w*|fail\w*|starts?)(?![a-z])"
+)
+_LARGEST_LOOK = 64 << 20  # bytes of an unread array that is looked into
+Columns = Mapping[str, str | Sequence[str]]
 
 
-def find_key(part: str, names: Iterable[str], where: str | Path) -> str:
-    """Return the name that a log gives to one of its arrays.
+@dataclass(frozen=True)
+class Parts:
+    """Arrays of a log by what they mean.
+
+    Attributes:
+        where: Beginning of messages, such as the file's path.
+        arrays: Part of the log → its array, which may not be read yet.
+        names: Part of the log → name of the array.
+        unread: Names of arrays that look like ends of episodes and are not read.
+        mapped: Whether the user mapped an array of ends.
+    """
+
+    where: str
+    arrays: dict[str, Any]
+    names: dict[str, str]
+    unread: tuple[str, ...] = ()
+    mapped: bool = False
+
+
+def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str) -> Parts:
+    """Find the parts of a log among named arrays.
 
     Args:
-        part: Key of `KEYS`.
-        names: Names of all arrays of the log.
-        where: Beginning of the error message, such as the file's path.
+        arrays: Arrays by name, which may be read when they are needed.
+        columns: Part → name of its array, or names of the arrays that it consists of, next to each other.
+        where: Beginning of messages.
+
+    Raises:
+        ValueError: A mapped array is missing, or two arrays of one part disagree.
+    """
+    chosen, used = {}, set()
+    for part, names in (columns or {}).items():
+        if part not in KEYS:
+            raise ValueError(f"columns name the part {part!r}; a log's parts are {', '.join(KEYS)}")
+        listed = [names] if isinstance(names, str) else list(names)
+        found = [_find(name, part, arrays, where) for name in listed]
+        used |= {*found}
+        own = next((kind for kind in ENDS if part == "terminals" and found[0].rpartition("/")[2] in KEYS[kind]), part)
+        chosen[own] = (found, _join([arrays[name] for name in found]))
+        following = [f"next_{name}" for name in found]
+        if part == "states" and "next_states" not in (columns or {}) and {*following} <= {*arrays}:
+            chosen["next_states"] = (following, _join([arrays[name] for name in following]))
+    silenced = ("terminals", "dones", "last", "first") if "terminals" in (columns or {}) else ()
+    states = chosen.get("states") or _choose("states", arrays, where)
+    count = None if states is None else _length(states[1])
+    for part in KEYS:
+        if part not in chosen and part not in silenced and (one := _choose(part, arrays, where, count)) is not None:
+            chosen[part] = one
+    used |= {name for found, _ in chosen.values() for name in found}
+    groups = {match[0] for name in used if (match := re.match(r".+(?=[._\[]\d+\]?$)", name))} | used
+    others = [name for name in arrays if name not in used and not _is_part_of(name, groups)]
+    unread = tuple(name for name in others if count is not None and _looks_like_ends(name, arrays[name], count))
+    return Parts(
+        where,
+        {part: values for part, (_, values) in chosen.items()},
+        {part: found[0] if len(found) == 1 else ", ".join(found) for part, (found, _) in chosen.items()},
+        unread,
+        not {*ENDS}.isdisjoint(columns or {}),
+    )
+
+
+def find_states(arrays: Mapping[str, Any], columns: str | Sequence[str] | None, where: str) -> Any:
+    """Return the array of states.
+
+    Raises:
+        ValueError: No such array, or two that disagree.
+    """
+    if columns is None:
+        chosen = _choose("states", arrays, where)
+        if chosen is None:
+            raise missing("states", arrays, where)
+        return chosen[1]
+    names = [_find(name, "states", arrays, where) for name in ([columns] if isinstance(columns, str) else columns)]
+    return _join([arrays[name] for name in names])
+
+
+def find_key(part: str, arrays: Mapping[str, Any], where: str | Path) -> str:
+    """Return the name that a log gives to one of its arrays.
 
     Raises:
         ValueError: None of the names is one of `part`.
     """
-    present = [str(name) for name in names]
     for key in KEYS[part]:
-        if key in present:
+        if key in arrays:
             return key
+    raise missing(part, arrays, where)
+
+
+def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueError:
+    """Return the error of a log without a part, which tells named parts to join, if there are some."""
+    present = [str(name) for name in arrays]
+    if nested := next((group for key in KEYS[part] if (group := _named_below(key, present))), None):
+        listed = ", ".join(repr(printable(name, NAME_WIDTH)) for name in nested[:10])
+        return ValueError(f"{where}: the {part} have names: choose by columns={{{part!r}: [{listed}]}}")
     first, *others = KEYS[part]
-    raise ValueError(
+    return ValueError(
         f"{where}: no array {first!r} (or {', '.join(others)}); the arrays there are {list_names(present)}"
     )
 
 
-def check_is_policy(names: Iterable[str], parts: Iterable[str] = KEYS) -> None:
+def check_is_policy(names: Iterable[str], parts: Iterable[str] = (*NEEDED, "next_states", *ENDS)) -> None:
     """Check that a file in the place of a policy's is no log.
 
     Args:
@@ -64,3 +178,83 @@ def list_names(names: list[str]) -> str:
     """Return the first ten names, escaped, and how many follow, for messages."""
     first = ", ".join(printable(name, NAME_WIDTH) for name in names[:10])
     return first + (f" and {len(names) - 10} more" if len(names) > 10 else "") or "none"
+
+
+def _find(name: str, part: str, arrays: Mapping[str, Any], where: str) -> str:
+    """Return the array of a name, which may leave out the groups that it lies in."""
+    if name in arrays:
+        return name
+    ends = [key for key in arrays if str(key).endswith(f"/{name}")]
+    if len(ends) != 1:
+        listed = list_names(ends or [str(key) for key in arrays])
+        raise ValueError(f"{where}: no column {name!r} for the {part}; it has {listed}")
+    return ends[0]
+
+
+def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int | None = None) -> tuple[list[str], Any] | None:
+    """Return the name and array of a part, None without one."""
+    names = [key for key in KEYS[part] if key in arrays]
+    if part in _COLUMNS:
+        names = [name for name in names if count is not None and _is_column(arrays[name], count)]
+    for other in names[1:]:
+        first, second = (as_numbers(arrays[name]).reshape(-1) for name in (names[0], other))
+        if (names[0] in INVERTED) != (other in INVERTED):
+            second = 1 - second
+        if not np.array_equal(first, second):
+            raise ValueError(
+                f"{where}: {names[0]!r} and {other!r} both mean the {part} and disagree; choose one by "
+                f"columns={{{part!r}: {names[0]!r}}}"
+            )
+    if part == "states" and names and not shape_of(arrays[names[0]]):
+        np.asarray(arrays[names[0]])  # raises if the array cannot be read
+        raise ValueError(f"{where}: {names[0]!r} must have shape (rows, columns), got ()")
+    return ([names[0]], arrays[names[0]]) if names else None
+
+
+def _named_below(key: str, names: list[str]) -> list[str]:
+    return [name for name in names if name.startswith(f"{key}/") or f"/{key}/" in name]
+
+
+def _join(arrays: list[Any]) -> Any:
+    """Return arrays next to each other, read when they are needed."""
+    if len(arrays) == 1:
+        return arrays[0]
+    width = sum(int(np.prod(shape_of(values)[1:])) for values in arrays)
+    dtype = np.result_type(
+        *(getattr(values, "dtype", np.float64) for values in arrays if not isinstance(values, Tensor))
+    )
+    read = lambda: np.column_stack([(x := as_numbers(values)).reshape(len(x), -1) for values in arrays])  # noqa: E731
+    return Lazy((shape_of(arrays[0])[0], width), dtype, read)
+
+
+def _length(values: Any) -> int | None:
+    shape = shape_of(values)
+    return int(shape[0]) if len(shape) else None
+
+
+def _is_column(values: Any, count: int) -> bool:
+    return shape_of(values) in ((count,), (count, 1))
+
+
+def _is_part_of(name: str, groups: set[str]) -> bool:
+    match = re.match(r".+(?=[._\[]\d+\]?$)", name)
+    return match is not None and match[0] in groups
+
+
+def _looks_like_ends(name: str, values: Any, count: int) -> bool:
+    """Return whether an unread array looks like ends of episodes, by name or by holding 0 and 1 for each row."""
+    if not _is_column(values, count) or count * getattr(values, "dtype", np.dtype(float)).itemsize > _LARGEST_LOOK:
+        return False
+    try:
+        read = as_numbers(values).reshape(-1)
+        constant = bool((read == read[:1]).all())
+    except (TypeError, ValueError, OSError, MemoryError):
+        return False
+    if constant:
+        return False
+    return named_like_ends(name) or (read.dtype.kind in "fiub" and bool(((read == 0) | (read == 1)).all()))
+
+
+def named_like_ends(name: str) -> bool:
+    """Return whether the name of an array tells of ends of episodes."""
+    return _END_WORDS.search(str(name).lower()) is not None

@@ -1,174 +1,134 @@
-"""Transitions from files and objects that hold named arrays."""
+"""Logs of any source: transitions, or states alone."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from ...runtime.arrays import fill_masked
 from ...runtime.text import escaped_errors
-from . import d3rlpy
-from .csv_files import read_csv
-from .files import check_regular, read_folder, read_npz
-from .hdf5 import read_hdf5
-from .keys import ALL_KEYS, KEYS, MIXED_ENDS, find_key, list_names
-from .lerobot import is_lerobot, read_lerobot
-from .minari import find_minari, is_minari_id, read_minari
-from .replay_buffers import read_pickled
-from .rlds import is_rlds, read_rlds
-from .tables import is_frame, read_frame, read_parquet
+from .arrays import shape_of
+from .keys import NEEDED, Columns, Parts, find_parts, missing
+from .replay_buffers import filled_rows
+from .sources import read_arrays
+from .states import load_states, states_of
+from .stored import StoredStates
+from .tables import is_frame
 from .transitions import Transitions
 
 
-def _read_hdf5(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
-    return d3rlpy.read_dump(path) if d3rlpy.is_dump(path) else read_hdf5(path, wanted)
-
-
-READERS: dict[str, Callable[[Path, Collection[str]], dict[str, np.ndarray]]] = {
-    ".npz": read_npz,
-    ".parquet": read_parquet,
-    ".csv": read_csv,
-    ".hdf5": _read_hdf5,
-    ".h5": _read_hdf5,
-    ".pkl": read_pickled,
-    ".pickle": read_pickled,
-}
-Columns = Mapping[str, str | Sequence[str]]
-NEEDED = ("states", "actions", "rewards")
-
 
 @escaped_errors()
-def load(source: Any, *, columns: Columns | None = None, max_episode_steps: int | None = None) -> Transitions:
-    """Load logged transitions into memory.
+def load_log(
+    source: Any, *, columns: Columns | None = None, rows: int | None = None, max_episode_steps: int | None = None
+) -> Transitions | StoredStates:
+    """Load a log: transitions into memory, or states alone where there are no rewards.
 
-    Arrays are recognised by name; the first name present is read:
+    Arrays are recognised by name, see the page on files; each name has one meaning. Two arrays of one part must agree.
+    Columns of tables may be numbered: `obs_0`, `obs_1`, … (also `obs.0`, `obs[0]`), or hold lists. Arrays of shape
+    (rows, 1, columns), as replay buffers of one environment have them, count as (rows, columns).
 
-    - states: `observations`, `states`, `obs`, `observation`, `state`
-    - actions: `actions`, `action`
-    - rewards: `rewards`, `reward`
-    - next states: `next_observations`, `next_states`, `next_obs`, `next_observation`, `next_state`
-    - terminals: `terminals`, `terminations`, `terminated`, `terminal`, `dones`, `done`
-    - timeouts: `timeouts`, `truncations`, `truncated`, `timeout`
-    - log-probabilities of the actions: `infos/action_log_probs`, `log_probs`
+    Episodes end where flags, numbers of episodes and steps, and next states say so. Where these are, rows are sorted
+    by episode and step. `Transitions.verdict` says what was decided, and by which arrays.
 
-    Columns of parquet files and data frames may be numbered: `obs_0`, `obs_1`, … (also `obs.0`, `obs[0]`). Arrays of
-    shape (rows, 1, columns), as replay buffers of one environment have them, count as (rows, columns).
-
-    Without next states, the last step of each timed-out episode is dropped, see `Transitions.from_arrays`.
+    Without next states, the next state of a step is the state of the next row, and that of a terminal step its own
+    state. The last step of an episode that was cut is then dropped, since its next state is unknown, as in D4RL's
+    `qlearning_dataset`; so is the last step of the data unless it is terminal.
 
     Args:
         source: One of
 
-            - path of an HDF5 file in D4RL's layout (.hdf5, .h5), or of an .npz, parquet or CSV file;
-            - path of an HDF5 file that d3rlpy's `ReplayBuffer.dump` wrote;
+            - path of an HDF5 file (.hdf5, .h5): of D4RL, Minari, robomimic, Tianshou, or d3rlpy's `ReplayBuffer.dump`;
+            - path of an .npz, parquet, CSV or JSON file, or of a folder of .npy files;
             - path of a pickle (.pkl) of a replay buffer of Stable-Baselines3 or sb3-contrib, of a dict of arrays, or of
               a list of such dicts, one for each episode; nothing in it is executed;
-            - path of a folder of .npy files, of a LeRobot dataset, or of an RLDS dataset that TensorFlow Datasets made;
             - id, folder or object of a local Minari dataset;
             - dictionary of arrays or tensors, such as d4rl's `qlearning_dataset(env)` returns;
             - data frame;
+            - states alone, as `sopr_fast.fit` takes them;
             - `Transitions`, returned unchanged.
-        columns: Part of the log (an argument of `Transitions.from_arrays`, such as "states") → name of its array, or
-            names of the columns that it consists of, for logs whose names are not those above.
-        max_episode_steps: Time limit of the environment, if the log does not show where it cut episodes.
+        columns: Part of the log, such as "states", "terminals" or "episodes" → name of its array, or names of the
+            arrays that it consists of, for logs whose names are not those of the page on files.
+        rows: Most transitions to keep: of a larger log, whole episodes are drawn.
+        max_episode_steps: Time limit of the environment, if the log does not show where it cut episodes; 1 for a
+            contextual bandit, whose every row is an episode.
 
     Raises:
         FileNotFoundError: No such file.
         ImportError: The extra that reads such files is not installed.
         MemoryError: The log is larger than the free memory.
         TypeError: Not a source of the list above, or an array that does not hold numbers.
-        ValueError: The file is damaged, or an array is missing or wrong; names the array and row.
+        ValueError: The file is damaged, an array is missing or wrong, or two arrays contradict each other; names the
+            array and row.
 
     Warns:
-        UserWarning: Nothing shows where a time limit cut episodes, or most states are equal.
+        UserWarning: Nothing shows where a time limit cut episodes; rows do not follow each other; terminal rows lead
+            on; an array that looks like ends is not read; rows of a buffer were not filled; or states lose their
+            differences in float32.
     """
-    if isinstance(source, Transitions):
+    if isinstance(source, Transitions | StoredStates):
         if max_episode_steps is not None:
             raise ValueError("max_episode_steps: Transitions are cut into episodes already; leave it out")
         if columns is not None:
             raise ValueError("columns: Transitions have no names to map; leave it out")
-        return source
-    arrays, where = read_arrays(source, columns)
-    return from_mapping(arrays, where, max_episode_steps)
-
-
-def is_log(path: Path) -> bool:
-    """Return whether a path is a log: by its suffix, as a folder, or as the id of a Minari dataset."""
-    return (
-        path.suffix in (".npy", *READERS)
-        or path.is_dir()
-        or is_rlds(path)
-        or (not path.exists() and is_minari_id(path))
-    )
+        return source if rows is None or isinstance(source, StoredStates) else thin(source, rows)
+    if not has_names(source):
+        return load_states(source)
+    arrays, where = read_arrays(source)
+    log = of_parts(arrays, find_parts(arrays, columns, where), columns, max_episode_steps)
+    return log if rows is None or isinstance(log, StoredStates) else thin(log, rows)
 
 
 @escaped_errors()
-def read_arrays(source: Any, columns: Columns | None = None) -> tuple[Mapping[str, Any], str]:
-    """Return the named arrays of a source, see `load`, and its name for error messages."""
-    if columns is None:
-        return _read_named(source, ALL_KEYS)
-    parts = {part: [names] if isinstance(names, str) else list(names) for part, names in columns.items()}
-    if unknown := [part for part in parts if part not in KEYS]:
-        raise ValueError(f"columns name the part {unknown[0]!r}; a log's parts are {', '.join(KEYS)}")
-    arrays, where = _read_named(source, ALL_KEYS | {name for names in parts.values() for name in names})
-    mapped = {name: values for name, values in arrays.items() if name not in ALL_KEYS}
-    for part, names in parts.items():
-        if missing := [name for name in names if name not in arrays]:
-            raise ValueError(f"{where}: no column {missing[0]!r} for the {part}; it has {list_names([*arrays])}")
-        values = [np.asarray(fill_masked(arrays[name])) for name in names]
-        key = next((name for name in names if part == "terminals" and name in MIXED_ENDS), KEYS[part][0])
-        mapped[key] = values[0] if len(values) == 1 else np.column_stack(values)
-    unmapped = {part: name for part, name in find_names(arrays).items() if part not in parts}
-    return mapped | {name: arrays[name] for name in unmapped.values()}, where
-
-
-def _read_named(source: Any, wanted: Collection[str]) -> tuple[Mapping[str, Any], str]:
-    if isinstance(source, Mapping):
-        return source, "dataset"
-    if is_frame(source):
-        return read_frame(source, wanted, "data frame"), "data frame"
-    dataset = find_minari(source)
-    if dataset is not None:
-        return read_minari(dataset), f"Minari dataset {dataset.id}"
-    if not isinstance(source, str | os.PathLike):
-        raise TypeError(
-            "transitions must be a path, a Minari dataset, a data frame or a dictionary of arrays with states, actions "
-            f"and rewards at least, got {type(source).__name__}"
-        )
-    path = Path(source)
-    if path.suffix == ".npy":
-        raise ValueError(
-            f"{path}: an .npy file is one array; transitions need states, actions and rewards at least: put them into "
-            "an .npz file, a dictionary or a folder of .npy files of these names"
-        )
-    if is_rlds(path):
-        return read_rlds(path, wanted), str(path)
-    if path.is_dir():
-        return read_lerobot(path) if is_lerobot(path) else read_folder(path, wanted), str(path)
-    if path.suffix not in READERS:
-        raise ValueError(f"{path}: expected transitions in a file of {', '.join(READERS)}, or a Minari dataset")
-    check_regular(path)
-    return READERS[path.suffix](path, wanted), str(path)
-
-
-def from_mapping(arrays: Mapping[str, Any], where: str, max_episode_steps: int | None = None) -> Transitions:
-    """Return transitions of named arrays, see `load`.
+def load_transitions(source: Any) -> Transitions:
+    """Load a log with actions and rewards, see `load_log`.
 
     Raises:
-        TypeError, ValueError: See `Transitions.from_arrays`; begins with `where`.
+        TypeError: States alone, without names.
+        ValueError: An array is missing.
     """
+    if isinstance(source, Transitions):
+        return source
+    if isinstance(source, StoredStates):
+        raise TypeError("the log holds states alone; this method needs actions and rewards too")
+    arrays, where = read_arrays(source)
+    parts = find_parts(arrays, None, where)
     for part in NEEDED:
-        find_key(part, arrays, where)
-    names = find_names(arrays)
-    parts = {part: arrays[name] for part, name in names.items()}
-    return Transitions.from_arrays(**parts, max_episode_steps=max_episode_steps, where=where, names=names)
+        if part not in parts.arrays:
+            raise missing(part, arrays, where)
+    return cast(Transitions, of_parts(arrays, parts))
 
 
-def find_names(arrays: Mapping[str, Any]) -> dict[str, str]:
-    """Return part of the log → its name among the arrays, for the parts that are there."""
-    names = {part: next((key for key in keys if key in arrays), None) for part, keys in KEYS.items()}
-    return {part: name for part, name in names.items() if name is not None}
+def of_parts(
+    arrays: Mapping[str, Any], parts: Parts, columns: Columns | None = None, max_episode_steps: int | None = None
+) -> Transitions | StoredStates:
+    """Return the log that named arrays are, see `load_log`."""
+    if "rewards" not in parts.arrays:
+        return states_of(arrays, (columns or {}).get("states"), parts.where)
+    for part in NEEDED:
+        if part not in parts.arrays:
+            raise missing(part, arrays, parts.where)
+    return Transitions.from_parts(parts, max_episode_steps, filled_rows(arrays, shape_of(parts.arrays["states"])[0]))
+
+
+def has_names(log: Any) -> bool:
+    """Return whether a log consists of named arrays."""
+    if isinstance(log, str | os.PathLike):
+        return Path(log).suffix.lower() != ".npy"
+    return isinstance(log, Mapping) or is_frame(log) or hasattr(log, "iterate_episodes")
+
+
+def thin(log: Transitions, rows: int) -> Transitions:
+    """Return whole episodes of a log, drawn at random, of at most `rows` rows together, but one episode at least."""
+    drawn = np.random.default_rng(0).permutation(len(log.episodes) - 1)
+    lengths = np.diff(log.episodes)
+    few = max(1, int(np.searchsorted(np.cumsum(lengths[drawn]), rows, side="right")))
+    chosen = np.sort(drawn[:few])
+    kept = np.concatenate([np.arange(log.episodes[e], log.episodes[e + 1]) for e in chosen])
+    names = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
+    parts = {name: None if getattr(log, name) is None else getattr(log, name)[kept] for name in names}
+    return replace(log, episodes=np.concatenate([[0], np.cumsum(lengths[chosen])]), **parts)

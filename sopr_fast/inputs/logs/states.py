@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,126 +13,104 @@ from torch import Tensor
 from ...runtime.arrays import fill_masked
 from ...runtime.rows import FileRows
 from ...runtime.text import escaped_errors
-from . import d3rlpy
-from .arrays import to_array
+from .arrays import Lazy, shape_of, to_array
 from .files import check_regular, reading
-from .keys import ALL_KEYS, KEYS, find_key, list_names
-from .lerobot import is_lerobot
-from .loading import READERS, read_arrays
-from .minari import find_minari, read_minari_states
-from .rlds import is_rlds
-from .stored import ArrayStates, FlatStates, SlicedStates, StoredStates, states_of_hdf5
-from .tables import group_numbered, is_frame, read_frame
+from .keys import ALL_KEYS, KEYS, Columns, find_states, list_names
+from .replay_buffers import filled_rows
+from .sources import read_arrays
+from .stored import StoredStates
+from .tables import group_numbered, is_frame
 from .transitions import Transitions
 
-_NO_STATES = (ALL_KEYS - {*KEYS["states"]}) | {"time", "timestamp", "timestep", "step", "episode", "episode_id"}
+_NO_STATES = (ALL_KEYS - {*KEYS["states"]}) | {"time", "timestamp"}
 
 
 @escaped_errors()
-def load_states(path: str | os.PathLike, *, columns: str | Sequence[str] | None = None) -> StoredStates:
-    """Open the logged states of a file; those of `.npy` and HDF5 files are read only as they are drawn.
-
-    Args:
-        path: An `.npy` file; an `.npz`, parquet, CSV or HDF5 file with an array `observations`, `states`, `obs`,
-            `observation` or `state`, in parquet and CSV also as columns `obs_0`, `obs_1`, …; a folder with an `.npy`
-            file of such a name; a dump of d3rlpy, a pickled replay buffer, a LeRobot or an RLDS dataset, see
-            `sopr_fast.load_log`; or the folder or id of a local Minari dataset.
-        columns: Name of the array of states, or names of the columns that they consist of, where they have others.
-
-    Raises:
-        FileNotFoundError: No such file.
-        ImportError: The extra that reads such files is not installed.
-        MemoryError: The states are larger than the free memory.
-        TypeError: The states are not numbers.
-        ValueError: The file is damaged or has no states; or they are not a table, not finite or too large.
-    """
-    if columns is not None:
-        arrays, where = read_arrays(path, {"states": columns})
-        return ArrayStates(np.asarray(arrays[KEYS["states"][0]]), where)
-    dataset = find_minari(path)
-    if dataset is not None:
-        return _of_minari(dataset)
-    path = Path(path)
-    if is_rlds(path) or (path.is_dir() and is_lerobot(path)):
-        arrays, where = read_arrays(path)
-        return ArrayStates(arrays[find_key("states", arrays, where)], where)
-    if path.is_dir():
-        path = next((file for key in KEYS["states"] if (file := path / f"{key}.npy").is_file()), path)
-    if path.suffix not in (".npy", *READERS):
-        raise ValueError(f"{path}: expected states in a file of .npy, {', '.join(READERS)}, or a Minari dataset")
-    check_regular(path)
-    if path.suffix == ".npy":
-        with reading(path, "an .npy file of a plain array"):
-            rows = FileRows.of_npy(path)
-        return FlatStates(rows)
-    if path.suffix in (".hdf5", ".h5") and not d3rlpy.is_dump(path):
-        return states_of_hdf5(path)
-    arrays = READERS[path.suffix](path, KEYS["states"])
-    return ArrayStates(arrays[find_key("states", arrays, path)], str(path))
-
-
-def as_states(states: Any) -> StoredStates:
-    """Return the user's states in the form that drawing reads.
+def load_states(states: Any, *, columns: str | Sequence[str] | None = None) -> StoredStates:
+    """Return logged states in the form that drawing reads; of `.npy` and HDF5 files, only drawn rows are read.
 
     Args:
         states: One of
 
             - (rows, dim_s) array, tensor or nested sequence; (rows, 1, dim_s), as replay buffers of one environment
               have it, counts as (rows, dim_s);
-            - path, see `load_states`;
+            - path of an `.npy` file, or anything that `sopr_fast.load_log` reads, of which the states are taken;
             - `Transitions`;
-            - Minari dataset;
-            - data frame whose columns are named as in `load_states`, or that holds states only;
+            - data frame whose columns are named as in `sopr_fast.load_log`, or that holds states only;
             - object with `shape`, `dtype` and slices, such as an open `h5py.Dataset`, read as rows are drawn.
+        columns: Name of the array of states, or names of the columns that they consist of, where they have others.
 
     Raises:
+        FileNotFoundError: No such file.
+        ImportError: The extra that reads such files is not installed.
+        MemoryError: The states are larger than the free memory.
         TypeError: Not a source of the list above, or not numbers.
-        ValueError: Empty, not a table, not finite or too large; names the row. Or a data frame with rewards, ends or
-            times among its columns and no states named so. For paths, see `load_states`.
+        ValueError: The file is damaged or has no states; or they are empty, not a table, not finite or too large; names
+            the row. Or a data frame with rewards, ends or times among its columns and no states named so.
     """
     if isinstance(states, StoredStates):
         return states
-    if isinstance(states, str | os.PathLike):
-        return load_states(states)
     if isinstance(states, Transitions):
-        return ArrayStates(states.states)
-    if hasattr(states, "iterate_episodes"):
-        return _of_minari(states)
+        return StoredStates(states.states)
+    if isinstance(states, str | os.PathLike) and Path(states).suffix.lower() == ".npy":
+        check_regular(path := Path(states))
+        with reading(path, "an .npy file of a plain array"):
+            return StoredStates(rows := FileRows.of_npy(path), rows.name)
+    if is_frame(states) and columns is None and not _names_states(states):
+        return StoredStates(_numbers(states))
+    if isinstance(states, str | os.PathLike | Mapping) or is_frame(states) or hasattr(states, "iterate_episodes"):
+        arrays, where = read_arrays(states)
+        return states_of(arrays, columns, where)
     if isinstance(states, Tensor):
-        return ArrayStates(to_array(states, "states: "))
+        return StoredStates(to_array(states, "states: "))
     if isinstance(states, np.ndarray):
-        return ArrayStates(fill_masked(states))
-    if is_frame(states):
-        states = _select_columns(states)
-    elif not isinstance(states, Sequence):
-        if all(hasattr(states, part) for part in ("shape", "dtype", "__getitem__")):
-            return SlicedStates(states)
-        if not hasattr(states, "__array__"):
-            raise TypeError(f"states must be an array, tensor, data frame or path, got {type(states).__name__}")
+        return StoredStates(fill_masked(states))
+    if isinstance(states, Sequence) or hasattr(states, "__array__"):
+        if not all(hasattr(states, part) for part in ("shape", "dtype", "__getitem__")):
+            return StoredStates(_numbers(states))
+    elif not all(hasattr(states, part) for part in ("shape", "dtype", "__getitem__")):
+        raise TypeError(f"states must be an array, tensor, data frame or path, got {type(states).__name__}")
+    name = f"{type(states).__name__} {getattr(states, 'name', '')}".strip()
+    return StoredStates(states, name)
+
+
+as_states = load_states
+
+
+def states_of(arrays: Mapping[str, Any], columns: str | Sequence[str] | None, where: str) -> StoredStates:
+    """Return the states among named arrays; rows of a buffer that were not filled are left out."""
+    values = find_states(arrays, columns, where)
+    filled = filled_rows(arrays, shape_of(values)[0])
+    rows = None if filled is None else len(filled)
+    if isinstance(values, Lazy) or not hasattr(values, "reader"):
+        values = to_array(values, f"{where}: ") if isinstance(values, Tensor) else np.asarray(fill_masked(values))
+        values = values[:, None] if values.ndim == 1 else values
+        return StoredStates(values, where, rows)
+    if len(values.shape) == 1:
+        return StoredStates(np.asarray(values)[:, None], where, rows)
+    with values.reader():  # raises if the file does not hold them
+        return StoredStates(values, values.name, rows)
+
+
+def _numbers(states: Any) -> np.ndarray:
     try:
         values = np.asarray(states)
         if values.dtype.kind not in "fiub":  # objects, such as the integers of pandas that may be missing
             values = np.asarray(states, np.float64)
     except (OverflowError, TypeError, ValueError) as error:
         raise TypeError(f"states must be numbers: {error}") from error
-    return ArrayStates(values)
+    return values
 
 
-def _select_columns(frame: Any) -> Any:
-    """Return the columns of a data frame that hold states."""
-    arrays = read_frame(frame, KEYS["states"], "data frame")
-    for key in KEYS["states"]:
-        if key in arrays:
-            return arrays[key]
-    columns = [str(name) for name in frame.columns]
+def _names_states(frame: Any) -> bool:
+    """Return whether columns of a data frame are named as states are; otherwise all must be states."""
+    columns: Columns | list[str] = [str(name) for name in frame.columns]
+    if any(key in columns or key in group_numbered(columns, KEYS["states"]) for key in KEYS["states"]):
+        return True
     lower = [name.lower() for name in columns]
     if not _NO_STATES.isdisjoint(lower) or group_numbered(lower, _NO_STATES):
         raise ValueError(
-            f"which columns of the data frame are states? It has {list_names(columns)}; name the states obs_0, obs_1, "
-            "… or pass only their columns"
+            f"which columns of the data frame are states? It has {list_names([*columns])}; name the states obs_0, "
+            "obs_1, … or pass only their columns"
         )
-    return frame
-
-
-def _of_minari(dataset: Any) -> StoredStates:
-    return ArrayStates(read_minari_states(dataset), f"Minari dataset {dataset.id}")
+    return False

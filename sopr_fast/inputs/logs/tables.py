@@ -1,9 +1,11 @@
-"""Arrays of parquet files and data frames, one column or one per dimension."""
+"""Arrays of CSV files, parquet files and data frames: a column each, or a column for each dimension."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import functools
+import json
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -13,41 +15,147 @@ from typing import Any
 import numpy as np
 
 from ...runtime.rows import FileVersion
+from .arrays import Lazy
 from .files import check_memory, reading
+from .keys import ALL_KEYS
 
 _NUMBERED = re.compile(r"(.+?)[._]?\[?(\d+)\]?")  # obs_0, obs.0, obs[0]
+_CSV_COPIES = 6  # bytes of a table for a byte of text
+_BATCH = 65536  # rows
 
 
-def read_parquet(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
-    """Read arrays from the columns of a file.
+def read_csv(path: Path) -> dict[str, Any]:
+    """Return the columns of a file in UTF-8, separated by commas, semicolons or tabs, whose first line names them.
 
-    A column of lists is one array, and so are the columns `obs_0`, `obs_1`, …, also written `obs.0` or `obs[0]`.
+    Raises:
+        MemoryError: The file is larger than the free memory.
+        ValueError: The file has no header, or a row has more values than it.
+    """
+    import pandas
+    from pandas.errors import ParserError
+
+    check_memory(path, _CSV_COPIES * path.stat().st_size)
+    with reading(path, "a table with a header"):
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            head, second = file.readline(), file.readline()
+        separator = max(",;\t", key=head.count)
+        names = [name.strip() for name in next(csv.reader([head], delimiter=separator), [])]
+        if len(set(names)) < len(names) or not any(names) or all(map(_is_number, names)):
+            raise ValueError(f"{path}: its first line must name the columns, each once; it is {','.join(names)[:80]!r}")
+        if len(next(csv.reader([second], delimiter=separator), names)) > len(names):
+            raise ValueError(f"{path}: line 2 has more values than the header; write numbers with a decimal point")
+        decimal = "," if separator == ";" and re.search(r"\d,\d", second) and "." not in second else "."
+        form: dict[str, Any] = {"sep": separator, "decimal": decimal, "encoding": "utf-8-sig"}
+        form |= {"index_col": False, "float_precision": "round_trip", "skipinitialspace": True}
+        try:
+            frame = pandas.read_csv(path, header=0, names=names, **form)
+        except ParserError as error:
+            raise ValueError(f"{path}: {error}; write numbers with a decimal point") from error
+    return read_frame(frame, str(path))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_frame(source: Any) -> bool:
+    """Return whether `source` is a data frame of pandas or a similar library."""
+    return all(hasattr(source, part) for part in ("columns", "to_numpy", "__getitem__"))
+
+
+def read_frame(frame: Any, where: str) -> dict[str, Any]:
+    """Return the columns of a data frame by name, and those of one number each, such as `obs_0`, together as `obs`.
 
     Args:
-        path: File.
-        wanted: Names of the arrays to read; the others give empty arrays.
+        frame: Data frame of pandas or alike.
+        where: Beginning of messages.
 
-    Returns:
-        Arrays by name.
+    Raises:
+        ValueError: Two columns have one number, such as `obs_1` and `obs_01`.
+    """
+    keys = {str(name): name for name in frame.columns}
+
+    def column(name: str) -> np.ndarray:
+        return _cells(frame[keys[name]].to_numpy(), f"{where}: {name!r}")
+
+    def stacked(names: list[str]) -> np.ndarray:
+        return np.stack([column(name) for name in names], 1)
+
+    columns: dict[str, Any] = {name: frame[key].to_numpy() for name, key in keys.items()}
+    for name, values in columns.items():
+        if values.dtype == object:
+            columns[name] = _lazy_cells(values, functools.partial(column, name))
+    for group, names in group_numbered(keys, keys, where).items():
+        columns[group] = Lazy((len(frame), len(names)), np.float64, functools.partial(stacked, names))
+    return columns
+
+
+def _lazy_cells(values: np.ndarray, read: Any) -> Lazy:
+    first = values[0] if len(values) else 0.0
+    if isinstance(first, str) and first.lstrip().startswith("["):
+        first = _parse_list(first)
+    width = np.shape(first) if isinstance(first, list | tuple | np.ndarray) else ()
+    return Lazy((len(values), *width), np.float64 if width else object, read)
+
+
+def _cells(values: np.ndarray, where: str) -> np.ndarray:
+    """Return the numbers of a column whose cells may be lists, or text of lists; words stay as they are.
+
+    Raises:
+        ValueError: Lists differ in length, or a cell is empty.
+    """
+    if values.dtype != object or not len(values):
+        return values
+    if isinstance(values[0], str):
+        if not values[0].lstrip().startswith("["):
+            return values
+        values = np.array([*map(_parse_list, values), None], object)[:-1]
+    if isinstance(values[0], list | tuple | np.ndarray):
+        lengths = np.array([np.size(cell) if isinstance(cell, list | tuple | np.ndarray) else 0 for cell in values])
+        if (differs := lengths != lengths[0]).any():
+            row = int(np.argmax(differs))
+            raise ValueError(
+                f"{where}: lists of equal length expected, got {lengths[0]} at row 0, {lengths[row]} at {row}"
+            )
+        return np.stack([np.asarray(cell) for cell in values])
+    with contextlib.suppress(TypeError, ValueError):
+        if not any(isinstance(value, str) for value in values):
+            return values.astype(np.float64)
+    return values
+
+
+def _parse_list(text: Any) -> Any:
+    """Return the numbers of a list as Python or numpy writes it, such as "[0.5, 1.5]" or "[0.5 1.5]"."""
+    try:
+        return json.loads(re.sub(r"(?<=[\d.])\s+(?=[-\d.])", ", ", str(text)).replace(". ", ".0 ").replace(".,", ".0,"))
+    except ValueError:
+        return [float(part) for part in re.findall(r"[^\s,\[\]]+", str(text))]
+
+
+def read_parquet(path: Path) -> dict[str, Any]:
+    """Return the columns of a file by name, and numbered ones together as in `read_frame`, read when they are needed.
 
     Raises:
         ImportError: pyarrow is not installed.
-        MemoryError: The wanted columns are larger than the free memory.
-        TypeError: A column does not hold numbers.
-        ValueError: The file is damaged, values are missing, or lists differ in length.
+        ValueError: The file is damaged.
     """
-    pyarrow = _import_pyarrow(path)
-    with reading(path, "a parquet file"):
-        with pyarrow.parquet.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            groups = group_numbered(names, wanted)
-            numbered = {name for group in groups.values() for name in group}
-            needed = [name for name in names if name in wanted or name in numbered]
-            check_memory(path, _decoded_size(file.metadata, needed))
-            table = file.read(needed)
-            chunks = {name: table.column(name).combine_chunks() for name in needed}
-        columns = {name: _column(path, name, column) for name, column in chunks.items()}
-        return stack_numbered(names, columns, groups)
+    with _open_parquet(path) as file:
+        names = list(file.schema_arrow.names)
+    arrays: dict[str, Any] = {name: _open_columns(path, name, [name]) for name in names}
+    return arrays | {
+        name: _open_columns(path, name, group) for name, group in group_numbered(names, names, str(path)).items()
+    }
+
+
+def _open_columns(path: Path, name: str, columns: list[str]) -> Any:
+    try:
+        return ParquetArray(path, (name,), columns)
+    except (TypeError, ValueError):  # raised where the array is needed
+        return Lazy((), object, lambda: np.asarray(ParquetArray(path, (name,), columns)))
 
 
 class ParquetArray:
@@ -56,9 +164,11 @@ class ParquetArray:
     Args:
         path: File.
         names: Names that the array may have, see `read_parquet`.
+        columns: Columns of the array, if they are known.
 
     Attributes:
         shape: (rows,) or (rows, width).
+        dtype: Type of the values.
         columns: Names of all columns of the file.
 
     Raises:
@@ -68,21 +178,23 @@ class ParquetArray:
         ValueError: The file is damaged, or has no or several such arrays.
     """
 
-    def __init__(self, path: Path, names: Collection[str]) -> None:
+    def __init__(self, path: Path, names: Collection[str], columns: list[str] | None = None) -> None:
         self.path, self._version = path, FileVersion(os.stat(path), str(path))
         with _open_parquet(path) as file:
             self.columns: list[str] = file.schema_arrow.names
-            groups = group_numbered(self.columns, names)
-            candidates = [*groups, *(name for name in self.columns if name in names)]
+            groups = group_numbered(self.columns, names, str(path)) if columns is None else {}
+            candidates = [*groups, *(name for name in self.columns if name in names)] if columns is None else [*names]
             if len(candidates) != 1:
                 found = ", ".join(candidates or self.columns)
                 raise ValueError(f"{path}: expected one of the columns {', '.join(names)}; found {found}")
-            self._name, self._columns = candidates[0], groups.get(candidates[0], candidates)
+            self._name, self._columns = candidates[0], columns or groups.get(candidates[0], candidates)
             counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
             self._bounds = np.concatenate([[0], np.cumsum(counts)])
             first = next(file.iter_batches(batch_size=1, columns=self._columns), None)
-            width = () if first is None else self._decode(first).shape[1:]
-        self.shape = (int(self._bounds[-1]), *width)
+            row = np.empty(0) if first is None else self._decode(first, 0)
+            if columns is None and row.dtype.kind not in "fiub":
+                raise TypeError(f"{path}: {candidates[0]!r} must be numbers or lists of numbers, got words")
+        self.shape, self.dtype = (int(self._bounds[-1]), *row.shape[1:]), row.dtype
 
     @property
     def ndim(self) -> int:
@@ -90,6 +202,15 @@ class ParquetArray:
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        values, start = np.empty(self.shape, self.dtype), 0
+        with _open_parquet(self.path) as file:
+            self._version.check(os.stat(self.path))
+            for batch in file.iter_batches(batch_size=_BATCH, columns=self._columns):
+                values[start : start + len(batch)] = self._checked(batch, start)
+                start += len(batch)
+        return np.asarray(values, dtype)
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         """Return rows by their indices (N,)."""
@@ -112,18 +233,25 @@ class ParquetArray:
         with _open_parquet(self.path) as file:
             self._version.check(os.stat(self.path))
             check_memory(self.path, _decoded_size(file.metadata, self._columns, group))
-            values = self._decode(file.read_row_group(group, self._columns))
+            values = self._checked(file.read_row_group(group, self._columns), int(self._bounds[group]))
             self._version.check(os.stat(self.path))
-        if values.shape[1:] != self.shape[1:]:
-            first = self._bounds[group]
-            raise ValueError(f"{self.path}: row {first} has shape {values.shape[1:]}, row 0 {self.shape[1:]}")
         return values
 
-    def _decode(self, table: Any) -> np.ndarray:
+    def _checked(self, table: Any, first: int) -> np.ndarray:
+        values = self._decode(table, first)
+        if values.shape[1:] != self.shape[1:]:
+            raise ValueError(
+                f"{self.path}: {self._name!r} has lists of different lengths: row {first} has shape "
+                f"{values.shape[1:]}, row 0 {self.shape[1:]}"
+            )
+        return values
+
+    def _decode(self, table: Any, first: int) -> np.ndarray:
         with reading(self.path, "a parquet file"):
             parts = (table.column(name) for name in self._columns)
             chunks = [part.combine_chunks() if hasattr(part, "chunks") else part for part in parts]
-            columns = [_column(self.path, name, part) for name, part in zip(self._columns, chunks, strict=True)]
+            named = zip(self._columns, chunks, strict=True)
+            columns = [_column(self.path, name, part, first) for name, part in named]
             return columns[0] if self._columns == [self._name] else np.stack(columns, 1)
 
 
@@ -132,101 +260,68 @@ def _read_row_group(array: ParquetArray, group: int) -> np.ndarray:
     return array.read_group(group)
 
 
-def _import_pyarrow(path: Path) -> Any:
+@contextlib.contextmanager
+def _open_parquet(path: Path) -> Iterator[Any]:
     try:
         import pyarrow.parquet
     except ImportError as error:
         raise ImportError(f"{path}: reading it needs pyarrow: pip install 'sopr_fast[parquet]'") from error
-    return pyarrow
-
-
-@contextlib.contextmanager
-def _open_parquet(path: Path) -> Iterator[Any]:
-    with reading(path, "a parquet file"), _import_pyarrow(path).parquet.ParquetFile(path) as file:
+    with reading(path, "a parquet file"), pyarrow.parquet.ParquetFile(path) as file:
         yield file
 
 
-def is_frame(source: Any) -> bool:
-    """Return whether `source` is a data frame of pandas or a similar library."""
-    return all(hasattr(source, part) for part in ("columns", "to_numpy", "__getitem__"))
-
-
-def read_frame(frame: Any, wanted: Collection[str], where: str) -> dict[str, np.ndarray]:
-    """Return arrays from the columns of a data frame, which are named as in `read_parquet`.
+def group_numbered(names: Iterable[str], wanted: Collection[str], where: str = "") -> dict[str, list[str]]:
+    """Return name → its numbered columns in ascending order, for names that are no column.
 
     Args:
-        frame: Data frame of pandas or alike.
-        wanted: Names of the arrays to return; the others give empty arrays.
-        where: Beginning of error messages.
+        names: Names of all columns.
+        wanted: Names to group; all columns stand for all names.
+        where: Beginning of the error message.
 
     Raises:
-        ValueError: Numbered columns are not numbers, or lists of a column differ in length.
-    """
-    columns = {str(name): name for name in frame.columns}
-    groups = group_numbered(columns, wanted)
-    numbered = {name for group in groups.values() for name in group}
-    arrays = {}
-    for name, key in columns.items():
-        if name in wanted or name in numbered:
-            values = frame[key].to_numpy()
-            with reading(f"{where}: {name!r}", "numbers or lists of equal length"):
-                arrays[name] = np.stack(list(values)) if values.dtype == object and len(values) else values
-    return stack_numbered(columns, arrays, groups)
-
-
-def group_numbered(names: Iterable[str], wanted: Collection[str]) -> dict[str, list[str]]:
-    """Return wanted name → its numbered columns in ascending order, where no column has the name itself.
-
-    Raises:
-        ValueError: Two columns have one number, such as `obs_1` and `obs_01`.
+        ValueError: Two columns of a part of a log have one number, such as `obs_1` and `obs_01`.
     """
     groups: dict[str, dict[int, str]] = {}
     for name in names:
         match = _NUMBERED.fullmatch(name)
-        if match and match[1] in wanted and match[1] not in names:
+        if match and (wanted is names or match[1] in wanted) and match[1] not in names:
             group, number = groups.setdefault(match[1], {}), int(match[2])
-            if number in group:
-                raise ValueError(f"columns {group[number]!r} and {name!r} are both number {number}; rename one")
+            if number in group and match[1] in ALL_KEYS:
+                raise ValueError(
+                    f"{where}: columns {group[number]!r} and {name!r} are both number {number}; rename one"
+                )
             group[number] = name
     return {key: [group[i] for i in sorted(group)] for key, group in groups.items()}
 
 
-def stack_numbered(
-    names: Iterable[str], columns: dict[str, np.ndarray], groups: dict[str, list[str]]
-) -> dict[str, np.ndarray]:
-    """Return arrays of columns, numbered ones stacked; columns that were not read give empty arrays."""
-    numbered = {name for group in groups.values() for name in group}
-    arrays = {name: columns.get(name, np.empty(0)) for name in names if name not in numbered}
-    return arrays | {key: np.stack([columns[name] for name in group], 1) for key, group in groups.items()}
+def _decoded_size(metadata: Any, names: list[str], group: int) -> int:
+    """Return a lower bound on the decoded bytes of columns in a row group: one byte per value."""
+    columns = (metadata.row_group(group).column(i) for i in range(metadata.num_columns))
+    return sum(
+        column.num_values
+        for column in columns
+        if column.path_in_schema.partition(".")[0] in names or column.path_in_schema in names
+    )
 
 
-def _decoded_size(metadata: Any, names: list[str], only: int | None = None) -> int:
-    """Return a lower bound on the decoded bytes of columns, in one row group or all: one byte per value."""
-    size = 0
-    groups = range(metadata.num_row_groups) if only is None else (only,)
-    for group in map(metadata.row_group, groups):
-        for column in (group.column(i) for i in range(group.num_columns)):
-            if column.path_in_schema.partition(".")[0] in names or column.path_in_schema in names:
-                size += column.num_values
-    return size
-
-
-def _column(path: Path, name: str, column: Any) -> np.ndarray:
+def _column(path: Path, name: str, column: Any, first: int) -> np.ndarray:
     import pyarrow.types as types
 
     rows, width = len(column), None
     if types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
-        _check_nulls(path, name, column)
-        width = _list_length(path, name, column)
+        _check_nulls(path, name, column, first)
+        width = _list_length(path, name, column, first)
         column = column.flatten()
-    _check_nulls(path, name, column)
+    elif types.is_string(column.type) or types.is_large_string(column.type) or types.is_dictionary(column.type):
+        return column.to_numpy(zero_copy_only=False).astype(object)
+    _check_nulls(path, name, column, first)
     if not (types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type)):
         raise TypeError(f"{path}: {name!r} must be numbers or lists of numbers, got {column.type}")
     values = column.to_numpy(zero_copy_only=False)
     return values if width is None else values.reshape(rows, width)
 
 
-def _list_length(path: Path, name: str, lists: Any) -> int:
+def _list_length(path: Path, name: str, lists: Any, first: int) -> int:
     import pyarrow.compute
 
     lengths = pyarrow.compute.list_value_length(lists).to_numpy()
@@ -234,12 +329,13 @@ def _list_length(path: Path, name: str, lists: Any) -> int:
     if differs.any():
         row = int(np.argmax(differs))
         raise ValueError(
-            f"{path}: {name!r} has lists of different lengths, {lengths[0]} at row 0 and {lengths[row]} at row {row}"
+            f"{path}: {name!r} has lists of different lengths, {lengths[0]} at row {first} and {lengths[row]} at row "
+            f"{first + row}"
         )
     return int(lengths[0]) if len(lengths) else 0
 
 
-def _check_nulls(path: Path, name: str, column: Any) -> None:
+def _check_nulls(path: Path, name: str, column: Any, first: int) -> None:
     if column.null_count:
-        row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+        row = first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
         raise ValueError(f"{path}: {name!r} has no value at row {row}")

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from ...runtime.arrays import fill_masked
 from ...runtime.checks import check_integer
+from ...runtime.rows import FileRows
 from ...runtime.warn import warn
-from .arrays import table_shape, to_array, warn_of_equal_rows, warn_of_rounding
-from .keys import MIXED_ENDS
+from .arrays import Checks, Lazy, shape_of, warn_of_equal_rows, warn_of_last_rows
+from .episodes import at_limit, find_ends, goes_on, invert, order_rows, verdict
+from .files import check_memory
+from .hdf5 import Hdf5Array
+from .keys import ENDS, Parts, named_like_ends
+from .tables import ParquetArray
 
 _NEARLY_ALL = 0.9
+_BLOCK = 65536  # rows
+_ROW_BYTES = 32  # of flags and of the rows in the user's data
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +32,14 @@ class Transitions:
         actions: (N, dim_a) float32.
         rewards: (N,) float32.
         next_states: (N, dim_s) float32.
-        terminals: (N,) bool; the environment ended after this step.
+        terminals: (N,) bool; the environment ended after this step, and values are 0.
         timeouts: (N,) bool; the episode was cut after this step, whose next state had a future.
         episodes: (E + 1,) int64; episode e is rows `episodes[e]:episodes[e + 1]`.
         source: (N,) int64; rows of the steps in the user's data, of which some may have been dropped.
         source_count: Number of rows of the user's data, which an array of actions must have.
         log_probs: (N,) float32 log-probabilities of the actions under the policy that logged them, or None.
+        verdict: How many episodes there are, how they end and which arrays decided, in words.
+        unread: Names of arrays that look like ends of episodes and were not read.
     """
 
     states: np.ndarray
@@ -44,6 +52,8 @@ class Transitions:
     source: np.ndarray
     source_count: int
     log_probs: np.ndarray | None = None
+    verdict: str = ""
+    unread: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.states)
@@ -52,6 +62,11 @@ class Transitions:
     def initial_states(self) -> np.ndarray:
         """First state of every episode, (E, dim_s)."""
         return self.states[self.episodes[:-1]]
+
+    @property
+    def longest(self) -> float:
+        """Most steps of an episode if each ends in a terminal state, infinity if some are cut."""
+        return float(np.diff(self.episodes).max()) if self.terminals[self.episodes[1:] - 1].all() else np.inf
 
     @classmethod
     def from_arrays(
@@ -65,23 +80,8 @@ class Transitions:
         log_probs: Any = None,
         *,
         max_episode_steps: int | None = None,
-        where: str = "transitions",
-        names: dict[str, str] | None = None,
     ) -> Transitions:
-        """Check and convert arrays or tensors, and find where episodes end.
-
-        An episode ends after a terminal step, after a timeout and at the end of the data. It also ends wherever the
-        next state differs from the state of the next row, unless timeouts are marked and most rows differ; such rows
-        become timeouts.
-
-        Without `next_states`, the next state of a step is the state of the next row, and that of a terminal step its
-        own state. As in d4rl's `qlearning_dataset`, the last step of a timed-out episode is then dropped, since its
-        next state is unknown, and so is the last step of the data unless it is terminal; the step before becomes the
-        timeout. If timeouts are missing too, `max_episode_steps` is needed to find where a time limit cut episodes.
-        With `next_states`, timed-out steps are dropped in the same way if their next states are the first states of the
-        next episodes, as environments that reset themselves return them.
-
-        Tables of shape (N, 1, columns), as replay buffers of one environment have them, count as (N, columns).
+        """Check and convert arrays or tensors, and find where episodes end, as `sopr_fast.load_log` does.
 
         Args:
             states: (N, dim_s).
@@ -92,228 +92,258 @@ class Transitions:
             timeouts: As `terminals`.
             log_probs: (N,) or (N, 1) log-probabilities of the actions under the policy that logged them.
             max_episode_steps: Time limit that cut the episodes, if nothing else shows where it did.
-            where: Beginning of error messages, such as the file's path.
-            names: Names of the arrays in error messages, if they differ from those of the arguments. Terminals named
-                `done` or `dones` may include timeouts: steps that `timeouts` marks are not terminal.
 
         Raises:
-            TypeError: An array does not hold numbers.
-            ValueError: An array is empty, of wrong shape or length, or not finite; names the first row. Masked values
-                count as not finite.
-
-        Warns:
-            UserWarning: Nothing shows where a time limit cut episodes; `done` may include timeouts; next states after
-                timeouts are those of the next episode; rows do not follow each other, or some do not beside marked
-                timeouts; or more than half of the states are equal, or a column of them loses its differences in
-                float32.
+            TypeError, ValueError: See `sopr_fast.load_log`.
         """
-        checks = _Checks(where, names or {})
-        states = checks.table("states", states)
-        count = len(states)
-        warn_of_equal_rows(states, f"{where}: ")
-        actions = checks.table("actions", actions, count)
-        rewards = checks.column("rewards", rewards, count)
-        if log_probs is not None:
-            log_probs = checks.column("log_probs", log_probs, count)
-        mixed = terminals is not None and (names or {}).get("terminals") in MIXED_ENDS
-        if mixed and timeouts is None:
-            warn(
-                f"{where}: {checks.name('terminals')} are taken as terminals; if a time limit cut episodes, name the "
-                "steps it cut 'timeouts'"
-            )
-        elif next_states is None and timeouts is None and max_episode_steps is None:
-            warn(
-                f"{where}: neither next states nor timeouts: the last state of an episode that a time limit cut seems "
-                "to lead to the first of the next episode; pass sopr_fast.load_log(…, max_episode_steps=…)"
-            )
-        terminals = checks.flags("terminals", terminals, count)
-        timeouts = checks.flags("timeouts", timeouts, count)
-        if mixed:
-            terminals &= ~timeouts
-        timeouts &= ~terminals
-        limit = None if max_episode_steps is None else check_integer("max_episode_steps", max_episode_steps, 1)
-        if next_states is None:
-            if limit is not None:
-                timeouts |= _at_limit(terminals | timeouts, limit)
-            return cls._shifted(states, actions, rewards, terminals, timeouts, log_probs, where)
-        next_states = checks.table("next_states", next_states, count)
-        if next_states.shape != states.shape:
-            raise ValueError(
-                f"{where}: {checks.name('next_states')} have {next_states.shape[1]} columns, "
-                f"{checks.name('states')} {states.shape[1]}"
-            )
-        jumps = (next_states[:-1] != states[1:]).any(1)
-        goes_on = ~(terminals | timeouts)[:-1]
-        unmarked = np.flatnonzero(jumps & goes_on)
-        if len(unmarked) > goes_on.sum() / 2:
-            warn(
-                f"{where}: rows do not follow each other: after most steps, {checks.name('next_states')} are not the "
-                f"{checks.name('states')} of the next row, as in a shuffled log or one of several environments in "
-                "turn; initial states, episodes' returns and importance weights are wrong then: sort the rows by "
-                "episode and step"
-            )
-        elif timeouts.any() and len(unmarked):
-            warn(
-                f"{where}: after {len(unmarked):,} rows, such as row {unmarked[0]}, the next row does not follow, "
-                "though nothing marks an end there: these rows are taken as timeouts; mark them if that is right"
-            )
-            timeouts[unmarked] = True
-        if not timeouts.any():
-            timeouts = ~terminals
-            timeouts[:-1] &= jumps
-        if limit is not None:
-            timeouts |= _at_limit(terminals | timeouts, limit)
-        source = np.arange(count)
-        log = cls._split(states, actions, rewards, next_states, terminals, timeouts, source, count, log_probs)
-        return log._without_resets(where)
+        given = {"states": states, "actions": actions, "rewards": rewards, "next_states": next_states}
+        given |= {"terminals": terminals, "timeouts": timeouts, "log_probs": log_probs}
+        arrays = {part: values for part, values in given.items() if values is not None}
+        return cls.from_parts(Parts("transitions", arrays, {part: part for part in arrays}), max_episode_steps)
 
     @classmethod
-    def _shifted(
-        cls,
-        states: np.ndarray,
-        actions: np.ndarray,
-        rewards: np.ndarray,
-        terminals: np.ndarray,
-        timeouts: np.ndarray,
-        log_probs: np.ndarray | None,
-        where: str,
+    def from_parts(
+        cls, parts: Parts, max_episode_steps: int | None = None, rows: np.ndarray | None = None
     ) -> Transitions:
-        """Return transitions whose next states are the states of the next rows."""
+        """Check and convert the parts of a log, and find where episodes end, see `sopr_fast.load_log`.
+
+        Args:
+            parts: The log.
+            max_episode_steps: Time limit, or None.
+            rows: Rows of a buffer that were filled, oldest first, or None for all.
+        """
+        where, names = parts.where, parts.names
+        limit = None if max_episode_steps is None else check_integer("max_episode_steps", max_episode_steps, 1)
+        check_memory(where, _peak(parts.arrays))
+        checks = Checks(where, names)
+        states = checks.table("states", parts.arrays["states"])
+        total = len(states)
+        flags = {
+            part: invert(names[part], checks.flags(part, parts.arrays[part], total))
+            for part in ENDS
+            if part in parts.arrays
+        }
+        ids, steps = (checks.labels(part, parts.arrays.get(part), total) for part in ("episodes", "steps"))
+        flags, ids, steps = {part: _at(x, rows) for part, x in flags.items()}, _at(ids, rows), _at(steps, rows)
+        order = order_rows(ids, steps, names, where)
+        if order is not None:
+            flags, ids, steps = {part: _at(x, order) for part, x in flags.items()}, _at(ids, order), _at(steps, order)
+            rows = order if rows is None else rows[order]
+        states = _at(states, rows)
+        equal = warn_of_equal_rows(states, f"{where}: ")
+        following = checks.table("next_states", parts.arrays["next_states"], total) if "next_states" in names else None
+        following = _at(following, rows)
+        if following is not None and following.shape != states.shape:
+            raise ValueError(
+                f"{where}: {names['next_states']!r} have {following.shape[1]} columns, {names['states']!r} "
+                f"{states.shape[1]}"
+            )
+        terminals, timeouts, inside, deciders = _decide(parts, states, following, flags, ids, steps, limit)
+        dropped, following = _follow(states, following, terminals, timeouts, inside, where)
+        timeouts = (timeouts | np.append(dropped[1:], False)) & ~terminals
+        inside[:-1] &= ~dropped[1:]
+        kept = np.flatnonzero(~dropped)
+        if not len(kept):
+            raise ValueError(f"{where}: the next state of no step is known; add next states")
+        ends = ((terminals & ~inside) | timeouts)[kept]
+        ends[-1] = True
+        episodes = np.concatenate([[0], np.flatnonzero(ends) + 1]).astype(np.int64)
+        source = kept if rows is None else rows[kept]
+        states = _keep(states, kept, parts.arrays["states"])
+        following = _keep(following, kept, parts.arrays.get("next_states"))
+        actions, rewards = (
+            _keep(values, source, parts.arrays[part])
+            for part, values in (
+                ("actions", checks.table("actions", parts.arrays["actions"], total)),
+                ("rewards", checks.column("rewards", parts.arrays["rewards"], total)),
+            )
+        )
+        if not equal:
+            warn_of_last_rows(states, actions, rewards, f"{where}: ")
+        log_probs = checks.log_probs(parts.arrays, actions, total)
+        terminals = terminals[kept]
+        words = verdict(terminals, episodes, int(inside[kept].sum()), deciders)
+        return cls(
+            states,
+            actions,
+            rewards,
+            following,
+            terminals,
+            timeouts[kept],
+            episodes,
+            source,
+            total,
+            None if log_probs is None else log_probs[source],
+            words,
+            parts.unread,
+        )
+
+
+def _decide(
+    parts: Parts,
+    states: np.ndarray,
+    following: np.ndarray | None,
+    flags: Mapping[str, np.ndarray],
+    ids: np.ndarray | None,
+    steps: np.ndarray | None,
+    limit: int | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
+    """Return terminals, timeouts and terminals inside of episodes, (N,) bool each, and what decided, in words."""
+    where, names, count = parts.where, parts.names, len(states)
+    if limit == 1:
+        return np.ones(count, bool), np.zeros(count, bool), np.zeros(count, bool), ["max_episode_steps=1"]
+    if following is None and {"first", "last"} <= flags.keys():
+        flags = _without_last_states(flags)
+    ends = find_ends(parts, flags, ids, steps, count)
+    terminals, deciders = ends.terminals.copy(), [repr(names[part]) for part in ends.deciders]
+    inside = ends.inside.copy()
+    if not {"dones", "last", "first", "episodes", "steps"} & {*ends.deciders}:
+        inside |= goes_on(states, following, terminals, ends.closes)
+    if (inside_count := int(inside.sum())) and "terminals" in names:
+        row = int(np.argmax(inside))
+        warn(
+            f"{where}: after {inside_count:,} terminal rows ({names['terminals']!r}), such as row {row}, the "
+            "trajectory goes on, as beyond a goal: no episode begins there, and values end there; leave these flags out if they "
+            "mark no ends"
+        )
+    timeouts = ends.closes & ~terminals
+    if limit is None and ends.mixed and (terminals & ends.closes).any():
+        mixed = next(part for part in ("dones", "last", "first", "episodes", "steps") if part in ends.deciders)
+        what = f"ends by {names[mixed]!r}" if mixed in ("episodes", "steps", "first") else repr(names[mixed])
+        warn(
+            f"{where}: {what} are taken as terminals; if a time limit cut episodes, name the steps it cut 'timeouts', "
+            "or pass sopr_fast.load_log(…, max_episode_steps=…)"
+        )
+    elif following is None and limit is None and {*ends.deciders} <= {"terminals"} and not terminals[:-1].all():
+        warn(
+            f"{where}: neither next states nor timeouts: the last state of an episode that a time limit cut seems to "
+            "lead to the first of the next episode; pass sopr_fast.load_log(…, max_episode_steps=…), 1 for episodes of "
+            "one step"
+        )
+    if following is not None:
+        timeouts = _with_jumps(parts, states, following, terminals, timeouts, limit, deciders)
+    if limit is not None:
+        reached = at_limit((terminals & ~inside) | timeouts, limit)
+        if ends.mixed:
+            terminals &= ~reached
+        timeouts |= reached & ~terminals
+        deciders.append(f"max_episode_steps={limit}")
+    if parts.unread and not parts.mapped:
+        _warn_of_unread(parts, deciders)
+    return terminals, timeouts, inside, deciders
+
+
+def _warn_of_unread(parts: Parts, deciders: list[str]) -> None:
+    """Warn of arrays that look like ends and are not read: by their names, or where nothing else marks ends."""
+    named = [name for name in parts.unread if named_like_ends(name) or not deciders]
+    if named:
+        listed = ", ".join(map(repr, named[:5])) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
+        warn(
+            f"{parts.where}: {listed} looks like ends of episodes and is not read: if it is, name its part, such as "
+            f"sopr_fast.load_log(…, columns={{'terminals': {named[0]!r}}}); parts are {', '.join(ENDS)}"
+        )
+
+
+def _with_jumps(
+    parts: Parts,
+    states: np.ndarray,
+    following: np.ndarray,
+    terminals: np.ndarray,
+    timeouts: np.ndarray,
+    limit: int | None,
+    deciders: list[str],
+) -> np.ndarray:
+    """Return timeouts (N,) bool, with the rows whose next state is not the state of the next row."""
+    where, names = parts.where, parts.names
+    jumps = np.zeros(len(states), bool)
+    jumps[:-1] = (following[:-1] != states[1:]).any(1)
+    alive = ~(terminals | timeouts)[:-1]
+    unmarked = np.flatnonzero(jumps[:-1] & alive)
+    if len(unmarked) > alive.sum() / 2:
+        warn(
+            f"{where}: rows do not follow each other: after most steps, {names['next_states']!r} are not the "
+            f"{names['states']!r} of the next row, as in a shuffled log or one of several environments in turn; "
+            "initial states, episodes' returns and importance weights are wrong then: add columns 'episode' and "
+            "'step', or pass max_episode_steps=1 if every row is an episode"
+        )
+    elif timeouts.any() and len(unmarked):
+        warn(
+            f"{where}: after {len(unmarked):,} rows, such as row {unmarked[0]}, the next row does not follow, though "
+            "nothing marks an end there: these rows are taken as timeouts; mark them if that is right"
+        )
+        timeouts[unmarked] = True
+    if not timeouts.any():
+        jumps[-1] = True
+        timeouts = ~terminals & jumps
+        deciders += [f"jumps of {names['next_states']!r}"] * bool(timeouts[:-1].any())
+    if not {*ENDS} & {*parts.arrays} and limit is None:
+        warn(
+            f"{where}: nothing marks terminal states, so that all episodes count as cut by a time limit; name them "
+            "'terminals'"
+        )
+    return timeouts
+
+
+def _follow(
+    states: np.ndarray,
+    following: np.ndarray | None,
+    terminals: np.ndarray,
+    timeouts: np.ndarray,
+    inside: np.ndarray,
+    where: str,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps to drop, (N,) bool, whose next states are unknown, and the next states (N, dim_s).
+
+    Without next states they are the states of the next rows, and a terminal step's own state. As in d4rl's
+    `qlearning_dataset`, the last step of an episode that was cut is dropped.
+    """
+    if following is None:
         dropped = timeouts.copy()
         dropped[-1] |= not terminals[-1]
         rows = np.arange(len(states))
-        next_states = states[np.where(terminals, rows, np.minimum(rows + 1, len(states) - 1))]
-        log = cls._split(states, actions, rewards, next_states, terminals, timeouts, rows, len(states), log_probs)
-        return log._without(dropped, where)
-
-    def _without_resets(self, where: str) -> Transitions:
-        """Return the transitions without timed-out steps whose next states begin the next episodes."""
-        cut, following = self.timeouts[:-1], self.next_states[:-1]
-        resets = cut & (following == self.states[1:]).all(1) & (following != self.states[:-1]).any(1)
-        if resets.sum() <= _NEARLY_ALL * cut.sum():
-            return self
+        return dropped, states[np.where(terminals & ~inside, rows, np.minimum(rows + 1, len(states) - 1))]
+    dropped, cut, after = np.zeros(len(states), bool), timeouts[:-1], following[:-1]
+    resets = cut & (after == states[1:]).all(1) & (after != states[:-1]).any(1)
+    if resets.sum() > _NEARLY_ALL * cut.sum():
         warn(
             f"{where}: at {resets.sum():,} of {cut.sum():,} time limits, the next state is the first state of the next "
             "episode, as environments that reset themselves return it; these steps are dropped: replace it by the "
             "episode's last state, or leave out the time limits if the environment went on"
         )
-        return self._without(np.append(resets, self.timeouts[-1]), where)
-
-    def _without(self, dropped: np.ndarray, where: str) -> Transitions:
-        """Return the transitions without steps, `dropped` (N,) bool; the steps before them become timeouts."""
-        timeouts = (self.timeouts | np.append(dropped[1:], False)) & ~self.terminals
-        kept = np.flatnonzero(~dropped)
-        if not len(kept):
-            raise ValueError(f"{where}: the next state of no step is known; add next states")
-        return self._split(
-            self.states[kept],
-            self.actions[kept],
-            self.rewards[kept],
-            self.next_states[kept],
-            self.terminals[kept],
-            timeouts[kept],
-            self.source[kept],
-            self.source_count,
-            None if self.log_probs is None else self.log_probs[kept],
-        )
-
-    @classmethod
-    def _split(
-        cls,
-        states: np.ndarray,
-        actions: np.ndarray,
-        rewards: np.ndarray,
-        next_states: np.ndarray,
-        terminals: np.ndarray,
-        timeouts: np.ndarray,
-        source: np.ndarray,
-        source_count: int,
-        log_probs: np.ndarray | None,
-    ) -> Transitions:
-        """Return transitions split into episodes after terminals and timeouts."""
-        ends = terminals | timeouts
-        ends[-1] = True
-        episodes = np.concatenate([[0], np.flatnonzero(ends) + 1]).astype(np.int64)
-        return cls(
-            states, actions, rewards, next_states, terminals, timeouts, episodes, source, source_count, log_probs
-        )
+        dropped = np.append(resets, timeouts[-1])
+    return dropped, following
 
 
-def _at_limit(ends: np.ndarray, limit: int) -> np.ndarray:
-    """Return (N,) bool that marks every `limit`-th row since the last end, unless it is an end itself."""
-    starts = np.concatenate([[0], np.flatnonzero(ends[:-1]) + 1])
-    steps = np.arange(len(ends)) - np.repeat(starts, np.diff(starts, append=len(ends)))
-    return (steps % limit == limit - 1) & ~ends
+def _without_last_states(flags: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return flags of steps as RLDS has them, whose last row of an episode holds nothing but the last state."""
+    last, ended = flags["last"], np.zeros_like(flags["last"])
+    if "terminals" in flags:
+        ended[:-1] = (flags["terminals"] & last)[1:]
+    return {**flags, "terminals": ended, "last": last | ended}
 
 
-@dataclass(frozen=True)
-class _Checks:
-    """Checks of the arrays of one source.
+def _peak(arrays: Mapping[str, Any]) -> int:
+    """Return how many bytes loading takes at most: the result, and the largest array as it is stored."""
+    stored, result, count = [0], 0, 0
+    for part, values in arrays.items():
+        size, count = int(np.prod(shape_of(values), dtype=np.float64)), max([count, *shape_of(values)[:1]])
+        if isinstance(values, Lazy | FileRows | Hdf5Array | ParquetArray):
+            stored.append(0 if values.dtype == np.float32 else size * values.dtype.itemsize)
+        result += 4 * size * (2 if part == "states" and "next_states" not in arrays else 1)
+    return result + max(stored) + _ROW_BYTES * count
 
-    Attributes:
-        where: Beginning of error messages.
-        names: Argument of `Transitions.from_arrays` → name of the array in error messages.
-    """
 
-    where: str
-    names: dict[str, str]
+def _at(values: Any, rows: np.ndarray | None) -> Any:
+    return values if rows is None or values is None else values[rows]
 
-    def name(self, key: str) -> str:
-        return repr(self.names.get(key, key))
 
-    def table(self, key: str, values: Any, count: int | None = None) -> np.ndarray:
-        values = self._numbers(key, values, count)
-        if values.ndim == 1 and key == "actions":
-            values = values[:, None]
-        what = f"{self.where}: {self.name(key)} must have shape (rows, columns)"
-        shape = table_shape(values.shape, what)
-        if 0 in shape:
-            raise ValueError(f"{what}, got {values.shape}")
-        return self._finite(key, values.reshape(shape))
-
-    def column(self, key: str, values: Any, count: int) -> np.ndarray:
-        return self._finite(key, self._one_column(key, self._numbers(key, values, count)))
-
-    def flags(self, key: str, values: Any, count: int) -> np.ndarray:
-        if values is None:
-            return np.zeros(count, bool)
-        values = self._one_column(key, self._numbers(key, values, count))
-        wrong = (values != 0) & (values != 1)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise ValueError(f"{self.where}: {self.name(key)} must be 0 or 1, got {values[row]} at row {row}")
-        return values.astype(bool)
-
-    def _numbers(self, key: str, values: Any, count: int | None) -> np.ndarray:
-        if isinstance(values, Tensor):
-            values = to_array(values, f"{self.where}: {self.name(key)}: ")
-        try:
-            values = np.asarray(fill_masked(values))
-        except (OverflowError, TypeError, ValueError) as error:
-            raise ValueError(f"{self.where}: {self.name(key)} is no array: {error}") from error
-        if values.dtype.kind not in "fiub":
-            raise TypeError(f"{self.where}: {self.name(key)} must be numbers, got dtype {values.dtype}")
-        if values.ndim == 0 or len(values) == 0:
-            raise ValueError(f"{self.where}: {self.name(key)} is empty: shape {values.shape}")
-        if count is not None and len(values) != count:
-            raise ValueError(
-                f"{self.where}: {self.name(key)} has {len(values)} rows, {self.name('states')} has {count}"
-            )
+def _keep(values: np.ndarray, rows: np.ndarray, given: Any) -> np.ndarray:
+    """Return rows of an array; in place where they ascend and the memory is not that of the user's array, `given`."""
+    steps = np.diff(rows)
+    if len(rows) == len(values) and (steps == 1).all():
         return values
-
-    def _one_column(self, key: str, values: np.ndarray) -> np.ndarray:
-        if values.shape not in ((len(values),), (len(values), 1)):
-            raise ValueError(f"{self.where}: {self.name(key)} must have shape (rows,), got {values.shape}")
-        return values.reshape(-1)
-
-    def _finite(self, key: str, values: np.ndarray) -> np.ndarray:
-        exact = values
-        with np.errstate(over="ignore"):
-            values = np.ascontiguousarray(exact, np.float32)
-        finite = np.isfinite(values).reshape(len(values), -1).all(1)
-        if not finite.all():
-            row = int(np.argmin(finite))
-            raise ValueError(f"{self.where}: {self.name(key)} is not finite (as float32) at row {row}")
-        if key == "states":
-            warn_of_rounding(values, lambda some: exact[some], exact.dtype, f"{self.where}: ")
-        return values
+    if not (given is None or isinstance(given, Lazy | FileRows | Hdf5Array | ParquetArray)) or (steps < 0).any():
+        return values[rows]
+    for start in range(0, len(rows), _BLOCK):
+        values[start : start + _BLOCK][: len(rows) - start] = values[rows[start : start + _BLOCK]]
+    return values[: len(rows)]

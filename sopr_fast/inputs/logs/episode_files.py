@@ -1,0 +1,85 @@
+"""Logs that hold the arrays of each episode apart: Minari, robomimic, d3rlpy, lists of dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from .arrays import Lazy, shape_of
+from .keys import ALL_KEYS, ENDS, KEYS, missing
+
+_END_KEYS = {key for part in ENDS for key in KEYS[part]}
+
+
+def join_episodes(episodes: Sequence[tuple[str, Mapping[str, Any]]], where: str) -> dict[str, Any]:
+    """Return the arrays of all episodes, one after the other, and `episode`, the number of each row's episode.
+
+    Observations may have one row more than the episode has steps: the last next state. They give next states then,
+    named `next_…`. A single flag of an end is that of the episode's last row.
+
+    Args:
+        episodes: Name and arrays of each episode; arrays may be read when they are needed.
+        where: Beginning of messages.
+
+    Raises:
+        ValueError: No episodes, or an episode lacks an array, or has one of another length or width than the first.
+    """
+    if not episodes:
+        raise ValueError(f"{where}: no episodes")
+    keys = list(episodes[0][1])
+    counter = next((key for part in ("rewards", "actions", "states") for key in KEYS[part] if key in keys), None)
+    if counter is None:
+        raise missing("states", episodes[0][1], where)
+    for name, arrays in episodes:
+        if absent := [key for key in keys if key not in arrays and key in {*ALL_KEYS}]:
+            raise ValueError(f"{where}: {name} has no {absent[0]!r}")
+    counts = [shape_of(arrays[counter])[0] for _, arrays in episodes]
+    joined: dict[str, Any] = {}
+    for key in keys:
+        if not all(key in arrays for _, arrays in episodes):
+            continue
+        shapes = [shape_of(arrays[key]) for _, arrays in episodes]
+        values = [arrays[key] for _, arrays in episodes]
+        if key in _END_KEYS and set(shapes) == {()}:
+            joined[key] = _flag_last(values, counts)
+            continue
+        lengths = [shape[0] if shape else -1 for shape in shapes]
+        longer = key.split("/")[0] in KEYS["states"] and lengths == [count + 1 for count in counts]
+        if not longer and lengths != counts:
+            if key not in ALL_KEYS:
+                continue  # other information, such as seeds
+            place = next(i for i, count in enumerate(counts) if lengths[i] != count)
+            hint = f", expected as many or {counts[place] + 1}" if key in KEYS["states"] else ""
+            raise ValueError(
+                f"{where}: {episodes[place][0]} has {lengths[place]} {key!r} for {counts[place]} {counter!r}{hint}"
+            )
+        if len({shape[1:] for shape in shapes}) > 1:
+            raise ValueError(f"{where}: {key!r} of the episodes differ in width")
+        joined[key] = _join(values, counts, 0)
+        if longer:
+            joined[f"next_{key}"] = _join(values, counts, 1)
+    return {"episode": np.repeat(np.arange(len(counts)), counts)} | joined
+
+
+def _join(values: list[Any], counts: list[int], first: int) -> Lazy:
+    """Return `counts` rows of each array, from row `first` on."""
+    dtypes = {np.dtype(getattr(array, "dtype", np.float64)) for array in values}
+    dtype = np.result_type(*dtypes)
+
+    def read() -> np.ndarray:
+        out = np.empty(shape, dtype)
+        for array, (start, stop) in zip(values, pairwise(np.cumsum([0, *counts]).tolist()), strict=True):
+            out[start:stop] = np.asarray(array)[first : first + stop - start]
+        return out
+
+    shape = (sum(counts), *shape_of(values[0])[1:])
+    return Lazy(shape, dtype, read)
+
+
+def _flag_last(values: list[Any], counts: list[int]) -> np.ndarray:
+    flags = np.zeros(sum(counts), bool)
+    flags[np.cumsum(counts) - 1] = [bool(np.asarray(value)) for value in values]
+    return flags

@@ -1,0 +1,205 @@
+"""Where episodes end: the one place that decides, and says in words what it decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...runtime.warn import warn
+from .keys import INVERTED, Parts
+
+_NEARLY_ALL = 0.9
+_SAMPLED = 65536  # rows
+_USUAL = 0.99  # share of steps that are no longer than what counts as usual
+_BANDIT = 0.9  # share of terminal rows beyond which a log is taken as one of one-step episodes
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """Ends of episodes among N rows.
+
+    Attributes:
+        terminals: (N,) bool; the environment ended after this row.
+        closes: (N,) bool; the episode ends here, terminal or not.
+        inside: (N,) bool; terminal rows after which the episode goes on.
+        deciders: Parts of the log that decided.
+        mixed: Whether terminals may include steps at which a time limit cut episodes.
+    """
+
+    terminals: np.ndarray
+    closes: np.ndarray
+    inside: np.ndarray
+    deciders: tuple[str, ...]
+    mixed: bool = False
+
+
+def order_rows(
+    ids: np.ndarray | None, steps: np.ndarray | None, names: Mapping[str, str], where: str
+) -> np.ndarray | None:
+    """Return the order that brings the rows of each episode together by ascending step; None if they are in it.
+
+    Episodes are in the order of their first rows.
+
+    Args:
+        ids: (N,) episode of each row, numbers or words, or None.
+        steps: (N,) step of each row in its episode, or None.
+        names: Part → name of its array.
+        where: Beginning of messages.
+
+    Raises:
+        ValueError: An episode has a step twice.
+    """
+    if ids is None:
+        return None
+    codes = _codes(ids)
+    order = np.argsort(codes, kind="stable") if steps is None else np.lexsort((steps, codes))
+    if steps is None:
+        if not np.array_equal(order, np.arange(len(ids))):
+            warn(
+                f"{where}: rows of an episode ({names['episodes']!r}) do not lie together; they are joined in the "
+                "order of the rows: add a column 'step' if they are shuffled"
+            )
+    else:
+        twice = (np.diff(codes[order]) == 0) & (np.diff(steps[order]) == 0)
+        if twice.any():
+            row = int(order[int(np.argmax(twice)) + 1])
+            raise ValueError(
+                f"{where}: {names['episodes']!r} {ids[row]} has {names['steps']!r} {steps[row]} twice, again at row "
+                f"{row}: number episodes so that none has the number of another"
+            )
+    return None if np.array_equal(order, np.arange(len(ids))) else order
+
+
+def find_ends(
+    parts: Parts, flags: Mapping[str, np.ndarray], ids: np.ndarray | None, steps: np.ndarray | None, count: int
+) -> Ends:
+    """Return the ends that flags, episodes' numbers and steps tell; each array counts by its documented meaning.
+
+    Args:
+        parts: The log.
+        flags: Part → (N,) bool, for `terminals`, `timeouts`, `dones`, `last` and `first`; rows in order.
+        ids: (N,) episode of each row, or None.
+        steps: (N,) step of each row, or None.
+        count: N.
+
+    Raises:
+        ValueError: Flags contradict each other.
+    """
+    names, none = parts.names, np.zeros(count, bool)
+    terminals, timeouts, dones = flags.get("terminals"), flags.get("timeouts", none), flags.get("dones")
+    last, used = _last_rows(flags, ids, steps, count)
+    deciders = tuple([part for part in ("terminals", "dones", "timeouts") if part in flags] + used)
+    if terminals is not None and dones is not None and terminals.any() and not dones.any():
+        raise ValueError(
+            f"{parts.where}: {names['terminals']!r} mark ends and {names['dones']!r} mark none; choose one by "
+            f"columns={{'terminals': {names['terminals']!r}}}"
+        )
+    closes = timeouts | (none if last is None else last) | (none if dones is None else dones)
+    if terminals is not None:
+        inside = terminals & ~closes if last is not None or dones is not None else none.copy()
+        inside[-1] = False
+        return Ends(terminals, closes, inside, deciders)
+    marked = dones if dones is not None else last
+    if marked is None or ("next_states" in parts.arrays and dones is None and not {"last", "first"} & {*used}):
+        return Ends(none, closes, none, deciders)
+    told = "timeouts" in flags or (dones is not None and last is not None and bool((last & ~dones)[:-1].any()))
+    return Ends(marked & ~timeouts, closes, none, deciders, mixed=not told)
+
+
+def _last_rows(
+    flags: Mapping[str, np.ndarray], ids: np.ndarray | None, steps: np.ndarray | None, count: int
+) -> tuple[np.ndarray | None, list[str]]:
+    """Return the last row of each episode, None if nothing tells, and the parts that told."""
+    last, used = np.zeros(count, bool), []
+    if "last" in flags:
+        last |= flags["last"]
+        used.append("last")
+    if "first" in flags:
+        last[:-1] |= flags["first"][1:]
+        used.append("first")
+    if ids is not None:
+        codes = _codes(ids)
+        last[:-1] |= codes[1:] != codes[:-1]
+        used += ["episodes"] if steps is None else ["episodes", "steps"]
+    elif steps is not None and not used:
+        restarts = steps[1:] <= steps[:-1]
+        if restarts.any() and (steps[1:][restarts] <= steps[0]).mean() > _NEARLY_ALL:
+            last[:-1] |= restarts
+            used.append("steps")
+    if not used:
+        return None, used
+    last[-1] = True
+    return last, used
+
+
+def goes_on(states: np.ndarray, next_states: np.ndarray | None, terminals: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+    """Return (N,) bool: terminal rows that lead on to the next row, as where a trajectory goes on beyond its goal.
+
+    The next state, if it is known, is the state of the next row, and the step there is no longer than usual steps are;
+    an environment that was reset is farther away. Where usual steps are as long as the way between any two states, only
+    terminal rows in a row count.
+    """
+    none = np.zeros(len(states), bool)
+    candidates = terminals & ~cuts
+    candidates[-1] = False
+    if terminals.mean() > _BANDIT or not candidates.any():
+        return none
+    rows = np.flatnonzero(candidates)
+    if next_states is not None:
+        rows = rows[(next_states[rows] == states[rows + 1]).all(1)]
+    plain = np.flatnonzero(~(terminals | cuts)[:-1])
+    random = np.random.default_rng(0)
+    plain = plain if len(plain) <= _SAMPLED else np.sort(random.choice(plain, _SAMPLED, replace=False))
+    if not len(rows) or not len(plain):
+        return none
+    scale = states[plain].std(0, dtype=np.float64)
+    scale[scale == 0] = 1
+
+    def distance(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        return np.sqrt((((states[first] - states[second]) / scale) ** 2).mean(1))
+
+    usual = np.quantile(distance(plain, plain + 1), [0.5, _USUAL])
+    apart = np.median(distance(plain, random.permutation(plain)))
+    if usual[0] < apart / 2:
+        rows = rows[distance(rows, rows + 1) <= min(2 * usual[1], apart / 2)]
+    else:
+        rows = rows[terminals[rows + 1] | terminals[rows - 1]]
+    if next_states is None and len(rows) <= (1 - _NEARLY_ALL) * terminals.sum():
+        return none  # an episode may begin near the end of the one before
+    none[rows] = True
+    return none
+
+
+def at_limit(ends: np.ndarray, limit: int) -> np.ndarray:
+    """Return (N,) bool that marks every `limit`-th row since the last end, ends included."""
+    starts = np.concatenate([[0], np.flatnonzero(ends[:-1]) + 1])
+    steps = np.arange(len(ends)) - np.repeat(starts, np.diff(starts, append=len(ends)))
+    return steps % limit == limit - 1
+
+
+def invert(name: str, flags: np.ndarray) -> np.ndarray:
+    """Return flags by their meaning: names such as `masks` mark with 0 what others mark with 1."""
+    return ~flags if name.rpartition("/")[2] in INVERTED else flags
+
+
+def verdict(terminals: np.ndarray, episodes: np.ndarray, inside: int, deciders: list[str]) -> str:
+    """Return how many episodes there are, how they end and what decided, in words."""
+    count, lengths = len(episodes) - 1, np.diff(episodes)
+    ended = int(terminals[episodes[1:] - 1].sum())
+    words = f"{count:,} of {_range(lengths)} steps; {ended:,} end in a terminal state, {count - ended:,} are cut"
+    if inside:
+        words += f"; they go on after {inside:,} terminal rows"
+    return f"{words}; decided by {' and '.join(deciders) if deciders else 'no array'}"
+
+
+def _range(lengths: np.ndarray) -> str:
+    low, high = int(lengths.min()), int(lengths.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _codes(ids: np.ndarray) -> np.ndarray:
+    """Return (N,) int64 numbers of episodes in the order of their first rows."""
+    _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse.reshape(-1)]
