@@ -10,7 +10,6 @@ import pickle
 import resource
 import signal
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from test_return_files import event
 
 import sopr_fast
 from sopr_fast.estimators import FQE, learning
-from sopr_fast.inputs import logs as data
 from sopr_fast.inputs import policies
 from sopr_fast.inputs.returns import read_returns
 from sopr_fast.runtime import files
@@ -105,51 +103,6 @@ def write_pickle(path):
     path.write_bytes(pickle.dumps({**weights, "nonlinearity": "relu", "output_distribution": "tanh_gaussian"}))
 
 
-def write_lerobot_info(path):
-    """Write `meta/info.json` of a LeRobot dataset of version 3.0."""
-    names = {"observation.state": [4], "action": [2], "episode_index": [1], "index": [1]}
-    features = {name: {"dtype": "float32", "shape": shape} for name, shape in names.items()}
-    path.write_text(json.dumps({"codebase_version": "v3.0", "features": features}))
-
-
-def read_lerobot_dataset(path):
-    """Read a LeRobot dataset with the description in a file."""
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
-    folder = path.with_name(f"{path.name}-folder")
-    if not folder.exists():
-        (folder / "meta").mkdir(parents=True)
-        (folder / "data" / "chunk-000").mkdir(parents=True)
-        count = np.arange(len(STATES))
-        columns = {"observation.state": list(STATES), "action": list(TRANSITIONS["actions"])}
-        columns |= {"episode_index": count // 16, "index": count}
-        pandas.DataFrame(columns).to_parquet(folder / "data" / "chunk-000" / "file-000.parquet")
-    (folder / "meta" / "info.json").write_bytes(path.read_bytes())
-    sopr_fast.inputs.logs.load_states(folder)
-
-
-RLDS = Path(__file__).parent / "rlds" / "walk" / "1.0.0"
-
-
-def write_rlds(path):
-    """Write the episodes of an RLDS dataset, or its description, as TensorFlow Datasets does."""
-    path.write_bytes(rlds_file(path.suffix).read_bytes())
-
-
-def rlds_file(suffix):
-    return RLDS / "features.json" if suffix == ".json" else next(RLDS.glob("*.tfrecord*"))
-
-
-def read_rlds(path):
-    """Read an RLDS dataset of which a file is mutated."""
-    folder = path.with_name(f"{path.name}-folder")
-    folder.mkdir(exist_ok=True)
-    for suffix in (".json", ".tfrecord"):
-        file = rlds_file(suffix)
-        (folder / file.name).write_bytes((path if suffix == path.suffix else file).read_bytes())
-    data.load(folder)
-
-
 def write_replay_buffer(path):
     gymnasium = pytest.importorskip("gymnasium")
     buffers = pytest.importorskip("stable_baselines3.common.buffers")
@@ -164,6 +117,10 @@ def write_log_csv(path):
     rows = np.column_stack([STATES, TRANSITIONS["actions"], TRANSITIONS["rewards"]])
     names = [*(f"obs_{i}" for i in range(STATES.shape[1])), "action_0", "action_1", "reward"]
     np.savetxt(path, rows, delimiter=",", header=",".join(names), comments="", fmt="%.4g")
+
+
+def write_log_json(path):
+    path.write_text(json.dumps({key: values.tolist() for key, values in TRANSITIONS.items()}))
 
 
 def write_events(path):
@@ -243,16 +200,14 @@ KINDS = {
     "states npz": (".npz", lambda path: np.savez_compressed(path, **TRANSITIONS), load_states),
     "states HDF5": (".hdf5", write_hdf5, load_states),
     "states parquet": (".parquet", write_parquet, load_states),
-    "log npz": (".npz", lambda path: np.savez(path, **TRANSITIONS), data.load),
-    "log HDF5": (".hdf5", write_hdf5, data.load),
-    "log csv": (".csv", write_log_csv, data.load),
-    "log pickle": (".pkl", lambda path: path.write_bytes(pickle.dumps(TRANSITIONS)), data.load),
-    "log of episodes": (".pkl", lambda path: path.write_bytes(pickle.dumps([TRANSITIONS] * 3)), data.load),
-    "replay buffer": (".pkl", write_replay_buffer, data.load),
-    "LeRobot dataset": (".json", write_lerobot_info, read_lerobot_dataset),
-    "RLDS episodes": (".tfrecord", write_rlds, read_rlds),
-    "RLDS description": (".json", write_rlds, read_rlds),
-    "d3rlpy dump": (".h5", lambda path: write_dump(path, TRANSITIONS), data.load),
+    "log npz": (".npz", lambda path: np.savez(path, **TRANSITIONS), sopr_fast.load_log),
+    "log HDF5": (".hdf5", write_hdf5, sopr_fast.load_log),
+    "log csv": (".csv", write_log_csv, sopr_fast.load_log),
+    "log JSON": (".json", write_log_json, sopr_fast.load_log),
+    "log pickle": (".pkl", lambda path: path.write_bytes(pickle.dumps(TRANSITIONS)), sopr_fast.load_log),
+    "log of episodes": (".pkl", lambda path: path.write_bytes(pickle.dumps([TRANSITIONS] * 3)), sopr_fast.load_log),
+    "replay buffer": (".pkl", write_replay_buffer, sopr_fast.load_log),
+    "d3rlpy dump": (".h5", lambda path: write_dump(path, TRANSITIONS), sopr_fast.load_log),
     "evaluations": (
         ".npz",
         lambda path: np.savez(path, timesteps=np.arange(9), results=np.ones((9, 3))),

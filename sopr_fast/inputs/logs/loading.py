@@ -21,7 +21,6 @@ from .tables import is_frame
 from .transitions import Transitions
 
 
-
 @escaped_errors()
 def load_log(
     source: Any, *, columns: Columns | None = None, rows: int | None = None, max_episode_steps: int | None = None
@@ -130,5 +129,5 @@ def thin(log: Transitions, rows: int) -> Transitions:
     chosen = np.sort(drawn[:few])
     kept = np.concatenate([np.arange(log.episodes[e], log.episodes[e + 1]) for e in chosen])
     names = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
-    parts = {name: None if getattr(log, name) is None else getattr(log, name)[kept] for name in names}
+    parts: dict[str, Any] = {name: None if getattr(log, name) is None else getattr(log, name)[kept] for name in names}
     return replace(log, episodes=np.concatenate([[0], np.cumsum(lengths[chosen])]), **parts)

@@ -203,8 +203,8 @@ def _decide(
         row = int(np.argmax(inside))
         warn(
             f"{where}: after {inside_count:,} terminal rows ({names['terminals']!r}), such as row {row}, the "
-            "trajectory goes on, as beyond a goal: no episode begins there, and values end there; leave these flags out if they "
-            "mark no ends"
+            "trajectory goes on, as beyond a goal: no episode begins there, and values end there; leave "
+            "these flags out if they mark no ends"
         )
     timeouts = ends.closes & ~terminals
     if limit is None and ends.mixed and (terminals & ends.closes).any():
