@@ -101,7 +101,7 @@ def test_every_kind_of_array_gives_the_same_subsets(change, tmp_path):
         (np.zeros((0, 3)), {}, ValueError, "empty"),
         (np.zeros(5), {}, ValueError, r"shape \(rows, dim_s\)"),
         (np.zeros((200, 2), object), {}, TypeError, "numbers"),
-        ("states", {}, ValueError, "expected states in a file"),
+        ("states", {}, ValueError, "expected a log in a file"),
         (["states"], {}, TypeError, "numbers"),
         (3, {}, TypeError, "array, tensor, data frame or path"),
         (log(50), {}, ValueError, "subset_size is 100, but there are 50 states"),

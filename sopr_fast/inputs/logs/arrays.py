@@ -234,7 +234,7 @@ class Checks:
         Raises:
             ValueError: They are no log-probabilities, or no probabilities.
         """
-        indices = actions.shape[1] == 1 and bool((actions == np.round(actions)).all())
+        indices = actions.shape[1] == 1 and bool((actions == np.abs(np.round(actions))).all() and actions.any())
         if "probabilities" in arrays:
             values = self.column("probabilities", arrays["probabilities"], count)
             wrong = (values <= 0) | ((values > 1) & indices)
