@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
-from selection_problems import DISCOUNT, Scripted, gains, log, true_values
 
 from sopr_fast.ranking.ranking import Ranking, Training
-from sopr_fast.selection import evaluate, select
+from sopr_fast.selection import Evaluation, Selection
+from sopr_fast.selection.folds import Fold
 
 HOSTILE = (
     "<script>window.hacked = true</script>",
@@ -17,71 +16,73 @@ HOSTILE = (
     "$\\frac{1}{0}$ & {{ 7 * 7 }} ' `x`",
     "很长的名字/" + 30 * "step_",
 )
-_METHOD = "m<script>window.hacked = true</script>"
+METHODS = ("SOPR-T", "simulator", "nearest policy", "m<script>window.hacked = true</script>")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few_replicates():
-    """Make bootstrapped intervals cheap, in the modules that import this."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sopr_fast.selection.evaluation._REPLICATES", 10)
-        yield
+def _names(known: int, count: int, hostile: bool) -> list[str]:
+    """Return names of known policies and candidates as Stable-Baselines3 gives them; hostile ones of some of these."""
+    names = [f"sac/rl_model_{800 * (i + 1)}_steps" for i in range(known + count)]
+    return [*names[:known], *HOSTILE[:count], *names[known + len(HOSTILE) :]][: known + count] if hostile else names
 
 
-def policies(hostile: bool):
-    """Return known policies with returns, and candidates."""
-    known, candidates = gains(16), gains(6, first=20)
-    truth = true_values(known) | true_values(candidates)
-    if hostile:
-        renamed = dict(zip(candidates, HOSTILE, strict=True)) | {"left-01": "<i>known</i>\n\u202e"}
-        truth = {renamed.get(name, name): value for name, value in truth.items()}
-        known, candidates = ({renamed.get(n, n): p for n, p in part.items()} for part in (known, candidates))
-    return known, candidates, truth
+def _problem(known: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return action distances of policies, whose candidate number 3 acts unlike the others, and true returns."""
+    places = np.random.default_rng(0).standard_normal((known + count, 3))
+    places[known + min(3, count - 1)] += 5
+    distances = ((places[:, None] - places) ** 2).sum(2)
+    return distances, -160 + 40 * np.tanh(places[:, 0]) + 10 * np.tanh(places[:, 1])
 
 
-def _methods(truth, count=3):
-    return {
-        (_METHOD if i == 0 else f"m{i}"): Scripted(
-            {
-                name: value + 0.05 * np.random.default_rng([i, place]).standard_normal()
-                for place, (name, value) in enumerate(truth.items())
-            },
-            supervised=i == 1,
-        )
-        for i in range(count)
-    }
-
-
-def selection(*, hostile: bool = False, incumbent: bool = True):
-    """Select among six candidates by a stand-in for the simulator."""
-    known, candidates, truth = policies(hostile)
-    return select(
-        candidates,
-        log(),
-        known,
-        {name: truth[name] for name in known},
-        incumbent=max(known, key=truth.get) if incumbent else None,
-        groups={name: "<g>" if i % 2 else "g2" for i, name in enumerate(known)} if hostile else None,
-        simulator=_methods(truth)["m2"],
+def selection(*, hostile: bool = False, incumbent: bool = True, known: int = 12, count: int = 6) -> Selection:
+    """Return known policies and candidates, one of which acts unlike the others."""
+    names, (distances, truth) = _names(known, count, hostile), _problem(known, count)
+    noise = np.random.default_rng(1).standard_normal((2, len(names)))
+    returns = np.where(np.arange(len(names)) < known, truth + 3 * noise[0], np.nan)
+    return Selection(
+        names,
+        returns,
+        np.where(np.isfinite(returns), 3.0, 0.0),
+        {name: "<g>" if hostile and i % 2 else f"g{i % 2}" for i, name in enumerate(names[:known])},
+        distances,
+        truth + 12 * noise[1],
+        "simulator",
+        (-1600.0, 0.0),
+        names[2] if incumbent and known > 2 else None,
+        notes=["only 3 returns are known: predictions rest on the simulator"] if known == 3 else [],
+        settings={"seed": 0, "policies": len(names), "mean": "simulator"},
     )
 
 
-def evaluation(*, hostile: bool = False):
-    """Evaluate three stand-ins on 16 policies."""
-    known, _, truth = policies(hostile)
-    returns = {name: truth[name] for name in known}
-    return evaluate(log(), known, returns, methods=_methods(truth), cv=4, discount=DISCOUNT)
+def evaluation(*, hostile: bool = False, count: int = 14) -> Evaluation:
+    """Return values of policies by methods, of which the first two are equally good."""
+    names, (distances, truth) = _names(count - 6, 6, hostile), _problem(count - 6, 6)
+    labels = ["<g>" if i % 2 and hostile else f"g{i % 2}" for i in range(count)]
+    parts = [("random", str(k + 1), np.arange(k, count, 4)) for k in range(4)]
+    parts += [("group", label, np.flatnonzero([one == label for one in labels])) for label in dict.fromkeys(labels)]
+    folds = [Fold(kind, name, np.setdiff1d(np.arange(count), test), test) for kind, name, test in parts]
+    random = np.random.default_rng(2)
+    noise = {name: scale * random.standard_normal(count) for name, scale in zip(METHODS, (5, 6, 90, 300), strict=True)}
+    return Evaluation(
+        names,
+        truth,
+        np.full(count, 3.0),
+        labels,
+        "names",
+        folds,
+        {name: [(truth + own)[fold.test] for fold in folds] for name, own in noise.items()},
+        {"FQE": "it diverged: values are not finite"},
+        dict.fromkeys(METHODS, 1.5),
+        distances=distances,
+        settings={"seed": 0, "discount": 0.99, "methods": {"SOPR-T": "SOPR()", METHODS[3]: "Broken(<b>)"}},
+    )
 
 
-def ranking(*, hostile: bool = False, count: int = 6, known: int = 8):
+def ranking(*, hostile: bool = False, count: int = 6, known: int = 8) -> Ranking:
     """Return a ranking of candidates, one of them foreign."""
+    names, (distances, _) = _names(known, count, hostile), _problem(known, count)
     random = np.random.default_rng(0)
-    places = random.standard_normal((known + count, 3))
-    places[known] += 5
-    distances = ((places[:, None] - places) ** 2).sum(2)
-    names = [*HOSTILE[:count], *(f"candidate {i}" for i in range(count))][:count] if hostile else None
     return Ranking.from_subsets(
-        names or [f"candidate {i}" for i in range(count)],
+        names[known:],
         random.standard_normal((count, 1)) + 0.1 * random.standard_normal((count, 5)),
         distances=distances[known:, :known].min(1),
         distance_limit=9.0,
@@ -95,12 +96,7 @@ def ranking(*, hostile: bool = False, count: int = 6, known: int = 8):
             {"validation_rank_correlation": [0.1, 0.8, 0.7], "best_step": 1, "collapsed": False},
             {"seed": 0, "steps": 3},
         ),
-        settings={
-            "subsets": 5,
-            "seed": 0,
-            "precision": "fp32",
-            "source": "the model",
-        },
+        settings={"subsets": 5, "seed": 0, "precision": "fp32", "source": "the model"},
     )
 
 

@@ -1,5 +1,4 @@
 import dataclasses
-import html
 import inspect
 import json
 import os
@@ -39,25 +38,6 @@ def test_rank_orders_and_averages_over_subsets(ranker, candidates):
     assert ranking.best == "gain-1.200" and ranking.ranks.tolist() == [3, 1, 2]
     errors = ranking.subset_scores.std(1, ddof=1) / np.sqrt(7)
     np.testing.assert_allclose(ranking.standard_errors, errors)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"subsets": 3},
-        {"states": log(seed=5), "subsets": "auto", "seed": 3},
-        {"subsets": Subsets.draw(log(seed=6), 2, size=TINY.subset_size, clusters=TINY.clusters)},
-    ],
-    ids=["kept", "fewer", "drawn", "given"],
-)
-def test_the_call_in_a_report_gives_the_ranking_again(ranker, candidates, options, tmp_path):
-    ranking = ranker.rank(candidates, **options)
-    sopr_fast.report(ranking, tmp_path / "r.html")
-    page = (tmp_path / "r.html").read_text(encoding="utf-8")
-    [call] = re.findall(r"ranking = (sopr_fast\.rank\(.*\))", html.unescape(page))
-    again = eval(call, {"sopr_fast": sopr_fast, "candidates": candidates, "model": ranker, **options})
-    assert np.array_equal(again.subset_scores, ranking.subset_scores) and np.array_equal(again.scores, ranking.scores)
 
 
 def test_a_score_does_not_depend_on_the_other_candidates(ranker, candidates):

@@ -1,8 +1,10 @@
-"""Reports as files: structure, hostile names, reproducibility, and files that cannot be written."""
+"""Reports as files: structure, hostile names, numbers, reproducibility, and files that cannot be written."""
 
 import base64
 import hashlib
+import os
 import re
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,18 +13,17 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from reports import HOSTILE, RESULTS, few_replicates, policies, ranking, selection  # noqa: F401
-from selection_problems import DISCOUNT
+from reports import HOSTILE, METHODS, RESULTS, evaluation, ranking, selection
 
+from sopr_fast import report
 from sopr_fast.estimators import Estimates
-from sopr_fast.reports import evaluating, ranks, report
-from sopr_fast.reports.map import classical_scaling
-from sopr_fast.reports.page import _template
-from sopr_fast.reports.svg import StyleSheet, draw
-from sopr_fast.reports.text import Name, Numbers, chance, label, number, percent, spread
+from sopr_fast.reports import figures
+from sopr_fast.reports.pages import _style
+from sopr_fast.reports.text import MISSING, Name, Numbers, chance, listed, number, plain
 
-QUIET = {"folds": 4, "discount": DISCOUNT, "progress": False}
-VOID = {"meta", "link", "br", "img", "input"}
+VOID = {"meta", "link", "br", "img", "input", "source"}
+OPTIONS = {"command": "sopr-fast select --policies '<b>'", "title": "pendulum.hdf5", "date": "1 May 2030"}
+KINDS = [(kind, hostile) for kind in RESULTS for hostile in (False, True)]
 
 
 class Document(HTMLParser):
@@ -41,9 +42,6 @@ class Document(HTMLParser):
         if tag not in VOID:
             self.open.append(element)
 
-    def handle_startendtag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes), []))
-
     def handle_endtag(self, tag):
         assert self.open.pop()[0] == tag
 
@@ -58,28 +56,33 @@ class Document(HTMLParser):
         return ["".join(parts) for _, _, parts in self.all(tag)]
 
 
-@pytest.fixture(scope="module")
-def results():
-    return {(kind, hostile): make(hostile=hostile) for kind, make in RESULTS.items() for hostile in (False, True)}
+def read(result, path, **options):
+    """Return the report of a result."""
+    report(result, path, **options)
+    return Document(path.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
-def pages(results, tmp_path_factory):
+def pages(tmp_path_factory):
     """Return the text of every report by kind and hostility."""
-    folder = tmp_path_factory.mktemp("reports")
-    found = {}
-    for key, result in results.items():
-        path = folder / f"{key[0]}{key[1]}.html"
-        report(result, path, command="sopr-fast select --policies '<b>'")
-        found[key] = path.read_text(encoding="utf-8")
+    folder, found = tmp_path_factory.mktemp("reports"), {}
+    for kind, hostile in KINDS:
+        path = folder / f"{kind}{hostile}.html"
+        report(RESULTS[kind](hostile=hostile), path, **OPTIONS)
+        found[kind, hostile] = path.read_text(encoding="utf-8")
     return found
 
 
-KINDS = [(kind, hostile) for kind in RESULTS for hostile in (False, True)]
+def pictures(page: Document) -> list[str]:
+    """Return the SVG of all figures, light and dark."""
+    uris = [attributes["src"] for _, attributes, _ in page.all("img")]
+    uris += [attributes["srcset"] for _, attributes, _ in page.all("source")]
+    assert all(uri.startswith("data:image/svg+xml;base64,") for uri in uris)
+    return [base64.b64decode(uri.partition(",")[2]).decode() for uri in uris]
 
 
 @pytest.mark.parametrize("key", KINDS)
-def test_pages_are_well_formed_and_ordered(pages, key):
+def test_pages_are_well_formed(pages, key):
     page = Document(pages[key])
     levels = [int(tag[1]) for tag, _, _ in page.all("h1", "h2", "h3")]
     assert levels[0] == 1 and levels.count(1) == 1
@@ -87,237 +90,214 @@ def test_pages_are_well_formed_and_ordered(pages, key):
     assert page.all("html")[0][1]["lang"] == "en"
     identities = [attributes["id"] for _, attributes, _ in page.elements if "id" in attributes]
     assert len(identities) == len(set(identities))
-    for _, attributes, _ in page.all("a"):
-        assert attributes["href"].removeprefix("#") in identities
-    for _, attributes, _ in page.all("svg"):
-        assert attributes["role"] == "img"
-        assert attributes["aria-labelledby"] in identities
-    for text in re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', pages[key]):
-        assert (text[0] or text[1]) in identities
+    assert {attributes["aria-labelledby"] for _, attributes, _ in page.all("section")} == set(identities)
+    assert {attributes["scope"] for _, attributes, _ in page.all("th")} == {"row", "col"}
+    assert all(attributes["alt"] for _, attributes, _ in page.all("img"))
 
 
 @pytest.mark.parametrize("key", KINDS)
-def test_tables_name_their_rows_and_columns(pages, key):
-    page = Document(pages[key])
-    assert page.all("table")
-    for _, attributes, _ in page.all("th"):
-        assert attributes["scope"] in ("row", "col")
-    assert len(page.all("caption")) == len(page.all("table"))
-
-
-@pytest.mark.parametrize("key", KINDS)
-def test_the_policy_allows_the_page_its_own_style_and_script_alone(pages, key):
+def test_the_policy_allows_the_page_only_its_own_style_script_and_images(pages, key):
     page = Document(pages[key])
     [policy] = [a["content"] for _, a, _ in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
-    assert policy.startswith("default-src 'none'")
-    assert "unsafe" not in policy
+    assert policy.startswith("default-src 'none'") and "unsafe" not in policy and "img-src data:;" in policy
     for tag in ("style", "script"):
         [text] = page.text(tag)
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy
     for _, attributes, _ in page.elements:
         assert not [name for name in attributes if name == "style" or name.startswith("on")]
-    assert set(re.findall(r"https?://[^\"'< ]*", pages[key])) <= {"http://www.w3.org/2000/svg"}
+    assert "http" not in re.sub(r"data:[^\"]*|http-equiv", "", pages[key])
 
 
 @pytest.mark.parametrize("kind", RESULTS)
 def test_hostile_names_stay_text(pages, kind):
     text = pages[kind, True]
     page = Document(text)
-    assert len(page.all("script")) == 1 and not page.all("img", "b", "i")
+    assert len(page.all("script")) == 1 and not page.all("b", "i")
     assert not [char for char in text if not char.isprintable() and char not in "\n\u00a0"]
+    assert not [svg for svg in pictures(page) if "<script" in svg or "<b>" in svg]
     shown = "".join(page.text("body"))
-    if kind != "evaluation":
-        assert HOSTILE[0] in shown
-        assert "a \\u202egnp.exe \\x1b[31m\\x00 \\u2066b" in shown
-        assert "{{ 7 * 7 }}" in shown
-    else:
-        assert "<i>known</i>\\n\\u202e" in shown
+    for name in (
+        METHODS[3:] if kind == "evaluation" else (HOSTILE[0], r"a \u202egnp.exe \x1b[31m\x00 \u2066b", HOSTILE[4])
+    ):
+        assert name in shown
 
 
 @pytest.mark.parametrize("kind", RESULTS)
-def test_tables_and_plots_escape_hostile_names(results, kind):
-    result = results[kind, True]
+def test_tables_and_plots_escape_hostile_names(kind):
+    result = RESULTS[kind](hostile=True)
     axes = result.plot()
     axes.figure.draw_without_rendering()  # names are no formulas
     labels = [label.get_text() for label in axes.get_yticklabels()]
-    lines = result.table().split("\n")
-    assert all(text.isprintable() for text in [*lines, *repr(result).split("\n"), axes.get_title(), *labels])
-    assert not any(line.startswith("\\u202e") for line in lines)  # a line break in a name forges no row
+    lines = [*result.table().split("\n"), *repr(result).split("\n")]
+    assert all(text.isprintable() for text in [*lines, axes.get_title(), *labels])
+    assert not [line for line in lines if line.startswith("gnp.exe")]  # a line break in a name forges no row
     assert max(len(label) for label in labels) < 60
-    if kind != "evaluation":
-        assert any("a \\u202egnp.exe \\x1b[31m\\x00 \\u2066b" in line for line in lines)
-
-
-def test_a_selection_tells_its_numbers(results, pages):
-    selected, page = results["selection", False], Document(pages["selection", False])
-    cells = "\n".join(page.text("table"))
-    assert all(name in cells for name in selected.names)
-    assert selected.verdict.text in "".join(page.text("header"))
-    assert selected.verdict.reason in "".join(page.text("header"))
-
-
-def test_a_measured_selection_has_a_report(tmp_path):
-    selected = selection(incumbent=False)
-    report(selected.update({selected.candidates[0]: 3.0}), tmp_path / "r.html")
-    assert "measured" in Document((tmp_path / "r.html").read_text(encoding="utf-8")).text("main")[0]
-
-
-def test_a_ranking_with_true_returns_prints_their_correlation(tmp_path):
-    ranked = ranking()
-    report(ranked, tmp_path / "r.html", returns=dict(zip(ranked.names, ranked.scores, strict=True)))
-    page = Document((tmp_path / "r.html").read_text(encoding="utf-8"))
-    assert "1.000" in "".join(page.text("header"))
-
-
-def keys_of(blocks, caption):
-    """Return what the rows of a table are sorted by, by the head of the column."""
-    [table] = [block for block in blocks if getattr(block, "caption", "") == caption]
-    return {column.head: [row[i].key for row in table.rows] for i, column in enumerate(table.columns)}
-
-
-def test_a_ranking_s_tables_hold_its_numbers():
-    ranked = ranking()
-    order = np.argsort(-ranked.scores)
-    wins = ranked.win_probability
-    table = keys_of(ranks._wins(ranked), "How firm the order is")
-    assert table["candidate"] == ranked.order and table["rank"] == [1, 2, 3, 4, 5, 6]
-    next_ones = [wins[i, j] for i, j in pairwise(order)]
-    np.testing.assert_array_equal(np.array(table["scores above the next"], float), [*next_ones, np.nan])
-    first = [wins[order[0], i] for i in order[1:]]
-    np.testing.assert_array_equal(np.array(table["the first scores above it"], float), [np.nan, *first])
-
-    caption = "Candidates and the known policies nearest to them"
-    table = keys_of(ranks._distances(ranked, {}, StyleSheet()), caption)
-    nearest = ranked.training.distances[order].argmin(1)
-    assert table["nearest known policy"] == [f"known <{i}>" for i in nearest]
-    np.testing.assert_allclose(table["action distance"], ranked.training.distances[order].min(1))
-    np.testing.assert_allclose(table["over the limit"], ranked.training.distances[order].min(1) / 9)
-
-
-def test_places_are_1_for_the_largest_value():
-    assert evaluating._places(np.array([2.0, 9.0, 2.0, 5.0])).tolist() == [3, 1, 4, 2]
-
-
-def text_of(ranked, path, **options):
-    """Return the words of the ranking's report."""
-    report(ranked, path, **options)
-    (text,) = Document(path.read_text(encoding="utf-8")).text("body")
-    return " ".join(text.split())
-
-
-def test_true_returns_of_candidates_in_training_are_not_called_unseen(tmp_path):
-    ranked = ranking()
-    returns = dict(zip(ranked.names, ranked.scores, strict=True))
-    correlation = "The scores have a rank correlation of 1.000 with the true returns of these candidates"
-    for in_training, unseen in (([False] * 6, True), ([False] * 5 + [True], False), (None, False)):
-        text = text_of(replace(ranked, in_training=in_training), tmp_path / "r.html", returns=returns)
-        assert f"{correlation}{', which the model has not seen' if unseen else ''}." in text
-
-
-@pytest.mark.parametrize("bootstraps", [9, 0])
-def test_a_report_of_estimates_tells_of_no_states_or_known_policies(bootstraps, tmp_path):
-    values = np.array([1.0, 2.0, 3.0])
-    noise = np.random.default_rng(0).normal(0, 0.1, (3, bootstraps))
-    replicates = values[:, None] + noise if bootstraps else None
-    estimates = Estimates(["a", "b", "c"], values, replicates=replicates, method="FQE")
-    text = text_of(estimates.ranking(), tmp_path / "r.html", returns={"a": 1, "b": 2, "c": 3})
-    for absent in ("draws of states", "known policies", "sopr_fast.rank", "not returns", "no returns", "has not seen"):
-        assert absent not in text
-    assert 'report again: ranking.report("report.html")' in text
-    over = " over replicates (bootstraps or members of an ensemble)"
-    for beginning in ("Probabilities", "standard errors", "with a probability of > 99 %"):
-        assert (beginning + over in text) == bool(bootstraps)
-    text = text_of(ranking(), tmp_path / "r.html")
-    for present in (
-        "over draws of states",
-        "beside the scores of the known policies",
-        "sopr_fast.rank(",
-        "not returns",
-    ):
-        assert present in text
-
-
-def test_a_ranking_says_how_much_of_the_log_each_candidate_covers(tmp_path):
-    ranked = ranking()
-    coverage = {name: 0.25 + 0.5 * i / len(ranked) for i, name in enumerate(ranked.names)}
-    report(ranked, tmp_path / "known.html", coverage=coverage)
-    report(ranked, tmp_path / "unknown.html")
-    known, unknown = ((tmp_path / f"{name}.html").read_text(encoding="utf-8") for name in ("known", "unknown"))
-    assert "covered by the log" in known and "25\u00a0%" in known
-    assert "covered by the log" not in unknown and "rank with --log FILE" in unknown
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_few_candidates_have_a_report(tmp_path, count):
-    report(replace(ranking(count=count, known=2), distance_limit=1e9), tmp_path / "r.html")
-    text = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert Document(text).all("table")
-    assert ("is the only candidate" in text, "highest score of 2 candidates" in text) == (count == 1, count == 2)
+    assert "<script>" not in result._repr_html_()
 
 
 @pytest.mark.parametrize("kind", RESULTS)
-def test_equal_results_give_equal_bytes(results, pages, kind, tmp_path):
-    report(results[kind, False], tmp_path / "r.html", command="sopr-fast select --policies '<b>'")
+def test_equal_results_give_equal_bytes(pages, kind, tmp_path):
+    report(RESULTS[kind](), tmp_path / "r.html", **OPTIONS)
     assert (tmp_path / "r.html").read_text(encoding="utf-8") == pages[kind, False]
 
 
-def test_a_date_is_printed_if_given(tmp_path):
-    report(ranking(), tmp_path / "r.html", date="1 May 2030")
-    assert "Ranking of policies · 1 May 2030" in (tmp_path / "r.html").read_text(encoding="utf-8")
+def test_the_title_says_the_answer_the_log_and_the_date(pages, tmp_path):
+    for kind, what in (("selection", "Selection of policies"), ("ranking", "Ranking of policies")):
+        page = Document(pages[kind, False])
+        [verdict], [title] = page.text("h1"), page.text("title")
+        assert title == f"{verdict} – {what} · pendulum.hdf5 · 1 May 2030"
+    assert re.search(r" · \d{4}-\d\d-\d\d$", read(ranking(), tmp_path / "r.html").text("title")[0])
+
+
+def cells(page, section):
+    """Return the texts of the rows of the first table of a section."""
+    [text] = [part for part in page if f'aria-labelledby="{section}"' in part]
+    table = Document(text[text.index("<tbody>") : text.index("</tbody>") + 8])
+    count = len(table.all("tr"))
+    found = ["".join(parts) for _, _, parts in table.all("th", "td")]
+    return [found[i : i + len(found) // count] for i in range(0, len(found), len(found) // count)]
+
+
+def test_a_selection_shows_its_numbers(pages):
+    selected, text = selection(), pages["selection", False]
+    page = Document(text)
+    assert page.text("h1") == [f"{selected.verdict.text}."] and selected.verdict.reason in page.text("header")[0]
+    rows = cells(text.split("<section"), "order")
+    order = np.argsort(-selected.predicted)
+    assert [row[0] for row in rows] == [selected.names[i] for i in order]
+    assert [row[3].strip() for row in rows] == [chance(selected.probability_best[i]) for i in order]
+    beats = selected.probability_beats(selected.incumbent)
+    assert [row[4] for row in rows] == [
+        MISSING if selected.names[i] == selected.incumbent else chance(beats[i]) for i in order
+    ]
+    assert number(selected.evidence["left out"]) in "".join(page.text("section"))
+    assert "sopr-fast select --policies '<b>'" in page.text("code")[0]
+
+
+def test_few_candidates_and_estimates_have_a_report(tmp_path):
+    for count, verdict in ((1, "is the only candidate"), (2, "has the highest score of 2 candidates")):
+        ranked = replace(ranking(count=count, known=2), distance_limit=1e9)
+        estimates = Estimates(["a", "b"][:count], np.array([1.0, 2.0])[:count], method="FQE")
+        assert all(verdict in read(result, tmp_path / "r.html").text("h1")[0] for result in (ranked, estimates))
+
+
+@pytest.mark.parametrize(("known", "count"), [(0, 3), (1, 2), (3, 4), (6, 0)])
+def test_a_selection_of_few_policies_has_a_report(known, count, tmp_path):
+    page = read(selection(known=known, count=count, incumbent=known == 6), tmp_path / "r.html")
+    assert len(page.all("tr")) > known + count
+    assert ("unlike" in page.text("header")[0].lower()) == (known == 3)
+
+
+def test_an_evaluation_sells_no_tie_as_a_win(pages):
+    page = Document(pages["evaluation", False])
+    assert page.text("h1")[0].startswith("SOPR-T and simulator rank equally well on a new group of policies")
+    assert "FQE was dropped: it diverged" in "".join(page.text("section"))
+    rows = cells(pages["evaluation", False].split("<section"), "methods")
+    means = evaluation().measures("random")
+    assert {row[0]: row[1] for row in rows} == {name: number(means[name]["spearman"][0]) for name in METHODS}
+
+
+def test_a_ranking_shows_its_numbers(pages, tmp_path):
+    ranked = ranking()
+    rows = cells(pages["ranking", False].split("<section"), "order")
+    order, wins = np.argsort(-ranked.scores), ranked.win_probability
+    assert [row[0] for row in rows] == ranked.order and [row[1] for row in rows] == list("123456")
+    assert [row[4] for row in rows] == [*(chance(wins[i, j]) for i, j in pairwise(order)), MISSING]
+    assert [row[-1] for row in rows] == ["foreign" if ranked.foreign[i] else "" for i in order]
+    page = read(
+        ranked,
+        tmp_path / "r.html",
+        returns=dict(zip(ranked.names, ranked.scores, strict=True)),
+        coverage={ranked.names[0]: 0.25},
+    )
+    assert "rank correlation of 1.00 with the true returns" in page.text("header")[0]
+    assert "25\u00a0%" in page.text("table")[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, "is no return"),
+        ({"settled": False}, "were not settled"),
+        ({"in_training": [True] * 6}, "act exactly as a training policy"),
+        ({"distances": np.full(6, np.nan)}, "distance of some candidates to the known policies is unknown"),
+        ({"distance_limit": 1e9}, "the highest score of 6 candidates"),
+        ({"training": None}, "keeps nothing of how its scores were made"),
+        ({"subset_scores": None}, "before you deploy one"),
+        ({"training": replace(ranking().training, history={"collapsed": True})}, "collapsed: this order means nothing"),
+    ],
+)
+def test_a_ranking_says_what_limits_it(change, expected, tmp_path):
+    ranked = replace(ranking(), **change)
+    text = "".join(read(ranked, tmp_path / "r.html").text("body"))
+    assert (expected in text) == bool(change)
+    assert ("Unlike every known policy" in text) == any(ranked.foreign)
+
+
+MEMORY = """
+import resource, sys, numpy as np, sopr_fast
+count = int(sys.argv[1])
+scores, distances = np.random.default_rng(0).standard_normal((count, 5)), np.random.default_rng(1).random(count)
+names = [f"candidate_{i:06d}" for i in range(count)]
+ranking = sopr_fast.Ranking.from_subsets(names, scores, distances=distances, distance_limit=2.0)
+sopr_fast.report(ranking, "r.html")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def test_memory_grows_with_the_candidates_and_not_with_their_square(tmp_path):
+    few, many = (
+        float(subprocess.check_output([sys.executable, "-c", MEMORY, str(count)], cwd=tmp_path, env=os.environ))
+        for count in (10, 4000)
+    )
+    assert many - few < 200  # the win probabilities of all pairs take 128 MB for each copy
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert text.count("<tr") > 4000 and len(text) < 3e6
 
 
 def test_figures_of_several_threads_are_those_of_one():
     import matplotlib
 
-    drawing = []
-
-    def plot(figure):
-        drawing.append(figure)
-        figure.add_subplot().plot([0, 1])
-        assert drawing == [figure]
-        drawing.clear()
-
-    def text(_):
-        styles = StyleSheet()
-        return draw(plot, (2, 2), "a line", styles).markup, styles.text()
-
     before, interval = dict(matplotlib.rcParams), sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as threads:
-            assert len(set(threads.map(text, range(8)))) == 1
+            draw = lambda _: figures.draw(lambda ax: ax.plot([0, 1]), 2, "a line", "").light  # noqa: E731
+            assert len(set(threads.map(draw, range(8)))) == 1
     finally:
         sys.setswitchinterval(interval)
     assert dict(matplotlib.rcParams) == before
 
 
-def test_a_user_s_settings_of_matplotlib_change_nothing(results, tmp_path):
+def test_a_user_s_settings_of_matplotlib_change_nothing(pages, tmp_path):
     import matplotlib
 
-    report(results["ranking", False], tmp_path / "a")
     with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "path", "axes.grid": True, "text.usetex": True}):
-        report(results["ranking", False], tmp_path / "b")
+        report(ranking(), tmp_path / "r", **OPTIONS)
         assert matplotlib.rcParams["font.size"] == 30
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
-def test_a_hundred_policies_take_less_than_two_megabytes(tmp_path):
-    report(ranking(count=60, known=40), tmp_path / "r.html")
-    assert (tmp_path / "r.html").stat().st_size < 2e6
+    assert (tmp_path / "r").read_text(encoding="utf-8") == pages["ranking", False]
 
 
 @pytest.mark.parametrize("place", ["missing/report.html", ""])
-def test_a_report_that_cannot_be_written_is_refused(results, tmp_path, place):
+def test_a_report_that_cannot_be_written_is_refused(tmp_path, place):
     with pytest.raises(OSError, match="cannot write"):
-        report(results["ranking", False], tmp_path / place)
+        report(ranking(), tmp_path / place)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_report_without_matplotlib_names_the_extra(results, tmp_path, monkeypatch):
+def test_wrong_uses_are_refused(tmp_path, monkeypatch):
+    path = tmp_path / "r.html"
+    with pytest.raises(TypeError, match="result must be what rank, .* or an estimator returned, got dict"):
+        report({}, path)
+    with pytest.raises(TypeError, match="returns and coverage belong to the report of a ranking"):
+        report(selection(), path, returns={})
+    with pytest.raises(ValueError, match="returns hold nothing for policy"):
+        report(ranking(), path, returns={"a": 1.0})
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"a report needs matplotlib: pip install 'sopr_fast\[plot\]'"):
-        report(results["ranking", False], tmp_path / "r.html")
+        report(ranking(), path)
+    assert not path.exists()
 
 
 def _luminance(colour: str) -> float:
@@ -326,37 +306,31 @@ def _luminance(colour: str) -> float:
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-def test_text_stands_out_in_light_and_dark():
-    style = _template("style.css")
-    themes = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
-    assert len(themes) == 3
-    for theme in themes:
-        colours = dict(re.findall(r"--(\w+): (#\w{6})", theme))
-        for name in ("ink", "muted", "accent", "known", "warn", "good", "bad"):
-            for ground in ("surface", "raised"):
-                light, dark = sorted((_luminance(colours[name]), _luminance(colours[ground])), reverse=True)
-                assert (light + 0.05) / (dark + 0.05) >= 4.5, (name, ground)
+@pytest.mark.parametrize("theme", [figures.LIGHT, figures.DARK], ids=["light", "dark"])
+def test_text_stands_out(theme):
+    assert all(f"--{name}: {colour};" in _style() for name, colour in theme.items())
+    for name in ("ink", "muted", "accent", "known", "warn", "good", "bad"):
+        for ground in ("surface", "raised"):
+            light, dark = sorted((_luminance(theme[name]), _luminance(theme[ground])), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (name, ground)
 
 
 def test_numbers_have_the_decimals_that_tell_them_apart():
     assert Numbers([0.0, 6000.0])(-1234.5) == "−1,234"
     assert Numbers([0.1, 0.2])(0.1234) == "0.123"
-    assert number(float("nan")) == "–"
+    assert Numbers([0.0, 1.0]).interval(0.1, 0.25) == "0.10 to 0.25"
+    assert Numbers([])(np.nan) == Numbers([1.0]).interval(np.nan, 1) == number(np.nan) == chance(np.nan) == MISSING
     assert number(-0.001) == "0.00"
-    assert [percent(x).replace("\u00a0", " ") for x in (0, 0.001, 0.256, 0.999, 1)] == [
-        "0 %", "< 1 %", "26 %", "> 99 %", "100 %",
-    ]  # fmt: skip
-    assert chance(1.0) == percent(0.999)
-    shown = [spread(x, Numbers([0.0, 1.0])).replace("\u00a0", " ") for x in (0.0, 0.004, 0.006, float("nan"))]
-    assert shown == ["± 0.00", "± < 0.01", "± 0.01", "–"]
-    assert label("runs/experiment-17/best_model", 15) == "runs/ex…t_model"
+    assert [chance(x).replace("\u00a0", " ") for x in (0, 0.256, 1)] == ["< 1 %", "26 %", "> 99 %"]
+    assert [plain(x) for x in (True, 12345, 0.5, "a")] == ["yes", "12,345", "0.5", "a"]
+    assert [listed(list("abcdefg")[:n]) for n in (0, 1, 2, 7)] == ["", "a", "a and b", "a, b, c, d, e and 2 more"]
     assert Name("a<b").__html__() == "<bdi>a&lt;b</bdi>"
 
 
 def test_the_map_keeps_the_distances_of_points_in_a_plane():
     points = np.random.default_rng(0).standard_normal((7, 2))
     distances = ((points[:, None] - points) ** 2).sum(2)
-    places, shown = classical_scaling(distances)
+    places, shown = figures.classical_scaling(distances)
     np.testing.assert_allclose(((places[:, None] - places) ** 2).sum(2), distances, atol=1e-9)
     assert shown == pytest.approx(1)
-    assert classical_scaling(np.zeros((4, 4)))[1] == 1.0
+    assert figures.classical_scaling(np.zeros((4, 4)))[1] == 1.0

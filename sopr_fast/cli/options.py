@@ -155,7 +155,9 @@ def write_report(result: Any, options: argparse.Namespace, **known: Any) -> None
     if options.report is not None and is_first():
         from ..reports import report
 
-        report(result, options.report, command=shlex.join(["sopr-fast", *options.arguments]), **known)
+        log = next((str(path) for key in ("log", "states", "model") if (path := getattr(options, key, None))), "")
+        command = shlex.join(["sopr-fast", *options.arguments])
+        report(result, options.report, title=os.path.basename(log), command=command, **known)
 
 
 def without_nan(value: Any) -> Any:

@@ -1,373 +1,356 @@
-"""Figures of reports: few lines, labelled directly, in the colours of the page."""
+"""Figures of reports: matplotlib's own SVG, once for light and once for dark pages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import io
+import re
+import threading
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .svg import ACCENT, INK, KNOWN, MUTED, SURFACE, WARN, Drawing, StyleSheet, draw
-from .text import chance, label, number
+from ..runtime.plotting import figure_class
+from ..runtime.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-_WIDTH = 4.6  # inches: text stays legible on a phone
-MOST_ROWS = 30
+MOST_ROWS = 20
+_WIDTH, _ROW = 5.4, 0.2  # inches
+_LABEL, _SHORT_LABEL = 34, 28  # characters of names
+
+LIGHT = {
+    "ink": "#1b2027",
+    "muted": "#545e6a",
+    "line": "#d6dce3",
+    "surface": "#ffffff",
+    "raised": "#f4f6f8",
+    "accent": "#0b5fb0",
+    "known": "#66717d",
+    "warn": "#9a4c00",
+    "good": "#166b3c",
+    "bad": "#a4262c",
+}
+DARK = {
+    "ink": "#e7ebef",
+    "muted": "#a5b0bb",
+    "line": "#343c45",
+    "surface": "#13171b",
+    "raised": "#1c2228",
+    "accent": "#74b5ff",
+    "known": "#8f9ba7",
+    "warn": "#f2a65e",
+    "good": "#6fd19a",
+    "bad": "#ff9a94",
+}
+INK, MUTED, LINE, SURFACE = (LIGHT[name] for name in ("ink", "muted", "line", "surface"))
+ACCENT, KNOWN, WARN = (LIGHT[name] for name in ("accent", "known", "warn"))
+
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sopr_fast",
+    "font.size": 8.5,
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": MUTED,
+    "axes.labelsize": 8.5,
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.formatter.use_locale": False,
+    "axes.formatter.limits": (-6, 7),
+    "figure.facecolor": "none",
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "xtick.color": LINE,
+    "ytick.color": LINE,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": INK,
+    "ytick.major.size": 0.0,
+}
+_lock = threading.Lock()  # settings of matplotlib are those of all threads
 
 
 @dataclass(frozen=True)
-class Dot:
-    """A value with an interval, one row of a figure.
+class Picture:
+    """A figure as data URIs.
 
     Attributes:
-        name: Label of the row.
-        value: The value.
-        low: Lower end of the interval; NaN for none.
-        high: Upper end.
-        doubtful: Whether the dot is hollow.
-        text: Text on the right of the row.
+        light: SVG for a light page.
+        dark: SVG for a dark page.
+        alt: What the figure shows, for those who do not see it.
+        caption: What to see in it.
     """
+
+    light: str
+    dark: str
+    alt: str
+    caption: str
+
+
+def draw(plot: Callable[[Axes], None], height: float, alt: str, caption: str) -> Picture:
+    """Draw a figure as reports do, whatever the user's settings of matplotlib are; one thread at a time.
+
+    Args:
+        plot: Function that plots on axes.
+        height: Inches.
+        alt: What the figure shows.
+        caption: What to see in it.
+    """
+    figure_type = figure_class()
+    import matplotlib
+
+    with _lock, matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the reader's browser has other fonts
+        figure = figure_type(figsize=(_WIDTH, height), dpi=72, layout="constrained")
+        plot(figure.add_subplot())
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    svg = buffer.getvalue()
+    dark = dict(zip(LIGHT.values(), DARK.values(), strict=True))
+    in_dark = re.sub("|".join(LIGHT.values()), lambda match: dark[match[0]], svg)
+    return Picture(_uri(svg), _uri(in_dark), alt, caption)
+
+
+def _uri(svg: str) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A value with an interval, one row of a figure; `kind` is "candidate", "known", "foreign" or "" for none."""
 
     name: str
     value: float
     low: float = float("nan")
     high: float = float("nan")
-    doubtful: bool = False
-    text: str = ""
+    kind: str = "candidate"
+
+
+_COLOURS = {"candidate": ACCENT, "known": KNOWN, "foreign": WARN}
 
 
 def intervals(
-    dots: Sequence[Dot],
-    styles: StyleSheet,
+    rows: Sequence[Row],
     *,
-    title: str,
     axis: str,
-    rug: np.ndarray | None = None,
-    rug_label: str = "",
+    alt: str,
+    caption: str,
+    known: np.ndarray | None = None,
     mark: tuple[float, str] | None = None,
-    limits: tuple[float, float] | None = None,
-) -> Drawing:
+) -> Picture:
     """Plot values with intervals, the first on top.
 
     Args:
-        dots: The rows.
-        styles: Style sheet of the page.
-        title: What the figure is.
+        rows: The rows.
         axis: Label of the axis.
-        rug: Values to show as ticks under the rows.
-        rug_label: What they are.
+        alt: What the figure shows.
+        caption: What to see in it.
+        known: Values of known policies to show as ticks below the rows.
         mark: Value to mark by a line, and its label.
-        limits: Ends of the axis.
     """
-    count = len(dots)
-    rows = count + (1.0 if rug is not None else 0.0)
+    ticks = 0 if known is None or not len(known) else 1
 
-    def plot(figure: Figure) -> None:
-        ax = figure.add_subplot()
-        for place, dot in enumerate(dots):
-            colour = WARN if dot.doubtful else ACCENT
-            if np.isfinite(dot.low) and np.isfinite(dot.high):
-                ax.hlines(place, dot.low, dot.high, color=colour, linewidth=1.6)
-            face = SURFACE if dot.doubtful else colour
-            ax.plot(dot.value, place, "o", color=colour, markerfacecolor=face, markersize=5.5, markeredgewidth=1.4)
-        ticks, names = list(range(count)), [label(dot.name) for dot in dots]
-        if rug is not None:
-            ax.vlines(rug, count + 0.2, count + 0.7, color=KNOWN, linewidth=0.9)
-            ticks.append(count + 0.45)  # type: ignore[arg-type]
-            names.append(rug_label)
-        ax.set_yticks(ticks, names)
+    def plot(ax: Axes) -> None:
+        for place, row in enumerate(rows):
+            colour = _COLOURS[row.kind]
+            if np.isfinite(row.low) and np.isfinite(row.high):
+                ax.hlines(place, row.low, row.high, color=colour, linewidth=1.6)
+            face = SURFACE if row.kind == "foreign" else colour
+            ax.plot(row.value, place, "o", color=colour, markerfacecolor=face, markersize=5, markeredgewidth=1.4)
+        places, names = list(range(len(rows))), [printable(row.name, _LABEL) for row in rows]
+        if ticks and known is not None:
+            ax.vlines(known, len(rows) - 0.3, len(rows) + 0.3, color=KNOWN, linewidth=0.9)
+            places.append(len(rows))
+            names.append(f"{len(known)} known policies")
         if mark is not None:
             ax.axvline(mark[0], color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)), zorder=0)
             ax.annotate(
-                mark[1], (mark[0], 1), (0, 3), xycoords=("data", "axes fraction"), textcoords="offset points",
-                ha="center", va="bottom", color=MUTED,
+                mark[1], (mark[0], 1), (0, 2), xycoords=("data", "axes fraction"), textcoords="offset points",
+                ha="center", color=MUTED,
             )  # fmt: skip
-        if any(dot.text for dot in dots):
-            right = ax.twinx()
-            right.set_ylim(rows - 0.4, -0.7)
-            right.set_yticks(range(count), [dot.text for dot in dots])
-            right.tick_params(axis="y", labelcolor=MUTED, length=0)
-            right.spines[:].set_visible(False)
-        ax.set_ylim(rows - 0.4, -0.7)
-        if limits is not None:
-            ax.set_xlim(*limits)
+        ax.set_yticks(places, names)
+        ax.set_ylim(len(rows) - 0.4 + ticks, -0.6)
         ax.set_xlabel(axis)
         ax.spines["left"].set_visible(False)
         ax.grid(axis="x")
-        ax.set_axisbelow(True)
-        _few_ticks(ax)
+        ax.locator_params(axis="x", nbins=6)
 
-    return draw(plot, (_WIDTH, 0.75 + 0.23 * rows + (0.15 if mark else 0)), title, styles)
-
-
-def probabilities(names: Sequence[str], values: np.ndarray, styles: StyleSheet, *, title: str, axis: str) -> Drawing:
-    """Plot probabilities as lines from one half, with the number beside each."""
-
-    def plot(figure: Figure) -> None:
-        ax = figure.add_subplot()
-        for place, value in enumerate(values):
-            colour = ACCENT if value >= 0.5 else KNOWN
-            ax.hlines(place, 0.5, value, color=colour, linewidth=2.2)
-            ax.plot(value, place, "o", color=colour, markersize=5.5)
-            inside = value >= 0.5
-            ax.annotate(
-                chance(value), (value, place), (7 if inside else -7, 0), textcoords="offset points",
-                ha="left" if inside else "right", va="center", color=INK,
-            )  # fmt: skip
-        ax.axvline(0.5, color=MUTED, linewidth=0.9, zorder=0)
-        ax.set_yticks(range(len(names)), [label(name) for name in names])
-        ax.set_ylim(len(names) - 0.4, -0.7)
-        ax.set_xlim(-0.26, 1.26)
-        ax.set_xticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-        ax.set_xlabel(axis)
-        ax.spines["left"].set_visible(False)
-
-    return draw(plot, (_WIDTH, 0.7 + 0.23 * len(names)), title, styles)
+    return draw(plot, 0.6 + _ROW * (len(rows) + ticks) + 0.15 * (mark is not None), alt, caption)
 
 
-def methods(
-    kinds: dict[str, dict[str, tuple[float, float, float]]], styles: StyleSheet, *, title: str, axis: str
-) -> Drawing:
+def methods(kinds: dict[str, dict[str, tuple[float, float, float]]], *, axis: str, alt: str, caption: str) -> Picture:
     """Plot a measure of every method, one row each, with one dot for each kind of folds.
 
     Args:
         kinds: Kind -> method -> mean, lower and upper end.
-        styles: Style sheet of the page.
-        title: What the figure is.
         axis: Label of the axis.
+        alt: What the figure shows.
+        caption: What to see in it.
     """
-    labels = list(next(iter(kinds.values())))
+    names = list(next(iter(kinds.values())))
 
-    def plot(figure: Figure) -> None:
-        ax = figure.add_subplot()
-        for which, measures in enumerate(kinds.values()):
-            shift = (which - (len(kinds) - 1) / 2) * 0.36
+    def plot(ax: Axes) -> None:
+        for which, (kind, measures) in enumerate(kinds.items()):
+            places = np.arange(len(names)) + (which - (len(kinds) - 1) / 2) * 0.3
+            mean, low, high = np.array([measures[name] for name in names]).T
             colour, face = (ACCENT, ACCENT) if which == 0 else (WARN, SURFACE)
-            for row, method in enumerate(labels):
-                mean, low, high = measures[method]
-                if np.isfinite(low) and np.isfinite(high):
-                    ax.hlines(row + shift, low, high, color=colour, linewidth=1.6)
-                ax.plot(mean, row + shift, "o", color=colour, markerfacecolor=face, markersize=5.5, markeredgewidth=1.4)
-        _write_kinds(ax, list(kinds))
+            ax.hlines(places, low, high, color=colour, linewidth=1.6)
+            ax.plot(
+                mean, places, "o", color=colour, markerfacecolor=face, markersize=5, markeredgewidth=1.4, label=kind
+            )
+        if len(kinds) > 1:
+            ax.figure.legend(loc="outside upper right", ncols=2, frameon=False)
         ax.axvline(0, color=MUTED, linewidth=0.9, zorder=0)
-        ax.set_yticks(range(len(labels)), [label(method) for method in labels])
-        ax.set_ylim(len(labels) - 0.4, -0.7)
+        ax.set_yticks(range(len(names)), [printable(name, _LABEL) for name in names])
+        ax.set_ylim(len(names) - 0.4, -0.6)
         ax.set_xlim(right=1.03)
         ax.set_xlabel(axis)
         ax.spines["left"].set_visible(False)
         ax.grid(axis="x")
-        ax.set_axisbelow(True)
-        _few_ticks(ax)
 
-    return draw(plot, (_WIDTH, 0.85 + 0.4 * len(labels)), title, styles)
+    return draw(plot, 0.8 + 0.32 * len(names), alt, caption)
 
 
-def calibration(
-    parts: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]], styles: StyleSheet, *, title: str
-) -> Drawing:
-    """Plot measured returns of policies that were left out over their predictions, with intervals.
-
-    Args:
-        parts: Kind -> (n,) predicted returns, (n,) half widths of intervals, (n,) measured returns.
-        styles: Style sheet of the page.
-        title: What the figure is.
-    """
-
-    def plot(figure: Figure) -> None:
-        ax = figure.add_subplot()
-        everything = np.concatenate([np.concatenate([x, y]) for x, _, y in parts.values()])
-        ends = everything.min(), everything.max()
-        margin = 0.06 * ((ends[1] - ends[0]) or 1)
-        low, high = ends[0] - margin, ends[1] + margin
-        ax.plot([low, high], [low, high], color=MUTED, linewidth=0.9)
-        ax.annotate("as predicted", (high, high), (-14, -8), textcoords="offset points", ha="right", color=MUTED)
-        for which, (predicted, half, returns) in enumerate(parts.values()):
-            colour, face = (ACCENT, ACCENT) if which == 0 else (WARN, SURFACE)
-            ax.hlines(returns, predicted - half, predicted + half, color=colour, linewidth=0.7, alpha=0.3)
-            ax.plot(predicted, returns, "o", color=colour, markerfacecolor=face, markersize=4, markeredgewidth=1.2)
-        _write_kinds(ax, list(parts))
-        ax.set(xlim=(low, high), ylim=(low, high), xlabel="predicted return (80 % interval)", ylabel="measured return")
-        ax.set_aspect("equal")
-        _few_ticks(ax)
-        ax.yaxis.set_major_locator(_locator(5))
-        ax.yaxis.set_major_formatter(_plain_numbers())
-
-    return draw(plot, (_WIDTH, 4.3), title, styles)
-
-
-def coverage(levels: np.ndarray, parts: dict[str, np.ndarray], styles: StyleSheet, *, title: str) -> Drawing:
-    """Plot the share of left-out policies inside their intervals over the nominal share.
+def scatter(
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    axes: tuple[str, str],
+    alt: str,
+    caption: str,
+    half: np.ndarray | None = None,
+    diagonal: bool = False,
+    title: str = "",
+) -> Picture:
+    """Plot returns over predictions or scores.
 
     Args:
-        levels: (L,) nominal levels.
-        parts: Kind -> (L,) shares.
-        styles: Style sheet of the page.
-        title: What the figure is.
+        x: (n,) values to the right.
+        y: (n,) returns.
+        axes: Labels of both axes.
+        alt: What the figure shows.
+        caption: What to see in it.
+        half: (n,) half widths of intervals of `x`; points outside of them are hollow. None for none.
+        diagonal: Draw the line where both are equal.
+        title: Text above.
     """
 
-    def plot(figure: Figure) -> None:
-        ax = figure.add_subplot()
-        ax.plot([0, 1], [0, 1], color=MUTED, linewidth=0.9)
-        ax.annotate("as announced", (0.03, 0.03), (10, 0), textcoords="offset points", color=MUTED)
-        for which, shares in enumerate(parts.values()):
-            colour, face = (ACCENT, ACCENT) if which == 0 else (WARN, SURFACE)
-            ax.plot(levels, shares, "o-", color=colour, linewidth=1.4, markerfacecolor=face, markersize=4)
-        _write_kinds(ax, list(parts))
-        ax.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="nominal level", ylabel="share of left-out policies inside")
-        ax.set_xticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-        ax.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-        ax.set_aspect("equal")
+    def plot(ax: Axes) -> None:
+        outside = np.zeros(len(x), bool) if half is None else np.abs(x - y) > half
+        if diagonal:
+            ax.axline((float(y.mean()), float(y.mean())), slope=1, color=MUTED, linewidth=0.9)
+        if half is not None:
+            for where, colour in ((~outside, ACCENT), (outside, WARN)):
+                ax.hlines(y[where], (x - half)[where], (x + half)[where], color=colour, linewidth=0.8, alpha=0.5)
+        ax.plot(x[~outside], y[~outside], "o", color=ACCENT, markersize=4)
+        ax.plot(x[outside], y[outside], "o", color=WARN, markerfacecolor=SURFACE, markersize=4, markeredgewidth=1.3)
+        ax.set(xlabel=axes[0], ylabel=axes[1], title=printable(title, 60))
+        ax.grid()
+        ax.locator_params(nbins=6)
 
-    return draw(plot, (_WIDTH, 4.3), title, styles)
+    return draw(plot, 3.2, alt, caption)
+
+
+def curve(values: np.ndarray, best: int | None, *, alt: str, caption: str) -> Picture:
+    """Plot rank correlations over steps of training, with a dot at the step whose weights were kept."""
+
+    def plot(ax: Axes) -> None:
+        ax.plot(np.arange(1, len(values) + 1), values, color=ACCENT, linewidth=1.4)
+        if best is not None:
+            ax.plot(best + 1, values[best], "o", color=ACCENT, markersize=5)
+        ax.set(xlabel="step of training", ylabel="rank correlation")
+        ax.grid()
+
+    return draw(plot, 2.4, alt, caption)
 
 
 def policy_map(
-    places: np.ndarray,
-    known: np.ndarray,
-    foreign: np.ndarray,
-    numbers: Sequence[int],
-    groups: Sequence[str],
-    styles: StyleSheet,
-    *,
-    title: str,
-) -> Drawing:
-    """Plot policies in the plane: known ones as small dots, candidates as numbers.
+    distances: np.ndarray, kinds: Sequence[str], names: Sequence[str], *, alt: str, caption: str
+) -> Picture | None:
+    """Map policies: those that act alike stand close together. None for fewer than three with known distances.
 
     Args:
-        places: (P, 2) places.
-        known: (P,) bool.
-        foreign: (P,) bool.
-        numbers: Number of each candidate; 0 for known policies.
-        groups: Group of each known policy, to be written where it stands; "" for none.
-        styles: Style sheet of the page.
-        title: What the figure is.
+        distances: (P, P) action distances; NaN where unknown.
+        kinds: "candidate", "known" or "foreign".
+        names: Names to write; "" for none.
+        alt: What the figure shows.
+        caption: What to see in it.
     """
+    kept = np.isfinite(distances).sum(1) > 1
+    kept &= np.isfinite(distances[:, kept]).all(1)
+    if kept.sum() < 3:
+        return None
+    places, shown = classical_scaling(distances[np.ix_(kept, kept)])
+    kinds, names = ([each[i] for i in np.flatnonzero(kept).tolist()] for each in (kinds, names))
 
-    def plot(figure: Figure) -> None:
-        ax = figure.add_subplot()
+    def plot(ax: Axes) -> None:
         ax.set_aspect("equal", adjustable="datalim")
-        ax.plot(*places[known].T, "o", color=KNOWN, markersize=4, alpha=0.8, markeredgewidth=0)
-        for i in map(int, np.flatnonzero(~known)):
-            colour = WARN if foreign[i] else ACCENT
-            ax.plot(*places[i], "o", color=colour, markerfacecolor=SURFACE if foreign[i] else colour, markersize=5.5)
-        ax.margins(0.09)
-        ax.set_xticks([])
-        ax.set_yticks([])
-        ax.spines[:].set_visible(False)
-        figure.draw_without_rendering()  # which settles where the dots lie on the page
+        for kind, colour in _COLOURS.items():
+            own = places[[one == kind for one in kinds]]
+            face = SURFACE if kind == "foreign" else colour
+            ax.plot(*own.T, "o", color=colour, markerfacecolor=face, markersize=4 if kind == "known" else 5.5)
+        ax.margins(0.3, 0.12)
+        ax.tick_params(labelleft=False, labelbottom=False, length=0)
+        ax.spines[:].set_visible(True)
+        ax.grid()
+        ax.figure.draw_without_rendering()  # type: ignore[union-attr]  # settles where the dots lie on the page
         dots = ax.transData.transform(places)
-        taken = list(dots)
-        for group in dict.fromkeys(group for group, is_known in zip(groups, known, strict=True) if is_known and group):
-            members = np.array([g == group for g in groups]) & known
-            rows = np.flatnonzero(members)
-            middle = rows[np.linalg.norm(dots[rows] - np.median(dots[rows], axis=0), axis=1).argmin()]
-            place = _free_place(dots[middle], taken, (22, 30, 38))
-            _annotate_near(ax, label(group, 16), places[middle], place - dots[middle], color=MUTED)
-            taken += [place + np.array([dx, 0]) for dx in (-18, -9, 0, 9, 18)]
-        for i in sorted(map(int, np.flatnonzero(~known)), key=lambda i: numbers[i]):
-            place = _free_place(dots[i], taken)
-            taken.append(place)
-            colour = WARN if foreign[i] else ACCENT
-            _annotate_near(ax, str(numbers[i]), places[i], place - dots[i], color=colour, fontweight="bold")
+        labels, middle = np.zeros((0, 2)), float(ax.transAxes.transform((0.5, 0.5))[0])
+        for i, name in enumerate(names):
+            if name:
+                offset = _free_offset(dots[i], dots, labels, middle)
+                labels = np.vstack([labels, dots[i] + offset + [np.sign(offset[0]) * 50, 0]])
+                ax.annotate(
+                    printable(name, _SHORT_LABEL), places[i], tuple(offset), textcoords="offset points",
+                    ha="left" if offset[0] > 0 else "right", va="center",
+                    color=_COLOURS[kinds[i]],
+                ).set_in_layout(False)  # fmt: skip
 
-    return draw(plot, (_WIDTH, 3.9), title, styles)
+    return draw(plot, 3.6, alt, f"{caption} The plane shows {round(100 * shown)} % of the variance of actions.")
 
 
-def values_and_returns(
-    panels: Sequence[tuple[str, np.ndarray, np.ndarray, float]], styles: StyleSheet, *, title: str, axis: str
-) -> Drawing:
-    """Plot returns over the values of several methods, one small plot each.
+def _free_offset(point: np.ndarray, dots: np.ndarray, labels: np.ndarray, middle: float) -> np.ndarray:
+    """Return the offset of a label from a point, toward the middle, that hides the fewest labels (n, 2) and dots."""
+    side = 1 if point[0] < middle else -1
+    offsets = np.array([(6 * side, y) for y in (0, 9, -9, 18, -18, 27, -27)], float)
+
+    def hidden(others: np.ndarray, start: np.ndarray) -> int:
+        right, up = ((others - start) * np.array([side, 1])).T
+        return int(((np.abs(right - 50) < 60) & (np.abs(up) < 9)).sum())
+
+    costs = [100 * hidden(labels, point + offset) + hidden(dots, point + offset) for offset in offsets]
+    return offsets[int(np.argmin(costs))]
+
+
+def classical_scaling(distances: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return places by classical multidimensional scaling.
+
+    An action distance is a mean of squared differences, so it is the square of a Euclidean distance.
 
     Args:
-        panels: Method, (M,) values, (M,) returns, rank correlation.
-        styles: Style sheet of the page.
-        title: What the figure is.
-        axis: Label of the vertical axis.
+        distances: (P, P) action distances, finite.
+
+    Returns:
+        (P, 2) places, centred, the sign of each axis such that its largest place is positive; and the share of the
+        variance that the two axes show, 1 if all policies act alike.
     """
-    across = min(2 if len(panels) in (2, 4) else 3, len(panels))
-    down = -(-len(panels) // across)
-
-    def plot(figure: Figure) -> None:
-        axes = figure.subplots(down, across, squeeze=False, sharey=True).ravel()
-        for ax, (name, values, returns, correlation) in zip(axes, panels, strict=False):
-            finite = np.isfinite(values)
-            ax.plot(values[finite], returns[finite], "o", color=ACCENT, markersize=3, alpha=0.75, markeredgewidth=0)
-            ax.set_title(
-                f"{label(name, 24 if across < 3 else 13)}\n{number(correlation)}", fontsize=9, color=INK, loc="left"
-            )
-            ax.set_xticks([])
-            ax.yaxis.set_major_locator(_locator(3))
-            ax.yaxis.set_major_formatter(_plain_numbers())
-        for ax in axes[len(panels) :]:
-            ax.set_visible(False)
-        figure.supylabel(axis, fontsize=9, color=MUTED)
-
-    return draw(plot, (_WIDTH, 0.4 + (1.6 if across > 2 else 1.9) * down), title, styles)
-
-
-def curve(values: np.ndarray, styles: StyleSheet, *, title: str, axis: str, mark: tuple[int, str] | None) -> Drawing:
-    """Plot numbers over steps of training."""
-
-    def plot(figure: Figure) -> None:
-        ax = figure.add_subplot()
-        ax.plot(np.arange(1, len(values) + 1), values, color=ACCENT, linewidth=1.4)
-        if mark is not None:
-            ax.plot(mark[0], values[mark[0] - 1], "o", color=ACCENT, markersize=5.5)
-            ax.annotate(
-                mark[1], (mark[0], values[mark[0] - 1]), (0, -9), textcoords="offset points",
-                ha="right" if mark[0] > len(values) / 2 else "left", va="top", color=INK,
-            )  # fmt: skip
-        ax.set(xlabel="step of training", ylabel=axis)
-        _few_ticks(ax)
-
-    return draw(plot, (_WIDTH, 2.6), title, styles)
-
-
-def _annotate_near(ax: Axes, text: str, point: np.ndarray, offset: Any, **style: Any) -> None:
-    """Write beside a point, without making room for it."""
-    note = ax.annotate(text, tuple(point), tuple(offset), textcoords="offset points", ha="center", va="center", **style)
-    note.set_in_layout(False)
-
-
-def _write_kinds(ax: Axes, kinds: Sequence[str]) -> None:
-    """Write above the axes what filled and hollow dots are."""
-    for which, kind in enumerate(kinds):
-        ax.annotate(
-            f"{'●○'[which]} {kind}", (which, 1), (0, 5), xycoords="axes fraction", textcoords="offset points",
-            ha="right" if which else "left", va="bottom", color=WARN if which else ACCENT,
-        )  # fmt: skip
-
-
-def _free_place(point: np.ndarray, taken: list[np.ndarray], radii: Sequence[float] = (9, 13)) -> np.ndarray:
-    """Return a place for a label around a point, the one farthest from what is there already, the nearest preferred."""
-    offsets = [(r * np.cos(a), r * np.sin(a)) for r in radii for a in np.arange(0, 2 * np.pi, np.pi / 4)]
-    spots = point + np.array(offsets)
-    others = np.array([other for other in taken if not np.array_equal(other, point)]).reshape(-1, 2)
-    room = [float(np.linalg.norm(others - spot, axis=1).min(initial=40)) for spot in spots]
-    best = max(room[:8])
-    if best >= 8:
-        return spots[next(i for i in range(8) if room[i] >= min(best, 12))]
-    return spots[int(np.argmax(room))]
-
-
-def _few_ticks(ax: Axes) -> None:
-    ax.xaxis.set_major_locator(_locator(5))
-    ax.xaxis.set_major_formatter(_plain_numbers())
-    ax.tick_params(axis="x", labelcolor=MUTED)
-
-
-def _plain_numbers() -> FuncFormatter:
-    from matplotlib.ticker import FuncFormatter
-
-    return FuncFormatter(lambda value, _: f"{value:,.6g}".replace("-", "−"))
-
-
-def _locator(bins: int) -> MaxNLocator:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(bins, steps=[1, 2, 5, 10])
+    centred = distances - distances.mean(0)
+    products = -0.5 * (centred - centred.mean(1, keepdims=True))
+    values, vectors = np.linalg.eigh((products + products.T) / 2)
+    values = np.maximum(values[::-1], 0)
+    places = vectors[:, ::-1][:, :2] * np.sqrt(values[:2])
+    largest = np.abs(places).argmax(0)
+    places *= np.where(places[largest, [0, 1]] < 0, -1, 1)
+    total = values.sum()
+    return places, float(values[:2].sum() / total) if total > 0 else 1.0

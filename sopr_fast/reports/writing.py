@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -9,9 +10,8 @@ from typing import Any
 from ..ranking.estimates import Estimates
 from ..ranking.ranking import Ranking
 from ..runtime.files import atomic_path, check_place
+from ..runtime.plotting import figure_class
 from ..selection import Evaluation, Selection
-from .page import render
-from .svg import settings
 
 
 def check_report(path: str | os.PathLike) -> None:
@@ -26,8 +26,7 @@ def check_report(path: str | os.PathLike) -> None:
     """
     check_place(path)
     try:
-        with settings():
-            pass
+        figure_class()
     except ImportError as error:
         raise ImportError("a report needs matplotlib: pip install 'sopr_fast[plot]'") from error
 
@@ -36,9 +35,10 @@ def report(
     result: Ranking | Estimates | Evaluation | Selection,
     path: str | os.PathLike,
     *,
+    title: str = "",
     returns: Any = None,
     coverage: Mapping[str, float] | None = None,
-    command: str | None = None,
+    command: str = "",
     date: str | None = None,
 ) -> None:
     """Write a report of a result: one HTML file that needs no network.
@@ -46,11 +46,12 @@ def report(
     Args:
         result: The result of `rank`, `evaluate`, `select`, or of an estimator.
         path: File to write or replace.
+        title: What it is about, such as the name of the log or the task, to print with the date.
         returns: True returns to print next to the scores of a ranking, see `Ranking.spearman`.
         coverage: Share of logged states in which each candidate of a ranking acts as the log does, by name, see
             `sopr_fast.estimators.covered_shares`.
         command: Command that makes the report again.
-        date: Date to print.
+        date: Date to print; None for today.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -59,26 +60,29 @@ def report(
         ValueError: A candidate has no return, or returns are not finite numbers.
     """
     check_report(path)
-    page: Any
+    from .pages import render
+
     if isinstance(result, Estimates):
         result = result.ranking()
     if isinstance(result, Ranking):
-        from .ranks import ranking_page
+        from .rankings import ranking_context
 
-        page = ranking_page(result, returns=returns, coverage=coverage, command=command, date=date)
+        template, (context, settings) = "ranking.html", ranking_context(result, returns, coverage)
     elif returns is not None or coverage is not None:
         raise TypeError("returns and coverage belong to the report of a ranking: leave them out")
     elif isinstance(result, Evaluation):
-        from .evaluating import evaluation_page
+        from .evaluations import evaluation_context
 
-        page = evaluation_page(result, command=command, date=date)
+        template, (context, settings) = "evaluation.html", evaluation_context(result)
     elif isinstance(result, Selection):
-        from .selecting import selection_page
+        from .selections import selection_context
 
-        page = selection_page(result, command=command, date=date)
+        template, (context, settings) = "selection.html", selection_context(result)
     else:
         raise TypeError(
             f"result must be what rank, evaluate, select or an estimator returned, got {type(result).__name__}"
         )
+    date = datetime.date.today().isoformat() if date is None else date
+    context |= {"command": command, "about": " · ".join(part for part in (context["kind"], title, date) if part)}
     with atomic_path(path) as temporary:
-        temporary.write_bytes(render(page).encode())
+        temporary.write_bytes(render(template, context, settings).encode())
