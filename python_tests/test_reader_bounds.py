@@ -80,7 +80,7 @@ def test_a_hang_is_an_error_and_the_next_file_is_read(tmp_path, monkeypatch, suf
     path.write_bytes(hashed if suffix == ".pkl" else torch_file(hashed))
     with pytest.raises(ValueError, match=rf"p{suffix}: it takes more than 1 s to parse"):
         load(path, **STATED)
-    assert read_pickle(io.BytesIO(pickle.dumps([1]))) == [1]
+    assert read_pickle(pickle.dumps([1])) == [1]
 
 
 def test_a_parser_that_dies_is_replaced(monkeypatch):
@@ -93,13 +93,13 @@ def test_a_parser_that_dies_is_replaced(monkeypatch):
 
     monkeypatch.setattr(pickles, "_exactly", kill)
     with pytest.raises(ValueError, match="its parser ended with status -9"):
-        read_pickle(io.BytesIO(b"\x80\x04" + b"N0" * 10**6 + b"N."))
-    assert read_pickle(io.BytesIO(pickle.dumps([1]))) == [1]
+        read_pickle(b"\x80\x04" + b"N0" * 10**6 + b"N.")
+    assert read_pickle(pickle.dumps([1])) == [1]
 
 
 def test_threads_and_forks_share_no_answers():
     def read_some(first):
-        return all(read_pickle(io.BytesIO(pickle.dumps([i] * 99))) == [i] * 99 for i in range(first, first + 20))
+        return all(read_pickle(pickle.dumps([i] * 99)) == [i] * 99 for i in range(first, first + 20))
 
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         futures = [pool.submit(read_some, 100 * i) for i in range(4)]
@@ -118,7 +118,7 @@ def test_torch_opens_no_file_without_trust(tmp_path, monkeypatch):
 
 def test_shared_values_are_read():
     shared = list(range(100))
-    assert read_pickle(io.BytesIO(pickle.dumps({"a": shared, "b": [shared, shared]}))) == {
+    assert read_pickle(pickle.dumps({"a": shared, "b": [shared, shared]})) == {
         "a": shared,
         "b": [shared, shared],
     }

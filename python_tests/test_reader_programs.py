@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sopr_fast.inputs.policies import as_policies, load, probe
-from sopr_fast.runtime.pickles import RefusedError, read_weights_in
+from sopr_fast.runtime.pickles import RefusedError, read_weights
 
 DS, DA = 5, 3
 
@@ -202,7 +202,7 @@ def test_torchscript_acts_like_its_module(tmp_path, module, states):
     (policy,) = load(path, trust=True).values()
     acts_alike(policy, module, states)
     with pytest.raises(RefusedError, match="a TorchScript program"):
-        read_weights_in(path.read_bytes())  # as the weights in another file
+        read_weights(path.read_bytes())  # as the weights in another file
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

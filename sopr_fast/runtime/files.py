@@ -68,6 +68,12 @@ def open_regular(path: str | os.PathLike, *, buffering: int = -1) -> io.Buffered
     return cast("io.BufferedReader", open(descriptor, "rb", buffering=buffering))
 
 
+def read_regular(path: str | os.PathLike) -> bytes:
+    """Return the content of a file; see `open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
+
+
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     """Yield a temporary file beside `path` that replaces it when the block ends, and is removed if the block raises.

@@ -112,13 +112,9 @@ class Tensor(NamedTuple):
 
 
 def _plain_globals() -> dict[str, Any]:
-    plain: dict[str, Any] = {
-        "set": set,
-        "frozenset": frozenset,
-        "complex": complex,
-        "bytes": lambda: b"",  # protocols without an opcode for bytes call bytes() for empty ones
-    }
-    return {f"{module}.{name}": make for module in ("builtins", "__builtin__") for name, make in plain.items()} | {
+    return {
+        "builtins.bytes": lambda: b"",  # protocols without an opcode for bytes call bytes() for empty ones
+        "__builtin__.bytes": lambda: b"",
         "collections.OrderedDict": Dict,
         "collections.Counter": Dict,
         "_codecs.encode": lambda text, encoding="latin1": text.encode("latin1"),  # how protocol 2 keeps bytes
@@ -221,12 +217,8 @@ class _Encoder:
             return ["bytes", *self._add(value)]
         if kind in (list, tuple):
             return [kind.__name__, *(self.encode(item, below) for item in value)]
-        if kind in (set, frozenset):
-            return ["set", *(self._key(item) for item in value)]
         if kind in (dict, Dict):
             return ["dict", *(part for key in value for part in (self._key(key), self.encode(value[key], below)))]
-        if kind is complex:
-            return ["complex", value.real, value.imag]
         if kind is Array:
             shape = None if value.shape is None else _sizes(value.shape)
             return ["array", value.dtype, shape, value.order, *self._add(value.data)]

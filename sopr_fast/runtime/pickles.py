@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -14,14 +15,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
 
+from .files import read_regular
 from .parser import FRAME, Record, RefusedError
 
-__all__ = ["SB3_RECORDS", "SPACE_RECORDS", "Record", "RefusedError", "read_pickle", "read_weights", "read_weights_in"]
+__all__ = ["SB3_RECORDS", "SPACE_RECORDS", "Record", "RefusedError", "read_pickle", "read_weights"]
 
 # Prefixes of full names, for `records` of `read_pickle`.
 SB3_RECORDS = ("stable_baselines3.", "sb3_contrib.")
@@ -38,11 +40,11 @@ _MEMORY, _COPIES = 256 << 20, 12  # bytes that a parser may take, and so many mo
 _SECONDS, _RATE = 2, 2 << 20  # seconds of processor time, and one more for so many bytes
 
 
-def read_pickle(file: BinaryIO, *, records: tuple[str, ...] = ()) -> Any:
-    """Return the value of a pickle: numbers, text, arrays and containers of them.
+def read_pickle(source: Path | bytes, *, records: tuple[str, ...] = ()) -> Any:
+    """Return the value of a pickle: numbers, text, arrays, and lists, tuples and dicts of them.
 
     Args:
-        file: The pickle.
+        source: File, or its content.
         records: Full names, or prefixes of them that end with a dot. Instances of such classes, and results of such
             functions, become `Record`s.
 
@@ -50,21 +52,16 @@ def read_pickle(file: BinaryIO, *, records: tuple[str, ...] = ()) -> Any:
         RefusedError: The pickle names another global, or its values are far larger than the file.
         ValueError: The pickle is damaged, or its parser took too much time or memory.
     """
-    return _parser.ask("pickle", file.read(), records)
+    return _parser.ask("pickle", source, records)
 
 
-def read_weights(file: BinaryIO) -> Any:
-    """Return what `torch.save` wrote, if it is tensors, numbers, text and containers of them; see `read_pickle`.
+def read_weights(source: Path | bytes) -> Any:
+    """Return what `torch.save` wrote: the same with tensors; see `read_pickle`.
 
     Raises:
         RefusedError: The file is also of the form before torch 1.6, or a program.
     """
-    return read_weights_in(file.read())
-
-
-def read_weights_in(data: bytes) -> Any:
-    """Return what `torch.save` wrote into the bytes; see `read_weights`."""
-    return _parser.ask("torch", data, _TORCH_RECORDS)
+    return _parser.ask("torch", source, _TORCH_RECORDS)
 
 
 class _Parser:
@@ -74,8 +71,9 @@ class _Parser:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def ask(self, kind: str, content: bytes, records: tuple[str, ...]) -> Any:
-        """Return the value in a file's content."""
+    def ask(self, kind: str, source: Path | bytes, records: tuple[str, ...]) -> Any:
+        """Return the value in a file, or in its content."""
+        content = source if isinstance(source, bytes) else read_regular(source)
         memory, seconds = _MEMORY + _COPIES * len(content), _SECONDS + len(content) // _RATE
         header = json.dumps({"kind": kind, "records": records, "memory": memory, "seconds": seconds}).encode()
         with self._lock:
@@ -178,15 +176,11 @@ def _decode(node: Any, data: np.ndarray) -> Any:
             return [_decode(part, data) for part in parts]
         case "tuple":
             return tuple(_decode(part, data) for part in parts)
-        case "set":
-            return {_decode(part, data) for part in parts}
         case "dict":
             values = [_decode(part, data) for part in parts]
             return dict(zip(values[::2], values[1::2], strict=True))
         case "bytes":
             return data[parts[0] :][: parts[1]].tobytes()
-        case "complex":
-            return complex(*parts)
         case "dtype":
             return np.dtype(parts[0])
         case "array":
@@ -202,6 +196,7 @@ def _decode(node: Any, data: np.ndarray) -> Any:
     raise ValueError(f"unknown kind {kind!r}")
 
 
+@functools.cache
 def _record(source: str) -> type[Record]:
     return type("Record", (Record,), {"source": source})
 

@@ -75,8 +75,7 @@ def read_pickled(path: Path) -> dict[str, Any]:
     check_regular(path)
     check_memory(path, _COPIES * path.stat().st_size)
     try:
-        with path.open("rb") as file:
-            content = read_pickle(file, records=_RECORDS)
+        content = read_pickle(path, records=_RECORDS)
         if isinstance(content, Record):
             return _of_buffer(content, path)
         if isinstance(content, Mapping):

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from ....runtime.files import open_regular
-from ....runtime.pickles import RefusedError, read_pickle, read_weights_in
+from ....runtime.pickles import RefusedError, read_pickle, read_weights
 from ..actor import ACTIVATIONS, Actor, Bounds, Standardisation
 from ..called import D3rlpyModel
 from ..needs import SEQUENCE
@@ -28,9 +27,8 @@ _ACTIVATIONS = {"swish": "silu", "none": "identity"}
 def read(path: Path, options: Options) -> Sequence[Policy]:
     """Read the policy in a `.d3` file."""
     try:
-        with open_regular(path) as file:
-            saved = read_pickle(file)
-        config, weights = parse_settings(saved["config"]), read_weights_in(saved["torch"])
+        saved = read_pickle(path)
+        config, weights = parse_settings(saved["config"]), read_weights(saved["torch"])
     except (KeyError, TypeError) as error:
         raise ValueError("damaged, or not a policy of d3rlpy: expected a dict of config and torch") from error
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import inspect
-import io
 import logging
 import math
 import pickle
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ....runtime.archives import open_archive, read_members
-from ....runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle, read_weights_in
+from ....runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle, read_weights
 from ....runtime.text import printable
 from ..actor import ACTIVATIONS, Actor, Bounds, Layer, Standardisation
 from ..called import Called
@@ -61,7 +60,7 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
     try:
         check_spaces(*(_unpickled(settings, key, SPACE_RECORDS) for key in _SPACES))
         standardisation = None if statistics is None else read_standardisation(statistics)
-        policy = _actor(settings, read_weights_in(members["policy.pth"]), standardisation, options)
+        policy = _actor(settings, read_weights(members["policy.pth"]), standardisation, options)
         is_standardised = standardisation is not None
     except RefusedError as error:
         if not options.trust:
@@ -170,7 +169,7 @@ def _unpickled(settings: dict[str, Any], key: str, records: tuple[str, ...]) -> 
         data = base64.b64decode(settings[key][":serialized:"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"no {key} in its settings") from error
-    return read_pickle(io.BytesIO(data), records=records)
+    return read_pickle(data, records=records)
 
 
 class _Opened:

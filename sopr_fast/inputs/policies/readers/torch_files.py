@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from ....runtime.files import is_own, open_regular
+from ....runtime.files import is_own, read_regular
 from ....runtime.pickles import RefusedError, read_pickle, read_weights
 from ..called import Called, acts
 from ..policy import Policy
@@ -24,8 +24,7 @@ from .weights import from_weights
 def read(path: Path, options: Options) -> Sequence[Policy]:
     """Read the policy in a state dict, a checkpoint, or, with trust, a pickled module."""
     try:
-        with open_regular(path) as file:
-            weights = read_weights(file)
+        weights = read_weights(path)
     except RefusedError as error:
         if re.search(r"names (gym|gymnasium)\.spaces", str(error)):
             raise ValueError(
@@ -42,8 +41,7 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
 def read_safetensors(path: Path, options: Options) -> Sequence[Policy]:
     """Read the actor in a safetensors file. The file is not mapped, since overwriting it would end the process."""
     try:
-        with open_regular(path) as file:
-            data = file.read()
+        data = read_regular(path)
         if is_own(data):
             raise ValueError(
                 "a model, subsets or a checkpoint of sopr_fast, not a policy: move it out of the folder of policies, "
@@ -57,8 +55,7 @@ def read_safetensors(path: Path, options: Options) -> Sequence[Policy]:
 
 def read_pickled(path: Path, options: Options) -> Sequence[Policy]:
     """Read the actor in a pickle of arrays, such as those of D4RL."""
-    with open_regular(path) as file:
-        return from_weights(path, read_pickle(file), options)
+    return from_weights(path, read_pickle(path), options)
 
 
 def _trusted(path: Path, options: Options) -> Sequence[Policy]:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ....runtime.files import open_regular
 from ....runtime.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ....runtime.text import printable
 from ....runtime.warn import warn
@@ -105,8 +104,7 @@ def read_standardisation(path: Path) -> Standardisation | None:
         ValueError: The file is damaged.
     """
     try:
-        with open_regular(path) as file:
-            statistics = read_pickle(file, records=(*SPACE_RECORDS, *SB3_RECORDS))
+        statistics = read_pickle(path, records=(*SPACE_RECORDS, *SB3_RECORDS))
         if not statistics.norm_obs:
             return None
         if isinstance(statistics.obs_rms, dict):
