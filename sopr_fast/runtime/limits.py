@@ -1,4 +1,4 @@
-"""CPUs and memory that the process may use: its cgroup may allow less than the machine has."""
+"""CPUs and memory that the process may use: its control group may allow less than the machine has."""
 
 from __future__ import annotations
 
@@ -15,37 +15,33 @@ _SHARE = 16  # a tile takes at most this part of the memory
 def cpu_limit(root: Path = _ROOT) -> int | None:
     """Return the CPU quota in whole processors, rounded up, or None without a quota.
 
-    The tightest quota of the process's cgroup and its ancestors counts (`cpu.max` in version 2, `cpu.cfs_quota_us` in
-    version 1).
+    The tightest quota (`cpu.max`) of the process's control group (version 2) and its ancestors counts.
 
     Args:
         root: Folder that contains `proc` and `sys`.
     """
-    quotas = [_quota(_read(folder / "cpu.max")) for folder in _groups(root, "")]
-    for folder in _groups(root, "cpu"):
-        quotas.append(_quota(f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}"))
-    return min((math.ceil(quota) for quota in quotas if quota), default=None)
+    quotas = []
+    for folder in _groups(root):
+        quota, _, period = _read(folder / "cpu.max").partition(" ")
+        if _number(quota) and _number(period):
+            quotas.append(math.ceil(_number(quota) / _number(period)))
+    return min(quotas, default=None)
 
 
 def free_memory(root: Path = _ROOT) -> float:
-    """Return how many bytes this process can allocate, infinity where the system does not tell.
+    """Return how many bytes this process can allocate; infinity if the system does not tell.
 
-    The tightest limit of the process's cgroup and its ancestors counts, less what the group uses, except for files that
-    it cached (`memory.max` in version 2, `memory.limit_in_bytes` in version 1).
+    The tightest limit of the process's control group (version 2) and its ancestors counts, minus what the group uses,
+    except for cached files.
 
     Args:
         root: Folder that contains `proc` and `sys`.
     """
-    free = [1024 * _number(_entries(_read(root / "proc/meminfo")).get("MemAvailable:", ""), math.inf)]
-    for version, limit, usage, cached in (
-        ("", "memory.max", "memory.current", "inactive_file"),
-        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        for folder in _groups(root, version):
-            most = _number(_read(folder / limit), math.inf)
-            if most < math.inf:
-                used = _number(_read(folder / usage)) - _number(_entries(_read(folder / "memory.stat")).get(cached, ""))
-                free.append(max(0.0, most - max(0.0, used)))
+    free = [1024 * _number(_entries(root / "proc/meminfo").get("MemAvailable:", ""), math.inf)]
+    for folder in _groups(root):
+        most = _number(_read(folder / "memory.max"), math.inf)
+        cached = _number(_entries(folder / "memory.stat").get("inactive_file", ""))
+        free.append(max(0.0, most - max(0.0, _number(_read(folder / "memory.current")) - cached)))
     return min(free)
 
 
@@ -53,9 +49,9 @@ def tile_bytes(most: int, device: torch.device | None = None) -> int:
     """Return the size of a tile of work in bytes: `most`, or a sixteenth of the memory if that is less.
 
     Args:
-        most: Size where memory is plentiful.
-        device: Device that holds the tile. Of a GPU, the total memory counts, since it is known without waiting for the
-            device. Otherwise, and by default, what this process can allocate counts.
+        most: Size if memory is plentiful.
+        device: Device that holds the tile. The total memory of a GPU counts, which is known without waiting for it;
+            otherwise, and by default, what this process can allocate.
     """
     if device is not None and device.type == "cuda":
         memory: float = torch.cuda.get_device_properties(device).total_memory
@@ -64,43 +60,22 @@ def tile_bytes(most: int, device: torch.device | None = None) -> int:
     return int(min(most, memory / _SHARE))
 
 
-def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of the process's cgroup and its ancestors.
-
-    Args:
-        root: Folder that contains `proc` and `sys`.
-        controller: Controller of a version 1 hierarchy; empty for version 2.
-    """
-    mounts = root / "sys/fs/cgroup"
+def _groups(root: Path) -> Iterator[Path]:
+    """Yield the folders of the process's control group and its ancestors."""
     for line in _read(root / "proc/self/cgroup").splitlines():
-        _, _, names_and_path = line.partition(":")
-        names, colon, path = names_and_path.partition(":")
-        if not colon or controller not in names.split(","):
-            continue
-        mount = mounts / names
-        if controller and not mount.is_dir():
-            mount = mounts / controller
-        group = PurePosixPath(path.lstrip("/"))
-        # A container sees its own group as the root of the mount, under the path that it has outside.
-        yield from (mount / folder for folder in (group, *group.parents) if ".." not in folder.parts)
-
-
-def _quota(text: str) -> float | None:
-    """Return quota / period, or None for "max", -1 or a missing file."""
-    try:
-        quota, period = map(int, text.split())
-    except ValueError:
-        return None
-    return quota / period if quota > 0 and period > 0 else None
+        if line.startswith("0::"):
+            group = PurePosixPath(line[3:].lstrip("/"))
+            # A container sees its own group as the root of the mount, under the path that it has outside.
+            yield from (root / "sys/fs/cgroup" / each for each in (group, *group.parents) if ".." not in each.parts)
 
 
 def _number(text: str, default: float = 0.0) -> float:
     return float(text) if text.strip().isdecimal() else default
 
 
-def _entries(text: str) -> dict[str, str]:
-    """Return the first value of every line by the line's first word."""
-    return {words[0]: words[1] for words in map(str.split, text.splitlines()) if len(words) > 1}
+def _entries(path: Path) -> dict[str, str]:
+    """Return the first value of each line by the first word of the line."""
+    return {words[0]: words[1] for words in map(str.split, _read(path).splitlines()) if len(words) > 1}
 
 
 def _read(path: Path) -> str:
