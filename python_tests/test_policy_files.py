@@ -319,6 +319,27 @@ def test_the_cache_of_the_hugging_face_hub(tmp_path):
     assert list(load(tmp_path / "hub")) == ["team/ant/best"]
 
 
+def test_a_head_of_twice_the_width_of_the_logs_actions_names_the_option(tmp_path):
+    from sopr_fast import Config, estimators, fit, load_log, select
+
+    random = np.random.default_rng(0)
+    log = {"observations": random.normal(size=(60, DS)), "actions": random.normal(size=(60, DA))}
+    log = load_log({**log, "rewards": np.ones(60), "terminals": np.arange(60) % 20 == 19})
+    for seed in range(5):
+        network = torch.nn.Sequential(torch.nn.Linear(DS, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2 * DA))
+        torch.save(network.state_dict(), tmp_path / f"p{seed}.pt")
+    given = {"activation": "relu", "squash": "tanh"}
+    policies, returns = load(tmp_path, **given), {f"p{i}": i for i in range(5)}
+    for use in (
+        lambda: fit(policies, returns, log, config=Config(subset_size=32, clusters=4)),
+        lambda: estimators.FQE().estimate(policies, log, discount=0.9),
+        lambda: select(policies, log, policies, returns),
+    ):
+        with pytest.raises(ValueError, match=r"have 3 columns, .* need 6 columns: .*pass head='mean_log_std'"):
+            use()
+    assert load(tmp_path, head="mean_log_std", **given)["p0"].action_dim == DA
+
+
 def test_a_log_of_another_width_names_the_policies_and_their_widths():
     states = torch.zeros(20, 4)
     wide = {name: Actor(name, [(torch.zeros(DA, 5), torch.zeros(DA))]) for name in "ab"}

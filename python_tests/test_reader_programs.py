@@ -246,18 +246,67 @@ def test_the_first_output_of_an_exported_program_is_the_action(tmp_path, module,
 
 def test_pickled_module(tmp_path, module, states):
     path = tmp_path / "net.pt"
-    torch.save(module, path)
-    with pytest.raises(ValueError, match=r"names torch\.nn\.modules\.\S+; only arrays, .*; trust=True"):
-        load(path)
-    (policy,) = load(path, trust=True).values()
-    acts_alike(policy, module, states)
     torch.save(module.to(torch.float64), path)
     (policy,) = load(path, trust=True).values()
     np.testing.assert_allclose(policy.act(states), module(states.double()).detach(), atol=1e-6)
 
 
-def test_pickled_objects_that_are_not_policies(tmp_path):
-    torch.save({"net": nn.Linear(2, 2)}, tmp_path / "net.pt")
-    with pytest.raises(ValueError, match="expected linear layers such as .* found net"):
-        load(tmp_path / "net.pt", trust=True)
-    assert load(tmp_path / "net.pt", trust=True, actor="net")["net"](np.zeros((3, 2))).shape == (3, 2)
+class Settings:
+    """An object beside weights."""
+
+
+LIBRARY = nn.Sequential(nn.Linear(DS, 4), nn.ReLU(), nn.Linear(4, DA))
+STATED = {"activation": "relu", "squash": "tanh"}
+TRUSTED = {  # file → what is in it, the options that it needs besides
+    "module.pt": (LIBRARY, {}),
+    "module_by_name.pt": ({"actor": LIBRARY, "critic": nn.Linear(1, 1)}, {}),
+    "module_by_option.pt": ({"net": LIBRARY, "critic": nn.Linear(1, 1)}, {"actor": "net"}),
+    "values.pt": (LIBRARY, {"head": "values"}),
+    "weights_and_settings.pt": ({"actor": LIBRARY.state_dict(), "settings": Settings()}, STATED),
+}
+
+
+@pytest.mark.parametrize("name", TRUSTED)
+def test_pickles_that_advise_trust_act_with_it(tmp_path, states, name):
+    content, options = TRUSTED[name]
+    torch.save(content, tmp_path / name)
+    with pytest.raises(ValueError, match=r"names \S+; only arrays, .*; trust=True \(--trust\) opens it as code"):
+        load(tmp_path / name)
+    (policy,) = load(tmp_path / name, trust=True, **options).values()
+    outputs = LIBRARY(states).detach()
+    expected = outputs.argmax(1) if "head" in options else outputs.tanh() if "squash" in options else outputs
+    np.testing.assert_allclose(policy(states), expected, atol=1e-6)
+
+
+JAX = b"\x81\xa6params\x81\xa7Dense_0\x82\xa6kernel\xc7"  # as flax.serialization.to_bytes begins
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("dqn_jax.cleanrl_model", JAX, "weights of a JAX agent, .* pass a callable of states"),
+        ("actor.pkl", JAX, "weights of a JAX agent"),
+        ("actor", JAX, "weights of a JAX agent"),
+        ("net.pt", b"no file of torch", "damaged, or not a file that torch.save wrote"),
+    ],
+)
+def test_files_that_no_code_opens_do_not_advise_it(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        load(tmp_path / name)
+    assert "trust" not in str(caught.value) and ("damaged" in message or "damaged" not in str(caught.value))
+
+
+def test_files_of_old_torch_say_how_to_save_them_again(tmp_path, states):
+    path = tmp_path / "net.pth"
+    torch.save(LIBRARY.state_dict(), path, _use_new_zipfile_serialization=False)
+    expected = LIBRARY(states).tanh().detach()
+    trusted = load(path, trust=True, **STATED)["net"].act(states)
+    with pytest.raises(
+        ValueError, match=r"before torch 1\.6: save it again by torch\.save\(torch\.load\(path,"
+    ) as caught:
+        load(path, **STATED)
+    assert "trust" not in str(caught.value)
+    torch.save(torch.load(path, weights_only=True), path)
+    torch.testing.assert_close(load(path, **STATED)["net"].act(states), expected)
+    torch.testing.assert_close(trusted, expected)

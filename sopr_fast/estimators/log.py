@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs import Transitions, load_transitions
-from ..inputs.policies import ArrayPolicy, Layout, Policy, as_policies, collect, probe
+from ..inputs.policies import ArrayPolicy, Layout, Policy, as_policies, check_actions, collect, probe
 from ..inputs.policies.output import one_hot
 from ..ranking.estimates import warn_about
 from ..runtime import distributed
@@ -271,7 +271,7 @@ def read(
     adapted = as_policies(policies, states_count=transitions.source_count, action_count=action_count)
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
     layout = probe(adapted, states, source, batch_size=batch_size)
-    check_actions(adapted, layout, transitions)
+    check_actions(adapted, layout, transitions.actions.shape[1])
     check_same_log(transitions, adapted)
     prepared = Log(transitions, action_count=layout.action_dim if layout.kind == "discrete" else None, device=device)
     return adapted, layout, prepared
@@ -298,23 +298,6 @@ def check_same_log(transitions: Transitions, policies: Sequence[Policy]) -> None
     """
     names = [policy.name for policy in policies]
     distributed.current().check_same(states=transitions.states, **logged_arrays(transitions), names_of_policies=names)
-
-
-def check_actions(policies: Sequence[Policy], layout: Layout, transitions: Transitions) -> None:
-    """Check that the logged actions are those of the policies' kind.
-
-    Raises:
-        ValueError: They have other columns; the message says which would fit.
-    """
-    logged, wanted = transitions.actions.shape[1], layout.action_dim
-    if logged == wanted or (layout.kind == "discrete" and logged == 1):
-        return
-    fitting = f"an index, or {wanted} columns of 0 and 1" if layout.kind == "discrete" else f"{wanted} columns"
-    raise ValueError(
-        f"the log's actions have {logged} columns, but those of policy {policies[0].name!r} need {fitting}: name the "
-        "right ones, such as sopr_fast.load_log(…, columns={'actions': […]}), or pass the states alone to methods "
-        "that need no logged actions"
-    )
 
 
 def check_next_actions(policies: Sequence[Policy], log: Log) -> None:

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 
 from ..estimators.action_distance import shared_distances
-from ..estimators.log import check_actions
 from ..inputs.logs import Transitions, load_log
-from ..inputs.policies import ArrayPolicy, Policy, as_policies, probe
+from ..inputs.policies import ArrayPolicy, Policy, as_policies, check_actions, probe
 from ..sopr.columns import collect_shared
 from ..sopr.subsets import as_subsets
 
@@ -90,7 +89,7 @@ class Compared:
         tensors = torch.from_numpy(states), torch.from_numpy(source)
         layout = probe(adapted, *tensors)
         if isinstance(log, Transitions) and needs_actions:
-            check_actions(adapted, layout, log)
+            check_actions(adapted, layout, log.actions.shape[1])
         columns = collect_shared(adapted, *tensors, layout).numpy()
         return cls(adapted, log, shared_distances(columns, columns), len(states))
 

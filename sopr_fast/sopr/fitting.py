@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..inputs.logs import Transitions
 from ..inputs.logs.states import as_states
-from ..inputs.policies import Layout, check_fit, probe
+from ..inputs.policies import Layout, check_actions, check_fit, probe
 from ..ranking.metrics import policy_distances
 from ..ranking.warnings import TrainingPolicyWarning, join_some
 from ..runtime import distributed
@@ -98,6 +99,7 @@ def fit(
     if states is None:
         raise ValueError("states are needed: pass the logged states that the policies act on")
     timings = Timings()
+    logged_actions = states.actions.shape[1] if isinstance(states, Transitions) else None
     if (given := as_subsets(states)) is not None:
         states = given.to("cpu")
         clusters = states.offsets.shape[1] - 1
@@ -127,6 +129,8 @@ def fit(
     own = _share(known)
     with timings.stage("policies"):
         acted, columns = _act(known, own, drawn)
+    if logged_actions is not None:
+        check_actions(known.training.policies, acted.layout, logged_actions)
     with timings.stage("clustering"):
         subsets = drawn.clustered(config, device)
     with timings.stage("training"):

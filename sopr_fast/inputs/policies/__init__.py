@@ -7,6 +7,7 @@ from .files import load
 from .layout import Layout, check_fit, collect, probe
 from .output import Gaussian, Output, Probabilities
 from .policy import Policy
+from .widths import check_actions
 
 __all__ = [
     "Actor",
@@ -17,6 +18,7 @@ __all__ = [
     "Policy",
     "Probabilities",
     "as_policies",
+    "check_actions",
     "check_fit",
     "collect",
     "load",

@@ -18,10 +18,10 @@ from .actor import Actor
 from .called import Called
 from .output import Output
 from .policy import Policy
+from .widths import check_widths, list_few
 
 _PROBE_ROWS = 13  # unlikely to be mistaken for an action width
 _BATCH_ROUNDING = 0.02  # of the largest action: half precision and TF32 round otherwise in batches of other sizes
-_NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -116,36 +116,6 @@ def check_fit(
     _warn_of_sampling(policies, outputs, states, source)
 
 
-def check_widths(policies: Sequence[Policy], width: int) -> None:
-    """Check that every policy which tells it reads states of the log's width.
-
-    Raises:
-        ValueError: Some do not; the message says of which widths states and actions of which policies are.
-    """
-    by_layout: dict[tuple[int, int], list[str]] = {}
-    for policy in policies:
-        if policy.state_dim is not None:
-            by_layout.setdefault((policy.state_dim, policy.action_dim or 0), []).append(policy.name)
-    fits = [name for (reads, _), names in by_layout.items() if reads == width for name in names]
-    needed = "; ".join(
-        f"{reads} columns{f', and actions of {acts}' if acts else ''}: {_list_few(names)}"
-        for (reads, acts), names in sorted(by_layout.items())
-        if reads != width
-    )
-    if not needed:
-        return
-    fitting = f" (only {_list_few(fits)} can)" if fits else ""
-    raise ValueError(
-        f"the log's states have {width} columns, which these policies do not read{fitting}: {needed}; pass states of "
-        "that width, such as sopr_fast.inputs.logs.load_states(…, columns=…), or leave those policies out"
-    )
-
-
-def _list_few(names: list[str]) -> str:
-    shown = ", ".join(map(repr, names[:_NAMES_SHOWN]))
-    return f"{shown} and {len(names) - _NAMES_SHOWN} others" if len(names) > _NAMES_SHOWN else shown
-
-
 def _probe_rows(batch_size: int | None) -> slice:
     return slice(min(_PROBE_ROWS, _checked(batch_size)))
 
@@ -170,13 +140,13 @@ def _warn_of_sampling(policies: Sequence[Policy], outputs: Sequence[Output], sta
                 mixing.append(policy.name)
     if sampling:
         warn(
-            f"policies {_list_few(sampling)} give different actions when asked twice for the same states: they sample, "
+            f"policies {list_few(sampling)} give different actions when asked twice for the same states: they sample, "
             "or depend on earlier calls. Return the mean action (for Stable-Baselines3, call predict with "
             "deterministic=True) or the distribution"
         )
     if mixing:
         warn(
-            f"policies {_list_few(mixing)} give different actions for the same states in another batch: they use "
+            f"policies {list_few(mixing)} give different actions for the same states in another batch: they use "
             "statistics of the batch, or read its rows as a sequence. Answer each state on its own"
         )
 
