@@ -162,7 +162,7 @@ inline void bind_segment_encoder(py::module_& m) {
                          int64_t states_count, int64_t state_width, int64_t column_width, int64_t subset_size,
                          int64_t clusters, int64_t width, int64_t layers, int64_t heads, int64_t feedforward,
                          int64_t longest, int64_t segment_base, float dropout, uint32_t level, bool project, bool pool,
-                         bool bf16) {
+                         bool bf16, Address tape, int64_t kept, Address blocks, int64_t block_count) {
                  return SegmentEncoder{at<float>(states),
                                        at<float>(columns),
                                        at<int32_t>(rows),
@@ -186,14 +186,19 @@ inline void bind_segment_encoder(py::module_& m) {
                                        Dropout{at<int64_t>(rng), dropout, level, 0, 0, segment_base},
                                        project,
                                        pool,
-                                       bf16};
+                                       bf16,
+                                       at<float>(tape),
+                                       kept,
+                                       at<int32_t>(blocks),
+                                       block_count};
              }),
              py::kw_only(), py::arg("states"), py::arg("columns"), py::arg("rows"), py::arg("offsets"),
              py::arg("order") = 0, py::arg("parameters"), py::arg("rng"), py::arg("out"), py::arg("policies"),
              py::arg("subsets"), py::arg("states_count"), py::arg("state_width"), py::arg("column_width"),
              py::arg("subset_size"), py::arg("clusters"), py::arg("width"), py::arg("layers"), py::arg("heads"),
              py::arg("feedforward"), py::arg("longest") = 0, py::arg("segment_base"), py::arg("dropout"),
-             py::arg("level"), py::arg("project"), py::arg("pool"), py::arg("bf16"));
+             py::arg("level"), py::arg("project"), py::arg("pool"), py::arg("bf16"), py::arg("tape") = 0,
+             py::arg("kept") = 0, py::arg("blocks") = 0, py::arg("block_count") = 1);
 }
 
 }  // namespace sopr

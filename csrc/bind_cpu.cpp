@@ -95,6 +95,9 @@ PYBIND11_MODULE(_cpu, m) {
         },
         py::arg("problem"), py::arg("backward"), py::arg("threads"));
     m.def(
+        "segment_encoder_tape", [](const SegmentEncoder& problem) { return kernels.segment_encoder_tape(problem); },
+        py::arg("problem"));
+    m.def(
         "segment_encoder",
         [](SegmentEncoder problem, Address workspace, int threads) {
             problem.workspace = at<float>(workspace);

@@ -130,13 +130,20 @@ struct SegmentEncoder {
     Dropout dropout;  // layer and site are 0
     bool project, pool;
     bool bf16;  // operands of the layers' products in bf16, where the device supports it
+    // Of the CPU: activations of the first `kept` policies, which the forward pass leaves to the backward pass,
+    // segment_encoder_tape() floats a policy. And adjacent blocks of policies, blocks[b] : blocks[b + 1], whose
+    // gradients of parameters stay apart; without them all policies are one.
+    float* tape = nullptr;
+    int64_t kept = 0;
+    const int32_t* blocks = nullptr;  // (block_count + 1)
+    int64_t block_count = 1;
 };
 
-// Recomputes the forward pass; does not write forward.out.
+// Recomputes the forward pass where no tape holds it; does not write forward.out.
 struct SegmentEncoderBackward {
     SegmentEncoder forward;
     const float* grad_out;   // shaped like forward.out
-    float* grad_parameters;  // shaped like forward.parameters
+    float* grad_parameters;  // (block_count, size of forward.parameters)
     float* grad_columns;     // shaped like forward.columns; may be null
 };
 

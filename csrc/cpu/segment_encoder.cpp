@@ -9,6 +9,22 @@ namespace {
 // Heads must consist of whole pairs.
 bool uses_bf16(const SegmentEncoder& p) { return kBf16 && p.bf16 && p.width / p.heads % 2 == 0; }
 
+// Floats of the activations of one layer that a segment keeps.
+int64_t kept_layer_size(const Shape& s, int64_t length) {
+    Arena measure;
+    Tape(measure, s, length, true);
+    return measure.floats();
+}
+
+// Policies first : last.
+struct Block {
+    int64_t first, last;
+    Block(int64_t first, int64_t last) : first(first), last(last) {}
+    Block(const SegmentEncoder& p, int64_t index)
+        : first(p.blocks ? p.blocks[index] : 0), last(p.blocks ? p.blocks[index + 1] : p.policies) {}
+    int64_t segments(const SegmentEncoder& p) const { return (last - first) * p.subsets * p.clusters; }
+};
+
 // The workspace: packed parameters, memory of each worker, partial gradients of parameters, gradients of tokens.
 struct Memory {
     Shape shape;
@@ -16,6 +32,8 @@ struct Memory {
     Arena arena;
     PackedWeights weights;
     int64_t tape_size, worker_size, partials = 0, gradient_size = 0;
+    int64_t wave = 1;  // blocks whose partial gradients exist at a time
+    int64_t* places;   // (S K + 1), where a policy's tape holds each segment
     float *workers, *gradients = nullptr, *tokens = nullptr;
     int64_t longest;
 
@@ -25,7 +43,9 @@ struct Memory {
           bf16(uses_bf16(p)),
           arena(p.workspace),
           weights(arena, p, backward, bf16),
+          places(arena.take<int64_t>(p.subsets * p.clusters + 1)),
           longest(p.longest) {
+        if (p.kept && places) place(p);
         Arena measure;
         Scratch(measure, shape, longest, backward, bf16);
         const int64_t scratch = measure.floats();
@@ -37,18 +57,56 @@ struct Memory {
         if (!backward) return;
         Arena measure_gradient;
         gradient_size = Gradient(measure_gradient, p).size;
-        // 8 to 32, about 32 MB: few enough for the cache, enough for many threads. Independent of `threads`, so that
-        // results are too.
-        partials = min(max((int64_t(1) << 23) / gradient_size, 8), 32);
-        partials = min(partials, max(segments, 1));
-        gradients = arena.take(partials * gradient_size);
+        int64_t most = 1;
+        for (int64_t i = 0; i < p.block_count; ++i) most = max(most, Block(p, i).segments(p));
+        partials = partials_of(most);
+        wave = max(1, min(p.block_count, (int64_t(1) << 24) / (partials * gradient_size)));
+        gradients = arena.take(wave * partials * gradient_size);
         tokens = arena.take(p.policies * p.subsets * p.subset_size * p.column_width);
     }
 
-    Gradient gradient(const SegmentEncoder& p, int64_t partial) const {
-        Arena partial_arena(gradients + partial * gradient_size);
+    // Partial gradients of a block: 8 to 32, about 32 MB, few enough for the cache, enough for many threads.
+    // Independent of `threads`, so that results are too.
+    int64_t partials_of(int64_t segments) const {
+        return min(min(max((int64_t(1) << 23) / gradient_size, 8), 32), max(segments, 1));
+    }
+    Gradient gradient(const SegmentEncoder& p, int64_t block, int64_t partial) const {
+        Arena partial_arena(gradients + (block * partials + partial) * gradient_size);
         return Gradient(partial_arena, p);
     }
+
+  private:
+    void place(const SegmentEncoder& p) {
+        places[0] = 0;
+        for (int64_t i = 0; i < p.subsets * p.clusters; ++i) {
+            const int32_t* offsets = p.offsets + i / p.clusters * (p.clusters + 1) + i % p.clusters;
+            places[i + 1] = places[i] + max(p.layers, 1) * kept_layer_size(shape, offsets[1] - offsets[0]);
+        }
+    }
+};
+
+// Segment order[item / P] of policy item % P of a block of P policies.
+struct SegmentTask {
+    int64_t policy, index, subset, number, begin, length, first_token;
+    bool kept;
+    const int32_t* rows;
+
+    SegmentTask(const SegmentEncoder& p, const Block& block, int64_t item) {
+        const int64_t policies = block.last - block.first;
+        index = p.order[item / policies];
+        const int64_t cluster = index % p.clusters;
+        policy = block.first + item % policies;
+        kept = policy < p.kept;
+        subset = index / p.clusters;
+        const int32_t* offsets = p.offsets + subset * (p.clusters + 1) + cluster;
+        begin = offsets[0];
+        length = offsets[1] - offsets[0];
+        rows = p.rows + subset * p.subset_size + begin;
+        number = (policy * p.subsets + subset) * p.clusters + cluster;
+        first_token = (policy * p.subsets + subset) * p.subset_size + begin;
+    }
+    // Index of this segment's result in an array shaped like `out`.
+    int64_t out_index(const SegmentEncoder& p) const { return (p.pool ? number : first_token) * p.width; }
 };
 
 struct Worker {
@@ -60,30 +118,16 @@ struct Worker {
         : memory(m),
           arena(m.workers + worker * m.worker_size),
           scratch(arena, m.shape, m.longest, m.backward, m.bf16) {}
-    Tape tape(int64_t index) const {
-        Arena tape_arena(reinterpret_cast<float*>(arena.next()) + index * memory.tape_size);
-        return Tape(tape_arena, memory.shape, memory.longest, memory.backward);
+    Tape tape(const SegmentEncoder& p, const SegmentTask& task, int64_t layer) const {
+        const Memory& m = memory;
+        if (!task.kept) {
+            Arena tape_arena(reinterpret_cast<float*>(arena.next()) + layer * m.tape_size);
+            return Tape(tape_arena, m.shape, m.longest, m.backward);
+        }
+        const int64_t size = (m.places[task.index + 1] - m.places[task.index]) / max(p.layers, 1);
+        Arena tape_arena(p.tape + task.policy * m.places[p.subsets * p.clusters] + m.places[task.index] + layer * size);
+        return Tape(tape_arena, m.shape, task.length, true);
     }
-};
-
-// Segment order[item / P] of policy item % P.
-struct SegmentTask {
-    int64_t policy, subset, number, begin, length, first_token;
-    const int32_t* rows;
-
-    SegmentTask(const SegmentEncoder& p, int64_t item) {
-        const int64_t index = p.order[item / p.policies], cluster = index % p.clusters;
-        policy = item % p.policies;
-        subset = index / p.clusters;
-        const int32_t* offsets = p.offsets + subset * (p.clusters + 1) + cluster;
-        begin = offsets[0];
-        length = offsets[1] - offsets[0];
-        rows = p.rows + subset * p.subset_size + begin;
-        number = (policy * p.subsets + subset) * p.clusters + cluster;
-        first_token = (policy * p.subsets + subset) * p.subset_size + begin;
-    }
-    // Index of this segment's result in an array shaped like `out`.
-    int64_t out_index(const SegmentEncoder& p) const { return (p.pool ? number : first_token) * p.width; }
 };
 
 Segment segment_of(const SegmentEncoder& p, const SegmentTask& task) {
@@ -107,11 +151,12 @@ void gather(const SegmentEncoder& p, const SegmentTask& task, int64_t pitch, flo
     }
 }
 
-// Run all layers; return the output of the last. Forward alone reuses one tape.
+// Run all layers; return the output of the last. Without a backward pass, one tape serves all layers.
 const float* run(const SegmentEncoder& p, const Worker& w, const SegmentTask& task, const Segment& segment) {
     const Memory& m = w.memory;
     const Shape& s = m.shape;
-    Tape tape = w.tape(0);
+    const bool keeps = m.backward || task.kept;
+    Tape tape = w.tape(p, task, 0);
     if (p.project) {
         gather(p, task, s.inputs_pitch, w.scratch.inputs);
         multiply({task.length,
@@ -131,12 +176,18 @@ const float* run(const SegmentEncoder& p, const Worker& w, const SegmentTask& ta
     }
     const float* out = tape.x;
     for (int64_t i = 0; i < p.layers && !cancelled(); ++i) {
-        if (m.backward) tape = w.tape(i);
-        float* to = !m.backward ? tape.x : i + 1 < p.layers ? w.tape(i + 1).x : w.scratch.branch;
+        if (keeps) tape = w.tape(p, task, i);
+        float* to = !keeps ? tape.x : i + 1 < p.layers ? w.tape(p, task, i + 1).x : w.scratch.branch;
         layer_forward(s, segment, uint32_t(i), m.weights.layer(i), tape, w.scratch, to);
         out = to;
     }
     return out;
+}
+
+int64_t parameter_count(const SegmentEncoder& p) {
+    const int64_t e = p.width, f = p.feedforward;
+    return p.project * e * (p.state_width + p.column_width + 1) +
+           p.layers * (4 * e * (e + 1) + 4 * e + f * (e + 1) + e * (f + 1));
 }
 
 void zero(float* to, int64_t count) { std::memset(to, 0, count * sizeof(float)); }
@@ -155,14 +206,17 @@ void segment_backward(const SegmentEncoderBackward& b, const Worker& w, const Gr
     const Memory& m = w.memory;
     const Shape& s = m.shape;
     const Segment segment = segment_of(p, task);
-    run(p, w, task, segment);
+    if (!task.kept)
+        run(p, w, task, segment);
+    else if (p.project)
+        gather(p, task, s.inputs_pitch, w.scratch.inputs);
     float* grad = w.scratch.grad;
     gather_grad(p, s, task, b.grad_out, grad);
     for (int64_t i = p.layers - 1; i >= 0 && !cancelled(); --i)
-        layer_backward(s, segment, uint32_t(i), m.weights.layer(i), w.tape(i), w.scratch, to.layer(i));
+        layer_backward(s, segment, uint32_t(i), m.weights.layer(i), w.tape(p, task, i), w.scratch, to.layer(i));
     float* tokens = m.tokens + task.first_token * p.column_width;
     if (p.project) {
-        relu_backward(task.length, s.pitch, w.tape(0).x, 1.0f, grad);
+        relu_backward(task.length, s.pitch, w.tape(p, task, 0).x, 1.0f, grad);
         add_rows(task.length, s.pitch, s.pitch, grad, to.project_bias);
         multiply({s.width,
                   s.inputs,
@@ -190,6 +244,37 @@ void segment_backward(const SegmentEncoderBackward& b, const Worker& w, const Gr
     }
 }
 
+// Write the gradients of the parameters for blocks first : first + count, each the sum of its partial gradients in a
+// fixed order.
+void blocks_backward(const SegmentEncoderBackward& b, const Memory& m, int64_t first, int64_t count, int threads) {
+    const SegmentEncoder& p = b.forward;
+    parallel_for(count * m.partials, threads, [&](int64_t part, int worker) {
+        const Block block(p, first + part / m.partials);
+        const int64_t partials = m.partials_of(block.segments(p)), partial = part % m.partials;
+        if (partial >= partials) return;
+        const Gradient gradient = m.gradient(p, part / m.partials, partial);
+        zero(gradient.base, gradient.size);
+        const Worker w(m, worker);
+        for (int64_t item = partial; item < block.segments(p); item += partials) {
+            if (cancelled()) return;
+            const SegmentTask task(p, block, item);
+            if (task.length) segment_backward(b, w, gradient, task);
+        }
+    });
+    constexpr int64_t kChunk = 4096;
+    const int64_t chunks = ceil_div(m.gradient_size, kChunk);
+    parallel_for(count * chunks, threads, [&](int64_t item, int) {
+        const int64_t index = item / chunks, begin = item % chunks * kChunk;
+        const int64_t end = min(begin + kChunk, m.gradient_size);
+        float* sum = m.gradient(p, index, 0).base;
+        for (int64_t i = 1; i < m.partials_of(Block(p, first + index).segments(p)); ++i)
+            for (int64_t j = begin; j < end; ++j) sum[j] += sum[i * m.gradient_size + j];
+    });
+    parallel_for(count, threads, [&](int64_t index, int) {
+        write_gradient(p, m.gradient(p, index, 0), b.grad_parameters + (first + index) * parameter_count(p));
+    });
+}
+
 // Add up the gradients of rows over subsets, in the order of the subsets.
 void scatter(const SegmentEncoderBackward& b, const Memory& m, int threads) {
     const SegmentEncoder& p = b.forward;
@@ -213,6 +298,17 @@ int64_t segment_encoder_workspace(const SegmentEncoder& p, bool backward, int th
     return Memory(measured, backward, threads).arena.floats();
 }
 
+int64_t segment_encoder_tape(const SegmentEncoder& p) {
+    const Shape shape(p);
+    int64_t floats = 0;
+    for (int64_t s = 0; s < p.subsets; ++s)
+        for (int64_t k = 0; k < p.clusters; ++k) {
+            const int32_t* offsets = p.offsets + s * (p.clusters + 1) + k;
+            floats += max(p.layers, 1) * kept_layer_size(shape, offsets[1] - offsets[0]);
+        }
+    return floats;
+}
+
 void segment_encoder(const SegmentEncoder& p, int threads) {
     const Memory m(p, false, threads);
     m.weights.fill(p);
@@ -221,8 +317,9 @@ void segment_encoder(const SegmentEncoder& p, int threads) {
             const int64_t used = p.offsets[i % p.subsets * (p.clusters + 1) + p.clusters];
             zero(p.out + (i * p.subset_size + used) * p.width, (p.subset_size - used) * p.width);
         }
+    const Block everyone(0, p.policies);
     parallel_for(p.policies * p.subsets * p.clusters, threads, [&](int64_t item, int worker) {
-        const SegmentTask task(p, item);
+        const SegmentTask task(p, everyone, item);
         float* out = p.out + task.out_index(p);
         if (!task.length) {
             if (p.pool) zero(out, p.width);
@@ -239,17 +336,8 @@ void segment_encoder_backward(const SegmentEncoderBackward& b, int threads) {
     const SegmentEncoder& p = b.forward;
     const Memory m(p, true, threads);
     m.weights.fill(p);
-    parallel_for(m.partials, threads, [&](int64_t partial, int worker) {
-        const Gradient gradient = m.gradient(p, partial);
-        zero(gradient.base, gradient.size);
-        const Worker w(m, worker);
-        for (int64_t item = partial; item < p.policies * p.subsets * p.clusters; item += m.partials) {
-            if (cancelled()) return;
-            const SegmentTask task(p, item);
-            if (task.length) segment_backward(b, w, gradient, task);
-        }
-    });
-    sum_gradients(p, m.gradient(p, 0), m.partials, m.gradient_size, b.grad_parameters, threads);
+    for (int64_t first = 0; first < p.block_count; first += m.wave)
+        blocks_backward(b, m, first, min(m.wave, p.block_count - first), threads);
     if (b.grad_columns) scatter(b, m, threads);
 }
 

@@ -65,9 +65,8 @@ struct Gradient {
     float* layers;
     int64_t layer_size;
 };
-// parameters = sum of `count` gradients, `stride` floats apart, in a fixed order.
-void sum_gradients(const SegmentEncoder&, const Gradient& first, int64_t count, int64_t stride, float* parameters,
-                   int threads);
+// Writes a gradient, whose partial gradients have been added up, in the layout of `parameters`.
+void write_gradient(const SegmentEncoder&, const Gradient&, float* parameters);
 
 // Activations of one layer for one segment, all of which backward reads.
 struct Tape {

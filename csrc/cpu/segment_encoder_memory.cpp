@@ -1,4 +1,3 @@
-#include "cpu/pool.h"
 #include "cpu/segment_encoder.h"
 
 namespace sopr::SOPR_LEVEL {
@@ -149,23 +148,16 @@ LayerGradient Gradient::layer(int64_t index) const {
     return take_gradient(arena, shape);
 }
 
-void sum_gradients(const SegmentEncoder& p, const Gradient& first, int64_t count, int64_t stride, float* parameters,
-                   int threads) {
-    constexpr int64_t kChunk = 4096;
-    parallel_for(ceil_div(first.size, kChunk), threads, [&](int64_t chunk, int) {
-        const int64_t begin = chunk * kChunk, end = min(begin + kChunk, first.size);
-        for (int64_t b = 1; b < count; ++b)
-            for (int64_t i = begin; i < end; ++i) first.base[i] += first.base[b * stride + i];
-    });
+void write_gradient(const SegmentEncoder& p, const Gradient& gradient, float* parameters) {
     const Shape s(p);
     const float scale = query_scale(s);
     GradientWriter writer{parameters};
     if (p.project) {
-        writer.put(first.project, s.width, s.inputs, s.inputs_pitch);
-        writer.put(first.project_bias, 1, s.width, s.pitch);
+        writer.put(gradient.project, s.width, s.inputs, s.inputs_pitch);
+        writer.put(gradient.project_bias, 1, s.width, s.pitch);
     }
     for (int64_t i = 0; i < p.layers; ++i) {
-        const LayerGradient g = first.layer(i);
+        const LayerGradient g = gradient.layer(i);
         for (int64_t j = 0; j < s.width * s.pitch; ++j) g.in[j] *= scale;
         for (int64_t j = 0; j < s.width; ++j) g.in_bias[j] *= scale;
         writer.put(g.in, 3 * s.width, s.width, s.pitch);

@@ -17,6 +17,7 @@ const Table table = {
     segment_encoder,
     segment_encoder_backward,
     segment_encoder_workspace,
+    segment_encoder_tape,
 };
 // clang-format on
 

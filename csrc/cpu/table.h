@@ -18,6 +18,7 @@ struct Table {
     void (*segment_encoder)(const SegmentEncoder&, int threads);
     void (*segment_encoder_backward)(const SegmentEncoderBackward&, int threads);
     int64_t (*segment_encoder_workspace)(const SegmentEncoder&, bool backward, int threads);  // floats
+    int64_t (*segment_encoder_tape)(const SegmentEncoder&);                                   // floats a policy
 };
 
 #ifdef SOPR_LEVEL
@@ -34,6 +35,7 @@ void sort_by_cluster(const SortByCluster&, int threads);
 void segment_encoder(const SegmentEncoder&, int threads);
 void segment_encoder_backward(const SegmentEncoderBackward&, int threads);
 int64_t segment_encoder_workspace(const SegmentEncoder&, bool backward, int threads);
+int64_t segment_encoder_tape(const SegmentEncoder&);
 }  // namespace SOPR_LEVEL
 #endif
 

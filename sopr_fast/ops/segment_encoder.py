@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
@@ -184,17 +185,18 @@ def _problem(module: Any, tensors: tuple[Any, ...], options: Options, *, out: Te
     )
 
 
-def _cpu_arguments(
-    tensors: tuple[Any, ...], options: Options, *, out: Tensor | None, backward: bool
+def cpu_arguments(
+    tensors: tuple[Any, ...], options: Options, *, out: Tensor | None, backward: bool, memory: Callable | None = None, **fields: int
 ) -> tuple[dict[str, Any], Tensor]:
     """Return arguments that all CPU kernels take, and the tensor that must outlive them."""
     sizes = np.diff(tensors[3].numpy(), axis=1).ravel()
     order = torch.from_numpy(np.argsort(-sizes, kind="stable").astype(np.int32))
-    cpu_fields = {"order": order.data_ptr(), "longest": int(sizes.max(initial=0))}
-    problem = _problem(native._cpu, tensors, options, out=out, **cpu_fields)
+    fields |= {"order": order.data_ptr(), "longest": int(sizes.max(initial=0))}
+    problem = _problem(native._cpu, tensors, options, out=out, **fields)
     threads = native.threads()
     floats = native._cpu.segment_encoder_workspace(problem, backward, threads)
-    return {"threads": threads, "problem": problem, "workspace": tensors[1].new_empty(floats)}, order
+    workspace = tensors[1].new_empty(floats) if memory is None else memory(floats)
+    return {"threads": threads, "problem": problem, "workspace": workspace}, order
 
 
 def _forward(
@@ -207,8 +209,8 @@ def _forward(
     *options: Any,
 ) -> Tensor:
     tensors = contiguous(states, columns, rows, offsets, parameters, rng)
-    out = _fake(*tensors, *options)
-    arguments, _order = _cpu_arguments(tensors, Options(*options), out=out, backward=False)
+    out = fake(*tensors, *options)
+    arguments, _order = cpu_arguments(tensors, Options(*options), out=out, backward=False)
     call_cpu("segment_encoder", **arguments)
     return out
 
@@ -223,7 +225,7 @@ def _forward_cuda(
     *options: Any,
 ) -> Tensor:
     tensors = contiguous(states, columns, rows, offsets, parameters, rng)
-    out = _fake(*tensors, *options)
+    out = fake(*tensors, *options)
     problem = _problem(native._cuda, tensors, Options(*options), out=out)
     if Options(*options).precision == "bf16" and not native._cuda.segment_encoder_uses_tensor_cores(problem):
         _log.info("segment_encoder: bf16 is computed in fp32, since tensor cores do not take this shape")
@@ -232,7 +234,7 @@ def _forward_cuda(
     return out
 
 
-def _fake(
+def fake(
     states: Tensor,
     columns: Tensor,
     rows: Tensor,
@@ -260,7 +262,7 @@ def _backward_kernel(
     tensors = contiguous(states, columns, rows, offsets, parameters, rng)
     grad_out = grad_out.contiguous()
     grad_parameters, grad_columns = _fake_backward(grad_out, columns_grad, *tensors)
-    arguments, _order = _cpu_arguments(tensors, Options(*options), out=None, backward=True)
+    arguments, _order = cpu_arguments(tensors, Options(*options), out=None, backward=True)
     call_cpu(
         "segment_encoder_backward",
         **arguments,
@@ -299,7 +301,7 @@ _OPTIONS = ", ".join(f"{kind.__name__} {name}" for name, kind in get_type_hints(
 
 def _check_backward_sizes(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> None:
     _check_sizes(*arguments)
-    tokens = _fake(*arguments).shape[2]
+    tokens = fake(*arguments).shape[2]
     if grad_out.shape[2] != tokens or grad_out.shape[3] != Options(*arguments[6:]).width:
         raise ValueError(f"grad_out must have {tokens} tokens of the model's width, got {tuple(grad_out.shape)}")
 
@@ -372,7 +374,7 @@ _segment_encoder = define(
     shapes=_SHAPES,
     check_sizes=_check_sizes,
     check=_check_rows,
-    fake=_fake,
+    fake=fake,
     backward=_backward,
     setup_context=_setup_context,
 )

@@ -1,0 +1,132 @@
+"""The encoder in a training step on the CPU: activations stay for the backward pass, gradients come apart by block."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..runtime import native
+from .library import call_cpu, contiguous
+from .segment_encoder import Options, cpu_arguments, fake
+
+
+class Arena:
+    """Memory for activations, which every training step uses again: fresh pages cost more than they save.
+
+    Args:
+        budget: Bytes that a step may take.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget // 4
+        self._buffers: list[Tensor] = []
+        self._workspace = torch.empty(0)
+        self.reset()
+
+    def workspace(self, size: int) -> Tensor:
+        """Return scratch memory of a call, `size` floats."""
+        if self._workspace.numel() < size:
+            self._workspace = _empty(size)
+        return self._workspace
+
+    def reset(self) -> None:
+        """Begin a step: its calls take the memory of those of the step before."""
+        self._taken, self._left = 0, self._budget
+
+    def take(self, size: int, most: int) -> tuple[Tensor, int]:
+        """Return memory for as many of `most` parts as the budget leaves, and their number.
+
+        Args:
+            size: Floats of a part.
+            most: Parts that are wanted.
+        """
+        count = min(most, self._left // size) if size else 0
+        self._left -= count * size
+        if self._taken == len(self._buffers):
+            self._buffers.append(torch.empty(0))
+        if self._buffers[self._taken].numel() < count * size:
+            # A little more than is asked for: the clusters of the next subset need other padding.
+            self._buffers[self._taken] = _empty(count * size + size // 4)
+        self._taken += 1
+        return self._buffers[self._taken - 1], count
+
+
+def _empty(size: int) -> Tensor:
+    """Return uninitialised floats, in huge pages where the system has them."""
+    memory = mmap.mmap(-1, max(4 * size, 1))
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.float32, count=size) if size else torch.empty(0)
+
+
+def segment_encoder_blocks(
+    states: Tensor,  # (U, ds)
+    columns: Tensor,  # (P, U, dc)
+    rows: Tensor,  # (S, N)
+    offsets: Tensor,  # (S, K + 1)
+    parameters: Tensor,  # (B, n)
+    *,
+    blocks: Sequence[int],
+    arena: Arena,
+    rng: Tensor | None,
+    **options: Any,
+) -> Tensor:
+    """Compute `segment_encoder` for trusted arguments in CPU memory, with a gradient of the parameters for each block.
+
+    Args:
+        states: See `segment_encoder`, as `columns`, `rows`, `offsets`, `rng` and `options`.
+        columns: Columns of P policies.
+        rows: Indices of states.
+        offsets: Offsets of the clusters.
+        parameters: The same parameters for every block; row b gets the gradient of block b.
+        blocks: Numbers of policies in adjacent blocks; their sum is P.
+        arena: Memory for activations; those of policies that do not fit are computed again in the backward pass.
+        rng: Seed and step of dropout.
+        options: Fields of `Options`.
+
+    Returns:
+        (P, S, K, E), or (P, S, N, E) without pooling. Differentiable once in `columns` and `parameters`.
+    """
+    return _Encode.apply(states, columns, rows, offsets, parameters, rng, Options(**options), blocks, arena)
+
+
+class _Encode(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        states, columns, rows, offsets, parameters, rng, options, blocks, arena = arguments
+        tensors = contiguous(states, columns, rows, offsets, parameters[0], rng)
+        out = fake(*tensors, *options)
+        ends = torch.from_numpy(np.cumsum([0, *blocks], dtype=np.int32))
+        fields = {"blocks": ends.data_ptr(), "block_count": len(blocks)}
+        measured, _order = cpu_arguments(tensors, options, out=out, backward=False, **fields)
+        floats = native._cpu.segment_encoder_tape(measured["problem"])
+        tape, kept = arena.take(floats, len(columns))
+        fields |= {"tape": tape.data_ptr(), "kept": kept}
+        run, _order = cpu_arguments(tensors, options, out=out, backward=False, memory=arena.workspace, **fields)
+        call_cpu("segment_encoder", **run)
+        ctx.save_for_backward(*tensors)
+        ctx.others = options, ends, tape, fields, parameters.shape, arena
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        options, _ends, _tape, fields, shape, arena = ctx.others
+        tensors, grad_out = ctx.saved_tensors, grad_out.contiguous()
+        grad_parameters = grad_out.new_empty(shape)
+        grad_columns = torch.empty_like(tensors[1]) if ctx.needs_input_grad[1] else None
+        run, _order = cpu_arguments(tensors, options, out=None, backward=True, memory=arena.workspace, **fields)
+        call_cpu(
+            "segment_encoder_backward",
+            **run,
+            grad_out=grad_out,
+            grad_parameters=grad_parameters,
+            grad_columns=grad_columns,
+        )
+        return None, grad_columns, None, None, grad_parameters, None, None, None, None
