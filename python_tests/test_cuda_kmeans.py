@@ -25,7 +25,7 @@ def emulator(emulated, cuda_module_for_cpu):
     library = ctypes.CDLL(cuda_module_for_cpu.__file__)
     library.simt_distances.restype = ctypes.c_int64
     yield library
-    library.simt_device(True, 132, SHARED, 512)
+    library.simt_device(True, True, 132, SHARED, 512)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def check(emulator, emulated, monkeypatch):
     def check(results, problems=2, blocks=BLOCKS, shared=SHARED):
         actual = []
         for number in blocks:
-            emulator.simt_device(True, problems * number, shared, 1)
+            emulator.simt_device(True, True, problems * number, shared, 1)
             actual.append(results())
         assert emulated
         monkeypatch.undo()
@@ -112,6 +112,17 @@ def test_cuda_kmeans_of_shapes_and_options(count, k, options, check, generator):
     check(lambda: ops.kmeans(points, k, **rest), blocks=(1, 8))
 
 
+def test_cuda_kmeans_in_code_for_an_older_gpu(emulator, emulated, monkeypatch):
+    """A GPU of sm_90 runs PTX of sm_80, whose blocks know no clusters: one block a problem writes all its results."""
+    points = problems("normal")
+    emulator.simt_device(True, False, 132, SHARED, 1)
+    actual = ops.kmeans(points, 20, iterations=5)
+    assert emulated
+    monkeypatch.undo()
+    for a, b in zip(actual, ops.kmeans(points, 20, iterations=5), strict=True):
+        torch.testing.assert_close(a, b)
+
+
 @pytest.mark.parametrize("shared", [60_000, 20_000, 3_000], ids=["all held", "points streamed", "all streamed"])
 def test_cuda_kmeans_whatever_shared_memory_holds(shared, check, generator):
     points = blobs(2, 1500, 17, generator)
@@ -136,7 +147,7 @@ def test_cuda_kmeans_ends_beside_points_that_are_not_finite(value, emulator, emu
     start[:, 4] = 1e3
     points[0, 7, 1], points[0, 109, 2] = value, -value
     for blocks in (1, 4):
-        emulator.simt_device(True, 2 * blocks, SHARED, 1)
+        emulator.simt_device(True, True, 2 * blocks, SHARED, 1)
         labels = kmeans._kernel(points, start, 4, 0.0)[1]
         assert (labels[0].bincount(minlength=6) > 0).all()
     assert set(emulated) == {"kmeans"}
@@ -174,7 +185,7 @@ def test_launches_of_kmeans(emulator, cuda_module_for_cpu, generator):
         (lambda: ops.kmeans_assign(points, points[:, :5].contiguous()), 1),
     ]:
         for processors in (3, 24):
-            emulator.simt_device(True, processors, SHARED, 1)
+            emulator.simt_device(True, True, processors, SHARED, 1)
             before = cuda_module_for_cpu.launches()
             call()
             assert cuda_module_for_cpu.launches() - before == launches

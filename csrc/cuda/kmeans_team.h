@@ -103,7 +103,7 @@ __device__ inline float largest_magnitude(Team& team, const float* x, int64_t co
 // The plan for the current device.
 template <class... Parameters>
 KMeansPlan plan_on_device(const char* name, void (*kernel)(Parameters...), const KMeansShape& shape) {
-    KMeansDevice device = {has_clusters(), processors(), shared_memory_limit(), SOPR_KMEANS_LEAST_ROWS};
+    KMeansDevice device = {has_clusters(kernel), processors(), shared_memory_limit(), SOPR_KMEANS_LEAST_ROWS};
     KMeansPlan plan = plan_kmeans(device, shape);
     if (plan.blocks > 1 && clusters_at_once(kernel, plan.blocks, kProblemThreads, plan.shared_bytes) == 0) {
         device.block_clusters = false;  // a part of a GPU may be too small

@@ -39,7 +39,15 @@ inline int attribute_of_device(cudaDeviceAttr attribute) {
 }
 inline int shared_memory_limit() { return attribute_of_device(cudaDevAttrMaxSharedMemoryPerBlockOptin); }
 inline int processors() { return attribute_of_device(cudaDevAttrMultiProcessorCount); }
-inline bool has_clusters() { return attribute_of_device(cudaDevAttrComputeCapabilityMajor) >= 9; }
+
+// Whether blocks of a kernel can form clusters. A GPU of sm_90 also runs code that was made for an older one, in which
+// every block believes to be alone.
+template <class... Parameters>
+bool has_clusters(void (*kernel)(Parameters...)) {
+    cudaFuncAttributes attributes;
+    check("attributes", cudaFuncGetAttributes(&attributes, kernel));
+    return attributes.ptxVersion >= 90 && attribute_of_device(cudaDevAttrComputeCapabilityMajor) >= 9;
+}
 
 template <class... Parameters>
 void allow_memory(const char* name, void (*kernel)(Parameters...), int bytes) {

@@ -42,9 +42,10 @@ inline int2 make_int2(int x, int y) { return {x, y}; }
 
 namespace simt {
 
-// The device, by default one of sm_90, and how many rows of a problem of k-means are worth a block.
+// The device, by default one of sm_90; whether the code was made for such; and how many rows of a problem of k-means
+// are worth a block.
 struct Device {
-    bool clusters = true;
+    bool clusters = true, code_clusters = true;
     int processors = 132, shared_bytes = 227 << 10, least_rows = 512;
 };
 extern Device device;

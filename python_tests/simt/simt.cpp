@@ -166,7 +166,7 @@ void run_cluster(const char* name, int number, int threads, int shared_bytes, bo
 }  // namespace simt
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
-EXPORT void simt_device(bool clusters, int processors, int shared_bytes, int least_rows) {
-    simt::device = {clusters, processors, shared_bytes, least_rows};
+EXPORT void simt_device(bool clusters, bool code_clusters, int processors, int shared_bytes, int least_rows) {
+    simt::device = {clusters, code_clusters, processors, shared_bytes, least_rows};
 }
 EXPORT int64_t simt_distances() { return simt::distances; }

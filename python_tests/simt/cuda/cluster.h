@@ -5,8 +5,8 @@
 
 namespace sopr::cuda {
 
-inline unsigned cluster_rank() { return unsigned(simt::block_in_cluster()); }
-inline unsigned cluster_blocks() { return unsigned(simt::blocks_in_cluster()); }
+inline unsigned cluster_rank() { return simt::device.code_clusters ? unsigned(simt::block_in_cluster()) : 0; }
+inline unsigned cluster_blocks() { return simt::device.code_clusters ? unsigned(simt::blocks_in_cluster()) : 1; }
 inline void wait_for_cluster() { simt::wait_for_cluster(); }
 template <class T>
 T* shared_of_block(T* own, unsigned rank) {

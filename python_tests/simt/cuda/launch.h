@@ -16,7 +16,10 @@ inline int64_t launches = 0;
 inline void check(const char*, int) {}
 inline int shared_memory_limit() { return simt::device.shared_bytes; }
 inline int processors() { return simt::device.processors; }
-inline bool has_clusters() { return simt::device.clusters; }
+template <class Kernel>
+bool has_clusters(Kernel) {
+    return simt::device.clusters && simt::device.code_clusters;
+}
 template <class Kernel>
 int clusters_at_once(Kernel, int, int, int) {
     return 1;
