@@ -6,6 +6,7 @@ Both process a few policies at a time and recompute them in the backward pass, s
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -140,9 +141,12 @@ def mlp_encoder(
     columns: Tensor,
     rows: Tensor,
     offsets: Tensor,
-    stack: Sequence[Sequence[torch.nn.Linear]],
+    parameters: Tensor,
     *,
-    projection: Sequence[Tensor],
+    width: int,
+    layers: int,
+    feedforward: int,
+    project: bool,
     pool: bool,
     dropout: float,
     rng: Tensor | None,
@@ -158,8 +162,11 @@ def mlp_encoder(
         columns: (P, U, dim_c) float32.
         rows: (S, N) int32; see `ops.segment_encoder`.
         offsets: (S, K + 1) int32; see `ops.segment_encoder`.
-        stack: The two linear maps of every layer.
-        projection: Weight and bias of a linear map before the layers, or nothing.
+        parameters: Weight and bias of the projection, if any, and of the two linear maps of every layer, flat.
+        width: Width E of the tokens.
+        layers: Number of layers.
+        feedforward: Width between the two maps of a layer.
+        project: Apply a linear map and ReLU to the tokens first.
         pool: Return means of segments instead of tokens.
         dropout: Probability of dropping a value.
         rng: (2,) int64: seed and step. None disables dropout.
@@ -170,14 +177,21 @@ def mlp_encoder(
         (P, S, K, E) float32, or (P, S, N, E) without pooling.
     """
     rng = _kept(rng)
+    inputs = states.shape[1] + columns.shape[2]
+    shapes = [(width, inputs), (width,)] if project else []
+    shapes += [(feedforward, width), (feedforward,), (width, feedforward), (width,)] * layers
+    parts = parameters.split([math.prod(shape) for shape in shapes])
+    tensors = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+    projection, stack = tensors[: 2 * project], tensors[2 * project :]
 
     def encode(x: Tensor, segments: Tensor, base: int) -> Tensor:
-        for i, (widen, narrow) in enumerate(stack):
+        for i in range(layers):
+            widen, widen_bias, narrow, narrow_bias = stack[4 * i : 4 * i + 4]
             inner = segment_dropout(
-                _linear(x, widen.weight, widen.bias), segments, probability=dropout, rng=rng, level=level, layer=i,
+                _linear(x, widen, widen_bias), segments, probability=dropout, rng=rng, level=level, layer=i,
                 site=INSIDE_FEED_FORWARD, segment_base=base,
             )  # fmt: skip
-            x = _linear(inner.relu(), narrow.weight, narrow.bias)
+            x = _linear(inner.relu(), narrow, narrow_bias)
         return x
 
     return _by_policies(states, columns, rows, offsets, projection, encode, pool, segment_base)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
@@ -186,12 +187,27 @@ def _problem(module: Any, tensors: tuple[Any, ...], options: Options, *, out: Te
 
 
 def cpu_arguments(
-    tensors: tuple[Any, ...], options: Options, *, out: Tensor | None, backward: bool, memory: Callable | None = None, **fields: int
+    tensors: tuple[Any, ...],
+    options: Options,
+    fields: Mapping[str, int] = MappingProxyType({}),
+    *,
+    out: Tensor | None,
+    backward: bool,
+    memory: Callable[[int], Tensor] | None = None,
 ) -> tuple[dict[str, Any], Tensor]:
-    """Return arguments that all CPU kernels take, and the tensor that must outlive them."""
+    """Return arguments that all CPU kernels take, and the tensor that must outlive them.
+
+    Args:
+        tensors: States, columns, rows, offsets, parameters, rng.
+        options: The other arguments of the operator.
+        fields: Further fields of the kernel's parameters.
+        out: Result, or None in the backward pass.
+        backward: Prepare the backward pass.
+        memory: Function from a number of floats to the workspace, by default fresh memory.
+    """
     sizes = np.diff(tensors[3].numpy(), axis=1).ravel()
     order = torch.from_numpy(np.argsort(-sizes, kind="stable").astype(np.int32))
-    fields |= {"order": order.data_ptr(), "longest": int(sizes.max(initial=0))}
+    fields = {**fields, "order": order.data_ptr(), "longest": int(sizes.max(initial=0))}
     problem = _problem(native._cpu, tensors, options, out=out, **fields)
     threads = native.threads()
     floats = native._cpu.segment_encoder_workspace(problem, backward, threads)

@@ -105,11 +105,11 @@ class _Encode(torch.autograd.Function):
         out = fake(*tensors, *options)
         ends = torch.from_numpy(np.cumsum([0, *blocks], dtype=np.int32))
         fields = {"blocks": ends.data_ptr(), "block_count": len(blocks)}
-        measured, _order = cpu_arguments(tensors, options, out=out, backward=False, **fields)
+        measured, _order = cpu_arguments(tensors, options, fields, out=out, backward=False)
         floats = native._cpu.segment_encoder_tape(measured["problem"])
         tape, kept = arena.take(floats, len(columns))
         fields |= {"tape": tape.data_ptr(), "kept": kept}
-        run, _order = cpu_arguments(tensors, options, out=out, backward=False, memory=arena.workspace, **fields)
+        run, _order = cpu_arguments(tensors, options, fields, out=out, backward=False, memory=arena.workspace)
         call_cpu("segment_encoder", **run)
         ctx.save_for_backward(*tensors)
         ctx.others = options, ends, tape, fields, parameters.shape, arena
@@ -121,7 +121,7 @@ class _Encode(torch.autograd.Function):
         tensors, grad_out = ctx.saved_tensors, grad_out.contiguous()
         grad_parameters = grad_out.new_empty(shape)
         grad_columns = torch.empty_like(tensors[1]) if ctx.needs_input_grad[1] else None
-        run, _order = cpu_arguments(tensors, options, out=None, backward=True, memory=arena.workspace, **fields)
+        run, _order = cpu_arguments(tensors, options, fields, out=None, backward=True, memory=arena.workspace)
         call_cpu(
             "segment_encoder_backward",
             **run,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from .. import ops
 from ..ops import composed
+from ..ops.segment_encoder_blocks import Arena, segment_encoder_blocks
 from ..runtime import devices
 from ..runtime.devices import without_autocast
 from .config import Config
@@ -37,6 +38,82 @@ class Tokens(NamedTuple):
     columns: Tensor
     rows: Tensor
     offsets: Tensor
+
+
+class Weights(NamedTuple):
+    """Parameters of a model, flat and with batch norm folded into the projection; row b is for the policies of block b.
+
+    Attributes:
+        low: (B, n) projection and layers of the low encoder.
+        high: (B, m) layers of the high encoder.
+        score: (B, h) class token, or weights and biases of the score.
+        blocks: Number of policies in each block; empty for one block of all.
+        arena: Memory for activations of a training step on the CPU, or None.
+    """
+
+    low: Tensor
+    high: Tensor
+    score: Tensor
+    blocks: tuple[int, ...] = ()
+    arena: Arena | None = None
+
+    @property
+    def flat(self) -> Tensor:
+        """Return all parameters of each block, (B, n + m + h)."""
+        return torch.cat(self[:3], 1)
+
+    def apart(self, blocks: tuple[int, ...], arena: Arena | None) -> Weights:
+        """Return leaves of the same values, whose gradients are those of each block apart."""
+        low, high, score = (part.detach().expand(len(blocks), -1).requires_grad_() for part in self[:3])
+        return Weights(low, high, score, blocks, arena)
+
+    def score_of(self, policies: int) -> Tensor:
+        """Return the parameters of the score for each policy, (P, h)."""
+        if not self.blocks:
+            return self.score.expand(policies, -1)
+        counts = torch.tensor(self.blocks, device=self.score.device)
+        return self.score.repeat_interleave(counts, 0, output_size=policies)
+
+
+class _Encoding(NamedTuple):
+    """What both encoders need besides their tokens."""
+
+    model: ScoringModel
+    weights: Weights
+    rng: Tensor | None
+    precision: str
+    first_policy: int
+
+    def encode(self, level: int, tokens: Tokens, *, pool: bool = True) -> Tensor:
+        """Return the vectors of an encoder, (P, S, K, E), or (P, S, N, E) not pooled."""
+        config, weights = self.model.config, self.weights
+        segments = tokens.offsets[:, 1:].numel()  # of a policy
+        options: dict[str, Any] = {
+            "width": config.width,
+            "layers": config.low_layers if level == LOW else config.high_layers,
+            "feedforward": config.low_feedforward if level == LOW else config.high_feedforward,
+            "project": level == LOW,
+            "pool": pool,
+            "dropout": config.dropout if self.model.training else 0.0,
+            "rng": self.rng,
+            "level": level,
+        }
+        encode: Callable[..., Tensor] = composed.mlp_encoder
+        if config.encoder == "transformer":
+            encode = ops.segment_encoder
+            options["heads"] = config.low_heads if level == LOW else config.high_heads
+            options["precision"] = self.precision
+        base, parameters = self.first_policy * segments, weights.low if level == LOW else weights.high
+        if weights.arena is not None:
+            return segment_encoder_blocks(
+                *tokens, parameters, blocks=weights.blocks, arena=weights.arena, segment_base=base, **options
+            )
+        blocks, begin = [], 0
+        for own, count in zip(parameters, weights.blocks or [len(tokens.columns)], strict=True):
+            part = tokens._replace(columns=tokens.columns[begin : begin + count])
+            blocks.append(encode(*part, own, segment_base=base + begin * segments, **options))
+            begin += count
+        return torch.cat(blocks) if len(blocks) > 1 else blocks[0]
 
 
 class ScoringModel(nn.Module):
@@ -100,7 +177,7 @@ class ScoringModel(nn.Module):
         offsets: Tensor,
         rng: Tensor | None = None,
         precision: str | None = None,
-        moments: Moments | None = None,
+        weights: Weights | None = None,
         first_policy: int = 0,
     ) -> Tensor:  # (P, S) float32
         """Return scores of P policies on S subsets; with dropout and the batch norm of this batch in training mode.
@@ -112,80 +189,55 @@ class ScoringModel(nn.Module):
             offsets: (S, K + 1) int32 offsets of the clusters in `rows`.
             rng: (2,) int64 seed and step of dropout, needed in training mode.
             precision: Operands of matrix products, "fp32" or "bf16"; by default that of the config.
-            moments: Moments of the rows of a larger batch, which `observe` has seen, for training on a part of it.
+            weights: Parameters by blocks of policies, for training on a part of a batch that `observe` has seen.
             first_policy: Place of the first policy in that batch, for its dropout masks.
         """
         precision = precision or (self.config.training_precision if self.training else self.config.precision)
         with without_autocast(states.device):
-            if self.training and self.norm is not None and moments is None:
-                moments = row_moments(states, columns, rows)
-                self.observe(moments)
-            low = Tokens(states, columns, rows, offsets)
-            projection = self._folded_projection(moments)
-            clusters = self._encode(LOW, low, rng, precision, first_policy, projection=projection)  # (P, S, K, E)
-            return self._score(clusters, offsets, rng, precision, first_policy)
+            if weights is None:
+                moments = None
+                if self.training and self.norm is not None:
+                    moments = row_moments(states, columns, rows)
+                    self.observe(moments)
+                weights = self.weights(moments)
+            encoding = _Encoding(self, weights, rng, precision, first_policy)
+            clusters = encoding.encode(LOW, Tokens(states, columns, rows, offsets))  # (P, S, K, E)
+            return self._score(clusters, offsets, encoding)
 
-    def _score(
-        self, clusters: Tensor, offsets: Tensor, rng: Tensor | None, precision: str, first_policy: int
-    ) -> Tensor:
+    def weights(self, moments: Moments | None = None) -> Weights:
+        """Return the parameters as encoders and score read them, for all policies as one block.
+
+        Args:
+            moments: Moments of the batch in training mode, which batch norm uses.
+        """
+        low = [*self._folded_projection(moments), *_layer_parameters(self.low)]
+        score = [self.class_token] if self.config.class_token else [self.score.weight, self.score.bias]
+        if self.config.score == "sort":
+            score += [self.sorted_score.weight, self.sorted_score.bias]
+        return Weights(_flat(low)[None], _flat(_layer_parameters(self.high))[None], _flat(score)[None])
+
+    def _score(self, clusters: Tensor, offsets: Tensor, encoding: _Encoding) -> Tensor:
         config = self.config
         policies, subsets, count, width = clusters.shape
+        parts = [width, *([] if config.class_token else [1]), *([count, 1] if config.score == "sort" else [])]
+        weight, *more = encoding.weights.score_of(policies).split(parts, 1)
         filled = offsets[:, 1:] > offsets[:, :-1]  # (S, K)
         index = torch.arange(subsets * count, dtype=torch.int32, device=filled.device).view(subsets, count)
         vectors = clusters.reshape(policies, subsets * count, width)
         sizes = filled.sum(1, dtype=torch.int32)
         if config.class_token:
-            vectors = torch.cat([vectors, self.class_token.expand(policies, 1, width)], 1)
+            vectors = torch.cat([vectors, weight[:, None]], 1)
             index = functional.pad(index, (1, 0), value=subsets * count)
             filled = functional.pad(filled, (1, 0), value=True)
             sizes = sizes + 1
         bounds = functional.pad(sizes.cumsum(0, dtype=torch.int32), (1, 0))
         high = Tokens(vectors.new_empty(vectors.shape[1], 0), vectors, _rows_at(index, filled)[None], bounds[None])
         pool = config.score == "mean" and not config.class_token
-        encoded = self._encode(HIGH, high, rng, precision, first_policy, pool=pool)[:, 0]
-        # (P, S, E), or (P, R, E) not pooled
-        if pool:
-            return _linear(encoded, self.score)
+        encoded = encoding.encode(HIGH, high, pool=pool)[:, 0]  # (P, S, E), or (P, R, E) not pooled
         if config.class_token:
             return encoded[:, bounds[:-1].long()].mean(-1)
-        scores = _linear(encoded, self.score)  # (P, R)
-        return _linear(_sort_and_spread(scores, filled), self.sorted_score)
-
-    def _encode(
-        self,
-        level: int,
-        tokens: Tokens,
-        rng: Tensor | None,
-        precision: str,
-        first_policy: int,
-        *,
-        projection: tuple[Tensor, ...] = (),
-        pool: bool = True,
-    ) -> Tensor:
-        config = self.config
-        stack = self.low if level == LOW else self.high
-        options: dict[str, Any] = {
-            "pool": pool,
-            "dropout": config.dropout if self.training else 0.0,
-            "rng": rng,
-            "level": level,
-            "segment_base": first_policy * tokens.offsets[:, 1:].numel(),
-        }
-        if config.encoder == "mlp":
-            layers = cast(list[list[nn.Linear]], stack)
-            return composed.mlp_encoder(*tokens, layers, projection=projection, **options)
-        stack = cast(nn.TransformerEncoder, stack)
-        return ops.segment_encoder(
-            *tokens,
-            torch.cat([p.reshape(-1) for p in (*projection, *_layer_parameters(stack))]),
-            width=config.width,
-            layers=len(stack.layers),
-            heads=config.low_heads if level == LOW else config.high_heads,
-            feedforward=config.low_feedforward if level == LOW else config.high_feedforward,
-            project=bool(projection),
-            precision=precision,
-            **options,
-        )
+        scores = _linear(encoded, weight, more[0])  # (P, S), or (P, R)
+        return scores if pool else _linear(_sort_and_spread(scores, filled), *more[1:])
 
     @torch.no_grad()
     def observe(self, moments: Moments) -> None:
@@ -357,8 +409,9 @@ def merge_moments(states: Tensor, rows: Tensor, blocks: Tensor) -> Moments:
     return Moments(torch.cat([state_mean, mean]), torch.cat([top, bottom]), count)
 
 
-def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    return (x * layer.weight[0]).sum(-1) + layer.bias
+def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return (P, S), the products of x (P, S, E) with the weights (P, E) of each policy, plus its bias (P, 1)."""
+    return (x * weight[:, None]).sum(-1) + bias
 
 
 def _rows_at(index: Tensor, filled: Tensor) -> Tensor:
@@ -380,8 +433,19 @@ def _sort_and_spread(scores: Tensor, filled: Tensor) -> Tensor:
     return ordered.gather(2, place.round().long().expand(len(scores), -1, -1))
 
 
-def _layer_parameters(stack: nn.TransformerEncoder) -> list[Tensor]:
-    """Return the parameters of all layers in the order that `ops.segment_encoder` reads."""
+def _flat(parameters: Iterable[Tensor]) -> Tensor:
+    return torch.cat([parameter.reshape(-1) for parameter in parameters])
+
+
+def _layer_parameters(stack: nn.TransformerEncoder | nn.ModuleList) -> list[Tensor]:
+    """Return the parameters of all layers in the order that `ops.segment_encoder` or `composed.mlp_encoder` reads."""
+    if isinstance(stack, nn.ModuleList):
+        return [
+            parameter
+            for layer in stack
+            for linear in cast(nn.ModuleList, layer)
+            for parameter in (linear.weight, linear.bias)
+        ]
     parameters = []
     for layer in stack.layers:
         attention = layer.self_attn

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from ..ops.library import has_kernel
+from ..ops.segment_encoder_blocks import Arena
 from ..runtime import devices, distributed, graphs
 from ..runtime.adam import Adam
 from ..runtime.blocks import Blocks
+from ..runtime.context import current
 from .config import Config
 from .losses import Objective
 from .model import Moments, ScoringModel, merge_moments, part_moments
@@ -73,6 +75,8 @@ class Update:
         self._rows, self._offsets = subsets.rows[:1].clone(), subsets.offsets[:1].clone()
         self._rng = torch.zeros(2, dtype=torch.int64, device=device)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
+        has_arena = device.type == "cpu" and config.encoder == "transformer"
+        self._arena = Arena(current().activation_memory) if has_arena else None
         self._noise: Tensor | None = None
         if config.action_noise > 0:
             policies, _, width = examples.columns.shape
@@ -188,28 +192,31 @@ class Update:
         if model.norm is not None:
             moments = self.moments(states, columns, rows)
             model.observe(moments)
-        scores: dict[int, Tensor] = {}
-        for block, own in self._own_blocks().items():
-            place = slice(first + own.start, first + own.stop)
-            options: dict[str, Any] = {"moments": moments, "first_policy": place.start}
-            scores[block] = model(states, columns[own], rows, self._offsets, self._rng, **options)[:, 0]
-        none = torch.empty(0, dtype=torch.float32, device=self.device)
-        everyone = self.group.gather(torch.cat([none, *(each.detach() for each in scores.values())]))
-        everyone.requires_grad_()
+        weights = model.weights(moments)
+        own = self._own_blocks()
+        if self._arena is not None:
+            self._arena.reset()
+        leaves = weights.apart(tuple(place.stop - place.start for place in own.values()), self._arena)
+        scores = columns.new_empty(0)
+        if own:
+            options: dict[str, Any] = {"weights": leaves, "first_policy": first}
+            scores = model(states, columns, rows, self._offsets, self._rng, **options)[:, 0]
+        everyone = self.group.gather(scores.detach()).requires_grad_()
         loss = self.examples.objective.loss(everyone)
         (slopes,) = torch.autograd.grad(loss, everyone)
+        gradients = torch.empty(0)
+        if own:
+            weighted = (scores * slopes[first : first + len(columns)]).sum()
+            gradients = torch.cat(torch.autograd.grad(weighted, leaves[:3]), 1)
+        blocks = dict(zip(own, gradients, strict=True))
+        total = self.group.sum_blocks(len(self.blocks), blocks.__getitem__).to(self.device)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-        def gradient(block: int) -> Tensor:
-            slope = slopes[self.blocks.policies_of(slice(block, block + 1))]
-            weighted = (scores.pop(block) * slope).sum()  # torch would import sympy to check slopes given apart
-            parts = torch.autograd.grad(weighted, parameters, materialize_grads=True, allow_unused=True)
-            return torch.cat([part.flatten() for part in parts])
-
-        total = self.group.sum_blocks(len(self.blocks), gradient).to(self.device)
+        # torch would import sympy to check slopes given apart.
+        together = (weights.flat[0] * total).sum()
+        parts = torch.autograd.grad(together, parameters, materialize_grads=True, allow_unused=True)
         self.optimizer.zero_grad()
-        for parameter, part in zip(parameters, total.split([p.numel() for p in parameters]), strict=True):
-            parameter.grad = part.view_as(parameter)
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.grad = part
         return loss.detach()
 
     @torch.no_grad()
