@@ -209,7 +209,7 @@ def test_gradients_by_blocks_are_those_of_all_policies_at_once():
     columns = torch.from_numpy(np.stack([policy(subsets.states.numpy()) for policy in cases.KNOWN.values()])).float()
     returns = np.array([*cases.RETURNS.values()])
     objective = Objective.from_returns(config, returns, 0.0, 1.0)
-    examples = Examples(columns, slice(0, len(columns)), None, returns, objective)
+    examples = Examples(columns, slice(0, len(columns)), returns, objective)
     trainer = _Trainer(subsets, examples, None, config, 0)
     whole = copy.deepcopy(trainer.model).train()
     rng = trainer.update._rng.copy_(torch.tensor([5, 0]))

@@ -202,13 +202,14 @@ def test_composed_backward_of_several_groups_matches_float64(pool, monkeypatch):
 @pytest.mark.parametrize("mlp", [False, True], ids=["transformer", "mlp"])
 def test_composed_backward_drops_what_forward_dropped(mlp):
     tensors, options = problem([3, 40], **SMALL)
-    stack = [(torch.nn.Linear(8, 16), torch.nn.Linear(16, 8))]
+    shape = {"width": 8, "layers": 1, "feedforward": 16, "project": False}
+    weights = torch.randn(2 * 8 * 16 + 8 + 16, generator=torch.Generator().manual_seed(0))
 
     def gradient(steps: int) -> torch.Tensor:
         columns, rng = tensors[1].clone().requires_grad_(), torch.tensor([3, 4])
         inputs = (tensors[0], columns, *tensors[2:4])
         if mlp:
-            out = composed.mlp_encoder(*inputs, stack, projection=(), pool=True, dropout=0.5, rng=rng, level=0)
+            out = composed.mlp_encoder(*inputs, weights, **shape, pool=True, dropout=0.5, rng=rng, level=0)
         else:
             out = composed.segment_encoder(*inputs, tensors[4], **options, dropout=0.5, rng=rng)
         rng[1] += steps  # between forward and backward

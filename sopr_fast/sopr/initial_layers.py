@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
-from typing import TypeVar
 
 import torch
 from torch import nn
 
 from ..runtime.native import torch_on_one_thread
 
-Layer = TypeVar("Layer", bound=nn.Module)
+
+class Linear(nn.Linear):
+    """A linear map in float32 on the CPU that draws no weights: neither from the global generator, nor by `skip_init`.
+
+    That would import torch's reference operators, 0.4 s a process.
+    """
+
+    def __init__(self, read: int, written: int, *, bias: bool = True) -> None:
+        super().__init__(read, written, bias=bias, device="cpu", dtype=torch.float32)
+
+    def reset_parameters(self) -> None:
+        """Leave the weights as they are."""
 
 
-def linear_layer(read: int, written: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
+def linear_layer(read: int, written: int, generator: torch.Generator, *, bias: bool = True) -> Linear:
     """Return a layer with weights drawn as `nn.Linear` draws them."""
-    return _initialise(_made(nn.Linear, read, written, bias=bias), generator)
+    return _initialise(Linear(read, written, bias=bias), generator)
 
 
-def _made(kind: Callable[..., Layer], *sizes: int, **options: bool) -> Layer:
-    """Return a layer and leave the global generator as it was; `skip_init` would import torch._refs, 0.4 s."""
-    with torch.random.fork_rng(devices=[]):
-        return kind(*sizes, device="cpu", dtype=torch.float32, **options)
-
-
-def _initialise(layer: nn.Linear, generator: torch.Generator) -> nn.Linear:
+def _initialise(layer: Linear, generator: torch.Generator) -> Linear:
     """Draw the weights as `nn.Linear.reset_parameters` does, in its order."""
     nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)
     if layer.bias is not None:
@@ -34,19 +38,57 @@ def _initialise(layer: nn.Linear, generator: torch.Generator) -> nn.Linear:
     return layer
 
 
-def stack(width: int, heads: int, feedforward: int, layers: int, generator: torch.Generator) -> nn.TransformerEncoder:
-    """Return an encoder with weights drawn as `nn.TransformerEncoderLayer` does, in its order."""
-    layer = _made(nn.TransformerEncoderLayer, width, heads, feedforward, batch_first=True)
-    attention = layer.self_attn
-    _initialise(attention.out_proj, generator)
-    nn.init.xavier_uniform_(attention.in_proj_weight, generator=generator)
-    nn.init.zeros_(attention.in_proj_bias)
-    nn.init.zeros_(attention.out_proj.bias)
-    _initialise(layer.linear1, generator)
-    _initialise(layer.linear2, generator)
-    layer.norm1.reset_parameters()
-    layer.norm2.reset_parameters()
-    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+class _Attention(nn.Module):
+    """Parameters of `nn.MultiheadAttention`."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * width, width, dtype=torch.float32, device="cpu"))
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * width, dtype=torch.float32, device="cpu"))
+        self.out_proj = Linear(width, width)
+
+
+class EncoderLayer(nn.Module):
+    """Parameters of `nn.TransformerEncoderLayer` by the same names, drawn as it draws them, in its order."""
+
+    def __init__(self, width: int, feedforward: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.self_attn = _Attention(width)
+        _initialise(self.self_attn.out_proj, generator)
+        nn.init.xavier_uniform_(self.self_attn.in_proj_weight, generator=generator)
+        nn.init.zeros_(self.self_attn.out_proj.bias)
+        self.linear1 = linear_layer(width, feedforward, generator)
+        self.linear2 = linear_layer(feedforward, width, generator)
+        self.norm1 = nn.LayerNorm(width, device="cpu", dtype=torch.float32)
+        self.norm2 = nn.LayerNorm(width, device="cpu", dtype=torch.float32)
+
+    def in_order(self) -> list[torch.Tensor]:
+        """Return the parameters in the order that `ops.segment_encoder` reads."""
+        attention = self.self_attn
+        return [
+            attention.in_proj_weight, attention.in_proj_bias,
+            attention.out_proj.weight, attention.out_proj.bias,
+            self.norm1.weight, self.norm1.bias,
+            self.linear1.weight, self.linear1.bias,
+            self.linear2.weight, self.linear2.bias,
+            self.norm2.weight, self.norm2.bias,
+        ]  # fmt: skip
+
+
+class MLPLayer(nn.ModuleList):
+    """The two linear maps of a layer of SOPR-MLP."""
+
+    def in_order(self) -> list[torch.Tensor]:
+        """Return the parameters in the order that `composed.mlp_encoder` reads."""
+        return list(self.parameters())
+
+
+class Stack(nn.Module):
+    """Copies of one layer."""
+
+    def __init__(self, layer: EncoderLayer, count: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(copy.deepcopy(layer) for _ in range(count))
 
 
 def mlp(width: int, feedforward: int, layers: int, generator: torch.Generator) -> nn.ModuleList:
@@ -57,7 +99,7 @@ def mlp(width: int, feedforward: int, layers: int, generator: torch.Generator) -
     return nn.ModuleList(_mirrored_pair(width, feedforward, generator) for _ in range(layers))
 
 
-def _mirrored_pair(width: int, feedforward: int, generator: torch.Generator) -> nn.ModuleList:
+def _mirrored_pair(width: int, feedforward: int, generator: torch.Generator) -> MLPLayer:
     """Return layers that map x to Wᵀ relu(W x) - Wᵀ relu(-W x) = Wᵀ W x ("looks-linear", Balduzzi et al. 2017).
 
     Wᵀ W is the identity if `feedforward` is even and at least twice `width`.
@@ -69,9 +111,9 @@ def _mirrored_pair(width: int, feedforward: int, generator: torch.Generator) -> 
     layers = []
     for weight in (mirrored, mirrored.T):
         written, read = weight.shape
-        layer = _made(nn.Linear, read, written)
+        layer = Linear(read, written)
         with torch.no_grad():
             layer.weight.copy_(weight)
             layer.bias.zero_()
         layers.append(layer)
-    return nn.ModuleList(layers)
+    return MLPLayer(layers)

@@ -16,7 +16,7 @@ from ..ops.segment_encoder_blocks import Arena, segment_encoder_blocks
 from ..runtime import devices
 from ..runtime.devices import without_autocast
 from .config import Config
-from .initial_layers import linear_layer, mlp, stack
+from .initial_layers import EncoderLayer, MLPLayer, Stack, linear_layer, mlp
 
 LOW, HIGH = 0, 1
 _AT_ONCE = 8  # policies whose moments a GPU computes at a time
@@ -69,10 +69,8 @@ class Weights(NamedTuple):
 
     def score_of(self, policies: int) -> Tensor:
         """Return the parameters of the score for each policy, (P, h)."""
-        if not self.blocks:
-            return self.score.expand(policies, -1)
-        counts = torch.tensor(self.blocks, device=self.score.device)
-        return self.score.repeat_interleave(counts, 0, output_size=policies)
+        counts = self.blocks or [policies]
+        return torch.cat([row.expand(count, -1) for row, count in zip(self.score, counts, strict=True)])
 
 
 class _Encoding(NamedTuple):
@@ -131,8 +129,8 @@ class ScoringModel(nn.Module):
         config: Shapes and options.
     """
 
-    low: nn.TransformerEncoder | nn.ModuleList
-    high: nn.TransformerEncoder | nn.ModuleList
+    low: Stack | nn.ModuleList
+    high: Stack | nn.ModuleList
     norm: nn.BatchNorm1d | None
 
     def __init__(self, input_dim: int, config: Config, *, seed: int = 0) -> None:
@@ -147,8 +145,8 @@ class ScoringModel(nn.Module):
             self.norm = nn.BatchNorm1d(width, **_PLAIN)
             self.rows = _RowMoments(input_dim)
         if config.encoder == "transformer":
-            self.low = stack(width, config.low_heads, config.low_feedforward, config.low_layers, generator)
-            self.high = stack(width, config.high_heads, config.high_feedforward, config.high_layers, generator)
+            self.low = Stack(EncoderLayer(width, config.low_feedforward, generator), config.low_layers)
+            self.high = Stack(EncoderLayer(width, config.high_feedforward, generator), config.high_layers)
         else:
             self.low = mlp(width, config.low_feedforward, config.low_layers, generator)
             self.high = mlp(width, config.high_feedforward, config.high_layers, generator)
@@ -210,11 +208,11 @@ class ScoringModel(nn.Module):
         Args:
             moments: Moments of the batch in training mode, which batch norm uses.
         """
-        low = [*self._folded_projection(moments), *_layer_parameters(self.low)]
+        low = [*self._folded_projection(moments), *_in_order(self.low)]
         score = [self.class_token] if self.config.class_token else [self.score.weight, self.score.bias]
         if self.config.score == "sort":
             score += [self.sorted_score.weight, self.sorted_score.bias]
-        return Weights(_flat(low)[None], _flat(_layer_parameters(self.high))[None], _flat(score)[None])
+        return Weights(_flat(low)[None], _flat(_in_order(self.high))[None], _flat(score)[None])
 
     def _score(self, clusters: Tensor, offsets: Tensor, encoding: _Encoding) -> Tensor:
         config = self.config
@@ -433,28 +431,11 @@ def _sort_and_spread(scores: Tensor, filled: Tensor) -> Tensor:
     return ordered.gather(2, place.round().long().expand(len(scores), -1, -1))
 
 
+def _in_order(encoder: Stack | nn.ModuleList) -> list[Tensor]:
+    """Return the parameters of all layers in the order that their operator reads."""
+    layers = cast(list[EncoderLayer | MLPLayer], encoder.layers if isinstance(encoder, Stack) else encoder)
+    return [parameter for layer in layers for parameter in layer.in_order()]
+
+
 def _flat(parameters: Iterable[Tensor]) -> Tensor:
     return torch.cat([parameter.reshape(-1) for parameter in parameters])
-
-
-def _layer_parameters(stack: nn.TransformerEncoder | nn.ModuleList) -> list[Tensor]:
-    """Return the parameters of all layers in the order that `ops.segment_encoder` or `composed.mlp_encoder` reads."""
-    if isinstance(stack, nn.ModuleList):
-        return [
-            parameter
-            for layer in stack
-            for linear in cast(nn.ModuleList, layer)
-            for parameter in (linear.weight, linear.bias)
-        ]
-    parameters = []
-    for layer in stack.layers:
-        attention = layer.self_attn
-        parameters += [
-            attention.in_proj_weight, attention.in_proj_bias,
-            attention.out_proj.weight, attention.out_proj.bias,
-            layer.norm1.weight, layer.norm1.bias,
-            layer.linear1.weight, layer.linear1.bias,
-            layer.linear2.weight, layer.linear2.bias,
-            layer.norm2.weight, layer.norm2.bias,
-        ]  # fmt: skip
-    return parameters

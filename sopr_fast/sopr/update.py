@@ -75,7 +75,7 @@ class Update:
         self._rows, self._offsets = subsets.rows[:1].clone(), subsets.offsets[:1].clone()
         self._rng = torch.zeros(2, dtype=torch.int64, device=device)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
-        has_arena = device.type == "cpu" and config.encoder == "transformer"
+        has_arena = device.type == "cpu" and not devices.runs_ahead(device) and config.encoder == "transformer"
         self._arena = Arena(current().activation_memory) if has_arena else None
         self._noise: Tensor | None = None
         if config.action_noise > 0:
