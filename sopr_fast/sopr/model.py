@@ -70,7 +70,7 @@ class Weights(NamedTuple):
     def score_of(self, policies: int) -> Tensor:
         """Return the parameters of the score for each policy, (P, h)."""
         counts = self.blocks or [policies]
-        return torch.cat([row.expand(count, -1) for row, count in zip(self.score, counts, strict=True)])
+        return _joined([row.expand(count, -1) for row, count in zip(self.score, counts, strict=True)])
 
 
 class _Encoding(NamedTuple):
@@ -111,7 +111,7 @@ class _Encoding(NamedTuple):
             part = tokens._replace(columns=tokens.columns[begin : begin + count])
             blocks.append(encode(*part, own, segment_base=base + begin * segments, **options))
             begin += count
-        return torch.cat(blocks) if len(blocks) > 1 else blocks[0]
+        return _joined(blocks)
 
 
 class ScoringModel(nn.Module):
@@ -429,6 +429,10 @@ def _sort_and_spread(scores: Tensor, filled: Tensor) -> Tensor:
     step = last / max(count - 1, 1)
     place = torch.where(place < count // 2, step * place, last - step * (count - 1 - place))  # torch.linspace(0, last)
     return ordered.gather(2, place.round().long().expand(len(scores), -1, -1))
+
+
+def _joined(blocks: list[Tensor]) -> Tensor:
+    return torch.cat(blocks) if len(blocks) > 1 else blocks[0]
 
 
 def _in_order(encoder: Stack | nn.ModuleList) -> list[Tensor]:
