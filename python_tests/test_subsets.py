@@ -164,7 +164,7 @@ def test_rows_and_sources_must_be_below_the_number_of_states():
 @pytest.mark.parametrize(
     ("tensors", "description", "message"),
     [
-        ({}, {"states_count": None}, "states_count must be an integer from 1, got None"),
+        ({}, {"states_count": None}, "states_count must be an integer, 1 or more, got None"),
         ({}, {}, "description has no field 'states_count'"),
         ({}, {"states_count": 3}, "source must ascend from 0 to 2"),
         ({"more": torch.zeros(1)}, {"states_count": 600}, "unknown tensor 'more'"),

@@ -16,8 +16,9 @@ from torch import Tensor
 from ..runtime.adam import Adam
 from ..runtime.checkpoints import Checkpoint, fingerprint
 from ..runtime.files import by_prefix
+from ..runtime.options import any_number, curves, integer, list_of, real, record, text
 from ..runtime.progress import progress_bar
-from ..runtime.schema import any_real, check_fields, check_like, curves, list_of, reading, real, text, whole
+from ..runtime.schema import check_like, reading
 
 CHECKPOINT = "estimator checkpoint"
 _BLOCK = 64
@@ -118,7 +119,7 @@ def learn(
     if (state := file.load()) is not None:
         tensors, values = state
         with reading(checkpoint):
-            history = _to_history(check_fields("checkpoint", values, {"fingerprint": list_of(text), "history": curves}))
+            history = _to_history(record({"fingerprint": list_of(text), "history": curves})("checkpoint", values))
             learner.restore(tensors)
         _check_values(history, watch)
     done = history["updates"][-1] if history["updates"] else 0
@@ -164,9 +165,9 @@ def _to_history(values: dict[str, Any]) -> dict[str, list]:
         raise ValueError(f"history must have curves {', '.join(_CURVES)} of one length")
     if not history["updates"]:
         raise ValueError("history has no records")
-    list_of(whole(1))("updates", history["updates"])
+    list_of(integer(1))("updates", history["updates"])
     list_of(real)("seconds", history["seconds"])
-    list_of(list_of(any_real))("values", history.get("values", []))
+    list_of(list_of(any_number))("values", history.get("values", []))
     return history
 
 

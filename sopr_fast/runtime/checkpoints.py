@@ -17,7 +17,8 @@ from torch import Tensor
 from . import distributed
 from .files import check_checkpoint, load_tensors, save_tensors
 from .group import LostProcessError
-from .schema import list_of, reading, text
+from .options import list_of, text
+from .schema import reading
 from .text import printable
 from .warn import warn
 

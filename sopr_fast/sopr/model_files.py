@@ -11,21 +11,8 @@ from torch import Tensor
 from .._version import __version__
 from ..inputs.policies import Layout
 from ..runtime.files import by_prefix, load_tensors, save_tensors
-from ..runtime.schema import (
-    Check,
-    check_fields,
-    check_tensors,
-    choice,
-    curves,
-    list_of,
-    mapping,
-    optional,
-    reading,
-    real,
-    record,
-    text,
-    whole,
-)
+from ..runtime.options import Check, choice, curves, integer, list_of, mapping, optional, real, record, text
+from ..runtime.schema import check_tensors, reading
 from ..runtime.text import printable
 from .config import Config
 from .model import ScoringModel
@@ -43,20 +30,24 @@ def _to_history(name: str, value: Any) -> dict[str, Any]:
     return curves(name, {key: item for key, item in value.items() if key not in single}) | single
 
 
-_FIELDS: dict[str, Check] = {
-    "format": whole(),
-    "sopr_fast": text,
-    "torch": text,
-    "config": mapping,
-    "layout": record({"kind": choice("action", "gaussian", "discrete"), "action_dim": whole(1), "width": whole(1)}),
-    "state_dim": whole(1),
-    "states_count": optional(whole(1)),
-    "training_policies": list_of(text),
-    "seed": whole(),
-    "return_mean": real,
-    "return_scale": real,
-    "history": _to_history,
-}
+_DESCRIPTION = record(
+    {
+        "format": integer(),
+        "sopr_fast": text,
+        "torch": text,
+        "config": mapping,
+        "layout": record(
+            {"kind": choice("action", "gaussian", "discrete"), "action_dim": integer(1), "width": integer(1)}
+        ),
+        "state_dim": integer(1),
+        "states_count": optional(integer(1)),
+        "training_policies": list_of(text),
+        "seed": integer(),
+        "return_mean": real,
+        "return_scale": real,
+        "history": Check(_to_history),
+    }
+)
 _TRAINING = {
     "states": (torch.float32, "R D"),
     "source": (torch.int64, "R"),
@@ -132,7 +123,7 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
     """Return the arguments of a `Ranker`; every field is checked, and sizes are bounded by the file's."""
     weights, training, subsets = by_prefix(tensors, "model", "training_policies", "subsets")
     size = sum(value.numel() for value in weights.values())
-    fields = check_fields("description", description, _FIELDS)
+    fields = _DESCRIPTION("description", description)
     config, layout = Config.from_dict(fields["config"]), Layout.from_dict(fields["layout"])
     state_dim, names = fields["state_dim"], fields["training_policies"]
     if layout.width != (2 if layout.kind == "gaussian" else 1) * layout.action_dim:

@@ -16,8 +16,9 @@ from ..inputs.logs.stored import StoredStates
 from ..runtime import distributed
 from ..runtime.checks import check_integer
 from ..runtime.files import load_tensors, save_tensors
+from ..runtime.options import integer, record
 from ..runtime.progress import progress_bar
-from ..runtime.schema import check_fields, check_tensors, reading, whole
+from ..runtime.schema import check_tensors, reading
 from ..runtime.warn import warn
 from .config import Config
 
@@ -187,7 +188,7 @@ class Subsets:
         """
         tensors, description = load_tensors(path, "set of clustered subsets")
         with reading(path):
-            return cls.from_tensors(tensors, **check_fields("description", description, {"states_count": whole(1)}))
+            return cls.from_tensors(tensors, **record({"states_count": integer(1)})("description", description))
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor], states_count: int) -> Subsets:

@@ -15,8 +15,9 @@ from ..runtime.checkpoints import Checkpoint, State
 from ..runtime.devices import without_autocast
 from ..runtime.files import by_prefix
 from ..runtime.native import torch_on_one_thread
+from ..runtime.options import any_number, curves, integer, list_of, optional, record, text
 from ..runtime.progress import progress_bar
-from ..runtime.schema import any_real, check_fields, check_like, curves, list_of, optional, reading, record, text, whole
+from ..runtime.schema import check_like, reading
 from ..runtime.warn import warn
 from .config import Config
 from .model import ScoringModel
@@ -254,16 +255,16 @@ class _Trainer:
         for saved in (weights, best_weights):
             check_like(saved, self.model.state_dict())
         progress = {
-            "attempt": whole(0, _RESTARTS),
-            "step": whole(0, self.config.steps),
-            "best": any_real,
-            "best_step": optional(whole()),
+            "attempt": integer(0, _RESTARTS),
+            "step": integer(0, self.config.steps),
+            "best": any_number,
+            "best_step": optional(integer()),
             "history": curves,
         }
-        fields = check_fields("checkpoint", values, {"fingerprint": list_of(text), "progress": record(progress)})
+        fields = record({"fingerprint": list_of(text), "progress": record(progress)})("checkpoint", values)
         self.at = Progress(**fields["progress"])
         for name, curve in self.at.history.items():
-            if len(list_of(any_real)(f"history {name!r}", curve)) != self.at.step:
+            if len(list_of(any_number)(f"history {name!r}", curve)) != self.at.step:
                 raise ValueError(f"history {name!r} must have one number a step")
         if self.at.step and "loss" not in self.at.history:
             raise ValueError("history has no loss")
