@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..ranking.metrics import kendall, regret_at_k, spearman
+from ..ranking.metrics import regret_at_k, spearman
 from ..ranking.tables import MISSING, to_html, to_text
 from ..runtime.plotting import new_axes
 from ..runtime.text import printable, tick_label
 from .folds import Fold
-from .metrics import gap_accuracy
 
 if TYPE_CHECKING:
     import matplotlib.axes
     import pandas
 
-MEASURES = ("spearman", "kendall", "gap accuracy", "regret@1", "regret@3")
+MEASURES = ("spearman", "regret@1", "regret@3")
 _REPLICATES = 200
 _LEVEL = 0.9
 _FEWEST = 3  # policies whose order says something
@@ -126,7 +125,7 @@ class Evaluation:
             samples = [np.arange(len(tested)), *random.integers(len(tested), size=(_REPLICATES, len(tested)))]
             for method, values in self.values.items():
                 own = np.concatenate([values[k] for k in part])
-                rows = [_measure(self.returns[tested[s]], own[s], self.return_errors[tested[s]], s) for s in samples]
+                rows = [_measure(self.returns[tested[s]], own[s], s) for s in samples]
                 tables[method].append(rows)
         none = np.full((1, 1 + _REPLICATES, len(MEASURES)), np.nan)
         return {method: _nan_mean(np.array(table) if table else none) for method, table in tables.items()}
@@ -232,7 +231,7 @@ class Evaluation:
         return ax
 
 
-def _measure(returns: np.ndarray, values: np.ndarray, errors: np.ndarray, sample: np.ndarray) -> list[float]:
+def _measure(returns: np.ndarray, values: np.ndarray, sample: np.ndarray) -> list[float]:
     """Return the measures of a sample of policies, which may hold some repeatedly."""
     distinct = len(np.unique(sample))
 
@@ -240,14 +239,7 @@ def _measure(returns: np.ndarray, values: np.ndarray, errors: np.ndarray, sample
         defined = distinct > k and np.ptp(returns) > 0
         return regret_at_k(scores=values, returns=returns, k=k) if defined else np.nan
 
-    ordered = distinct >= _FEWEST
-    return [
-        spearman(returns, values) if ordered else np.nan,
-        kendall(returns, values) if ordered else np.nan,
-        gap_accuracy(returns, values, errors),
-        regret(1),
-        regret(3),
-    ]
+    return [spearman(returns, values) if distinct >= _FEWEST else np.nan, regret(1), regret(3)]
 
 
 def _nan_mean(table: np.ndarray) -> np.ndarray:

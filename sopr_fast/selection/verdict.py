@@ -93,11 +93,12 @@ class Standing:
         return bool(probability_beats(self.posterior, rival)[leader] >= SURE)
 
     def contenders(self) -> np.ndarray:
-        """Return the candidates (Q,) that may beat the rival and the leader, which itself is one of them."""
+        """Return the candidates (Q,) that may beat rival and leader, which itself is one, or that cannot be ranked."""
         candidates = np.flatnonzero(~self.known)
         for other in {self.rival, self.leader} - {None}:
             beats = probability_beats(self.posterior, int(other))  # type: ignore[arg-type]
-            candidates = candidates[(beats[candidates] >= 1 - SURE) | (candidates == other)]
+            possible = (beats >= 1 - SURE) | ~self.rankable
+            candidates = candidates[possible[candidates] | (candidates == other)]
         return candidates
 
     def measure_next(self, k: int) -> list[int]:
@@ -137,7 +138,8 @@ def judge(standing: Standing) -> Verdict:
     if len(contenders):
         best = contenders[int(beats[contenders].argmax())]
         reason = f"{_short(names[best])} beats {_short(names[rival])} with a probability of {_percent(beats[best])}"
-        return _measure(standing, f"{reason}, which does not decide", 2)
+        doubt = "which does not decide" if standing.rankable[best] else "but this log cannot rank it"
+        return _measure(standing, f"{reason}, {doubt}", 2)
     if standing.incumbent is None and known.all():
         return _settle(standing, DEPLOY, leader, "All policies are measured, and none returned more")
     reason = "No policy is likely to be better" if known.all() else "No candidate is likely to be better"
