@@ -7,8 +7,8 @@ from selection_problems import DISCOUNT, Failing, Scripted, gains, log, true_val
 
 from sopr_fast.estimators import FQE, NearestPolicy, Simulator
 from sopr_fast.selection import METHODS, evaluate
-from sopr_fast.selection.folds import group_folds, random_folds, read_folds
-from sopr_fast.selection.groups import find_groups
+from sopr_fast.selection.folds import group_folds, random_folds
+from sopr_fast.selection.groups import read_groups
 
 POLICIES = gains(12)
 RETURNS = true_values(POLICIES)
@@ -118,30 +118,6 @@ def test_policies_without_a_return_are_left_out():
     assert run(["nearest policy"], returns=dict(list(RETURNS.items())[:6])).names == NAMES[:6]
 
 
-def test_given_folds():
-    folds = read_folds([(["c", "a"], ["e", "d"])], ["a", "b", "c", "d", "e"], 0)
-    assert [(fold.train.tolist(), fold.test.tolist()) for fold in folds] == [([2, 0], [4, 3])]
-    evaluation = run(["nearest policy"], cv=[(NAMES[:4], NAMES[4:])])
-    assert evaluation.kinds == ["random"] and len(evaluation.folds) == 1
-
-
-@pytest.mark.parametrize(
-    ("cv", "error", "message"),
-    [
-        (1, ValueError, "cv must be an integer, 2 or more"),
-        ("5", ValueError, "cv must be an integer"),
-        (["ab"], TypeError, "fold 1 must be a pair"),
-        ([("ab", "cd")], TypeError, "fold 1 must be a pair"),
-        ([(["a", "x"], ["b", "c"])], ValueError, "fold 1 holds 'x'"),
-        ([(["a", "b"], ["c"])], ValueError, "fold 1 must hold each policy once, and at least two"),
-        ([(["a", "b"], ["b", "c"])], ValueError, "fold 1 must hold each policy once"),
-    ],
-)
-def test_bad_folds_are_named(cv, error, message):
-    with pytest.raises(error, match=message):
-        read_folds(cv, ["a", "b", "c", "d", "e"], 0)
-
-
 def test_random_folds_partition_the_policies_by_seed():
     folds = random_folds(13, 5, seed=3)
     assert sorted(np.concatenate([fold.test for fold in folds])) == list(range(13))
@@ -164,19 +140,19 @@ def test_group_folds(groups, expected):
 
 
 @pytest.mark.parametrize(
-    ("names", "places", "groups", "source"),
+    ("names", "places", "groups"),
     [
-        (["sac/1", "sac/2", "sac/30", "ppo/1", "ppo/2", "ppo/3"], range(6), ["sac"] * 3 + ["ppo"] * 3, "names"),
-        (["a1", "a2", "a3", "x", "y"], range(5), ["a"] * 3 + ["others"] * 2, "names"),
-        (list("pqrstu"), [0, 1, 2, 30, 31, 32], ["block 1"] * 3 + ["block 2"] * 3, "action distance"),
-        (list("pqrstu"), range(6), ["all"] * 6, "none"),
-        (["p", "q"], range(2), ["all"] * 2, "none"),
-        ([], [], [], "none"),
+        (["sac/1", "sac/2", "sac/30", "ppo/1", "ppo/2", "ppo/3"], range(6), ["sac"] * 3 + ["ppo"] * 3),
+        (["a1", "a2", "a3", "x", "y"], range(5), ["a"] * 3 + ["others"] * 2),
+        (list("pqrstu"), [0, 1, 2, 30, 31, 32], ["block 1"] * 3 + ["block 2"] * 3),
+        (list("pqrstu"), range(6), ["all"] * 6),
+        (["p", "q"], range(2), ["all"] * 2),
+        ([], [], []),
     ],
 )
-def test_groups_are_found_by_name_or_distance(names, places, groups, source):
+def test_groups_are_found_by_name_or_distance(names, places, groups):
     places = np.array(places, float)
-    assert find_groups(names, (places[:, None] - places) ** 2) == (groups, source)
+    assert read_groups(None, names, (places[:, None] - places) ** 2) == groups
 
 
 @pytest.mark.parametrize(
@@ -189,6 +165,8 @@ def test_groups_are_found_by_name_or_distance(names, places, groups, source):
         ({"methods": ["FQE"], "discount": 1.5}, ValueError, "discount must be"),
         ({"methods": ["nearest policy"], "returns": dict.fromkeys(NAMES, 1.0)}, ValueError, "returns .* are equal"),
         ({"methods": ["nearest policy"], "returns": {NAMES[0]: 1.0}}, ValueError, "at least 4 policies"),
+        ({"methods": ["nearest policy"], "cv": 1}, ValueError, "cv must be an integer, 2 or more"),
+        ({"methods": ["nearest policy"], "groups": ["a"] * 11 + [None]}, ValueError, "the group of policy"),
         ({"methods": ["nearest policy"], "groups": ["a"]}, ValueError, "groups must be one for each of 12 policies"),
     ],
 )

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from ..inputs.policies import as_policies
-from ..inputs.returns import check_positions
+from ..inputs.returns import check_groups, check_positions
 from ..methods import SELECT, read_methods
 from ..runtime.options import integer, number
 from ..runtime.timing import Timings
 from .compared import Compared
 from .cross_fit import checkpoint_file, cross_fit
 from .evaluation import Evaluation
-from .folds import Fold, group_folds, read_folds
+from .folds import Fold, group_folds, random_folds
 from .groups import read_groups
 from .known_returns import read_known_returns
 from .process import fit
@@ -29,7 +29,7 @@ def evaluate(
     *,
     methods: Any = None,
     groups: Mapping[str, str] | Sequence[str] | None = None,
-    cv: int | Sequence[tuple[Any, Any]] = 5,
+    cv: int = 5,
     discount: float = 0.99,
     seed: int = 0,
     checkpoints: str | os.PathLike | None = None,
@@ -47,7 +47,7 @@ def evaluate(
         methods: Names (see `sopr_fast.selection.METHODS`), estimators, or a mapping from label to either; None for
             the default ones. "select" is the model of `select`.
         groups: Group of each policy, by name or in order. None finds them: by name, else by action distance.
-        cv: Number of random folds; or pairs (names to learn from, names to value), without groups then.
+        cv: Number of random folds.
         discount: Discount factor of methods that need one.
         seed: Seed of everything random.
         checkpoints: Folder to keep the training of methods in, and to resume from.
@@ -74,17 +74,16 @@ def evaluate(
     everyone = as_policies(policies)
     names = [policy.name for policy in everyone]
     values, errors = read_known_returns(returns, names, names)
+    if groups is not None and not isinstance(groups, Mapping):
+        groups = dict(zip(names, check_groups(groups, names), strict=True))
     kept = np.flatnonzero(np.isfinite(values))
     known, names, values, errors = [everyone[i] for i in kept], [names[i] for i in kept], values[kept], errors[kept]
-    if groups is not None and not isinstance(groups, Mapping):
-        groups = [groups[int(i)] for i in kept]
-    splits = read_folds(cv, names, seed)
+    splits = random_folds(len(names), cv, seed)
     if np.ptp(values) == 0:
         raise ValueError("the returns of all policies are equal: there is no order to evaluate")
     compared = Compared.build(known, log, needs_actions=any(method.needs_rewards for method in chosen.values()))
-    labels, source = read_groups(groups, names, compared.distances)
-    if isinstance(cv, int):
-        splits += group_folds(labels)
+    labels = read_groups(groups, names, compared.distances)
+    splits += group_folds(labels)
     found, dropped, timings = _values(chosen, compared, values, errors, splits, discount, seed, checkpoints)
     notes = compared.copies()
     if not any(fold.kind == "group" for fold in splits):
@@ -94,7 +93,6 @@ def evaluate(
         returns=values,
         return_errors=errors,
         groups=labels,
-        group_source=source,
         folds=splits,
         values=found,
         dropped=dropped,
@@ -145,7 +143,7 @@ def _values(
             except (ArithmeticError, ValueError, RuntimeError) as error:  # one of several must not end hours of work
                 dropped[label] = " ".join(str(error).split())
                 continue
-            if label == SELECT:
+            if label == SELECT and not method.supervised:
                 mean = alone[repr(method)]
                 values = [_posterior(compared.distances, returns, errors, mean, fold) for fold in folds]
         everything = np.concatenate(values)

@@ -32,8 +32,7 @@ class Evaluation:
         returns: (M,) float64 returns, in the units in which they were given.
         return_errors: (M,) float64 standard errors of the returns.
         groups: M groups.
-        group_source: "given", "names", "action distance" or "none".
-        folds: Random or given folds, then one fold for each group.
+        folds: Random folds, then one fold for each group.
         values: Method -> for each fold the (T,) float64 values of its test policies, in the method's own units.
         dropped: Method -> reason why it has no values.
         seconds: Method -> seconds spent.
@@ -47,7 +46,6 @@ class Evaluation:
     returns: np.ndarray
     return_errors: np.ndarray
     groups: list[str]
-    group_source: str
     folds: list[Fold]
     values: dict[str, list[np.ndarray]]
     dropped: dict[str, str]
@@ -137,7 +135,7 @@ class Evaluation:
             count = sum(fold.kind == kind for fold in self.folds)
             title = {
                 "random": f"Candidates like the known policies: {count} folds of {len(self.names)} policies",
-                "group": f"Foreign candidates: one of {count} groups left out ({_origin(self.group_source)})",
+                "group": f"Foreign candidates: one of {count} groups left out",
             }[kind]
             blocks.append(f"{title}\n{self._block(kind)}")
         lines = [f"{method} was dropped: {reason}" for method, reason in self.dropped.items()]
@@ -166,7 +164,6 @@ class Evaluation:
             "returns": self.returns.tolist(),
             "return_errors": self.return_errors.tolist(),
             "groups": list(self.groups),
-            "group_source": self.group_source,
             "measures": {
                 kind: {
                     method: {name: {"mean": mean, "low": low, "high": high} for name, (mean, low, high) in each.items()}
@@ -262,9 +259,3 @@ def _cell(mean: float, low: float = np.nan, high: float = np.nan) -> str:
     if np.isnan(mean):
         return MISSING
     return f"{mean:.2f}" if np.isnan(low) else f"{mean:.2f} ({low:.2f} to {high:.2f})"
-
-
-def _origin(source: str) -> str:
-    return {"given": "as given", "names": "found by name", "action distance": "found by action distance"}.get(
-        source, source
-    )

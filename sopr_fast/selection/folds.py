@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ class Fold:
     test: np.ndarray
 
 
-def random_folds(count: int, folds: Any, seed: int) -> list[Fold]:
+def random_folds(count: int, folds: int, seed: int) -> list[Fold]:
     """Split policies into folds of nearly equal size.
 
     Args:
@@ -69,35 +68,3 @@ def group_folds(groups: Sequence[str]) -> list[Fold]:
         if np.count_nonzero(inside) >= 2 and np.count_nonzero(~inside) >= least:
             folds.append(Fold("group", label, everyone[~inside], everyone[inside]))
     return folds
-
-
-def read_folds(cv: Any, names: Sequence[str], seed: int) -> list[Fold]:
-    """Return random folds, or those that a user gives.
-
-    Args:
-        cv: Number of random folds; or pairs (names to learn from, names to value).
-        names: Names of the M policies with known returns.
-        seed: Seed of random folds.
-
-    Raises:
-        TypeError: Something is no such pair.
-        ValueError: There are too few policies, or a policy is unknown or occurs twice in a fold.
-    """
-    if not isinstance(cv, Sequence) or isinstance(cv, str):
-        return random_folds(len(names), cv, seed)
-    return [_read_fold(str(k + 1), pair, names) for k, pair in enumerate(cv)]
-
-
-def _read_fold(name: str, pair: Any, names: Sequence[str]) -> Fold:
-    if isinstance(pair, str) or len(pair) != 2 or any(isinstance(part, str) for part in pair):
-        raise TypeError(f"fold {name} must be a pair (names to learn from, names to value), got {pair!r}")
-    parts = []
-    for part in pair:
-        for policy in part:
-            if policy not in names:
-                raise ValueError(f"fold {name} holds {policy!r}, which is no policy with a known return")
-        parts.append(np.array([names.index(policy) for policy in part], np.int64))
-    everyone = np.concatenate(parts)
-    if min(map(len, parts)) < 2 or len(np.unique(everyone)) < len(everyone):
-        raise ValueError(f"fold {name} must hold each policy once, and at least two to learn from and two to value")
-    return Fold("random", name, *parts)

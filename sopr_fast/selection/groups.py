@@ -18,50 +18,31 @@ _MOST = 6  # blocks that are found along action distance
 _GROWTH = 1.25  # of the height of the linkage between two blocks
 
 
-def read_groups(
-    groups: Mapping[str, str] | Sequence[str] | None, names: list[str], distances: np.ndarray
-) -> tuple[list[str], str]:
-    """Return the group of every policy, and where it comes from.
+def read_groups(groups: Mapping[str, str] | Sequence[str] | None, names: list[str], distances: np.ndarray) -> list[str]:
+    """Return the group of every policy.
+
+    Groups that are not given are found. Names are grouped by the text before a trailing number: "sac/run1/step_100" and
+    "sac/run1/step_200" form one group. Policies of groups of fewer than three form the group "others". If most policies
+    are such, or all have one name, groups are blocks of average linkage on the root of the action distance, cut where
+    its height grows most.
 
     Args:
         groups: By name or in order, as returns; None finds them.
         names: Names of the M policies.
         distances: (M, M) action distances.
 
-    Returns:
-        M labels, and "given", "names", "action distance" or "none".
-
     Raises:
         ValueError: A group is missing, or there is not one for each policy.
     """
-    if groups is None:
-        return find_groups(names, distances)
-    return [str(group) for group in check_groups(groups, names)], "given"
-
-
-def find_groups(names: list[str], distances: np.ndarray) -> tuple[list[str], str]:
-    """Find groups of policies from their names, else from their action distances.
-
-    Names are grouped by the text before a trailing number: "sac/run1/step_100" and "sac/run1/step_200" form one group.
-    Policies of groups of fewer than three form the group "others". If most policies are such, or all have one name,
-    groups are blocks of average linkage on the root of the action distance, cut where its height grows most.
-
-    Args:
-        names: M names.
-        distances: (M, M) action distances.
-
-    Returns:
-        M group labels, and "names", "action distance" or "none".
-    """
+    if groups is not None:
+        return [str(group) for group in check_groups(groups, names)]
     stems = [_STEP.sub("", name) for name in names]
     sizes = Counter(stems)
     stems = [stem if stem and sizes[stem] >= _LEAST else "others" for stem in stems]
     if len(set(stems)) > 1 and stems.count("others") <= len(stems) / 2:
-        return stems, "names"
+        return stems
     blocks = _blocks(distances)
-    if blocks.max(initial=0) > 0:
-        return [f"block {block + 1}" for block in blocks], "action distance"
-    return ["all"] * len(names), "none"
+    return [f"block {block + 1}" if blocks.any() else "all" for block in blocks]
 
 
 def _blocks(distances: np.ndarray) -> np.ndarray:

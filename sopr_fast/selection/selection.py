@@ -81,7 +81,7 @@ class Selection:
         known = np.flatnonzero(self.known)
         names = [self.names[i] for i in known]
         given = None if self.given_groups is None else {name: self.given_groups.get(name, name) for name in names}
-        found, _ = read_groups(given, names, self.distances[np.ix_(known, known)])
+        found = read_groups(given, names, self.distances[np.ix_(known, known)])
         labels = [""] * len(self.names)
         for i, label in zip(known, found, strict=True):
             labels[i] = label
