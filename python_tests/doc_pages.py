@@ -7,7 +7,8 @@
 - A `text` block below is what the block above prints. Numbers with a decimal point are not compared, nor is the width
   of columns. Under the title "for example", where results depend on the machine, only the number of lines is.
 - A block that prints something needs a `text` block.
-- `<!-- needs: MODULE, … -->` names libraries without which the page is skipped.
+- `<!-- needs: MODULE, … -->` names libraries without which the page is skipped, `<!-- block needs: MODULE -->` above a
+  block one without which the block is.
 
 `python python_tests/doc_pages.py PAGE…` writes what the blocks print into the pages.
 """
@@ -15,6 +16,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import os
 import re
@@ -53,7 +55,12 @@ def blocks(page: Path) -> list[Block]:
     return [
         Block(match[1], match[2] or _name(match[3]), match[3], match.start(3), text.count("\n", 0, match.start(3)))
         for match in BLOCK.finditer(text)
+        if _is_installed(re.search(r"<!-- block needs: (\w+) -->\n$", text[: match.start()]))
     ]
+
+
+def _is_installed(needed: re.Match[str] | None) -> bool:
+    return needed is None or importlib.util.find_spec(needed[1]) is not None
 
 
 def _name(text: str) -> str:
