@@ -18,7 +18,7 @@ from sopr_fast.estimators.dual_dice import DualDICELearner
 from sopr_fast.estimators.log import Log, PolicyActions, read
 from sopr_fast.inputs.logs import Transitions, load_log
 from sopr_fast.inputs.policies import Actor, collect
-from sopr_fast.inputs.policies.actor import Bounds
+from sopr_fast.inputs.policies.output import Bounds
 from sopr_fast.runtime import progress
 
 pytestmark = unwarned

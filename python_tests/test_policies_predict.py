@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sopr_fast.inputs.policies import Actor, Gaussian, Layout, Probabilities, as_policies, check_fit, probe
-from sopr_fast.inputs.policies.actor import Bounds
+from sopr_fast.inputs.policies.output import Bounds
 
 DS, DA = 5, 3
 STATES = np.random.default_rng(0).standard_normal((40, DS)).astype(np.float32)

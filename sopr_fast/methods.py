@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-# Estimators are imported when one is made: `--help` shows the names without torch.
-import sopr_fast as sf
 
 if TYPE_CHECKING:
     from .estimators import Estimator
     from .sopr.config import Config
 
 SELECT = "select"  # the process of `select`, whose mean follows the values of the estimator under this label
-_FACTORIES: dict[str, Callable[[], Estimator]] = {
-    SELECT: lambda: sf.estimators.Simulator(),
-    "simulator": lambda: sf.estimators.Simulator(),
-    "Gaussian process": lambda: sf.estimators.GaussianProcess(),
-    "nearest policy": lambda: sf.estimators.NearestPolicy(),
-    "SOPR-T": lambda: sf.estimators.SOPR(small_model()),
-    "SARSA critic": lambda: sf.estimators.BehaviourQ(),
-    "FQE": lambda: sf.estimators.FQE(),
-    "importance weighting": lambda: sf.estimators.ImportanceWeighting(),
-    "DualDICE": lambda: sf.estimators.DualDICE(),
+_CLASSES = {
+    SELECT: "Simulator",
+    "simulator": "Simulator",
+    "Gaussian process": "GaussianProcess",
+    "nearest policy": "NearestPolicy",
+    "SOPR-T": "SOPR",
+    "SARSA critic": "BehaviourQ",
+    "FQE": "FQE",
+    "importance weighting": "ImportanceWeighting",
+    "DualDICE": "DualDICE",
 }
 
-METHODS = tuple(_FACTORIES)
+METHODS = tuple(_CLASSES)
 DEFAULT_METHODS = METHODS[:5]
 
 
 def small_model() -> Config:
     """Return the settings of a small SOPR-T that trains in seconds."""
-    return sf.Config(
+    from .sopr.config import Config
+
+    return Config(
         width=32,
         low_layers=1,
         low_feedforward=64,
@@ -82,7 +81,7 @@ def read_methods(methods: Any) -> dict[str, Estimator]:
     for label, method in items:
         if isinstance(method, str):
             name = find_method(method)
-            label, method = label or name, _FACTORIES[name]()
+            label, method = label or name, _make(name)
         if isinstance(method, type) or not hasattr(method, "estimate"):
             shown = (
                 f"the class {method.__name__}; pass {method.__name__}()" if isinstance(method, type) else repr(method)
@@ -95,6 +94,13 @@ def read_methods(methods: Any) -> dict[str, Estimator]:
     if not chosen:
         raise ValueError("no methods given")
     return chosen
+
+
+def _make(name: str) -> Estimator:
+    from . import estimators  # here, because `--help` shows the names without torch
+
+    kind = getattr(estimators, _CLASSES[name])
+    return kind(small_model()) if name == "SOPR-T" else kind()
 
 
 def _plain(name: str) -> str:

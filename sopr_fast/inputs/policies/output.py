@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,9 +15,6 @@ from torch import distributions as dist
 from ...runtime.arrays import fill_masked
 from ...runtime.checks import TOO_LARGE
 from ...runtime.forks import fork_safe_lock
-
-if TYPE_CHECKING:
-    from .actor import Bounds
 
 _global_generator = fork_safe_lock()
 
@@ -43,6 +40,27 @@ class Probabilities(NamedTuple):
     """
 
     p: Any
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of the actions.
+
+    Attributes:
+        low: (dim_a,) float32.
+        high: (dim_a,) float32.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def clip(self, actions: Tensor) -> Tensor:
+        """Clip actions to the bounds."""
+        return actions.clamp(self.low, self.high)
+
+    def from_unit(self, actions: Tensor) -> Tensor:
+        """Scale actions from [-1, 1] to [low, high]."""
+        return self.low + 0.5 * (actions + 1) * (self.high - self.low)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from ....runtime.pickles import RefusedError, read_pickle, read_weights
-from ..actor import ACTIVATIONS, Actor, Bounds, Standardisation
+from ..actor import ACTIVATIONS, Actor, Standardisation
 from ..called import D3rlpyModel
 from ..needs import SEQUENCE
+from ..output import Bounds
 from ..policy import Policy
 from .layers import layer, perceptron
 from .networks import find_network, flatten

@@ -19,9 +19,10 @@ from torch import Tensor
 from ....runtime.archives import open_archive, read_members
 from ....runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle, read_weights
 from ....runtime.text import printable
-from ..actor import ACTIVATIONS, Actor, Bounds, Layer, Standardisation
+from ..actor import ACTIVATIONS, Actor, Layer, Standardisation
 from ..called import Called
 from ..needs import RECURRENT, check_spaces, is_recurrent, shape_of, warn_of_masks
+from ..output import Bounds
 from ..policy import Policy
 from .layers import floats, layer, perceptron
 from .networks import find_network

@@ -14,8 +14,9 @@ from torch import Tensor
 from ....runtime.text import printable
 from ....runtime.warn import warn
 from ...logs.keys import list_names
-from ..actor import ACTIVATIONS, Actor, Bounds, Layer, Standardisation
+from ..actor import ACTIVATIONS, Actor, Layer, Standardisation
 from ..needs import RECURRENT
+from ..output import Bounds
 from . import patterns
 from .layers import floats, layer, perceptron
 from .networks import Network, find_network, flatten
