@@ -83,9 +83,9 @@ def test_a_terminal_shows_a_bar(monkeypatch, caplog):
     caplog.set_level(logging.INFO, "sopr_fast")
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(progress, "_DELAY", 0)
-    with progress.progress_bar(3, "training", "step", show=True) as bar:
+    with progress.part(3, 7, "FQE"), progress.progress_bar(3, "training", "step", show=True) as bar:
         bar.update(3)
-    assert "training: 100%" in sys.stderr.getvalue() and not lines(caplog)
+    assert "3 of 7, FQE: training: 100%" in sys.stderr.getvalue() and not lines(caplog)
 
 
 def test_a_process_killed_while_it_holds_the_lock_of_a_bar_blocks_no_other():

@@ -569,7 +569,9 @@ def test_plot_is_shown_where_ipython_runs(monkeypatch):
     pyplot = pytest.importorskip("matplotlib.pyplot")
     ranking = ranking_of("ab", [2, 1])
     assert ranking.plot() and not pyplot.get_fignums()
-    monkeypatch.setitem(sys.modules, "IPython", MagicMock(version_info=(8, 24)))
+    kernel = MagicMock(version_info=(8, 24))
+    kernel.get_ipython.return_value.config = ["IPKernelApp"]
+    monkeypatch.setitem(sys.modules, "IPython", kernel)
     ranking.plot()
     assert len(pyplot.get_fignums()) == 1
     pyplot.close("all")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
+
+from .notebooks import in_notebook
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -34,7 +35,7 @@ def new_axes(width: float, height: float) -> matplotlib.axes.Axes:
         ImportError: matplotlib is not installed.
     """
     make = figure_class()
-    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
+    if in_notebook():
         from matplotlib import pyplot
 
         return pyplot.figure(figsize=(width, height), layout="constrained").add_subplot()

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, log lines elsewhere."""
+"""Progress of long work: a bar on a terminal and in a notebook, log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,24 +7,45 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Self
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from .context import current
 from .deadline import check_deadline
 from .distributed import is_first
+from .notebooks import in_notebook
 
 _DELAY = 1.0  # seconds before anything is shown
 _SECONDS_BETWEEN_LINES = 30.0
 _log = logging.getLogger("sopr_fast")
+_part: ContextVar[str] = ContextVar("part", default="")
+
+
+@contextmanager
+def part(place: int, count: int, name: str) -> Iterator[None]:
+    """Name the part of the work in the bars of a block, as in "3 of 7, FQE: training".
+
+    Args:
+        place: Number of the part, from 1.
+        count: Number of parts.
+        name: Name of the part.
+    """
+    token = _part.set(f"{place} of {count}, {name}: ")
+    try:
+        yield
+    finally:
+        _part.reset(token)
 
 
 def progress_bar(total: int, description: str, unit: str, *, show: bool = True, initial: int = 0) -> Any:
     """Return a context manager that shows how far a stage is, after its first second.
 
-    On a terminal it is a bar of tqdm. Elsewhere it logs to the logger "sopr_fast" at level INFO, every 30 seconds and
-    at the end of the stage. Both have `n`, `update`, `set_postfix` and `reset`.
+    On a terminal and in a notebook it is a bar of tqdm. Elsewhere it logs to the logger "sopr_fast" at level INFO,
+    every 30 seconds and at the end of the stage. Both have `n`, `update`, `set_postfix` and `reset`.
 
     Args:
         total: Number of units in the stage.
@@ -34,7 +55,8 @@ def progress_bar(total: int, description: str, unit: str, *, show: bool = True, 
         initial: Units done before.
     """
     show = show and current().progress and is_first()
-    if show and _is_on_terminal():
+    description = _part.get() + description
+    if show and (_is_on_terminal() or in_notebook()):
         return _Bar(total=total, initial=initial, desc=description, unit=unit, delay=_DELAY)
     return _ProgressLog(total, description, unit, initial, show)
 

@@ -12,6 +12,7 @@ from ..inputs.policies import as_policies
 from ..inputs.returns import check_groups, check_positions
 from ..methods import SELECT, read_methods
 from ..runtime.options import integer, number
+from ..runtime.progress import part
 from ..runtime.timing import Timings
 from .compared import Compared
 from .cross_fit import checkpoint_file, cross_fit
@@ -126,13 +127,13 @@ def _values(
     alone: dict[str, np.ndarray] = {}  # values (M,) of methods that do not learn from returns
     timings = Timings()
     whole = [Fold("all", "", np.arange(0), np.arange(len(returns)))]
-    for label, method in methods.items():
+    for k, (label, method) in enumerate(methods.items(), 1):
         if method.needs_rewards and not compared.has_rewards:
             dropped[label] = "it needs rewards, which the log lacks"
             continue
         place = checkpoint_file(checkpoints, "simulator" if label == SELECT else label)
         of_method: dict[str, Any] = {"discount": discount, "seed": seed, "checkpoint": place}
-        with timings.stage(label):
+        with timings.stage(label), part(k, len(methods), label):
             try:
                 if method.supervised:
                     values = cross_fit(method, compared, returns, folds, **of_method)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,9 @@ class Verdict:
 
     def __str__(self) -> str:
         return f"{self.text}. {self.reason}"
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>{html.escape(self.text)}.</b> {html.escape(self.reason)}</p>"
 
 
 @dataclass(frozen=True, eq=False)
