@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .process import Posterior
+from ..estimators.process import Posterior
 
 _DRAWS = 4096
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..estimators.process import fit
 from ..inputs.policies import as_policies
 from ..inputs.returns import check_groups, check_positions
 from ..methods import SELECT, read_methods
@@ -20,7 +21,6 @@ from .evaluation import Evaluation
 from .folds import Fold, group_folds, random_folds
 from .groups import read_groups
 from .known_returns import read_known_returns
-from .process import fit
 
 
 def evaluate(

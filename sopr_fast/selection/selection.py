@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..estimators.process import Posterior, fit
 from ..inputs.logs.keys import list_names
 from ..ranking.metrics import spearman
 from ..ranking.tables import SHORTENED, to_html, to_text
@@ -20,7 +21,6 @@ from .compared import distance_ratios
 from .decisions import probability_beats, probability_best
 from .groups import read_groups
 from .known_returns import read_known_returns
-from .process import Posterior, fit
 from .verdict import Standing, Verdict, judge
 from .verdict import number as shown
 

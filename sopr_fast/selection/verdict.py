@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..estimators.process import Posterior
 from ..runtime.text import NAME_WIDTH, printable
 from .compared import FEWEST_KNOWN
 from .decisions import best_to_measure, probability_beats
-from .process import Posterior
 
 DEPLOY, KEEP, MEASURE = "deploy", "keep", "measure"
 SURE = 0.9  # probability of a higher return from which a policy replaces another

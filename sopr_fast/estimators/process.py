@@ -16,7 +16,7 @@ import numpy as np
 
 _LENGTHS = 2.0 ** np.arange(-1, 10)  # in units of the typical distance to the nearest policy
 _SPREADS = np.array([0.1, 0.2, 0.4, 0.8, 1.6, 3.2])  # sd of f
-_OWN = np.array([0.01, 0.03, 0.1, 0.3])  # sd of e
+_OWN = np.array([0.01, 0.03, 0.1, 0.3, 1.0])  # sd of e
 _OFFSET, _OFFSET_UNKNOWN, _SLOPE = 10.0, 0.5, 1.0  # prior sd of a, of a without known returns, and of b
 _FEW, _PRIOR_DEGREES = 5, 3.0  # degrees of freedom of few returns, and those that the spread of h counts as
 _CLIP = 3.0  # standard deviations of h over the known policies
