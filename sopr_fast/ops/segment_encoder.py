@@ -87,9 +87,10 @@ def segment_encoder(
         Differentiable once in `parameters` and `columns`; the backward pass recomputes the forward pass and keeps only
         its inputs. A GPU uses tensor cores if `width` is 64, heads are 8, 16 or 32 wide and `feedforward` is a multiple
         of 32. There, fp32 means three products in TF32, which are as exact but give NaN where a value is infinite;
-        SOPR_FAST_TENSOR_CORES=0 in the environment forbids them. The backward pass does likewise, if a block may have 144 KiB of shared memory in fp32 or 84 KiB in
-        bf16; elsewhere, and in code of torch.compile, it runs in torch's operators and the other segment operators.
-        Its sums depend on how many blocks a GPU runs at a time, but not on their order.
+        SOPR_FAST_TENSOR_CORES=0 in the environment forbids them. The backward pass does likewise, if a block may have
+        144 KiB of shared memory in fp32 or 84 KiB in bf16; elsewhere, and in code of torch.compile, it runs in torch's
+        operators and the other segment operators. Its sums depend on how many blocks a GPU runs at a time, but not on
+        their order.
 
     Raises:
         NotImplementedError: `states` requires a gradient, or a second derivative or one in forward mode is requested.
