@@ -15,6 +15,7 @@ from ..games import LOGS
 TASKS = tuple(f"{game}-{log}" for game in ("halfcheetah", "hopper", "walker2d") for log in LOGS)
 MEASURES = ("spearman", "regret@1", "regret@3")
 COLUMNS = ("task", "setting", "seed", "test", "subsets", "repeat", *MEASURES, "distance", "fit", "rank", "gap")
+ESTIMATORS = ("sarsa-critic", "importance-weighting", "simulator", "fqe", "dual-dice")
 COUNTS = (1, 5, 10, 50, 100, 200)  # of subsets, in the study of subsets
 STUDIES = {
     "main": "all methods on all test sets (sections 4.2 and 4.3); transformer against MLP, distance, seconds",
@@ -133,8 +134,6 @@ SIZES = {
 
 def plan(study: str, scale: str) -> list[Cell]:
     """List the cells of a study."""
-    from .methods import ESTIMATORS
-
     sizes = SIZES[scale]
     sopr = dict(zip(("subset_size", "clusters", "steps"), sizes.point, strict=True))
 

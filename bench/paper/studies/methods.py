@@ -43,7 +43,7 @@ LABELS = {
     "dual-dice": "DualDICE",
     "select": "`select`",
 }
-ESTIMATORS: dict[str, Callable[[], Estimator]] = {
+_ESTIMATORS: dict[str, Callable[[], Estimator]] = {
     "sarsa-critic": BehaviourQ,
     "importance-weighting": lambda: ImportanceWeighting(clip=(-6.0, 2.0)),
     "simulator": Simulator,
@@ -213,7 +213,7 @@ def _estimator(method: str, options: dict[str, Any]) -> Estimator:
     """Return an estimator with the settings of the panel of `select`, or with its own and these options."""
     if options.get("settings") == "panel":
         return read_methods([LABELS[method]])[LABELS[method]]
-    return NearestPolicy() if method == "nearest-policy" else replace(ESTIMATORS[method](), **options)
+    return NearestPolicy() if method == "nearest-policy" else replace(_ESTIMATORS[method](), **options)
 
 
 def _run_select(cell: Cell, task: Task) -> dict[str, Any]:
