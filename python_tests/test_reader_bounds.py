@@ -58,6 +58,11 @@ BOMBS = {
     "memo": (b"\x80\x04]r\xff\xff\xff\x7f.", "MiB to parse"),
     "bytearray": (b"\x80\x02cbuiltins\nbytearray\n\x8a\x08" + struct.pack("<Q", 10**9) + b"\x85R.", "names builtins"),
     "bytes": (b"\x80\x02cbuiltins\nbytes\n\x8a\x08" + struct.pack("<Q", 10**9) + b"\x85R.", "damaged"),
+    "tensor without a storage": (
+        b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(ctorch\ndevice\n)R}X\x05\x00\x00\x00dtypeX\x04\x00\x00\x00loadsb"
+        b"K\x00))tR.",
+        "a tensor of another kind|names torch",
+    ),
     "keys of equal hashes": (pickle.dumps({2**61 - 1: 0}), "a key of type int; only text and integers"),
     "keys of floats": (pickle.dumps({0.5: 0}), "a key of type float; only text and integers"),
 }  # fmt: skip

@@ -122,17 +122,13 @@ def _plain_globals() -> dict[str, Any]:
         "numpy.ndarray": Array,
         "numpy._core.multiarray._reconstruct": lambda kind, shape, code: Array(),
         "numpy._core.multiarray.scalar": lambda dtype, data: Array().fill(data, dtype, None, "C"),
-        "numpy._core.numeric._frombuffer": lambda data, dtype, shape, order="C": Array().fill(
-            data, dtype, shape, order
-        ),
+        "numpy._core.numeric._frombuffer": lambda *parts: Array().fill(*parts),
     }
 
 
 def _torch_globals() -> dict[str, Any]:
     return {
-        "torch._utils._rebuild_tensor_v2": lambda storage, offset, shape, strides, *_: Tensor(
-            storage, offset, shape, strides
-        ),
+        "torch._utils._rebuild_tensor_v2": lambda *parts: Tensor(*parts[:4]),
         "torch._utils._rebuild_parameter": lambda data, *_: data,
         "torch.Size": tuple,
         **_STORAGES,
@@ -238,17 +234,13 @@ class _Encoder:
         return self.encode(key)
 
     def _tensor(self, storage: Storage, offset: int, shape: tuple, strides: tuple) -> list[Any]:
+        if not isinstance(storage, Storage):
+            raise RefusedError(f"its pickle has a tensor of another kind; {_REFUSAL}")
         self._count(math.prod(_sizes(shape)) * storage.itemsize)
         if storage.member not in self._storages and self._archive is not None:
             self._storages[storage.member] = self._add(self._archive.read(f"data/{storage.member}"))
-        return [
-            "tensor",
-            storage.dtype,
-            _sizes(shape),
-            _sizes(strides),
-            *_sizes([offset]),
-            *self._storages[storage.member],
-        ]
+        place = self._storages[storage.member]
+        return ["tensor", storage.dtype, _sizes(shape), _sizes(strides), *_sizes([offset]), *place]
 
     def _add(self, data: bytes | memoryview) -> tuple[int, int]:
         """Return place and length of the data among the bytes; places are multiples of 64."""
@@ -285,7 +277,7 @@ def _answer(header: dict[str, Any], content: bytes) -> tuple[bytes, list[bytes]]
         value, encoder = parse(header["kind"], content, header["records"])
         return json.dumps({"value": value}).encode(), encoder.parts
     except RefusedError as error:
-        answer = {"refused": str(error)}
+        answer = {"refused": str(error)[:1000]}
     except MemoryError:
         answer = {"memory": ""}
     except BaseException as error:  # a damaged file may raise nearly any type

@@ -127,6 +127,11 @@ class _Parser:
             self._process.wait()
             self._process = None
 
+    def end(self) -> None:
+        """End the child process for good, unless a daemon thread waits for it; it ends with this process then."""
+        if self._lock.acquire(blocking=False):
+            self.stop()
+
     def forget(self) -> None:
         """Leave the child process to the process that started it, of which this is a fork."""
         if self._process is not None:
@@ -135,7 +140,7 @@ class _Parser:
 
 
 _parser = _Parser()
-atexit.register(_parser.stop)
+atexit.register(_parser.end)
 os.register_at_fork(after_in_child=_parser.forget)
 
 
@@ -210,6 +215,8 @@ def _array(data: np.ndarray, dtype: str, shape: list[int] | None, order: Any, pl
 def _tensor(
     data: np.ndarray, dtype: str, shape: list[int], strides: list[int], offset: int, place: int, length: int
 ) -> torch.Tensor:
+    if dtype not in (*_DTYPES, *_COMPLEX):
+        raise ValueError(f"a tensor of {dtype}")
     kind = getattr(torch, dtype)
     if 0 in shape:
         return torch.empty(shape, dtype=kind, device="cpu")
