@@ -154,6 +154,39 @@ CONTINUOUS = {  # file → its content, its actions, the options that it needs
         lambda x: ELU_NET((x - STATS["_mean"]) / STATS["_std"]),
         {"activation": "elu", "squash": "none", "head": "action"},
     ),
+    "blocks": (
+        named("net.0.0.", NET[0]) | named("net.1.0.", NET[2]) | named("net.2.", NET[4]),
+        squashed,
+        {**SQUASHED, "layers": "net.0.0,net.1.0,net.2"},
+    ),
+    "numbered blocks": (
+        {k: v for i in range(3) for k, v in named(f"_layers.{i}.linear.", NET[2 * i]).items()},
+        squashed,
+        SQUASHED,
+    ),
+    "a body of another name": (
+        named("a_net.", BODY) | named("mu_layer.", MU) | named("log_std_layer.", MU),
+        two_parts,
+        SQUASHED,
+    ),
+    "author's GAIL": (named("net.", NET) | {"log_stds": LOG_STD[None]}, squashed, SQUASHED),
+    "ElegantRL": (
+        named("net.", ELU_NET) | {"action_std_log": LOG_STD, "state_avg": STATS["_mean"], "state_std": STATS["_std"]},
+        lambda x: ELU_NET((x - STATS["_mean"]) / STATS["_std"]).tanh(),
+        {"activation": "elu", "squash": "tanh"},
+    ),
+    "CleanRL PPO with statistics": (
+        named("actor_mean.", TANH_NET)
+        | {
+            "actor_logstd": LOG_STD[None],
+            "obs_rms.mean": RUNNING["running_mean"],
+            "obs_rms.var": RUNNING["running_var"] / 10,
+        },
+        lambda x: TANH_NET(
+            ((x - RUNNING["running_mean"]) / (RUNNING["running_var"] / 10 + 1e-8).sqrt()).clamp(-10, 10).float()
+        ),
+        {},
+    ),
     "Tianshou PPO": (
         named("policy.actor.preprocess.model.model.", BODY)
         | named("policy.actor.mu.model.0.", MU)
@@ -438,6 +471,24 @@ REFUSED = {  # … the message, and the options that it advises, which then work
         PLAIN,
         "its first layer is 1, and a state dict does not say what is before",
         {**PLAIN, "layers": "1,3,5"},
+    ),
+    "a name that says otherwise": (
+        named("net.", BODY) | named("mu.", MU),
+        {**RELU, "head": "values"},
+        "'mu' gives mean by its name, but head='values'",
+        SQUASHED,
+    ),
+    "beta distribution": (
+        lettered("l", 1, BODY) | named("alpha_head.", MU) | named("beta_head.", MU),
+        PLAIN,
+        "not clear among l, alpha_head, beta_head",
+        None,
+    ),
+    "deviations of unknown kind": (
+        named("net.", BODY) | named("mu.", MU) | named("sigma.", MU),
+        {**SQUASHED, "stochastic": True},
+        "load it without stochastic",
+        SQUASHED,
     ),
     "odd halves": (
         changed(),

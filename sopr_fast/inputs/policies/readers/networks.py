@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -113,41 +112,61 @@ def _descend(names: list[str], prefix: str = "") -> tuple[list[str], str]:
 
 
 def _ordered(names: list[str], prefix: str, is_ordered: bool) -> Network:
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[_Place]] = {}
     for name in names:
-        groups.setdefault(re.sub(r"\d+$", "", name), []).append(name)
+        place = _Place.of(name)
+        groups.setdefault(place.stem, []).append(place)
     roles = {stem: patterns.role_of(stem[len(prefix) :] if stem != prefix else "") for stem in groups}
-    heads = [stem for stem in groups if roles[stem] not in ("", "body", "log_std", "output")]
-    bodies = [stem for stem in groups if roles[stem] in ("", "body")]
-    outputs = [stem for stem in groups if roles[stem] == "output"]
-    unknown = [stem for stem in bodies if roles[stem] == ""]
-    if (unknown and len(bodies) + len(outputs) + len(heads) > 1) or len(heads) > 1 or not bodies + outputs + heads:
+    bodies, outputs = ([stem for stem in groups if roles[stem] in kinds] for kinds in (("", "body"), ("output",)))
+    heads = [stem for stem in groups if roles[stem] not in ("", "body", "output", "log_std")]
+    order = [*bodies, *outputs, *heads]
+    is_unknown = any(roles[stem] == "" for stem in bodies) and len(bodies) > 1
+    if is_unknown or len(heads) > 1 or not order:
         raise ValueError(f"which of its networks acts is not clear among {list_names(list(groups))}: {_ASK}")
     if not is_ordered and max(len(bodies), len(outputs)) > 1:
         raise ValueError(f"the file does not keep the order of its layers {list_names(sorted(names))}: {_ASK}")
-    order = [*bodies, *outputs, *heads]
-    numbered = {stem: sorted(groups[stem], key=lambda name: int(name[len(stem) :] or 0)) for stem in order}
-    gap = next((text for stem in order if (text := _gap(stem, numbered[stem], stem == order[0]))), "")
-    spread = _log_std([name for stem in groups if roles[stem] == "log_std" for name in groups[stem]])
-    layers = [name for stem in order for name in numbered[stem]]
+    places = [place for stem in order for place in sorted(groups[stem], key=lambda place: place.number)]
     role = roles[order[-1]]
-    role = role or patterns.role_of(prefix) if role in ("", "body") else role
-    is_average = any(part in patterns.AVERAGES for part in prefix.split("."))
-    return Network(layers, role, prefix, is_chosen=is_average, log_std=spread, gap=gap)
+    return Network(
+        [place.name for place in places],
+        role if role not in ("", "body") else patterns.role_of(prefix),
+        prefix,
+        is_chosen=any(part in patterns.AVERAGES for part in prefix.split(".")),
+        log_std=_log_std([place.name for stem in groups if roles[stem] == "log_std" for place in groups[stem]]),
+        gap=_gap(places),
+    )
 
 
-def _gap(stem: str, names: list[str], is_first: bool) -> str:
+@dataclass(frozen=True)
+class _Place:
+    """A layer's name in parts: "net.2" is number 2 in a sequence "net.", "l1" is 1 of "l", "net.1.fc" 1 of "net."."""
+
+    name: str
+    stem: str
+    number: int
+    is_in_sequence: bool
+
+    @classmethod
+    def of(cls, name: str) -> _Place:
+        block = re.fullmatch(r"(.*\.|)(\d+)\.(?:0|fc|lin|linear|layer|dense)", name)
+        if block is not None:  # a block has its activation in itself
+            return cls(name, block[1], int(block[2]), is_in_sequence=False)
+        stem = name.rstrip("0123456789")
+        digits = name[len(stem) :]
+        return cls(name, stem, int(digits or 0), is_in_sequence=digits != "" and stem[-1:] in ("", "."))
+
+
+def _gap(places: list[_Place]) -> str:
     """Return what the numbers in an `nn.Sequential` say of modules that are not one activation between two layers."""
-    if stem and not stem.endswith("."):
-        return ""
-    numbers = [int(name[len(stem) :]) for name in names]
-    if numbers[0] > 0:
-        return f"its first layer is {names[0]}, and a state dict does not say what is before it"
-    for (before, first), (after, second) in pairwise(zip(numbers, names, strict=True)):
-        if after - before != 2:
-            return (
-                f"layers {first} and {second} have {after - before - 1} modules between them, expected one activation"
-            )
+    for i, place in enumerate(places):
+        before = places[i - 1]
+        if not place.is_in_sequence:
+            continue
+        if i == 0 or before.stem != place.stem:
+            if place.number > 0:
+                return f"its first layer is {place.name}, and a state dict does not say what is before it"
+        elif (between := place.number - before.number - 1) != 1:
+            return f"layers {before.name} and {place.name} have {between} modules between them, expected one activation"
     return ""
 
 

@@ -11,7 +11,7 @@ def _names(*patterns: str) -> re.Pattern[str]:
 
 
 # Parts of a dotted name, in lower case and without leading underscores.
-NO_NETWORK = _names(r".*targ(et)?(_.*|\d*)", r"(target|targ|old)_.*", r".*_old", r".*optim.*", r"(log_)?alpha.*|sde_.*")
+NO_NETWORK = _names(r".*targ(et)?(_.*|\d*)", r"(target|targ|old)_.*", r".*_old", r".*optim.*", r"(log_)?alpha|sde_.*")
 CRITIC = _names(
     r"(.*_)?critics?(_.*|\d*)",
     r".*value.*|baseline.*",
@@ -31,7 +31,7 @@ _GENERIC = ("model", "net", "module", "state_dict", "model_state_dict")
 _OF = r"(last_)?((fc|actor|action|policy|pi)_?)?"  # as in fc_mean, actor_logits, last_fc_log_std
 _KIND = r"(_?(linear|layers?|heads?|fc|net|out(put)?|action|param))?"
 HEADS = {  # what the name of the last layer says of its output
-    "log_std": re.compile(rf"{_OF}(log_?(std|sigma|stddev|scale)|sigma|std){_KIND}"),
+    "log_std": re.compile(rf"{_OF}(log_?(std|sigma|stddev|scale)|std_log|sigma|std){_KIND}"),
     "mean": re.compile(rf"{_OF}(mu|means?|loc){_KIND}"),
     "logits": re.compile(rf"{_OF}logits?{_KIND}"),
     "probabilities": re.compile(rf"{_OF}prob(s|abilit(y|ies))?{_KIND}"),
@@ -39,11 +39,11 @@ HEADS = {  # what the name of the last layer says of its output
     "output": re.compile(rf"((last|final)_)?(fc|actor|action|policy|pi|out(put)?|last|final|head){_KIND}"),
 }
 SPREAD = re.compile(
-    r"(?:.*\.)?(?:actor_|action_)?(log_?std|log_sigma|sigma_param|std|sigma|state_independent_scale)(_param)?"
+    r"(?:.*\.)?(?:actor_|action_)?(log_?stds?|std_log|log_sigma|sigma_param|std|sigma|state_independent_scale)(?:_param)?"
 )
 STATISTICS = re.compile(
-    r"((?:.*\.)?(?:(?:actor_)?(?:obs|observations?|states?|inputs?)(?:_(?:rms|norm\w*|scaler|stat\w*|filter))?"
-    r"|running_mean_std)[._])_?(?:running_)?(mean|var|std|eps|clip)(?:_max)?"
+    r"((?:.*\.)?(?:(?:actor_)?(?:obs?|observations?|states?|inputs?)(?:_(?:rms|norm\w*|scaler|stat\w*|filter))?"
+    r"|running_mean_std|running_state|normali[sz]er|rms)[._]|)(?:_|running_)?(mean|avg|var|std|eps|clip)(?:_max)?"
 )
 SCALING = re.compile(  # names of what is not read, but may scale states or actions
     r"(obs?|observations?|states?|inputs?|actions?)_?(rms|means?|stds?|vars?|norm\w*|stat(s|istics)|scal\w+|bias|low|high)"
@@ -74,7 +74,7 @@ class Form:
         log_std_tanh: Whether they are mapped to it by tanh.
         epsilon: Number added to the variances of observations (to deviations, where the file has these).
         clip: Bound of standardised observations.
-        warning: What a user must know of such files.
+        warning: What a user must know of such files without statistics of observations.
     """
 
     library: str = ""
@@ -92,9 +92,9 @@ class Form:
 
 _CLEANRL = ".cleanrl_model"
 FORMS = (
-    Form("CleanRL", ("actor_mean.0.weight", "actor_logstd"), activation="tanh", squash="none", warning=
-         "CleanRL's scripts for continuous actions standardise observations by statistics that they do not save: rank "
-         "with states standardised in the same way"),
+    Form("CleanRL", ("actor_mean.0.weight", "actor_logstd"), activation="tanh", squash="none", clip=10.0,
+         warning="CleanRL's scripts for continuous actions standardise observations by statistics that they do not "
+         "save: rank with states standardised in the same way"),
     Form("CleanRL", ("fc1.weight", "fc_(mean|mu).weight", "action_scale"), activation="relu", squash="tanh",
          log_std_bounds=(-5.0, 2.0), log_std_tanh=True),
     Form("CleanRL", ("network.0.weight", "atoms"), activation="relu", head="values"),

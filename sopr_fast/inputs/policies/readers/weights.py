@@ -72,7 +72,7 @@ def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool
         )
     standardisation, statistics = _standardisation(options.name, side, form)
     _check_unread(options.name, side, network, statistics)
-    if form.warning:
+    if form.warning and standardisation is None:
         warn(f"{printable(path)}: {form.warning}")
     shared: dict[str, Any] = {
         "activation": activation,
@@ -150,6 +150,10 @@ def _meaning(
     head = options.take("head") or form.head
     role = network.role if network.role in HEADS else ""
     squash = said["squash"]
+    if head and role and (head in DISCRETE) != (role in DISCRETE):
+        raise ValueError(
+            f"its last layer {network.layers[-1]!r} gives {role} by its name, but head={head!r}: load such files apart"
+        )
     if not head:
         head = role
     if (not head and (squash or options.squash) == "tanh") or (not head and is_continuous):
@@ -167,7 +171,7 @@ def _meaning(
 def _log_std(side: Mapping[str, Any], network: Network, said: Mapping[str, Any]) -> Any:
     """Return the layer or the array of log standard deviations, or None."""
     if network.log_std is not None:
-        return layer(side, network.log_std)
+        return layer(side, network.log_std) if "log" in network.log_std.lower() else None
     found = {key: m for key in side if (m := patterns.SPREAD.fullmatch(key)) and np.ndim(side[key]) in (1, 2)}
     if len(found) != 1:
         return None
@@ -183,10 +187,10 @@ def _log_std(side: Mapping[str, Any], network: Network, said: Mapping[str, Any])
 
 
 def _why_none(side: Mapping[str, Any]) -> str:
-    if any(m[1] == "sigma" for key in side if (m := patterns.SPREAD.fullmatch(key))):
+    if any("sigma" in key for key in side):
         return (
-            "whether its sigma is a logarithm stands in the settings of the run, which are not beside it as "
-            "params/agent.yaml or config.yaml"
+            "whether its sigma is a logarithm stands in the settings of the run, params/agent.yaml or config.yaml of "
+            "rl_games, which are not beside it"
         )
     return "no log_std layer or array"
 
@@ -223,7 +227,9 @@ def _standardisation(name: str, side: Mapping[str, Any], form: patterns.Form) ->
         if (match := patterns.STATISTICS.fullmatch(key.lower())) and not isinstance(value, str | bool | None):
             if np.ndim(value):
                 floats(side, key)
-            found.setdefault(match[1], {})[match[2]] = torch.as_tensor(np.asarray(value)).double().reshape(-1)
+            found.setdefault(match[1], {})[match[2].replace("avg", "mean")] = (
+                torch.as_tensor(np.asarray(value)).double().reshape(-1)
+            )
     whole = {prefix: parts for prefix, parts in found.items() if "mean" in parts and parts.keys() & {"std", "var"}}
     if not whole:
         return None, "\n"
@@ -247,7 +253,7 @@ def _check_unread(name: str, side: Mapping[str, Any], network: Network, statisti
         key: value
         for key, value in side.items()
         if key.rpartition(".")[0] not in layers
-        and not key.lower().startswith(statistics)
+        and not (patterns.STATISTICS.fullmatch(key.lower()) and key.lower().startswith(statistics))
         and not patterns.SPREAD.fullmatch(key)
         and patterns.role_of(key.rpartition(".")[0]) != "log_std"
         and key.rpartition(".")[2] not in (*patterns.SIDES, *_COUNTERS)
