@@ -93,12 +93,12 @@ def _actor(
         raise RefusedError("it extracts features from observations by a network of its own")
     try:
         network = find_network(arrays)
+        layers = perceptron(arrays, network.layers, bias=False)
     except ValueError as error:
         raise RefusedError(f"no actor that this package reads among {', '.join(list(arrays)[:6])}") from error
     parts = {re.sub(r"\.(weight|bias)$", "", key) for key in arrays} - {*network.layers, network.log_std}
     if unknown := sorted(part for part in parts if not _NO_ACTOR.fullmatch(part)):
         raise RefusedError(f"a network that this package does not read, with {', '.join(unknown[:6])}")
-    layers = perceptron(arrays, network.layers, bias=False)
     space = _space(settings, "action_space", "box.Box", "discrete.Discrete")
     shared: dict[str, Any] = {
         "activation": _activation(keywords, "tanh" if network.layers[-1] == "action_net" else "relu"),
