@@ -531,8 +531,8 @@ def test_plot_of_returns_names_the_candidate_farthest_from_its_place():
     by_name = {"d": 1.0, "c": 2.0, "b": 3.0, "a": 0.0, "unused": 40.0}
     for returns in ([0, 3, 2, 1], by_name, pandas.Series(by_name)):
         axes = ranking.plot(returns)
-        fits, misfits = (line for line in axes.lines if line.get_linestyle() == "None")
-        assert fits.get_ydata().tolist() == [3, 2, 1] and misfits.get_xydata().tolist() == [[4, 0]]
+        dots, misfit = (line for line in axes.lines if line.get_linestyle() == "None")
+        assert dots.get_ydata().tolist() == [0, 3, 2, 1] and misfit.get_xydata().tolist() == [[4, 0]]
         assert [text.get_text() for text in axes.texts] == ["a\nrank 1, true rank 4"]
     assert not ranking.plot([4, 3, 2, 1]).texts
     with pytest.raises(ValueError, match=r"shape \(4,\), one for each policy, got \(2,\)"):

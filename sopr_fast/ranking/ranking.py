@@ -344,14 +344,14 @@ class Ranking:
         by_return = np.empty(len(self), np.int64)
         by_return[np.argsort(-returns, kind="stable")] = np.arange(1, len(self) + 1)
         gaps = np.abs(by_return - self.ranks)
-        fits = gaps < max(2, gaps.max(initial=0))
+        misfit = int(np.lexsort((by_return, gaps))[-1])  # of equal gaps, that of a policy that is scored too high
         ax.errorbar(self.scores, returns, xerr=np.nan_to_num(self.standard_errors), fmt="none", ecolor="C0", alpha=0.4)
-        ax.plot(self.scores[fits], returns[fits], "o", color="C0")
-        ax.plot(self.scores[~fits], returns[~fits], "o", color="C1")
-        for i in np.flatnonzero(~fits)[:1]:
+        ax.plot(self.scores, returns, "o", color="C0")
+        if gaps[misfit] > 1:
+            ax.plot(self.scores[misfit], returns[misfit], "o", color="C1")
             ax.annotate(
-                f"{tick_label(self.names[i])}\nrank {self.ranks[i]}, true rank {by_return[i]}",
-                (self.scores[i], returns[i]), (8, -4), textcoords="offset points", va="top", color="C1",
+                f"{tick_label(self.names[misfit])}\nrank {self.ranks[misfit]}, true rank {by_return[misfit]}",
+                (self.scores[misfit], returns[misfit]), (8, -4), textcoords="offset points", va="top", color="C1",
             )  # fmt: skip
         ax.set(xlabel="score (± standard error)", ylabel="true return")
         ax.grid(alpha=0.3)

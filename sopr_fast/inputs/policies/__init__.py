@@ -4,10 +4,9 @@ from .actor import Actor
 from .adapters import as_policies
 from .arrays import ArrayPolicy
 from .files import load
-from .layout import Layout, check_fit, collect, probe
+from .layout import Layout, check_actions, check_fit, collect, probe
 from .output import Gaussian, Output, Probabilities
 from .policy import Policy
-from .widths import check_actions
 
 __all__ = [
     "Actor",

@@ -49,6 +49,28 @@ class Layout:
         return cls(**values)
 
 
+def check_actions(policies: Sequence[Policy], layout: Layout, logged: int) -> None:
+    """Check that the log's actions, of `logged` columns, are those of the policies' kind.
+
+    Raises:
+        ValueError: They have other columns; the message says which would fit.
+    """
+    wanted = layout.action_dim
+    if logged == wanted or (layout.kind == "discrete" and logged == 1):
+        return
+    fitting = f"an index, or {wanted} columns of 0 and 1" if layout.kind == "discrete" else f"{wanted} columns"
+    hint = ""
+    if layout.kind != "discrete" and wanted == 2 * logged:
+        hint = "; if the files' outputs are means and log standard deviations, pass head='mean_log_std' (--head …)"
+    elif layout.kind != "discrete" and logged == 1:
+        hint = f"; if the log's are indices, pass action_count={wanted}, and for files head='values' or 'logits'"
+    raise ValueError(
+        f"the log's actions have {logged} columns, but those of policy {policies[0].name!r} need {fitting}: name the "
+        "right ones, such as sopr_fast.load_log(…, columns={'actions': […]}), or pass the states alone to methods "
+        f"that need no logged actions{hint}"
+    )
+
+
 def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, *, batch_size: int | None = None) -> Layout:
     """Return the layout of the policies' columns, from their output in the first few states.
 
