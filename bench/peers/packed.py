@@ -1,7 +1,7 @@
-"""Packed rows without padding, with attention by nested tensors, FlexAttention or varlen attention.
+"""Packed rows without padding, with FlexAttention or varlen attention.
 
-All three are made for GPUs. On a CPU, torch runs nested attention segment by segment without fused kernels; compiled
-FlexAttention has no backward pass and uses blocks of at least 32 rows; varlen attention (bf16 only) is missing.
+Both are made for GPUs. On a CPU, compiled FlexAttention has no backward pass and uses blocks of at least 32 rows;
+varlen attention (bf16 only) is missing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ class PackedModel(nn.Module):
 
     Args:
         model: Model to compute.
-        attention: "nested" (eager) or "flex" (compiled, forward only) process one policy at a time, "varlen" (compiled)
-            all policies together.
+        attention: "flex" (forward only) processes one policy at a time, "varlen" all policies together; compiled.
         dtype: Dtype of all activations.
     """
 
@@ -37,10 +36,9 @@ class PackedModel(nn.Module):
         self.train(model.training)
         self.attention = attention
         self.longest = 0
-        low = {"nested": self._nested_low, "flex": self._flex_low, "varlen": self._varlen_low}[attention]
-        compiled = attention != "nested"
-        self.run_low = torch.compile(low, dynamic=False if attention == "flex" else None) if compiled else low
-        self.run_high = torch.compile(self.high) if compiled else self.high
+        low = self._flex_low if attention == "flex" else self._varlen_low
+        self.run_low = torch.compile(low, dynamic=False if attention == "flex" else None)
+        self.run_high = torch.compile(self.high)
 
     def plan(self, clustering: Tensor | tuple[Tensor, Tensor]):
         """Return rows sorted by cluster, their offsets, and FlexAttention's block mask, once per subset."""
@@ -84,21 +82,6 @@ class PackedModel(nn.Module):
     def _flex_low(self, x: Tensor, mask) -> Tensor:
         for layer in self.model.encoder_lowlev.layers:
             x = encoder_layer(x, layer, lambda q, k, v: flex_attention(q, k, v, block_mask=mask), Dropout(False))
-        return x
-
-    def _nested_low(self, x: Tensor, offsets: Tensor) -> Tensor:
-        drop = Dropout(self.training)
-
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            parts = (
-                torch.nested.nested_tensor_from_jagged(y[0].transpose(0, 1).contiguous(), offsets).transpose(1, 2)
-                for y in (q, k, v)
-            )
-            mixed = functional.scaled_dot_product_attention(*parts, dropout_p=drop.probability)
-            return mixed.transpose(1, 2).values().transpose(0, 1)[None]
-
-        for layer in self.model.encoder_lowlev.layers:
-            x = encoder_layer(x, layer, attend, drop)
         return x
 
     def _varlen_low(self, x: Tensor, offsets: Tensor) -> Tensor:
