@@ -182,7 +182,7 @@ def test_cuda_captured_training_step_30_policies(clustered, peak, contend, monke
     trainers = []
     for captured in (True, False):
         monkeypatch.setenv("SOPR_FAST_CUDA_GRAPHS", str(int(captured)))
-        examples = Examples(columns, slice(0, 30), None, returns, objective)
+        examples = Examples(columns, slice(0, 30), returns, objective)
         trainer = _Trainer(clustered.to(columns.device), examples, None, config, 0)
         for _ in range(4):  # the third captures
             trainer.step()

@@ -74,9 +74,9 @@ def test_every_public_name_is_there_after_import():
     script = "import sopr_fast; print(*(name for name in sopr_fast.__all__ if not hasattr(sopr_fast, name)))"
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "\n"
     script = (
-        "import sopr_fast; print(sopr_fast.inputs.returns.read_returns.__name__)"  # before anything else imports it
+        "import sopr_fast; print(sopr_fast.inputs.returns.load_returns.__name__)"  # before anything else imports it
     )
-    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "read_returns\n"
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "load_returns\n"
 
 
 def test_every_page_has_a_place_in_the_menu():

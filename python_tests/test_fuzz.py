@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 from problems import TINY, ladder, log, training_gains
 from safetensors.torch import save_file
 from test_data_libraries import write_dump
-from test_return_files import event
 
 import sopr_fast
 from sopr_fast.estimators import FQE, learning
 from sopr_fast.inputs import policies
-from sopr_fast.inputs.returns import read_returns
+from sopr_fast.inputs.returns import load_returns
 from sopr_fast.runtime import files
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.filterwarnings("ignore")]
@@ -123,12 +122,8 @@ def write_log_json(path):
     path.write_text(json.dumps({key: values.tolist() for key, values in TRANSITIONS.items()}))
 
 
-def write_events(path):
-    path.write_bytes(b"".join(event(100 * i, "eval/mean_reward", float(i)) for i in range(20)))
-
-
 def read_names(path):
-    read_returns(path, [f"p{i}" for i in range(20)])
+    load_returns(path, [f"p{i}" for i in range(20)])
 
 
 def load_policy(path):
@@ -213,7 +208,6 @@ KINDS = {
         lambda path: np.savez(path, timesteps=np.arange(9), results=np.ones((9, 3))),
         read_names,
     ),
-    "events": (".tfevents.1", write_events, read_names),
     "returns json": (
         ".json",
         lambda path: path.write_text(json.dumps({f"p{i}": [i, i + 1.5] for i in range(20)})),
@@ -229,7 +223,7 @@ KINDS = {
     "returns csv": (
         ".csv",
         lambda path: path.write_text("name,return\n" + "".join(f"p{i},{i}.5\n" for i in range(20))),
-        lambda path: read_returns(path, [f"p{i}" for i in range(20)]),
+        lambda path: load_returns(path, [f"p{i}" for i in range(20)]),
     ),
 }
 

@@ -1,180 +1,331 @@
+"""Returns of policies, from whatever holds them to one table by name."""
+
+import json
 import re
 
 import numpy as np
+import pandas
 import pytest
+import torch
+from problems import TINY, ladder, log, training_gains
 
 import sopr_fast
+from sopr_fast import load_policies, load_returns
 from sopr_fast.estimators import NearestPolicy
-from sopr_fast.inputs.policies import as_policies, load
-from sopr_fast.inputs.returns import check_positions, read_returns, with_returns
+from sopr_fast.inputs.returns import check_groups, check_returns
 
 NAMES = ["a", "b", "12"]
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("name,return\na,1\nb,-2.5\n", {"a": 1, "b": -2.5}),
-        ("\ufeffreturn,seed,name\n1e3,0, b \n\n2,0,12\n", {"b": 1000, "12": 2}),
-        ("Policy,RETURN\na,1\n", {"a": 1}),
-        ("policy,steps,return_mean\n0,6000,3\n1,12000,4\n", {"a": 3, "b": 4}),
-        ("1,1\n2,5\n", {"b": 1, "12": 5}),
-        ("a,1\n2,5\n", {"a": 1, "2": 5}),  # a row of another policy, not a position
-        ("00,1\n01,5\n", {"00": 1, "01": 5}),
-        (",return,steps\na,1,7\n", {"a": 1}),
-        (",policy,return\n1,a,5\n", {"a": 5}),
-        (",0\nb,1\na,2.5\n", {"b": 1, "a": 2.5}),
-        ("name,return\na,1,\n", {"a": 1}),
-        ("a,1\nc,2\n3,4\n", {"a": 1, "c": 2, "3": 4}),
-    ],
-)
-def test_returns_in_csv(tmp_path, text, expected):
-    path = tmp_path / "r.csv"
-    path.write_text(text, encoding="utf-8")
-    assert read_returns(path, NAMES) == expected
+def of(table):
+    return table["return"].to_dict()
 
 
 @pytest.mark.parametrize(
-    "text, message",
+    ("name", "text", "expected"),
     [
-        ("", "r.csv: no returns in it"),
-        ("policy,score\na,1\n", "r.csv: expected columns name and return, found policy, score"),
-        ("name;return\na;1\n", "r.csv: expected columns name and return, found name;return, separated by ';' instead"),
-        ("name\treturn\na\t1\n", "r.csv: expected columns name and return, found name\\treturn, separated by tabs"),
-        ("\t0\na\t1\n", "r.csv: expected columns name and return, found \\t0, separated by tabs instead"),
-        (",score\na,1\n", "r.csv: expected columns name and return, found , score"),
-        ("name,return\na,1\nb,high\n", "r.csv, line 3: expected a name and a number, found b,high"),
-        ("name,return\na\n", "r.csv, line 2: expected a name and a number, found a"),
-        ("a,1\na,1\n", "r.csv, line 2: a second return of 'a'"),
-        ("name,return\na,1\nb,1,234.5\n", "r.csv, line 3: has 3 cells, the first line has 2; quote cells with a comma"),
-        ("a,1\nb,2,3\n", "r.csv, line 2: has 3 cells, the first line has 2"),
-        ("a,12,5\nb,13,7\n", "r.csv, line 1: has 3 cells and no header; begin the file with a line like name,return"),
-        ("\na,1,234.5\n", "r.csv, line 2: has 3 cells and no header"),
+        ("r.csv", "name,return\na,1\nb,-2.5\n", {"a": 1, "b": -2.5}),
+        ("r.CSV", "\ufeffreturn,seed,name\n1e3,0, b \n\n2,0,12\n", {"b": 1000, "12": 2}),
+        ("r.csv", "Policy;RETURN\na;1\n007;2\n", {"a": 1, "007": 2}),
+        ("r.csv", "policy\tsteps\treturn_mean\n0\t6000\t3\n1\t12000\t4\n", {"0": 3, "1": 4}),
+        ("r.csv", ",return,steps\na,1,7\n", {"a": 1}),
+        ("r.csv", 'name,return\r\n"x, y",1\r\n', {"x, y": 1}),
+        ("r.json", '{"a": 1, "b": [1, 3], "c": null}', {"a": 1, "b": 2}),
+        ("r.csv", "name,return,\na,1,\nb,,\n", {"a": 1}),
     ],
 )
-def test_broken_returns(tmp_path, text, message):
-    (tmp_path / "r.csv").write_text(text)
+def test_returns_in_files(tmp_path, name, text, expected):
+    (tmp_path / name).write_text(text, encoding="utf-8", newline="")
+    assert of(load_returns(tmp_path / name)) == expected
+    assert of(load_returns(str(tmp_path / name), NAMES)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("r.csv", "", "r.csv: no returns in it"),
+        (
+            "r.csv",
+            "policy,score\na,1\n",
+            "r.csv: expected columns name and return in the first row, found policy, score",
+        ),
+        ("r.csv", "a,1\nb,2\n", "r.csv: expected columns name and return in the first row, found a, 1"),
+        ("r.csv", "name,return\na,1\nb,high\n", "r.csv: the return of policy 'b' is 'high', expected a finite number"),
+        ("r.csv", "name;return\na;1,5\n", "r.csv: the return of policy 'a' is '1,5', expected a finite number"),
+        ("r.csv", "name,return\na,1\na,1\n", "r.csv: several returns of policy 'a'"),
+        ("r.csv", "name,return\na,1\nb,1,234.5\n", "r.csv: not a table in UTF-8 whose rows have as many cells as the"),
+        (
+            "r.csv",
+            "policy,name,return\na,b,1\n",
+            "r.csv: columns policy and name mean the same; leave only one of them",
+        ),
+        ("r.csv", "name,return,Return\na,1,2\n", "r.csv: columns return and Return mean the same"),
+        ("r.csv", "name,return,error\na,1,-1\n", "r.csv: the error of policy 'a' is '-1', expected 0 or more"),
+        ("r.json", "{", "r.json: not a JSON file"),
+        ("r.json", "[1, 2]", "r.json: its returns have no names: write an object of name and return"),
+        ("r.json", '{"a": "x"}', "r.json: the return of policy 'a' is 'x', expected a finite number"),
+        ("r.json", '{"a": []}', "r.json: the rollouts of policy 'a' must be one or more finite returns"),
+        ("r.json", '{"a": [1, null]}', "r.json: the rollouts of policy 'a' must be one or more finite returns"),
+        ("r.json", '{"a": 1, "b": 2, "a": 3}', "r.json: a second return of 'a'"),
+        ("r.json", '{"a": 1' + "0" * 400 + "}", "r.json: the return of policy 'a' is '1000"),
+    ],
+)
+def test_broken_returns(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=re.escape(message)):
-        read_returns(tmp_path / "r.csv", NAMES)
+        load_returns(tmp_path / name, NAMES)
 
 
-def test_positions_are_refused_where_a_policy_was_skipped(tmp_path):
-    policies, path = tmp_path / "policies", tmp_path / "r.csv"
-    policies.mkdir()
-    for name in "ace":
-        np.save(policies / f"{name}.npy", np.zeros((5, 2)))
-    (policies / "b.npz").write_bytes(b"no archive")
-    path.write_text("name,return\n0,1\n3,2\n")
-    with pytest.warns(UserWarning, match="skipped"):
-        loaded = load(policies, skip=True)
-    for source in (loaded, list(loaded.values()), as_policies(loaded, states_count=5)):
-        with pytest.raises(ValueError, match=r"r\.csv, line 2: '0' is no policy's name.*b\.npz was skipped; give"):
-            with_returns(as_policies(source), path)
-    (policies / "b.npz").unlink()
-    path.write_text("name,return\n0,1\n1,2\n2,3\n")
-    assert with_returns(as_policies(policies), path)[1] == {"a": 1, "c": 2, "e": 3}
+@pytest.mark.parametrize("content", ["name,return\nß,2\n".encode("latin-1"), b"PK\x03\x04\xe6", b"name,return\n\0\xff"])
+def test_returns_that_are_no_text(tmp_path, content):
+    (tmp_path / "r.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=r"r\.csv: not a table in UTF-8"):
+        load_returns(tmp_path / "r.csv")
+
+
+BY_NAME = pandas.Series([1.0, 2.0, 3.0], NAMES)[::-1]
+FRAME = pandas.DataFrame({"name": NAMES, "return": [1.0, 2.0, 3.0]})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        dict(zip(NAMES, (1, np.float32(2), 3), strict=True)),
+        BY_NAME,
+        FRAME,
+        FRAME.set_index("name"),
+        load_returns(FRAME),
+        [1, 2, 3],
+        (1.0, 2.0, 3.0),
+        pandas.Series([1, 2, 3]),
+        np.array([1, 2, 3], np.uint8),
+        torch.tensor([1, 2, 3], dtype=torch.float16),
+        [[0.0, 2.0], [2.0], np.array([3.0, 3.0])],
+    ],
+)
+def test_returns_in_memory(source):
+    assert of(load_returns(source, NAMES)) == {"a": 1, "b": 2, "12": 3}
+    np.testing.assert_array_equal(check_returns(source, NAMES), [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        (None, ValueError, "returns are needed"),
+        ([1, 2], ValueError, "there are 2 returns for 3 policies: map names to returns"),
+        ({1, 2, 3}, TypeError, "returns are a set: map names to returns"),
+        (3.0, TypeError, "returns are a float: map names to returns"),
+        ({0: 1.0}, TypeError, "names of policies must be strings, got 0"),
+        (pandas.Series([1, 2, 3], [2, 1, 0]), TypeError, "names of policies must be strings, got 2"),
+        (pandas.Series([1, 2], ["a", "a"]), ValueError, "several returns of policy 'a'"),
+        (pandas.DataFrame({"a": [1.0]}), ValueError, "the data frame of returns: expected columns name and return"),
+        (
+            pandas.DataFrame({"name": ["a"], "return": ["1,234"]}),
+            ValueError,
+            "policy 'a' is '1,234', expected a finite",
+        ),
+        (["a", "b", "c"], ValueError, "the return of policy 'a' is 'a'"),
+        ([1, np.inf, 2], ValueError, "the return of policy 'b' is 'inf', expected a finite number"),
+        ([1, np.nan, 2], ValueError, "returns hold nothing for policy 'b'"),
+        ([1, True, 2], ValueError, "the return of policy 'b' is 'True'"),
+        ([1, 2j, 2], ValueError, "the return of policy 'b' is '2j'"),
+        (np.ma.masked_array([1.0, 2.0, 3.0], [0, 1, 0]), ValueError, "returns hold nothing for policy 'b'"),
+        (np.ones((3, 2, 2)), ValueError, "the return of policy 'a' is"),
+        ({"a": 1, "b": 2, "012": 1}, ValueError, "returns hold nothing for policy '12' (nearest names: '012')"),
+    ],
+)
+def test_returns_in_memory_are_checked(source, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        check_returns(source, NAMES)
+
+
+def test_a_list_needs_names():
+    with pytest.raises(TypeError, match="these returns have no names: map names to returns, {name: return}, or pass"):
+        load_returns([1, 2])
+
+
+def test_standard_errors(tmp_path):
+    """A single rollout has the standard deviation that the others have in common."""
+    pooled = np.sqrt((2 * 4 + 1 * 16) / 3)
+    expected = {"a": pooled, "b": 2 / np.sqrt(3), "c": 4 / np.sqrt(2), "d": pooled, "f": 0.5}
+    path = tmp_path / "r.csv"
+    path.write_text(
+        "name,return,return_std,rollouts,return_se\na,1,0,1,\nb,2,2,3,\nc,3,4,2,\nd,4,,1,\ne,5,,9,\nf,1,,,.5\n"
+    )
+    for source in (path, pandas.read_csv(path), pandas.read_csv(path).set_index("name")):
+        table = load_returns(source)
+        assert table["error"].dropna().to_dict() == pytest.approx(expected)
+        assert table["rollouts"].dropna().to_dict() == {"a": 1, "b": 3, "c": 2, "d": 1, "e": 9}
+        pandas.testing.assert_frame_equal(load_returns(table), table)
+    rollouts = {"a": [1.0], "b": [0.0, 2.0, 4.0], "c": [-4.0, 4.0], "d": 4.0}
+    (tmp_path / "r.json").write_text(json.dumps(rollouts))
+    pooled = np.sqrt((2 * 4 + 1 * 32) / 3)
+    for source in (rollouts, tmp_path / "r.json"):
+        errors = load_returns(source)["error"].dropna().to_dict()
+        assert errors == pytest.approx({"a": pooled, "b": 2 / np.sqrt(3), "c": 4})
+    assert load_returns([[1.0], [2.0]], ["a", "b"])["error"].isna().all()  # nothing tells
+
+
+def test_standard_deviations_need_the_number_of_rollouts(tmp_path):
+    path = tmp_path / "r.csv"
+    path.write_text("name,return,return_std,rollouts\na,1,2,\nb,3,,\nc,4,2,4\n")
+    with pytest.warns(UserWarning, match=r"r\.csv: return_std is ignored .* policies a; add a column rollouts"):
+        assert load_returns(path)["error"].dropna().to_dict() == {"c": 1.0}
+
+
+def test_parquet(tmp_path):
+    pytest.importorskip("pyarrow")
+    FRAME.to_parquet(tmp_path / "r.parquet")
+    assert of(load_returns(tmp_path / "r.parquet")) == {"a": 1, "b": 2, "12": 3}
+
+
+def save_evaluations(folder, results, steps=None):
+    """As Stable-Baselines3 2.9.2, common/callbacks.py, EvalCallback."""
+    folder.mkdir(parents=True, exist_ok=True)
+    steps = np.arange(1, len(results) + 1) * 1000 if steps is None else steps
+    lengths = np.full(np.shape(results), 10)
+    np.savez(folder / "evaluations.npz", timesteps=steps, results=results, ep_lengths=lengths)
+    return folder / "evaluations.npz"
+
+
+def test_evaluations_beside_the_policies(tmp_path):
+    save_evaluations(tmp_path / "ppo_1", np.array([[1.0, 3.0], [8.0, 12.0], [4.0, 4.0]]))
+    save_evaluations(tmp_path / "ppo_1/b", np.array([[3.0]]))
+    save_evaluations(tmp_path / "sac_1", np.array([[5.0], [7.0]]))
+    names = ["ppo_1/best_model", "ppo_1/rl_model_2000_steps", "ppo_1/b/c/final", "sac_1"]
+    table = load_returns(tmp_path, names)
+    assert of(table) == dict(zip(names, [10, 10, 3, 7], strict=True))
+    assert table["rollouts"].tolist() == [2, 2, 1, 1]
+    np.testing.assert_allclose(table["error"], [2, 2, np.sqrt(8), np.sqrt(8)])
+    with pytest.raises(TypeError, match="these returns have no names"):
+        load_returns(tmp_path)
+
+
+def test_a_checkpoint_gets_the_evaluation_of_its_own_step_only(tmp_path):
+    """As with save_freq=800, eval_freq=1600 and four environments."""
+    path = save_evaluations(tmp_path, np.arange(6.0)[:, None], steps=np.arange(1, 7) * 1600)
+    names = [f"rl_model_{800 * i}_steps" for i in range(1, 13)]
+    with pytest.warns(UserWarning, match=rf"{re.escape(str(path))}: policies .* get no return: rl_model_800_steps, .*"):
+        assert of(load_returns(path, names)) == {f"rl_model_{1600 * i}_steps": i - 1 for i in range(1, 7)}
+    assert of(load_returns(path, ["model_3196", "rl_model_3204_steps"])) == {"model_3196": 1, "rl_model_3204_steps": 1}
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["policy_{}", "actor_{}", "epoch_{}", "agent-{}", "ep{}", "{}", "model_{}_final", "td3_v2_{:06d}_seed3", "p.{}"],
+)
+def test_the_step_may_stand_anywhere_in_a_name(tmp_path, pattern):
+    save_evaluations(tmp_path / "run", np.array([[1.0], [5.0], [9.0]]))
+    names = [f"run/{pattern.format(step)}" for step in (1000, 1998, 3000)]
+    assert of(load_returns(tmp_path, names)) == dict(zip(names, [1, 5, 9], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("stems", "expected"),
+    [
+        (["policy_7", "policy_9000", "best"], {"best": 5}),  # no evaluated step
+        (["policy_1000_2000", "10k", "last_v3"], {"last_v3": 3}),
+        (["policy_2000_2600"], {"policy_2000_2600": 5}),
+        (["a", "b", "actor_1000"], {"actor_1000": 1}),  # only one can be the last
+        (["elastic_7", "best_a", "best_b", "final_7"], {"final_7": 3}),
+        (["HalfCheetah-v2", "best_7"], {"HalfCheetah-v2": 3, "best_7": 5}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*get no return")
+def test_names_that_say_too_little_get_no_evaluation(tmp_path, stems, expected):
+    assert of(load_returns(save_evaluations(tmp_path, np.array([[1.0], [5.0], [3.0]])), stems)) == expected
+
+
+def test_runs_that_are_named_otherwise_are_refused(tmp_path):
+    save_evaluations(tmp_path / "runs" / "ppo_1", np.ones((2, 2)))
+    with pytest.raises(ValueError, match="its returns lie in runs/ppo_1, and no policy does; pass the folder to which"):
+        load_returns(tmp_path, NAMES)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ValueError, match=r"none: no returns: expected evaluations\.npz of runs"):
+        load_returns(tmp_path / "none", NAMES)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"timesteps": np.arange(2)}, "no array 'results', only timesteps.npy"),
+        ({"timesteps": np.arange(2), "results": np.ones(2)}, r"timesteps \(2,\) and results \(2,\), expected"),
+        ({"timesteps": np.arange(1), "results": np.array([[np.nan]])}, "its results are not finite"),
+        ({"timesteps": np.arange(1), "results": np.array([[None]])}, "damaged, cut short, or not the evaluations"),
+    ],
+)
+def test_broken_evaluations(tmp_path, arrays, message):
+    path = tmp_path / "evaluations.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=rf"evaluations\.npz: .*{message}"):
+        load_returns(path, NAMES)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(ValueError, match=r"evaluations\.npz: damaged, cut short"):
+        load_returns(path, NAMES)
 
 
 STATES = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-ORDERED = {
-    "fit": lambda folder, returns: sopr_fast.fit(folder, returns, STATES),
-    "preferences": lambda folder, returns: sopr_fast.fit(folder, states=STATES, preferences=np.eye(len(returns))),
-    "validation": lambda folder, returns: sopr_fast.fit([np.tanh] * 2, [1, 2], STATES, validation=([folder], returns)),
-    "evaluate": lambda folder, returns: sopr_fast.evaluate(STATES, folder, returns),
-    "select": lambda folder, returns: sopr_fast.select({}, STATES, folder, returns),
-    "estimate": lambda folder, returns: NearestPolicy().estimate([np.tanh], STATES, known=folder, returns=returns),
+IN_ORDER = {
+    "returns": lambda known: sopr_fast.fit(known, [1, 2, 3], STATES),
+    "preferences": lambda known: sopr_fast.fit(known, states=STATES, preferences=np.eye(3)),
+    "validation": lambda known: sopr_fast.fit([np.tanh] * 2, [1, 2], STATES, validation=(known, np.arange(3))),
+    "estimate": lambda known: NearestPolicy().estimate([np.tanh], STATES, known=known, returns=[1, 2, 3]),
+    "evaluate": lambda known: sopr_fast.evaluate(STATES, known, (1, 2, 3)),
+    "select": lambda known: sopr_fast.select(known, STATES, returns=[1, 2, 3]),
+    "groups": lambda known: sopr_fast.evaluate(STATES, known, {"s_2": 1, "s_10": 2}, groups=[1, 2, 3]),
 }
 
 
-@pytest.mark.parametrize("call", ORDERED.values(), ids=ORDERED)
-def test_returns_in_order_need_names_where_paths_do_not_ascend_with_their_numbers(call, tmp_path):
+@pytest.mark.filterwarnings("ignore:only 2 training policies")
+@pytest.mark.parametrize("call", IN_ORDER.values(), ids=IN_ORDER)
+def test_what_is_in_order_needs_names_where_policies_come_from_files(call, tmp_path):
     for step in (10, 2, 30):
-        np.save(tmp_path / f"step_{step}.npy", np.zeros((5, 2)))
-    message = r"are in order, but a folder is read in the order of its paths, step_10\.npy before step_2\.npy: give"
-    for returns in ([1, 2, 3], np.arange(3)):
+        np.save(tmp_path / f"s_{step}.npy", np.zeros((5, 2)))
+    for known in (tmp_path, [tmp_path / "s_2.npy", tmp_path / "s_10.npy"], load_policies(tmp_path)):
+        with pytest.raises(ValueError, match="are in order, but policies come from files: give .* by their names"):
+            call(known)
+
+
+def test_groups_are_by_name_or_in_order():
+    assert check_groups(pandas.Series(["x", "y", "z"], NAMES)[::-1], NAMES) == ["x", "y", "z"]
+    assert check_groups(np.array(["x", "y", "x"]), NAMES) == ["x", "y", "x"]
+    for groups, message in [
+        ({"a": 1}, "groups hold nothing for policy 'b' and 1 more"),
+        ([1, 2], "groups must be one for each of 3 policies, .*; give them by name"),
+        ([1, None, 2], "the group of policy 'b' is None"),
+    ]:
         with pytest.raises(ValueError, match=message):
-            call(tmp_path, returns)
+            check_groups(groups, NAMES)
 
 
-def test_returns_in_order_are_read_where_their_order_is_plain(tmp_path):
-    for name in ("step_02", "step_10", "best", "best_3"):
-        np.save(tmp_path / f"{name}.npy", np.zeros((5, 2)))
-    check_positions("returns", range(4), tmp_path)
-    np.save(tmp_path / "step_3.npy", np.zeros((5, 2)))
-    check_positions("returns", {"step_3": 1}, tmp_path)
-    check_positions("returns", "returns.csv", tmp_path)
-    check_positions("rollouts", 20, tmp_path)
-    check_positions("returns", range(5), load(tmp_path))  # whose names the caller sees
-    with pytest.raises(ValueError, match="step_10"):
-        check_positions("returns", range(5), tmp_path)
+def test_fit_and_metrics_take_frames_and_folders(tmp_path):
+    gains = training_gains()
+    policies = {f"run_{i}/best_model": policy for i, policy in enumerate(ladder(gains).values())}
+    frame = pandas.DataFrame({"name": [*policies], "return": gains})[::-1]
+    for i, gain in enumerate(gains):
+        save_evaluations(tmp_path / f"run_{i}", np.array([[gain, gain], [gain - 1, gain - 1]]))
+    rankers = [sopr_fast.fit(policies, source, log(), config=TINY) for source in (frame, tmp_path)]
+    states = [ranker.model.state_dict() for ranker in rankers]
+    assert all(np.array_equal(states[0][key], states[1][key]) for key in states[0])
+    ranking = rankers[0].rank(policies, subsets=2)
+    assert ranking.spearman(frame) == ranking.spearman(tmp_path) == ranking.spearman(gains)
+    with pytest.warns(UserWarning, match="policies without a return are left out: .* 'run_11/best_model'"):
+        assert len(sopr_fast.fit(policies, frame[1:], log(), config=TINY).training_policies.names) == len(gains) - 1
 
 
-def test_positions_in_a_file_are_refused_where_names_do_not_ascend_with_their_numbers(tmp_path):
-    path = tmp_path / "r.csv"
-    path.write_text("name,return\n0,1\n1,2\n2,3\n")
-    assert read_returns(path, ["p0", "p1", "p2"]) == {"p0": 1, "p1": 2, "p2": 3}
-    with pytest.raises(ValueError, match=r"r\.csv, line 2: '0' is no policy's name, .* 'p10' comes before 'p2'; give"):
-        read_returns(path, ["p1", "p10", "p2"])
-    path = tmp_path / "r.json"
-    path.write_text("[1, 2, 3]")
-    assert read_returns(path, ["p0", "p1", "p2"]) == {"p0": 1, "p1": 2, "p2": 3}
-    with pytest.raises(ValueError, match=r"r\.json: its returns are in order, .* 'p10' comes before 'p2'; map names"):
-        read_returns(path, ["p1", "p10", "p2"])
-
-
-@pytest.mark.parametrize(
-    "names, text, doubt",
-    [
-        (["a", "b"], "0,1\n1,2\n2,3\n", "line 3: .2. is no policy.s name, and as a position it is too"),
-        (["p1", "p2", "p3"], "1,1\n2,2\n", "line 1: .* is that of policy 'p2', counted from 0, not of 'p1'; give the"),
-        (["p00", "p01", "p02"], "0,1\n2,3\n", None),
-        (["ppo_1/last", "ppo_2/best", "ppo_2/last"], "0,1\n2,3\n", None),  # 2 is in the names of several
-    ],
-)
-def test_positions_in_a_file_are_refused_where_they_may_be_counted_otherwise(tmp_path, names, text, doubt):
-    path = tmp_path / "r.csv"
-    path.write_text(text)
-    if doubt is None:
-        assert read_returns(path, names) == {names[0]: 1, names[2]: 3}
-        return
-    with pytest.raises(ValueError, match=doubt):
-        read_returns(path, names)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{"a": 1, "b": -2.5, "other": 3}', {"a": 1, "b": -2.5, "other": 3}),
-        ("[1, 2, 3e3]", {"a": 1, "b": 2, "12": 3000}),
-    ],
-)
-def test_returns_in_json(tmp_path, text, expected):
-    path = tmp_path / "r.json"
-    path.write_text(text)
-    assert read_returns(path, NAMES) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "r.json: not a JSON file"),
-        ("[1, 2]", "r.json: has 2 returns for 3 policies; map names to returns"),
-        ("3", "r.json: expected an object of name and return, or a list of returns"),
-        ('{"a": "1"}', "r.json: the return of 'a' is no number"),
-        ('{"a": null}', "r.json: the return of 'a' is no number"),
-        ('{"a": 1, "b": 2, "a": 3}', "r.json: a second return of 'a'"),
-        ('{"a": [1, 1' + "0" * 400 + "]}", "r.json: the return of 'a' is too large"),
-        ('{"a": 1' + "0" * 400 + "}", "r.json: the return of 'a' is too large"),
-    ],
-)
-def test_broken_returns_in_json(tmp_path, text, message):
-    (tmp_path / "r.json").write_text(text)
-    with pytest.raises(ValueError, match=re.escape(message)):
-        read_returns(tmp_path / "r.json", NAMES)
-
-
-@pytest.mark.parametrize("content", ["a,1\nß,2\n".encode("latin-1"), b"PK\x03\x04\xe6", b"a," + b"1" * 200_000])
-def test_returns_that_are_no_text(tmp_path, content):
-    (tmp_path / "r.csv").write_bytes(content)
-    with pytest.raises(ValueError, match=r"r\.csv: not a CSV file in UTF-8"):
-        read_returns(tmp_path / "r.csv", NAMES)
+def test_evaluate_select_and_update_take_frames(tmp_path):
+    known = ladder(np.linspace(0.1, 1.2, 8))
+    frame = pandas.DataFrame({"name": [*known], "return": np.linspace(0.1, 1.2, 8), "return_se": 0.02})
+    evaluation = sopr_fast.evaluate(log(), known, frame[1:], methods={"nearest": NearestPolicy()}, cv=2)
+    assert evaluation.names == [*known][1:]
+    np.testing.assert_array_equal(evaluation.return_errors, np.full(7, 0.02))
+    path = tmp_path / "returns.csv"
+    frame.to_csv(path, index=False)
+    candidates = {f"new-{name}": policy for name, policy in ladder([0.33, 0.77]).items()}
+    selection = sopr_fast.select(candidates, log(), known, path)
+    measured = pandas.DataFrame({"name": ["other", *candidates][:2], "return": [1.0, 0.4], "return_se": 0.01})
+    updated = selection.update(measured)
+    place = updated.names.index(next(iter(candidates)))
+    assert updated.returns[place] == 0.4 and updated.return_errors[place] == 0.01
+    with pytest.raises(ValueError, match="no policy has a return: returns are given of other"):
+        selection.update(measured[:1])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .estimators import UncertainEstimateWarning
     from .inputs.logs import load_log
     from .inputs.policies import load as load_policies
-    from .inputs.returns import read_returns as load_returns
+    from .inputs.returns import load_returns
     from .ranking import metrics
     from .ranking.ranking import Ranking
     from .ranking.warnings import ForeignPolicyWarning, TrainingPolicyWarning
@@ -82,7 +82,7 @@ _MODULES = {
     "load": "sopr.loading",
     "load_log": "inputs.logs",
     "load_policies": "inputs.policies:load",
-    "load_returns": "inputs.returns:read_returns",
+    "load_returns": "inputs.returns",
     "options": "runtime.context",
     "rank": "sopr.loading",
     "report": "reports",

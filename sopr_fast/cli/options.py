@@ -15,7 +15,7 @@ from ..runtime import context
 from .processes import is_first
 
 if TYPE_CHECKING:
-    from ..inputs.policies import Policy
+    from ..inputs.policies import Policies
 
 ACTIVATIONS = (
     "relu",
@@ -67,7 +67,7 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--skip", action="store_true", help="leave out files that cannot be read, with a warning each")
 
 
-def read_policies(options: argparse.Namespace) -> dict[str, Policy]:
+def read_policies(options: argparse.Namespace) -> Policies:
     """Load the policies of all paths, named relative to the folder that contains them."""
     from ..inputs.policies import load
 

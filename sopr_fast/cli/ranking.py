@@ -46,8 +46,8 @@ def add_commands(commands: Any) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help="CSV with columns name (or a policy's position) and return, JSON, evaluations.npz, a TensorBoard event "
-        "file, or a folder of runs with either of these; policies without a return are left out",
+        help="CSV or parquet file with columns name and return, JSON, evaluations.npz, or a folder of runs with such "
+        "files; policies without a return are left out",
     )
     _add_states(fit, required=True)
     held_out = fit.add_mutually_exclusive_group()
@@ -152,7 +152,7 @@ def _to_subsets(text: str) -> int | str | Path:
 
 def _fit(options: argparse.Namespace) -> None:
     from ..inputs.logs.keys import list_names
-    from ..inputs.returns import read_returns, skipped_files, suggest
+    from ..inputs.returns import load_returns, suggest
     from ..runtime.files import check_place
     from ..sopr.fitting import fit
 
@@ -168,30 +168,30 @@ def _fit(options: argparse.Namespace) -> None:
     if is_first():
         check_place(options.out)
     policies = read_policies(options)
-    names, skipped = list(policies), skipped_files(policies.values())
-    returns = read_returns(options.returns, names, skipped=skipped)
-    held_out: dict[str, float] = {}
+    returns, held_out = load_returns(options.returns, list(policies)), None
     if options.validation_returns is not None:
-        held_out = read_returns(options.validation_returns, names, skipped=skipped)
-        if both := [name for name in held_out if name in returns]:
+        held_out = load_returns(options.validation_returns, list(policies))
+        if both := [name for name in held_out.index if name in returns.index]:
             raise ValueError(f"policy {both[0]!r} is in both {options.returns} and {options.validation_returns}")
-        if not any(name in policies for name in held_out):
+        if not any(name in policies for name in held_out.index):
             raise ValueError(
-                f"no policy has a return in {options.validation_returns}: it names {list_names([*held_out])}, the "
-                f"policies are named {list_names(names)}"
+                f"no policy has a return in {options.validation_returns}: it names {list_names([*held_out.index])}, "
+                f"the policies are named {list_names([*policies])}"
             )
-    for name in dict.fromkeys(options.validation or []):
-        if name not in returns:
-            raise ValueError(f"--validation: no return of {name!r} in {options.returns}")
-        if name not in policies:
-            raise ValueError(f"--validation: no policy {name!r}{suggest(name, names)}")
-        held_out[name] = returns.pop(name)
-    validation = {name: policies[name] for name in held_out if name in policies}
+    elif options.validation:
+        chosen = list(dict.fromkeys(options.validation))
+        for name in chosen:
+            if name not in returns.index:
+                raise ValueError(f"--validation: no return of {name!r} in {options.returns}")
+            if name not in policies:
+                raise ValueError(f"--validation: no policy {name!r}{suggest(name, policies)}")
+        held_out, returns = returns.loc[chosen], returns.drop(chosen)
+    validation = [] if held_out is None else [name for name in held_out.index if name in policies]
     ranker = fit(
-        {name: policy for name, policy in policies.items() if name not in held_out},
+        policies.take(name for name in policies if name not in validation),
         returns,
         options.states,
-        validation=(validation, held_out) if held_out else None,
+        validation=(policies.take(validation), held_out) if validation else None,
         config=config,
         seed=options.seed,
         checkpoint=options.checkpoint,

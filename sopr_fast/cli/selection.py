@@ -23,8 +23,10 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    import pandas
+
     from ..estimators import Estimator
-    from ..inputs.policies import Policy
+    from ..inputs.policies import Policies
 
 ESTIMATORS = {
     "behaviour-q": "BehaviourQ",
@@ -102,13 +104,6 @@ def _add_discount(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--rollouts",
-        type=int,
-        metavar="N",
-        help="rollouts behind each return, where the CSV file of returns has their standard deviation in return_std "
-        "(default: its column rollouts; a column return_se holds standard errors)",
-    )
     parser.add_argument("--groups", type=Path, metavar="FILE", help="JSON object of policy and group")
     parser.add_argument(
         "--checkpoints", type=Path, metavar="DIR", help="folder to keep training in, and to resume from"
@@ -141,9 +136,8 @@ def _select(options: argparse.Namespace) -> None:
     if options.measure and options.json:
         raise ValueError("--measure is printed below the table alone: leave --measure or --json out")
     policies, returns = _read(options)
-    if options.returns is not None:
-        _check_names(policies, returns, options)
-    selection = select(policies, options.log, returns=returns or None, incumbent=options.incumbent, **_shared(options))
+    _check_names(policies, returns, options)
+    selection = select(policies, options.log, returns=returns, incumbent=options.incumbent, **_shared(options))
     _show(selection, options)
     if options.measure > 0:
         names = map(printable, selection.measure_next(options.measure))
@@ -162,11 +156,10 @@ def _estimate(options: argparse.Namespace) -> None:
     if options.checkpoint is not None and options.method in _UNTRAINED:
         raise ValueError(f"--method {options.method} has nothing to resume: leave --checkpoint out")
     policies, returns = _read(options)
-    known = {name: policy for name, policy in policies.items() if name in returns}
+    known = policies.take([] if returns is None else [name for name in policies if name in returns.index])
     if estimator.supervised:
-        if options.returns is not None:
-            _check_names(policies, returns, options)
-        policies = {name: policy for name, policy in policies.items() if name not in returns}
+        _check_names(policies, returns, options)
+        policies = policies.take(name for name in policies if name not in known)
         if not known or not policies:
             raise ValueError(
                 f"--method {options.method} needs policies with a return in --returns, and others to value; "
@@ -186,18 +179,15 @@ def _estimate(options: argparse.Namespace) -> None:
     _show(estimates, options)
 
 
-def _read(options: argparse.Namespace) -> tuple[dict[str, Policy], dict[str, float]]:
-    from ..inputs.returns import read_returns, skipped_files
+def _read(options: argparse.Namespace) -> tuple[Policies, pandas.DataFrame | None]:
+    from ..inputs.returns import load_returns
 
     check_outputs(options)
     policies = read_policies(options)
-    if options.returns is None:
-        return policies, {}
-    skipped, rollouts = skipped_files(policies.values()), getattr(options, "rollouts", None)
-    return policies, read_returns(options.returns, list(policies), rollouts=rollouts, skipped=skipped)
+    return policies, None if options.returns is None else load_returns(options.returns, list(policies))
 
 
-def _check_names(policies: dict[str, Policy], returns: dict[str, float], options: argparse.Namespace) -> None:
+def _check_names(policies: Policies, returns: pandas.DataFrame | None, options: argparse.Namespace) -> None:
     """Warn of returns of no policy, since the policy that they were meant for becomes a candidate.
 
     Raises:
@@ -206,9 +196,9 @@ def _check_names(policies: dict[str, Policy], returns: dict[str, float], options
     from ..inputs.logs.keys import list_names
     from ..runtime.warn import warn
 
-    if not returns:
-        raise ValueError(f"no policy has a return: there is none in {options.returns}")
-    strangers = [name for name in returns if name not in policies]
+    if returns is None:
+        return
+    strangers = [name for name in returns.index if name not in policies]
     if len(strangers) == len(returns):
         raise ValueError(
             f"no policy has a return: {options.returns} names {list_names(strangers)}, the policies are named "
@@ -224,7 +214,7 @@ def _check_names(policies: dict[str, Policy], returns: dict[str, float], options
 def _read_groups(options: argparse.Namespace) -> dict[str, str] | None:
     if options.groups is None:
         return None
-    from ..inputs.returns.tables import load_json
+    from ..inputs.returns import load_json
 
     groups = load_json(options.groups, "group")
     if not isinstance(groups, dict):

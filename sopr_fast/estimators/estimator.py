@@ -11,7 +11,8 @@ import torch
 
 from ..inputs.logs import load_transitions
 from ..inputs.policies import Policy, as_policies
-from ..inputs.returns import check_positions
+from ..inputs.policies import load as load_policies
+from ..inputs.returns import check_ordered
 from ..ranking.estimates import Estimates
 from ..runtime import distributed
 from ..runtime.context import options
@@ -149,7 +150,8 @@ class Estimator(Options, ABC):
             raise ValueError(f"{self.name} learns from known returns: pass known=policies and returns=their returns")
         use_known = self.supervised or (self.uses_known and known is not None and returns is not None)
         if use_known:
-            check_positions("returns", returns, known)
+            known = load_policies(known, action_count=action_count, trust=trust, stochastic=stochastic, skip=skip)
+            check_ordered("returns", returns, known)
         seed, batch_size = integer(0)("seed", seed), integer(1)("batch_size", batch_size)
         device = check_device(device)
         reading: dict[str, Any] = {"action_count": action_count, "trust": trust, "stochastic": stochastic, "skip": skip}

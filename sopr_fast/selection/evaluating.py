@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..estimators.process import fit
-from ..inputs.policies import as_policies
-from ..inputs.returns import check_groups, check_positions
+from ..inputs.policies import load
+from ..inputs.returns import check_groups, check_ordered
 from ..methods import SELECT, read_methods
 from ..runtime.options import integer, number
 from ..runtime.progress import part
@@ -70,10 +70,10 @@ def evaluate(
     """
     discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
     chosen = read_methods(methods)
-    check_positions("returns", returns, policies)
-    check_positions("groups", groups, policies)
-    everyone = as_policies(policies)
-    names = [policy.name for policy in everyone]
+    loaded = load(policies)
+    check_ordered("returns", returns, loaded)
+    check_ordered("groups", groups, loaded)
+    everyone, names = list(loaded.values()), list(loaded)
     values, errors = read_known_returns(returns, names, names)
     if groups is not None and not isinstance(groups, Mapping):
         groups = dict(zip(names, check_groups(groups, names), strict=True))

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..estimators import SOPR, Estimator, Simulator, UncertainEstimateWarning
-from ..inputs.policies import Policy, as_policies
-from ..inputs.returns import check_positions
+from ..inputs.policies import Policy, load
+from ..inputs.returns import check_ordered
 from ..methods import small_model
 from ..runtime.options import integer
 from ..runtime.text import printable
@@ -70,8 +70,9 @@ def select(
         UserWarning: The log or the returns look wrong.
     """
     seed = integer(0)("seed", seed)
-    check_positions("returns", returns, candidates if policies is None else policies)
-    first, second = ([] if part is None else as_policies(part) for part in (policies, candidates))
+    chosen, further = load(candidates), None if policies is None else load(policies)
+    check_ordered("returns", returns, chosen if further is None else further)
+    first, second = list((further or {}).values()), list(chosen.values())
     everyone = _join(first, second)
     names = [policy.name for policy in everyone]
     if incumbent is not None and incumbent not in names:

@@ -7,16 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..inputs.policies import Policy, as_policies
-from ..inputs.returns import (
-    check_positions,
-    check_returns,
-    describe_missing,
-    is_source,
-    read_returns,
-    skipped_files,
-    without_return,
-)
+from ..inputs.policies import Policies, Policy, load
+from ..inputs.returns import check_ordered, with_returns
 from ..runtime.checkpoints import fingerprint
 from ..runtime.warn import warn
 from . import losses
@@ -102,10 +94,9 @@ def read_known(
         UserWarning: There are few training policies, or some policies have no return.
     """
     mean, scale = 0.0, 1.0
-    for what, values in (("returns", returns), ("preferences", preferences)):
-        check_positions(what, values, policies)
+    everyone = load(policies).for_log(states_count)
     if preferences is None:
-        trained, labels = _read_returns("training", as_policies(policies, states_count=states_count), returns)
+        trained, labels = _read_returns("training", everyone, returns)
         if (spread := _spread(labels)) <= config.tie_margin:
             lower = (
                 f" within {spread:g}, which is no more than tie_margin={config.tie_margin:g}; lower it"
@@ -125,9 +116,9 @@ def read_known(
             f"preferences are not returns, so tie_margin={config.tie_margin:g} has no use: mark ties by 0.5 in them"
         )
     else:
-        trained = as_policies(policies, states_count=states_count)
-        _check_count("training", trained)
-        targets = losses.check_preferences(preferences, [policy.name for policy in trained])
+        check_ordered("preferences", preferences, everyone)
+        trained = _at_least_two("training", everyone)
+        targets = losses.check_preferences(preferences, list(everyone))
         labels, objective = targets.numpy(), Objective.from_preferences(targets)
     training = Group(trained, labels, objective)
     if len(trained) < _ENOUGH:
@@ -139,23 +130,16 @@ def read_known(
     return Known(training, held_out, mean, scale)
 
 
-def _read_returns(kind: str, policies: list[Policy], returns: Any) -> tuple[list[Policy], np.ndarray]:
+def _read_returns(kind: str, policies: Policies, returns: Any) -> tuple[list[Policy], np.ndarray]:
     """Return the policies that have a return, and their returns."""
-    if is_source(returns):
-        returns = read_returns(returns, [policy.name for policy in policies], skipped=skipped_files(policies))
-    missing = without_return(returns, [policy.name for policy in policies])
-    complaint = describe_missing(missing, returns) if missing else ""
-    policies = [policy for policy in policies if policy.name not in missing]
-    _check_count(kind, policies, complaint)
-    if missing:
-        warn(f"policies without a return are left out: {complaint}")
-    return policies, check_returns(returns, [policy.name for policy in policies])
+    known, table = with_returns(policies, returns)
+    return _at_least_two(kind, known), table["return"].to_numpy(np.float64)
 
 
-def _check_count(kind: str, policies: list[Policy], complaint: str = "") -> None:
+def _at_least_two(kind: str, policies: Policies) -> list[Policy]:
     if len(policies) < 2:
-        reason = f": {complaint}" if complaint else ""
-        raise ValueError(f"at least two {kind} policies are needed, got {len(policies)}{reason}")
+        raise ValueError(f"at least two {kind} policies are needed, got {len(policies)}")
+    return list(policies.values())
 
 
 def _spread(returns: np.ndarray) -> float:
@@ -181,8 +165,7 @@ def _read_validation(
         policies, returns = validation
     except (TypeError, ValueError):
         raise TypeError("validation must be a pair (policies, returns)") from None
-    check_positions("validation returns", returns, policies)
-    policies, returns = _read_returns("validation", as_policies(policies, states_count=states_count), returns)
+    policies, returns = _read_returns("validation", load(policies).for_log(states_count), returns)
     margin = config.tie_margin if config.validation_metric == "loss" else 0.0
     if _spread(returns) <= margin:
         within = ", or within tie_margin" if margin else ""

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..inputs.returns import check_index
 from ..runtime.arrays import as_numbers
 from .config import Config
 
@@ -236,8 +235,8 @@ def _by_name(frame: pandas.DataFrame, names: list[str]) -> pandas.DataFrame:
     """Return the frame in the order of the names, if it has names at all."""
     axes = {"row": frame.index, "column": frame.columns}
     if not any(isinstance(label, str) for labels in axes.values() for label in labels):
-        for labels in axes.values():
-            check_index("preferences", labels)
+        if any(list(labels) != list(range(len(labels))) for labels in axes.values()):
+            raise ValueError("preferences are a data frame without names of policies; index rows and columns by name")
         return frame
     for kind, labels in axes.items():
         if missing := [name for name in names if name not in labels]:

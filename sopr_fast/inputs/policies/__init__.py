@@ -1,9 +1,9 @@
 """Policies under one interface: names, actions, distributions, and the columns that the model reads."""
 
 from .actor import Actor
-from .adapters import as_policies
+from .adapters import Policies, as_policies, load
 from .arrays import ArrayPolicy
-from .files import load
+from .files import load_files
 from .layout import Layout, check_actions, check_fit, collect, probe
 from .output import Gaussian, Output, Probabilities
 from .policy import Policy
@@ -14,6 +14,7 @@ __all__ = [
     "Gaussian",
     "Layout",
     "Output",
+    "Policies",
     "Policy",
     "Probabilities",
     "as_policies",
@@ -21,5 +22,6 @@ __all__ = [
     "check_fit",
     "collect",
     "load",
+    "load_files",
     "probe",
 ]

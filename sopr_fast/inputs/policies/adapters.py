@@ -10,26 +10,59 @@ from typing import Any
 
 from torch import nn
 
+from ...runtime.checks import check_integer
 from .arrays import ArrayPolicy, is_array
 from .called import Called, D3rlpyModel, LiveModel, acts, is_d3rlpy_model, is_live_model
-from .files import common_folder, load
+from .files import common_folder, load_files
 from .policy import Policy
 
 
-def as_policies(
-    policies: Any,
-    *,
-    states_count: int | None = None,
-    action_count: int | None = None,
-    stochastic: bool = False,
-    trust: bool = False,
-    skip: bool = False,
-) -> list[Policy]:
-    """Return policies under one interface, in the given order.
+class Policies(dict[str, Policy]):
+    """Policies by name, in the order given; see `load`.
 
-    `policies` is a dict from name to policy, a sequence of policies, or the path of a file or folder. In a sequence, a
-    policy is named by its `name` attribute, its file, or its position ("policy-000"). A policy must answer each row on
-    its own, without memory of earlier calls: it is asked for batches of any size, in any order. Each policy may be:
+    Attributes:
+        in_memory: Whether the user chose their order. Returns and groups of policies from files need names.
+    """
+
+    in_memory: bool = True
+
+    def __init__(self, policies: Iterable[Policy], *, in_memory: bool = True) -> None:
+        super().__init__((policy.name, policy) for policy in policies)
+        self.in_memory = in_memory
+
+    def take(self, names: Iterable[str]) -> Policies:
+        """Return the policies of these names."""
+        return Policies((self[name] for name in names), in_memory=self.in_memory)
+
+    def for_log(self, states_count: int | None, action_count: int | None = None) -> Policies:
+        """Return the policies with what the log tells of them.
+
+        Args:
+            states_count: Number of states in the log, for each of which an array of actions has a row; None if unknown.
+            action_count: Number of discrete actions, for policies that return indices and do not know it.
+
+        Raises:
+            ValueError: An array of actions has another number of rows.
+        """
+        return Policies(
+            (_for_log(each, states_count, action_count) for each in self.values()), in_memory=self.in_memory
+        )
+
+
+def load(
+    source: Any,
+    *,
+    trust: bool = False,
+    stochastic: bool = False,
+    skip: bool = False,
+    action_count: int | None = None,
+    **reading: Any,
+) -> Policies:
+    """Return policies under one interface, by name and in the given order.
+
+    `source` is a dict from name to policy, a sequence of policies, the path of a file or folder, or `Policies`. In a
+    sequence, a policy is named by its `name` attribute, its file, or its position ("policy-000"). A policy must answer
+    each row on its own, without memory of earlier calls: it is asked for batches of any size, in any order. It may be:
 
     - A callable on a batch of states. It receives its own float32 numpy array (N, dim_s) and returns actions (N, dim_a)
       as an array or tensor of any float type on any device; or integer indices (N,) of discrete actions (set
@@ -43,39 +76,40 @@ def as_policies(
     - A model of Stable-Baselines3. It acts as the file that it would save: states are standardised by the attached
       `VecNormalize`, and a discrete actor gives probabilities where it has them.
     - A model of d3rlpy. It acts by its `predict`; a discrete one gives the columns of its file.
-    - An array or tensor of actions, `Gaussian` or `Probabilities`, with one row for each of the `states_count` states.
-    - The path of a file or folder of policies (see `load`, which has options for files that do not describe
-      themselves). Paths in a sequence are named relative to the folder that contains all of them. A file of several
-      policies under one key adds them all, as "key-000", "key-001", …
+    - An array, tensor or data frame of actions, `Gaussian` or `Probabilities`, with one row for each state of the log.
+    - The path of a file or folder of policies, see `docs/files.md`. Paths in a sequence are named relative to the
+      folder that contains all of them. A file of several policies under one key adds them all, as "key-000",
+      "key-001", …
 
     Args:
-        policies: Dict, sequence or path.
-        states_count: Number of states in the user's data, against which arrays are checked.
-        action_count: Number of discrete actions, for policies that return indices or bare probabilities.
-        stochastic: Act by the distributions in files, see `load`.
-        trust: Run code in files where reading them needs it, see `load`.
+        source: What holds the policies.
+        trust: Run code in files where reading them needs it. Whoever can write the file can then do what you can do.
+        stochastic: Act by the distributions in files instead of their means.
         skip: Skip files that cannot be read, with a warning for each, instead of raising.
+        action_count: Number of discrete actions, for policies that return indices or bare probabilities.
+        reading: What files do not say of themselves, see `inputs.policies.load_files`.
 
     Raises:
         FileNotFoundError: There is no such file.
         ImportError: A library that a file needs is not installed.
         OSError, MemoryError: A file cannot be read.
         TypeError: An item is not a policy, or a name is not a string.
-        ValueError: There are no policies, two have one name, a file is damaged or not supported, or an array does not
-            have one row per state.
+        ValueError: There are no policies, two have one name, or a file is damaged or not supported.
+
+    Warns:
+        UserWarning: A file was skipped, or something in it was left unread.
     """
-    options = {
-        "states_count": states_count,
-        "action_count": action_count,
-        "stochastic": stochastic,
-        "trust": trust,
-        "skip": skip,
-    }
+    if action_count is not None:
+        action_count = check_integer("action_count", action_count, 2)
+    if isinstance(source, Policies):
+        return source
+    options = {"action_count": action_count, "stochastic": stochastic, "trust": trust, "skip": skip, **reading}
     result: list[Policy] = []
     origins: dict[str, str] = {}
-    for origin, name, item, folder in _items(policies):
-        position = len(result)
-        for policy in _adapt(origin, name, item, folder, f"policy-{position:03d}", options):
+    in_memory = not isinstance(source, str | PathLike)
+    for origin, name, item, folder in _items(source):
+        in_memory &= name is not None or not isinstance(item, str | PathLike)
+        for policy in _adapt(origin, name, item, folder, f"policy-{len(result):03d}", options):
             if policy.name in origins:
                 raise ValueError(
                     f"{origins[policy.name]} and {origin} are both named {policy.name!r}; name them in a dict"
@@ -84,7 +118,15 @@ def as_policies(
             result.append(policy)
     if not result:
         raise ValueError("no policies given")
-    return result
+    return Policies(result, in_memory=in_memory)
+
+
+def as_policies(
+    policies: Any, *, states_count: int | None = None, action_count: int | None = None, **options: Any
+) -> list[Policy]:
+    """Return the policies of `load`, checked against a log if its number of states is given."""
+    loaded = load(policies, action_count=action_count, **options)
+    return list(loaded.for_log(states_count, action_count).values())
 
 
 def _items(policies: Any) -> Iterator[tuple[str, str | None, Any, Path | None]]:
@@ -117,29 +159,24 @@ def _adapt(
     default: str,
     options: Mapping[str, Any],
 ) -> list[Policy]:
-    states_count, action_count = options["states_count"], options["action_count"]
+    action_count = options["action_count"]
     if isinstance(item, str | PathLike):
-        loaded = list(load(item, relative_to=folder, **options).values())
+        loaded = list(load_files(item, relative_to=folder, **options).values())
         if name is None:
             return loaded
         if len(loaded) == 1:
             return [_renamed(loaded[0], name)]
         return [_renamed(policy, f"{name}-{i:03d}") for i, policy in enumerate(loaded)]
-    if isinstance(item, ArrayPolicy):
-        count = action_count if item.action_count is None else item.action_count
-        skipped = item.skipped
-        item = ArrayPolicy(item.name, item.values, states_count=states_count, action_count=count)
-        item.skipped = skipped
-    if isinstance(item, Called) and item.action_count is None and action_count is not None:
-        item = copy.copy(item)
-        item.action_count = action_count
     if isinstance(item, Policy):
+        item = _for_log(item, None, action_count)
         return [item if name in (None, item.name) else _renamed(item, name)]
     if name is None:
         own = getattr(item, "name", None)
         name = own if isinstance(own, str) and own else default
+    if hasattr(item, "to_numpy"):
+        item = item.to_numpy()
     if is_array(item):
-        return [ArrayPolicy(name, item, states_count=states_count, action_count=action_count)]
+        return [ArrayPolicy(name, item, action_count=action_count)]
     if is_live_model(item):
         return [LiveModel(name, item, action_count)]
     if is_d3rlpy_model(item):
@@ -150,6 +187,18 @@ def _adapt(
         f"{origin} is {_kind(item)}, expected a callable, a torch module, an object with predict, "
         "an array of actions, Gaussian or Probabilities of arrays, or a path"
     )
+
+
+def _for_log(policy: Policy, states_count: int | None, action_count: int | None) -> Policy:
+    if isinstance(policy, ArrayPolicy):
+        count = action_count if policy.action_count is None else policy.action_count
+        same = ArrayPolicy(policy.name, policy.values, states_count=states_count, action_count=count)
+        same.original = policy.original
+        return same
+    if isinstance(policy, Called) and policy.action_count is None and action_count is not None:
+        policy = copy.copy(policy)
+        policy.action_count = action_count
+    return policy
 
 
 def _kind(item: Any) -> str:

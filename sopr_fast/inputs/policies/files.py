@@ -6,10 +6,9 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from ...runtime.files import open_regular
 from ...runtime.text import one_line, printable
@@ -23,7 +22,7 @@ _KINDS_SHOWN = 8
 _REASONS_SHOWN = 3
 
 
-def load(
+def load_files(
     paths: str | PathLike | Iterable[str | PathLike],
     *,
     stochastic: bool = False,
@@ -126,36 +125,7 @@ def load(
         raise ValueError(
             f"{unused[0]}={meanings[unused[0]]!r} was not used: the files say themselves what it would; leave it out"
         )
-    for policy in policies.values():
-        policy.skipped = tuple(reasons)
     return policies
-
-
-def swapped_files(policies: Any) -> tuple[str, ...]:
-    """Return two files that `load` reads in the order of their paths, which is not that of the numbers in them.
-
-    Args:
-        policies: What a user passed as policies; of paths in it, those of folders count.
-
-    Returns:
-        Names of the first such files, as ("step_10.zip", "step_2.zip"), or none.
-    """
-    paths = [policies] if isinstance(policies, str | PathLike) else policies if isinstance(policies, Sequence) else []
-    for path in (Path(path) for path in paths if isinstance(path, str | PathLike)):
-        if found := first_descent(map(str, _files(path))):
-            return tuple(Path(file).name for file in found)
-    return ()
-
-
-def first_descent(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the first two texts that differ in numbers alone and do not ascend with them, or none."""
-    last: dict[str, tuple[list[int], str]] = {}
-    for text in texts:
-        pattern, numbers = re.sub(r"\d+", "#", text), [int(digits) for digits in re.findall(r"\d+", text)]
-        if pattern in last and numbers < last[pattern][0]:
-            return last[pattern][1], text
-        last[pattern] = numbers, text
-    return ()
 
 
 def common_folder(paths: Iterable[Path]) -> Path:

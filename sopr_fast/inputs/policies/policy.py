@@ -22,13 +22,11 @@ class Policy(ABC):
         name: Name in rankings and errors.
         original: The user's object that the policy stands for, or None if that is the policy itself.
         normalisation: Source of the statistics that standardise the states, or None if states are used as they are.
-        skipped: Files that `load` left out when it read the policy, so that positions among the policies have shifted.
     """
 
     name: str
     original: Any = None
     normalisation: str | None = None
-    skipped: tuple[str, ...] = ()
 
     @property
     def state_dim(self) -> int | None:

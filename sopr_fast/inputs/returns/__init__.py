@@ -1,36 +1,17 @@
-"""Returns of policies: by name, in order, from files and folders of runs."""
+"""Returns of policies: from whatever holds them to one table by name."""
 
-from .checks import (
-    check_groups,
-    check_index,
-    check_positions,
-    check_returns,
-    describe_missing,
-    in_order,
-    is_missing,
-    skipped_files,
-    suggest,
-    with_returns,
-    without_return,
-)
-from .reading import is_source, read_returns
-from .values import Returns, of_rollouts, with_single_rollouts
+from .matching import check_groups, check_ordered, check_returns, describe_missing, is_missing, suggest, with_returns
+from .reading import is_ordered, load_json, load_returns
 
 __all__ = [
-    "Returns",
     "check_groups",
-    "check_index",
-    "check_positions",
+    "check_ordered",
     "check_returns",
     "describe_missing",
-    "in_order",
     "is_missing",
-    "is_source",
-    "of_rollouts",
-    "read_returns",
-    "skipped_files",
+    "is_ordered",
+    "load_json",
+    "load_returns",
     "suggest",
     "with_returns",
-    "with_single_rollouts",
-    "without_return",
 ]

@@ -1,12 +1,11 @@
-"""Returns that a run measured of its policy at several steps, such as those in `evaluations.npz`."""
+"""Returns that a run of Stable-Baselines3 measured of its policy at several steps, `evaluations.npz`."""
 
 from __future__ import annotations
 
 import io
-import math
 import re
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
@@ -15,35 +14,57 @@ from ...runtime.text import printable
 from ...runtime.warn import warn
 from ..logs.files import check_regular, reading
 from ..logs.keys import list_names
-from .values import Returns
 
-_STEP = re.compile(r"(?:.*_)?(\d+)_steps|(?:model|checkpoint|ckpt|step|iter)[_-]?(\d+)")
+_NEAR = 0.01  # of the distance between evaluations: more than the environments that step at once
 _LABEL = re.compile(r"(?<![a-z])(?:seed|run|v)[_-]?\d+")  # a number that is no step
 _WORDS = "model|checkpoint|ckpt|steps?|iter|iteration|itr?|update|epoch|ep|episode|policy|actor|agent"
 _NUMBER = re.compile(rf"(?<![a-z\d])(?:{_WORDS})?(\d[a-z\d]*)")
 _LAST = re.compile(r"(?<![a-z])(?:final|last|latest)(?![a-z])")
 _ARRAYS = ("timesteps", "results")
+_SEEN = 5
+
+Results = dict[str, np.ndarray]  # returns of the rollouts, by name
 
 
-@dataclass(frozen=True)
-class Evaluations:
-    """Returns of one run.
+def of_folder(folder: Path, names: Sequence[str]) -> Results:
+    """Return the returns of policies from the runs in a folder and below it.
 
-    Attributes:
-        where: File of the run.
-        steps: (T,) steps, ascending.
-        returns: (T,) means over rollouts.
-        errors: (T,) standard errors; NaN where unknown.
+    Each policy gets them from `evaluations.npz` in its own folder, or the nearest one above it:
+    `runs/ppo_1/evaluations.npz` for "ppo_1/best_model" in `runs`.
+
+    Raises:
+        ValueError: There are no evaluations, or no policy lies beside some.
+
+    Warns:
+        UserWarning: See `choose`.
     """
+    files = {PurePosixPath(file.parent.relative_to(folder)): file for file in sorted(folder.rglob("evaluations.npz"))}
+    if not files:
+        raise ValueError(f"{printable(folder)}: no returns: expected evaluations.npz of runs in it or below it")
+    policies: dict[PurePosixPath, list[str]] = {}
+    for name in names:
+        place = PurePosixPath(name)
+        if (run := next((run for run in (place, *place.parents) if run in files), None)) is not None:
+            policies.setdefault(run, []).append(name)
+    if not policies:
+        seen = ", ".join(str(run) for run in list(files)[:_SEEN])
+        raise ValueError(
+            f"{printable(folder)}: its returns lie in {printable(seen)}, and no policy does; pass the folder to which "
+            f"their names are relative, such as {names[0]!r}"
+        )
+    returns: Results = {}
+    for run, of_run in policies.items():
+        returns |= choose(files[run], *read(files[run]), of_run, str(run))
+    return returns
 
-    where: str
-    steps: np.ndarray
-    returns: np.ndarray
-    errors: np.ndarray
+
+def of_file(path: Path, names: Sequence[str]) -> Results:
+    """Return the returns of the policies of one run, see `choose`."""
+    return choose(path, *read(path), names)
 
 
-def read(path: Path) -> Evaluations:
-    """Read the file that Stable-Baselines3's `EvalCallback` writes: `timesteps` (T,) and `results` (T, rollouts).
+def read(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps (T,) and the returns of rollouts (T, R) in a file that `EvalCallback` writes.
 
     Raises:
         ValueError: The file is damaged, or of another content.
@@ -60,70 +81,49 @@ def read(path: Path) -> Evaluations:
             raise ValueError(f"timesteps {steps.shape} and results {results.shape}, expected (T,) and (T, rollouts)")
         if not np.isfinite(results).all():
             raise ValueError("its results are not finite")
-    rollouts = results.shape[1]
-    errors = results.std(1, ddof=1) / math.sqrt(rollouts) if rollouts > 1 else np.full(len(results), math.nan)
-    return Evaluations(str(path), steps, results.mean(1), errors)
+    return steps, results
 
 
-def choose(evaluations: Evaluations, names: list[str], run: str = "") -> Returns:
-    """Return the return of each policy of a run: at the step in its name, the best one, or the last one.
+def choose(path: Path, steps: np.ndarray, results: np.ndarray, names: Sequence[str], run: str = "") -> Results:
+    """Return the returns of each policy of a run: those of its own step, the best ones, or the last ones.
 
-    The step of a name like `…_1000_steps` or `model_1000` may lie at most half the distance between evaluations from
-    one of them; else the policy gets none. The same holds for any other number that stands alone, as in `ppo_1000_a`.
-    Of the names without such a number, one may contain "best". Of the rest, one may be that of the last policy; with
-    "final", "last" or "latest" in it, numbers that are no steps do not matter.
+    A policy with a step in its name, such as "rl_model_1000_steps", "model_1000" or "ppo_1000_a", gets the evaluation
+    of that step, or none. A difference of 1 % of the distance between evaluations is allowed, since several
+    environments step at once. Of the names without a step, one with "best" in it gets the best evaluation, and one
+    other, without a number or with "final", "last" or "latest", gets the last one.
 
     Args:
-        evaluations: Evaluations of the run.
+        path: File of the evaluations.
+        steps: (T,) steps.
+        results: (T, R) returns of rollouts.
         names: Names of the policies.
         run: A policy of this name is named by its run, so that a number in it is no step.
 
     Warns:
-        UserWarning: Names do not say which evaluation is theirs; these policies get none.
+        UserWarning: Policies have no evaluation of their own.
     """
     rows: dict[str, int] = {}
-    best, last, doubtful = [], [], []
+    claims: dict[str, list[str]] = {"best": [], "last": []}
+    gap = np.diff(np.unique(steps)).min() if len(np.unique(steps)) > 1 else steps[0]
     for name in names:
-        stem = "" if name == run else name.rpartition("/")[2].lower()
-        match = _STEP.fullmatch(stem)
-        numbers = [match[1] or match[2]] if match else _NUMBER.findall(_LABEL.sub("", stem))
-        near = _rows(evaluations.steps, [number for number in numbers if number.isdecimal()])
-        if len(near) == 1:
-            rows[name] = near.pop()
-        elif match:
-            continue
-        elif near:
-            doubtful.append(name)
-        elif "best" in stem:
-            best.append(name)
-        elif not numbers or _LAST.search(stem):
-            last.append(name)
-        else:
-            doubtful.append(name)
-    for claimants, row in ((best, int(np.argmax(evaluations.returns))), (last, len(evaluations.steps) - 1)):
-        if len(claimants) == 1:
-            rows[claimants[0]] = row
-        else:
-            doubtful += claimants
-    if doubtful:
+        stem = "" if name == run else _LABEL.sub("", name.rpartition("/")[2].lower())
+        numbers = _NUMBER.findall(stem)
+        distances = [np.abs(steps - float(number)) for number in numbers if number.isdecimal()]
+        own = {int(each.argmin()) for each in distances if each.min() <= _NEAR * gap}
+        if len(own) == 1:
+            rows[name] = own.pop()
+        elif not own and not stem.endswith("steps"):
+            kind = "best" if "best" in stem else "last" if not numbers or _LAST.search(stem) else ""
+            claims.get(kind, []).append(name)
+    for kind, row in (("best", int(results.mean(1).argmax())), ("last", len(steps) - 1)):
+        if len(claims[kind]) == 1:
+            rows[claims[kind][0]] = row
+    if without := [name for name in names if name not in rows]:
         warn(
-            f"{evaluations.where}: policies are left out whose names do not say which evaluation is theirs: "
-            f"{list_names(doubtful)}; put steps into the names, as in 'model_{evaluations.steps[-1]:.0f}'"
+            f"{printable(path)}: policies without an evaluation of their own get no return: {list_names(without)}; a "
+            f"step in the name chooses it, as in 'model_{steps[-1]:.0f}'"
         )
-    returns = Returns()
-    for name, row in rows.items():
-        returns[name] = float(evaluations.returns[row])
-        if np.isfinite(evaluations.errors[row]):
-            returns.errors[name] = float(evaluations.errors[row])
-    return returns
-
-
-def _rows(steps: np.ndarray, numbers: list[str]) -> set[int]:
-    """Return the evaluations at these steps; if there are none, those within half the distance between evaluations."""
-    distances = [np.abs(steps - float(number)) for number in numbers]
-    gap = np.diff(steps).max() / 2 if len(steps) > 1 else 0
-    exact, near = ({int(np.argmin(each)) for each in distances if each.min() <= limit} for limit in (0, gap))
-    return exact or near
+    return {name: results[rows[name]] for name in names if name in rows}
 
 
 def _array(content: bytes) -> np.ndarray:

@@ -1,123 +1,249 @@
-"""Returns from files, folders of runs, and data frames."""
+"""Returns from files, folders of runs, tables, mappings and sequences."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Callable, Sequence
-from pathlib import Path, PurePosixPath
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ...runtime.checks import check_integer
-from ...runtime.text import escaped_errors, printable
+import numpy as np
+
+from ...runtime.arrays import as_numbers
+from ...runtime.text import NAME_WIDTH, escaped_errors, printable
+from ...runtime.warn import warn
 from ..logs.files import check_regular
-from . import evaluations, tensorboard
-from .tables import read_csv, read_frame, read_json
-from .values import Returns
+from ..logs.keys import list_names
+from .evaluations import of_file, of_folder
 
-_SEEN = 5
+if TYPE_CHECKING:
+    import pandas
 
-
-def is_source(returns: Any) -> bool:
-    """Return whether `read_returns` reads this: a path, or a data frame (not one of its columns)."""
-    return isinstance(returns, str | os.PathLike) or (hasattr(returns, "columns") and hasattr(returns, "__getitem__"))
+_COLUMNS = {  # what a column is, and the names that it may have, in any case
+    "name": ("name", "policy"),
+    "return": ("return", "return_mean"),
+    "error": ("error", "return_se", "return_error", "return_stderr", "standard_error"),
+    "deviation": ("return_std",),
+    "rollouts": ("rollouts", "episodes"),
+}
+_REMEDY = "map names to returns, {name: return}"
 
 
 @escaped_errors()
-def read_returns(
-    source: Any,
-    names: list[str],
-    *,
-    tag: str | None = None,
-    rollouts: int | None = None,
-    skipped: Sequence[str] = (),
-    by_name: bool = False,
-) -> Returns:
-    """Return name and return of policies, with standard errors where the source has them.
+def load_returns(source: Any, names: Sequence[str] | None = None) -> pandas.DataFrame:
+    """Return the returns of policies as a table: columns return, error and rollouts, indexed by name.
 
-    - A CSV file or data frame has a column `name` or `policy` and a column `return` or `return_mean`, in any case.
-      Without a header, the first two columns of a file are these; the first column may lack a name, as a pandas index
-      does. Standard errors are a column `return_se`, or `return_std` (over a policy's rollouts) and `rollouts`.
-    - A JSON file (`.json`) holds an object of name and return, or of name and a list of the returns of rollouts; or a
-      list in the order of the names. Here and in tables, a single rollout gets the standard deviation that the
-      rollouts of the other policies have in common.
-    - `evaluations.npz` of Stable-Baselines3's `EvalCallback`, or a TensorBoard event file; or a folder with such files,
-      of which each policy gets that of its own folder: `runs/ppo_1/evaluations.npz` for "ppo_1/best_model" in `runs`,
-      the nearest one above it. A policy named `…_100000_steps` gets the evaluation nearest to that step, one whose name
-      contains "best" the highest one, one other policy the last one (see `evaluations.choose`). Of these, files of the
-      first kind come before event files.
+    `error` is the standard error of the return and `rollouts` their number, NaN where unknown. A single rollout gets
+    the standard deviation that the rollouts of the other policies have in common. Policies whose return is NaN, None or
+    an empty cell have no row.
+
+    - A mapping or series from name to return, or to the returns of rollouts.
+    - A data frame, `.csv` or `.parquet` file with a column `name` or `policy` (or an index of names), one `return` or
+      `return_mean`, and, if known, one `error` or `return_se`, or `return_std` (over its rollouts) and `rollouts`.
+    - A `.json` file with an object of name and return, or of name and the returns of rollouts.
+    - `evaluations.npz` of Stable-Baselines3's `EvalCallback`, or a folder of runs with such files, for the policies in
+      `names`. Each gets the evaluation of its own step, see `evaluations.choose`.
+    - A sequence of returns in the order of `names`.
 
     Args:
-        source: Path of a file or folder, or a data frame.
-        names: Names of the policies. Where a CSV file has none of them, its integers are positions among them,
-            counted from 0.
-        tag: Tag of the returns in event files; by default the first of `tensorboard.TAGS` that a file has.
-        rollouts: Number of rollouts behind each return of a table, in place of its column.
-        skipped: Files of policies that were left out of the names, so that positions are refused.
-        by_name: Refuse positions in a CSV file and lists in a JSON file: the user does not know the order of names.
+        source: What holds the returns.
+        names: Names of the policies, needed for the last two.
 
     Raises:
         FileNotFoundError: There is no such file.
-        TypeError: A data frame has no returns or no names.
-        ValueError: The file has another layout, or no policy's folder has returns; the message names the file.
+        ImportError: A parquet file needs pyarrow.
+        TypeError: Returns or names are of the wrong type, or names are needed.
+        ValueError: A return is missing, repeated or no finite number, or a file has another layout; the message names
+            the policy or the file.
 
     Warns:
-        UserWarning: Standard deviations have no number of rollouts, or names of policies do not say which evaluation
-            is theirs.
+        UserWarning: Standard deviations have no number of rollouts.
     """
-    if rollouts is not None:
-        rollouts = check_integer("rollouts", rollouts, 1)
-    if not isinstance(source, str | os.PathLike):
-        return read_frame(source, rollouts)
-    path = Path(source)
-    if rollouts is not None and (path.is_dir() or path.suffix.lower() in (".json", ".npz")):
-        raise ValueError(f"{path}: rollouts are for tables with a column return_std; leave them out")
-    if path.is_dir():
-        return _of_folder(path, names, tag)
+    import pandas
+
+    if source is None:
+        raise ValueError("returns are needed (or preferences)")
+    if isinstance(source, str | os.PathLike):
+        return _of_path(Path(source), names)
+    if isinstance(source, pandas.DataFrame):
+        return _of_frame(source, "the data frame of returns")
+    if isinstance(source, pandas.Series):
+        if not isinstance(source.index, pandas.RangeIndex):
+            return _of_items(zip(source.index, source, strict=True), "returns")
+        source = source.to_numpy()
+    if isinstance(source, Mapping):
+        return _of_items(source.items(), "returns")
+    return _of_items(zip(check_names(names), _in_order(source, names), strict=True), "returns")
+
+
+def is_ordered(source: Any) -> bool:
+    """Return whether returns or groups are in order, not by name."""
+    import pandas
+
+    if isinstance(source, pandas.Series):
+        return isinstance(source.index, pandas.RangeIndex)
+    return source is not None and not isinstance(source, str | os.PathLike | Mapping | pandas.DataFrame)
+
+
+def check_names(names: Sequence[str] | None) -> Sequence[str]:
+    """Return the names, or raise TypeError if there are none."""
+    if names is None:
+        raise TypeError(f"these returns have no names: {_REMEDY}, or pass names=")
+    return names
+
+
+def _in_order(source: Any, names: Sequence[str] | None) -> list[Any]:
+    names = check_names(names)
+    if isinstance(source, Set) or not isinstance(source, Iterable):
+        raise TypeError(f"returns are a {type(source).__name__}: {_REMEDY}")
+    values = list(as_numbers(source) if hasattr(source, "__array__") else source)
+    if len(values) != len(names):
+        raise ValueError(f"there are {len(values)} returns for {len(names)} policies: {_REMEDY}")
+    return values
+
+
+def _of_path(path: Path, names: Sequence[str] | None) -> pandas.DataFrame:
+    import pandas
+
+    kind = path.suffix.lower()
+    if path.is_dir() or kind == ".npz":
+        values = (of_folder if path.is_dir() else of_file)(path, check_names(names))
+        return _of_items(values.items(), str(path))
     check_regular(path)
-    if path.suffix.lower() == ".npz":
-        return evaluations.choose(evaluations.read(path), names)
-    if tensorboard.is_event_file(path):
-        return evaluations.choose(tensorboard.read([path], tag), names)
-    if path.suffix.lower() == ".json":
-        return read_json(path, names, by_name)
-    return read_csv(path, names, rollouts, skipped, by_name)
+    if kind == ".json":
+        content = load_json(path, "return")
+        if not isinstance(content, dict):
+            raise ValueError(f"{path}: its returns have no names: write an object of name and return")
+        return _of_items(content.items(), str(path))
+    if kind == ".parquet":
+        try:
+            return _of_frame(pandas.read_parquet(path), str(path))
+        except ImportError as error:
+            raise ImportError(f"{path}: reading it needs pyarrow: pip install 'sopr_fast[parquet]'") from error
+    return _of_frame(_read_csv(path), str(path))
 
 
-def _of_folder(folder: Path, names: list[str], tag: str | None) -> Returns:
-    """Return the returns of policies from the runs in a folder and below it."""
-    runs: dict[PurePosixPath, Callable[[], evaluations.Evaluations]] = {}
-    events: dict[Path, list[Path]] = {}
-    for file in sorted(folder.rglob("*")):
-        if tensorboard.is_event_file(file) and file.is_file():
-            events.setdefault(file.parent, []).append(file)
-    for parent, files in events.items():
-        runs[_relative(parent, folder)] = lambda files=files: tensorboard.read(files, tag)  # type: ignore[misc]
-    for file in sorted(folder.rglob("evaluations.npz")):
-        runs[_relative(file.parent, folder)] = lambda file=file: evaluations.read(file)  # type: ignore[misc]
-    if not runs:
-        raise ValueError(
-            f"{printable(folder)}: no returns: expected evaluations.npz or TensorBoard event files in it or below it"
+def load_json(path: Path, what: str) -> Any:
+    """Return the content of a JSON file in UTF-8.
+
+    Args:
+        path: The file.
+        what: What its objects hold of each name, such as "return".
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is no JSON file, or an object in it has a name twice.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if repeated := [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]:
+            raise ValueError(f"{path}: a second {what} of {repeated[0]!r}")
+        return dict(pairs)
+
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: not a JSON file: {error}") from error
+
+
+def _read_csv(path: Path) -> pandas.DataFrame:
+    """Return the cells of a CSV file as text; commas, semicolons or tabs separate them."""
+    import pandas
+
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            first = next((line for line in file if line.strip()), "")
+        separator = max(",;\t", key=first.count)
+        options: dict[str, Any] = {"sep": separator, "header": None, "encoding": "utf-8-sig", "skipinitialspace": True}
+        table = pandas.read_csv(path, dtype=str, keep_default_na=False, **options)
+    except pandas.errors.EmptyDataError as error:
+        raise ValueError(f"{path}: no returns in it") from error
+    except (UnicodeDecodeError, pandas.errors.ParserError) as error:
+        raise ValueError(f"{path}: not a table in UTF-8 whose rows have as many cells as the first: {error}") from error
+    header = [str(cell).strip() for cell in table.iloc[0]]
+    if not header[0]:
+        header[0] = "name"  # as pandas writes an index
+    return table[1:].fillna("").set_axis(header, axis=1)
+
+
+def _of_frame(frame: pandas.DataFrame, where: str) -> pandas.DataFrame:
+    """Return the returns in a table with one row for each policy."""
+    parts: dict[str, list[Any]] = {}
+    for part, labels in _COLUMNS.items():
+        same = [i for i, label in enumerate(frame.columns) if str(label).lower() in labels]
+        if len(same) > 1:
+            columns = " and ".join(str(frame.columns[i]) for i in same)
+            raise ValueError(f"{where}: columns {printable(columns)} mean the same; leave only one of them")
+        if same:
+            parts[part] = frame.iloc[:, same[0]].tolist()
+    if "name" not in parts and all(isinstance(label, str) for label in frame.index):
+        parts["name"] = frame.index.tolist()
+    if "name" not in parts or "return" not in parts:
+        found = printable(", ".join(map(str, frame.columns)))
+        raise ValueError(f"{where}: expected columns name and return in the first row, found {found}")
+    names = [name.strip() if isinstance(name, str) else name for name in parts.pop("name")]
+    numbers = {
+        part: [_number(name, value, part, where) for name, value in zip(names, values, strict=True)]
+        for part, values in parts.items()
+    }
+    unknown = [math.nan] * len(names)
+    error, deviation, rollouts = (np.array(numbers.get(part, unknown)) for part in ("error", "deviation", "rollouts"))
+    if (unused := np.isnan(error) & np.isnan(rollouts) & ~np.isnan(deviation)).any():
+        warn(
+            f"{where}: return_std is ignored without the number of rollouts, for policies "
+            f"{list_names([names[i] for i in np.flatnonzero(unused)])}; add a column rollouts, or a column error"
         )
-    policies: dict[PurePosixPath, list[str]] = {}
-    for name in names:
-        place = PurePosixPath(name)
-        run = next((run for run in (place, *place.parents) if run in runs), None)
-        if run is not None:
-            policies.setdefault(run, []).append(name)
-    if not policies:
-        seen = ", ".join(str(run) for run in list(runs)[:_SEEN])
-        more = f" and {len(runs) - _SEEN} more" if len(runs) > _SEEN else ""
-        raise ValueError(
-            f"{printable(folder)}: its returns lie in {printable(seen)}{more}, and no policy does; pass the folder "
-            f"to which their names are relative, such as {names[0]!r}"
-        )
-    returns = Returns()
-    for run, of_run in policies.items():
-        chosen = evaluations.choose(runs[run](), of_run, str(run))
-        returns.update(chosen)
-        returns.errors.update(chosen.errors)
-    return returns
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = np.where(np.isnan(error) & (rollouts > 1), deviation / np.sqrt(rollouts), error)
+    return _table(names, numbers["return"], error, rollouts, where)
 
 
-def _relative(path: Path, folder: Path) -> PurePosixPath:
-    return PurePosixPath(path.relative_to(folder).as_posix())
+def _of_items(items: Iterable[tuple[Any, Any]], where: str) -> pandas.DataFrame:
+    """Return the returns in pairs of name and return, or of name and the returns of rollouts."""
+    rows: list[tuple[Any, float, float, float]] = []
+    for name, value in items:
+        if not np.ndim(value):
+            rows.append((name, _number(name, value, "return", where), math.nan, math.nan))
+            continue
+        rollouts = [_number(name, each, "return", where) for each in as_numbers(value)]
+        if not rollouts or math.isnan(mean := float(np.mean(rollouts))):
+            raise ValueError(f"{where}: the rollouts of policy {name!r} must be one or more finite returns")
+        error = np.std(rollouts, ddof=1) / math.sqrt(len(rollouts)) if len(rollouts) > 1 else math.nan
+        rows.append((name, mean, float(error), len(rollouts)))
+    columns: Any = zip(*rows, strict=True) if rows else [()] * 4
+    names, returns, errors, counts = map(list, columns)
+    return _table(names, returns, np.array(errors, float), np.array(counts, float), where)
+
+
+def _table(names: list[Any], returns: Any, error: np.ndarray, rollouts: np.ndarray, where: str) -> pandas.DataFrame:
+    """Return the table of returns, checked."""
+    import pandas
+
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise TypeError(f"{where}: names of policies must be strings, got {wrong[0]!r}")
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        raise ValueError(f"{where}: several returns of policy {repeated[0]!r}")
+    several, single = (rollouts > 1) & ~np.isnan(error), (rollouts == 1) & ~(error > 0)
+    if several.any():
+        weights = rollouts[several] - 1
+        error[single] = np.sqrt((weights * rollouts[several] * error[several] ** 2).sum() / weights.sum())
+    columns = {"return": np.asarray(returns, np.float64), "error": error, "rollouts": rollouts}
+    return pandas.DataFrame(columns, index=pandas.Index(names, dtype=object, name="name")).dropna(subset="return")
+
+
+def _number(name: Any, value: Any, part: str, where: str) -> float:
+    """Return a finite number, not negative unless it is a return; NaN where unknown."""
+    if value is None or str(value) in ("", "nan", "<NA>"):
+        return math.nan
+    try:
+        number = float(value) if not isinstance(value, bool | np.bool_) else math.nan
+    except (OverflowError, TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or not (part == "return" or number >= 0):
+        expected = "a finite number" if part == "return" else "0 or more"
+        shown = printable(str(value), NAME_WIDTH)
+        raise ValueError(f"{where}: the {part} of policy {name!r} is {shown!r}, expected {expected}")
+    return number
