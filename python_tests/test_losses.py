@@ -165,7 +165,7 @@ def test_preferences_of_a_frame_are_matched_by_name():
 def test_preferences_of_a_frame_in_another_order_are_refused(axis):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame([[np.nan, 1], [0, np.nan]]).sort_index(axis=axis, ascending=False)
-    with pytest.raises(ValueError, match="preferences have an index that is neither names of policies nor 0 to 1"):
+    with pytest.raises(ValueError, match="preferences are a data frame without names of policies"):
         losses.check_preferences(frame, ["a", "b"])
 
 

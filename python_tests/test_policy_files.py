@@ -347,3 +347,27 @@ def test_a_log_of_another_width_names_the_policies_and_their_widths():
     message = r"have 4 columns, .* \(only 'c' can\): 5 columns, and actions of 3: 'a', 'b'; pass states of that width"
     with pytest.raises(ValueError, match=message):
         probe(as_policies(wide | fitting), states, torch.arange(20))
+
+
+def test_fit_and_rank_take_the_options_of_files(tmp_path):
+    import sopr_fast
+    from sopr_fast import Config
+
+    states = np.random.default_rng(0).normal(size=(64, DS)).astype(np.float32)
+    for seed in range(4):
+        np.savez(tmp_path / f"p{seed}.npz", **make_layers(seed=seed))
+    (tmp_path / "p9.npz").write_bytes(b"PK")
+    config = Config(
+        width=8, low_heads=2, high_heads=2, low_layers=1, high_layers=1, steps=2, subsets=2, subset_size=32, clusters=4
+    )
+    with pytest.warns(UserWarning, match=r"skipped .*p9\.npz"):
+        policies = load(tmp_path, stochastic=True, skip=True)
+    ranker = sopr_fast.fit(policies, {f"p{i}": i for i in range(4)}, states, config=config)
+    assert ranker.layout.kind == "gaussian"
+    subsets = sopr_fast.Subsets.draw(states, 2, size=32, clusters=4)
+    ranking, again = ranker.rank(policies, subsets), ranker.rank(policies, subsets=subsets)
+    np.testing.assert_array_equal(ranking.scores, again.scores)
+    with pytest.raises(ValueError, match="are all used; leave subsets= out"):
+        ranker.rank(policies, subsets, subsets=2)
+    with pytest.raises(ValueError, match=r"p9\.npz: damaged"):
+        ranker.rank(str(tmp_path))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -104,9 +104,13 @@ def load(
     if isinstance(source, Policies):
         return source
     options = {"action_count": action_count, "stochastic": stochastic, "trust": trust, "skip": skip, **reading}
+    if isinstance(source, str | PathLike):
+        source = [source]
+    if isinstance(source, Sequence) and source and all(isinstance(item, str | PathLike) for item in source):
+        return Policies(load_files(source, **options).values(), in_memory=False)
     result: list[Policy] = []
     origins: dict[str, str] = {}
-    in_memory = not isinstance(source, str | PathLike)
+    in_memory = True
     for origin, name, item, folder in _items(source):
         in_memory &= name is not None or not isinstance(item, str | PathLike)
         for policy in _adapt(origin, name, item, folder, f"policy-{len(result):03d}", options):
@@ -137,8 +141,6 @@ def _items(policies: Any) -> Iterator[tuple[str, str | None, Any, Path | None]]:
                 raise TypeError(f"names of policies must be strings, got {key!r}")
             yield f"policies[{str(key)!r}]", str(key), item, None  # NumPy's strings as Python's
         return
-    if isinstance(policies, str | PathLike):
-        policies = [policies]
     if isinstance(policies, set | frozenset):
         raise TypeError("policies are a set, which has no order: pass a list, or a dict from name to policy")
     is_single = isinstance(policies, Policy) or is_array(policies) or acts(policies)

@@ -6,9 +6,10 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from ...runtime.files import open_regular
 from ...runtime.text import one_line, printable

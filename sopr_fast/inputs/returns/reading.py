@@ -7,6 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +124,7 @@ def _of_path(path: Path, names: Sequence[str] | None) -> pandas.DataFrame:
             return _of_frame(pandas.read_parquet(path), str(path))
         except ImportError as error:
             raise ImportError(f"{path}: reading it needs pyarrow: pip install 'sopr_fast[parquet]'") from error
-    return _of_frame(_read_csv(path), str(path))
+    return _of_frame(_read_csv(path), str(path), is_text=True)
 
 
 def load_json(path: Path, what: str) -> Any:
@@ -169,7 +170,7 @@ def _read_csv(path: Path) -> pandas.DataFrame:
     return table[1:].fillna("").set_axis(header, axis=1)
 
 
-def _of_frame(frame: pandas.DataFrame, where: str) -> pandas.DataFrame:
+def _of_frame(frame: pandas.DataFrame, where: str, *, is_text: bool = False) -> pandas.DataFrame:
     """Return the returns in a table with one row for each policy."""
     parts: dict[str, list[Any]] = {}
     for part, labels in _COLUMNS.items():
@@ -186,7 +187,7 @@ def _of_frame(frame: pandas.DataFrame, where: str) -> pandas.DataFrame:
         raise ValueError(f"{where}: expected columns name and return in the first row, found {found}")
     names = [name.strip() if isinstance(name, str) else name for name in parts.pop("name")]
     numbers = {
-        part: [_number(name, value, part, where) for name, value in zip(names, values, strict=True)]
+        part: [_number(name, value, part, where, is_text=is_text) for name, value in zip(names, values, strict=True)]
         for part, values in parts.items()
     }
     unknown = [math.nan] * len(names)
@@ -234,13 +235,15 @@ def _table(names: list[Any], returns: Any, error: np.ndarray, rollouts: np.ndarr
     return pandas.DataFrame(columns, index=pandas.Index(names, dtype=object, name="name")).dropna(subset="return")
 
 
-def _number(name: Any, value: Any, part: str, where: str) -> float:
-    """Return a finite number, not negative unless it is a return; NaN where unknown."""
+def _number(name: Any, value: Any, part: str, where: str, *, is_text: bool = False) -> float:
+    """Return a finite number, which a file may hold as text, not negative unless it is a return; NaN where unknown."""
     if value is None or str(value) in ("", "nan", "<NA>"):
         return math.nan
+    plain = value.item() if hasattr(value, "item") and not np.ndim(value) else value
     try:
-        number = float(value) if not isinstance(value, bool | np.bool_) else math.nan
-    except (OverflowError, TypeError, ValueError):
+        is_number = isinstance(plain, (Real, str) if is_text else Real) and not isinstance(plain, bool)
+        number = float(plain) if is_number else math.nan
+    except (OverflowError, ValueError):
         number = math.nan
     if not math.isfinite(number) or not (part == "return" or number >= 0):
         expected = "a finite number" if part == "return" else "0 or more"
