@@ -481,6 +481,3 @@ def test_files_that_cannot_be_read_are_skipped_on_request(files, capsys):
     assert "bad.npz" in capsys.readouterr().err
     assert fit("--policies", "gain.npz", "bad.npz", "--skip") == 0
     assert "warning: skipped bad.npz: " in capsys.readouterr().err
-    (files / "positions.csv").write_text("".join(f"{i},{gain}\n" for i, gain in enumerate(GAINS)))
-    assert fit("--policies", "gain.npz", "bad.npz", "--skip", "--returns", "positions.csv") == 2
-    assert "positions.csv, line 1: '0' is no policy's name" in capsys.readouterr().err

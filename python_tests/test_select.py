@@ -193,8 +193,8 @@ def test_update_agrees_with_a_new_selection_and_trains_nothing():
     [
         ({"nobody": 1.0}, ValueError, "no policy 'nobody' in the selection"),
         ([1.0, 2.0], TypeError, "returns must be by name"),
-        ({"left-21": np.nan}, ValueError, "no policy has a return: returns are given of left-21"),
-        ({"left-21": "high"}, TypeError, "the return of policy 'left-21' must be a number"),
+        ({"left-21": np.nan}, ValueError, "returns: no returns in it"),
+        ({"left-21": "high"}, ValueError, "the return of policy 'left-21' is 'high', expected a finite number"),
     ],
 )
 def test_bad_updates(returns, error, message):
@@ -207,8 +207,8 @@ def test_bad_updates(returns, error, message):
     [
         ({"incumbent": "nobody"}, "the incumbent nobody is none of the policies"),
         ({"returns": {"x": 1.0}}, "no policy has a return: returns are given of x, the policies are "),
-        ({"returns": [1.0, 2.0]}, "returns are 2 in order, but there are 12 policies"),
-        ({"returns": {"right-00": [1.0, np.inf]}}, "the return of policy 'right-00' must be finite"),
+        ({"returns": [1.0, 2.0]}, "there are 2 returns for 12 policies: map names to returns"),
+        ({"returns": {"right-00": [1.0, np.inf]}}, "the return of policy 'right-00' is 'inf', expected a finite number"),
         ({"candidates": {"right-00": gains(1, first=5)["left-05"]}}, "both named 'right-00'"),
         ({"seed": -1}, "seed must be an integer, 0 or more"),
     ],

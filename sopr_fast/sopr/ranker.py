@@ -11,7 +11,7 @@ import torch
 
 from ..inputs.logs.states import as_states
 from ..inputs.logs.stored import StoredStates
-from ..inputs.policies import ArrayPolicy, Layout, Policy, as_policies
+from ..inputs.policies import ArrayPolicy, Layout, Policy, load
 from ..ranking.ranking import DRAWN, GIVEN, KEPT, Ranking, Training
 from ..ranking.warnings import warn_of_candidates, warn_of_scores, warn_of_states
 from ..runtime import distributed
@@ -147,8 +147,8 @@ class Ranker:
             chosen = self._subsets(log, counts[0] if counts else subsets, seed)
         drawn = chosen.to("cpu")
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
-        policies = as_policies(candidates, states_count=drawn.states_count, action_count=action_count)
-        names = [policy.name for policy in policies]
+        loaded = load(candidates).for_log(drawn.states_count, action_count)
+        policies, names = list(loaded.values()), list(loaded)
         same_log = self._is_comparable(policies, log, subsets)
         distributed.current().check_same(
             options=[rule, seed, current().precision, current().batch_size],

@@ -232,7 +232,10 @@ def _table(names: list[Any], returns: Any, error: np.ndarray, rollouts: np.ndarr
         weights = rollouts[several] - 1
         error[single] = np.sqrt((weights * rollouts[several] * error[several] ** 2).sum() / weights.sum())
     columns = {"return": np.asarray(returns, np.float64), "error": error, "rollouts": rollouts}
-    return pandas.DataFrame(columns, index=pandas.Index(names, dtype=object, name="name")).dropna(subset="return")
+    table = pandas.DataFrame(columns, index=pandas.Index(names, dtype=object, name="name")).dropna(subset="return")
+    if table.empty:
+        raise ValueError(f"{where}: no returns in it")
+    return table
 
 
 def _number(name: Any, value: Any, part: str, where: str, *, is_text: bool = False) -> float:
