@@ -208,7 +208,10 @@ def test_bad_updates(returns, error, message):
         ({"incumbent": "nobody"}, "the incumbent nobody is none of the policies"),
         ({"returns": {"x": 1.0}}, "no policy has a return: returns are given of x, the policies are "),
         ({"returns": [1.0, 2.0]}, "there are 2 returns for 12 policies: map names to returns"),
-        ({"returns": {"right-00": [1.0, np.inf]}}, "the return of policy 'right-00' is 'inf', expected a finite number"),
+        (
+            {"returns": {"right-00": [1.0, np.inf]}},
+            "the return of policy 'right-00' is 'inf', expected a finite number",
+        ),
         ({"candidates": {"right-00": gains(1, first=5)["left-05"]}}, "both named 'right-00'"),
         ({"seed": -1}, "seed must be an integer, 0 or more"),
     ],
