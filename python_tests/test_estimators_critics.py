@@ -114,7 +114,7 @@ def test_fqe_reaches_its_values_with_the_default_target_rate():
 )
 def test_target_rate(options, discount, rate):
     method = FQE(**options)
-    assert critics.target_rate(method.target_rate, method.updates, discount) == pytest.approx(rate)
+    assert critics.target_rate(method.target_rate, method.updates, 1 - discount) == pytest.approx(rate)
 
 
 @loud

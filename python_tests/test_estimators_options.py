@@ -61,7 +61,7 @@ def test_message_names_the_invalid_option(method, options):
 
 
 @each_method
-@pytest.mark.parametrize("run", [{"seed": -1}, {"seed": 1.5}, {"discount": 1.0}, {"discount": -0.1}])
+@pytest.mark.parametrize("run", [{"seed": -1}, {"seed": 1.5}, {"discount": 1.5}, {"discount": -0.1}])
 def test_message_names_an_invalid_seed_or_discount(method, run, log):
     with pytest.raises(ValueError, match=rf"^{next(iter(run))} must be"):
         method.estimate({"never-called": None}, log, **{"discount": 0.9, **run})

@@ -13,7 +13,7 @@ from ..inputs.logs import load_transitions
 from ..runtime.devices import check_device, without_autocast
 from ..runtime.options import integer, number, option, optional, widths
 from .coverage import uncovered
-from .critics import Critic, CriticLearner, lag, target_rate
+from .critics import Critic, CriticLearner, decay, lag, target_rate
 from .learning import Batches, learn
 from .log import Log, PolicyActions
 from .reward_estimator import Problem, RewardEstimator
@@ -78,7 +78,7 @@ class BehaviourQ(RewardEstimator):
 
         Args:
             log: Logged transitions, see `sopr_fast.load_log`.
-            discount: Discount factor γ, from 0 to less than 1.
+            discount: Discount factor γ, from 0 to 1.
             seed: Seed of everything random.
             action_count: Number of discrete actions, if actions are discrete.
             checkpoint: File to resume training from if it exists, and to write during training.
@@ -97,7 +97,7 @@ class BehaviourQ(RewardEstimator):
         Warns:
             UncertainEstimateWarning: The lag exceeds 0.1, or outliers dwarf all other logged actions.
         """
-        discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
+        discount, seed = number(most=1)("discount", discount), integer(0)("seed", seed)
         prepared = Log(load_transitions(log), action_count=action_count, device=check_device(device))
         with torch.inference_mode(False), without_autocast(prepared.device):
             return self.train(prepared, discount, seed, checkpoint, progress)[0]
@@ -128,8 +128,8 @@ class BehaviourQ(RewardEstimator):
     ) -> tuple[Critic, dict[str, Any]]:
         """Return the critic of a log that was read already, and its lag and curve; see `critic`."""
         _check_followed(log)
-        rate = target_rate(self.target_rate, self.updates, discount)
-        remaining = lag(self.updates, rate, discount)
+        rate = target_rate(self.target_rate, self.updates, decay(log.transitions, discount))
+        remaining = lag(log.transitions, self.updates, rate, discount)
         last = log.count - 1
         learner = CriticLearner(
             log,

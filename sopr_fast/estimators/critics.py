@@ -51,7 +51,7 @@ class ValueScale:
         """Return the scale of a log's values."""
         transitions = log.transitions
         rewards = transitions.rewards.astype(np.float64)
-        endless = rewards.mean() / (1 - discount)
+        endless = rewards.mean() / decay(transitions, discount)
         to_go = returns_to_go(rewards, transitions.terminals, transitions.episodes, discount, endless)
         scale = max(float(to_go.std()), float(rewards.std()), 1e-6 * abs(endless)) or 1e-6
         return cls(float(to_go.mean()), scale, *possible_values(transitions, discount))
@@ -65,6 +65,23 @@ class ValueScale:
         return values * self.scale + self.mean
 
 
+def decay(transitions: Transitions, discount: float) -> float:
+    """Return 1 - γ, over which the weights of endless rewards sum up to 1; for γ = 1, over the longest logged episode.
+
+    Raises:
+        ValueError: γ is 1, and the episodes need not end.
+    """
+    if discount < 1:
+        return 1 - discount
+    if not np.isfinite(transitions.longest):
+        ends = transitions.terminals[transitions.episodes[1:] - 1]
+        raise ValueError(
+            f"discount=1 needs episodes that end in terminal states, but {np.count_nonzero(~ends):,} of {len(ends):,} "
+            "are cut; pass discount=0.99, or mark the ends as 'terminals'"
+        )
+    return 1 / transitions.longest
+
+
 def possible_values(transitions: Transitions, discount: float, *, any_length: bool = False) -> tuple[float, float]:
     """Return the least and the largest discounted return that the logged rewards allow.
 
@@ -74,7 +91,8 @@ def possible_values(transitions: Transitions, discount: float, *, any_length: bo
         any_length: Whether sums over one step or more count too where no episode ends in a terminal.
     """
     low, high = float(transitions.rewards.min()), float(transitions.rewards.max())
-    bounds = [low / (1 - discount), high / (1 - discount)]
+    rate = decay(transitions, discount)
+    bounds = [low / rate, high / rate]
     if any_length or transitions.terminals.any():
         bounds += [low, high]
     return min(bounds), max(bounds)
@@ -106,7 +124,7 @@ def returns_to_go(
     return result
 
 
-def target_rate(chosen: float | None, updates: int, discount: float) -> float:
+def target_rate(chosen: float | None, updates: int, decay: float) -> float:
     """Return the weight of the critic in each update of its target network.
 
     Where the critic follows its target at once, each update closes `rate` (1 - γ) of the distance to the fixed point.
@@ -115,17 +133,18 @@ def target_rate(chosen: float | None, updates: int, discount: float) -> float:
     Args:
         chosen: The option's value, or None for the default.
         updates: Number of updates.
-        discount: Discount factor γ.
+        decay: 1 - γ, see `decay`.
     """
-    return chosen or min(max(5 / (updates * (1 - discount)), 0.005), 0.1)
+    return chosen or min(max(5 / (updates * decay), 0.005), 0.1)
 
 
-def lag(updates: int, rate: float, discount: float) -> float:
+def lag(transitions: Transitions, updates: int, rate: float, discount: float) -> float:
     """Return the share of the way to their fixed point that critics have left after training.
 
-    The share holds for endless episodes; it is smaller where episodes end early.
+    It is smaller where episodes end early, and 0 where each has one step, after which no value follows.
 
     Args:
+        transitions: The log.
         updates: Number of updates.
         rate: See `target_rate`.
         discount: Discount factor γ.
@@ -133,7 +152,9 @@ def lag(updates: int, rate: float, discount: float) -> float:
     Warns:
         UncertainEstimateWarning: The share exceeds 0.1.
     """
-    remaining = math.exp(-updates * rate * (1 - discount))
+    following = transitions.longest - 1  # steps whose values follow
+    weight = min(following, 1 / (1 - discount) if discount < 1 else math.inf)
+    remaining = math.exp(-updates * rate / weight) if weight else 0.0
     if remaining > _LARGEST_LAG:
         warn(
             f"critics have {remaining:.0%} of the way to their values left after {updates} updates, unless episodes "

@@ -115,7 +115,8 @@ class Estimator(Options, ABC):
                 alone, see `sopr_fast.fit`.
             known: M policies with known returns; see each estimator.
             returns: (M,) returns of the known policies, or a mapping from name to return.
-            discount: Discount factor γ, from 0 to less than 1; needed by estimators that need rewards.
+            discount: Discount factor γ, from 0 to 1; needed by estimators that need rewards. 1, the undiscounted
+                return, needs episodes that end in terminal states.
             seed: Seed of everything random. The same seed gives the same result on the same number of threads.
             action_count: Number of discrete actions, where policies return indices.
             checkpoint: File to resume training from if it exists, and to write during training. A resumed run ends
@@ -143,7 +144,7 @@ class Estimator(Options, ABC):
             UncertainEstimateWarning: The log holds too little evidence about a policy, or outliers among its actions.
         """
         if discount is not None:
-            discount = number(below=1)("discount", discount)
+            discount = number(most=1)("discount", discount)
         elif self.needs_rewards and self.discounted:
             raise ValueError(f"{self.name} estimates discounted returns: pass discount, such as discount=0.99")
         if self.supervised and (known is None or returns is None):

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..runtime.options import choice, flag, integer, number, option, optional, widths
 from .coverage import uncovered
-from .critics import Critic, CriticLearner, lag, target_rate
+from .critics import Critic, CriticLearner, decay, lag, target_rate
 from .learning import Batches, learn
 from .reward_estimator import Problem, RewardEstimator
 
@@ -70,8 +70,8 @@ class FQE(RewardEstimator):
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
         log, request, timings = problem.log, problem.request, problem.request.timings
-        rate = target_rate(self.target_rate, self.updates, problem.discount)
-        remaining = lag(self.updates, rate, problem.discount)
+        rate = target_rate(self.target_rate, self.updates, decay(log.transitions, problem.discount))
+        remaining = lag(log.transitions, self.updates, rate, problem.discount)
         actions = problem.actions(draws=self.draws, memory=self.memory)
         with timings.stage("coverage"):
             uncovered_shares = uncovered(actions, log, progress=request.progress)

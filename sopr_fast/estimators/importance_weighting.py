@@ -21,6 +21,7 @@ from .log import Log
 from .reward_estimator import Problem, RewardEstimator
 
 _FEWEST_EFFECTIVE_EPISODES = 5
+_ROUNDING = 1e-4  # of log-probabilities
 _NEGLIGIBLE = 0.1  # share of the discounted weight of steps
 
 
@@ -77,6 +78,12 @@ class ImportanceWeighting(RewardEstimator):
         with request.timings.stage("behaviour"):
             if log.transitions.log_probs is not None and not self.fitted:
                 behaviour, edge = log.transitions.log_probs.astype(np.float64), LARGEST
+                if log.discrete and (behaviour > _ROUNDING).any():
+                    row = int(log.transitions.source[behaviour.argmax()])
+                    raise ValueError(
+                        f"log: log-probability {behaviour.max():.4g} at row {row}; those of discrete actions are at "
+                        "most 0: pass probabilities as columns={'probabilities': …} of sopr_fast.load_log"
+                    )
             else:
                 behaviour, edge = self._fit(problem, diagnostics), EDGE
         with request.timings.stage("weighting"):

@@ -11,6 +11,7 @@ import numpy as np
 from ..inputs.policies import Layout, Policy
 from ..ranking.estimates import Estimates, warn_about
 from ..runtime.files import check_checkpoint
+from .critics import decay
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT
 from .log import Log, PolicyActions, check_next_actions, read
@@ -80,6 +81,7 @@ class RewardEstimator(Estimator):
                 device=request.device,
                 batch_size=request.batch_size,
             )
+        decay(log.transitions, request.discount)  # raises where discount=1 has no meaning
         problem = Problem(policies, layout, log, request.discount, request)
         values, replicates, diagnostics = self._evaluate(problem)
         diagnostics["allowed"] = _check_allowed(problem, values)
@@ -100,8 +102,8 @@ class RewardEstimator(Estimator):
 def _check_allowed(problem: Problem, values: np.ndarray) -> np.ndarray:
     """Return the range (2,) of values that rewards allow, and warn about values outside it."""
     rewards = problem.log.transitions.rewards.astype(np.float64)
-    low = min(0.0, float(rewards.min())) / (1 - problem.discount)
-    high = max(0.0, float(rewards.max())) / (1 - problem.discount)
+    rate = decay(problem.log.transitions, problem.discount)
+    low, high = min(0.0, float(rewards.min())) / rate, max(0.0, float(rewards.max())) / rate
     margin = _ROUNDING * (high - low) or 1e-6
     outside = np.flatnonzero((values < low - margin) | (values > high + margin))
     warn_about(

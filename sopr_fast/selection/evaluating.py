@@ -68,7 +68,7 @@ def evaluate(
     Warns:
         UserWarning: The log or the returns look wrong.
     """
-    discount, seed = number(below=1)("discount", discount), integer(0)("seed", seed)
+    discount, seed = number(most=1)("discount", discount), integer(0)("seed", seed)
     chosen = read_methods(methods)
     loaded = load(policies)
     check_ordered("returns", returns, loaded)

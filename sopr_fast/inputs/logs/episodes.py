@@ -12,6 +12,7 @@ from .keys import INVERTED, Parts
 
 _NEARLY_ALL = 0.9
 _SAMPLED = 65536  # rows
+_COUNTED = 4096  # rows whose states are counted
 _USUAL = 0.99  # share of steps that are no longer than what counts as usual
 _BANDIT = 0.9  # share of terminal rows beyond which a log is taken as one of one-step episodes
 
@@ -166,8 +167,10 @@ def goes_on(states: np.ndarray, next_states: np.ndarray | None, terminals: np.nd
         rows = rows[distance(rows, rows + 1) <= min(2 * usual[1], apart / 2)]
     else:
         rows = rows[terminals[rows + 1] | terminals[rows - 1]]
-    if next_states is None and len(rows) <= (1 - _NEARLY_ALL) * terminals.sum():
-        return none  # an episode may begin near the end of the one before
+    few = states[plain[:_COUNTED]]
+    is_discrete = len(np.unique(few, axis=0)) <= len(few) / 2
+    if len(rows) <= (0.5 if is_discrete else 0.1 if next_states is None else 0) * candidates.sum():
+        return none  # by chance, an episode may begin where the one before ended
     none[rows] = True
     return none
 
