@@ -229,13 +229,14 @@ def _decide(
         timeouts |= reached & ~terminals
         deciders.append(f"max_episode_steps={limit}")
     if parts.unread and not parts.mapped:
-        _warn_of_unread(parts, deciders)
+        _warn_of_unread(parts)
     return terminals, timeouts, inside, deciders
 
 
-def _warn_of_unread(parts: Parts, deciders: list[str]) -> None:
+def _warn_of_unread(parts: Parts) -> None:
     """Warn of arrays that look like ends and are not read: by their names, or where nothing else marks ends."""
-    named = [name for name in parts.unread if named_like_ends(name) or not deciders]
+    is_marked = not {*ENDS, "episodes"}.isdisjoint(parts.arrays)
+    named = [name for name in parts.unread if named_like_ends(name) or not is_marked]
     if named:
         listed = ", ".join(map(repr, named[:5])) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
         warn(

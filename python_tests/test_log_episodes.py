@@ -1,0 +1,288 @@
+"""Where episodes end: names of ends, contradictions, trajectories that go on, ids, buffers, and one-step episodes."""
+
+import re
+import warnings
+
+import h5py
+import numpy as np
+import pandas
+import pytest
+
+import sopr_fast
+from sopr_fast.estimators import FQE, DualDICE, ImportanceWeighting
+from sopr_fast.inputs.logs import describe
+from sopr_fast.inputs.policies import Probabilities
+
+LENGTHS = (5, 3, 6, 4)
+ENDS = np.cumsum(LENGTHS) - 1
+COUNT = sum(LENGTHS)
+FELL = np.isin(np.arange(COUNT), ENDS[[0, 2]])  # the other two episodes are cut
+LAST = np.isin(np.arange(COUNT), ENDS)
+
+
+def walk(*, next_states=True, seed=0):
+    """Return four episodes of a walk with small steps that begins near 0."""
+    random = np.random.default_rng(seed)
+    states = np.concatenate([np.cumsum(random.uniform(0.5, 1, (n + 1, 2)), 0) for n in LENGTHS])
+    first = np.concatenate(
+        [np.arange(n) + n_before for n, n_before in zip(LENGTHS, np.cumsum([0, 6, 4, 7]), strict=True)]
+    )
+    log = {"observations": states[first], "actions": random.normal(size=(COUNT, 1)), "rewards": np.ones(COUNT)}
+    return log | ({"next_observations": states[first + 1]} if next_states else {})
+
+
+def load(log, quiet=True, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error" if quiet else "ignore")
+        return sopr_fast.load_log(log, **options)
+
+
+@pytest.mark.parametrize(
+    ("flags", "terminals"),
+    [
+        ({"masks": ~FELL, "dones_float": LAST}, FELL),
+        ({"not_done": ~FELL}, FELL),
+        ({"terminals": FELL, "episode_terminals": LAST}, FELL),
+        ({"is_terminal": FELL, "is_last": LAST}, FELL),
+        ({"terminated": FELL, "truncated": LAST & ~FELL, "done": LAST}, FELL),
+        ({"dones": LAST, "timeouts": LAST & ~FELL}, FELL),
+        ({"terminateds": FELL, "episode_starts": np.roll(LAST, 1)}, FELL),
+        ({"terminals": FELL, "traj": np.repeat([7, 3, 5, 1], LENGTHS)}, FELL),
+        ({"terminals": FELL, "step": np.concatenate([np.arange(n) for n in LENGTHS])}, FELL),
+    ],
+    ids=lambda flags: "+".join(flags) if isinstance(flags, dict) else "",
+)
+def test_every_name_has_its_meaning(flags, terminals):
+    log = load(walk() | flags)
+    np.testing.assert_array_equal(log.terminals, terminals)
+    np.testing.assert_array_equal(log.episodes[1:] - 1, ENDS)
+    assert log.verdict.startswith("4 of 3 to 6 steps; 2 end in a terminal state, 2 are cut; decided by ")
+    assert all(repr(name) in log.verdict for name in flags)
+
+
+@pytest.mark.parametrize("name", ["episode_terminals", "is_last", "dones", "done"])
+def test_ends_that_may_be_time_limits_are_taken_as_terminals_with_a_warning(name):
+    with pytest.warns(UserWarning, match=f"dataset: '{name}' are taken as terminals; if a time limit cut"):
+        log = sopr_fast.load_log(walk() | {name: LAST})
+    np.testing.assert_array_equal(log.terminals, LAST)
+    limited = load(walk() | {name: LAST}, max_episode_steps=6)
+    assert np.flatnonzero(limited.terminals).tolist() == [ENDS[0], ENDS[1], ENDS[3]]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"terminals": FELL, "terminated": LAST}, "'terminals' and 'terminated' both mean the terminals and disagree"),
+        ({"masks": FELL, "terminals": FELL}, "'terminals' and 'masks' both mean the terminals and disagree"),
+        ({"terminals": FELL, "dones": LAST & False}, "'terminals' mark ends and 'dones' mark none"),
+        ({"obs": np.zeros((COUNT, 2))}, "'observations' and 'obs' both mean the states and disagree"),
+        ({"timeouts": LAST, "truncated": FELL}, "'timeouts' and 'truncated' both mean the timeouts and disagree"),
+    ],
+)
+def test_names_that_disagree_are_refused_by_advice_that_works(flags, message):
+    with pytest.raises(ValueError, match=f"dataset: {message}; choose one by columns=") as raised:
+        sopr_fast.load_log(walk() | flags)
+    part, name = re.search(r"columns={'(\w+)': '(\w+)'}", str(raised.value)).groups()
+    assert len(load(walk() | flags, quiet=False, columns={part: name})) == COUNT
+
+
+@pytest.mark.parametrize(
+    "flags", [{"absorbing": FELL}, {"crashed": FELL.astype(float)}, {"Episode.End": LAST}, {"x": FELL}]
+)
+def test_unread_arrays_that_look_like_ends_are_named(flags):
+    (name,) = flags
+    with pytest.warns(UserWarning, match=f"dataset: '{name}' looks like ends of episodes and is not read") as caught:
+        description = describe(walk() | flags)
+    assert description.unread == (name,) and f"looks like ends: {name}" in str(description)
+    assert caught
+    np.testing.assert_array_equal(load(walk() | flags, columns={"terminals": name}).terminals, flags[name])
+    quiet = describe(walk() | {"terminals": FELL, "x": LAST, "constant": np.ones(COUNT)})
+    assert quiet.unread == ("x",)  # its name tells nothing, and other arrays mark the ends
+
+
+def goals(*, limits=True, following=True, apart=False):
+    """Return 30 trajectories of 50 steps that stay in a goal region, or pass it, which marks their rows as terminal."""
+    random, rows = np.random.default_rng(0), []
+    for _ in range(30):
+        x = 0.0
+        for t in range(50):
+            after = x + 0.05 * random.uniform(0, 1)
+            rows.append(([x], [0.0], after, 0.4 < x < 0.45 if apart else x > 0.9, t == 49, [after]))
+            x = after
+    names = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
+    log = {name: np.array(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+    return {name: x for name, x in log.items() if (limits or name != "timeouts") and (following or "next" not in name)}
+
+
+@pytest.mark.parametrize("limits", [True, False])
+@pytest.mark.parametrize("following", [True, False])
+@pytest.mark.parametrize("apart", [True, False])
+def test_terminal_rows_that_a_trajectory_leaves_begin_no_episode(limits, following, apart):
+    given = goals(limits=limits, following=following, apart=apart)
+    message = r"after \d+ terminal rows \('terminals'\), such as row \d+, the trajectory goes on"
+    if not (limits or following) and apart:
+        given["episode"] = np.repeat(np.arange(30), 50)  # nothing else tells where they end
+    with pytest.warns(UserWarning, match=message):
+        log = sopr_fast.load_log(given)
+    assert len(log.episodes) == 31 and (log.initial_states == 0).all()
+    assert "they go on after" in log.verdict and log.terminals.sum() > 30 * 0.5
+
+
+def test_ends_of_environments_that_reset_themselves_are_ends():
+    log = walk()
+    log["next_observations"][ENDS[:-1]] = log["observations"][ENDS[:-1] + 1]
+    assert load(log | {"terminals": LAST}).episodes[1:].tolist() == (ENDS + 1).tolist()
+    discrete = np.eye(3)[np.random.default_rng(0).integers(0, 3, 400)]
+    ends = np.arange(400) % 8 == 7
+    table = {
+        "obs": discrete,
+        "actions": np.zeros(400),
+        "rewards": np.ones(400),
+        "terminals": ends,
+        "timeouts": 0 * ends,
+    }
+    assert len(load(table).episodes) == 51
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("ids", [[104, 7, 33, 12], ["d", "b", "c", "a"]])
+def test_clinical_tables_are_sorted_by_patient_and_step(ids, shuffled, tmp_path):
+    """Stays differ in length, and the only reward is that of the last step."""
+    steps = np.concatenate([np.arange(n) for n in LENGTHS])
+    frame = pandas.DataFrame(walk(next_states=False)["observations"], columns=["lactate", "pressure"])
+    frame = frame.assign(patient=np.repeat(ids, LENGTHS), hour=4 * steps, action=steps % 3, reward=15.0 * LAST)
+    rows = np.random.default_rng(1).permutation(COUNT) if shuffled else np.arange(COUNT)
+    table = frame.iloc[rows].reset_index(drop=True)
+    table.to_csv(tmp_path / "stays.csv", index=False, sep=";", decimal=",")
+    columns = {"states": ["lactate", "pressure"], "episodes": "patient", "steps": "hour"}
+    for source in (table, tmp_path / "stays.csv"):
+        with pytest.warns(UserWarning, match="ends by 'patient' are taken as terminals"):
+            log = sopr_fast.load_log(source, columns=columns)
+        first = list(dict.fromkeys(table["patient"]))
+        assert np.diff(log.episodes).tolist() == [LENGTHS[ids.index(name)] for name in first]
+        np.testing.assert_array_equal(log.states, table[["lactate", "pressure"]].to_numpy(np.float32)[log.source])
+        assert log.rewards[log.episodes[1:] - 1].tolist() == [15] * 4 and "'patient' and 'hour'" in log.verdict
+        uniform = {"uniform": lambda states: Probabilities(np.full((len(states), 3), 1 / 3, np.float32))}
+        method = ImportanceWeighting(updates=50, hidden=(4,), bootstraps=2)
+        value = method.estimate(uniform, log, discount=1, action_count=3, progress=False).values[0]
+        assert value == pytest.approx(15, rel=0.05)
+    assert np.flatnonzero(load(table, quiet=False, columns=columns, max_episode_steps=6).timeouts).size == 1
+
+
+def test_tables_that_cannot_be_sorted_are_refused_or_questioned():
+    log = walk() | {"episode": np.repeat([0, 1, 0, 1], LENGTHS), "terminals": FELL}
+    with pytest.warns(UserWarning, match=r"rows of an episode \('episode'\) do not lie together"):
+        sopr_fast.load_log(log)
+    with pytest.raises(ValueError, match=r"'episode' 0 has 'step' 0\.0 twice, again at row 8: number episodes"):
+        sopr_fast.load_log(log | {"step": np.concatenate([np.arange(n) for n in LENGTHS])})
+    with pytest.raises(ValueError, match="'episode' has no value at row 3"):
+        sopr_fast.load_log(log | {"episode": np.where(np.arange(COUNT) == 3, np.nan, 0)})
+
+
+def test_steps_of_rlds_hold_nothing_but_the_last_state_at_the_end():
+    arrays = walk(next_states=False) | {"is_first": np.roll(LAST, 1), "is_last": LAST, "is_terminal": FELL}
+    log = load(arrays)
+    kept = np.flatnonzero(~LAST)
+    assert log.source.tolist() == kept.tolist()
+    np.testing.assert_array_equal(log.terminals, FELL[kept + 1])
+    alive = ~log.terminals
+    np.testing.assert_array_equal(log.next_states[alive], arrays["observations"][kept + 1][alive].astype(np.float32))
+
+
+BANDIT = {
+    "context": np.random.default_rng(0).normal(size=(400, 2)),
+    "action": np.random.default_rng(1).integers(0, 3, 400),
+    "reward": np.random.default_rng(2).random(400),
+    "pscore": np.full(400, 1 / 3),
+}
+
+
+@pytest.mark.parametrize(
+    "extra", [{}, {"terminals": np.ones(400)}, {"next_obs": np.zeros((400, 2)), "done": np.ones(400)}]
+)
+def test_every_row_of_a_bandit_is_an_episode(extra):
+    log = load(BANDIT | extra, max_episode_steps=1)
+    assert log.episodes.tolist() == list(range(401)) and log.terminals.all() and len(log) == 400
+    np.testing.assert_allclose(log.log_probs, np.log(1 / 3), rtol=1e-6)
+    if "terminals" in extra:
+        assert len(load(BANDIT | extra)) == 400  # no warning of time limits
+    prefers = {"first": lambda states: Probabilities(np.tile(np.float32([1, 0, 0]), (len(states), 1)))}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        value = ImportanceWeighting(bootstraps=2).estimate(prefers, log, discount=1, progress=False).values[0]
+        FQE(updates=20, hidden=(4,)).estimate(prefers, log, discount=1, progress=False)
+    assert value == pytest.approx(BANDIT["reward"][BANDIT["action"] == 0].mean(), rel=1e-5)
+
+
+def test_undiscounted_values_need_episodes_that_end():
+    policy, log = (
+        {"still": lambda states: np.zeros((len(states), 1), np.float32)},
+        walk() | {"terminals": LAST, "actions": np.zeros((COUNT, 1))},
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        method = FQE(updates=2000, hidden=(16,), learning_rate=3e-3, target_rate=0.1)
+        value = method.estimate(policy, log, discount=1, progress=False).values[0]
+        assert value == pytest.approx(np.mean(LENGTHS), rel=0.1)  # the reward of every step is 1
+        with pytest.raises(
+            ValueError, match="discount=1 needs episodes that end in terminal states, but 2 of 4 are cut"
+        ):
+            method.estimate(policy, walk() | {"terminals": FELL, "timeouts": LAST}, discount=1, progress=False)
+        with pytest.raises(ValueError, match="DualDICE needs a discount below 1"):
+            DualDICE().estimate(policy, log, discount=1, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"log_probs": np.full(400, 0.3)}, "'log_probs' is 0.3 at row 0, but log-probabilities of discrete actions"),
+        ({"pscore": np.full(400, 1.5)}, "'pscore' must be from above 0 to 1, got 1.5 at row 0"),
+        ({"pscore": np.zeros(400)}, "'pscore' must be from above 0 to 1, got 0 at row 0"),
+        ({"pscore": np.full(400, 0.5), "log_probs": np.full(400, -3.0)}, "'pscore' and 'log_probs' disagree"),
+        ({"pscore": np.ones((400, 3))}, r"'pscore' must have shape \(rows,\), got \(400, 3\)"),
+        (
+            {"action": np.array(["left", "right"] * 200)},
+            "'action' must be numbers.* words such as 'left'; number them as",
+        ),
+    ],
+)
+def test_wrong_probabilities_and_words_are_refused(arrays, message):
+    with pytest.raises((TypeError, ValueError), match=f"dataset: {message}"):
+        sopr_fast.load_log({key: x for key, x in BANDIT.items() if key != "pscore"} | arrays, max_episode_steps=1)
+
+
+def test_densities_of_continuous_actions_may_exceed_1():
+    densities = {"terminals": FELL, "action_prob": np.full(COUNT, 1.5)}
+    np.testing.assert_allclose(load(walk() | densities).log_probs, np.log(1.5), rtol=1e-6)
+
+
+def preallocated(filled, capacity=60):
+    arrays = {key: np.zeros((capacity, *x.shape[1:])) for key, x in walk().items()} | {"terminals": np.zeros(capacity)}
+    for key, values in (walk() | {"terminals": FELL}).items():
+        arrays[key][:COUNT] = values
+    return {key: np.resize(x[:COUNT], x.shape) if filled == capacity else x for key, x in arrays.items()}
+
+
+@pytest.mark.parametrize("fields", [{"size": COUNT}, {"_size": COUNT, "ptr": COUNT}, {"pos": COUNT, "full": False}])
+def test_unfilled_rows_of_a_buffer_are_left_out(fields, tmp_path):
+    arrays = preallocated(COUNT)
+    np.savez(tmp_path / "buffer.npz", **arrays, **fields)
+    with h5py.File(tmp_path / "buffer.hdf5", "w") as file:
+        file.attrs.update(fields)
+        for key, values in arrays.items():
+            file[key] = values
+    for source in (arrays | fields, tmp_path / "buffer.npz", tmp_path / "buffer.hdf5"):
+        assert len(load(source, quiet=False)) == COUNT == len(sopr_fast.inputs.logs.load_states(source))
+    full = {key: np.arange(60)[:, None] * 1.0 for key in ("obs", "actions", "next_obs")} | {"rewards": np.arange(60.0)}
+    rolled = load(full | {"size": 60, "ptr": 20}, quiet=False)
+    assert rolled.source.tolist() == [*range(20, 60), *range(20)]
+
+
+@pytest.mark.parametrize("share", [0.03, 0.3])
+def test_equal_rows_at_the_end_are_questioned(share):
+    count = 400
+    filled, arrays = int(count * (1 - share)), {"obs": np.zeros((count, 2)), "actions": np.zeros((count, 1))}
+    arrays["obs"][:filled] = np.random.default_rng(0).normal(size=(filled, 2))
+    arrays |= {"rewards": np.zeros(count), "next_obs": np.zeros((count, 2)), "terminals": np.arange(count) % 5 == 4}
+    with pytest.warns(UserWarning, match=f"the last {count - filled} rows are the same row, as in a replay buffer"):
+        sopr_fast.load_log(arrays)
