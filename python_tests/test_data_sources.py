@@ -2,6 +2,7 @@
 
 import os
 import re
+import tracemalloc
 import warnings
 
 import h5py
@@ -13,7 +14,7 @@ from test_data import d4rl_arrays, write_hdf5
 
 import sopr_fast.inputs.logs
 from sopr_fast import Subsets
-from sopr_fast.inputs.logs import files
+from sopr_fast.inputs.logs import files, transitions
 from sopr_fast.inputs.logs.states import as_states
 
 STEPS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts")
@@ -259,6 +260,32 @@ def test_hdf5_values_in_other_files_are_not_read(tmp_path, arrays):
         for read in (sopr_fast.load_log, as_states):
             with pytest.raises(ValueError, match=rf"log\.hdf5: {message}"):
                 read(path)
+
+
+@pytest.mark.parametrize("kind", ["npz", "hdf5", "folder"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_loading_takes_no_more_memory_than_was_checked(tmp_path, monkeypatch, kind, dtype):
+    count, path, checked = 200_000, tmp_path / f"log.{kind}", []
+    arrays = {"observations": np.arange(17.0 * count).reshape(count, 17), "actions": np.ones((count, 6))}
+    arrays = {key: np.sqrt(values).astype(dtype) for key, values in (arrays | {"rewards": np.ones(count)}).items()}
+    arrays |= {"terminals": np.zeros(count, bool), "timeouts": np.arange(count) % 100 == 99}
+    if kind == "folder":
+        path.mkdir()
+        for key, values in arrays.items():
+            np.save(path / f"{key}.npy", values)
+    elif kind == "npz":
+        np.savez(path, **arrays)
+    else:
+        write_hdf5(path, arrays)
+    check = transitions.check_memory
+    monkeypatch.setattr(transitions, "check_memory", lambda where, size: (checked.append(size), check(where, size)))
+    tracemalloc.start()
+    log = sopr_fast.load_log(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(log) == 0.99 * count and peak <= checked[0] <= 3.2 * sum(
+        x.astype(np.float32).nbytes for x in arrays.values()
+    )
 
 
 @pytest.mark.parametrize("name", ["log.npz", "log.hdf5", "log.parquet"])

@@ -13,7 +13,7 @@ import torch
 from problems import TINY, ladder, log, training_gains
 
 from sopr_fast import Subsets, fit
-from sopr_fast.inputs.logs import StoredStates, Transitions, load_states
+from sopr_fast.inputs.logs import StoredStates, Transitions, load_log, load_states
 from sopr_fast.inputs.logs.states import as_states
 
 STATES = log(3000)
@@ -242,3 +242,32 @@ def test_a_file_cut_short_after_opening(tmp_path):
 def test_files_of_other_kinds(tmp_path):
     with pytest.raises(ValueError, match=r"s\.txt: expected a log in a file of \.npy, \.npz, \.parquet, \.csv"):
         load_states(tmp_path / "s.txt")
+
+
+@pytest.mark.parametrize("stored", ["bfloat16", "bits"])
+def test_numbers_that_hdf5_stores_in_another_form_are_converted(tmp_path, stored):
+    """h5py reads bfloat16 as float32 and twelve bits of an integer at an offset as int16."""
+    kind = {"bfloat16": h5py.h5t.IEEE_F32LE, "bits": h5py.h5t.STD_I16LE}[stored].copy()
+    if stored == "bfloat16":
+        kind.set_fields(15, 7, 8, 0, 7), kind.set_size(2), kind.set_ebias(127)
+    else:
+        kind.set_precision(12), kind.set_offset(4)
+    values = (100 * STATES).astype("f4" if stored == "bfloat16" else "i2")
+    with h5py.File(tmp_path / "s.hdf5", "w") as file:
+        space = h5py.h5s.create_simple(values.shape)
+        h5py.h5d.create(file.id, b"observations", kind, space).write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+        file["actions"] = file["rewards"] = np.ones(len(values))
+        file["terminals"] = np.ones(len(values))
+        expected = file["observations"][()].astype(np.float32)
+    rows = np.arange(0, 3000, 7)
+    np.testing.assert_array_equal(load_states(tmp_path / "s.hdf5").read(rows), expected[rows])
+    np.testing.assert_array_equal(load_log(tmp_path / "s.hdf5").states, expected)
+
+
+@pytest.mark.parametrize("attribute", ["scale_factor", "add_offset"])
+def test_packed_integers_are_refused(tmp_path, attribute):
+    with h5py.File(tmp_path / "s.hdf5", "w") as file:
+        file["observations"] = np.ones((50, 3), np.int16)
+        file["observations"].attrs[attribute] = 0.5
+    with pytest.raises(ValueError, match=f"'observations' is packed by {attribute}: write it as plain numbers"):
+        load_states(tmp_path / "s.hdf5")

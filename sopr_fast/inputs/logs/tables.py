@@ -21,7 +21,8 @@ from .keys import ALL_KEYS
 
 _NUMBERED = re.compile(r"(.+?)[._]?\[?(\d+)\]?")  # obs_0, obs.0, obs[0]
 _CSV_COPIES = 6  # bytes of a table for a byte of text
-_BATCH = 65536  # rows
+_BATCH = 16384  # rows
+_BUFFER = 1 << 20  # bytes
 
 
 def read_csv(path: Path) -> dict[str, Any]:
@@ -266,8 +267,14 @@ def _open_parquet(path: Path) -> Iterator[Any]:
         import pyarrow.parquet
     except ImportError as error:
         raise ImportError(f"{path}: reading it needs pyarrow: pip install 'sopr_fast[parquet]'") from error
-    with reading(path, "a parquet file"), pyarrow.parquet.ParquetFile(path) as file:
-        yield file
+    pool = pyarrow.default_memory_pool()
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())  # others keep twice as much
+    try:
+        with reading(path, "a parquet file"), pyarrow.parquet.ParquetFile(path, buffer_size=_BUFFER) as file:
+            yield file
+    finally:
+        pyarrow.default_memory_pool().release_unused()
+        pyarrow.set_memory_pool(pool)
 
 
 def group_numbered(names: Iterable[str], wanted: Collection[str], where: str = "") -> dict[str, list[str]]:

@@ -329,7 +329,8 @@ def _peak(arrays: Mapping[str, Any]) -> int:
     for part, values in arrays.items():
         size, count = int(np.prod(shape_of(values), dtype=np.float64)), max([count, *shape_of(values)[:1]])
         if isinstance(values, Lazy | FileRows | Hdf5Array | ParquetArray):
-            stored.append(0 if values.dtype == np.float32 else size * values.dtype.itemsize)
+            is_result = values.dtype == np.float32 and not isinstance(values, ParquetArray)  # which decodes row groups
+            stored.append(0 if is_result else size * values.dtype.itemsize)
         result += 4 * size * (2 if part == "states" and "next_states" not in arrays else 1)
     return result + max(stored) + _ROW_BYTES * count
 
