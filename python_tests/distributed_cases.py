@@ -180,7 +180,7 @@ def few_results() -> list[str]:
     return [digest(ranker.history["loss"]), digest(ranking.subset_scores), digest(estimates.values)]
 
 
-def beside() -> None:
+def without_cpu_tensors() -> None:
     """Print results of a group that refuses tensors on the CPU, as NCCL does."""
     try:
         dist.all_gather([torch.zeros(1)] * dist.get_world_size(), torch.zeros(1))

@@ -42,8 +42,8 @@ def compile_for_cpu(
     Args:
         target: File to write.
         kernels: CUDA sources.
-        others: Further sources, beside those of simt/.
-        folders: Folders of headers, beside simt/ and csrc/.
+        others: Further sources, next to those of simt/.
+        folders: Folders of headers, next to simt/ and csrc/.
         definitions: Macros, NAME=VALUE.
     """
     compiler = shutil.which("c++")

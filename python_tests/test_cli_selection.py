@@ -163,7 +163,7 @@ def test_estimate_learns_from_known_returns(folder, capsys):
     ("command", "returns", "more", "message"),
     [
         ("evaluate", "known.csv", ("--methods", "magic"), "no method 'magic'"),
-        ("select", "known.csv", ("--measure", "1", "--json"), "--measure is printed below the table alone"),
+        ("select", "known.csv", ("--measure", "1", "--json"), "--measure is printed only below the table"),
         ("select", "known.csv", ("--measure", "-1"), "--measure must be 0 or more, got -1"),
         ("select", "known.csv", ("--incumbent", "nobody"), "the incumbent nobody"),
         ("estimate", "all.csv", ("--method", "nearest-policy"), "there are 12 and 0"),

@@ -258,8 +258,8 @@ def test_a_command_leaves_termination_as_it_was(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_group_that_refuses_tensors_on_the_cpu_gets_one_beside_it(tmp_path):
-    processes = run(2, "beside", folder=tmp_path, backend="cuda:gloo")
+def test_a_group_that_refuses_tensors_on_the_cpu_gets_one_of_its_own(tmp_path):
+    processes = run(2, "without_cpu_tensors", folder=tmp_path, backend="cuda:gloo")
     assert [process.returncode for process in processes] == [0, 0], errors(processes)
     for process in processes:
         refusal, results = process.stdout.splitlines()

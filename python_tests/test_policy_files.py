@@ -312,7 +312,7 @@ def test_the_cache_of_the_hugging_face_hub(tmp_path):
     assert list(load(tmp_path / "hub")) == ["team/ant/best"]
     assert list(load(repository)) == ["best"]
     assert list(load(repository / "snapshots" / commits[0])) == ["best"]
-    unpacked = repository / "snapshots" / commits[1] / "best"  # as RL Zoo uploads it beside the zip
+    unpacked = repository / "snapshots" / commits[1] / "best"  # as RL Zoo uploads it next to the zip
     unpacked.mkdir()
     for name in ("policy.pth", "policy.optimizer.pth", "_stable_baselines3_version"):
         (unpacked / name).touch()

@@ -110,7 +110,7 @@ def test_checkpoint_beside_its_settings(tmp_path, states):
     algorithm = make("SAC", CONTINUOUS["SAC"])
     algorithm.save_model(str(tmp_path / "model_100.pt"))
     with pytest.raises(
-        ValueError, match=r"model_100\.pt: a checkpoint of d3rlpy.* copy params\.json of its run beside it"
+        ValueError, match=r"model_100\.pt: a checkpoint of d3rlpy.* copy params\.json of its run next to it"
     ):
         load(tmp_path)
     algorithm.save(str(tmp_path / "whole.d3"))

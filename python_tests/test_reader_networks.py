@@ -395,7 +395,7 @@ WARNED = {
         "model.pt",
         {"model": NET.state_dict(), "action_high": torch.ones(3), "obs_norm": True, "epoch": 3},
         SQUASHED,
-        "'model': action_high beside its layers are not read",
+        "'model': action_high next to its layers are not read",
     ),
 }
 

@@ -252,7 +252,7 @@ def test_pickled_module(tmp_path, module, states):
 
 
 class Settings:
-    """An object beside weights."""
+    """An object next to weights."""
 
 
 LIBRARY = nn.Sequential(nn.Linear(DS, 4), nn.ReLU(), nn.Linear(4, DA))

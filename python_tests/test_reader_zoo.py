@@ -144,7 +144,7 @@ def test_several_statistics_are_refused_until_one_is_chosen(zoo, states, normali
     shutil.copy(folder / "Env/vecnormalize.pkl", folder / "Other")
     message = (
         r"best_model\.zip: several statistics could belong to it: Env/vecnormalize\.pkl, Other/vecnormalize\.pkl; "
-        r"copy the right one to best_model_vecnormalize\.pkl beside it"
+        r"copy the right one to best_model_vecnormalize\.pkl next to it"
     )
     with pytest.raises(ValueError, match=message):
         load(folder / "best_model.zip")
@@ -170,7 +170,7 @@ def test_a_model_trained_on_raw_states_takes_statistics_of_its_name_alone(tmp_pa
         save_old_statistics(tmp_path / name, normalised, "0.17")
         message = (
             rf"raw\.zip: the model was trained without VecNormalize, .* not standardised by {name} of its folder; "
-            r".* copy it to raw_vecnormalize\.pkl beside it"
+            r".* copy it to raw_vecnormalize\.pkl next to it"
         )
         with pytest.warns(UserWarning, match=message):
             (policy,) = load(tmp_path / "raw.zip").values()

@@ -49,7 +49,7 @@ def train_all(task: Task) -> list[Path]:
         task: Game, scale, folder and device.
 
     Returns:
-        Paths `competent/LOG/policies.npz`; `returns.csv` and `all.csv` lie beside them.
+        Paths `competent/LOG/policies.npz`; `returns.csv` and `all.csv` lie next to them.
     """
     sizes = next(SIZES[name] for name, scale in SCALES.items() if scale == task.scale)
     products = []

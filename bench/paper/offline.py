@@ -70,7 +70,7 @@ def collect_test_sets(task: Task) -> list[Path]:
         task: Game, scale and folder.
 
     Returns:
-        Paths `test_set_1/LOG/policies.npz`; `returns.csv` and `all.csv` lie beside them.
+        Paths `test_set_1/LOG/policies.npz`; `returns.csv` and `all.csv` lie next to them.
     """
     return [
         collect(

@@ -36,7 +36,7 @@ class Options:
     Attributes:
         hidden: Width of both hidden layers of every network.
         batch: Rows of an update.
-        actor_penalty: Weight of the actor's squared distance to logged actions, beside values of mean size 1.
+        actor_penalty: Weight of the actor's squared distance to logged actions, next to values of mean size 1.
         critic_penalty: Weight of the next action's squared distance to the logged one, in the critics' target.
         critics: Number of critics; the smallest value counts.
         learning_rate: Of Adam, for all networks.

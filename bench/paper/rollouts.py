@@ -47,7 +47,7 @@ def roll_out(
 ) -> list[Episode | tuple[float, int]]:
     """Roll out one episode per seed.
 
-    Each episode equals a plain loop over `gymnasium.make(environment)`, reset with the seed, whatever runs beside it.
+    Each episode equals a plain loop over `gymnasium.make(environment)`, reset with the seed, whatever runs next to it.
     Drawn actions use noise (steps, dim_a) from `numpy.random.default_rng([seed, 1])`.
 
     Args:

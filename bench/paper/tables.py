@@ -45,7 +45,7 @@ def summary(scale_folder: Path) -> str:
 
 
 def _competent(scale_folder: Path) -> list[list[str]]:
-    """Return a row per log: of every family the returns and seconds, and the best return beside the best snapshot's."""
+    """Return a row per log: returns and seconds of every family, and the best return next to the best snapshot's."""
     folders = sorted(path.parent for path in scale_folder.glob("*/competent/*/all.csv"))
     trained = {folder: _returns_by_family(folder) for folder in folders}
     families = list(dict.fromkeys(family for returns in trained.values() for family in returns))

@@ -18,7 +18,7 @@ from ..sopr.fitting import fit
 
 
 def demo(folder: Path, *, quick: bool = False) -> None:
-    """Print a ranking beside the true returns; write the model, the ranking, a plot and a report.
+    """Print a ranking next to the true returns; write the model, the ranking, a plot and a report.
 
     Args:
         folder: Folder to write to; made if it does not exist.
@@ -62,7 +62,7 @@ def demo(folder: Path, *, quick: bool = False) -> None:
 
 
 def _beside(ranking: Ranking, true: dict[str, float]) -> str:
-    """Return the table of the ranking with true returns and their ranks beside it."""
+    """Return the table of the ranking with true returns and their ranks next to it."""
     best_first = sorted(ranking.names, key=lambda name: -true[name])
     table = ranking.table().splitlines()
     width = max(map(len, table))

@@ -224,14 +224,14 @@ def _rank(options: argparse.Namespace) -> None:
     rule = UntilSettled(**limits)
     if limits and options.subsets != "auto":
         name = next(iter(limits))
-        raise ValueError(f"--{name} is used by --subsets auto alone: add --subsets auto, or leave --{name} out")
+        raise ValueError(f"--{name} is used only by --subsets auto: add --subsets auto, or leave --{name} out")
     is_drawn = options.states is not None and not options.states.endswith(".safetensors")
     if options.seed is not None and (not is_drawn or isinstance(options.subsets, Path)):
         raise ValueError("--seed draws subsets of logged states: add --states FILE of a log, or leave --seed out")
     if options.win_probability and not options.json:
-        raise ValueError("--win-probability is printed in JSON alone: add --json, or leave --win-probability out")
+        raise ValueError("--win-probability is printed only in JSON: add --json, or leave --win-probability out")
     if options.log is not None and options.report is None:
-        raise ValueError("--log is used by a report alone: add --report FILE, or leave --log out")
+        raise ValueError("--log is used only by a report: add --report FILE, or leave --log out")
     model = open_model(options.model)  # before long work
     policies, coverage = read_policies(options), None
     if options.log is not None:

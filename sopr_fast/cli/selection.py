@@ -90,7 +90,7 @@ def _add_input(parser: argparse.ArgumentParser, returns: str, *, required: bool 
         "--log",
         required=True,
         metavar="FILE",
-        help="logged transitions: .hdf5, .npz, .parquet or a Minari dataset; or states alone, as for fit",
+        help="logged transitions: .hdf5, .npz, .parquet or a Minari dataset; or only states, as for fit",
     )
     parser.add_argument("--action-count", type=int, metavar="N", help="number of discrete actions")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default: 0)")
@@ -134,7 +134,7 @@ def _select(options: argparse.Namespace) -> None:
     if options.measure < 0:
         raise ValueError(f"--measure must be 0 or more, got {options.measure}")
     if options.measure and options.json:
-        raise ValueError("--measure is printed below the table alone: leave --measure or --json out")
+        raise ValueError("--measure is printed only below the table: leave --measure or --json out")
     policies, returns = _read(options)
     _check_names(policies, returns, options)
     selection = select(policies, options.log, returns=returns, incumbent=options.incumbent, **_shared(options))

@@ -27,7 +27,7 @@ _CURVES = ("updates", "seconds", "loss")
 
 
 class Batches:
-    """Rows of each mini-batch, which depend on the seed and the update alone.
+    """Rows of each mini-batch, which depend only on the seed and the update.
 
     Args:
         pools: Rows that each of M members samples from.

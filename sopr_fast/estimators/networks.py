@@ -96,7 +96,7 @@ class StackedMLP:
 class ActionValue:
     """C functions of state and action.
 
-    Networks read continuous actions beside the state. For discrete actions they have one output per action, and actions
+    Networks read continuous actions next to the state. For discrete actions they have one output for each; actions
     weigh these outputs: one-hot actions select one, probabilities give the expectation.
 
     Args:

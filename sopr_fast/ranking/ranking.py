@@ -56,7 +56,7 @@ class Ranking:
         names: (P,) names of the candidates, in input order.
         scores: (P,) float64; larger is better.
         standard_errors: (P,) float64 standard errors of the scores; NaN where unknown. Those of a
-            trained model measure the noise of drawing subsets alone: for a foreign candidate they say nothing of how
+            trained model measure the noise of drawing only subsets: for a foreign candidate they say nothing of how
             wrong its score is, and tables and plots leave them out.
         subset_scores: (P, S) float64 scores on each subset, whose mean is the score (paper section 3.2), or None.
         replicates: (P, R) float64 joint replicates of the scores (bootstrap, ensemble), whose standard deviation is the
@@ -140,7 +140,7 @@ class Ranking:
 
         It is the distribution function of Student's t, with one degree of freedom less than there are subsets or
         replicates, at mean / standard error of their paired differences; 0.5 where all of them are 0 up to rounding.
-        Of a trained model it covers the noise of drawing subsets alone, not whether scores order policies as their
+        Of a trained model it covers the noise of drawing subsets, not whether scores order policies as their
         returns do. NaN for fewer than two subsets or replicates, and for a foreign candidate, whose error is unknown.
         """
         every = np.arange(len(self))

@@ -76,7 +76,7 @@ def read_regular(path: str | os.PathLike) -> bytes:
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary file beside `path` that replaces it when the block ends, and is removed if the block raises.
+    """Yield a temporary file next to `path` that replaces it when the block ends, and is removed if the block raises.
 
     The target of a link is replaced, not the link, and its mode is kept. Temporary files that killed processes left
     there are removed.
@@ -101,7 +101,7 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _temporary_file(path: Path) -> Iterator[Path]:
-    """Yield a new empty file beside `path`, locked while the block runs, so that other writers leave it alone."""
+    """Yield a new empty file next to `path`, locked while the block runs, so that other writers leave it alone."""
     if path.is_dir():
         raise IsADirectoryError(f"cannot write {path}: it is a folder")
     if path.exists() and not path.is_file():
@@ -121,7 +121,7 @@ def _temporary_file(path: Path) -> Iterator[Path]:
 
 
 def _create_locked(path: Path) -> tuple[Path, int]:
-    """Return a new file beside `path` and a descriptor of it that holds its lock."""
+    """Return a new file next to `path` and a descriptor of it that holds its lock."""
     while True:
         temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp{path.suffix}"
         lock = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
@@ -133,7 +133,7 @@ def _create_locked(path: Path) -> tuple[Path, int]:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove temporary files beside `path` that no living writer has locked."""
+    """Remove temporary files next to `path` that no living writer has locked."""
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp{re.escape(path.suffix)}")
     with os.scandir(path.parent) as entries:
         files = [entry.path for entry in entries if name.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)]

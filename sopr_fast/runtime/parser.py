@@ -1,4 +1,4 @@
-"""Parser of pickles and torch files of any origin: a program of its own, of the standard library alone.
+"""Parser of pickles and torch files of any origin: a program of its own that imports only the standard library.
 
 `pickles` starts it and sends one file after the other. Each is parsed in a forked process with limits of memory and
 processor time. Nothing in a file is imported or called: names in it stand for the plain classes and functions below.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .files import open_regular
 
-LARGEST = 64 << 20  # bytes of a record, unless told otherwise
+LARGEST = 64 << 20  # bytes of a record, by default
 _CHECKED = 4096  # bytes; longer records are not checked, since a check sum in Python takes longer than reading
 _CRC_POLYNOMIAL = 0x82F63B78
 

@@ -12,7 +12,7 @@ _SKIPPED = ("sopr_fast", "torch", "contextlib")  # decorators lie between this p
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning that points at the innermost line outside this package and torch; in process 0 alone.
+    """Issue a warning that points at the innermost line outside this package and torch; only in process 0.
 
     Args:
         text: Message; control characters in it are escaped.

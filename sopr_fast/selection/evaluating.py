@@ -41,7 +41,7 @@ def evaluate(
     it ranks foreign ones. Methods that need no returns value every policy once; the others learn anew for every fold.
 
     Args:
-        log: Logged transitions, see `sopr_fast.load_log`; or states alone, see `sopr_fast.fit`, for methods that need
+        log: Logged transitions, see `sopr_fast.load_log`; or only states, see `sopr_fast.fit`, for methods that need
             no rewards.
         policies: Policies, see `sopr_fast.load_policies`. Those without a return are left out.
         returns: Their returns, see `select`.

@@ -43,7 +43,7 @@ def select(
 
     Args:
         candidates: Policies to choose from, see `sopr_fast.load_policies`.
-        log: Logged transitions, see `sopr_fast.load_log`; or states alone, see `sopr_fast.fit`.
+        log: Logged transitions, see `sopr_fast.load_log`; or only states, see `sopr_fast.fit`.
         policies: Further policies, such as those with known returns. Every policy with a return is known, every other
             one is a candidate, wherever it is given.
         returns: Known returns by name, or of `policies` in order (of `candidates` without these): a mapping from name

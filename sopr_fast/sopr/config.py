@@ -38,7 +38,7 @@ class Config(Options):
         steps: Updates; each scores all training policies on one subset.
         loss: "pairwise" (paper section 3.2), "listwise" (ListNet) or "mse" on standardised returns.
         tie_margin: Largest difference of two returns that counts as a tie (label 0.5), in return units; with the
-            pairwise loss alone.
+            pairwise loss only.
         learning_rate: Learning rate of Adam.
         warmup_steps: Steps in which the learning rate rises linearly.
         gradient_clip: Largest norm of the gradient; 0 for no limit.

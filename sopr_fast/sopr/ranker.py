@@ -223,7 +223,7 @@ class Ranker:
         )
 
     def save(self, path: str | os.PathLike, *, subsets: bool = True) -> None:
-        """Write the model to one safetensors file, whole or not at all; of several processes, process 0 alone writes.
+        """Write the model to one safetensors file, whole or not at all; of several processes, only process 0 writes.
 
         Args:
             path: File to write.

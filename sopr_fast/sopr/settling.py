@@ -23,7 +23,7 @@ class UntilSettled(Options):
     (1 - confidence) / L, where L is the number of looks up to the limit, so that all looks together err with
     probability 1 - confidence at most.
 
-    This concerns the noise of drawing subsets alone, not whether scores order policies as their returns do.
+    This concerns the noise of drawing subsets, not whether scores order policies as their returns do.
 
     Attributes:
         top: Places of the order that must be settled, from the best.

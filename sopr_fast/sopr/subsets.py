@@ -76,7 +76,7 @@ class Subsets:
         iterations: int = 300,
         restarts: int = 1,
     ) -> Subsets:
-        """Draw subsets without replacement and cluster each; subset s depends on (seed, s) alone.
+        """Draw subsets without replacement and cluster each; subset s depends only on (seed, s).
 
         Args:
             states: (rows, dim_s) array, tensor, data frame, path of a file, or array-like object such as an
@@ -335,7 +335,7 @@ class Drawing:
 
 
 def _draw_distinct(generator: np.random.Generator, total: int, size: int, seen: np.ndarray) -> np.ndarray:
-    """Return `size` distinct integers below `total`, in work that grows with `size` alone.
+    """Return `size` distinct integers below `total`, in work that grows only with `size`.
 
     Args:
         generator: Source of random numbers.

@@ -77,7 +77,7 @@ def train(
 ) -> tuple[ScoringModel, dict[str, Any]]:
     """Return a trained model in eval mode and the history of its training.
 
-    Everything random depends on (seed, attempt, step) alone, so a resumed run ends as an uninterrupted one. Processes
+    Everything random depends only on (seed, attempt, step), so a resumed run ends as an uninterrupted one. Processes
     of one group share the policies and end with the same bits, whatever their number; process 0 writes. A collapsed run
     starts afresh with a lower learning rate, at most twice.
 
@@ -209,7 +209,7 @@ class _Trainer:
         if spread[most] > _UNEVEN * spread[least]:
             wide, narrow = (f"{self._column(i)} ({spread[i]:.3g})" for i in (most, least))
             return (
-                f". The standard deviation of {wide} may be too large beside that of {narrow}; scale the columns alike"
+                f". The standard deviation of {wide} may be too large next to that of {narrow}; scale the columns alike"
             )
         return ""
 

@@ -1,4 +1,4 @@
-"""Logs of any source: transitions, or states alone."""
+"""Logs of any source: transitions, or only states."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .transitions import Transitions
 def load_log(
     source: Any, *, columns: Columns | None = None, rows: int | None = None, max_episode_steps: int | None = None
 ) -> Transitions | StoredStates:
-    """Load a log: transitions into memory, or states alone where there are no rewards.
+    """Load a log: transitions into memory, or only states if there are no rewards.
 
     Arrays are recognised by name, see the page on files; each name has one meaning. Two arrays of one part must agree.
     Columns of tables may be numbered: `obs_0`, `obs_1`, … (also `obs.0`, `obs[0]`), or hold lists. Arrays of shape
@@ -48,7 +48,7 @@ def load_log(
             - id, folder or object of a local Minari dataset;
             - dictionary of arrays or tensors, such as d4rl's `qlearning_dataset(env)` returns;
             - data frame;
-            - states alone, as `sopr_fast.fit` takes them;
+            - only states, as `sopr_fast.fit` takes them;
             - `Transitions`, returned unchanged.
         columns: Part of the log, such as "states", "terminals" or "episodes" → name of its array, or names of the
             arrays that it consists of, for logs whose names are not those of the page on files.
@@ -87,13 +87,13 @@ def load_transitions(source: Any) -> Transitions:
     """Load a log with actions and rewards, see `load_log`.
 
     Raises:
-        TypeError: States alone, without names.
+        TypeError: Only states, without names.
         ValueError: An array is missing.
     """
     if isinstance(source, Transitions):
         return source
     if isinstance(source, StoredStates):
-        raise TypeError("the log holds states alone; this method needs actions and rewards too")
+        raise TypeError("the log holds only states; this method needs actions and rewards too")
     arrays, where = read_arrays(source)
     parts = find_parts(arrays, None, where)
     for part in NEEDED:

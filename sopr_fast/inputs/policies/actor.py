@@ -16,7 +16,7 @@ from .output import Bounds, Output, one_hot
 from .policy import Policy
 
 # Activations of this many rows stay in cache: 1.1 to 1.6 times as fast as whole batches. Batched products over several
-# actors of one architecture are no faster, so each actor is evaluated alone.
+# actors of one architecture are no faster, so each actor is evaluated by itself.
 _ROWS = 1024
 LARGEST = 1 - 2**-23  # below 1 in float32, so that the inverse of tanh is finite
 

@@ -52,10 +52,10 @@ def reader_of(path: Path) -> Reader:
 
 
 def is_companion(path: Path) -> bool:
-    """Return whether a file of a known suffix belongs to a policy beside it.
+    """Return whether a file of a known suffix belongs to a policy next to it.
 
     These are statistics and replay buffers of Stable-Baselines3, the returns that its EvalCallback measured, the
-    unpacked model and the metrics that RL Zoo uploads beside a model.
+    unpacked model and the metrics that RL Zoo uploads next to a model.
     """
     if path.suffix.lower() == ".pth" and (path.parent / "_stable_baselines3_version").is_file():
         return True

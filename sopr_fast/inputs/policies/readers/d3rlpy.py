@@ -1,4 +1,4 @@
-"""d3rlpy's `.d3` files, and its `.pt` checkpoints beside `params.json`: weights and settings of vector policies."""
+"""d3rlpy's `.d3` files, and its `.pt` checkpoints next to `params.json`: weights and settings of vector policies."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def is_checkpoint(weights: Any) -> bool:
 
 
 def from_checkpoint(path: Path, weights: dict[str, Any], options: Options) -> list[Actor]:
-    """Return the policy in a checkpoint, whose settings are in `params.json` beside it."""
+    """Return the policy in a checkpoint, whose settings are in `params.json` next to it."""
     params = path.with_name("params.json")
     if not params.is_file():
         raise ValueError(
-            "a checkpoint of d3rlpy, whose settings are missing: copy params.json of its run beside it, or save a .d3"
+            "a checkpoint of d3rlpy, whose settings are missing: copy params.json of its run next to it, or save a .d3"
         )
     try:
         config = parse_settings(params.read_bytes())
     except ValueError as error:
-        raise ValueError(f"params.json beside it is damaged: {error}") from error
+        raise ValueError(f"params.json next to it is damaged: {error}") from error
     return [_actor(config, weights, options)]
 
 

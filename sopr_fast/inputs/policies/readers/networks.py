@@ -25,7 +25,7 @@ class Network:
         layers: The layers from states to output, in order.
         role: What the name of the last one says: a key of `HEADS` or "".
         prefix: What the names of all of them begin with, "" if nothing.
-        is_chosen: Whether other layers beside it are known not to act: the user named it, or it is an average.
+        is_chosen: Whether other layers next to it are known not to act: the user named it, or it is an average.
         log_std: Name of the layer of log standard deviations, or None.
         gap: The first place where an `nn.Sequential` does not have one module between two layers, "" if nowhere.
     """

@@ -25,7 +25,7 @@ BODY = _names(
     r"(shared|feature|obs|state)_(net|mlp|layers|encoder|extractor)",
 )
 RECURRENT = _names(r".*(lstm|gru|rnn).*", r"weight_[ih]h_l\d+")
-AVERAGES = ("ema", "ema_model", "ema_state_dict")  # deployed instead of the weights beside them
+AVERAGES = ("ema", "ema_model", "ema_state_dict")  # deployed instead of the weights next to them
 _GENERIC = ("model", "net", "module", "state_dict", "model_state_dict")
 
 _OF = r"(last_)?((fc|actor|action|policy|pi)_?)?"  # as in fc_mean, actor_logits, last_fc_log_std

@@ -98,7 +98,7 @@ def read_exported(path: Path, options: Options) -> list[Called]:
     if (count := len(program.graph_signature.user_outputs)) > 1:
         warn(
             f"{printable(path)}: returns {count} values, of which the first is taken for the actions. If it is not, "
-            "export a module that returns the actions alone"
+            "export a module that returns only the actions"
         )
     module, (least, most) = program.module(), _row_bounds(program, inputs[0].shape[0])
 

@@ -1,4 +1,4 @@
-"""Settings that a run keeps in YAML beside its checkpoints, where the checkpoint itself does not have them."""
+"""Settings that a run keeps in YAML next to its checkpoints, where the checkpoint itself does not have them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = {"swish": "silu", "lrelu": "leaky_relu", "None": "identity", "none": "i
 
 
 def read_values(path: Path, key: str) -> set[str]:
-    """Return all values that the settings beside a checkpoint give to a key, at any depth; empty without settings.
+    """Return all values that the settings next to a checkpoint give to a key, at any depth; empty without settings.
 
     Only lines `key: word` are looked at, so that no parser of YAML is needed.
     """
@@ -29,6 +29,6 @@ def read_values(path: Path, key: str) -> set[str]:
 
 
 def activation_in(path: Path) -> str | None:
-    """Return the activation that the settings beside a checkpoint state, None if they state none or several."""
+    """Return the activation that the settings next to a checkpoint state, None if they state none or several."""
     values = {_NAMES.get(value, value.lower()) for value in read_values(path, "activation")}
     return values.pop() if len(values) == 1 and values <= set(ACTIVATIONS) else None

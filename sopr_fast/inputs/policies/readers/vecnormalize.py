@@ -19,7 +19,7 @@ from ..actor import Standardisation
 def find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
     """Return the file of statistics of the model at `path`, or None if there is none.
 
-    It is the model's own by name, else that of its folder, else the only one in the folders beside it. A model whose
+    It is the model's own by name, else that of its folder, else the only one in the folders next to it. A model whose
     settings say that it was trained without `VecNormalize` has only those of its name.
 
     Args:
@@ -27,7 +27,7 @@ def find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
         settings: Its settings, which may tell whether it was trained with `VecNormalize`.
 
     Raises:
-        ValueError: Several folders beside the model have statistics.
+        ValueError: Several folders next to the model have statistics.
 
     Warns:
         UserWarning: There is none, and the model was trained with `VecNormalize`; or the folder has some, and the model
@@ -42,7 +42,7 @@ def find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
         if shared is not None:
             warn(
                 f"{printable(path)}: the model was trained without VecNormalize, so it reads states as they are, not "
-                f"standardised by {shared.name} of its folder; if that file belongs to it, copy it to {target} beside "
+                f"standardised by {shared.name} of its folder; if that file belongs to it, copy it to {target} next to "
                 f"it, else move it to another folder"
             )
         return None
@@ -50,12 +50,12 @@ def find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
     if statistics is None and was_normalised:
         warn(
             f"{printable(path)}: the model was trained with VecNormalize, but has no statistics (vecnormalize.pkl); "
-            f"unless your states are standardised already, copy them to {target} beside it"
+            f"unless your states are standardised already, copy them to {target} next to it"
         )
     elif statistics is None and (others := sorted(f.name for f in path.parent.glob("*.pkl") if is_statistics(f))):
         warn(
             f"{printable(path)}: states are not standardised, though its folder has {list_names(others)}; copy the "
-            f"statistics that belong to it to {target} beside it, or move them to another folder"
+            f"statistics that belong to it to {target} next to it, or move them to another folder"
         )
     return statistics
 
@@ -92,7 +92,7 @@ def _below(path: Path) -> Path | None:
     if len(files) > 1:
         names = ", ".join(str(file.relative_to(path.parent)) for file in files)
         target = f"{path.stem}_vecnormalize.pkl"
-        raise ValueError(f"several statistics could belong to it: {names}; copy the right one to {target} beside it")
+        raise ValueError(f"several statistics could belong to it: {names}; copy the right one to {target} next to it")
     return files[0] if files else None
 
 

@@ -30,7 +30,7 @@ def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool
     """Return the actor in a state dict, a checkpoint that contains one, or other named arrays.
 
     Args:
-        path: The file, beside which the settings of a run may lie.
+        path: The file, next to which the settings of a run may lie.
         content: What it holds: mappings from names to arrays, numbers, text and such mappings.
         options: What the file does not say.
         is_ordered: Whether the arrays are in the order of their definition.
@@ -190,7 +190,7 @@ def _why_none(side: Mapping[str, Any]) -> str:
     if any("sigma" in key for key in side):
         return (
             "whether its sigma is a logarithm stands in the settings of the run, params/agent.yaml or config.yaml of "
-            "rl_games, which are not beside it"
+            "rl_games, which are not next to it"
         )
     return "no log_std layer or array"
 
@@ -221,7 +221,7 @@ def _halves(layers: list[Layer]) -> tuple[list[Layer], Layer]:
 
 
 def _standardisation(name: str, side: Mapping[str, Any], form: patterns.Form) -> tuple[Standardisation | None, str]:
-    """Return the standardisation by statistics beside the weights, and what their names begin with."""
+    """Return the standardisation by statistics next to the weights, and what their names begin with."""
     found: dict[str, dict[str, Tensor]] = {}
     for key, value in side.items():
         if (match := patterns.STATISTICS.fullmatch(key.lower())) and not isinstance(value, str | bool | None):
@@ -277,6 +277,6 @@ def _check_unread(name: str, side: Mapping[str, Any], network: Network, statisti
     ]
     if scaling:
         warn(
-            f"policy {name!r}: {list_names(scaling)} beside its layers are not read; if they scale states or actions, "
+            f"policy {name!r}: {list_names(scaling)} next to its layers are not read; if they scale states or actions, "
             "save the whole policy as ONNX instead"
         )
