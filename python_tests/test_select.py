@@ -63,6 +63,14 @@ def test_a_better_known_policy_replaces_the_named_incumbent():
     assert "beats" in selection.verdict.reason and second in selection.verdict.reason
 
 
+def test_a_known_policy_that_may_beat_the_incumbent_is_measured_again():
+    rollouts = {name: [-9.0, -8.0] for name in KNOWN} | {"right-00": [0.0, 2.0], "left-01": [0.3, 2.3]}
+    selection = select(KNOWN, log(), returns=rollouts, simulator=simulator(), incumbent="right-00")
+    assert (selection.verdict.kind, set(selection.verdict.policies)) == ("measure", {"right-00", "left-01"})
+    assert selection.measure_next(2) == list(selection.verdict.policies)
+    assert selection.verdict.reason.startswith("left-01 beats right-00 with a probability of ")
+
+
 def test_measured_policies_alone_get_a_verdict_with_ties():
     rollouts = {name: [0.0 - i // 3, 1.0 - i // 3, 2.0 - i // 3] for i, name in enumerate(KNOWN)}
     selection = select(KNOWN, log(), returns=rollouts, simulator=simulator())
@@ -138,7 +146,10 @@ def test_possible_returns(rewards, terminals, timeouts, expected):
 
 
 def test_candidates_unlike_all_known_policies_are_not_ranked():
-    stranger, method = far(value=5.0)
+    stranger, method = far(value=-90.0)
+    alone = choose(stranger, simulator=method)
+    assert alone.verdict.text == "Measure far, 20 episodes"
+    assert alone.verdict.reason.endswith("but this log cannot rank it.")
     selection = choose(CANDIDATES | stranger, simulator=method)
     place = selection.names.index("far")
     assert selection.distance_ratio[place] > 1.4 and not selection.rankable[place]

@@ -222,7 +222,7 @@ class Selection:
         return judge(self._standing)
 
     def measure_next(self, k: int = 1) -> list[str]:
-        """Return the candidates whose measurement is expected to gain most, the first to measure first.
+        """Return the policies whose measurement is expected to gain most, the first to measure first.
 
         Args:
             k: How many, 1 or more; fewer if fewer may be better than what is known.

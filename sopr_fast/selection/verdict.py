@@ -97,12 +97,18 @@ class Standing:
         return bool(probability_beats(self.posterior, rival)[leader] >= SURE)
 
     def contenders(self) -> np.ndarray:
-        """Return the candidates (Q,) that may beat rival and leader, which itself is one, or that cannot be ranked."""
+        """Return the policies (Q,) whose measurement may change the choice.
+
+        They are the candidates that may beat rival and leader, which itself is one, or that cannot be ranked; without
+        such, a known leader that does not surely beat the incumbent, and the incumbent.
+        """
         candidates = np.flatnonzero(~self.known)
         for other in {self.rival, self.leader} - {None}:
             beats = probability_beats(self.posterior, int(other))  # type: ignore[arg-type]
             possible = (beats >= 1 - SURE) | ~self.rankable
             candidates = candidates[possible[candidates] | (candidates == other)]
+        if not len(candidates) and self.leader != self.rival and not self.replaces:
+            return np.array([self.leader, self.rival])
         return candidates
 
     def measure_next(self, k: int) -> list[int]:
@@ -140,9 +146,9 @@ def judge(standing: Standing) -> Verdict:
         reason = f"It beats {_short(names[rival])} with a probability of {_percent(beats[leader])}"
         return _settle(standing, DEPLOY, leader, reason)
     if len(contenders):
-        best = contenders[int(beats[contenders].argmax())]
-        reason = f"{_short(names[best])} beats {_short(names[rival])} with a probability of {_percent(beats[best])}"
-        doubt = "which does not decide" if standing.rankable[best] else "but this log cannot rank it"
+        first = next(i for i in standing.measure_next(2) if i != rival)
+        reason = f"{_short(names[first])} beats {_short(names[rival])} with a probability of {_percent(beats[first])}"
+        doubt = "which does not decide" if standing.rankable[first] else "but this log cannot rank it"
         return _measure(standing, f"{reason}, {doubt}", 2)
     if standing.incumbent is None and known.all():
         return _settle(standing, DEPLOY, leader, "All policies are measured, and none returned more")
