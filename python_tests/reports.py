@@ -67,7 +67,6 @@ def evaluation(*, hostile: bool = False, count: int = 14) -> Evaluation:
         truth,
         np.full(count, 3.0),
         labels,
-        "names",
         folds,
         {name: [(truth + own)[fold.test] for fold in folds] for name, own in noise.items()},
         {"FQE": "it diverged: values are not finite"},
