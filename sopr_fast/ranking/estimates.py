@@ -79,6 +79,7 @@ class Estimates:
             self.standard_errors,
             replicates=self.replicates,
             timings=dict(self.timings),
+            settings={"method": self.method} if self.method else {},
         )
 
     def table(self, rows: int | None = None) -> str:
