@@ -124,9 +124,8 @@ wheel-check: build/wheel-check/oldest/made build/wheel-check/newest/made
 gpu-check:
 	$(PYTHON) bench/gpu_check.py $(GPU_STAGES)
 
-# The operators on small inputs, once gpu-check has built them, under what watches a GPU's memory and its threads' races:
-# our kernels alone, and no API errors, of which torch makes some on purpose. Each tensor has memory of its own, since
-# torch's pool would hide what lies outside of one.
+# The operators on small inputs, once gpu-check has built them, with checks of memory and races. Only our kernels are
+# checked, and no API errors, since torch makes some on purpose. Torch's pool is off: it would hide accesses outside.
 gpu-sanitize:
 	mkdir -p out
 	failed=0; for tool in memcheck racecheck; do \
@@ -191,7 +190,7 @@ build/wheel-check/oldest/made: TORCH := 'torch==2.6.*'
 build/wheel-check/newest/made: TORCH := torch
 build/wheel-check/%/made:
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install -q $(TORCH) numpy safetensors tqdm jinja2
+	$(@D)/bin/python -m pip install -q $(TORCH) numpy pandas scipy safetensors tqdm jinja2
 	touch $@
 
 build/matrix/oldest/installed: TORCH := 'torch==2.6.*'
