@@ -5,6 +5,7 @@
 """
 
 from ..ranking.estimates import Estimates, UncertainEstimateWarning
+from .action_distance import distance_ratios
 from .behaviour_q import BehaviourQ
 from .coverage import covered_shares
 from .critics import Critic
@@ -33,4 +34,5 @@ __all__ = [
     "Simulator",
     "UncertainEstimateWarning",
     "covered_shares",
+    "distance_ratios",
 ]
