@@ -75,7 +75,6 @@ def estimates() -> list[str]:
     small = {"updates": 8, "hidden": (8,)}
     methods = [
         estimators.BehaviourQ(**small, ensemble=2),
-        estimators.LSTDQ(**small),
         estimators.Simulator(**small, members=2, horizon=5),
         estimators.ImportanceWeighting(**small, bootstraps=5),
         estimators.FQE(**small),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mdps import Linear, LinearGain
 
-from sopr_fast.estimators import FQE, LSTDQ, BehaviourQ, DualDICE, ImportanceWeighting, Simulator
+from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, Simulator
 from sopr_fast.inputs.logs import Transitions
 
 SMALL = {"updates": 30, "batch_size": 32, "hidden": (8,)}
@@ -13,7 +13,6 @@ METHODS = {
     "fqe-ensemble": FQE(**SMALL, ensemble=3),
     "behaviour-q": BehaviourQ(**SMALL, ensemble=2),
     "fqe-layer-norm": FQE(**SMALL, layer_norm=True),
-    "lstdq": LSTDQ(**SMALL),
     "dual-dice": DualDICE(**SMALL),
     "importance-weighting": ImportanceWeighting(**SMALL, bootstraps=10),
     "simulator": Simulator(updates=30, hidden=(8,), members=2, horizon=5),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mdps import Linear, LinearGain, TablePolicy, Tabular
 
-from sopr_fast.estimators import FQE, LSTDQ, BehaviourQ, DualDICE, ImportanceWeighting
+from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting
 from sopr_fast.inputs.logs import Transitions
 
 DISCOUNT = 0.9
@@ -45,26 +45,6 @@ def frequency(log):
 
 def rms(error, weights):
     return np.sqrt((error**2 * weights).sum())
-
-
-def test_lstdq_of_a_table(tabular):
-    """Features that tell every state and action apart give the values of the log's process, without an error."""
-    _, known, tables, log = tabular
-    method = LSTDQ(updates=1, hidden=(), ridge=1e-9)
-    estimates = method.estimate(policies(tables), log, discount=DISCOUNT, progress=False)
-    np.testing.assert_allclose(estimates.values, [known.value(t, DISCOUNT) for t in tables.values()], rtol=1e-4)
-    assert (estimates.diagnostics["effective_sample_size"] < len(log)).all()
-
-
-def test_lstdq_covers_the_logged_behaviour_best(tabular):
-    mdp, _, tables, log = tabular
-    behaviour = {"behaviour": 0.5 * mdp.policy(10) + 0.5 / 3}
-    method = LSTDQ(updates=1, hidden=(), ridge=1e-9, start="data")
-    sizes = method.estimate(policies(behaviour | tables), log, discount=DISCOUNT, progress=False).diagnostics[
-        "effective_sample_size"
-    ]
-    assert sizes[0] > 0.9 * min(len(log), method.rows)
-    assert (sizes[0] > sizes[1:]).all()
 
 
 @pytest.mark.parametrize("seed", [0, 1])

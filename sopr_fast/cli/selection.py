@@ -34,7 +34,6 @@ ESTIMATORS = {
     "fqe": "FQE",
     "gaussian-process": "GaussianProcess",
     "importance-weighting": "ImportanceWeighting",
-    "lstdq": "LSTDQ",
     "nearest-policy": "NearestPolicy",
     "simulator": "Simulator",
     "sopr": "SOPR",

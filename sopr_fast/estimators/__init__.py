@@ -1,6 +1,6 @@
 """Estimators of the values of policies from a log, behind one interface.
 
-`FQE`, `BehaviourQ`, `LSTDQ`, `DualDICE`, `ImportanceWeighting` and `Simulator` learn from logged rewards; `SOPR`,
+`FQE`, `BehaviourQ`, `DualDICE`, `ImportanceWeighting` and `Simulator` learn from logged rewards; `SOPR`,
 `NearestPolicy` and `GaussianProcess` learn from the returns of known policies.
 """
 
@@ -14,14 +14,12 @@ from .estimator import Estimator
 from .fqe import FQE
 from .gaussian_process import GaussianProcess
 from .importance_weighting import ImportanceWeighting
-from .lstdq import LSTDQ
 from .nearest_policy import NearestPolicy
 from .simulator import Simulator
 from .sopr import SOPR
 
 __all__ = [
     "FQE",
-    "LSTDQ",
     "SOPR",
     "BehaviourQ",
     "Critic",

@@ -63,18 +63,6 @@ class StackedMLP:
                     x = self._activate(x)
         return x
 
-    def hidden(self, x: Tensor) -> Tensor:
-        """Return the last hidden layer (..., width) of the first perceptron; x itself if there is none.
-
-        Args:
-            x: (..., in) inputs.
-        """
-        with without_autocast(x.device):
-            for i in range(0, len(self.parameters) - 2, 2):
-                weight, bias = (parameter[0] for parameter in self.parameters[i : i + 2])
-                x = self._activate(x @ weight + bias)
-        return x
-
     def _activate(self, x: Tensor) -> Tensor:
         """Normalise if asked for, and apply ReLU in place."""
         return (functional.layer_norm(x, x.shape[-1:]) if self.layer_norm else x).relu_()
