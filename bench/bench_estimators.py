@@ -109,7 +109,7 @@ def test_memory_for_fifty_policies(method):
     code = (
         "import bench_estimators as b, workload\n"
         f"from sopr_fast.estimators import {method} as method\n"
-        "method(updates=5).estimate(b.candidates(50), b.make_log(), discount=b.DISCOUNT, progress=False)\n"
+        "method(updates=5).estimate(b.candidates(50), b.make_log())\n"
         "print(workload.peak_megabytes())"
     )
     process = subprocess.run(

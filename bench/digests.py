@@ -48,10 +48,10 @@ def main() -> None:
     transitions = log(policies[names[20]], states)
     few = {name: policies[name] for name in names[::10]}
     nearest = estimators.NearestPolicy()
-    report("NearestPolicy", nearest.estimate(few, transitions, known=known, returns=by_name, progress=False).values)
+    report("NearestPolicy", nearest.estimate(few, transitions, known=known, returns=by_name).values)
     for name, options in ESTIMATORS.items():
         estimator = getattr(estimators, name)(**options)
-        report(name, estimator.estimate(few, transitions, discount=0.99, progress=False).values)
+        report(name, estimator.estimate(few, transitions).values)
 
 
 def log(policy, states: np.ndarray) -> dict[str, np.ndarray]:

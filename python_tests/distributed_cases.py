@@ -73,30 +73,29 @@ def results(folder: Path) -> list[str]:
 def estimates() -> list[str]:
     """Return name and hash of the results of all estimators that processes share, for more and fewer than processes."""
     small = {"updates": 8, "hidden": (8,)}
+    learns = {**small, "discount": DISCOUNT}
     methods = [
-        estimators.BehaviourQ(**small, ensemble=2),
+        estimators.BehaviourQ(**learns, ensemble=2),
         estimators.Simulator(**small, members=2, horizon=5),
-        estimators.ImportanceWeighting(**small, bootstraps=5),
-        estimators.FQE(**small),
-        estimators.DualDICE(**small),
+        estimators.ImportanceWeighting(**learns, bootstraps=5),
+        estimators.FQE(**learns),
+        estimators.DualDICE(**learns),
         estimators.NearestPolicy(rows=64),
         estimators.GaussianProcess(rows=64),
         estimators.SOPR(replace(TINY, steps=2)),
     ]
     several, two = gains(19), gains(2, first=3)
     known, known_returns = gains(12, first=20), true_values(gains(12, first=20))
-    options = {"known": known, "returns": known_returns, "discount": DISCOUNT, "progress": False}
+    options = {"known": known, "returns": known_returns}
     lines = []
     for method in methods:
         for policies in (several, two):
             found = method.estimate(policies, transitions(), **options)
             lines.append(f"{method.name} {digest(found.values)} {digest(found.standard_errors)}")
     for policies in (several, two):
-        lines.append(
-            f"coverage {digest([*estimators.covered_shares(policies, transitions(), progress=False).values()])}"
-        )
+        lines.append(f"coverage {digest([*estimators.covered_shares(policies, transitions()).values()])}")
         arrays = {name: policy(transitions().states) for name, policy in policies.items()}
-        lines.append(f"arrays {digest([*estimators.covered_shares(arrays, transitions(), progress=False).values()])}")
+        lines.append(f"arrays {digest([*estimators.covered_shares(arrays, transitions()).values()])}")
     methods = {method.name: method for method in methods}
     columns = evaluate(transitions(), known, known_returns, methods=methods, discount=DISCOUNT)
     lines += [f"evaluate {name} {digest(np.concatenate(values))}" for name, values in columns.values.items()]

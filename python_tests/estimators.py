@@ -7,7 +7,7 @@ from mdps import Linear, LinearGain
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, Simulator
 from sopr_fast.inputs.logs import Transitions
 
-SMALL = {"updates": 30, "batch_size": 32, "hidden": (8,)}
+SMALL = {"updates": 30, "batch_size": 32, "hidden": (8,), "discount": 0.9}
 METHODS = {
     "fqe": FQE(**SMALL),
     "fqe-ensemble": FQE(**SMALL, ensemble=3),
@@ -18,7 +18,6 @@ METHODS = {
     "simulator": Simulator(updates=30, hidden=(8,), members=2, horizon=5),
 }
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-quiet = {"discount": 0.9, "progress": False}
 unwarned = pytest.mark.filterwarnings("ignore::sopr_fast.estimators.UncertainEstimateWarning")
 loud = pytest.mark.filterwarnings("default::sopr_fast.estimators.UncertainEstimateWarning")
 

@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
 def run(folder, command, returns, *more):
     """Run a command and return its exit code."""
     arguments = [command, "--policies", str(folder / "policies"), "--log", str(folder / "log.npz")]
-    arguments += [] if command == "select" else ["--discount", "0.9"]
+    arguments += ["--discount", "0.9"] if command == "evaluate" else []
     return main([*arguments, *(["--returns", str(folder / returns)] if returns else []), *more])
 
 

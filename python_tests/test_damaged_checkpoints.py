@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from estimators import SMALL, gains, quiet, small_log
+from estimators import SMALL, gains, small_log
 from problems import TINY, ladder, log, training_gains
 
 import sopr_fast
@@ -18,7 +18,7 @@ def fit(path):
 
 
 def estimate(path):
-    FQE(**SMALL).estimate(gains(), small_log(), checkpoint=path, **quiet)
+    FQE(**SMALL).estimate(gains(), small_log(), checkpoint=path)
 
 
 RUNS = {fit: "training checkpoint", estimate: learning.CHECKPOINT}

@@ -9,15 +9,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from estimators import METHODS, SMALL, each_method, gains, quiet, small_log, two_states, unwarned, with_other
+from estimators import METHODS, SMALL, each_method, gains, small_log, two_states, unwarned, with_other
 from mdps import Linear, LinearGain, Tabular
 
+import sopr_fast
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, NearestPolicy
 from sopr_fast.estimators.behaviour import held_out_rows
 from sopr_fast.estimators.dual_dice import DualDICELearner
 from sopr_fast.estimators.log import Log, PolicyActions, read
 from sopr_fast.inputs.logs import Transitions, load_log
-from sopr_fast.inputs.policies import Actor, collect
+from sopr_fast.inputs.policies import Actor, as_policies, collect
 from sopr_fast.inputs.policies.output import Bounds
 from sopr_fast.runtime import progress
 
@@ -32,11 +33,11 @@ def log():
 @each_method
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
 def test_same_seed_same_result(method, std, log):
-    first, second = (method.estimate(gains(std=std), log, seed=3, **quiet) for _ in range(2))
+    first, second = (method.estimate(gains(std=std), log, seed=3) for _ in range(2))
     assert first.names == ["gain-0", "gain-1", "gain-2"]
     np.testing.assert_array_equal(first.values, second.values)
     np.testing.assert_array_equal(first.standard_errors, second.standard_errors)
-    other = method.estimate(gains(std=std), log, seed=4, **quiet)
+    other = method.estimate(gains(std=std), log, seed=4)
     if not isinstance(method, ImportanceWeighting):
         assert (other.values != first.values).all()
     assert json.loads(json.dumps(first.to_dict()))["names"] == first.names
@@ -45,10 +46,10 @@ def test_same_seed_same_result(method, std, log):
 @each_method
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
 def test_default_dtype_of_torch_changes_no_bit(method, std, log, set_default_dtype):
-    expected = method.estimate(gains(std=std), log, **quiet).values
+    expected = method.estimate(gains(std=std), log).values
     for dtype in (torch.bfloat16, torch.float64):
         set_default_dtype(dtype)
-        assert np.array_equal(method.estimate(gains(std=std), log, **quiet).values, expected)
+        assert np.array_equal(method.estimate(gains(std=std), log).values, expected)
 
 
 TORCH_MODES = {
@@ -62,15 +63,15 @@ TORCH_MODES = {
 @each_method
 @pytest.mark.parametrize("mode", TORCH_MODES.values(), ids=TORCH_MODES)
 def test_modes_of_torch_change_no_bit(method, mode, log):
-    expected = method.estimate(gains(std=0.3), log, **quiet).values
+    expected = method.estimate(gains(std=0.3), log).values
     with mode():
-        assert np.array_equal(method.estimate(gains(std=0.3), log, **quiet).values, expected)
+        assert np.array_equal(method.estimate(gains(std=0.3), log).values, expected)
 
 
 @pytest.mark.parametrize("mode", TORCH_MODES.values(), ids=TORCH_MODES)
 def test_modes_of_torch_change_no_bit_of_a_critic_or_the_nearest_policy(mode, log):
     def measure():
-        critic = BehaviourQ(**SMALL).critic(log, **quiet)
+        critic = BehaviourQ(**SMALL).estimate(gains(), log).diagnostics["critic"]
         nearest = NearestPolicy().estimate(gains(3), log, known=gains(4), returns=range(4))
         return critic(log.states, log.actions), nearest.diagnostics["distances"]
 
@@ -81,15 +82,8 @@ def test_modes_of_torch_change_no_bit_of_a_critic_or_the_nearest_policy(mode, lo
 
 
 @each_method
-@pytest.mark.parametrize("wrong", ["nonsense", "cuda:77"])
-def test_unknown_device_is_refused_before_the_log_is_read(method, wrong):
-    with pytest.raises(ValueError, match=f"device is '{wrong}'"):
-        method.estimate(gains(), None, device=wrong, **quiet)
-
-
-@each_method
 def test_pickled_estimates_hold_nothing_that_grows_with_the_log(method, log):
-    estimates = method.estimate(gains(), log, **quiet)
+    estimates = method.estimate(gains(), log)
     again = pickle.loads(pickle.dumps(estimates))
     np.testing.assert_array_equal(again.values, estimates.values)
     if "ratios" in estimates.diagnostics:
@@ -97,21 +91,23 @@ def test_pickled_estimates_hold_nothing_that_grows_with_the_log(method, log):
         np.testing.assert_array_equal(again.diagnostics["ratios"](rows), estimates.diagnostics["ratios"](rows))
     if "critic" in estimates.diagnostics:
         longer = Linear.small().log(np.array([0.0, -0.3]), 0.5, 500, 10, seed=0)
-        critics = (each.diagnostics["critic"] for each in (estimates, method.estimate(gains(), longer, **quiet)))
+        critics = (each.diagnostics["critic"] for each in (estimates, method.estimate(gains(), longer)))
         sizes = [len(pickle.dumps(critic)) for critic in critics]
         assert abs(sizes[1] - sizes[0]) < 100
 
 
 @each_method
 def test_estimates_do_not_depend_on_the_other_policies(method, log):
-    together = method.estimate(gains(3), log, **quiet).values
-    alone = method.estimate({"gain-1": gains()["gain-1"]}, log, **quiet).values
+    together = method.estimate(gains(3), log).values
+    alone = method.estimate({"gain-1": gains()["gain-1"]}, log).values
     np.testing.assert_allclose(together[1], alone[0], rtol=1e-4)
 
 
 @each_method
 def test_cuda_gives_the_estimates_of_the_cpu(method, log, cuda):
-    on_cpu, on_cuda = (method.estimate(gains(std=0.3), log, device=device, **quiet).values for device in ("cpu", cuda))
+    on_cpu = method.estimate(gains(std=0.3), log).values
+    with sopr_fast.options(device=cuda):
+        on_cuda = method.estimate(gains(std=0.3), log).values
     assert np.linalg.norm(on_cuda - on_cpu) <= 1e-2 * np.linalg.norm(on_cpu)
 
 
@@ -148,7 +144,8 @@ def test_each_phase_has_a_bar_that_fills(name, phases, shown, log, monkeypatch):
     monkeypatch.setattr(progress, "_Bar", Bar)
     terminal = SimpleNamespace(isatty=lambda: True)
     monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=terminal))
-    METHODS[name].estimate(gains(), log, discount=0.9, progress=shown)
+    with sopr_fast.options(progress=shown):
+        METHODS[name].estimate(gains(), log)
     # Mean values watched during training have no bars.
     assert [bar.phase for bar in bars] == (phases if shown else [])
 
@@ -156,8 +153,8 @@ def test_each_phase_has_a_bar_that_fills(name, phases, shown, log, monkeypatch):
 @pytest.mark.parametrize("method", [METHODS["fqe"], METHODS["dual-dice"]], ids=["fqe", "dual-dice"])
 @pytest.mark.parametrize("std", [None, 1e-5], ids=["deterministic", "stochastic"])
 def test_acting_on_mini_batches_gives_the_values_of_a_table_of_actions(method, std, log):
-    from_table = method.estimate(gains(std=std), log, **quiet).values
-    anew = replace(method, memory=0).estimate(gains(std=std), log, **quiet).values
+    from_table = method.estimate(gains(std=std), log).values
+    anew = replace(method, memory=0).estimate(gains(std=std), log).values
     np.testing.assert_allclose(anew, from_table, rtol=1e-4 if std else 1e-5)
 
 
@@ -173,9 +170,10 @@ def test_policies_see_at_most_a_batch_of_states(name, log):
         return act
 
     method = {**METHODS, "nearest": NearestPolicy()}[name]
-    options = {**quiet, "known": gains(5), "returns": range(5)}
+    options = {"known": gains(5), "returns": range(5)}
     policies = {name: seen(policy) for name, policy in gains().items()}
-    values = method.estimate(policies, log, batch_size=7, **options).values
+    with sopr_fast.options(batch_size=7):
+        values = method.estimate(policies, log, **options).values
     assert max(sizes) == 7
     np.testing.assert_allclose(values, method.estimate(gains(), log, **options).values, rtol=1e-4)
 
@@ -187,7 +185,7 @@ def test_units_of_actions_change_nothing(name, log):
     def values(unit):
         policies = {name: lambda s, p=policy: np.pad(unit * p(s), ((0, 0), (0, 1))) for name, policy in gains().items()}
         actions = np.float32(unit * np.pad(log.actions, ((0, 0), (0, 1))))
-        return METHODS[name].estimate(policies, with_other(log, actions=actions), **quiet).values
+        return METHODS[name].estimate(policies, with_other(log, actions=actions)).values
 
     np.testing.assert_array_equal(values(2.0**-13), values(2.0))
 
@@ -195,8 +193,8 @@ def test_units_of_actions_change_nothing(name, log):
 @pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "simulator"])
 def test_values_are_in_the_units_of_rewards(name, log):
     unit = 2.0**-40
-    values = METHODS[name].estimate(gains(), log, **quiet).values
-    scaled = METHODS[name].estimate(gains(), with_other(log, rewards=np.float32(unit) * log.rewards), **quiet).values
+    values = METHODS[name].estimate(gains(), log).values
+    scaled = METHODS[name].estimate(gains(), with_other(log, rewards=np.float32(unit) * log.rewards)).values
     np.testing.assert_allclose(scaled / unit, values, rtol=1e-4)
 
 
@@ -209,7 +207,7 @@ def test_units_of_states_change_nothing(name, log):
         policies = {name: lambda s, p=policy: p(s[:, :2] / unit) for name, policy in gains().items()}
         states, following = np.c_[log.states, constant], np.c_[log.next_states, np.roll(constant, -1)]
         scaled = with_other(log, states=np.float32(unit * states), next_states=np.float32(unit * following))
-        return METHODS[name].estimate(policies, scaled, **quiet).values
+        return METHODS[name].estimate(policies, scaled).values
 
     np.testing.assert_allclose(values(2.0**-40), values(1.0), rtol=1e-4)
 
@@ -217,13 +215,13 @@ def test_units_of_states_change_nothing(name, log):
 @pytest.mark.parametrize("name", ["fqe-ensemble", "behaviour-q"])
 def test_one_episode_tells_no_standard_error(name, log):
     one = with_other(log, episodes=np.array([0, len(log)]), timeouts=np.arange(len(log)) == len(log) - 1)
-    assert np.isfinite(METHODS[name].estimate(gains(), log, **quiet).standard_errors).all()
-    assert np.isnan(METHODS[name].estimate(gains(), one, **quiet).standard_errors).all()
+    assert np.isfinite(METHODS[name].estimate(gains(), log).standard_errors).all()
+    assert np.isnan(METHODS[name].estimate(gains(), one).standard_errors).all()
 
 
 def test_runs_of_dual_dice_share_no_random_numbers(log):
     policies, layout, prepared = read(gains(), log)
-    actions = PolicyActions(policies, layout, prepared, progress=False)
+    actions = PolicyActions(policies, layout, prepared)
     runs = [DualDICELearner(METHODS["dual-dice"], prepared, actions, 0.9, seed) for seed in range(4)]
     starts = [network.parameters[0].detach().numpy().tobytes() for run in runs for network in (run.nu, run.zeta)]
     assert len(set(starts)) == 8
@@ -232,7 +230,7 @@ def test_runs_of_dual_dice_share_no_random_numbers(log):
 
 @each_method
 def test_values_are_zero_without_rewards(method, log):
-    estimates = method.estimate(gains(), with_other(log, rewards=0 * log.rewards), **quiet)
+    estimates = method.estimate(gains(), with_other(log, rewards=0 * log.rewards))
     np.testing.assert_allclose(estimates.values, 0, atol=1e-6)
 
 
@@ -242,7 +240,7 @@ def test_sampled_actions_have_the_distribution_of_the_policy(memory):
         gains(std=0.3),
         Linear.small().log(np.array([0.0, -0.3]), 0.5, 40, 50, seed=0),
     )
-    actions = PolicyActions(policies, layout, log, draws=3, memory=memory, progress=False)
+    actions = PolicyActions(policies, layout, log, draws=3, memory=memory)
     drawn = np.stack([actions(torch.arange(2000), draw) for draw in range(3)])[..., 0] * log.units.action_scale
     means = np.stack([policy(log.transitions.states)[:, 0] for policy in gains().values()])
     noise = (drawn - means) / 0.3  # (draws, P, B)
@@ -273,7 +271,7 @@ def test_sampled_actions_are_clipped_to_the_bounds_of_the_environment(name, memo
     std = torch.tensor(-0.5).exp()
     expected = {"a": lambda s: ClippedNormal(torch.from_numpy(s) @ torch.tensor([[0.25], [-0.5]]), std)}
     policies = {"a": clipped_actor(0.3)}, expected, {"a": clipped_actor(1e6)}
-    clipped, same, free = (method.estimate(policy, log, **quiet).values for policy in policies)
+    clipped, same, free = (method.estimate(policy, log).values for policy in policies)
     np.testing.assert_allclose(clipped, same, rtol=1e-6)
     assert clipped != pytest.approx(free, rel=1e-4)
 
@@ -290,7 +288,7 @@ def test_filling_the_table_of_actions_needs_little_more_memory(monkeypatch):
         gains(),
         Linear.small().log(np.array([0.0, -0.3]), 0.5, 400, 100, seed=0),
     )
-    actions = PolicyActions(*prepared, progress=False)(torch.arange(40400))
+    actions = PolicyActions(*prepared)(torch.arange(40400))
     assert max(part.numel() for part in parts) < actions.numel() / 2
     log = prepared[2]
     expected = np.stack([policy(log.raw_states.numpy()) for policy in gains().values()]) / log.units.action_scale
@@ -307,22 +305,22 @@ def test_filling_the_table_of_actions_needs_little_more_memory(monkeypatch):
 )
 @pytest.mark.parametrize(("terminal", "value"), [(True, 1 + 0.8 * 3), (False, 1 + 0.8 * 3 / 0.2)])
 def test_episodes_end_at_terminals_and_continue_after_timeouts(method, terminal, value):
-    estimates = method.estimate([lambda states: 0 * states[:, :1]], two_states(terminal), discount=0.8, progress=False)
+    estimates = replace(method, discount=0.8).estimate([lambda states: 0 * states[:, :1]], two_states(terminal))
     assert estimates.values[0] == pytest.approx(value, rel=0.02)
 
 
 @pytest.mark.parametrize("name", ["fqe", "fqe-ensemble", "dual-dice"])
 def test_rows_dropped_for_arrays_of_actions_stay_for_other_policies(name, log):
     policies = {"array": gains()["gain-2"](log.states), "policy": gains()["gain-2"]}
-    alone = [METHODS[name].estimate([policy], log, **quiet).values[0] for policy in policies.values()]
-    both = METHODS[name].estimate(policies, log, **quiet)
+    alone = [METHODS[name].estimate([policy], log).values[0] for policy in policies.values()]
+    both = METHODS[name].estimate(policies, log)
     np.testing.assert_allclose(both.values, alone, rtol=1e-4)
     assert both.diagnostics["dropped_rows"].tolist() == [12, 0]
 
 
 def test_arrays_of_actions_cannot_be_rolled_out(log):
     with pytest.raises(ValueError, match="'array' is an array of actions"):
-        METHODS["simulator"].estimate({"array": gains()["gain-2"](log.states)}, log, **quiet)
+        METHODS["simulator"].estimate({"array": gains()["gain-2"](log.states)}, log)
 
 
 def test_an_array_of_actions_does_not_change_the_value_of_a_policy():
@@ -331,7 +329,7 @@ def test_an_array_of_actions_does_not_change_the_value_of_a_policy():
 
     data = two_states(terminal=False)
     method = FQE(updates=1000, hidden=(), learning_rate=1e-2, target_rate=0.1)
-    estimates = method.estimate({"policy": policy, "array": policy(data.states)}, data, discount=0.8, progress=False)
+    estimates = replace(method, discount=0.8).estimate({"policy": policy, "array": policy(data.states)}, data)
     assert estimates.values[0] == pytest.approx(1 + 0.8 * 3 / 0.2, rel=0.02)
 
 
@@ -346,7 +344,7 @@ def test_arrays_of_actions_have_the_rows_of_the_data(name, log):
         np.testing.assert_array_equal(getattr(shifted, part), getattr(log, part)[shifted.source])
     known = {"other": LinearGain(np.array([0.1, 0.0])), "far": LinearGain(np.array([0.9, 0.0]))}
     method = {**METHODS, "nearest": NearestPolicy()}[name]
-    options = {**quiet, "known": known, "returns": [1.0, 2.0]}
+    options = {"known": known, "returns": [1.0, 2.0]}
     estimates = method.estimate(arrays, data, **options)
     short = with_other(shifted, source=np.arange(108), source_count=108)
     expected = method.estimate({name: array[shifted.source] for name, array in arrays.items()}, short, **options)
@@ -359,13 +357,13 @@ def test_discrete_actions_as_indices_or_one_hot():
     mdp = Tabular.random(seed=0)
     log = mdp.log(np.full((5, 3), 1 / 3), 10, 5, seed=0)
     indices = with_other(log, actions=log.actions.argmax(1)[:, None].astype(np.float32))
-    choose = {"second": lambda states: np.ones(len(states), int)}
+    choose = as_policies({"second": lambda states: np.ones(len(states), int)}, action_count=3)
     for method in (FQE(**SMALL), BehaviourQ(**SMALL), DualDICE(**SMALL), METHODS["simulator"]):
-        values = [method.estimate(choose, data, action_count=3, **quiet).values for data in (log, indices)]
+        values = [method.estimate(choose, data).values for data in (log, indices)]
         np.testing.assert_array_equal(*values)
     wrong = with_other(log, actions=log.actions + 3)
     with pytest.raises(ValueError, match="must be indices"):
-        FQE(**SMALL).estimate(choose, wrong, action_count=3, **quiet)
+        FQE(**SMALL).estimate(choose, wrong)
 
 
 @pytest.mark.parametrize(
@@ -388,12 +386,13 @@ def test_few_rows_are_held_out_of_training(lengths, count):
 def test_a_log_of_one_row_is_refused_where_rows_are_held_out(name):
     zero = np.zeros((1, 1))
     with pytest.raises(ValueError, match="log: one row is too few"):
-        METHODS[name].estimate([np.tanh], Transitions.from_arrays(zero, zero, zero, zero), **quiet)
+        METHODS[name].estimate([np.tanh], Transitions.from_arrays(zero, zero, zero, zero))
 
 
 @pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "importance-weighting", "simulator", "nearest"])
 def test_runs_on_each_device(name, log, device, tmp_path):
     method = {**METHODS, "nearest": NearestPolicy()}[name]
-    options = {**quiet, "known": gains(), "returns": [1.0, 2.0, 3.0]}
-    estimates = method.estimate(gains(), log, device=device, checkpoint=tmp_path / "run", **options)
+    options = {"known": gains(), "returns": [1.0, 2.0, 3.0]}
+    with sopr_fast.options(device=device):
+        estimates = method.estimate(gains(), log, checkpoint=tmp_path / "run", **options)
     np.testing.assert_allclose(estimates.values, method.estimate(gains(), log, **options).values, rtol=1e-2)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from estimators import SMALL, each_method, gains, quiet, small_log, unwarned, with_other
+from estimators import SMALL, each_method, gains, small_log, unwarned, with_other
 
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, UncertainEstimateWarning, covered_shares
 from sopr_fast.estimators.log import Log
@@ -47,9 +47,7 @@ def set_points(offset, std=None):
 @each_method
 @pytest.mark.parametrize(("std", "rounding"), [(None, 0), (0.3, 1e-3)], ids=["deterministic", "stochastic"])
 def test_an_offset_of_actions_changes_nothing(method, std, rounding, centred):
-    expected, *others = (
-        method.estimate(set_points(offset, std), shifted(centred, offset), **quiet) for offset in (0, *OFFSETS)
-    )
+    expected, *others = (method.estimate(set_points(offset, std), shifted(centred, offset)) for offset in (0, *OFFSETS))
     for estimates in others:
         np.testing.assert_allclose(estimates.values, expected.values, rtol=rounding)
         for key in ("uncovered", "effective_sample_size", "guarded"):
@@ -63,11 +61,11 @@ def test_an_offset_changes_no_critic_ratio_coverage_or_array_of_actions(offset, 
     def measure(offset):
         log = shifted(centred, offset)
         arrays = {name: policy(log.states) for name, policy in set_points(offset).items()}
-        critic = BehaviourQ(**SMALL).critic(log, **quiet)
-        ratios = DualDICE(**SMALL).estimate(arrays, log, **quiet).diagnostics["ratios"]
-        anew = FQE(**SMALL, memory=0).estimate(set_points(offset), log, **quiet)
-        shares = covered_shares(arrays, log, progress=False)
-        values = FQE(**SMALL).estimate(arrays, log, **quiet).values
+        critic = BehaviourQ(**SMALL).estimate(set_points(offset), log).diagnostics["critic"]
+        ratios = DualDICE(**SMALL).estimate(arrays, log).diagnostics["ratios"]
+        anew = FQE(**SMALL, memory=0).estimate(set_points(offset), log)
+        shares = covered_shares(arrays, log)
+        values = FQE(**SMALL).estimate(arrays, log).values
         return critic(log.states, log.actions), ratios(np.arange(20)), anew.values, list(shares.values()), values
 
     for array, expected in zip(measure(offset), measure(0), strict=True):
@@ -131,4 +129,4 @@ def test_estimators_warn_of_outliers(centred):
     actions[3] = 1e6
     log = with_other(centred, actions=actions)
     with pytest.warns(UncertainEstimateWarning, match="outliers in 'action 0'"):
-        BehaviourQ(**SMALL).estimate(set_points(0), log, **quiet)
+        BehaviourQ(**SMALL).estimate(set_points(0), log)

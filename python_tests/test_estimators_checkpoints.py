@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from estimators import METHODS, SMALL, each_method, gains, quiet, small_log, unwarned, with_other
+from estimators import METHODS, SMALL, each_method, gains, small_log, unwarned, with_other
 from mdps import LinearGain
 
 from sopr_fast.estimators import FQE, BehaviourQ, learning
@@ -23,7 +23,7 @@ def log():
 
 @each_method
 def test_resumed_run_ends_the_same(method, log, tmp_path, monkeypatch):
-    whole = method.estimate(gains(), log, **quiet)
+    whole = method.estimate(gains(), log)
     monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", -1.0)
     steps = itertools.count()
     batches = learning.Batches.__call__
@@ -36,31 +36,31 @@ def test_resumed_run_ends_the_same(method, log, tmp_path, monkeypatch):
     path = tmp_path / "run.safetensors"
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(learning.Batches, "__call__", interrupted)
-        method.estimate(gains(), log, checkpoint=path, **quiet)
-    resumed = method.estimate(gains(), log, checkpoint=path, **quiet)
+        method.estimate(gains(), log, checkpoint=path)
+    resumed = method.estimate(gains(), log, checkpoint=path)
     np.testing.assert_array_equal(whole.values, resumed.values)
     if "curve" in whole.diagnostics:
         curves = [{**x.diagnostics["curve"], "seconds": None} for x in (whole, resumed)]
         assert curves[0] == curves[1]
     with pytest.raises(ValueError, match="is of a run with other policies"):
-        method.estimate(gains(), log, seed=1, checkpoint=path, **quiet)
+        method.estimate(gains(), log, seed=1, checkpoint=path)
 
 
 @pytest.mark.parametrize("later", [torch.float32, torch.float64], ids=str)
 def test_checkpoint_of_another_default_dtype_of_torch_serves(later, log, tmp_path, monkeypatch, set_default_dtype):
     method, path = BehaviourQ(**SMALL), tmp_path / "run.safetensors"
     set_default_dtype(torch.float64)
-    whole = method.estimate(gains(), log, checkpoint=path, **quiet)
+    whole = method.estimate(gains(), log, checkpoint=path)
     set_default_dtype(later)
     monkeypatch.setattr(learning.Batches, "__call__", None)
-    np.testing.assert_array_equal(method.estimate(gains(), log, checkpoint=path, **quiet).values, whole.values)
+    np.testing.assert_array_equal(method.estimate(gains(), log, checkpoint=path).values, whole.values)
 
 
 def test_checkpoint_serves_the_other_start(log, tmp_path, monkeypatch):
     path = tmp_path / "run.safetensors"
-    initial = FQE(**SMALL).estimate(gains(), log, checkpoint=path, **quiet)
+    initial = FQE(**SMALL).estimate(gains(), log, checkpoint=path)
     monkeypatch.setattr(learning.Batches, "__call__", None)
-    data = FQE(**SMALL, start="data").estimate(gains(), log, checkpoint=path, **quiet)
+    data = FQE(**SMALL, start="data").estimate(gains(), log, checkpoint=path)
     np.testing.assert_array_equal(data.values, initial.diagnostics["data"])
 
 
@@ -81,13 +81,13 @@ def test_unusable_checkpoint_fails_before_long_work(method, log, tmp_path, monke
         (truncated, ValueError, "truncated"),
     ):
         with pytest.raises(error, match=message):
-            method.estimate([acts_on_a_few], log, checkpoint=path, **quiet)
+            method.estimate([acts_on_a_few], log, checkpoint=path)
 
 
 @each_method
 def test_checkpoint_is_refused_for_another_log(method, log, tmp_path):
     path = tmp_path / "run.safetensors"
-    method.estimate(gains(), log, checkpoint=path, **quiet)
+    method.estimate(gains(), log, checkpoint=path)
     last = np.arange(len(log)) == len(log) - 1
     others = [
         with_other(log, terminals=log.timeouts, timeouts=log.terminals),
@@ -99,57 +99,53 @@ def test_checkpoint_is_refused_for_another_log(method, log, tmp_path):
     ]
     for other in others:
         with pytest.raises(ValueError, match="is of a run with other policies, transitions"):
-            method.estimate(gains(), other, checkpoint=path, **quiet)
+            method.estimate(gains(), other, checkpoint=path)
 
 
-@pytest.mark.parametrize("first", ["critic", "estimate"])
-def test_checkpoint_of_a_shared_critic_serves_other_policies(first, log, tmp_path, monkeypatch):
+def test_checkpoint_of_a_shared_critic_serves_other_policies(log, tmp_path, monkeypatch):
     path, method = tmp_path / "run.safetensors", BehaviourQ(**SMALL)
-    whole = method.estimate(gains(), log, **quiet)
-    if first == "critic":
-        method.critic(log, discount=0.9, checkpoint=path, progress=False)
-    else:
-        others = {"other": LinearGain(np.array([0.3, 0.1]), 0.3)}
-        replace(method, draws=2).estimate(others, log, checkpoint=path, **quiet)
+    whole = method.estimate(gains(), log)
+    others = {"other": LinearGain(np.array([0.3, 0.1]), 0.3)}
+    replace(method, draws=2).estimate(others, log, checkpoint=path)
     monkeypatch.setattr(learning.Batches, "__call__", None)
-    estimates = method.estimate(gains(), log, checkpoint=path, **quiet)
+    estimates = method.estimate(gains(), log, checkpoint=path)
     np.testing.assert_array_equal(estimates.values, whole.values)
     curves = [np.array(x.diagnostics["curve"]["values"]) for x in (estimates, whole)]
     np.testing.assert_array_equal(curves[0][-1], curves[1][-1])
     assert np.isnan(curves[0][:-1]).all() and curves[0].shape == curves[1].shape
-    critic = method.critic(log, discount=0.9, checkpoint=path, progress=False)
-    np.testing.assert_array_equal(*(c(log.states, log.actions) for c in (critic, whole.diagnostics["critic"])))
+    critics = (each.diagnostics["critic"] for each in (estimates, whole))
+    np.testing.assert_array_equal(*(critic(log.states, log.actions) for critic in critics))
 
 
 def test_checkpoint_of_a_fitted_behaviour_serves_other_weightings(log, tmp_path, monkeypatch):
     path, method = tmp_path / "run.safetensors", METHODS["importance-weighting"]
-    method.estimate(gains(), log, checkpoint=path, **quiet)
+    method.estimate(gains(), log, checkpoint=path)
     other = replace(method, clip=(-6, 2), noise=0.3, bootstraps=3)
-    whole = other.estimate(gains(), log, **quiet)
+    whole = other.estimate(gains(), log)
     monkeypatch.setattr(learning.Batches, "__call__", None)
-    estimates = other.estimate(gains(), log, checkpoint=path, **quiet)
+    estimates = other.estimate(gains(), log, checkpoint=path)
     np.testing.assert_array_equal(estimates.values, whole.values)
     with pytest.raises(ValueError, match="is of a run with other"):
-        replace(method, components=2).estimate(gains(), log, checkpoint=path, **quiet)
+        replace(method, components=2).estimate(gains(), log, checkpoint=path)
 
 
 @pytest.mark.parametrize("method", [FQE(**SMALL), FQE(**SMALL, memory=0)])
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
 def test_checkpoint_is_refused_for_a_policy_that_acts_differently_in_one_state(method, std, log, tmp_path):
     path, policy = tmp_path / "run.safetensors", gains(std=std)["gain-1"]
-    method.estimate({"policy": policy}, log, checkpoint=path, **quiet)
+    method.estimate({"policy": policy}, log, checkpoint=path)
     for row in (2, 59):
 
         def other(states, changed=log.states[row]):
             return policy(np.where((states == changed).all(1, keepdims=True), states + 1, states))
 
         with pytest.raises(ValueError, match="is of a run with other policies"):
-            method.estimate({"policy": other}, log, checkpoint=path, **quiet)
+            method.estimate({"policy": other}, log, checkpoint=path)
 
 
 def test_message_of_a_diverged_run_names_the_estimator(log, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", -1.0)
     path = tmp_path / "run.safetensors"
     with pytest.raises(FloatingPointError, match="^FQE: the loss is not finite after"):
-        replace(METHODS["fqe"], learning_rate=1e30).estimate(gains(), log, checkpoint=path, **quiet)
+        replace(METHODS["fqe"], learning_rate=1e30).estimate(gains(), log, checkpoint=path)
     assert path.exists()

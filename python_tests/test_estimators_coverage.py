@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from estimators import SMALL, gains, loud, quiet, small_log, unwarned
+from estimators import SMALL, gains, loud, small_log, unwarned
 from mdps import Linear, LinearGain, TablePolicy, Tabular
 
 from sopr_fast.estimators import (
@@ -38,7 +38,7 @@ def disjoint():
 
 
 def test_covered_shares(disjoint):
-    assert covered_shares(*disjoint, progress=False) == {"never": 0.0, "often": 1.0}
+    assert covered_shares(*disjoint) == {"never": 0.0, "often": 1.0}
 
 
 def test_coverage_of_arrays_where_no_row_is_followed_by_another():
@@ -48,16 +48,16 @@ def test_coverage_of_arrays_where_no_row_is_followed_by_another():
     log = {"observations": states, "actions": actions, "rewards": states[:, 0], "next_observations": states + 1}
     log |= {"terminals": np.zeros(100, bool), "timeouts": np.ones(100, bool)}
     arrays = {"logged": actions, "far": actions + 9}
-    assert covered_shares(arrays, log, progress=False) == {"logged": 1.0, "far": 0.0}
+    assert covered_shares(arrays, log) == {"logged": 1.0, "far": 0.0}
     with pytest.raises(ValueError, match="'logged' is an array of actions, but no row of the log is followed"):
-        FQE(**SMALL).estimate(arrays, log, **quiet)
+        FQE(**SMALL).estimate(arrays, log)
 
 
 @loud
 @pytest.mark.parametrize("fitted", [False, True])
 def test_importance_weighting_warns_of_disjoint_support(fitted, disjoint):
     with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'never' \(0\): fewer"):
-        estimates = ImportanceWeighting(fitted=fitted, updates=500, hidden=(16,)).estimate(*disjoint, **quiet)
+        estimates = ImportanceWeighting(discount=0.9, fitted=fitted, updates=500, hidden=(16,)).estimate(*disjoint)
     effective = estimates.diagnostics["effective_sample_size"]
     assert effective[0] == 0 and effective[1] > 100
     assert math.isnan(estimates.standard_errors[0]) and estimates.standard_errors[1] < 0.5
@@ -78,7 +78,7 @@ def test_importance_weighting_warns_of_support_lost_after_the_first_step():
     with pytest.warns(
         UncertainEstimateWarning, match=r"hardly covers 'other' \(0\), 'both' \([\d.]+\): fewer"
     ) as warned:
-        estimates = ImportanceWeighting().estimate(policies, log, **quiet)
+        estimates = ImportanceWeighting(discount=0.9).estimate(policies, log)
     assert len(warned) == 1
     by_step = estimates.diagnostics["effective_by_step"]
     np.testing.assert_allclose(by_step[1], 200 * 0.7 ** np.arange(20), rtol=1e-5)
@@ -92,12 +92,12 @@ def test_importance_weighting_warns_of_support_lost_after_the_first_step():
 @critic
 def test_critics_warn_of_disjoint_support(method, disjoint, log):
     with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'never' \(100%\): in this share") as warned:
-        estimates = method.estimate(*disjoint, **quiet)
+        estimates = method.estimate(*disjoint)
     assert len(warned) == 1 and warned[0].filename == __file__
     np.testing.assert_allclose(estimates.diagnostics["uncovered"], [1, 0])
     far = {"far": lambda states: np.full((len(states), 1), 40.0, np.float32)}
     with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'far' \(100%\)"):
-        method.estimate({**gains(), **far}, log, **quiet)
+        method.estimate({**gains(), **far}, log)
 
 
 @loud
@@ -107,7 +107,7 @@ def test_critics_do_not_warn_of_covered_policies(method, std, recwarn):
     """A policy that acts as the log does is uncovered in 1 % of the states, as the log itself is."""
     log = Linear.small().log(np.array([0.0, -0.3]), 0.5, 40, 50, seed=0)
     behaviour = {"behaviour": LinearGain(np.array([0.0, -0.3]), std)}
-    estimates = method.estimate({**behaviour, **gains(std=std)}, log, **quiet)
+    estimates = method.estimate({**behaviour, **gains(std=std)}, log)
     assert not recwarn.list
     assert estimates.diagnostics["uncovered"][0] == pytest.approx(0.01 if std else 0, abs=0.01)
 
@@ -116,11 +116,11 @@ def test_coverage_counts_actions_not_logged_in_similar_states(disjoint):
     """Policies: one takes an unlogged action half of the time; one an action logged in 30 % of the states."""
     policies, log = disjoint
     half = {"half": TablePolicy(0.5 * sum(policy.table for policy in policies.values()))}
-    assert FQE(**SMALL).estimate(half, log, **quiet).diagnostics["uncovered"] == pytest.approx(0.5)
+    assert FQE(**SMALL).estimate(half, log).diagnostics["uncovered"] == pytest.approx(0.5)
     states = np.random.default_rng(0).uniform(0, 1, (400, 1))
     actions = np.where(states < 0.3, 1.0, 0.0)
     log = Transitions.from_arrays(states, actions, np.zeros(400), states)
-    estimates = FQE(**SMALL).estimate({"ones": lambda states: np.ones((len(states), 1))}, log, **quiet)
+    estimates = FQE(**SMALL).estimate({"ones": lambda states: np.ones((len(states), 1))}, log)
     assert estimates.diagnostics["uncovered"] == pytest.approx(0.7, abs=0.1)
 
 
@@ -129,12 +129,12 @@ def test_dual_dice_warns_of_disjoint_support(disjoint):
     with pytest.warns(
         UncertainEstimateWarning, match=r"DualDICE cannot be trusted for 'never' \(\d+ effective[^)]*\):"
     ):
-        DualDICE(hidden=(), updates=500, nu_rate=5e-2, zeta_rate=5e-2).estimate(*disjoint, **quiet)
+        DualDICE(discount=0.9, hidden=(), updates=500, nu_rate=5e-2, zeta_rate=5e-2).estimate(*disjoint)
 
 
 @loud
 def test_actions_far_from_the_log_are_warned_of(log):
     far = {"far": lambda states: np.full((len(states), 1), 40.0, np.float32)}
     with pytest.warns(UncertainEstimateWarning, match="'far'"):
-        estimates = ImportanceWeighting(updates=300, hidden=(16,)).estimate(far, log, **quiet)
+        estimates = ImportanceWeighting(discount=0.9, updates=300, hidden=(16,)).estimate(far, log)
     assert estimates.diagnostics["effective_sample_size"][0] < 1

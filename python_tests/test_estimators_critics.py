@@ -1,9 +1,11 @@
 """Critics and their targets."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from estimators import SMALL, gains, loud, quiet, small_log, two_states, unwarned, with_other
+from estimators import SMALL, gains, loud, small_log, two_states, unwarned, with_other
 
 from sopr_fast.estimators import FQE, BehaviourQ, UncertainEstimateWarning, critics
 from sopr_fast.estimators.log import Log
@@ -19,7 +21,7 @@ def log():
 
 def test_the_curve_of_a_shared_critic_ends_at_its_values(log):
     """The curve watches all rows of a log as small as this one."""
-    estimates = BehaviourQ(**SMALL, ensemble=2).estimate(gains(), log, **quiet)
+    estimates = BehaviourQ(**SMALL, ensemble=2).estimate(gains(), log)
     values = np.array(estimates.diagnostics["curve"]["values"])
     assert len(values) == len(estimates.diagnostics["curve"]["updates"]) > 1
     np.testing.assert_allclose(values[-1], estimates.values, rtol=1e-6)
@@ -60,22 +62,21 @@ def test_critics_evaluate_one_chunk_at_a_time(log, monkeypatch):
                 sizes.append(len(rows))
                 return torch.zeros(len(self.policies), len(rows), 1)
 
-        critic = method.estimate(gains(), log, **quiet).diagnostics["critic"]
+        critic = method.estimate(gains(), log).diagnostics["critic"]
         getattr(critic, mean)(Actions([None] * 3), torch.zeros(600, dtype=torch.int64))
         assert set(sizes) == states
 
 
 def test_critic_returns_values_in_units_of_return(log):
-    critic = BehaviourQ(**SMALL).critic(log, discount=0.9, progress=False)
-    values = critic(log.states, log.actions)
-    assert values.shape == (1, len(log))
     policy = gains()["gain-1"]
-    estimates = BehaviourQ(**SMALL).estimate({"policy": policy}, log, **quiet)
+    estimates = BehaviourQ(**SMALL).estimate({"policy": policy}, log)
+    critic = estimates.diagnostics["critic"]
+    assert critic(log.states, log.actions).shape == (1, len(log))
     assert estimates.values[0] == pytest.approx(critic(log.states, policy(log.states)).mean(), rel=1e-4)
 
 
 def test_critic_accepts_tensors_on_any_device(log, device):
-    critic = BehaviourQ(**SMALL).critic(log, discount=0.9, progress=False)
+    critic = BehaviourQ(**SMALL).estimate(gains(), log).diagnostics["critic"]
     states, actions = (torch.from_numpy(part).to(device) for part in (log.states, log.actions))
     np.testing.assert_array_equal(critic(states, actions), critic(log.states, log.actions))
 
@@ -89,7 +90,7 @@ def test_critic_accepts_tensors_on_any_device(log, device):
     ],
 )
 def test_message_names_the_argument_of_the_wrong_shape(states, actions, message, log):
-    critic = BehaviourQ(**SMALL).critic(log, discount=0.9, progress=False)
+    critic = BehaviourQ(**SMALL).estimate(gains(), log).diagnostics["critic"]
     with pytest.raises(ValueError, match=message):
         critic(states, actions)
 
@@ -98,7 +99,7 @@ def test_fqe_reaches_its_values_with_the_default_target_rate():
     """The value is 1 + 3 γ / (1 - γ), within 3 %. A rate of 0.005 would leave 78 % of the way to it."""
     method = FQE(hidden=(16,), updates=5000, batch_size=32, learning_rate=1e-3)
     still = {"still": lambda states: np.zeros((len(states), 1))}
-    estimates = method.estimate(still, two_states(False), discount=0.99, progress=False)
+    estimates = replace(method, discount=0.99).estimate(still, two_states(False))
     np.testing.assert_allclose(estimates.values, 1 + 3 * 0.99 / 0.01, rtol=0.03)
     assert estimates.diagnostics["lag"] == pytest.approx(np.exp(-5))
 
@@ -123,15 +124,9 @@ def test_critics_warn_of_lag(method, log):
     """The lag is exp(-20 * 0.1 * 0.01) = 0.98."""
     message = "critics have 98% of the way to their values left after 20 updates"
     with pytest.warns(UncertainEstimateWarning, match=message) as caught:
-        estimates = method.estimate(gains(), log, discount=0.99, progress=False)
+        estimates = replace(method, discount=0.99).estimate(gains(), log)
     assert caught[0].filename == __file__
     assert estimates.diagnostics["lag"] == pytest.approx(np.exp(-0.02))
-
-
-@loud
-def test_a_critic_alone_warns_of_lag(log):
-    with pytest.warns(UncertainEstimateWarning, match="98% of the way"):
-        BehaviourQ(hidden=(8,), updates=20).critic(log, discount=0.99, progress=False)
 
 
 @loud
@@ -147,7 +142,7 @@ def test_values_beyond_what_rewards_allow_are_warned_of(sign):
     method = FQE(hidden=(), updates=600, learning_rate=1e-2, target_rate=1.0)
     message = r"values of 'far' \(-?\d.*\) lie outside what rewards allow, -2 to 2"
     with pytest.warns(UncertainEstimateWarning, match=message):
-        estimates = method.estimate(policies, log, discount=0.5, progress=False)
+        estimates = replace(method, discount=0.5).estimate(policies, log)
     np.testing.assert_allclose(estimates.diagnostics["allowed"], [-2, 2])
     np.testing.assert_allclose(estimates.values, [sign * 5, sign * 0.5], rtol=0.1)
 
@@ -155,6 +150,6 @@ def test_values_beyond_what_rewards_allow_are_warned_of(sign):
 def test_bounds_of_rewards_include_values_of_short_episodes(log, recwarn):
     """Rewards are 1 at each of 10 steps; the value of ten steps is less than that of endless ones."""
     ones = with_other(log, rewards=np.ones_like(log.rewards))
-    estimates = FQE(**SMALL).estimate(gains(), ones, **quiet)
+    estimates = FQE(**SMALL).estimate(gains(), ones)
     np.testing.assert_allclose(estimates.diagnostics["allowed"], [0, 10])
     assert not any("rewards allow" in str(warning.message) for warning in recwarn.list)

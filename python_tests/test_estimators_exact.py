@@ -12,11 +12,19 @@ from mdps import Linear, LinearGain, TablePolicy, Tabular
 
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting
 from sopr_fast.inputs.logs import Transitions
+from sopr_fast.inputs.policies import as_policies
 
 DISCOUNT = 0.9
 GAINS = [np.array([-0.2, -0.8]), np.array([0.3, -0.3]), np.array([0.2, 0.1])]
 BEHAVIOUR = np.array([0.0, -0.3]), 0.5  # gain and standard deviation
-TABLE = {"hidden": (), "updates": 1500, "batch_size": 1024, "learning_rate": 1e-2, "target_rate": 0.05}
+TABLE = {
+    "hidden": (),
+    "updates": 1500,
+    "batch_size": 1024,
+    "learning_rate": 1e-2,
+    "target_rate": 0.05,
+    "discount": DISCOUNT,
+}
 
 
 @pytest.fixture(scope="module", params=[0.0, 0.05], ids=["timeouts", "terminals"])
@@ -52,7 +60,7 @@ def test_fqe_of_a_table(tabular, seed):
     """Values are within 1 % of the log's process and 4 % of the truth; Q is within 10 % of its standard deviation."""
     mdp, known, tables, log = tabular
     method = FQE(**TABLE)
-    estimates = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
+    estimates = replace(method, discount=DISCOUNT).estimate(policies(tables), log, seed=seed)
     np.testing.assert_allclose(estimates.values, [known.value(t, DISCOUNT) for t in tables.values()], rtol=0.01)
     np.testing.assert_allclose(estimates.values, [mdp.value(t, DISCOUNT) for t in tables.values()], rtol=0.04)
     states, actions = np.divmod(np.arange(15), 3)
@@ -70,7 +78,7 @@ def test_fqe_of_arrays_of_actions():
     arrays = {f"table-{i}": mdp.policy(i)[log.states.argmax(1)].astype(np.float32) for i in range(3)}
     parts = (getattr(log, part)[inner] for part in ("states", "actions", "rewards", "next_states"))
     known = replace(mdp.estimated(Transitions.from_arrays(*parts)), start=log.initial_states.mean(0))
-    estimates = FQE(**TABLE).estimate(arrays, log, discount=DISCOUNT, action_count=3, progress=False)
+    estimates = FQE(**TABLE).estimate(as_policies(arrays, states_count=len(log), action_count=3), log)
     np.testing.assert_allclose(estimates.values, [known.value(mdp.policy(i), DISCOUNT) for i in range(3)], rtol=0.01)
 
 
@@ -79,7 +87,7 @@ def test_behaviour_q_of_a_table(tabular, seed):
     """Values are within 1 % of the mean of the behaviour's action values."""
     _, known, tables, log = tabular
     method = BehaviourQ(**TABLE)
-    estimates = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
+    estimates = replace(method, discount=DISCOUNT).estimate(policies(tables), log, seed=seed)
     pairs = frequency(log)
     states = pairs.sum(1)
     q = known.q(pairs / states[:, None], DISCOUNT)
@@ -92,7 +100,8 @@ def test_behaviour_q_leaves_out_timeouts():
     step = np.array([[[0.5, 0.5]], [[0.0, 1.0]]])
     mdp = Tabular(step, np.zeros((2, 1)), np.array([[1.0], [-10.0]]), np.array([1.0, 0.0]))
     log = mdp.log(np.ones((2, 1)), 2000, 3, seed=0)
-    critic = BehaviourQ(**TABLE | {"updates": 500}).critic(log, discount=0.5, progress=False)
+    method = BehaviourQ(**TABLE | {"updates": 500, "discount": 0.5})
+    critic = method.estimate([lambda states: np.ones((len(states), 1))], log).diagnostics["critic"]
     np.testing.assert_allclose(critic(np.eye(2), np.ones((2, 1)))[0], mdp.q(np.ones((2, 1)), 0.5)[:, 0], rtol=0.04)
 
 
@@ -104,7 +113,7 @@ def test_dual_dice_of_a_table(tabular, seed, exponent):
     """Values are within 1 % of the log's process, ratios within 8 % of their standard deviation."""
     _, known, tables, log = tabular
     method = DualDICE(hidden=(), updates=3000, batch_size=512, nu_rate=1e-2, zeta_rate=1e-2, exponent=exponent)
-    estimates = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
+    estimates = replace(method, discount=DISCOUNT).estimate(policies(tables), log, seed=seed)
     np.testing.assert_allclose(estimates.values, [known.value(t, DISCOUNT) for t in tables.values()], rtol=0.01)
     pairs = frequency(log)
     logged = log.states.argmax(1) * 3 + log.actions.argmax(1)
@@ -125,7 +134,7 @@ def test_importance_weighting_of_a_table(tabular, fitted):
     for seed in (0, 1):
         log = mdp.log(behaviour, 2000, 8, seed=seed, log_probs=True)
         method = ImportanceWeighting(fitted=fitted, updates=1000, hidden=())
-        estimates = method.estimate(policies(tables), log, discount=DISCOUNT, seed=seed, progress=False)
+        estimates = replace(method, discount=DISCOUNT).estimate(policies(tables), log, seed=seed)
         expected = np.array([mdp.value_within(t, DISCOUNT, 8) for t in tables.values()])
         errors = estimates.standard_errors
         assert (errors < 0.04 * expected).all()
@@ -140,7 +149,7 @@ def test_fqe_of_the_linear_process(std, seed):
     log = process.log(*BEHAVIOUR, 200, 50, seed)
     method = FQE(updates=800, batch_size=256, hidden=(64, 64), learning_rate=3e-3, target_rate=0.05)
     expected = [process.value(gain, DISCOUNT, log.initial_states, std or 0.0) for gain in GAINS]
-    estimates = method.estimate(linear_policies(std), log, discount=DISCOUNT, seed=seed, progress=False)
+    estimates = replace(method, discount=DISCOUNT).estimate(linear_policies(std), log, seed=seed)
     np.testing.assert_allclose(estimates.values, expected, rtol=0.08)
 
 
@@ -150,7 +159,7 @@ def test_dual_dice_of_the_linear_process(seed):
     process = Linear.small()
     log = process.log(*BEHAVIOUR, 1000, 10, seed)
     method = DualDICE(hidden=(32, 32), updates=2500, nu_rate=2e-3, zeta_rate=2e-3)
-    estimates = method.estimate(linear_policies(0.3), log, discount=DISCOUNT, seed=seed, progress=False)
+    estimates = replace(method, discount=DISCOUNT).estimate(linear_policies(0.3), log, seed=seed)
     expected = [process.value(gain, DISCOUNT, log.initial_states, 0.3) for gain in GAINS]
     np.testing.assert_allclose(estimates.values, expected, rtol=0.05)
     for ratios, gain in zip(estimates.diagnostics["ratios"](np.arange(len(log))), GAINS, strict=True):
@@ -164,7 +173,7 @@ def test_behaviour_q_of_the_linear_process():
     process = Linear.small()
     log = process.log(*BEHAVIOUR, 200, 50, seed=0)
     method = BehaviourQ(updates=1000, batch_size=512, hidden=(64, 64), learning_rate=3e-3, target_rate=0.05)
-    estimates = method.estimate(linear_policies(None), log, discount=DISCOUNT, progress=False)
+    estimates = replace(method, discount=DISCOUNT).estimate(linear_policies(None), log)
     gain, std = BEHAVIOUR
     states = log.states.astype(float)
     expected = [process.q(gain, DISCOUNT, states, states @ mine, std).mean() for mine in GAINS]
@@ -178,7 +187,7 @@ def test_importance_weighting_of_the_linear_process(std, seed):
     process = Linear.small()
     log = process.log(*BEHAVIOUR, 5000, 6, seed, log_probs=True)
     method = ImportanceWeighting(noise=0.3)
-    estimates = method.estimate(linear_policies(std), log, discount=DISCOUNT, seed=seed, progress=False)
+    estimates = replace(method, discount=DISCOUNT).estimate(linear_policies(std), log, seed=seed)
     expected = np.array([process.value(gain, DISCOUNT, log.initial_states, 0.3, horizon=6) for gain in GAINS])
     errors = estimates.standard_errors
     assert (errors < 0.05 * np.abs(expected)).all()

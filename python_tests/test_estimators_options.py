@@ -2,11 +2,10 @@
 
 import math
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
-from estimators import each_method, gains, quiet, small_log, unwarned
+from estimators import each_method, gains, small_log, unwarned
 
 from sopr_fast.estimators import FQE, SOPR, BehaviourQ, DualDICE, ImportanceWeighting, NearestPolicy, Simulator
 
@@ -22,7 +21,7 @@ def test_errors_come_before_long_work(log):
     with pytest.raises(
         ValueError, match=r"log's actions have 1 columns, but those of policy 'wide' need 2 columns: name"
     ):
-        FQE().estimate({"wide": lambda states: states}, log, discount=0.9)
+        FQE().estimate({"wide": lambda states: states}, log)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +34,7 @@ def test_errors_come_before_long_work(log):
         ),
         *((FQE, {"hidden": hidden}) for hidden in (8, "8", (8, 0), (8.0,), None)),
         *((FQE, {name: value}) for name in ("learning_rate", "target_rate") for value in (0, -1e-3, math.nan, "1")),
+        *((FQE, {"discount": value}) for value in (1.5, -0.1)),
         (FQE, {"updates": 10.0}),
         (FQE, {"ensemble": True}),
         (FQE, {"target_rate": 1.5}),
@@ -61,10 +61,10 @@ def test_message_names_the_invalid_option(method, options):
 
 
 @each_method
-@pytest.mark.parametrize("run", [{"seed": -1}, {"seed": 1.5}, {"discount": 1.5}, {"discount": -0.1}])
-def test_message_names_an_invalid_seed_or_discount(method, run, log):
-    with pytest.raises(ValueError, match=rf"^{next(iter(run))} must be"):
-        method.estimate({"never-called": None}, log, **{"discount": 0.9, **run})
+@pytest.mark.parametrize("seed", [-1, 1.5])
+def test_message_names_an_invalid_seed(method, seed, log):
+    with pytest.raises(ValueError, match="^seed must be"):
+        method.estimate(gains(), log, seed=seed)
 
 
 @each_method
@@ -72,7 +72,7 @@ def test_options_may_be_numpy_numbers(method, log, tmp_path):
     path = tmp_path / "run.safetensors"
     numbers = {key: np.array(value)[()] for key, value in vars(method).items() if type(value) in (int, float)}
     other = replace(method, **numbers, hidden=[np.int64(width) for width in method.hidden])
-    expected = method.estimate(gains(std=0.3), log, seed=3, checkpoint=path, **quiet).values
-    run = {"seed": np.int64(3), "discount": Fraction(9, 10), "progress": False}
-    np.testing.assert_array_equal(other.estimate(gains(std=0.3), log, **run).values, expected)
-    np.testing.assert_array_equal(other.estimate(gains(std=0.3), log, checkpoint=path, **run).values, expected)
+    expected = method.estimate(gains(std=0.3), log, seed=3, checkpoint=path).values
+    seed = np.int64(3)
+    np.testing.assert_array_equal(other.estimate(gains(std=0.3), log, seed=seed).values, expected)
+    np.testing.assert_array_equal(other.estimate(gains(std=0.3), log, seed=seed, checkpoint=path).values, expected)

@@ -27,9 +27,7 @@ def test_importance_weighting_equals_scope_rl():
     behaviour = 0.5 * mdp.policy(10) + 0.5 / 3
     tables = {f"table-{i}": mdp.policy(i) for i in range(3)}
     log = mdp.log(behaviour, 100, 8, seed=0, log_probs=True)
-    estimates = ImportanceWeighting().estimate(
-        {name: TablePolicy(table) for name, table in tables.items()}, log, discount=0.9, progress=False
-    )
+    estimates = ImportanceWeighting().estimate({name: TablePolicy(table) for name, table in tables.items()}, log)
     for value, table in zip(estimates.values, tables.values(), strict=True):
         theirs = peer.SelfNormalizedPDIS().estimate_policy_value(
             step_per_trajectory=8,
@@ -50,8 +48,8 @@ def test_dual_dice_equals_scope_rl():
     mdp = Tabular.random(seed=2)
     tables = [mdp.policy(i) for i in (1, 2)]
     log = mdp.log(0.5 * mdp.policy(10) + 0.5 / 3, 400, length, seed=0)
-    ours = DualDICE(hidden=(), updates=3000, batch_size=512, nu_rate=1e-2, zeta_rate=1e-2).estimate(
-        {f"table-{i}": TablePolicy(table) for i, table in enumerate(tables)}, log, discount=discount, progress=False
+    ours = DualDICE(discount=discount, hidden=(), updates=3000, batch_size=512, nu_rate=1e-2, zeta_rate=1e-2).estimate(
+        {f"table-{i}": TablePolicy(table) for i, table in enumerate(tables)}, log
     )
     states, actions = log.states.astype(np.float32), log.actions.argmax(1)
     for value, table in zip(ours.values, tables, strict=True):
@@ -93,8 +91,8 @@ def test_fqe_equals_d3rlpy():
     gain = np.array([0.3, -0.3])
     log = Linear.small().log(np.array([0.0, -0.3]), 0.5, 100, 50, seed=0)
     ours = [
-        FQE(updates=updates, batch_size=100, hidden=(64, 64), learning_rate=1e-3, target_rate=0.02)
-        .estimate({"gain": LinearGain(gain)}, log, discount=discount, seed=seed, progress=False)
+        FQE(discount=discount, updates=updates, batch_size=100, hidden=(64, 64), learning_rate=1e-3, target_rate=0.02)
+        .estimate({"gain": LinearGain(gain)}, log, seed=seed)
         .values[0]
         for seed in range(3)
     ]

@@ -45,9 +45,7 @@ def test_returns_of_a_linear_process(episodes):
     log = process.log(np.array([0.0, -0.3]), 0.5, episodes, 10000 // episodes, seed=0)
     if episodes == 1:
         log = replace(log, episodes=np.array([0, len(log)]))
-    estimates = replace(QUICK, horizon=20).estimate(
-        {name: LinearGain(gain) for name, gain in GAINS.items()}, log, progress=False
-    )
+    estimates = replace(QUICK, horizon=20).estimate({name: LinearGain(gain) for name, gain in GAINS.items()}, log)
     starts = log.initial_states
     expected = [process.value(gain, 1.0, starts, horizon=20) for gain in GAINS.values()]
     np.testing.assert_allclose(estimates.values, expected, rtol=0.1)
@@ -62,13 +60,13 @@ def test_episodes_end_in_the_states_that_end_them(seen):
     if not seen:
         log = replace(log, next_states=np.where(log.terminals[:, None], log.states, log.next_states))
     policies = {"fast": constant(0.19), "slow": constant(0.098), "rests": constant(0.0)}
-    estimates = replace(QUICK, rollouts=1).estimate(policies, log, progress=False)
+    estimates = replace(QUICK, rollouts=1).estimate(policies, log)
     np.testing.assert_allclose(estimates.diagnostics["length"], [11, 21, 40], rtol=0.05 if seen else 0.1)
     np.testing.assert_allclose(estimates.values, [11, 21, 40], rtol=0.1)
 
 
 def test_without_terminals_episodes_last_as_long_as_the_longest_of_the_log():
-    estimates = replace(QUICK, updates=300).estimate({"rests": constant(0.0)}, drift(), progress=False)
+    estimates = replace(QUICK, updates=300).estimate({"rests": constant(0.0)}, drift())
     assert estimates.diagnostics["horizon"] == 40 and estimates.diagnostics["length"] == [40]
     np.testing.assert_allclose(estimates.values, [40], rtol=0.02)
 
@@ -79,7 +77,7 @@ def test_episodes_of_one_step_and_rare_rewards():
     states, actions = random.uniform(-1, 1, (2, 20000, 1))
     rewards = random.random(20000) < np.where(actions[:, 0] > 0, 0.08, 0.02)
     log = Transitions.from_arrays(states, actions, rewards, states, np.ones(20000, bool))
-    estimates = QUICK.estimate({"rare": constant(-0.5), "common": constant(0.5)}, log, progress=False)
+    estimates = QUICK.estimate({"rare": constant(-0.5), "common": constant(0.5)}, log)
     np.testing.assert_allclose(estimates.diagnostics["unpenalised"], [0.02, 0.08], atol=0.01)
 
 
@@ -88,7 +86,7 @@ def test_sparse_rewards():
     log = drift()
     log = replace(log, rewards=((log.states[:, 0] <= 1) & (log.next_states[:, 0] > 1)).astype(np.float32))
     policies = {"passes": constant(0.19), "rests": constant(0.0)}
-    estimates = replace(QUICK, updates=3000, rollouts=1).estimate(policies, log, progress=False)
+    estimates = replace(QUICK, updates=3000, rollouts=1).estimate(policies, log)
     np.testing.assert_allclose(estimates.diagnostics["unpenalised"], [1, 0], atol=0.2)
 
 
@@ -99,7 +97,7 @@ def test_discrete_actions_of_stochastic_policies():
     tables = [mdp.policy(i) for i in range(3)]
     log = mdp.log(0.5 * mdp.policy(10) + 0.5 / 3, 400, 40, seed=0)
     method = replace(QUICK, rollouts=300)
-    estimates = method.estimate([TablePolicy(table) for table in tables], log, progress=False)
+    estimates = method.estimate([TablePolicy(table) for table in tables], log)
     np.testing.assert_allclose(estimates.values, [mdp.value_within(t, 1.0, 40) for t in tables], rtol=0.05)
 
 
@@ -108,7 +106,7 @@ def test_stochastic_policies_sample():
     process = replace(Linear.small(), noise=0.0)
     log = process.log(np.array([0.0, -0.3]), 0.5, 200, 50, seed=0)
     policies = {"mean": LinearGain(GAINS["weak"], 1e-3), "sampled": LinearGain(GAINS["weak"], 0.4)}
-    values = replace(QUICK, rollouts=200, horizon=20).estimate(policies, log, progress=False).values
+    values = replace(QUICK, rollouts=200, horizon=20).estimate(policies, log).values
     starts = log.initial_states
     expected = [process.value(GAINS["weak"], 1.0, starts, std, horizon=20) for std in (0.0, 0.4)]
     np.testing.assert_allclose(values, expected, rtol=0.1)
@@ -121,7 +119,7 @@ def test_policies_that_leave_the_log_lose_value_and_are_named():
         UncertainEstimateWarning, match=r"rollouts of 'far' \(\d+% of steps\) leave the range of the log"
     ):
         estimates = replace(QUICK, updates=300, horizon=100).estimate(
-            {"far": constant(0.3), "near": constant(0.02)}, drift(), progress=False
+            {"far": constant(0.3), "near": constant(0.02)}, drift()
         )
     far, near = estimates.values
     assert near == pytest.approx(100, rel=0.02) and far < 0.9 * near
@@ -130,7 +128,7 @@ def test_policies_that_leave_the_log_lose_value_and_are_named():
 
 def test_lost_survival_is_no_gain_where_rewards_are_losses():
     log = replace(drift(), rewards=-np.ones(len(drift()), np.float32))
-    estimates = replace(QUICK, updates=300, horizon=100).estimate([constant(0.3)], log, progress=False)
+    estimates = replace(QUICK, updates=300, horizon=100).estimate([constant(0.3)], log)
     assert estimates.values[0] <= -100
 
 
@@ -141,15 +139,15 @@ def test_known_returns_judge_the_simulator(recwarn):
     known = {f"known-{i}": constant(0.05 + 0.05 * i) for i in range(5)}
     method = replace(QUICK, rollouts=1)
     returns = [40.0, 20.0, 14.0, 10.0, 8.0]
-    right = method.estimate([constant(0.12)], log, known=known, returns=returns, progress=False)
+    right = method.estimate([constant(0.12)], log, known=known, returns=returns)
     assert right.diagnostics["known_order"] == 1 and right.diagnostics["known_error"] < 0.1
     assert not recwarn.list
     with pytest.warns(
         UncertainEstimateWarning, match="5 known policies with a rank correlation of -1.00.*train longer"
     ):
-        wrong = method.estimate([constant(0.12)], log, known=known, returns=returns[::-1], progress=False)
+        wrong = method.estimate([constant(0.12)], log, known=known, returns=returns[::-1])
     np.testing.assert_array_equal(wrong.diagnostics["known_values"], right.diagnostics["known_values"])
-    alone = method.estimate([constant(0.12)], log, progress=False)
+    alone = method.estimate([constant(0.12)], log)
     np.testing.assert_allclose(alone.values, right.values, rtol=1e-4)
     assert "known_order" not in alone.diagnostics
 
@@ -159,7 +157,7 @@ def test_threads_change_no_bit(monkeypatch):
     log, values = drift(end=2.0, steps=500), []
     for count in (1, 2, 3):
         monkeypatch.setattr("sopr_fast.estimators.simulator.threads", lambda count=count: count)
-        estimates = Simulator(updates=20, hidden=(16,)).estimate([constant(0.1)], log, progress=False)
+        estimates = Simulator(updates=20, hidden=(16,)).estimate([constant(0.1)], log)
         values.append((estimates.values[0], estimates.diagnostics["curve"]["loss"]))
     assert values[0] == values[1] == values[2]
     assert native.threads() >= 1

@@ -10,7 +10,7 @@ from mdps import LinearGain
 
 import sopr_fast
 from sopr_fast import Config
-from sopr_fast.estimators import FQE, SOPR, NearestPolicy
+from sopr_fast.estimators import SOPR, NearestPolicy
 from sopr_fast.estimators.sopr import _units
 from sopr_fast.inputs.policies import Gaussian
 
@@ -40,7 +40,7 @@ def known():
 def test_values_order_policies_as_rank_does(log, known):
     policies, returns = known
     candidates = {"a": LinearGain(np.array([0.12, -0.2])), "b": LinearGain(np.array([0.41, -0.9]))}
-    estimates = METHOD.estimate(candidates, log, known=policies, returns=returns, seed=3, progress=False)
+    estimates = METHOD.estimate(candidates, log, known=policies, returns=returns, seed=3)
     ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3)
     ranking = ranker.rank(candidates, subsets=3)
     np.testing.assert_array_equal(estimates.diagnostics["scores"], ranking.scores)
@@ -62,7 +62,7 @@ def test_win_probabilities_are_those_of_rank(log, known):
     policies, returns = known
     candidates = {f"near-{i}": LinearGain(policy.gain + 0.003) for i, policy in enumerate(policies.values())}
     candidates["far"] = LinearGain(np.array([9.0, 9.0]))
-    estimates = METHOD.estimate(candidates, log, known=policies, returns=returns, seed=3, progress=False)
+    estimates = METHOD.estimate(candidates, log, known=policies, returns=returns, seed=3)
     ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3)
     expected = ranker.rank(candidates, subsets=3).win_probability
     assert np.isnan(expected[-1]).all() and np.isfinite(expected[0, 1])
@@ -73,7 +73,7 @@ def test_values_of_known_policies_have_the_moments_of_their_returns(log, known):
     policies, returns = known
     # The model's scores of its training policies are means over five subsets.
     method = SOPR(CONFIG, subsets=5)
-    estimates = method.estimate(policies, log, known=policies, returns=returns, progress=False)
+    estimates = method.estimate(policies, log, known=policies, returns=returns)
     assert estimates.values.mean() == pytest.approx(returns.mean(), rel=1e-4)
     assert estimates.values.std() == pytest.approx(returns.std(), rel=1e-4)
 
@@ -81,14 +81,14 @@ def test_values_of_known_policies_have_the_moments_of_their_returns(log, known):
 def test_mse_scores_are_values(log, known):
     policies, returns = known
     method = SOPR(replace(CONFIG, loss="mse"), subsets=3)
-    estimates = method.estimate(gains(2), log, known=policies, returns=returns, progress=False)
+    estimates = method.estimate(gains(2), log, known=policies, returns=returns)
     np.testing.assert_array_equal(estimates.values, estimates.diagnostics["scores"])
 
 
 def test_sopr_mlp_is_chosen_by_the_encoder(log, known):
     policies, returns = known
     method = SOPR(replace(CONFIG, encoder="mlp"))
-    assert method.estimate(gains(2), log, known=policies, returns=returns, progress=False).method == "SOPR-MLP"
+    assert method.estimate(gains(2), log, known=policies, returns=returns).method == "SOPR-MLP"
 
 
 def test_validation_policies_do_not_train(log, known):
@@ -100,7 +100,7 @@ def test_validation_policies_do_not_train(log, known):
             trained.append(super()._split(count, seed))
             return trained[-1]
 
-    Recording(CONFIG, validation=0.25).estimate(gains(2), log, known=policies, returns=returns, progress=False)
+    Recording(CONFIG, validation=0.25).estimate(gains(2), log, known=policies, returns=returns)
     (training, validation) = trained[0]
     assert len(validation) == 2 and sorted([*training, *validation]) == list(range(8))
     assert len(SOPR(CONFIG, validation=0.2)._split(8, 0)[1]) == 0
@@ -127,7 +127,7 @@ def acting(policies, kind):
 def test_prepared_policies_and_log_give_the_same_values(method, kind, log, known):
     policies, returns = acting(known[0], kind), known[1]
     names = list(policies)
-    options = {"seed": 1, "progress": False}
+    options = {"seed": 1}
     prepared, prepared_log = method.prepare(policies, log, **options)
     values = []
     for table, states in ((policies, log), (dict(zip(names, prepared, strict=True)), prepared_log)):
@@ -150,7 +150,7 @@ def test_policies_act_once_for_all_folds(method, log, known):
         return act
 
     policies = {name: counting(policy) for name, policy in known[0].items()}
-    method.prepare(policies, log, progress=False)
+    method.prepare(policies, log)
     prepared, calls[:] = list(calls), []
     sopr_fast.evaluate(log, policies, known[1], methods=[method], cv=4)
     assert len(calls) <= 2 * len(prepared)
@@ -162,12 +162,6 @@ def test_supervised_estimators_need_known_returns(method, log):
     for options in ({}, {"known": gains()}, {"returns": [1, 2, 3]}):
         with pytest.raises(ValueError, match=f"{method.name} learns from known returns: pass known="):
             method.estimate(gains(), log, **options)
-
-
-def test_reward_estimators_need_a_discount(log):
-    assert FQE.needs_rewards and not FQE.supervised
-    with pytest.raises(ValueError, match="FQE estimates discounted returns: pass discount"):
-        FQE().estimate(gains(), log)
 
 
 def test_sopr_learns_an_order(log):

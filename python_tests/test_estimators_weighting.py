@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from estimators import gains, quiet, small_log, unwarned, with_other
+from estimators import gains, small_log, unwarned, with_other
 from torch.distributions import Normal, TanhTransform
 
 from sopr_fast.estimators import ImportanceWeighting
@@ -27,13 +27,13 @@ def test_importance_weighting_keeps_ended_episodes_and_drops_cut_ones():
     density = -math.log(0.1 * math.sqrt(2 * math.pi))  # of the policy, so that all weights are 1
     for flags, expected in ((([1, 0, 0], [0, 0, 1]), 1 + 0.5 * 1.5), (([0, 0, 0], [1, 0, 1]), 1 + 0.5 * 3)):
         log = Transitions.from_arrays(states, states, rewards, states, *flags, log_probs=np.full(3, density))
-        estimates = ImportanceWeighting().estimate([lambda s: 0 * s], log, discount=0.5, progress=False)
+        estimates = ImportanceWeighting(discount=0.5).estimate([lambda s: 0 * s], log)
         assert estimates.values[0] == pytest.approx(expected)
 
 
 def test_noise_of_deterministic_policies_equals_a_narrow_normal(log):
     log = with_other(log, log_probs=np.zeros(len(log), np.float32))
-    plain, noisy = (ImportanceWeighting(noise=0.3).estimate(gains(std=std), log, **quiet) for std in (None, 0.3))
+    plain, noisy = (ImportanceWeighting(discount=0.9, noise=0.3).estimate(gains(std=std), log) for std in (None, 0.3))
     np.testing.assert_allclose(plain.values, noisy.values, rtol=1e-5)
 
 
@@ -45,7 +45,7 @@ def test_noise_of_deterministic_policies_is_before_tanh_within_its_range(largest
     actions = np.float32(largest * np.tanh(states + noise))
     rewards = random.standard_normal(60).astype(np.float32)
     log = Transitions.from_arrays(states, actions, rewards, states, np.ones(60), None, np.zeros(60))
-    estimates = ImportanceWeighting(noise=0.3).estimate([lambda states: largest * np.tanh(states)], log, **quiet)
+    estimates = ImportanceWeighting(discount=0.9, noise=0.3).estimate([lambda states: largest * np.tanh(states)], log)
     acted, logged = largest * np.tanh(states), actions.astype(np.float64)
     if largest == 1:
         acted, logged = (torch.from_numpy(x).clamp(-1 + 1e-4, 1 - 1e-4) for x in (acted, logged))
@@ -65,13 +65,13 @@ def test_weights_of_a_saturated_policy_on_its_own_log_are_equal(mean):
     states, cut = torch.zeros(400, 1), np.tile([0, 0, 0, 1], 100)
     actions = actor.sample(states, random)
     log = Transitions.from_arrays(states, actions, cut, states, None, cut, actor.log_prob(states, actions))
-    estimates = ImportanceWeighting().estimate([actor], log, **quiet)
+    estimates = ImportanceWeighting(discount=0.9).estimate([actor], log)
     np.testing.assert_allclose(estimates.diagnostics["effective_by_step"], np.full((1, 4), 100), rtol=1e-4)
 
 
 def test_log_ratios_are_clipped(log):
     log = with_other(log, log_probs=np.zeros(len(log), np.float32))
-    clipped = ImportanceWeighting(clip=(-1e-9, 1e-9)).estimate(gains(), log, **quiet)
+    clipped = ImportanceWeighting(discount=0.9, clip=(-1e-9, 1e-9)).estimate(gains(), log)
     rewards = log.rewards.reshape(12, 10).mean(0)
     np.testing.assert_allclose(clipped.values, float(0.9 ** np.arange(10) @ rewards), rtol=1e-6)
 
@@ -79,7 +79,7 @@ def test_log_ratios_are_clipped(log):
 def test_bootstrap_samples_of_equal_episodes_have_the_value_of_one():
     states, rewards = np.zeros((12, 1)), np.tile([1.0, 3.0], 6)
     log = Transitions.from_arrays(states, states, rewards, states, None, [0, 1] * 6, log_probs=np.zeros(12))
-    estimates = ImportanceWeighting().estimate([lambda s: 0 * s], log, discount=0.5, progress=False)
+    estimates = ImportanceWeighting(discount=0.5).estimate([lambda s: 0 * s], log)
     assert estimates.values[0] == pytest.approx(1 + 0.5 * 3)
     np.testing.assert_allclose(estimates.replicates, 2.5)
 
@@ -91,6 +91,6 @@ def test_an_episode_without_density_has_no_weight():
     log = Transitions.from_arrays(
         states, 0 * states, rewards, states, None, [0, 1] * 4, log_probs=np.full(8, -0.5 * math.log(2 * math.pi))
     )
-    estimates = ImportanceWeighting().estimate([lambda s: Gaussian(0 * s, s)], log, discount=0.5, progress=False)
+    estimates = ImportanceWeighting(discount=0.5).estimate([lambda s: Gaussian(0 * s, s)], log)
     assert estimates.values[0] == pytest.approx(1 + 0.5 * 3)
     np.testing.assert_allclose(estimates.diagnostics["effective_by_step"], [[3, 3]])

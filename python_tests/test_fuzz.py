@@ -54,9 +54,7 @@ def fit(path=None):
 
 
 def evaluate(path):
-    FQE(updates=4, hidden=(8,), batch_size=16).estimate(
-        ladder([0.4, 0.8]), TRANSITIONS, discount=0.9, checkpoint=path, progress=False
-    )
+    FQE(updates=4, hidden=(8,), batch_size=16).estimate(ladder([0.4, 0.8]), TRANSITIONS, checkpoint=path)
 
 
 def write_hdf5(path):

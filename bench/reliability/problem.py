@@ -22,7 +22,7 @@ CONFIG = sopr_fast.Config(
     steps=24,
     warmup_steps=4,
 )
-_FQE = estimators.FQE(updates=40, hidden=(8,), batch_size=32)
+_FQE = estimators.FQE(discount=0.9, updates=40, hidden=(8,), batch_size=32)
 GAINS = np.random.default_rng(1).permutation(np.linspace(0.1, 1.5, 14))
 
 
@@ -63,7 +63,7 @@ def fit(checkpoint: Path | None = None, seed: int = 0) -> sopr_fast.Ranker:
 
 
 def estimate(checkpoint: Path) -> estimators.Estimates:
-    return _FQE.estimate(policies(GAINS[:3]), transitions(), discount=0.9, checkpoint=checkpoint, progress=False)
+    return _FQE.estimate(policies(GAINS[:3]), transitions(), checkpoint=checkpoint)
 
 
 def evaluate(checkpoints: Path) -> sopr_fast.Evaluation:

@@ -79,8 +79,8 @@ def of_a_selection() -> dict[str, Figure | str]:
     selection = sopr_fast.select(
         candidates, log, known, returns, incumbent="brake-0.25", groups=groups, simulator=simulator
     )
-    critic = estimators.BehaviourQ(**SMALL, ensemble=4)
-    estimates = critic.estimate(candidates, log, discount=0.95, progress=False)
+    critic = estimators.BehaviourQ(**SMALL, discount=0.95, ensemble=4)
+    estimates = critic.estimate(candidates, log)
     true = {name: reach["measure"](policy) for name, policy in candidates.items()}
     return {
         "evaluation": evaluation.plot().figure,

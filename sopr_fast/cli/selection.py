@@ -57,7 +57,7 @@ def add_commands(commands: Any) -> None:
         help=f"methods: {names} (default: the first {len(DEFAULT_METHODS)})",
     )
     evaluate.add_argument("--cv", type=int, default=5, metavar="N", help="random folds (default: 5)")
-    _add_discount(evaluate)
+    evaluate.add_argument("--discount", type=float, default=0.99, metavar="X", help="discount factor (default: 0.99)")
     _add_selection(evaluate)
     evaluate.set_defaults(run=_evaluate)
 
@@ -71,7 +71,6 @@ def add_commands(commands: Any) -> None:
     estimate = commands.add_parser("estimate", help="value policies by one estimator")
     learners = "returns of the known policies, which sopr, nearest-policy and gaussian-process learn from"
     _add_input(estimate, learners, required=False)
-    _add_discount(estimate)
     estimate.add_argument("--method", required=True, choices=sorted(ESTIMATORS), help="estimator")
     estimate.add_argument(
         "--set", nargs="+", default=[], metavar="OPTION=VALUE", help="options of the estimator, such as updates=5000"
@@ -96,10 +95,6 @@ def _add_input(parser: argparse.ArgumentParser, returns: str, *, required: bool 
     add_device(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="plot to an image")
-
-
-def _add_discount(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--discount", type=float, default=0.99, metavar="X", help="discount factor (default: 0.99)")
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
@@ -150,7 +145,8 @@ def _shared(options: argparse.Namespace) -> dict[str, Any]:
 
 def _estimate(options: argparse.Namespace) -> None:
     estimator = _read_estimator(options)
-    if options.returns is not None and not estimator.supervised:
+    learns = estimator.supervised or estimator.uses_known
+    if options.returns is not None and not learns:
         raise ValueError(f"--method {options.method} learns from no returns: leave --returns out")
     if options.checkpoint is not None and options.method in _UNTRAINED:
         raise ValueError(f"--method {options.method} has nothing to resume: leave --checkpoint out")
@@ -164,17 +160,8 @@ def _estimate(options: argparse.Namespace) -> None:
                 f"--method {options.method} needs policies with a return in --returns, and others to value; "
                 f"there are {len(known)} and {len(policies)}"
             )
-    estimates = estimator.estimate(
-        policies,
-        options.log,
-        known=known if estimator.supervised else None,
-        returns=returns if estimator.supervised else None,
-        discount=options.discount,
-        seed=options.seed,
-        action_count=options.action_count,
-        checkpoint=options.checkpoint,
-        device=options.device or "cpu",
-    )
+    given = {"known": known, "returns": {name: returns[name] for name in known}} if known and learns else {}
+    estimates = estimator.estimate(policies, options.log, seed=options.seed, checkpoint=options.checkpoint, **given)
     _show(estimates, options)
 
 

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from ..inputs.policies import Policy, probe
 from ..ranking.metrics import policy_distances
-from ..runtime.context import options
+from ..runtime.context import current
 from ..runtime.options import integer, option
 from ..runtime.shares import share_policies
 from ..sopr.columns import collect_shared
-from .estimator import BATCH_SIZE
 from .supervised import SupervisedEstimator, SupervisedProblem, as_arrays, read, spread
 
 FARTHEST = 1.4  # ratio of `distance_ratios`, chosen on five logs after their results were seen
@@ -37,23 +36,12 @@ class ActionDistanceEstimator(SupervisedEstimator):
 
     rows: int = option(4096, integer(1), "logged states on which policies are compared")
 
-    def prepare(
-        self,
-        policies: Any,
-        log: Any,
-        *,
-        seed: int = 0,
-        action_count: int | None = None,
-        device: torch.device | str = "cpu",
-        batch_size: int = BATCH_SIZE,
-        progress: bool = True,
-    ) -> tuple[list[Policy], Any]:
+    def prepare(self, policies: Any, log: Any, *, seed: int = 0) -> tuple[list[Policy], Any]:
         """Collect the actions of all policies in the states on which they are compared; see `Estimator.prepare`."""
-        states, (adapted,) = read(log, policies, action_count=action_count)
+        states, (adapted,) = read(log, policies)
         rows, compared = spread(states, self.rows)
-        layout = probe(adapted, compared, rows, batch_size=batch_size)
-        with options(batch_size=batch_size):
-            columns = collect_shared(adapted, compared, rows, layout)
+        layout = probe(adapted, compared, rows, batch_size=current().batch_size)
+        columns = collect_shared(adapted, compared, rows, layout)
         return as_arrays(adapted, columns, layout), compared
 
     def _columns(self, problem: SupervisedProblem) -> tuple[np.ndarray, np.ndarray]:
@@ -65,7 +53,7 @@ class ActionDistanceEstimator(SupervisedEstimator):
         policies, known, request = problem.policies, problem.known, problem.request
         with request.timings.stage("policies"):
             rows, states = spread(problem.states, self.rows)
-            layout = probe([*known, *policies], states, rows, batch_size=request.batch_size)
+            layout = probe([*known, *policies], states, rows, batch_size=current().batch_size)
             both = [collect_shared(group, states, rows, layout) for group in (policies, known)]
         return both[0].numpy(), both[1].numpy()
 

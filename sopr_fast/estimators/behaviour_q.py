@@ -7,10 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
-from ..inputs.logs import load_transitions
-from ..runtime.devices import check_device, without_autocast
 from ..runtime.options import integer, number, option, optional, widths
 from .coverage import uncovered
 from .critics import Critic, CriticLearner, decay, lag, target_rate
@@ -27,7 +24,7 @@ class BehaviourQ(RewardEstimator):
 
     The value is what follows when the policy's action is taken once and the logged behaviour goes on from there. It is
     not the return of the policy, but ranks policies well at little cost. It is the mean over at most 65,536 logged
-    states, evenly spaced. A checkpoint of `critic`, or of a run with other policies, can be resumed.
+    states, evenly spaced. A checkpoint of a run with other policies can be resumed.
 
     Attributes:
         updates: See `FQE`.
@@ -61,82 +58,37 @@ class BehaviourQ(RewardEstimator):
     ensemble: int = option(1, integer(1), "critics; two or more give standard errors")
     draws: int = option(4, integer(1), "actions sampled in every state of a stochastic policy")
 
-    def critic(
-        self,
-        log: Any,
-        *,
-        discount: float,
-        seed: int = 0,
-        action_count: int | None = None,
-        checkpoint: str | os.PathLike | None = None,
-        device: torch.device | str = "cpu",
-        progress: bool = True,
-    ) -> Critic:
-        """Train the critic alone, without policies.
-
-        Rows at timeouts are left out, because the next action is unknown.
-
-        Args:
-            log: Logged transitions, see `sopr_fast.load_log`.
-            discount: Discount factor γ, from 0 to 1.
-            seed: Seed of everything random.
-            action_count: Number of discrete actions, if actions are discrete.
-            checkpoint: File to resume training from if it exists, and to write during training.
-            device: Device of the networks and the log.
-            progress: Whether to show progress bars.
-
-        Returns:
-            The critic; `critic(states, actions)` returns values (ensemble, N).
-
-        Raises:
-            FloatingPointError: Training diverged.
-            TypeError: The log is of the wrong type.
-            ValueError: An argument, a row of the log or the checkpoint is invalid. The message names it.
-            OSError: A file cannot be read or written.
-
-        Warns:
-            UncertainEstimateWarning: The lag exceeds 0.1, or outliers dwarf all other logged actions.
-        """
-        discount, seed = number(most=1)("discount", discount), integer(0)("seed", seed)
-        prepared = Log(load_transitions(log), action_count=action_count, device=check_device(device))
-        with torch.inference_mode(False), without_autocast(prepared.device):
-            return self.train(prepared, discount, seed, checkpoint, progress)[0]
-
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
         log, request, timings = problem.log, problem.request, problem.request.timings
         _check_followed(log)
         actions = problem.actions(draws=self.draws, memory=0)
         with timings.stage("coverage"):
-            uncovered_shares = uncovered(actions, log, progress=request.progress)
+            uncovered_shares = uncovered(actions, log)
         with timings.stage("training"):
-            critic, diagnostics = self.train(
-                log, problem.discount, request.seed, request.checkpoint, request.progress, watched=actions
-            )
+            critic, diagnostics = self.train(log, request.seed, request.checkpoint, watched=actions)
         with timings.stage("evaluation"):
-            replicates = critic.shared_mean_values(actions, log.evaluated_rows(), progress=request.progress)
+            replicates = critic.shared_mean_values(actions, log.evaluated_rows())
         diagnostics |= {"uncovered": uncovered_shares, "critic": critic}
         return replicates.mean(1), replicates if self.ensemble > 1 else None, diagnostics
 
     def train(
         self,
         log: Log,
-        discount: float,
         seed: int,
         checkpoint: str | os.PathLike | None = None,
-        progress: bool = True,
         watched: PolicyActions | None = None,
     ) -> tuple[Critic, dict[str, Any]]:
-        """Return the critic of a log that was read already, and its lag and curve; see `critic`."""
+        """Return the critic of a log, and its lag and curve; rows at timeouts are left out."""
         _check_followed(log)
-        rate = target_rate(self.target_rate, self.updates, decay(log.transitions, discount))
-        remaining = lag(log.transitions, self.updates, rate, discount)
+        rate = target_rate(self.target_rate, self.updates, decay(log.transitions, self.discount))
+        remaining = lag(log.transitions, self.updates, rate, self.discount)
         last = log.count - 1
         learner = CriticLearner(
             log,
             Batches(log.pools(log.followed, self.ensemble, seed), self.batch_size, seed, log.device),
             lambda rows, update: log.actions[log.next[rows].clamp(max=last)][:, None],
             copies=1,
-            discount=discount,
+            discount=self.discount,
             hidden=self.hidden,
             learning_rate=self.learning_rate,
             target_rate=rate,
@@ -150,8 +102,7 @@ class BehaviourQ(RewardEstimator):
             description="SARSA critic",
             watch=None if watched is None else lambda: critic.shared_mean_values(watched, rows).mean(1).tolist(),
             checkpoint=checkpoint,
-            identity=lambda: (replace(self, draws=1), discount, seed, *log.identity()),
-            progress=progress,
+            identity=lambda: (replace(self, draws=1), seed, *log.identity()),
         )
         return critic, {"lag": remaining, "curve": curve}
 

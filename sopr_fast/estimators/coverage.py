@@ -20,9 +20,7 @@ _NEGLIGIBLE = 0.1  # distance, in standard deviations of the logged actions
 _MOST_UNCOVERED = 0.9
 
 
-def covered_shares(
-    policies: Any, log: Any, *, action_count: int | None = None, progress: bool = True
-) -> dict[str, float]:
+def covered_shares(policies: Any, log: Any) -> dict[str, float]:
     """Return the share of logged states in which each policy acts as the log does nearby, by name.
 
     Estimates from the log, and rankings by its states, extrapolate in the others. See `uncovered` for the definition.
@@ -31,8 +29,6 @@ def covered_shares(
     Args:
         policies: P policies, see `Estimator.estimate`.
         log: Logged transitions, see `sopr_fast.load_log`.
-        action_count: Number of discrete actions, where policies return indices.
-        progress: Whether to show a progress bar.
 
     Raises:
         OSError, TypeError, ValueError: See `Estimator.estimate`.
@@ -40,13 +36,13 @@ def covered_shares(
     Warns:
         UncertainEstimateWarning: Outliers dwarf all other logged actions.
     """
-    adapted, layout, prepared = read(policies, log, action_count=action_count)
-    actions = PolicyActions(adapted, layout, prepared, memory=0, progress=False)
-    shares = 1 - uncovered_shares(actions, prepared, progress=progress)
+    adapted, layout, prepared = read(policies, log)
+    actions = PolicyActions(adapted, layout, prepared, memory=0)
+    shares = 1 - uncovered_shares(actions, prepared)
     return dict(zip([policy.name for policy in adapted], shares.tolist(), strict=True))
 
 
-def uncovered(actions: PolicyActions, log: Log, *, progress: bool) -> np.ndarray:
+def uncovered(actions: PolicyActions, log: Log) -> np.ndarray:
     """Return the share of states in which each policy acts unlike the log.
 
     A policy acts unlike the log in a state if its action is farther from the actions logged in similar states than 99 %
@@ -58,7 +54,6 @@ def uncovered(actions: PolicyActions, log: Log, *, progress: bool) -> np.ndarray
     Args:
         actions: What P policies do in the states of the log.
         log: The log.
-        progress: Whether to show a progress bar.
 
     Returns:
         (P,) float64 shares.
@@ -66,7 +61,7 @@ def uncovered(actions: PolicyActions, log: Log, *, progress: bool) -> np.ndarray
     Warns:
         UncertainEstimateWarning: The share of a policy exceeds 0.9.
     """
-    shares = uncovered_shares(actions, log, progress=progress)
+    shares = uncovered_shares(actions, log)
     warn_about(
         {actions.policies[i].name: f"{shares[i]:.0%}" for i in np.flatnonzero(shares > _MOST_UNCOVERED)},
         "the log hardly covers {}: in this share of its states they act unlike any action logged nearby, so the "
@@ -76,10 +71,10 @@ def uncovered(actions: PolicyActions, log: Log, *, progress: bool) -> np.ndarray
 
 
 @torch.no_grad()
-def uncovered_shares(actions: PolicyActions, log: Log, *, progress: bool) -> np.ndarray:
+def uncovered_shares(actions: PolicyActions, log: Log) -> np.ndarray:
     """Return (P,) float64 shares as `uncovered` does, without warnings."""
     rows, candidates = log.evaluated_rows(_STATES), log.evaluated_rows()
-    neighbours = _nearest(log, rows, candidates, progress)  # (B, k)
+    neighbours = _nearest(log, rows, candidates)  # (B, k)
     policies = len(actions.policies)
     if log.discrete:
         never_logged = log.actions[neighbours].sum(1) == 0
@@ -102,11 +97,11 @@ def uncovered_shares(actions: PolicyActions, log: Log, *, progress: bool) -> np.
     return share_policies(policies, share, singly=True).numpy()
 
 
-def _nearest(log: Log, rows: Tensor, candidates: Tensor, progress: bool) -> Tensor:
+def _nearest(log: Log, rows: Tensor, candidates: Tensor) -> Tensor:
     """Return the rows (B, k) among the candidates whose states are nearest to those of `rows` (B,), without itself."""
     states, count = log.states(candidates), min(_NEIGHBOURS, max(1, len(candidates) - 1))
     neighbours = []
-    with progress_bar(len(rows), "coverage", "state", show=progress) as bar:
+    with progress_bar(len(rows), "coverage", "state") as bar:
         for chunk in rows.split(max(1, _CHUNK // len(candidates))):
             distances = torch.cdist(log.states(chunk), states)
             distances[chunk[:, None] == candidates] = torch.inf

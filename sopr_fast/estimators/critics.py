@@ -291,13 +291,12 @@ class Critic:
         ]
         return self.scale.restore(torch.cat(values, 1)).numpy()
 
-    def mean_values(self, actions: PolicyActions, rows: Tensor, *, progress: bool = False) -> np.ndarray:
+    def mean_values(self, actions: PolicyActions, rows: Tensor) -> np.ndarray:
         """Return the mean value of each policy's actions by its own M critics.
 
         Args:
             actions: What P policies do in the states of the log.
             rows: (B,) rows of the log's table of states.
-            progress: Whether to show a progress bar.
 
         Returns:
             (P, M) float64.
@@ -308,9 +307,9 @@ class Critic:
         def evaluate(states: Tensor, taken: Tensor) -> Tensor:
             return self.value(states, taken.repeat(members, 1, 1))
 
-        return self._mean_values(actions, rows, evaluate, count, progress)
+        return self._mean_values(actions, rows, evaluate, count)
 
-    def shared_mean_values(self, actions: PolicyActions, rows: Tensor, *, progress: bool = False) -> np.ndarray:
+    def shared_mean_values(self, actions: PolicyActions, rows: Tensor) -> np.ndarray:
         """Return the mean value of each policy's actions by all C critics, which the policies share.
 
         Processes share the policies.
@@ -318,7 +317,6 @@ class Critic:
         Args:
             actions: What P policies do in the states of the log.
             rows: (B,) rows of the log's table of states.
-            progress: Whether to show a progress bar.
 
         Returns:
             (P, C) float64.
@@ -333,10 +331,10 @@ class Critic:
                 return self.value(states, taken.flatten(0, 1)).unflatten(1, (policies, -1)).flatten(0, 1)
 
             return torch.from_numpy(
-                self._mean_values(own, rows, evaluate, policies * self.value.network.count, progress=False)
+                self._mean_values(own, rows, evaluate, policies * self.value.network.count, show=False)
             )
 
-        return share_policies(len(actions.policies), mean_values, description="evaluating", progress=progress).numpy()
+        return share_policies(len(actions.policies), mean_values, description="evaluating").numpy()
 
     @torch.no_grad()
     def _mean_values(
@@ -345,11 +343,11 @@ class Critic:
         rows: Tensor,
         evaluate: Callable[[Tensor, Tensor], Tensor],
         width: int,
-        progress: bool,
+        show: bool = True,
     ) -> np.ndarray:  # (P, M)
         """Average over rows and draws; `evaluate` computes `width` values per state, member by member."""
         total: Tensor | float = 0.0
-        with progress_bar(len(rows), "evaluating", "state", show=progress) as bar:
+        with progress_bar(len(rows), "evaluating", "state", show=show) as bar:
             for chunk in rows.split(max(64, _CHUNK // width)):
                 states = actions.log.states(chunk)
                 for draw in range(actions.draws):

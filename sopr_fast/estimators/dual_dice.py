@@ -80,18 +80,17 @@ class DualDICE(RewardEstimator):
             raise ValueError("DualDICE needs a discount below 1, such as 0.99; FQE and importance weighting take 1")
         actions = problem.actions(draws=self.draws, memory=self.memory)
         with timings.stage("training"):
-            learner = DualDICELearner(self, log, actions, problem.discount, request.seed)
+            learner = DualDICELearner(self, log, actions, self.discount, request.seed)
             curve = learn(
                 learner,
                 self.updates,
                 description="DualDICE",
                 watch=lambda: learner.values(log.evaluated_rows(_WATCHED_ROWS))[0].tolist(),
                 checkpoint=request.checkpoint,
-                identity=lambda: (self, problem.discount, request.seed, *actions.identity()),
-                progress=request.progress,
+                identity=lambda: (self, request.seed, *actions.identity()),
             )
         with timings.stage("evaluation"):
-            values, mass, effective = learner.values(log.evaluated_rows(log.count), progress=request.progress)
+            values, mass, effective = learner.values(log.evaluated_rows(log.count))
         doubtful = np.flatnonzero((effective < _FEWEST_EFFECTIVE_ROWS) | (np.abs(mass - 1) > 0.5))
         warn_about(
             {problem.names[i]: f"{effective[i]:.0f} effective rows, mass {mass[i]:.2f}" for i in doubtful},
@@ -180,10 +179,10 @@ class DualDICELearner(Learner):
         self.averaged.network.move_toward(self.zeta.network, 1 / max(1, update - first + 1))
         return loss.detach()
 
-    def values(self, rows: Tensor, *, progress: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def values(self, rows: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return discounted returns, masses and effective sample sizes, (P,) float64 each, over rows of the log."""
         sums = torch.zeros(4, len(self.actions.policies), dtype=torch.float64, device="cpu")
-        with progress_bar(len(rows), "evaluating", "row", show=progress) as bar:
+        with progress_bar(len(rows), "evaluating", "row") as bar:
             for chunk in rows.split(max(64, _CHUNK // len(self.actions.policies))):
                 ratios = _ratios(self.averaged, self.log, chunk).cpu()
                 rewards, terminals = (x[chunk].double().cpu() for x in (self.log.rewards, self.log.terminals))

@@ -70,11 +70,11 @@ class FQE(RewardEstimator):
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
         log, request, timings = problem.log, problem.request, problem.request.timings
-        rate = target_rate(self.target_rate, self.updates, decay(log.transitions, problem.discount))
-        remaining = lag(log.transitions, self.updates, rate, problem.discount)
+        rate = target_rate(self.target_rate, self.updates, decay(log.transitions, self.discount))
+        remaining = lag(log.transitions, self.updates, rate, self.discount)
         actions = problem.actions(draws=self.draws, memory=self.memory)
         with timings.stage("coverage"):
-            uncovered_shares = uncovered(actions, log, progress=request.progress)
+            uncovered_shares = uncovered(actions, log)
         with timings.stage("training"):
             pools = log.pools(np.ones(log.count, bool), self.ensemble, request.seed)
             learner = CriticLearner(
@@ -83,7 +83,7 @@ class FQE(RewardEstimator):
                 lambda rows, update: actions(log.next[rows], update),
                 actions.has_next_action,
                 copies=len(problem.policies),
-                discount=problem.discount,
+                discount=self.discount,
                 hidden=self.hidden,
                 learning_rate=self.learning_rate,
                 target_rate=rate,
@@ -98,13 +98,12 @@ class FQE(RewardEstimator):
                 description="FQE",
                 watch=lambda: critic.mean_values(actions, initial).mean(1).tolist(),
                 checkpoint=request.checkpoint,
-                identity=lambda: (replace(self, start="data"), problem.discount, request.seed, *actions.identity()),
-                progress=request.progress,
+                identity=lambda: (replace(self, start="data"), request.seed, *actions.identity()),
             )
         with timings.stage("evaluation"):
             means = {
-                "initial": critic.mean_values(actions, log.initial, progress=request.progress),
-                "data": critic.mean_values(actions, log.evaluated_rows(), progress=request.progress),
+                "initial": critic.mean_values(actions, log.initial),
+                "data": critic.mean_values(actions, log.evaluated_rows()),
             }
         diagnostics = {
             **{name: value.mean(1) for name, value in means.items()},

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..inputs.policies import Layout, Policy
 from ..inputs.policies.actor import LARGEST
 from ..ranking.estimates import warn_about
+from ..runtime.context import current
 from ..runtime.options import flag, integer, interval, number, option, optional, widths
 from ..runtime.shares import share_policies
 from .behaviour import EDGE, BehaviourPolicy
@@ -93,16 +94,14 @@ class ImportanceWeighting(RewardEstimator):
 
             def weigh(part: slice) -> Tensor:
                 policy = policies[part.start]
-                ratios = self._log_probs(policy, log, problem.layout, edge, request.batch_size) - behaviour
+                ratios = self._log_probs(policy, log, problem.layout, edge) - behaviour
                 if self.clip is not None:
                     ratios = ratios.clip(*self.clip)
-                return torch.from_numpy(np.hstack(_weigh(ratios, log, problem.discount, resamples)))[None]
+                return torch.from_numpy(np.hstack(_weigh(ratios, log, self.discount, resamples)))[None]
 
-            rows = share_policies(
-                len(policies), weigh, singly=True, description="weighting", progress=request.progress
-            ).numpy()
+            rows = share_policies(len(policies), weigh, singly=True, description="weighting").numpy()
         values, replicates, by_step = rows[:, 0], rows[:, 1 : 1 + self.bootstraps], rows[:, 1 + self.bootstraps :]
-        discounts = problem.discount ** np.arange(by_step.shape[1])
+        discounts = self.discount ** np.arange(by_step.shape[1])
         effective = np.array([_lower_quantile(sizes, discounts) for sizes in by_step])
         low = effective < _FEWEST_EFFECTIVE_EPISODES
         replicates[low] = np.nan
@@ -135,13 +134,12 @@ class ImportanceWeighting(RewardEstimator):
                 request.seed,
                 *log.identity(),
             ),
-            progress=request.progress,
         )
         log_probs = behaviour.log_probs().numpy()
         diagnostics["held_out_log_prob"] = float(log_probs[behaviour.held_out].mean())
         return log_probs
 
-    def _log_probs(self, policy: Policy, log: Log, layout: Layout, edge: float, batch_size: int) -> np.ndarray:
+    def _log_probs(self, policy: Policy, log: Log, layout: Layout, edge: float) -> np.ndarray:
         """Return log-probabilities (N,) float64 of the logged actions under a policy.
 
         If all logged actions lie within ±1, they are clipped to ±`edge`.
@@ -154,6 +152,7 @@ class ImportanceWeighting(RewardEstimator):
                 actions = actions.clamp(-edge, edge)
         log_probs = np.empty(log.count)
         deterministic = []  # actions of a deterministic policy
+        batch_size = current().batch_size
         for first in range(0, log.count, batch_size):
             rows = slice(first, min(first + batch_size, log.count))
             states, source = log.raw_states[rows], log.source[rows]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..runtime.adam import Adam
 from ..runtime.checkpoints import Checkpoint, fingerprint
+from ..runtime.context import options
 from ..runtime.files import by_prefix
 from ..runtime.options import any_number, curves, integer, list_of, real, record, text
 from ..runtime.progress import progress_bar
@@ -90,7 +91,6 @@ def learn(
     watch: Callable[[], list[float]] | None = None,
     checkpoint: str | os.PathLike | None = None,
     identity: Callable[[], Iterable[Any]] = tuple,
-    progress: bool = True,
 ) -> dict[str, list]:
     """Train to a number of updates.
 
@@ -101,7 +101,6 @@ def learn(
         watch: Function that returns values to record, or None.
         checkpoint: File to resume from if it exists, and to write during training; None for none.
         identity: Function that returns what distinguishes this run from others.
-        progress: Whether to show a progress bar.
 
     Returns:
         Curves with about 50 records: "updates", "seconds", "loss" (mean since the last record) and, with `watch`,
@@ -127,7 +126,7 @@ def learn(
     every = max(1, updates // _RECORDS)
     total: Any = 0.0
     begun = time.monotonic()
-    with progress_bar(updates, description, "update", show=progress, initial=done) as bar, file.training():
+    with progress_bar(updates, description, "update", initial=done) as bar, file.training():
         for update in range(done, updates):
             total = total + learner.step(update)
             bar.update()
@@ -143,7 +142,7 @@ def learn(
             history["seconds"].append(earlier + time.monotonic() - begun)
             history["loss"].append(loss.tolist())
             if watch is not None:
-                history["values"].append(watch())
+                history["values"].append(_quietly(watch))
             bar.set_postfix(loss=f"{float(loss.mean()):.3g}", refresh=False)
             file.keep(
                 learner.tensors(),
@@ -178,12 +177,17 @@ def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
     return (values * mask).sum(1) / mask.sum(1).clamp(min=1)
 
 
+def _quietly(watch: Callable[[], list[float]]) -> list[float]:
+    with options(progress=False):
+        return watch()
+
+
 def _check_values(history: dict[str, list], watch: Callable[[], list[float]] | None) -> None:
     """Replace the recorded values by NaN if the last ones are not what `watch` returns for the restored networks."""
     if watch is None:
         history.pop("values", None)
         return
     *before, last = history.get("values", [[]] * len(history["updates"]))
-    current = watch()
+    current = _quietly(watch)
     if len(last) != len(current) or not np.allclose(last, current):
         history["values"] = [[math.nan] * len(current) for _ in before] + [current]

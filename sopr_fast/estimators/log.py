@@ -16,6 +16,7 @@ from ..inputs.policies import ArrayPolicy, Layout, Policy, as_policies, check_ac
 from ..inputs.policies.output import one_hot
 from ..ranking.estimates import warn_about
 from ..runtime import distributed
+from ..runtime.context import current, current_device
 from ..runtime.progress import progress_bar
 
 _ROWS = 16384
@@ -242,22 +243,12 @@ def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
     return torch.from_numpy(actions)
 
 
-def read(
-    policies: Any,
-    log: Any,
-    *,
-    action_count: int | None = None,
-    device: torch.device | str = "cpu",
-    batch_size: int = _ROWS,
-) -> tuple[list[Policy], Layout, Log]:
+def read(policies: Any, log: Any) -> tuple[list[Policy], Layout, Log]:
     """Read and check policies and the log to evaluate them on; all processes must have the same.
 
     Args:
         policies: See `Estimator.estimate`.
         log: See `Estimator.estimate`.
-        action_count: See `Estimator.estimate`.
-        device: Device of the log.
-        batch_size: See `Estimator.estimate`.
 
     Returns:
         Policies, the layout of their columns, and the log.
@@ -268,12 +259,14 @@ def read(
         OSError: A file cannot be read.
     """
     transitions = load_transitions(log)
-    adapted = as_policies(policies, states_count=transitions.source_count, action_count=action_count)
+    adapted = as_policies(policies, states_count=transitions.source_count)
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
-    layout = probe(adapted, states, source, batch_size=batch_size)
+    layout = probe(adapted, states, source, batch_size=current().batch_size)
     check_actions(adapted, layout, transitions.actions.shape[1])
     check_same_log(transitions, adapted)
-    prepared = Log(transitions, action_count=layout.action_dim if layout.kind == "discrete" else None, device=device)
+    prepared = Log(
+        transitions, action_count=layout.action_dim if layout.kind == "discrete" else None, device=current_device()
+    )
     return adapted, layout, prepared
 
 
@@ -328,15 +321,12 @@ class PolicyActions:
         draws: Actions sampled in every state of a stochastic policy.
         seed: Seed of the sampled actions.
         memory: Largest size of the table of actions, in bytes.
-        batch_size: Largest number of states that a policy sees at once.
-        progress: Whether to show a progress bar.
 
     Attributes:
         policies: The policies.
         layout: Layout of their columns.
         log: The log.
         seed: Seed of the sampled actions.
-        batch_size: Largest number of states that a policy sees at once.
         draws: Actions sampled in every state; 1 where no policy is stochastic.
         arrays: (P,) bool, whether each policy is an array of actions.
     """
@@ -350,18 +340,16 @@ class PolicyActions:
         draws: int = 1,
         seed: int = 0,
         memory: float = 1 << 30,
-        batch_size: int = _ROWS,
-        progress: bool = True,
     ):
         self.policies, self.layout, self.log = list(policies), layout, log
-        self.seed, self.batch_size = seed, batch_size
+        self.seed = seed
         self.draws = draws if layout.kind == "gaussian" else 1
         self.arrays = np.array([isinstance(policy, ArrayPolicy) for policy in policies])
         self._arrays, self._cut = (torch.from_numpy(x).to(log.device) for x in (self.arrays, ~log.followed))
         self._table = None
         shape = (self.draws, len(log.raw_states), len(self.policies), layout.action_dim)
         if 4 * np.prod(shape, dtype=np.float64) <= memory:
-            with progress_bar(shape[1], "acting", "state", show=progress) as bar:
+            with progress_bar(shape[1], "acting", "state") as bar:
                 table = torch.empty(shape, dtype=torch.float32, device="cpu")
                 self._table = self._fill(table, bar.update).to(log.device)
 
@@ -423,7 +411,7 @@ class PolicyActions:
         together = [] if self.layout.kind == "gaussian" else np.flatnonzero(~self.arrays).tolist()
         if together:
             policies, states, source = [self.policies[p] for p in together], self.log.raw_states[rows], self.log.source
-            acted = collect(policies, states, source[rows], self.layout, batch_size=self.batch_size)
+            acted = collect(policies, states, source[rows], self.layout, batch_size=current().batch_size)
             taken[together, 0] = self.log.units.normalise_actions(acted)
         for p in sorted(set(range(len(self.policies))) - set(together)):
             for draw in range(self.draws):
@@ -432,7 +420,7 @@ class PolicyActions:
 
     def _act(self, policy: Policy, rows: Tensor, draw: int) -> Tensor:
         """Return actions (B, dim_a) of one policy in rows (B,) of the table."""
-        return torch.cat([self._act_on_batch(policy, batch, draw) for batch in rows.split(self.batch_size)])
+        return torch.cat([self._act_on_batch(policy, batch, draw) for batch in rows.split(current().batch_size)])
 
     def _act_on_batch(self, policy: Policy, rows: Tensor, draw: int) -> Tensor:
         states, source = self.log.raw_states[rows], self.log.source[rows]

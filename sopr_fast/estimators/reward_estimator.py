@@ -11,6 +11,7 @@ import numpy as np
 from ..inputs.policies import Layout, Policy
 from ..ranking.estimates import Estimates, warn_about
 from ..runtime.files import check_checkpoint
+from ..runtime.options import number, option
 from .critics import decay
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT
@@ -27,14 +28,12 @@ class Problem:
         policies: Policies to evaluate.
         layout: Columns that the policies give.
         log: Logged transitions.
-        discount: Discount factor γ.
         request: The other arguments of the call.
     """
 
     policies: list[Policy]
     layout: Layout
     log: Log
-    discount: float
     request: Request
 
     @property
@@ -53,15 +52,17 @@ class Problem:
                 draws=draws,
                 seed=self.request.seed,
                 memory=memory,
-                batch_size=self.request.batch_size,
-                progress=self.request.progress,
             )
 
 
+@dataclass(frozen=True)
 class RewardEstimator(Estimator):
     """Base of estimators that learn from logged rewards, not from known returns.
 
     Standard errors need two episodes or more: bootstrap samples of a single one are all alike.
+
+    Attributes:
+        discount: Discount factor γ, from 0 to 1; 1, the undiscounted return, needs episodes that end in terminals.
 
     Diagnostics:
         allowed: (2,) smallest and largest discounted sum of rewards that lie within the range of the logged ones.
@@ -70,21 +71,16 @@ class RewardEstimator(Estimator):
         UncertainEstimateWarning: A value lies outside `allowed`.
     """
 
+    discount: float = option(0.99, number(most=1), "discount factor")
+
     def _estimate(self, request: Request) -> Estimates:
-        assert request.discount is not None
         check_checkpoint(request.checkpoint, CHECKPOINT)
         with request.timings.stage("policies"):
-            policies, layout, log = read(
-                request.policies,
-                request.log,
-                action_count=request.action_count,
-                device=request.device,
-                batch_size=request.batch_size,
-            )
-        decay(log.transitions, request.discount)  # raises where discount=1 has no meaning
-        problem = Problem(policies, layout, log, request.discount, request)
+            policies, layout, log = read(request.policies, request.log)
+        decay(log.transitions, self.discount)  # raises where discount=1 has no meaning
+        problem = Problem(policies, layout, log, request)
         values, replicates, diagnostics = self._evaluate(problem)
-        diagnostics["allowed"] = _check_allowed(problem, values)
+        diagnostics["allowed"] = _check_allowed(problem, values, self.discount)
         return Estimates(
             problem.names,
             values,
@@ -99,10 +95,10 @@ class RewardEstimator(Estimator):
         """Return (P,) values, (P, R) replicates or None, and diagnostics."""
 
 
-def _check_allowed(problem: Problem, values: np.ndarray) -> np.ndarray:
+def _check_allowed(problem: Problem, values: np.ndarray, discount: float) -> np.ndarray:
     """Return the range (2,) of values that rewards allow, and warn about values outside it."""
     rewards = problem.log.transitions.rewards.astype(np.float64)
-    rate = decay(problem.log.transitions, problem.discount)
+    rate = decay(problem.log.transitions, discount)
     low, high = min(0.0, float(rewards.min())) / rate, max(0.0, float(rewards.max())) / rate
     margin = _ROUNDING * (high - low) or 1e-6
     outside = np.flatnonzero((values < low - margin) | (values > high + margin))

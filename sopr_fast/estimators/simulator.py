@@ -16,6 +16,7 @@ from ..inputs.policies import ArrayPolicy, Layout, Policy
 from ..inputs.returns import check_returns
 from ..ranking.estimates import Estimates, UncertainEstimateWarning, warn_about
 from ..ranking.metrics import spearman
+from ..runtime.context import current
 from ..runtime.files import check_checkpoint
 from ..runtime.native import threads, torch_on_one_thread
 from ..runtime.options import integer, option, optional, widths
@@ -72,7 +73,6 @@ class Simulator(Estimator):
             known policies have a rank correlation below 0.8 to their returns.
     """
 
-    discounted: ClassVar[bool] = False
     uses_known: ClassVar[bool] = True
 
     updates: int = option(8000, integer(1), "gradient steps of each network")
@@ -86,13 +86,7 @@ class Simulator(Estimator):
         timings, count = request.timings, len(request.policies)
         with timings.stage("policies"):
             everyone, known = _together(request.policies, request.known or [])
-            everyone, layout, log = read(
-                everyone,
-                request.log,
-                action_count=request.action_count,
-                device=request.device,
-                batch_size=request.batch_size,
-            )
+            everyone, layout, log = read(everyone, request.log)
         _check_roll_out(everyone)
         with ExitStack() as stack:
             stack.enter_context(torch_on_one_thread())
@@ -116,11 +110,10 @@ class Simulator(Estimator):
                     description="simulator",
                     checkpoint=request.checkpoint,
                     identity=lambda: ([self.updates, self.hidden, self.members], request.seed, *log.identity()),
-                    progress=request.progress,
                 )
             horizon = self.horizon or int(np.diff(log.transitions.episodes).max())
             with timings.stage("rollouts"):
-                rolled = roll_out(model, everyone, layout, request, rollouts=self.rollouts, horizon=horizon)
+                rolled = roll_out(model, everyone, layout, rollouts=self.rollouts, horizon=horizon, seed=request.seed)
             errors = model.held_out_errors()
         count = len(request.policies)
         names = [policy.name for policy in everyone]
@@ -147,7 +140,7 @@ class Simulator(Estimator):
 
 
 def roll_out(
-    model: Dynamics, policies: list[Policy], layout: Layout, request: Request, *, rollouts: int, horizon: int
+    model: Dynamics, policies: list[Policy], layout: Layout, *, rollouts: int, horizon: int, seed: int
 ) -> dict[str, np.ndarray]:
     """Roll out P policies from the same initial states.
 
@@ -155,7 +148,7 @@ def roll_out(
         model: The simulator.
         policies: P policies.
         layout: Layout of their columns.
-        request: Seed, batch size and progress of the call.
+        seed: Seed of starts and sampled actions.
         rollouts: R rollouts of each policy.
         horizon: Steps of a rollout.
 
@@ -163,7 +156,7 @@ def roll_out(
         (P,) float64 "values", "unpenalised", "length" and "inside", see `Simulator`.
     """
     log, count = model.log, len(policies)
-    generator = torch.Generator().manual_seed(request.seed)
+    generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(log.initial), generator=generator, device="cpu")
     chosen = order.repeat(-(-rollouts // len(order)))[:rollouts].to(log.device)
     states = log.states(log.initial[chosen]).repeat(count, 1)  # (P * R, dim_s)
@@ -171,9 +164,9 @@ def roll_out(
     totals = torch.zeros(4, len(states), dtype=torch.float64, device=log.device)
     values, unpenalised, length, inside = totals
     alive, trusted = torch.ones_like(values), torch.ones_like(values)
-    with progress_bar(horizon, "rolling out", "step", show=request.progress) as bar:
+    with progress_bar(horizon, "rolling out", "step") as bar:
         for step in range(horizon):
-            actions = _act(policies, layout, log, states, request.batch_size, generator)
+            actions = _act(policies, layout, log, states, generator)
             states, rewards, ends, disagreement = model.step_forward(states, actions)
             outside = ((states < model.low - _TOLERANCE) | (states > model.high + _TOLERANCE)).sum(1)
             doubt = model.reward_size * (disagreement / usual - 1).clamp(0, _MOST_PENALTY)
@@ -198,7 +191,6 @@ def _act(
     layout: Layout,
     log: Log,
     states: Tensor,
-    batch_size: int,
     generator: torch.Generator,
 ) -> Tensor:
     """Return actions (P * R, dim_a), as networks read them, in normalised states (P * R, dim_s) of each policy.
@@ -210,7 +202,7 @@ def _act(
     taken = []
     for policy, own in zip(policies, raw, strict=True):
         noise = torch.Generator().manual_seed(key)
-        for batch in own.split(batch_size):
+        for batch in own.split(current().batch_size):
             taken.append(policy.act(batch) if layout.kind == "action" else policy.sample(batch, noise))
     return log.units.normalise_actions(torch.cat(taken)).to(log.device)
 

@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from ..inputs.policies import Policy, probe
 from ..ranking.estimates import Estimates
 from ..ranking.ranking import Ranking
-from ..runtime.context import options
-from ..runtime.devices import check_device
+from ..runtime.context import current, current_device
 from ..runtime.options import Check, integer, number, option
 from ..sopr.columns import collect_all
 from ..sopr.config import Config
 from ..sopr.fitting import fit
 from ..sopr.ranker import Ranker
 from ..sopr.subsets import Drawing, Subsets
-from .estimator import BATCH_SIZE
 from .supervised import SupervisedEstimator, SupervisedProblem, as_arrays, read
 
 
@@ -81,30 +78,18 @@ class SOPR(SupervisedEstimator):
         """Name of the method, SOPR-T or SOPR-MLP."""
         return "SOPR-MLP" if self.config.encoder == "mlp" else "SOPR-T"
 
-    def prepare(
-        self,
-        policies: Any,
-        log: Any,
-        *,
-        seed: int = 0,
-        action_count: int | None = None,
-        device: torch.device | str = "cpu",
-        batch_size: int = BATCH_SIZE,
-        progress: bool = True,
-    ) -> tuple[list[Policy], Any]:
+    def prepare(self, policies: Any, log: Any, *, seed: int = 0) -> tuple[list[Policy], Any]:
         """Draw and cluster subsets, and collect the actions of all policies in them; see `Estimator.prepare`."""
-        states, (adapted,) = read(log, policies, action_count=action_count)
+        states, (adapted,) = read(log, policies)
         if isinstance(states, Subsets):
             subsets = states.to("cpu")
         else:
             remedy = ": choose fewer with SOPR(Config(subset_size=…, clusters=…))"
             drawing = Drawing.draw(states, self.config.subsets, size=self.config.subset_size, seed=seed, remedy=remedy)
-            probe(adapted, drawing.states, drawing.source, batch_size=batch_size)  # fails before long work
-            with options(progress=progress):
-                subsets = drawing.clustered(self.config, check_device(device)).to("cpu")
-        layout = probe(adapted, subsets.states, subsets.source, batch_size=batch_size)
-        with options(progress=progress, batch_size=batch_size):
-            columns = collect_all(adapted, subsets, layout, shared=True)
+            probe(adapted, drawing.states, drawing.source, batch_size=current().batch_size)  # fails before long work
+            subsets = drawing.clustered(self.config, current_device()).to("cpu")
+        layout = probe(adapted, subsets.states, subsets.source, batch_size=current().batch_size)
+        columns = collect_all(adapted, subsets, layout, shared=True)
         return as_arrays(adapted, columns, layout), subsets.over_drawn()
 
     def _evaluate(self, problem: SupervisedProblem) -> Estimates:

@@ -59,7 +59,6 @@ class SupervisedEstimator(Estimator):
                 request.log,
                 request.policies,
                 request.known,
-                action_count=request.action_count,
                 names_of_known_policies=names,
                 returns=returns.tolist(),
             )
@@ -70,13 +69,12 @@ class SupervisedEstimator(Estimator):
         """Return the estimates of `problem.policies`."""
 
 
-def read(log: Any, *groups: Any, action_count: int | None, **others: Any) -> tuple[States, list[list[Policy]]]:
+def read(log: Any, *groups: Any, **others: Any) -> tuple[States, list[list[Policy]]]:
     """Read logged states and policies that act in them; all processes must have the same.
 
     Args:
         log: Transitions, a mapping of arrays, or states as `sopr_fast.fit` accepts them, which may be `Subsets`.
         groups: Groups of policies, see `as_policies`.
-        action_count: Number of discrete actions, or None.
         others: What else all processes must have, see `Group.check_same`.
 
     Returns:
@@ -87,7 +85,7 @@ def read(log: Any, *groups: Any, action_count: int | None, **others: Any) -> tup
         ValueError: States or a policy are invalid, or differ between processes. The message names it.
     """
     states, source, count = _read_states(log)
-    adapted = [as_policies(group, states_count=count, action_count=action_count) for group in groups]
+    adapted = [as_policies(group, states_count=count) for group in groups]
     if source is not None:
         adapted = [[_AtSource(policy, torch.from_numpy(source)) for policy in group] for group in adapted]
     if distributed.current().count > 1:

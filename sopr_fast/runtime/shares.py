@@ -18,7 +18,6 @@ def share_policies(
     *,
     singly: bool = False,
     description: str = "",
-    progress: bool = False,
 ) -> Tensor:
     """Return what a function computes for P policies; the processes of the group share them.
 
@@ -29,8 +28,7 @@ def share_policies(
         compute: Function that returns one row for each policy of a slice, (p, ...). It works only in this process.
             Without policies it is called once, with an empty slice.
         singly: Pass policies one by one, where the function gains nothing from several; otherwise at most 8.
-        description: Name of the work in the progress bar.
-        progress: Whether to show a progress bar.
+        description: Name of the work in the progress bar; "" for none.
 
     Returns:
         (P, ...) rows of all policies, in each process.
@@ -43,7 +41,7 @@ def share_policies(
     own = parts[group.part(len(parts))]
     rows = []
     total = own[-1].stop - own[0].start if own else 0
-    with distributed.alone(), progress_bar(total, description, "policy", show=progress) as bar:
+    with distributed.alone(), progress_bar(total, description, "policy", show=bool(description)) as bar:
         for part in own:
             rows.append(compute(part))
             bar.update(part.stop - part.start)

@@ -7,14 +7,14 @@ import os
 import re
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..estimators import Estimator, UncertainEstimateWarning
+from ..estimators.reward_estimator import RewardEstimator
 from ..ranking.warnings import ForeignPolicyWarning, TrainingPolicyWarning
-from ..runtime import context
 from .compared import Compared
 from .folds import Fold
 
@@ -45,7 +45,8 @@ def cross_fit(
         seed: Seed of everything random.
         checkpoint: File to resume training from, of methods that value policies without returns.
     """
-    options: dict[str, Any] = {"seed": seed, **runtime_choices()}
+    if isinstance(method, RewardEstimator):
+        method = replace(method, discount=discount)
     with warnings.catch_warnings():
         for category in (UncertainEstimateWarning, ForeignPolicyWarning, TrainingPolicyWarning):
             warnings.simplefilter("ignore", category)  # folds are meant to hold foreign policies
@@ -54,10 +55,10 @@ def cross_fit(
             tested = np.unique(np.concatenate([fold.test for fold in folds]))
             policies = [compared.policies[i] for i in tested]
             values = np.full(len(compared.policies), np.nan)
-            estimates = method.estimate(policies, compared.log, discount=discount, checkpoint=checkpoint, **options)
+            estimates = method.estimate(policies, compared.log, seed=seed, checkpoint=checkpoint)
             values[tested] = np.asarray(estimates.values, np.float64)
             return [values[fold.test] for fold in folds]
-        policies, log = method.prepare(compared.policies, compared.log, **options)
+        policies, log = method.prepare(compared.policies, compared.log, seed=seed)
         results = []
         for fold in folds:
             estimates = method.estimate(
@@ -65,17 +66,10 @@ def cross_fit(
                 log,
                 known=[policies[i] for i in fold.train],
                 returns=returns[fold.train],
-                discount=discount,
-                **options,
+                seed=seed,
             )
             results.append(np.asarray(estimates.values, np.float64))
         return results
-
-
-def runtime_choices() -> dict[str, Any]:
-    """Return the choices of `sopr_fast.options` as arguments of an estimator."""
-    choices = context.current()
-    return {"progress": choices.progress, "batch_size": choices.batch_size, "device": context.current_device()}
 
 
 def checkpoint_file(folder: str | os.PathLike | None, label: str) -> Path | None:

@@ -16,7 +16,7 @@ from ..methods import small_model
 from ..runtime.options import integer
 from ..runtime.text import printable
 from .compared import FEWEST_KNOWN, Compared, possible_returns
-from .cross_fit import checkpoint_file, cross_fit, runtime_choices
+from .cross_fit import checkpoint_file, cross_fit
 from .folds import FEWEST_KNOWN as FEWEST_TRAINING
 from .folds import Fold, random_folds
 from .known_returns import read_known_returns
@@ -151,7 +151,6 @@ def _mean(
             compared.log,
             seed=seed,
             checkpoint=checkpoint_file(folder, "simulator"),
-            **runtime_choices(),
         )
     return np.asarray(estimates.values, np.float64), "simulator", []
 

@@ -200,9 +200,7 @@ def _run_estimator(cell: Cell, task: Task) -> dict[str, Any]:
         task.log,
         known=task.train[0],
         returns=task.train[1],
-        discount=DISCOUNT,
         seed=cell.seed,
-        progress=False,
     )
     if not np.isfinite(estimates.values).all():
         return {"gap": "the method diverged: values are not finite"}
