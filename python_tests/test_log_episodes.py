@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -164,7 +165,7 @@ def test_clinical_tables_are_sorted_by_patient_and_step(ids, shuffled, tmp_path)
         assert log.rewards[log.episodes[1:] - 1].tolist() == [15] * 4 and "'patient' and 'hour'" in log.verdict
         uniform = {"uniform": lambda states: Probabilities(np.full((len(states), 3), 1 / 3, np.float32))}
         method = ImportanceWeighting(updates=50, hidden=(4,), bootstraps=2)
-        value = method.estimate(uniform, log, discount=1, action_count=3, progress=False).values[0]
+        value = replace(method, discount=1).estimate(uniform, log).values[0]
         assert value == pytest.approx(15, rel=0.05)
     assert np.flatnonzero(load(table, quiet=False, columns=columns, max_episode_steps=6).timeouts).size == 1
 
@@ -209,8 +210,8 @@ def test_every_row_of_a_bandit_is_an_episode(extra):
     prefers = {"first": lambda states: Probabilities(np.tile(np.float32([1, 0, 0]), (len(states), 1)))}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        value = ImportanceWeighting(bootstraps=2).estimate(prefers, log, discount=1, progress=False).values[0]
-        FQE(updates=20, hidden=(4,)).estimate(prefers, log, discount=1, progress=False)
+        value = ImportanceWeighting(discount=1, bootstraps=2).estimate(prefers, log).values[0]
+        FQE(discount=1, updates=20, hidden=(4,)).estimate(prefers, log)
     assert value == pytest.approx(BANDIT["reward"][BANDIT["action"] == 0].mean(), rel=1e-5)
 
 
@@ -222,14 +223,14 @@ def test_undiscounted_values_need_episodes_that_end():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         method = FQE(updates=2000, hidden=(16,), learning_rate=3e-3, target_rate=0.1)
-        value = method.estimate(policy, log, discount=1, progress=False).values[0]
+        value = replace(method, discount=1).estimate(policy, log).values[0]
         assert value == pytest.approx(np.mean(LENGTHS), rel=0.1)  # the reward of every step is 1
         with pytest.raises(
             ValueError, match="discount=1 needs episodes that end in terminal states, but 2 of 4 are cut"
         ):
-            method.estimate(policy, walk() | {"terminals": FELL, "timeouts": LAST}, discount=1, progress=False)
+            replace(method, discount=1).estimate(policy, walk() | {"terminals": FELL, "timeouts": LAST})
         with pytest.raises(ValueError, match="DualDICE needs a discount below 1"):
-            DualDICE().estimate(policy, log, discount=1, progress=False)
+            DualDICE(discount=1).estimate(policy, log)
 
 
 @pytest.mark.parametrize(

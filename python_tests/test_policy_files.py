@@ -332,7 +332,7 @@ def test_a_head_of_twice_the_width_of_the_logs_actions_names_the_option(tmp_path
     policies, returns = load(tmp_path, **given), {f"p{i}": i for i in range(5)}
     for use in (
         lambda: fit(policies, returns, log, config=Config(subset_size=32, clusters=4)),
-        lambda: estimators.FQE().estimate(policies, log, discount=0.9),
+        lambda: estimators.FQE().estimate(policies, log),
         lambda: select(policies, log, policies, returns),
     ):
         with pytest.raises(ValueError, match=r"have 3 columns, .* need 6 columns: .*pass head='mean_log_std'"):

@@ -160,7 +160,7 @@ def _estimate(options: argparse.Namespace) -> None:
                 f"--method {options.method} needs policies with a return in --returns, and others to value; "
                 f"there are {len(known)} and {len(policies)}"
             )
-    given = {"known": known, "returns": {name: returns[name] for name in known}} if known and learns else {}
+    given = {"known": known, "returns": returns} if known and learns else {}
     estimates = estimator.estimate(policies, options.log, seed=options.seed, checkpoint=options.checkpoint, **given)
     _show(estimates, options)
 

@@ -76,7 +76,7 @@ class DualDICE(RewardEstimator):
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
         log, request, timings = problem.log, problem.request, problem.request.timings
-        if problem.discount == 1:
+        if self.discount == 1:
             raise ValueError("DualDICE needs a discount below 1, such as 0.99; FQE and importance weighting take 1")
         actions = problem.actions(draws=self.draws, memory=self.memory)
         with timings.stage("training"):
