@@ -252,6 +252,11 @@ DISCRETE = {  # … its action values or logits
     "probabilities": (named("", VALUES), VALUES, {**RELU, "head": "probabilities"}),
     "q_net": (named("q_net.", VALUES) | named("q_net_target.", mlp(DS, 2, 4)), VALUES, RELU),
     "SpinningUp": (named("pi.logits_net.", VALUES) | named("v.v_net.", CRITIC), VALUES, RELU),
+    "duelling": (
+        named("body.", BODY) | named("advantage.", MU) | named("value.", nn.Linear(6, 1)),
+        lambda x: MU(BODY(x)),
+        RELU,
+    ),
     "CleanRL DQN": (named("network.", VALUES), VALUES, {}),
     "CleanRL PPO": (named("actor.", TANH_NET) | named("critic.", CRITIC), TANH_NET, {}),
     "CleanRL C51": (
@@ -515,6 +520,12 @@ REFUSED = {  # … the message, and the options that it advises, which then work
         {"cnn.0.weight": torch.zeros(1, 1, 2, 2), **named("actor.", NET)},
         PLAIN,
         "more than linear layers: cnn.0.weight",
+        None,
+    ),
+    "noise": (
+        named("Q.", NET) | {"Q.6.weight_mu": torch.zeros(2, 3)},
+        RELU,
+        "more than linear layers: Q.6.weight_mu",
         None,
     ),
     "memory": (named("actor.", NET) | {"memory_a.rnn.weight_ih_l0": torch.zeros(2, 2)}, PLAIN, "it is recurrent", None),

@@ -16,7 +16,7 @@ CRITIC = _names(
     r"(.*_)?critics?(_.*|\d*)",
     r".*value.*|baseline.*",
     r"vf?(_?(net|head|func|function|mlp|layer))?_?\d*",
-    r"q(f|_?net(work)?s?|_?func(tion)?s?|_head|_layer)?_?\d*|twin_?q.*|quantile_net",
+    r"q(f|_?net(work)?s?|_?func(tion)?s?|_head|_layer)?_?\d*|twin_?q.*|quantile_net|v_?out",
 )
 BODY = _names(
     r"(mlp|net|network|body|base|trunk|torso|backbone|shared|common|main|encoder|features?|preprocess|layer)s?(_?\d*)",
@@ -35,7 +35,9 @@ HEADS = {  # what the name of the last layer says of its output
     "mean": re.compile(rf"{_OF}(mu|means?|loc){_KIND}"),
     "logits": re.compile(rf"{_OF}logits?{_KIND}"),
     "probabilities": re.compile(rf"{_OF}prob(s|abilit(y|ies))?{_KIND}"),
-    "values": CRITIC,
+    "values": re.compile(
+        rf"{CRITIC.pattern}|adv(antage)?s?{_KIND}"
+    ),  # the largest advantage is that of the largest value
     "output": re.compile(rf"((last|final)_)?(fc|actor|action|policy|pi|out(put)?|last|final|head){_KIND}"),
 }
 SPREAD = re.compile(

@@ -47,25 +47,16 @@ def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool
     if any(patterns.is_part_of(key, patterns.RECURRENT) for key in arrays if not _is_elsewhere(key)):
         raise ValueError(RECURRENT)
     form = patterns.form_of([*arrays], path.suffix)
-    given = options.take("layers")
-    network = find_network(
-        arrays, options.take("actor"), given.split(",") if isinstance(given, str) else given, is_ordered=is_ordered
-    )
-    said = _said(path, arrays, form)
+    order, actor = options.take("layers"), options.take("actor")
+    order = order.split(",") if isinstance(order, str) else order
+    network = find_network(arrays, actor, order, is_ordered=is_ordered)
     layers = perceptron(arrays, network.layers, bias=False)
-    side = {key: value for key, value in arrays.items() if not _is_elsewhere(key)}
-    spread = _log_std(side, network, said)
-    scale = _bounds(side, options, len(layers[-1][0]))
-    head, squash = _meaning(network, form, options, said, is_continuous=spread is not None or scale is not None)
-    activation = said["activation"] or options.take("activation") or ("identity" if len(layers) == 1 else None)
-    missing = ["activation"] if activation is None else []
-    missing += [key for key, value in (("head", head), ("squash", squash)) if value is None]
-    if missing:
-        raise ask(
-            missing,
-            f"a file of {form.library}" if form.library else "a state dict",
-            f"its last layer {network.layers[-1]!r} has {len(layers[-1][0])} outputs",
-        )
+    inside = network.prefix if _is_elsewhere(network.prefix) else "\n"  # a critic that acts, such as that of DQN
+    side = {key: value for key, value in arrays.items() if key.startswith(inside) or not _is_elsewhere(key)}
+    said = _said(path, arrays, form)
+    spread, scale = _log_std(side, network, said), _bounds(side, options, len(layers[-1][0]))
+    is_continuous = spread is not None or scale is not None
+    head, squash, activation = _meaning(network, form, options, said, len(layers[-1][0]), is_continuous)
     if network.gap and not form.library and activation != "identity":
         raise ValueError(
             f"{network.gap}: if nothing else acts there, pass layers={','.join(network.layers)} (--layers …)"
@@ -74,26 +65,13 @@ def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool
     _check_unread(options.name, side, network, statistics)
     if form.warning and standardisation is None:
         warn(f"{printable(path)}: {form.warning}")
-    shared: dict[str, Any] = {
-        "activation": activation,
-        "standardisation": standardisation,
-    }
+    shared: dict[str, Any] = {"activation": activation, "standardisation": standardisation}
     if head in DISCRETE:
-        atoms = floats(arrays, atoms[0]) if (atoms := [key for key in side if key.split(".")[-1] == "atoms"]) else None
-        kind = "values" if head == "values" else "logits"  # a softmax has no weights
-        actor = Actor(options.name, layers, squash=False, head=kind, atoms=atoms, **shared)
-        if actor.action_dim == 1 or options.action_count not in (None, actor.action_dim):
-            count = (
-                f", but action_count={options.action_count}" if options.action_count else ", expected one per action"
-            )
-            raise ValueError(f"its last layer {network.layers[-1]!r} has {actor.action_dim} outputs{count}")
-        return [actor]
+        return [_discrete(network, layers, side, head, options, shared)]
     if head == "mean_log_std":
         layers, spread = _halves(layers)
     if options.stochastic and spread is None:
-        raise ValueError(
-            f"it has no standard deviations that can be read ({_why_none(side)}): load it without stochastic"
-        )
+        raise ValueError(f"its standard deviations are not known ({_why_none(side)}): load it without stochastic")
     is_layer = isinstance(spread, tuple)
     return [
         Actor(
@@ -108,6 +86,24 @@ def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool
             **shared,
         )
     ]
+
+
+def _discrete(
+    network: Network,
+    layers: list[Layer],
+    side: Mapping[str, Any],
+    head: str,
+    options: Options,
+    shared: Mapping[str, Any],
+) -> Actor:
+    """Return an actor of discrete actions; a softmax has no weights, so probabilities are those of logits."""
+    atoms = next((floats(side, key) for key in side if key.split(".")[-1] == "atoms"), None)
+    kind = "values" if head == "values" else "logits"
+    actor = Actor(options.name, layers, squash=False, head=kind, atoms=atoms, **shared)
+    if actor.action_dim == 1 or options.action_count not in (None, actor.action_dim):
+        count = f", but action_count={options.action_count}" if options.action_count else ", expected one per action"
+        raise ValueError(f"its last layer {network.layers[-1]!r} has {actor.action_dim} outputs{count}")
+    return actor
 
 
 def _is_elsewhere(key: str) -> bool:
@@ -144,28 +140,35 @@ def _said(path: Path, arrays: Mapping[str, Any], form: patterns.Form) -> dict[st
 
 
 def _meaning(
-    network: Network, form: patterns.Form, options: Options, said: Mapping[str, Any], *, is_continuous: bool
-) -> tuple[str | None, str | None]:
-    """Return head and squashing, None for what must be asked for."""
-    head = options.take("head") or form.head
+    network: Network, form: patterns.Form, options: Options, said: Mapping[str, Any], outputs: int, is_continuous: bool
+) -> tuple[str, str, str]:
+    """Return head, squashing and activation, as the file says or else the options.
+
+    Raises:
+        ValueError: Neither does, or they contradict each other.
+    """
+    last = network.layers[-1]
     role = network.role if network.role in HEADS else ""
-    squash = said["squash"]
+    head, squash = options.take("head") or form.head, said["squash"]
     if head and role and (head in DISCRETE) != (role in DISCRETE):
-        raise ValueError(
-            f"its last layer {network.layers[-1]!r} gives {role} by its name, but head={head!r}: load such files apart"
-        )
-    if not head:
-        head = role
-    if (not head and (squash or options.squash) == "tanh") or (not head and is_continuous):
+        raise ValueError(f"its last layer {last!r} gives {role} by its name, but head={head!r}: load such files apart")
+    if not (head := head or role) and (is_continuous or (squash or options.squash) == "tanh"):
         head = "action"
     if head in DISCRETE:
-        return head, "none"
-    if head and options.action_count is not None:
+        squash = "none"
+    elif head and options.action_count is not None:
         raise ValueError(
             f"its output is a continuous action, but action_count={options.action_count}: pass head='values', 'logits' "
             "or 'probabilities' (--head …) if it is not, else leave action_count out"
         )
-    return head or None, squash or options.take("squash")
+    else:
+        squash = squash or options.take("squash")
+    activation = said["activation"] or options.take("activation") or ("identity" if len(network.layers) == 1 else "")
+    found = {"activation": str(activation), "head": str(head), "squash": str(squash or "")}
+    if missing := [key for key, value in found.items() if not value]:
+        what = f"a file of {form.library}" if form.library else "a state dict"
+        raise ask(missing, what, f"its last layer {last!r} has {outputs} outputs")
+    return found["head"], found["squash"], found["activation"]
 
 
 def _log_std(side: Mapping[str, Any], network: Network, said: Mapping[str, Any]) -> Any:
