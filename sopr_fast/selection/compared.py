@@ -142,14 +142,15 @@ def read_log(log: Any) -> Any:
 def possible_returns(log: Transitions) -> tuple[float, float]:
     """Return the least and the largest undiscounted return that the logged rewards and episode lengths allow.
 
-    The time limit is the length of the longest episode if a timeout ended it; otherwise it is unknown. If no episode
-    ends in a terminal, all are that long.
+    The time limit is the length of the longest episode if a timeout ended it, or if all are equally long; otherwise it
+    is unknown. If no episode ends in a terminal, or all are equally long, no return has fewer steps.
     """
     low, high = float(log.rewards.min()), float(log.rewards.max())
     lengths = np.diff(log.episodes)
     longest = int(lengths.argmax())
-    limit = float(lengths[longest]) if log.timeouts[log.episodes[longest + 1] - 1] else np.inf
-    shortest = 1.0 if log.terminals.any() else limit
+    equal = len(lengths) > 1 and np.ptp(lengths) == 0
+    limit = float(lengths[longest]) if equal or log.timeouts[log.episodes[longest + 1] - 1] else np.inf
+    shortest = 1.0 if log.terminals.any() and not equal else limit
     lengths = np.array([shortest, limit])
     return float((lengths * low).min()) if low else 0.0, float((lengths * high).max()) if high else 0.0
 
