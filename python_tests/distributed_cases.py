@@ -60,7 +60,7 @@ def results(folder: Path) -> list[str]:
             hashes += [digest(ranking.subset_scores), digest(ranking.scores), digest(ranking.distances)]
     policies = gains(10)
     methods = {"nearest": estimators.NearestPolicy(), "fqe": estimators.FQE(updates=8, hidden=(8,))}
-    options = {"methods": methods, "discount": DISCOUNT, "cv": 3, "checkpoints": folder / "columns"}
+    options = {"methods": methods, "cv": 3, "checkpoints": folder / "columns"}
     found = evaluate(transitions(), policies, true_values(policies), **options)
     hashes += [digest(np.concatenate(values)) for values in found.values.values()]
     simulator = estimators.Simulator(updates=8, hidden=(8,), members=2)
@@ -97,7 +97,7 @@ def estimates() -> list[str]:
         arrays = {name: policy(transitions().states) for name, policy in policies.items()}
         lines.append(f"arrays {digest([*estimators.covered_shares(arrays, transitions()).values()])}")
     methods = {method.name: method for method in methods}
-    columns = evaluate(transitions(), known, known_returns, methods=methods, discount=DISCOUNT)
+    columns = evaluate(transitions(), known, known_returns, methods=methods)
     lines += [f"evaluate {name} {digest(np.concatenate(values))}" for name, values in columns.values.items()]
     none, states = torch.empty(0, 2), torch.zeros(5, 4)
     shapes = [share_policies(0, lambda part: none, singly=singly).shape for singly in (False, True)]
@@ -162,7 +162,7 @@ def apart(folder: str) -> None:
     again.save("model.safetensors")
     policies = gains(10)
     methods = {"nearest": estimators.NearestPolicy(), "fqe": estimators.FQE(updates=8, hidden=(8,))}
-    options = {"methods": methods, "discount": DISCOUNT, "checkpoints": "columns"}
+    options = {"methods": methods, "checkpoints": "columns"}
     for _ in range(2):
         evaluate(transitions(), policies, true_values(policies), **options)
     print(again.history == first.history, trained)

@@ -44,7 +44,6 @@ def folder(tmp_path_factory):
 def run(folder, command, returns, *more):
     """Run a command and return its exit code."""
     arguments = [command, "--policies", str(folder / "policies"), "--log", str(folder / "log.npz")]
-    arguments += ["--discount", "0.9"] if command == "evaluate" else []
     return main([*arguments, *(["--returns", str(folder / returns)] if returns else []), *more])
 
 
@@ -168,16 +167,17 @@ def test_estimate_learns_from_known_returns(folder, capsys):
         ("select", "known.csv", ("--incumbent", "nobody"), "the incumbent nobody"),
         ("estimate", "all.csv", ("--method", "nearest-policy"), "there are 12 and 0"),
         ("estimate", None, ("--method", "nearest-policy"), "there are 0 and 12"),
-        ("estimate", "all.csv", ("--method", "fqe"), "--method fqe learns from no returns: leave --returns out"),
+        ("estimate", "all.csv", ("--method", "fqe"), "--method FQE learns from no returns: leave --returns out"),
         ("estimate", None, ("--method", "fqe", "--set", "speed=3"), "--set speed=3: expected OPTION=VALUE"),
         ("estimate", None, ("--method", "fqe", "--set", "updates=many"), "'many' is no value of updates"),
-        ("estimate", None, ("--method", "sopr", "--set", "config=3"), "--set config=3: '3' is no value of config: "),
+        ("estimate", None, ("--method", "SOPR-T", "--set", "config=3"), "--set config=3: '3' is no value of config: "),
         (
             "estimate",
             "known.csv",
             ("--method", "nearest-policy", "--checkpoint", "c"),
             "nothing to resume: leave --check",
         ),
+        ("estimate", None, ("--method", "magic"), "no method 'magic'"),
         ("estimate", None, ("--method", "fqe", "--set", "updates=0"), "updates must be an integer, 1 or more"),
         ("evaluate", "all.csv", (*NEAREST, "--cv", "1"), "cv must be an integer, 2 or more"),
     ],

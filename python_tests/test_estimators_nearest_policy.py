@@ -5,7 +5,7 @@ import pytest
 from estimators import gains, small_log
 from mdps import LinearGain
 
-from sopr_fast.estimators import NearestPolicy, distance_ratios
+from sopr_fast.estimators import NearestPolicy
 from sopr_fast.inputs.logs import Transitions
 from sopr_fast.ranking.metrics import policy_distance
 
@@ -97,16 +97,3 @@ def test_arrays_of_actions_have_rows_that_transitions_dropped():
     candidate = {"triple-where-kept": np.where(np.isin(states, log.source), 3 * states, -99)}
     estimates = NearestPolicy().estimate(candidate, log, known=known, returns=[2, 3])
     assert estimates.values == 3 and estimates.diagnostics["distances"] == 0
-
-
-@pytest.mark.parametrize(
-    ("to_known", "between", "ratios"),
-    [
-        ([[2, 9, 9], [8, 4, 6]], [[0, 1, 2], [1, 0, 4], [2, 4, 0]], [1, 2]),
-        ([[np.inf, 3]], [[0, 6], [6, 0]], [0.5]),
-        ([[0, 0], [1, 2]], [[0, 0], [0, 0]], [0, np.inf]),
-        ([[5]], [[0]], [np.nan]),
-    ],
-)
-def test_distances_to_known_policies_in_units_of_the_median_between_them(to_known, between, ratios):
-    np.testing.assert_array_equal(distance_ratios(np.array(to_known, float), np.array(between, float)), ratios)

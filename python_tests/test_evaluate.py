@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy import stats
-from selection_problems import DISCOUNT, Failing, Scripted, gains, log, true_values
+from selection_problems import Failing, Scripted, gains, log, true_values
 
 from sopr_fast.estimators import FQE, NearestPolicy, Simulator
 from sopr_fast.selection import METHODS, evaluate
@@ -16,7 +16,7 @@ NAMES, VALUES = list(POLICIES), np.array(list(RETURNS.values()))
 
 
 def run(methods, policies=POLICIES, returns=RETURNS, **options):
-    return evaluate(log(), policies, returns, **{"methods": methods, "discount": DISCOUNT, "cv": 3, **options})
+    return evaluate(log(), policies, returns, **{"methods": methods, "cv": 3, **options})
 
 
 def test_a_learner_never_sees_the_policies_it_is_asked_about():
@@ -162,7 +162,6 @@ def test_groups_are_found_by_name_or_distance(names, places, groups):
         ({"methods": []}, ValueError, "no methods given"),
         ({"methods": [FQE]}, TypeError, "the class FQE; pass FQE()"),
         ({"methods": ["FQE", FQE()]}, ValueError, "two methods are called 'FQE'"),
-        ({"methods": ["FQE"], "discount": 1.5}, ValueError, "discount must be"),
         ({"methods": ["nearest policy"], "returns": dict.fromkeys(NAMES, 1.0)}, ValueError, "returns .* are equal"),
         ({"methods": ["nearest policy"], "returns": {NAMES[0]: 1.0}}, ValueError, "at least 4 policies"),
         ({"methods": ["nearest policy"], "cv": 1}, ValueError, "cv must be an integer, 2 or more"),

@@ -96,10 +96,15 @@ def read_methods(methods: Any) -> dict[str, Estimator]:
     return chosen
 
 
-def _make(name: str) -> Estimator:
+def method_class(name: str) -> type[Estimator]:
+    """Return the estimator of a method in `METHODS`."""
     from . import estimators  # here, because `--help` shows the names without torch
 
-    kind = getattr(estimators, _CLASSES[name])
+    return getattr(estimators, _CLASSES[name])
+
+
+def _make(name: str) -> Estimator:
+    kind: Any = method_class(name)
     return kind(small_model()) if name == "SOPR-T" else kind()
 
 

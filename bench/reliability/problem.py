@@ -74,7 +74,6 @@ def evaluate(checkpoints: Path) -> sopr_fast.Evaluation:
         GAINS[:8],
         methods=methods,
         cv=2,
-        discount=0.9,
         checkpoints=checkpoints,
     )
 

@@ -75,7 +75,7 @@ def of_a_selection() -> dict[str, Figure | str]:
     }
     simulator = estimators.Simulator(updates=500, hidden=(32, 32))
     methods["select"] = simulator
-    evaluation = sopr_fast.evaluate(log, known, returns, methods=methods, groups=groups, discount=0.95, cv=3)
+    evaluation = sopr_fast.evaluate(log, known, returns, methods=methods, groups=groups, cv=3)
     selection = sopr_fast.select(
         candidates, log, known, returns, incumbent="brake-0.25", groups=groups, simulator=simulator
     )

@@ -6,10 +6,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..methods import DEFAULT_METHODS, METHODS
+from ..methods import DEFAULT_METHODS, METHODS, find_method, method_class
 from ..runtime.text import printable
 from .options import (
     add_device,
@@ -28,17 +29,7 @@ if TYPE_CHECKING:
     from ..estimators import Estimator
     from ..inputs.policies import Policies
 
-ESTIMATORS = {
-    "behaviour-q": "BehaviourQ",
-    "dual-dice": "DualDICE",
-    "fqe": "FQE",
-    "gaussian-process": "GaussianProcess",
-    "importance-weighting": "ImportanceWeighting",
-    "nearest-policy": "NearestPolicy",
-    "simulator": "Simulator",
-    "sopr": "SOPR",
-}
-_UNTRAINED = ("gaussian-process", "nearest-policy")  # estimators that write no checkpoint
+_UNTRAINED = ("Gaussian process", "nearest policy")  # estimators that write no checkpoint
 
 
 def add_commands(commands: Any) -> None:
@@ -49,15 +40,13 @@ def add_commands(commands: Any) -> None:
     """
     evaluate = commands.add_parser("evaluate", help="measure how well each method ranks policies with known returns")
     _add_input(evaluate, "returns of all policies; policies without one are left out")
-    names = ", ".join(f"'{name}'" if " " in name else name for name in METHODS)
     evaluate.add_argument(
         "--methods",
         nargs="+",
         metavar="NAME",
-        help=f"methods: {names} (default: the first {len(DEFAULT_METHODS)})",
+        help=f"methods: {_listed(METHODS)} (default: the first {len(DEFAULT_METHODS)})",
     )
     evaluate.add_argument("--cv", type=int, default=5, metavar="N", help="random folds (default: 5)")
-    evaluate.add_argument("--discount", type=float, default=0.99, metavar="X", help="discount factor (default: 0.99)")
     _add_selection(evaluate)
     evaluate.set_defaults(run=_evaluate)
 
@@ -69,9 +58,9 @@ def add_commands(commands: Any) -> None:
     select.set_defaults(run=_select)
 
     estimate = commands.add_parser("estimate", help="value policies by one estimator")
-    learners = "returns of the known policies, which sopr, nearest-policy and gaussian-process learn from"
+    learners = "returns of the known policies, which SOPR-T, nearest policy and Gaussian process learn from"
     _add_input(estimate, learners, required=False)
-    estimate.add_argument("--method", required=True, choices=sorted(ESTIMATORS), help="estimator")
+    estimate.add_argument("--method", required=True, metavar="NAME", help=f"method: {_listed(METHODS[1:])}")
     estimate.add_argument(
         "--set", nargs="+", default=[], metavar="OPTION=VALUE", help="options of the estimator, such as updates=5000"
     )
@@ -105,6 +94,10 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
     add_report(parser)
 
 
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" if " " in name else name for name in names)
+
+
 def _evaluate(options: argparse.Namespace) -> None:
     from ..selection import evaluate
 
@@ -116,7 +109,6 @@ def _evaluate(options: argparse.Namespace) -> None:
         returns,
         methods=options.methods,
         cv=options.cv,
-        discount=options.discount,
         **_shared(options),
     )
     _show(evaluation, options)
@@ -144,6 +136,7 @@ def _shared(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _estimate(options: argparse.Namespace) -> None:
+    options.method = find_method(options.method)
     estimator = _read_estimator(options)
     learns = estimator.supervised or estimator.uses_known
     if options.returns is not None and not learns:
@@ -209,9 +202,7 @@ def _read_groups(options: argparse.Namespace) -> dict[str, str] | None:
 
 
 def _read_estimator(options: argparse.Namespace) -> Estimator:
-    from .. import estimators
-
-    kind = getattr(estimators, ESTIMATORS[options.method])
+    kind: Any = method_class(options.method)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     chosen = {}
     for item in options.set:

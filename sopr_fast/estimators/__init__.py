@@ -5,7 +5,6 @@
 """
 
 from ..ranking.estimates import Estimates, UncertainEstimateWarning
-from .action_distance import distance_ratios
 from .behaviour_q import BehaviourQ
 from .coverage import covered_shares
 from .critics import Critic
@@ -32,5 +31,4 @@ __all__ = [
     "Simulator",
     "UncertainEstimateWarning",
     "covered_shares",
-    "distance_ratios",
 ]

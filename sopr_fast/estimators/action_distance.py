@@ -17,8 +17,6 @@ from ..runtime.shares import share_policies
 from ..sopr.columns import collect_shared
 from .supervised import SupervisedEstimator, SupervisedProblem, as_arrays, read, spread
 
-FARTHEST = 1.4  # ratio of `distance_ratios`, chosen on five logs after their results were seen
-
 
 @dataclass(frozen=True)
 class ActionDistanceEstimator(SupervisedEstimator):
@@ -84,24 +82,3 @@ def shared_distances(a_columns: np.ndarray, b_columns: np.ndarray) -> np.ndarray
         return torch.from_numpy(policy_distances(a_columns[part], b_columns))
 
     return share_policies(len(a_columns), distances).numpy()
-
-
-def distance_ratios(to_known: np.ndarray, between_known: np.ndarray) -> np.ndarray:
-    """Return how far policies are from the known ones: the nearest distance over the median one between known policies.
-
-    Beyond `FARTHEST` the log does not tell how good a policy is. On five logs of three games unseen snapshots of the
-    known run had ratios of 0.1 to 0.3 (medians), policies of offline RL on the log 0.6 to 1.2, foreign ones 1.6 to 6.9.
-
-    Args:
-        to_known: (P, M) action distances (Eq. 3 of SOPR-T); infinity to leave out a known policy.
-        between_known: (M, M) action distances.
-
-    Returns:
-        (P,) float64; NaN for fewer than two known policies, and infinity where known policies act alike and others not.
-    """
-    if len(between_known) < 2:
-        return np.full(len(to_known), np.nan)
-    usual = np.median(between_known[np.triu_indices(len(between_known), 1)])
-    nearest = to_known.min(1)
-    with np.errstate(divide="ignore"):
-        return np.where(nearest > 0, nearest / usual, 0.0)

@@ -7,13 +7,11 @@ import os
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ..estimators import Estimator, UncertainEstimateWarning
-from ..estimators.reward_estimator import RewardEstimator
 from ..ranking.warnings import ForeignPolicyWarning, TrainingPolicyWarning
 from .compared import Compared
 from .folds import Fold
@@ -27,7 +25,6 @@ def cross_fit(
     returns: np.ndarray,
     folds: Sequence[Fold],
     *,
-    discount: float,
     seed: int,
     checkpoint: Path | None = None,
 ) -> list[np.ndarray]:
@@ -41,12 +38,9 @@ def cross_fit(
         compared: P policies and the log.
         returns: (P,) returns; NaN where unknown, not needed by methods that do not learn from them.
         folds: The folds.
-        discount: Discount factor of methods that need one.
         seed: Seed of everything random.
         checkpoint: File to resume training from, of methods that value policies without returns.
     """
-    if isinstance(method, RewardEstimator):
-        method = replace(method, discount=discount)
     with warnings.catch_warnings():
         for category in (UncertainEstimateWarning, ForeignPolicyWarning, TrainingPolicyWarning):
             warnings.simplefilter("ignore", category)  # folds are meant to hold foreign policies

@@ -12,7 +12,7 @@ from ..estimators.process import fit
 from ..inputs.policies import load
 from ..inputs.returns import check_groups, check_ordered
 from ..methods import SELECT, read_methods
-from ..runtime.options import integer, number
+from ..runtime.options import integer
 from ..runtime.progress import part
 from ..runtime.timing import Timings
 from .compared import Compared
@@ -31,7 +31,6 @@ def evaluate(
     methods: Any = None,
     groups: Mapping[str, str] | Sequence[str] | None = None,
     cv: int = 5,
-    discount: float = 0.99,
     seed: int = 0,
     checkpoints: str | os.PathLike | None = None,
 ) -> Evaluation:
@@ -49,7 +48,6 @@ def evaluate(
             the default ones. "select" is the model of `select`.
         groups: Group of each policy, by name or in order. None finds them: by name, else by action distance.
         cv: Number of random folds.
-        discount: Discount factor of methods that need one.
         seed: Seed of everything random.
         checkpoints: Folder to keep the training of methods in, and to resume from.
 
@@ -68,7 +66,7 @@ def evaluate(
     Warns:
         UserWarning: The log or the returns look wrong.
     """
-    discount, seed = number(most=1)("discount", discount), integer(0)("seed", seed)
+    seed = integer(0)("seed", seed)
     chosen = read_methods(methods)
     loaded = load(policies)
     check_ordered("returns", returns, loaded)
@@ -85,7 +83,7 @@ def evaluate(
     compared = Compared.build(known, log, needs_actions=any(method.needs_rewards for method in chosen.values()))
     labels = read_groups(groups, names, compared.distances)
     splits += group_folds(labels)
-    found, dropped, timings = _values(chosen, compared, values, errors, splits, discount, seed, checkpoints)
+    found, dropped, timings = _values(chosen, compared, values, errors, splits, seed, checkpoints)
     notes = compared.copies()
     if not any(fold.kind == "group" for fold in splits):
         notes.append("nothing shows how foreign candidates are ranked; pass groups= or policies of other origins")
@@ -102,7 +100,6 @@ def evaluate(
         seed=seed,
         distances=compared.distances,
         settings={
-            "discount": discount,
             "seed": seed,
             "compared states": compared.states,
             "has_rewards": compared.has_rewards,
@@ -117,7 +114,6 @@ def _values(
     returns: np.ndarray,
     errors: np.ndarray,
     folds: list[Fold],
-    discount: float,
     seed: int,
     checkpoints: Any,
 ) -> tuple[dict[str, list[np.ndarray]], dict[str, str], Timings]:
@@ -132,7 +128,7 @@ def _values(
             dropped[label] = "it needs rewards, which the log lacks"
             continue
         place = checkpoint_file(checkpoints, "simulator" if label == SELECT else label)
-        of_method: dict[str, Any] = {"discount": discount, "seed": seed, "checkpoint": place}
+        of_method: dict[str, Any] = {"seed": seed, "checkpoint": place}
         with timings.stage(label), part(k, len(methods), label):
             try:
                 if method.supervised:

@@ -139,7 +139,7 @@ def _mean(
         splits = [Fold("random", "", known[fold.train], known[fold.test]) for fold in folds]
         splits.append(Fold("candidates", "", known, np.setdiff1d(everyone, known)))
         splits = [fold for fold in splits if len(fold.test)]
-        found = cross_fit(SOPR(small_model()), compared, returns, splits, discount=0.99, seed=seed)
+        found = cross_fit(SOPR(small_model()), compared, returns, splits, seed=seed)
         for fold, own in zip(splits, found, strict=True):
             values[fold.test] = own
         return values, "SOPR-T", [f"{lack}, so SOPR-T takes the place of the simulator"]
