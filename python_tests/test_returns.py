@@ -118,7 +118,7 @@ def test_returns_in_memory(source):
         ({0: 1.0}, TypeError, "names of policies must be strings, got 0"),
         (pandas.Series([1, 2, 3], [2, 1, 0]), TypeError, "names of policies must be strings, got 2"),
         (pandas.Series([1, 2], ["a", "a"]), ValueError, "several returns of policy 'a'"),
-        (pandas.DataFrame({"a": [1.0]}), ValueError, "the data frame of returns: expected columns name and return"),
+        (pandas.DataFrame({"a": [1.0]}), ValueError, "returns: expected columns name and return"),
         (
             pandas.DataFrame({"name": ["a"], "return": ["1,234"]}),
             ValueError,
@@ -248,7 +248,7 @@ def test_runs_that_are_named_otherwise_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"timesteps": np.arange(2)}, "no array 'results', only timesteps.npy"),
+        ({"timesteps": np.arange(2)}, "no array 'results', only timesteps"),
         ({"timesteps": np.arange(2), "results": np.ones(2)}, r"timesteps \(2,\) and results \(2,\), expected"),
         ({"timesteps": np.arange(1), "results": np.array([[np.nan]])}, "its results are not finite"),
         ({"timesteps": np.arange(1), "results": np.array([[None]])}, "damaged, cut short, or not the evaluations"),

@@ -18,7 +18,7 @@ from ...runtime.text import NAME_WIDTH, escaped_errors, printable
 from ...runtime.warn import warn
 from ..logs.files import check_regular
 from ..logs.keys import list_names
-from .evaluations import of_file, of_folder
+from .evaluations import read_evaluations
 
 if TYPE_CHECKING:
     import pandas
@@ -67,21 +67,27 @@ def load_returns(source: Any, names: Sequence[str] | None = None) -> pandas.Data
 
     if source is None:
         raise ValueError("returns are needed (or preferences)")
+    where, is_text = "returns", False
     if isinstance(source, str | os.PathLike):
-        return _of_path(Path(source), names)
+        where, is_text = os.fspath(source), not os.fspath(source).lower().endswith(".parquet")
+        source = _read(Path(source), names)
     if isinstance(source, pandas.DataFrame):
-        return _of_frame(source, "the data frame of returns")
-    if isinstance(source, pandas.Series):
-        if not isinstance(source.index, pandas.RangeIndex):
-            return _of_items(zip(source.index, source, strict=True), "returns")
-        source = source.to_numpy()
+        return _of_frame(source, where, is_text)
     if isinstance(source, Mapping):
-        return _of_items(source.items(), "returns")
-    return _of_items(zip(check_names(names), _in_order(source, names), strict=True), "returns")
+        return _of_items(source.items(), where)
+    if not is_ordered(source):
+        return _of_items(zip(source.index, source, strict=True), where)
+    if isinstance(source, Set) or not isinstance(source, Iterable):
+        raise TypeError(f"returns are a {type(source).__name__}: {_REMEDY}")
+    values = list(as_numbers(source) if hasattr(source, "__array__") else source)
+    names = _needed(names)
+    if len(values) != len(names):
+        raise ValueError(f"there are {len(values)} returns for {len(names)} policies: {_REMEDY}")
+    return _of_items(zip(names, values, strict=True), where)
 
 
 def is_ordered(source: Any) -> bool:
-    """Return whether returns or groups are in order, not by name."""
+    """Return whether returns, or groups, are in order, not by name."""
     import pandas
 
     if isinstance(source, pandas.Series):
@@ -89,42 +95,31 @@ def is_ordered(source: Any) -> bool:
     return source is not None and not isinstance(source, str | os.PathLike | Mapping | pandas.DataFrame)
 
 
-def check_names(names: Sequence[str] | None) -> Sequence[str]:
-    """Return the names, or raise TypeError if there are none."""
+def _needed(names: Sequence[str] | None) -> Sequence[str]:
     if names is None:
         raise TypeError(f"these returns have no names: {_REMEDY}, or pass names=")
     return names
 
 
-def _in_order(source: Any, names: Sequence[str] | None) -> list[Any]:
-    names = check_names(names)
-    if isinstance(source, Set) or not isinstance(source, Iterable):
-        raise TypeError(f"returns are a {type(source).__name__}: {_REMEDY}")
-    values = list(as_numbers(source) if hasattr(source, "__array__") else source)
-    if len(values) != len(names):
-        raise ValueError(f"there are {len(values)} returns for {len(names)} policies: {_REMEDY}")
-    return values
-
-
-def _of_path(path: Path, names: Sequence[str] | None) -> pandas.DataFrame:
+def _read(path: Path, names: Sequence[str] | None) -> pandas.DataFrame | dict[str, Any]:
+    """Return the table in a file, or returns by name."""
     import pandas
 
     kind = path.suffix.lower()
     if path.is_dir() or kind == ".npz":
-        values = (of_folder if path.is_dir() else of_file)(path, check_names(names))
-        return _of_items(values.items(), str(path))
+        return read_evaluations(path, _needed(names))
     check_regular(path)
-    if kind == ".json":
-        content = load_json(path, "return")
-        if not isinstance(content, dict):
-            raise ValueError(f"{path}: its returns have no names: write an object of name and return")
-        return _of_items(content.items(), str(path))
     if kind == ".parquet":
         try:
-            return _of_frame(pandas.read_parquet(path), str(path))
+            return pandas.read_parquet(path)
         except ImportError as error:
             raise ImportError(f"{path}: reading it needs pyarrow: pip install 'sopr_fast[parquet]'") from error
-    return _of_frame(_read_csv(path), str(path), is_text=True)
+    if kind != ".json":
+        return _read_csv(path)
+    content = load_json(path, "return")
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: its returns have no names: write an object of name and return")
+    return content
 
 
 def load_json(path: Path, what: str) -> Any:
@@ -170,7 +165,7 @@ def _read_csv(path: Path) -> pandas.DataFrame:
     return table[1:].fillna("").set_axis(header, axis=1)
 
 
-def _of_frame(frame: pandas.DataFrame, where: str, *, is_text: bool = False) -> pandas.DataFrame:
+def _of_frame(frame: pandas.DataFrame, where: str, is_text: bool) -> pandas.DataFrame:
     """Return the returns in a table with one row for each policy."""
     parts: dict[str, list[Any]] = {}
     for part, labels in _COLUMNS.items():
