@@ -4,7 +4,6 @@ import io
 import json
 import os
 import pickle
-import sys
 import warnings
 
 import numpy as np
@@ -31,13 +30,7 @@ CONTINUOUS = {
     "SAC": {"actor_encoder_factory": SWISH, "observation_scaler": STANDARD, "action_scaler": RANGE},
     "CQL": {"actor_encoder_factory": SMALL},
     "IQL": {"actor_encoder_factory": SMALL, "observation_scaler": MIN_MAX},
-    "CalQL": {"actor_encoder_factory": SMALL},
-    "ReBRAC": {"actor_encoder_factory": SMALL},
-    "PRDC": {"actor_encoder_factory": SMALL},
-    "AWAC": {"actor_encoder_factory": SMALL},
     "TD3": {"actor_encoder_factory": SWISH, "action_scaler": RANGE},
-    "TD3PlusBC": {},
-    "DDPG": {"actor_encoder_factory": SMALL},
     "BC": {"encoder_factory": SMALL},
 }
 DISCRETE = {
@@ -78,16 +71,6 @@ def test_acts_as_the_library_does(tmp_path, states, kind):
 
 
 @pytest.mark.parametrize("kind", DISCRETE)
-def test_discrete_actions(tmp_path, states, kind):
-    algorithm = make(kind, DISCRETE[kind], width=4)
-    algorithm.save(str(tmp_path / "policy.d3"))
-    (policy,) = load(tmp_path / "policy.d3").values()
-    expected = algorithm.predict(states.numpy())
-    assert len(set(expected)) > 1
-    assert (policy.act(states).argmax(1).numpy() == expected).all()
-
-
-@pytest.mark.parametrize("kind", DISCRETE)
 def test_live_discrete_models_give_the_columns_of_their_files(tmp_path, states, kind):
     algorithm = make(kind, {**DISCRETE[kind], "observation_scaler": STANDARD}, width=4)
     algorithm.save(str(tmp_path / "policy.d3"))
@@ -96,6 +79,7 @@ def test_live_discrete_models_give_the_columns_of_their_files(tmp_path, states, 
     output = live.output(states)
     assert output.kind == "discrete"
     torch.testing.assert_close(output.mean, file.output(states).mean, atol=1e-5, rtol=1e-4)
+    assert len(set(live(states))) > 1
     assert (output.mean.max() < 1) == (kind in ("DiscreteSAC", "DiscreteBC"))  # probabilities, or one action
 
 
@@ -153,13 +137,6 @@ def test_other_networks_need_trust(tmp_path, states, kind):
     assert actions.shape == (len(few), DA)
     if kind == "TD3":
         torch.testing.assert_close(actions, torch.from_numpy(algorithm.predict(few.numpy())))
-
-
-def test_missing_library_is_named(tmp_path, monkeypatch):
-    make("BEAR", {}).save(str(tmp_path / "policy.d3"))
-    monkeypatch.setitem(sys.modules, "d3rlpy", None)
-    with pytest.raises(ImportError, match=r"policy\.d3: reading it needs d3rlpy: pip install 'sopr_fast\[d3rlpy\]'"):
-        load(tmp_path / "policy.d3", trust=True)
 
 
 def test_exports_by_save_policy(tmp_path, states):

@@ -52,10 +52,25 @@ def named(prefix, module):
     return {f"{prefix}{key}": value for key, value in weights.items()}
 
 
-def lettered(prefix, first, module):
-    """Return the linear layers of a sequence as attributes "l1", "l2", …"""
-    linear = [part for part in module if isinstance(part, nn.Linear)]
-    return {k: v for i, part in enumerate(linear) for k, v in named(f"{prefix}{i + first}.", part).items()}
+def expanded(content):
+    """Return a file's content with the weights of each module under its key; "l#1" names its layers l1, l2, …"""
+    if isinstance(content, tuple):
+        return tuple(map(expanded, content))
+    if not isinstance(content, dict):
+        return content
+    result = {}
+    for key, value in content.items():
+        stem, is_lettered, first = key.partition("#") if isinstance(key, str) else (key, "", "")
+        if is_lettered:
+            linear = [part for part in value if isinstance(part, nn.Linear)]
+            result |= {
+                k: v for i, part in enumerate(linear) for k, v in named(f"{stem}{i + int(first)}.", part).items()
+            }
+        elif isinstance(value, nn.Module):
+            result |= named(key, value)
+        else:
+            result[key] = expanded(value)
+    return result
 
 
 def statistics(width=DS):
@@ -64,13 +79,8 @@ def statistics(width=DS):
 
 
 torch.manual_seed(0)
-NET, CRITIC, BODY, MU = (
-    mlp(DS, 8, 6, DA),
-    mlp(DS + DA, 8, 1),
-    nn.Sequential(*mlp(DS, 8, 6), nn.ReLU()),
-    nn.Linear(6, DA),
-)
-TWICE = mlp(DS, 8, 2 * DA)
+NET, CRITIC, TWICE, MU = mlp(DS, 8, 6, DA), mlp(DS + DA, 8, 1), mlp(DS, 8, 2 * DA), nn.Linear(6, DA)
+BODY = nn.Sequential(*mlp(DS, 8, 6), nn.ReLU())
 TANH_NET, ELU_NET, VALUES = mlp(DS, 8, DA, activation=nn.Tanh), mlp(DS, 8, DA, activation=nn.ELU), mlp(DS, 8, 4)
 LOG_STD, BOUND, STATS = torch.randn(DA) / 3, torch.tensor([1.0, 2.0, 0.5]), statistics()
 OPTIMISER = torch.optim.Adam(NET.parameters()).state_dict()
@@ -94,68 +104,46 @@ def clipped(x):
     return ELU_NET(x.clamp(-5, 5).float())
 
 
-BODY_AND_MU = (
-    named("linear", {}) | lettered("linear", 1, BODY) | named("mean_linear.", MU) | named("log_std_linear.", MU)
-)
+BODY_AND_MU = {"linear#1": BODY, "mean_linear.": MU, "log_std_linear.": MU}
 RSL = {"iter": 5, "optimizer_state_dict": {"state": {}}, "infos": None}
-RSL_MODEL = named("actor.", ELU_NET) | named("critic.", CRITIC) | {"std": LOG_STD.exp()}
-GAMES = {"a2c_network.mu.weight": ELU_NET[2].weight, "a2c_network.mu.bias": ELU_NET[2].bias}
-GAMES |= named("a2c_network.actor_mlp.0.", ELU_NET[0]) | {
-    "a2c_network.sigma": LOG_STD,
-    "value_mean_std.count": torch.ones(()),
-}
-GAMES |= named("a2c_network.critic_mlp.0.", ELU_NET[0]) | named("a2c_network.value.", nn.Linear(8, 1))
+RSL_MODEL = {"actor.": ELU_NET, "critic.": CRITIC, "std": LOG_STD.exp()}
+GAMES = {"a2c_network.actor_mlp.0.": ELU_NET[0], "a2c_network.mu.": ELU_NET[2], "a2c_network.sigma": LOG_STD}
+GAMES |= {"a2c_network.critic_mlp.0.": ELU_NET[0], "a2c_network.value.": nn.Linear(8, 1), "value_mean_std.count": BOUND}
 ATOMS = torch.linspace(-3, 7, 11)
 C51 = mlp(DS, 8, 4 * 11)
 SCALED = {"action_scale": BOUND[None], "action_bias": -BOUND[None]}
-FC = lettered("fc", 1, BODY) | named("fc_mu.", MU) | SCALED
+FC = {"fc#1": BODY, "fc_mu.": MU} | SCALED
 CONTINUOUS = {  # file → its content, its actions, the options that it needs
     "CORL TD3+BC": (
-        {"critic_1": named("net.", CRITIC), "actor": named("net.", NET), "actor_optimizer": OPTIMISER},
+        {"critic_1": {"net.": CRITIC}, "actor": {"net.": NET}, "actor_optimizer": OPTIMISER},
         squashed,
         SQUASHED,
     ),
-    "CORL IQL": (
-        {"qf": named("q1.net.", CRITIC), "actor": named("net.net.", NET) | {"log_std": LOG_STD}},
-        squashed,
-        SQUASHED,
-    ),
-    "flat": (named("pi.", NET) | named("vf.", CRITIC), squashed, SQUASHED),
-    "author's TD3": (lettered("l", 1, NET), lambda x: squashed(x) * 2.5, {**SQUASHED, "max_action": 2.5}),
-    "max_action in the file": (
-        {"actor": lettered("l", 1, NET), "max_action": 2.0},
-        lambda x: squashed(x) * 2,
-        SQUASHED,
-    ),
-    "actor and target": (
-        {"actor": lettered("fc", 0, NET), "actor_target": lettered("fc", 0, mlp(DS, 2, DA))},
-        squashed,
-        SQUASHED,
-    ),
+    "CORL IQL": ({"qf": {"q1.net.": CRITIC}, "actor": {"net.net.": NET, "log_std": LOG_STD}}, squashed, SQUASHED),
+    "flat": ({"pi.": NET, "vf.": CRITIC}, squashed, SQUASHED),
+    "author's TD3": ({"l#1": NET}, lambda x: squashed(x) * 2.5, {**SQUASHED, "max_action": 2.5}),
+    "max_action in the file": ({"actor": {"l#1": NET}, "max_action": 2.0}, lambda x: squashed(x) * 2, SQUASHED),
+    "actor and target": ({"actor": {"fc#0": NET}, "actor_target": {"fc#0": mlp(DS, 2, DA)}}, squashed, SQUASHED),
     "author's SAC": (BODY_AND_MU, two_parts, SQUASHED),
     "SpinningUp": (
-        named("pi.net.", BODY) | named("pi.mu_layer.", MU) | named("pi.log_std_layer.", MU) | named("q1.q.", CRITIC),
+        {"pi.net.": BODY, "pi.mu_layer.": MU, "pi.log_std_layer.": MU, "q1.q.": CRITIC},
         two_parts,
         SQUASHED,
     ),
-    "trunk": ({"policy": named("trunk.", BODY) | named("mu.", MU)}, two_parts, SQUASHED),
-    "averaged": ({"model": named("net.", mlp(DS, 8, 6, DA)), "ema": named("net.", NET)}, squashed, SQUASHED),
-    "wrapped": ({"model_state_dict": OrderedDict(named("actor.net.", NET)), "epoch": 3}, NET, PLAIN),
-    "half of its outputs": (named("", TWICE), lambda x: TWICE(x)[:, :DA].tanh(), {**SQUASHED, "head": "mean_log_std"}),
-    "by key": ({"a": named("", NET), "b": named("", CRITIC)}, squashed, {**SQUASHED, "actor": "a"}),
-    "by layers": (lettered("x", 1, NET), squashed, {**SQUASHED, "layers": "x1,x2,x3"}),
-    "dropout": (
-        named("0.", NET[0]) | named("3.", NET[2]) | named("6.", NET[4]),
-        squashed,
-        {**SQUASHED, "layers": ["0", "3", "6"]},
-    ),
+    "trunk": ({"policy": {"trunk.": BODY, "mu.": MU}}, two_parts, SQUASHED),
+    "averaged": ({"model": {"net.": mlp(DS, 8, 6, DA)}, "ema": {"net.": NET}}, squashed, SQUASHED),
+    "wrapped": ({"model_state_dict": OrderedDict({"actor.net.": NET}), "epoch": 3}, NET, PLAIN),
+    "half of its outputs": ({"": TWICE}, lambda x: TWICE(x)[:, :DA].tanh(), {**SQUASHED, "head": "mean_log_std"}),
+    "by key": ({"a": {"": NET}, "b": {"": CRITIC}}, squashed, {**SQUASHED, "actor": "a"}),
+    "by layers": ({"x#1": NET}, squashed, {**SQUASHED, "layers": "x1,x2,x3"}),
+    "dropout": ({"0.": NET[0], "3.": NET[2], "6.": NET[4]}, squashed, {**SQUASHED, "layers": ["0", "3", "6"]}),
     "statistics": (
-        {"actor": named("", ELU_NET), "obs_mean": STATS["_mean"][0], "obs_std": STATS["_std"][0]},
+        {"actor": {"": ELU_NET}, "obs_mean": STATS["_mean"][0], "obs_std": STATS["_std"][0]},
         lambda x: ELU_NET((x - STATS["_mean"]) / STATS["_std"]),
         {"activation": "elu", "squash": "none", "head": "action"},
     ),
     "blocks": (
-        named("net.0.0.", NET[0]) | named("net.1.0.", NET[2]) | named("net.2.", NET[4]),
+        {"net.0.0.": NET[0], "net.1.0.": NET[2], "net.2.": NET[4]},
         squashed,
         {**SQUASHED, "layers": "net.0.0,net.1.0,net.2"},
     ),
@@ -164,20 +152,16 @@ CONTINUOUS = {  # file → its content, its actions, the options that it needs
         squashed,
         SQUASHED,
     ),
-    "a body of another name": (
-        named("a_net.", BODY) | named("mu_layer.", MU) | named("log_std_layer.", MU),
-        two_parts,
-        SQUASHED,
-    ),
-    "author's GAIL": (named("net.", NET) | {"log_stds": LOG_STD[None]}, squashed, SQUASHED),
+    "a body of another name": ({"a_net.": BODY, "mu_layer.": MU, "log_std_layer.": MU}, two_parts, SQUASHED),
+    "author's GAIL": ({"net.": NET, "log_stds": LOG_STD[None]}, squashed, SQUASHED),
     "ElegantRL": (
-        named("net.", ELU_NET) | {"action_std_log": LOG_STD, "state_avg": STATS["_mean"], "state_std": STATS["_std"]},
+        {"net.": ELU_NET, "action_std_log": LOG_STD, "state_avg": STATS["_mean"], "state_std": STATS["_std"]},
         lambda x: ELU_NET((x - STATS["_mean"]) / STATS["_std"]).tanh(),
         {"activation": "elu", "squash": "tanh"},
     ),
     "CleanRL PPO with statistics": (
-        named("actor_mean.", TANH_NET)
-        | {
+        {
+            "actor_mean.": TANH_NET,
             "actor_logstd": LOG_STD[None],
             "obs_rms.mean": RUNNING["running_mean"],
             "obs_rms.var": RUNNING["running_var"] / 10,
@@ -188,79 +172,65 @@ CONTINUOUS = {  # file → its content, its actions, the options that it needs
         {},
     ),
     "Tianshou PPO": (
-        named("policy.actor.preprocess.model.model.", BODY)
-        | named("policy.actor.mu.model.0.", MU)
-        | {"actor.sigma_param": LOG_STD[:, None]}
-        | named("critic.last.model.0.", nn.Linear(6, 1)),
+        {
+            "policy.actor.preprocess.model.model.": BODY,
+            "policy.actor.mu.model.0.": MU,
+            "actor.sigma_param": LOG_STD[:, None],
+            "critic.last.model.0.": nn.Linear(6, 1),
+        },
         lambda x: MU(BODY(x)),
         {**RELU, "squash": "none"},
     ),
     "Stable-Baselines3 PPO": (
-        named("mlp_extractor.policy_net.", BODY)
-        | named("mlp_extractor.value_net.", BODY)
-        | named("action_net.", MU)
-        | named("value_net.", nn.Linear(6, 1))
-        | {"log_std": LOG_STD},
+        {
+            "mlp_extractor.policy_net.": BODY,
+            "mlp_extractor.value_net.": BODY,
+            "action_net.": MU,
+            "value_net.": nn.Linear(6, 1),
+            "log_std": LOG_STD,
+        },
         lambda x: MU(BODY(x)),
         RELU,
     ),
     "Stable-Baselines3 SAC": (
-        named("actor.latent_pi.", BODY)
-        | named("actor.mu.", MU)
-        | named("actor.log_std.", MU)
-        | named("critic.qf0.", CRITIC),
+        {"actor.latent_pi.": BODY, "actor.mu.": MU, "actor.log_std.": MU, "critic.qf0.": CRITIC},
         two_parts,
         RELU,
     ),
-    "CleanRL PPO": (
-        named("actor_mean.", TANH_NET) | {"actor_logstd": LOG_STD[None]} | named("critic.", CRITIC),
-        TANH_NET,
-        {},
-    ),
-    "CleanRL TD3": ((FC, named("", CRITIC), named("", CRITIC)), lambda x: two_parts(x) * BOUND - BOUND, {}),
+    "CleanRL PPO": ({"actor_mean.": TANH_NET, "actor_logstd": LOG_STD[None], "critic.": CRITIC}, TANH_NET, {}),
+    "CleanRL TD3": ((FC, {"": CRITIC}, {"": CRITIC}), lambda x: two_parts(x) * BOUND - BOUND, {}),
     "rsl_rl 2": (
         {**RSL, "model_state_dict": RSL_MODEL, "obs_norm_state_dict": STATS},
         standardised,
         {"activation": "elu"},
     ),
     "rsl_rl 3": (
-        {
-            **RSL,
-            "model_state_dict": RSL_MODEL
-            | named("actor_obs_normalizer.", STATS)
-            | named("critic_obs_normalizer.", statistics()),
-        },
+        {**RSL, "model_state_dict": RSL_MODEL | {"actor_obs_normalizer": STATS, "critic_obs_normalizer": statistics()}},
         standardised,
         {"activation": "elu"},
     ),
     "rsl_rl 5": (
         {
             **RSL,
-            "actor_state_dict": named("mlp.", ELU_NET)
-            | {"distribution.std_param": LOG_STD.exp()}
-            | named("obs_normalizer.", STATS),
+            "actor_state_dict": {"mlp.": ELU_NET, "distribution.std_param": LOG_STD.exp(), "obs_normalizer": STATS},
         },
         standardised,
         {"activation": "elu"},
     ),
-    "rl_games": ({"model": GAMES | named("running_mean_std.", RUNNING), "epoch": 3}, clipped, {"activation": "elu"}),
+    "rl_games": ({"model": GAMES | {"running_mean_std": RUNNING}, "epoch": 3}, clipped, {"activation": "elu"}),
     "rl_games before 1.2": ({"model": GAMES, "running_mean_std": RUNNING}, clipped, {"activation": "elu"}),
 }
 DISCRETE = {  # … its action values or logits
-    "values": (named("", VALUES), VALUES, {**RELU, "head": "values"}),
-    "logits": (named("", VALUES), VALUES, {**RELU, "head": "logits", "action_count": 4}),
-    "probabilities": (named("", VALUES), VALUES, {**RELU, "head": "probabilities"}),
-    "q_net": (named("q_net.", VALUES) | named("q_net_target.", mlp(DS, 2, 4)), VALUES, RELU),
-    "SpinningUp": (named("pi.logits_net.", VALUES) | named("v.v_net.", CRITIC), VALUES, RELU),
-    "duelling": (
-        named("body.", BODY) | named("advantage.", MU) | named("value.", nn.Linear(6, 1)),
-        lambda x: MU(BODY(x)),
-        RELU,
-    ),
-    "CleanRL DQN": (named("network.", VALUES), VALUES, {}),
-    "CleanRL PPO": (named("actor.", TANH_NET) | named("critic.", CRITIC), TANH_NET, {}),
+    "values": ({"": VALUES}, VALUES, {**RELU, "head": "values"}),
+    "logits": ({"": VALUES}, VALUES, {**RELU, "head": "logits", "action_count": 4}),
+    "probabilities": ({"": VALUES}, VALUES, {**RELU, "head": "probabilities"}),
+    "q_net": ({"q_net.": VALUES, "q_net_target.": mlp(DS, 2, 4)}, VALUES, RELU),
+    "SpinningUp": ({"pi.logits_net.": VALUES, "v.v_net.": CRITIC}, VALUES, RELU),
+    "duelling": ({"body.": BODY, "advantage.": MU, "value.": nn.Linear(6, 1)}, lambda x: MU(BODY(x)), RELU),
+    "CleanRL DQN": ({"network.": VALUES}, VALUES, {}),
+    "CleanRL PPO": ({"actor.": TANH_NET, "critic.": CRITIC}, TANH_NET, {}),
     "CleanRL C51": (
-        {"model_weights": named("network.", C51) | {"atoms": ATOMS}, "args": {"seed": 1}},
+        {"model_weights": {"network.": C51, "atoms": ATOMS}, "args": {"seed": 1}},
         lambda x: (C51(x).view(len(x), 4, 11).softmax(2) * ATOMS).sum(2),
         {},
     ),
@@ -271,7 +241,7 @@ DISCRETE = {  # … its action values or logits
 def saved(folder, content, name):
     suffix = ".cleanrl_model" if "CleanRL" in name else ".pt"
     path = folder / f"model{suffix}"
-    torch.save(content, path)
+    torch.save(expanded(content), path)
     return path
 
 
@@ -331,7 +301,7 @@ def test_distributions(tmp_path, states, name):
 
 
 def test_log_std_of_cleanrl_is_mapped_by_tanh(tmp_path, states):
-    torch.save(FC | named("fc_logstd.", MU), tmp_path / "sac.pt")
+    torch.save(expanded({**FC, "fc_logstd.": MU}), tmp_path / "sac.pt")
     policy = load(tmp_path / "sac.pt", stochastic=True)["sac"]
     log_std = -5 + 0.5 * 7 * (MU(BODY(states)).tanh() + 1)
     torch.testing.assert_close(policy.output(states).std, log_std.exp().detach(), rtol=1e-5, atol=1e-6)
@@ -340,7 +310,7 @@ def test_log_std_of_cleanrl_is_mapped_by_tanh(tmp_path, states):
 def test_settings_of_a_run(tmp_path, states):
     run = tmp_path / "2024-05-01"
     (run / "params").mkdir(parents=True)
-    torch.save({**RSL, "model_state_dict": RSL_MODEL}, run / "model_1500.pt")
+    torch.save(expanded({**RSL, "model_state_dict": RSL_MODEL}), run / "model_1500.pt")
     settings = run / "params" / "agent.yaml"
     settings.write_text("policy:\n  class_name: ActorCritic\n  activation: 'elu'  # as usual\n")
     torch.testing.assert_close(load(run)["model_1500"].act(states), ELU_NET(states).detach())
@@ -352,7 +322,7 @@ def test_settings_of_a_run(tmp_path, states):
 def test_settings_of_rl_games_say_whether_sigma_is_a_logarithm(tmp_path, states):
     (tmp_path / "nn").mkdir()
     path = tmp_path / "nn" / "model.pth"
-    torch.save({"model": GAMES}, path)
+    torch.save(expanded({"model": GAMES}), path)
     with pytest.raises(ValueError, match="whether its sigma is a logarithm stands in the settings of the run"):
         load(path, activation="elu", stochastic=True)
     text = "params:\n  model:\n    name: continuous_a2c_logstd\n  network:\n    mlp:\n      activation: elu\n"
@@ -407,7 +377,7 @@ WARNED = {
 
 @pytest.mark.parametrize("file, content, options, message", WARNED.values(), ids=WARNED)
 def test_what_may_scale_states_or_actions_is_warned_of(tmp_path, file, content, options, message):
-    torch.save(content, tmp_path / file)
+    torch.save(expanded(content), tmp_path / file)
     with pytest.warns(UserWarning, match=message):
         load(tmp_path, **options)
 
@@ -451,9 +421,9 @@ REFUSED = {  # … the message, and the options that it advises, which then work
         "no layers of an actor 'c' in it, whose layers are in a, b",
         {**PLAIN, "actor": "a"},
     ),
-    "two critics": (named("q1.", NET) | named("q2.", NET), RELU, "not clear among q1., q2.", {**RELU, "actor": "q1"}),
+    "two critics": ({"q1.": NET, "q2.": NET}, RELU, "not clear among q1., q2.", {**RELU, "actor": "q1"}),
     "order": (
-        named("a.", NET[0]) | named("b.", NET[2]) | named("c.", NET[4]),
+        {"a.": NET[0], "b.": NET[2], "c.": NET[4]},
         PLAIN,
         "layers in order with layers=…",
         {**PLAIN, "layers": "a,b,c"},
@@ -478,19 +448,19 @@ REFUSED = {  # … the message, and the options that it advises, which then work
         {**PLAIN, "layers": "1,3,5"},
     ),
     "a name that says otherwise": (
-        named("net.", BODY) | named("mu.", MU),
+        {"net.": BODY, "mu.": MU},
         {**RELU, "head": "values"},
         "'mu' gives mean by its name, but head='values'",
         SQUASHED,
     ),
     "beta distribution": (
-        lettered("l", 1, BODY) | named("alpha_head.", MU) | named("beta_head.", MU),
+        {"l#1": BODY, "alpha_head.": MU, "beta_head.": MU},
         PLAIN,
         "not clear among l, alpha_head, beta_head",
         None,
     ),
     "deviations of unknown kind": (
-        named("net.", BODY) | named("mu.", MU) | named("sigma.", MU),
+        {"net.": BODY, "mu.": MU, "sigma.": MU},
         {**SQUASHED, "stochastic": True},
         "load it without stochastic",
         SQUASHED,
@@ -517,24 +487,14 @@ REFUSED = {  # … the message, and the options that it advises, which then work
         None,
     ),
     "convolution": (
-        {"cnn.0.weight": torch.zeros(1, 1, 2, 2), **named("actor.", NET)},
+        {"cnn.0.weight": torch.zeros(1, 1, 2, 2), **{"actor.": NET}},
         PLAIN,
         "more than linear layers: cnn.0.weight",
         None,
     ),
-    "noise": (
-        named("Q.", NET) | {"Q.6.weight_mu": torch.zeros(2, 3)},
-        RELU,
-        "more than linear layers: Q.6.weight_mu",
-        None,
-    ),
-    "memory": (named("actor.", NET) | {"memory_a.rnn.weight_ih_l0": torch.zeros(2, 2)}, PLAIN, "it is recurrent", None),
-    "exploration": (
-        named("actor.mu.", NET) | {"actor.log_std": torch.zeros(8, 3)},
-        SQUASHED,
-        "save the model as .zip",
-        None,
-    ),
+    "noise": ({"Q.": NET, "Q.6.weight_mu": torch.zeros(2, 3)}, RELU, "more than linear layers: Q.6.weight_mu", None),
+    "memory": ({"actor.": NET, "memory_a.rnn.weight_ih_l0": torch.zeros(2, 2)}, PLAIN, "it is recurrent", None),
+    "exploration": ({"actor.mu.": NET, "actor.log_std": torch.zeros(8, 3)}, SQUASHED, "save the model as .zip", None),
     "widths": (
         changed(**{"2.weight": torch.zeros(6, 9)}),
         PLAIN,
@@ -547,14 +507,14 @@ REFUSED = {  # … the message, and the options that it advises, which then work
     "sparse": (changed(**{"4.weight": torch.eye(3, 6).to_sparse()}), PLAIN, "names torch._utils._rebuild_sparse", None),
     "no layers": ({"weight": torch.zeros(2, 2)}, PLAIN, "expected linear layers such as '0.weight'", None),
     "no names": ([torch.zeros(2)], PLAIN, "expected a state dict or other arrays by name, found list", None),
-    "a state's value": (named("value_net.", mlp(DS, 8, 1)), RELU, "1 outputs, expected one per action", None),
+    "a state's value": ({"value_net.": mlp(DS, 8, 1)}, RELU, "1 outputs, expected one per action", None),
 }
 
 
 @pytest.mark.parametrize("content, options, message, advised", REFUSED.values(), ids=REFUSED)
 def test_refusals_and_what_they_advise(tmp_path, states, content, options, message, advised):
     path = tmp_path / "net.pt"
-    torch.save(content, path)
+    torch.save(expanded(content), path)
     with pytest.raises(ValueError) as caught:
         load(path, **options)
     assert message in str(caught.value)
@@ -563,9 +523,7 @@ def test_refusals_and_what_they_advise(tmp_path, states, content, options, messa
 
 
 def test_unordered_files_need_the_order_of_unnumbered_layers(tmp_path, states):
-    save_file(
-        named("shared_net.", NET[0]) | named("body.", NET[2]) | named("mu.", NET[4]), tmp_path / "net.safetensors"
-    )
+    save_file(expanded({"shared_net.": NET[0], "body.": NET[2], "mu.": NET[4]}), tmp_path / "net.safetensors")
     with pytest.raises(ValueError, match="does not keep the order of its layers body, mu, shared_net: name "):
         load(tmp_path, **SQUASHED)
     policy = load(tmp_path, layers="shared_net,body,mu", **SQUASHED)["net"]
