@@ -133,6 +133,7 @@ def test_more_than_a_row_of_numbers_needs_a_callable(tmp_path, observations, act
         lambda: load(tmp_path),
         lambda: load(tmp_path, trust=True),
         lambda: as_policies({"model": model}),
+        lambda: as_policies({"model": model.policy}),
     ):
         with pytest.raises(ValueError, match=rf"model.*{message}.*pass a callable") as caught:
             read()

@@ -408,7 +408,12 @@ REFUSED = {  # … the message, and the options that it advises, which then work
         "3 outputs, but action_count=4",
         {**RELU, "head": "logits", "action_count": 3},
     ),
-    "unused": (CONTINUOUS["CleanRL TD3"][0], {**RELU, "squash": "none"}, "activation='relu' was not used", {}),
+    "unused": (
+        CONTINUOUS["CleanRL TD3"][0],
+        {**RELU, "squash": "none"},
+        "net.pt: no file needs activation='relu'; leave it out",
+        {},
+    ),
     "two actors": (
         {"a": changed(), "b": changed()},
         PLAIN,

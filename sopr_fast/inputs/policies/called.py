@@ -54,6 +54,8 @@ class Called(Policy):
         self._state_dim = state_dim
         self._module = item if isinstance(item, nn.Module) else None
         _check_memory(name, self._module)
+        if self._module is not None and hasattr(item, "observation_space"):  # a policy of Stable-Baselines3
+            _check_needs(name, item, self._module)
         predict = getattr(item, "predict", None)
         self._has_predict = callable(predict)
         self._call: Callable = predict if predict is not None and callable(predict) else item
@@ -109,11 +111,7 @@ class LiveModel(Called):
     def __init__(self, name: str, item: Any, action_count: int | None = None):
         _check_memory(name, item.policy)
         observations = getattr(item, "observation_space", None)
-        try:
-            check_spaces(observations, item.action_space)
-        except ValueError as error:
-            raise ValueError(f"policy {name!r} cannot be used: {error}") from None
-        warn_of_masks(name, item.policy)
+        _check_needs(name, item, item.policy)
         is_discrete = type(item.action_space).__name__ == "Discrete"
         if action_count is None and is_discrete:
             action_count = int(item.action_space.n)
@@ -194,6 +192,14 @@ def acts(item: Any) -> bool:
 def _check_memory(name: str, policy: Any) -> None:
     if is_recurrent(policy):
         raise ValueError(f"policy {name!r} cannot be used: {RECURRENT}")
+
+
+def _check_needs(name: str, item: Any, policy: Any) -> None:
+    try:
+        check_spaces(getattr(item, "observation_space", None), getattr(item, "action_space", None))
+    except ValueError as error:
+        raise ValueError(f"policy {name!r} cannot be used: {error}") from None
+    warn_of_masks(name, policy)
 
 
 def _distribution_of(policy: Any) -> Callable[[Tensor], Any] | None:

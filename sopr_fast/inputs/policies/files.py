@@ -123,9 +123,8 @@ def load_files(
         where = ", ".join(map(printable, places))
         raise ValueError(f"{where}: none of the files could be read: {first}{more}")
     if unused := [key for key, value in meanings.items() if value is not None and key not in given["used"]]:
-        raise ValueError(
-            f"{unused[0]}={meanings[unused[0]]!r} was not used: the files say themselves what it would; leave it out"
-        )
+        where = ", ".join(map(printable, places))
+        raise ValueError(f"{where}: no file needs {unused[0]}={meanings[unused[0]]!r}; leave it out")
     return policies
 
 
