@@ -51,14 +51,20 @@ class StackedMLP:
                 start = start.repeat_interleave(copies, 0).to(device)
                 self.parameters.append(start.requires_grad_())
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return outputs (C, B, out) for inputs (C, B, in), or for (B, in) that all perceptrons share."""
+    def __call__(self, x: Tensor, *, within: torch.dtype = torch.float32) -> Tensor:
+        """Return outputs (C, B, out) for inputs (C, B, in), or for (B, in) that all perceptrons share.
+
+        Args:
+            x: Inputs.
+            within: Dtype of the products between hidden layers; inputs and outputs are multiplied in float32.
+        """
         x = x.expand(self.count, -1, -1)
         last = len(self.parameters) - 2
         with without_autocast(x.device):
             for i in range(0, last + 2, 2):
-                weight, bias = self.parameters[i : i + 2]
-                x = torch.baddbmm(bias, x, weight)
+                dtype = within if 0 < i < last else torch.float32
+                weight, bias = (parameter.to(dtype) for parameter in self.parameters[i : i + 2])
+                x = torch.baddbmm(bias, x.to(dtype), weight)
                 if i < last:
                     x = self._activate(x)
         return x
