@@ -7,11 +7,12 @@ import pytest
 from estimators import unwarned
 from mdps import Linear, LinearGain, TablePolicy, Tabular
 
+import sopr_fast
 from sopr_fast.estimators import Simulator, UncertainEstimateWarning
 from sopr_fast.inputs.logs import Transitions
 from sopr_fast.runtime import native
 
-QUICK = Simulator(updates=1000, hidden=(64, 64), rollouts=30)
+QUICK = Simulator(updates=600, hidden=(64, 64), members=2, rollouts=30)
 GAINS = {"strong": np.array([-0.2, -0.8]), "weak": np.array([0.3, -0.3]), "none": np.array([0.2, 0.1])}
 
 
@@ -86,8 +87,8 @@ def test_sparse_rewards():
     log = drift()
     log = replace(log, rewards=((log.states[:, 0] <= 1) & (log.next_states[:, 0] > 1)).astype(np.float32))
     policies = {"passes": constant(0.19), "rests": constant(0.0)}
-    estimates = replace(QUICK, updates=3000, rollouts=1).estimate(policies, log)
-    np.testing.assert_allclose(estimates.diagnostics["unpenalised"], [1, 0], atol=0.2)
+    estimates = replace(QUICK, updates=2000, rollouts=1).estimate(policies, log)
+    np.testing.assert_allclose(estimates.diagnostics["unpenalised"], [1, 0], atol=0.3)
 
 
 def test_discrete_actions_of_stochastic_policies():
@@ -96,7 +97,7 @@ def test_discrete_actions_of_stochastic_policies():
     mdp = replace(mdp, step=np.eye(5)[(np.arange(5)[:, None] + [1, 2, 4]) % 5])
     tables = [mdp.policy(i) for i in range(3)]
     log = mdp.log(0.5 * mdp.policy(10) + 0.5 / 3, 400, 40, seed=0)
-    method = replace(QUICK, rollouts=300)
+    method = replace(QUICK, rollouts=100)
     estimates = method.estimate([TablePolicy(table) for table in tables], log)
     np.testing.assert_allclose(estimates.values, [mdp.value_within(t, 1.0, 40) for t in tables], rtol=0.05)
 
@@ -113,23 +114,18 @@ def test_stochastic_policies_sample():
 
 
 @pytest.mark.filterwarnings("default::sopr_fast.estimators.UncertainEstimateWarning")
-def test_policies_that_leave_the_log_lose_value_and_are_named():
-    """The log's points stay below 9. Beyond, a step is worth less than the reward of 1."""
+def test_policies_that_leave_the_log_are_named_and_lose_value():
+    """The log's points stay below 9. The reward of a step is the cosine of the state."""
+    log = drift()
+    log = replace(log, rewards=np.cos(log.states[:, 0]))
+    policies = {"far": constant(0.3), "near": constant(0.02)}
     with pytest.warns(
         UncertainEstimateWarning, match=r"rollouts of 'far' \(\d+% of steps\) leave the range of the log"
     ):
-        estimates = replace(QUICK, updates=300, horizon=100).estimate(
-            {"far": constant(0.3), "near": constant(0.02)}, drift()
-        )
-    far, near = estimates.values
-    assert near == pytest.approx(100, rel=0.02) and far < 0.9 * near
-    np.testing.assert_allclose(estimates.diagnostics["unpenalised"], 100, rtol=0.05)
-
-
-def test_lost_survival_is_no_gain_where_rewards_are_losses():
-    log = replace(drift(), rewards=-np.ones(len(drift()), np.float32))
-    estimates = replace(QUICK, updates=300, horizon=100).estimate([constant(0.3)], log)
-    assert estimates.values[0] <= -100
+        estimates = replace(QUICK, horizon=100, rollouts=1).estimate(policies, log)
+    far, near = estimates.diagnostics["unpenalised"] - estimates.values
+    assert far > 1 and near == pytest.approx(0, abs=0.5)
+    assert estimates.values[1] == pytest.approx(np.cos(0.02 * np.arange(100)).sum(), rel=0.05)
 
 
 @pytest.mark.filterwarnings("default::sopr_fast.estimators.UncertainEstimateWarning")
@@ -157,7 +153,19 @@ def test_threads_change_no_bit(monkeypatch):
     log, values = drift(end=2.0, steps=500), []
     for count in (1, 2, 3):
         monkeypatch.setattr("sopr_fast.estimators.simulator.threads", lambda count=count: count)
-        estimates = Simulator(updates=20, hidden=(16,)).estimate([constant(0.1)], log)
+        estimates = Simulator(updates=20, hidden=(16, 16)).estimate([constant(0.1)], log)
         values.append((estimates.values[0], estimates.diagnostics["curve"]["loss"]))
     assert values[0] == values[1] == values[2]
     assert native.threads() >= 1
+
+
+@unwarned
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_precision_of_training_is_chosen_by_options(precision):
+    log, method = drift(end=2.0, steps=500), Simulator(updates=20, hidden=(16, 16), members=2)
+    with sopr_fast.options(precision=precision):
+        loss = method.estimate([constant(0.1)], log).diagnostics["curve"]["loss"]
+    with sopr_fast.options(precision="fp32"):
+        exact = method.estimate([constant(0.1)], log).diagnostics["curve"]["loss"]
+    assert (loss == exact) == (precision == "fp32")
+    np.testing.assert_allclose(loss, exact, rtol=0.02)

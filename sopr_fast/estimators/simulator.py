@@ -30,9 +30,8 @@ from .log import Log, read
 _USUAL = 0.99  # quantile of the disagreement over logged rows
 _LEAST_USUAL = 0.1  # disagreement that is no doubt, as a share of the usual change of state
 _MOST_PENALTY = 1.0  # times the mean size of a reward
-_HAZARD = 0.01  # of each column outside the log's range, a step
 _TOLERANCE = 0.05  # how far a state may leave the range of a column, in standard deviations
-_OVER = 1e-6  # survival below which a rollout has ended
+_OVER = 1e-3  # survival below which a rollout has ended
 _LEAST_INSIDE = 0.5
 _LEAST_ORDER = 0.8
 _FEWEST_ORDERED = 5
@@ -44,9 +43,10 @@ class Simulator(Estimator):
 
     An ensemble of networks learns changes of state, rewards and ends of episodes. Policies roll out from initial states
     of the log, all from the same ones, by the mean of the networks and without noise. A value is an undiscounted return
-    over `horizon` steps, lowered where the simulator has to guess: rewards by the networks' disagreement, and survival
-    for each column of the state outside the log's range. Stochastic policies sample their actions. Arrays of actions
-    cannot be evaluated, because rollouts reach new states.
+    over `horizon` steps; each reward is lowered where the networks disagree more than on the log. Stochastic policies
+    sample their actions. Arrays of actions cannot be evaluated, because rollouts reach new states.
+
+    The same seed gives the same values for any number of threads.
 
     Attributes:
         updates: Gradient steps of each network, of 256 rows.
@@ -58,7 +58,7 @@ class Simulator(Estimator):
     Diagnostics:
         state_error: Squared error on held-out rows, as a share of the mean squared change of state.
         reward_error: The same for rewards, as a share of their variance.
-        unpenalised: (P,) returns of the same rollouts without the two reductions.
+        unpenalised: (P,) returns of the same rollouts without lowered rewards.
         length: (P,) mean lengths of the rollouts' episodes.
         log_length: Mean length of the log's episodes.
         inside: (P,) share of steps within the log's range.
@@ -160,28 +160,25 @@ def roll_out(
     order = torch.randperm(len(log.initial), generator=generator, device="cpu")
     chosen = order.repeat(-(-rollouts // len(order)))[:rollouts].to(log.device)
     states = log.states(log.initial[chosen]).repeat(count, 1)  # (P * R, dim_s)
-    usual, least = max(_LEAST_USUAL, model.usual_disagreement(_USUAL)), min(0.0, model.reward_mean)
+    usual = max(_LEAST_USUAL, model.usual_disagreement(_USUAL))
     totals = torch.zeros(4, len(states), dtype=torch.float64, device=log.device)
-    values, unpenalised, length, inside = totals
-    alive, trusted = torch.ones_like(values), torch.ones_like(values)
+    alive = torch.ones_like(totals[0])
     with progress_bar(horizon, "rolling out", "step") as bar:
         for step in range(horizon):
-            actions = _act(policies, layout, log, states, generator)
-            states, rewards, ends, disagreement = model.step_forward(states, actions)
-            outside = ((states < model.low - _TOLERANCE) | (states > model.high + _TOLERANCE)).sum(1)
-            doubt = model.reward_size * (disagreement / usual - 1).clamp(0, _MOST_PENALTY)
-            # What is no longer trusted earns nothing, or the usual loss where rewards are losses.
-            values += alive * (trusted * (rewards - doubt) + (1 - trusted) * least)
-            unpenalised += alive * rewards
-            length += alive
-            inside += alive * (outside == 0)
-            alive *= 1 - ends
-            trusted *= torch.exp(-_HAZARD * outside)
-            bar.update()
-            if alive.max() < _OVER:
-                bar.update(horizon - step - 1)
+            going = alive.view(count, -1).amax(1) > _OVER
+            if not going.any():
+                bar.update(horizon - step)
                 break
-    inside /= length
+            rows = going.repeat_interleave(rollouts).nonzero()[:, 0]
+            acting = [policies[p] for p in going.nonzero()[:, 0].tolist()]
+            actions = _act(acting, layout, log, states[rows], generator)
+            states[rows], rewards, ends, disagreement = model.step_forward(states[rows], actions)
+            within = ((states[rows] > model.low - _TOLERANCE) & (states[rows] < model.high + _TOLERANCE)).all(1)
+            doubt = model.reward_size * (disagreement / usual - 1).clamp(0, _MOST_PENALTY)
+            totals[:, rows] += alive[rows] * torch.stack([rewards - doubt, rewards, torch.ones_like(rewards), within])
+            alive[rows] *= 1 - ends
+            bar.update()
+    totals[3] /= totals[2]
     means = totals.view(4, count, rollouts).mean(2).cpu().numpy()
     return dict(zip(("values", "unpenalised", "length", "inside"), means, strict=True))
 
