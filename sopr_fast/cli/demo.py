@@ -54,7 +54,8 @@ def demo(folder: Path, *, quick: bool = False) -> None:
     written = ["demo.safetensors", "demo.json"]
     try:
         cast(Any, ranking.plot(true).figure).savefig(folder / "demo.png", dpi=150)
-        report(ranking, folder / "demo.html", returns=true, command=f"sopr-fast demo{' --quick' if quick else ''}")
+        command = f"sopr-fast demo{' --quick' if quick else ''}"
+        report(ranking, folder / "demo.html", returns=true, title="HalfCheetah", command=command)
         written += ["demo.png", "demo.html"]
     except ImportError as error:
         print(f"no plot and no report: {error}")

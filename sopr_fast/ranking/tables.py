@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,11 @@ def to_text(cells: Mapping[str, Sequence[str]], *, left: Collection[str], rows: 
     frame = pandas.DataFrame({i: column[1:] for i, column in enumerate(padded)}, dtype=object)
     text = frame.to_string(index=False, header=[column[0] for column in padded], max_rows=rows, min_rows=10)
     return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+def wrapped(text: str) -> str:
+    """Return a sentence, which may hold untrusted names, in lines of at most 80 characters if its words allow."""
+    return textwrap.fill(printable(text), WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def to_html(heading: str, frame: pandas.DataFrame, rows: int = 20) -> str:

@@ -14,6 +14,7 @@ from . import figures
 from .text import MISSING, Name, Numbers, chance, listed, number
 
 _MAPPED = 200  # known policies on the map
+_SURE = 0.9  # probability from which a score is higher than another
 _TRAINING = ("loss", "subset_size", "clusters", "subsets", "steps", "encoder", "width", "low_layers", "high_layers")
 
 
@@ -38,6 +39,8 @@ def ranking_context(
         verdict = "Training collapsed: this order means nothing."
     elif len(ranking) == 1:
         verdict = f"{names[first]} is the only candidate."
+    elif tied := _tied(ranking, order):
+        verdict = f"{listed([names[first], *tied])} have the highest scores of {len(ranking):,} candidates."
     else:
         verdict = f"{names[first]} has the highest score of {len(ranking):,} candidates."
     context = {
@@ -64,13 +67,25 @@ def ranking_context(
     return context, settings
 
 
+def _tied(ranking: Ranking, order: np.ndarray) -> list[str]:
+    """Return the candidates among the first 20 that do not score below the first with a probability of 90 %."""
+    others = order[1 : figures.MOST_ROWS]
+    wins = ranking.wins(np.full(len(others), order[0]), others)
+    return [ranking.names[i] for i in others[wins < _SURE]]
+
+
 def _reasons(ranking: Ranking, order: np.ndarray, foreign: np.ndarray, true: np.ndarray | None) -> list[str]:
     reasons = []
     if len(order) > 1:
         win = float(ranking.wins(order[:1], order[1:2])[0])
         second = ranking.names[order[1]]
-        text = f"It scores above the next, {second}" if np.isfinite(win) else f"The next is {second}"
-        reasons.append(text + (f", with a probability of {chance(win)}." if np.isfinite(win) else "."))
+        if tied := _tied(ranking, order):
+            those = f"{len(tied) + 1} candidates" if len(tied) > 1 else "two"
+            reasons.append(f"The noise of drawing states does not tell these {those} apart.")
+        elif np.isfinite(win):
+            reasons.append(f"It scores above the next, {second}, with a probability of {chance(win)}.")
+        else:
+            reasons.append(f"The next is {second}.")
     if foreign[order[0]]:
         reasons.append("It acts unlike every known policy, so its score is an extrapolation.")
     if true is not None and len(order) > 1:

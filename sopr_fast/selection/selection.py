@@ -12,10 +12,10 @@ import numpy as np
 from ..estimators.process import Posterior, fit
 from ..inputs.logs.keys import list_names
 from ..ranking.metrics import spearman
-from ..ranking.tables import SHORTENED, to_html, to_text
+from ..ranking.tables import SHORTENED, to_html, to_text, wrapped
 from ..runtime.options import integer, number
 from ..runtime.plotting import new_axes
-from ..runtime.text import printable, tick_label
+from ..runtime.text import tick_label
 from .calibration import extrapolation
 from .compared import distance_ratios
 from .decisions import probability_beats, probability_best
@@ -294,10 +294,9 @@ class Selection:
         cells["best"] = [f"{best:.2f}" for best in columns["best"]]
         cells[""] = columns["note"]
         legend = "low, high: 80 % interval; best: probability of being the best policy"
+        verdict = [wrapped(f"{self.verdict.text}."), wrapped(self.verdict.reason)]
         below = [legend, *self.unrankable(), *self.notes]
-        return "\n".join(
-            [str(self.verdict), "", to_text(cells, left=("policy", ""), rows=rows), "", *map(printable, below)]
-        )
+        return "\n".join([*verdict, "", to_text(cells, left=("policy", ""), rows=rows), "", *map(wrapped, below)])
 
     def unrankable(self) -> list[str]:
         """Return what can be said of candidates that cannot be ranked from this log; none if there are none."""
