@@ -120,7 +120,7 @@ assert not torch.cuda.is_initialized()
 """
     result = python("-c", script)
     assert result.returncode == 0, result.stderr
-    of_torch = {"sympy", "mpmath"}  # which torch 2.4 imports only when it is first needed
+    of_torch = {"sympy", "mpmath"}  # which torch imports only when it is first needed
     assert set(result.stdout.split()) <= {"sopr_fast", "torch", "numpy", "safetensors", "tqdm"} | of_torch
 
 
