@@ -7,7 +7,6 @@ import errno
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from .files import open_regular
 
@@ -17,14 +16,14 @@ _ALLOWANCE = 64 << 20  # bytes, since small members such as zeros compress bette
 
 
 @contextlib.contextmanager
-def open_archive(file: Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
+def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open a zip archive.
 
     Raises:
         ValueError: The file is not a whole zip archive, or lists too many members.
     """
     try:
-        with open_regular(file) if isinstance(file, Path) else contextlib.nullcontext(file) as stream:
+        with open_regular(path) as stream:
             # The record at the end of the file; opening the archive would create an object for every listed member.
             end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]
             if end is not None and end[zipfile._ECD_SIZE] > _DIRECTORY_BYTES:  # type: ignore[attr-defined]
