@@ -15,7 +15,6 @@ from typing import Any, Self
 from tqdm.auto import tqdm
 
 from .context import current
-from .deadline import check_deadline
 from .distributed import is_first
 from .notebooks import in_notebook
 
@@ -69,9 +68,7 @@ def _is_on_terminal() -> bool:
 
 
 class _Bar(tqdm):
-    def update(self, n: float | None = 1) -> bool | None:
-        check_deadline()
-        return super().update(n)
+    """tqdm with a lock of its own."""
 
 
 def _renew_lock() -> None:
@@ -101,7 +98,6 @@ class _ProgressLog:
             self._write()
 
     def update(self, count: int = 1) -> None:
-        check_deadline()
         self.n += count
         if time.monotonic() - self._logged > _SECONDS_BETWEEN_LINES:
             self._write()
