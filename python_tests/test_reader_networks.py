@@ -411,7 +411,7 @@ REFUSED = {  # … the message, and the options that it advises, which then work
     "unused": (
         CONTINUOUS["CleanRL TD3"][0],
         {**RELU, "squash": "none"},
-        "net.pt: no file needs activation='relu'; leave it out",
+        "no file needs activation='relu': leave it out",
         {},
     ),
     "two actors": (

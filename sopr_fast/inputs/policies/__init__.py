@@ -3,7 +3,6 @@
 from .actor import Actor
 from .adapters import Policies, as_policies, load
 from .arrays import ArrayPolicy
-from .files import load_files
 from .layout import Layout, check_actions, check_fit, collect, probe
 from .output import Gaussian, Output, Probabilities
 from .policy import Policy
@@ -22,6 +21,5 @@ __all__ = [
     "check_fit",
     "collect",
     "load",
-    "load_files",
     "probe",
 ]

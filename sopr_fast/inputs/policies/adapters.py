@@ -15,6 +15,7 @@ from .arrays import ArrayPolicy, is_array
 from .called import Called, D3rlpyModel, LiveModel, acts, is_d3rlpy_model, is_live_model
 from .files import common_folder, load_files
 from .policy import Policy
+from .readers.options import Options
 
 
 class Policies(dict[str, Policy]):
@@ -56,7 +57,12 @@ def load(
     stochastic: bool = False,
     skip: bool = False,
     action_count: int | None = None,
-    **reading: Any,
+    activation: str | None = None,
+    squash: str | None = None,
+    head: str | None = None,
+    actor: str | None = None,
+    layers: str | Sequence[str] | None = None,
+    max_action: float | None = None,
 ) -> Policies:
     """Return policies under one interface, by name and in the given order.
 
@@ -87,14 +93,21 @@ def load(
         stochastic: Act by the distributions in files instead of their means.
         skip: Skip files that cannot be read, with a warning for each, instead of raising.
         action_count: Number of discrete actions, for policies that return indices or bare probabilities.
-        reading: What files do not say of themselves, see `inputs.policies.load_files`.
+        activation: Activation between layers. This and the options below are for files that do not say it.
+        squash: "tanh" or "none" after the last layer.
+        head: Meaning of the output: "action"; "mean"; "mean_log_std", the mean and then the log standard deviation;
+            or of discrete actions "values", "logits" or "probabilities".
+        actor: What the names of the actor's layers begin with in a state dict, such as "model.pi".
+        layers: Names of the actor's layers in order, a sequence or one text with commas.
+        max_action: Bound of the actions after tanh, which are scaled to it.
 
     Raises:
         FileNotFoundError: There is no such file.
         ImportError: A library that a file needs is not installed.
         OSError, MemoryError: A file cannot be read.
         TypeError: An item is not a policy, or a name is not a string.
-        ValueError: There are no policies, two have one name, or a file is damaged or not supported.
+        ValueError: There are no policies, or two have one name; or a file is damaged, not supported, needs `trust` or
+            an option; or no file needs an option.
 
     Warns:
         UserWarning: A file was skipped, or something in it was left unread.
@@ -103,25 +116,38 @@ def load(
         action_count = check_integer("action_count", action_count, 2)
     if isinstance(source, Policies):
         return source
-    options = {"action_count": action_count, "stochastic": stochastic, "trust": trust, "skip": skip, **reading}
+    options = Options(
+        action_count=action_count,
+        stochastic=stochastic,
+        trust=trust,
+        activation=activation,
+        squash=squash,
+        head=head,
+        actor=actor,
+        layers=layers,
+        max_action=max_action,
+    )
+    options.check()
     if isinstance(source, str | PathLike):
         source = [source]
-    if isinstance(source, Sequence) and source and all(isinstance(item, str | PathLike) for item in source):
-        return Policies(load_files(source, **options).values(), in_memory=False)
     result: list[Policy] = []
-    origins: dict[str, str] = {}
     in_memory = True
-    for origin, name, item, folder in _items(source):
-        in_memory &= name is not None or not isinstance(item, str | PathLike)
-        for policy in _adapt(origin, name, item, folder, f"policy-{len(result):03d}", options):
-            if policy.name in origins:
-                raise ValueError(
-                    f"{origins[policy.name]} and {origin} are both named {policy.name!r}; name them in a dict"
-                )
-            origins[policy.name] = origin
-            result.append(policy)
+    if isinstance(source, Sequence) and source and all(isinstance(item, str | PathLike) for item in source):
+        result, in_memory = [*load_files(source, options, skip=skip).values()], False
+    else:
+        origins: dict[str, str] = {}
+        for origin, name, item, folder in _items(source):
+            in_memory &= name is not None or not isinstance(item, str | PathLike)
+            for policy in _adapt(origin, name, item, folder, f"policy-{len(result):03d}", options, skip):
+                if policy.name in origins:
+                    raise ValueError(
+                        f"{origins[policy.name]} and {origin} are both named {policy.name!r}; name them in a dict"
+                    )
+                origins[policy.name] = origin
+                result.append(policy)
     if not result:
         raise ValueError("no policies given")
+    options.check_used()
     return Policies(result, in_memory=in_memory)
 
 
@@ -159,11 +185,12 @@ def _adapt(
     item: Any,
     folder: Path | None,
     default: str,
-    options: Mapping[str, Any],
+    options: Options,
+    skip: bool,
 ) -> list[Policy]:
-    action_count = options["action_count"]
+    action_count = options.action_count
     if isinstance(item, str | PathLike):
-        loaded = list(load_files(item, relative_to=folder, **options).values())
+        loaded = list(load_files(item, options, skip=skip, relative_to=folder).values())
         if name is None:
             return loaded
         if len(loaded) == 1:

@@ -6,17 +6,17 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from ...runtime.files import open_regular
 from ...runtime.text import one_line, printable
 from ...runtime.warn import warn
 from .policy import Policy
 from .readers import BY_SUFFIX, is_companion, reader_of
-from .readers.options import HEADS, Options
+from .readers.options import Options
 
 _ERRORS = (ValueError, OSError, ImportError, MemoryError)
 _KINDS_SHOWN = 8
@@ -25,76 +25,31 @@ _REASONS_SHOWN = 3
 
 def load_files(
     paths: str | PathLike | Iterable[str | PathLike],
+    options: Options,
     *,
-    stochastic: bool = False,
-    states_count: int | None = None,
-    action_count: int | None = None,
-    activation: str | None = None,
-    squash: str | None = None,
-    head: str | None = None,
-    actor: str | None = None,
-    layers: str | Sequence[str] | None = None,
-    max_action: float | None = None,
-    trust: bool = False,
     skip: bool = False,
     relative_to: str | PathLike | None = None,
 ) -> dict[str, Policy]:
     """Load the policies in files and folders, by name.
 
     Folders are read recursively, in the order of the paths; hidden files and folders, links to folders, and files of
-    unknown suffix are passed over. Weights and plain values are read into an `Actor`. Nothing in a file is executed
-    unless `trust` is set. The page "Files" of the documentation lists the kinds of files and the names of layers.
-
-    A policy is named by its path without suffix, relative to the folder that contains everything given: "ppo_1/best"
-    for `load("runs")`, "best" for `load("runs/ppo_1/best.zip")`. Files of one folder that differ in the suffix only
-    keep it. A stack adds "-000", "-001", … to the name. In the cache of the Hugging Face Hub, the current snapshot of
-    each repository is read, and `models--owner--name/snapshots/<commit>/best.zip` is "owner/name/best".
+    unknown suffix are passed over. A policy is named by its path without suffix, relative to the folder that contains
+    everything given. Files of one folder that differ in the suffix only keep it. A stack adds "-000", "-001", … to the
+    name. In the cache of the Hugging Face Hub, the current snapshot of each repository is read, and
+    `models--owner--name/snapshots/<commit>/best.zip` is "owner/name/best".
 
     Args:
         paths: A file, a folder, or several of them.
-        stochastic: Act by the distributions in files; an actor without one is an error. Policies that a library opens,
-            with `trust`, act as they do in that library by default.
-        states_count: Number of states in the user's data, against which arrays of actions are checked.
-        action_count: Number of discrete actions, for files that return indices.
-        activation: Activation between the layers. This and the next five options are for files that do not say it.
-        squash: "tanh" or "none" after the last layer.
-        head: Meaning of the output: "action"; "mean"; "mean_log_std", the mean and then the log standard deviation;
-            or of discrete actions "values", "logits" or "probabilities".
-        actor: What the names of the actor's layers begin with in a state dict, such as "model.pi".
-        layers: Names of the actor's layers in order, a sequence or one text with commas.
-        max_action: Bound of the actions after tanh, which are scaled to it.
-        trust: Run code in the files. Whoever can write the file can then do what you can do.
+        options: Options of the readers.
         skip: Skip files that cannot be read, with a warning for each, instead of raising.
         relative_to: Folder to which names are relative, instead of the one that contains everything given.
 
-    Returns:
-        Policies by name.
-
     Raises:
-        FileNotFoundError: There is no such file.
-        ImportError: A library that a file needs is not installed.
-        OSError: A file cannot be read.
-        MemoryError: A file does not fit in memory.
-        ValueError: A file is damaged, not a regular file, of another kind, needs `trust`, does not say what an option
-            would, or has layers that do not fit each other; an option was not used; two policies have one name; or
-            there are no policies.
+        FileNotFoundError, ImportError, OSError, MemoryError, ValueError: See `sopr_fast.load_policies`.
 
     Warns:
         UserWarning: A file was skipped, or normalisation statistics seem to be missing.
     """
-    if squash not in (None, "tanh", "none"):
-        raise ValueError(f"squash is {squash!r}, expected 'tanh' or 'none'")
-    if head not in (None, *HEADS):
-        raise ValueError(f"head is {head!r}, expected one of {', '.join(HEADS)}")
-    meanings: dict[str, Any] = {
-        "activation": activation,
-        "squash": squash,
-        "head": head,
-        "actor": actor,
-        "layers": layers,
-    }
-    meanings |= {"max_action": max_action}
-    given: dict[str, Any] = {**meanings, "stochastic": stochastic, "trust": trust, "used": set()}
     places = [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
     if not places:
         raise ValueError("no paths given")
@@ -102,9 +57,8 @@ def load_files(
     policies: dict[str, Policy] = {}
     reasons: dict[str, str] = {}
     for file, name in _names([file for path in places for file in _files(path)], folder).items():
-        options = Options(name=name, states_count=states_count, action_count=action_count, **given)
         try:
-            loaded = _read(file, options)
+            loaded = _read(file, replace(options, name=name))
         except _ERRORS as error:
             if not skip:
                 raise
@@ -117,14 +71,11 @@ def load_files(
                     f"{printable(file)}: another file has a policy named {policy.name!r}; rename one of the files"
                 )
             policies[policy.name] = policy
+    where = ", ".join(map(printable, places))
     if not policies:
         first = "; ".join([*reasons.values()][:_REASONS_SHOWN])
         more = f"; and {len(reasons) - _REASONS_SHOWN} more" if len(reasons) > _REASONS_SHOWN else ""
-        where = ", ".join(map(printable, places))
         raise ValueError(f"{where}: none of the files could be read: {first}{more}")
-    if unused := [key for key, value in meanings.items() if value is not None and key not in given["used"]]:
-        where = ", ".join(map(printable, places))
-        raise ValueError(f"{where}: no file needs {unused[0]}={meanings[unused[0]]!r}; leave it out")
     return policies
 
 

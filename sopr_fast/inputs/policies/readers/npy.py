@@ -16,4 +16,4 @@ def read(path: Path, options: Options) -> list[ArrayPolicy]:
         actions = FileRows.of_npy(path)
     except (ValueError, EOFError, BadZipFile) as error:
         raise ValueError("damaged, or not an .npy file of a plain array (name archives .npz)") from error
-    return [ArrayPolicy(options.name, actions, states_count=options.states_count, action_count=options.action_count)]
+    return [ArrayPolicy(options.name, actions, action_count=options.action_count)]

@@ -15,6 +15,7 @@ SETTINGS_BYTES = 8 << 20  # parsed JSON may take 20 times the memory of its text
 # What the last layer of a network returns. The last three are of discrete actions.
 HEADS = ("action", "mean", "mean_log_std", "values", "logits", "probabilities")
 DISCRETE = HEADS[3:]
+READING = ("activation", "squash", "head", "actor", "layers", "max_action")  # options for what files do not say
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,6 @@ class Options:
     Attributes:
         name: Name of the policy, or prefix of the names of a stack.
         stochastic: Act by the distribution.
-        states_count: Number of states in the user's data.
         action_count: Number of discrete actions.
         activation: Activation between layers.
         squash: "tanh" or "none" after the last layer.
@@ -36,9 +36,8 @@ class Options:
         used: Names of the options that some file needed.
     """
 
-    name: str
+    name: str = ""
     stochastic: bool = False
-    states_count: int | None = None
     action_count: int | None = None
     activation: str | None = None
     squash: str | None = None
@@ -48,6 +47,19 @@ class Options:
     max_action: float | None = None
     trust: bool = False
     used: set[str] = field(default_factory=set)
+
+    def check(self) -> None:
+        """Raise ValueError if an option has a value that it cannot have."""
+        if self.squash not in (None, "tanh", "none"):
+            raise ValueError(f"squash is {self.squash!r}, expected 'tanh' or 'none'")
+        if self.head not in (None, *HEADS):
+            raise ValueError(f"head is {self.head!r}, expected one of {', '.join(HEADS)}")
+
+    def check_used(self) -> None:
+        """Raise ValueError if an option was given that no file needed."""
+        for key in READING:
+            if (value := getattr(self, key)) is not None and key not in self.used:
+                raise ValueError(f"no file needs {key}={value!r}: leave it out")
 
     def take(self, key: str) -> Any:
         """Return an option, and note that a file needs it."""

@@ -14,4 +14,4 @@ def read(path: Path, options: Options) -> list[ArrayPolicy]:
     """Read where the actions are; rows are read when the policy acts, a row group at a time."""
     actions = ParquetArray(path, KEYS["actions"])
     check_is_policy(actions.columns, ("rewards", "next_states", "terminals"))  # states may accompany actions
-    return [ArrayPolicy(options.name, actions, states_count=options.states_count, action_count=options.action_count)]
+    return [ArrayPolicy(options.name, actions, action_count=options.action_count)]
