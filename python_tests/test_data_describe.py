@@ -29,8 +29,7 @@ def test_transitions_are_described_from_any_source(tmp_path):
     for source in (path, str(path), arrays(), sopr_fast.load_log(path)):
         description = describe(source)
         assert (description.rows, description.episodes) == (5, 2)
-        assert (description.state_dim, description.action_dim) == (2, 3)
-        assert description.constant_states == (1,) and description.constant_actions == (1, 2)
+        assert [*description.columns] == ["state 0", "state 1", "action 0", "action 1", "action 2", "reward"]
         assert description.returns == (3, 7.5, 12)
         assert description.missing == ("log_probs",)
     assert str(description).splitlines() == [
@@ -70,13 +69,13 @@ def test_states_alone_are_described(tmp_path, name):
     elif name == "log.hdf5":
         write_hdf5(source, {"observations": states})
     description = describe(source)
-    assert (description.rows, description.state_dim, description.constant_states) == (5, 2, (1,))
-    assert description.episodes is description.action_dim is description.returns is None
+    assert description.rows == 5 and description.columns["state 1"] == (5, 5, 5, 0)
+    assert description.episodes is description.returns is None
     assert description.missing == ("actions", "rewards", "next_states", "terminals", "timeouts", "log_probs")
     lines = str(description).splitlines()
     assert lines[2].startswith("missing: actions, rewards, next states")
     assert lines[3].startswith("not for FQE, SARSA critic, ") and lines[3].endswith(": no actions, rewards")
-    assert [column.name for column in description.columns] == ["state 0", "state 1"]
+    assert [*description.columns] == ["state 0", "state 1"]
 
 
 def test_a_log_without_states_is_refused():

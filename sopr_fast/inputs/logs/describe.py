@@ -16,32 +16,13 @@ from .transitions import Transitions
 
 # What methods need of a log beyond states; importance weighting fits the behaviour where log-probabilities are missing.
 _NEEDS = {
-    "SOPR-T, nearest policy": (),
     "FQE, SARSA critic, simulator, DualDICE, importance weighting": ("actions", "rewards"),
     "importance weighting by logged probabilities": ("actions", "rewards", "log_probs"),
 }
 _COLUMNS_SHOWN = 40
 _SAME = {"dones": "terminals", "last": "terminals", "first": "terminals", "probabilities": "log_probs"}
 _PARTS = ("actions", "rewards", "next_states", "terminals", "timeouts", "log_probs")
-
-
-@dataclass(frozen=True)
-class Column:
-    """Values of one column of a log.
-
-    Attributes:
-        name: "state 0", …, "action 0", … or "reward".
-        low: Least value.
-        high: Largest value.
-        mean: Mean.
-        std: Standard deviation.
-    """
-
-    name: str
-    low: float
-    high: float
-    mean: float
-    std: float
+_NUMBERS = ("low", "high", "mean", "std")
 
 
 @dataclass(frozen=True)
@@ -50,29 +31,21 @@ class LogDescription:
 
     Attributes:
         rows: Number of steps.
-        episodes: Number of episodes; None without transitions, as are all of the following that need them.
-        state_dim: Columns of the states.
-        action_dim: Columns of the actions.
-        constant_states: Columns of the states that hold the same value in every row.
-        constant_actions: As `constant_states`, of the actions.
-        returns: Least, mean and largest undiscounted return of an episode.
-        missing: Parts that the log lacks, named as the arguments of `Transitions.from_arrays`.
-        columns: Range and spread of every column of states, actions and rewards.
+        episodes: Number of episodes; None for states alone.
         verdict: How many episodes there are, how they end and which arrays decided, in words.
         unread: Names of arrays that look like ends of episodes and were not read.
+        returns: Least, mean and largest undiscounted return of an episode; None for states alone.
+        missing: Parts that the log lacks, named as the arguments of `Transitions.from_arrays`.
+        columns: "state 0", …, "action 0", … and "reward" → least, largest, mean value and standard deviation.
     """
 
     rows: int
     episodes: int | None
-    state_dim: int
-    action_dim: int | None
-    constant_states: tuple[int, ...]
-    constant_actions: tuple[int, ...]
+    verdict: str
+    unread: tuple[str, ...]
     returns: tuple[float, float, float] | None
     missing: tuple[str, ...]
-    columns: tuple[Column, ...] = ()
-    verdict: str = ""
-    unread: tuple[str, ...] = ()
+    columns: dict[str, tuple[float, float, float, float]]
 
     @property
     def unusable(self) -> dict[str, tuple[str, ...]]:
@@ -85,33 +58,25 @@ class LogDescription:
         return dataclasses.asdict(self) | {"unusable": {key: [*parts] for key, parts in self.unusable.items()}}
 
     def __str__(self) -> str:
-        lines = [f"rows: {self.rows:,}", f"state columns: {self.state_dim}{_list_constant(self.constant_states)}"]
-        if self.action_dim is not None:
-            lines.append(f"action columns: {self.action_dim}{_list_constant(self.constant_actions)}")
-        if self.episodes is not None:
-            lines.append(f"episodes: {self.verdict}")
+        lines = [f"rows: {self.rows:,}"]
+        for part in ("state", "action"):
+            own = {name: numbers for name, numbers in self.columns.items() if name.startswith(part)}
+            constant = [name.split()[1] for name, (low, high, *_) in own.items() if low == high]
+            said = f" (constant: {list_names(constant)})" if constant else ""
+            lines += [f"{part} columns: {len(own)}{said}"] if own else []
         if self.returns is not None:
             least, mean, largest = self.returns
-            lines.append(f"returns of episodes: {least:.6g} to {largest:.6g}, mean {mean:.6g}")
+            lines += [self.verdict, f"returns of episodes: {least:.6g} to {largest:.6g}, mean {mean:.6g}"]
         if self.unread:
             lines.append(f"not read, though it looks like ends: {list_names([*self.unread])}")
         lines.append(f"missing: {_list_parts(self.missing) or 'nothing'}")
         lines += [f"not for {methods}: no {_list_parts(parts)}" for methods, parts in self.unusable.items()]
-        return "\n".join(lines + self._table())
-
-    def _table(self) -> list[str]:
-        """Return a line for each column."""
-        if not self.columns:
-            return []
-        width = max(len(column.name) for column in self.columns)
-        head = f"{'column':<{width}}" + "".join(f"  {part:>11}" for part in ("low", "high", "mean", "std"))
-        lines = [
-            f"{column.name:<{width}}"
-            + "".join(f"  {value:>11.4g}" for value in (column.low, column.high, column.mean, column.std))
-            for column in self.columns[:_COLUMNS_SHOWN]
-        ]
+        width = max(map(len, self.columns))
+        lines.append(f"{'column':<{width}}" + "".join(f"  {part:>11}" for part in _NUMBERS))
+        for name, numbers in [*self.columns.items()][:_COLUMNS_SHOWN]:
+            lines.append(f"{name:<{width}}" + "".join(f"  {value:>11.4g}" for value in numbers))
         more = len(self.columns) - _COLUMNS_SHOWN
-        return [head, *lines, *([f"and {more} more columns"] if more > 0 else [])]
+        return "\n".join(lines + [f"and {more} more columns"] * (more > 0))
 
 
 def describe(log: Any, *, columns: Columns | None = None, max_episode_steps: int | None = None) -> LogDescription:
@@ -127,61 +92,40 @@ def describe(log: Any, *, columns: Columns | None = None, max_episode_steps: int
     Raises:
         ImportError, MemoryError, OSError, TypeError, ValueError: See `sopr_fast.load_log`.
     """
+    present = {*_PARTS}
     if isinstance(log, Transitions):
-        return _of_transitions(log, ("log_probs",) if log.log_probs is None else ())
-    present: set[str] = set()
-    if has_names(log):
+        present -= {"log_probs"} if log.log_probs is None else set()
+    elif has_names(log):
         arrays, where = read_arrays(log)
         parts = find_parts(arrays, columns, where)
         present = {_SAME.get(part, part) for part in parts.arrays}
-        read = of_parts(arrays, parts, columns, max_episode_steps)
+        log = of_parts(arrays, parts, columns, max_episode_steps)
     else:
-        read = load_states(log)
+        log, present = load_states(log), set()
     missing = tuple(part for part in _PARTS if part not in present)
-    if isinstance(read, Transitions):
-        return _of_transitions(read, missing)
-    states = np.asarray(read)
-    constant, table = _constant_columns(states), _columns("state", states)
-    return LogDescription(len(states), None, states.shape[1], None, constant, (), None, missing, table)
-
-
-def _of_transitions(log: Transitions, missing: tuple[str, ...]) -> LogDescription:
+    if not isinstance(log, Transitions):
+        states = np.asarray(log)
+        return LogDescription(len(states), None, "", (), None, missing, _columns(states=states))
     returns = np.add.reduceat(log.rewards.astype(np.float64), log.episodes[:-1])
     return LogDescription(
-        rows=len(log),
-        episodes=len(returns),
-        state_dim=log.states.shape[1],
-        action_dim=log.actions.shape[1],
-        constant_states=_constant_columns(log.states),
-        constant_actions=_constant_columns(log.actions),
-        returns=(float(returns.min()), float(returns.mean()), float(returns.max())),
-        missing=missing,
-        columns=(
-            *_columns("state", log.states),
-            *_columns("action", log.actions),
-            *_columns("reward", log.rewards[:, None]),
-        ),
-        verdict=log.verdict,
-        unread=log.unread,
+        len(log),
+        len(returns),
+        log.verdict,
+        log.unread,
+        (float(returns.min()), float(returns.mean()), float(returns.max())),
+        missing,
+        _columns(states=log.states, actions=log.actions) | _columns(reward=log.rewards[:, None]),
     )
 
 
-def _constant_columns(values: np.ndarray) -> tuple[int, ...]:
-    return tuple(np.flatnonzero((values == values[0]).all(0)).tolist())
-
-
-def _columns(part: str, values: np.ndarray) -> tuple[Column, ...]:
-    names = [part] if part == "reward" else [f"{part} {i}" for i in range(values.shape[1])]
-    table = (values.min(0), values.max(0), values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64))
-    return tuple(
-        Column(name, *map(float, numbers))
-        for name, *numbers in zip(names, *(row.tolist() for row in table), strict=True)
-    )
+def _columns(**tables: np.ndarray) -> dict[str, tuple[float, float, float, float]]:
+    columns = {}
+    for part, values in tables.items():
+        statistics = (values.min(0), values.max(0), values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64))
+        for i, numbers in enumerate(np.stack(statistics, 1).tolist()):
+            columns[part if part == "reward" else f"{part[:-1]} {i}"] = tuple(numbers)
+    return columns
 
 
 def _list_parts(parts: tuple[str, ...]) -> str:
     return ", ".join(parts).replace("_", " ")
-
-
-def _list_constant(columns: tuple[int, ...]) -> str:
-    return f" (constant: {list_names([str(column) for column in columns])})" if columns else ""

@@ -191,15 +191,12 @@ def verdict(terminals: np.ndarray, episodes: np.ndarray, inside: int, deciders: 
     """Return how many episodes there are, how they end and what decided, in words."""
     count, lengths = len(episodes) - 1, np.diff(episodes)
     ended = int(terminals[episodes[1:] - 1].sum())
-    words = f"{count:,} of {_range(lengths)} steps; {ended:,} end in a terminal state, {count - ended:,} are cut"
+    low, high = int(lengths.min()), int(lengths.max())
+    steps = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    words = f"episodes: {count:,} of {steps} steps; {ended:,} end in a terminal state, {count - ended:,} are cut"
     if inside:
         words += f"; they go on after {inside:,} terminal rows"
     return f"{words}; decided by {' and '.join(deciders) if deciders else 'no array'}"
-
-
-def _range(lengths: np.ndarray) -> str:
-    low, high = int(lengths.min()), int(lengths.max())
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _codes(ids: np.ndarray) -> np.ndarray:
