@@ -15,14 +15,10 @@ _END_KEYS = {key for part in ENDS for key in KEYS[part]}
 
 
 def join_episodes(episodes: Sequence[tuple[str, Mapping[str, Any]]], where: str) -> dict[str, Any]:
-    """Return the arrays of all episodes, one after the other, and `episode`, the number of each row's episode.
+    """Return the arrays of named episodes, one after the other, and `episode`, the number of each row's episode.
 
     Observations may have one row more than the episode has steps: the last next state. They give next states then,
-    named `next_…`. A single flag of an end is that of the episode's last row.
-
-    Args:
-        episodes: Name and arrays of each episode; arrays may be read when they are needed.
-        where: Beginning of messages.
+    named `next_…`. A single flag of an end is that of the episode's last row. Messages begin with `where`.
 
     Raises:
         ValueError: No episodes, or an episode lacks an array, or has one of another length or width than the first.

@@ -52,6 +52,7 @@ _END_WORDS = re.compile(
     r"(?<![a-z])(dones?|terminal\w*|terminat\w*|trunc\w*|time_?outs?|time_?limit\w*|ends?|ended|last|first|resets?|masks?|"
     r"absorb\w*|final|dead|died|death|over|stops?|crash\w*|fail\w*|starts?)(?![a-z])"
 )
+_GROUP = re.compile(r"[._\[]\d+\]?$")  # number of a column of several
 _LARGEST_LOOK = 64 << 20  # bytes of an unread array that is looked into
 Columns = Mapping[str, str | Sequence[str]]
 
@@ -100,13 +101,13 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str) -
             chosen["next_states"] = (following, _join([arrays[name] for name in following]))
     silenced = ("terminals", "dones", "last", "first") if "terminals" in (columns or {}) else ()
     states = chosen.get("states") or _choose("states", arrays, where)
-    count = None if states is None else _length(states[1])
+    count = next(iter(shape_of(states[1])), None) if states else None
     for part in KEYS:
         if part not in chosen and part not in silenced and (one := _choose(part, arrays, where, count)) is not None:
             chosen[part] = one
     used |= {name for found, _ in chosen.values() for name in found}
-    groups = {match[0] for name in used if (match := re.match(r".+(?=[._\[]\d+\]?$)", name))} | used
-    others = [name for name in arrays if name not in used and not _is_part_of(name, groups)]
+    groups = {_GROUP.sub("", name) for name in used} | used  # obs_0, obs_1, … are read if obs is, and the reverse
+    others = [name for name in arrays if not {name, _GROUP.sub("", name)} & groups]
     unread = tuple(name for name in others if count is not None and _looks_like_ends(name, arrays[name], count))
     return Parts(
         where,
@@ -132,22 +133,10 @@ def find_states(arrays: Mapping[str, Any], columns: str | Sequence[str] | None, 
     return _join([arrays[name] for name in names])
 
 
-def find_key(part: str, arrays: Mapping[str, Any], where: str | Path) -> str:
-    """Return the name that a log gives to one of its arrays.
-
-    Raises:
-        ValueError: None of the names is one of `part`.
-    """
-    for key in KEYS[part]:
-        if key in arrays:
-            return key
-    raise missing(part, arrays, where)
-
-
 def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueError:
     """Return the error of a log without a part, which tells named parts to join, if there are some."""
     present = [str(name) for name in arrays]
-    if nested := next((group for key in KEYS[part] if (group := _named_below(key, present))), None):
+    if nested := [name for name in present if not {*KEYS[part]}.isdisjoint(name.split("/")[:-1])]:
         listed = ", ".join(repr(printable(name, NAME_WIDTH)) for name in nested[:10])
         return ValueError(f"{where}: the {part} have names: choose by columns={{{part!r}: [{listed}]}}")
     first, *others = KEYS[part]
@@ -157,15 +146,7 @@ def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueErr
 
 
 def check_is_policy(names: Iterable[str], parts: Iterable[str] = (*NEEDED, "next_states", *ENDS)) -> None:
-    """Check that a file in the place of a policy's is no log.
-
-    Args:
-        names: Names of all arrays in the file.
-        parts: Keys of `KEYS` that policies lack.
-
-    Raises:
-        ValueError: One of the names is that of such a part.
-    """
+    """Raise ValueError if one of the names of a file's arrays is that of a part of a log, which policies lack."""
     present = set(names)
     for key in (key for part in parts for key in KEYS[part]):
         if key in present:
@@ -211,10 +192,6 @@ def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int | None 
     return ([names[0]], arrays[names[0]]) if names else None
 
 
-def _named_below(key: str, names: list[str]) -> list[str]:
-    return [name for name in names if name.startswith(f"{key}/") or f"/{key}/" in name]
-
-
 def _join(arrays: list[Any]) -> Any:
     """Return arrays next to each other, read when they are needed."""
     if len(arrays) == 1:
@@ -227,18 +204,8 @@ def _join(arrays: list[Any]) -> Any:
     return Lazy((shape_of(arrays[0])[0], width), dtype, read)
 
 
-def _length(values: Any) -> int | None:
-    shape = shape_of(values)
-    return int(shape[0]) if len(shape) else None
-
-
 def _is_column(values: Any, count: int) -> bool:
     return shape_of(values) in ((count,), (count, 1))
-
-
-def _is_part_of(name: str, groups: set[str]) -> bool:
-    match = re.match(r".+(?=[._\[]\d+\]?$)", name)
-    return match is not None and match[0] in groups
 
 
 def _looks_like_ends(name: str, values: Any, count: int) -> bool:
@@ -247,10 +214,9 @@ def _looks_like_ends(name: str, values: Any, count: int) -> bool:
         return False
     try:
         read = as_numbers(values).reshape(-1)
-        constant = bool((read == read[:1]).all())
+        if (read == read[:1]).all():
+            return False
     except (TypeError, ValueError, OSError, MemoryError):
-        return False
-    if constant:
         return False
     return named_like_ends(name) or (read.dtype.kind in "fiub" and bool(((read == 0) | (read == 1)).all()))
 
