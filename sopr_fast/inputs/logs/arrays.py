@@ -61,12 +61,7 @@ def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def to_array(tensor: Tensor, where: str) -> np.ndarray:
-    """Return the values of a tensor; half precision becomes float32.
-
-    Raises:
-        TypeError: numpy has no such layout or dtype; begins with `where`.
-        ValueError: A tensor on the meta device, which holds no values.
-    """
+    """Return the values of a tensor; half precision becomes float32."""
     if tensor.is_meta:
         raise ValueError(f"{where}a tensor on the meta device holds no values; load it on another device")
     tensor = tensor.detach().cpu()
@@ -77,15 +72,7 @@ def to_array(tensor: Tensor, where: str) -> np.ndarray:
 
 
 def table_shape(shape: Sequence[int], what: str) -> tuple[int, int]:
-    """Return (rows, columns) of a shape that is this, or (rows, 1, columns) as replay buffers of one environment have.
-
-    Args:
-        shape: Shape of an array.
-        what: Beginning of the error message: the array's name and the expected shape.
-
-    Raises:
-        ValueError: Another number of dimensions.
-    """
+    """Return (rows, columns) of a shape that is this, or (rows, 1, columns), as of buffers of one environment."""
     if len(shape) == 3 and shape[1] == 1:
         return int(shape[0]), int(shape[2])
     if len(shape) != 2:
@@ -95,15 +82,7 @@ def table_shape(shape: Sequence[int], what: str) -> tuple[int, int]:
 
 
 def warn_of_equal_rows(states: np.ndarray, where: str) -> bool:
-    """Warn and return true if more than half of the states (rows, dim_s) are the same row, judged by a sample.
-
-    Args:
-        states: States in any order; fewer than 32 are not judged.
-        where: Beginning of the message.
-
-    Warns:
-        UserWarning: They are, as those of a replay buffer that is not full.
-    """
+    """Warn and return true if more than half of the states (rows, dim_s) are the same row, judged by a sample."""
     if len(states) < _FEWEST_ROWS:
         return False
     sample = states[_spread_rows(len(states))]
@@ -117,17 +96,7 @@ def warn_of_equal_rows(states: np.ndarray, where: str) -> bool:
 
 
 def warn_of_last_rows(states: np.ndarray, actions: np.ndarray, rewards: np.ndarray, where: str) -> None:
-    """Warn if the log ends in ten or more equal rows, and more than twice as many as elsewhere.
-
-    Args:
-        states: (N, dim_s).
-        actions: (N, dim_a).
-        rewards: (N,).
-        where: Beginning of the message.
-
-    Warns:
-        UserWarning: It does, as a replay buffer that is not full.
-    """
+    """Warn if the log ends in ten or more equal rows, and more than twice as many as elsewhere."""
     if len(states) < _FEWEST_LAST or (states[-1] != states[-_FEWEST_LAST]).any():
         return
     equal = (states[1:] == states[:-1]).all(1) & (actions[1:] == actions[:-1]).all(1) & (rewards[1:] == rewards[:-1])
@@ -141,17 +110,7 @@ def warn_of_last_rows(states: np.ndarray, actions: np.ndarray, rewards: np.ndarr
 
 
 def warn_of_rounding(states: np.ndarray, read: Callable[[np.ndarray], np.ndarray], dtype: np.dtype, where: str) -> None:
-    """Warn if a column varies by so little around a large value that float32 rounds its differences away.
-
-    Args:
-        states: (rows, dim_s) float32 states in any order, of which a sample is judged.
-        read: Function from rows (n,) of the states to the numbers (n, dim_s) from which they were made.
-        dtype: Type of these numbers; nothing was lost if it holds no more than float32 does.
-        where: Beginning of the message.
-
-    Warns:
-        UserWarning: The standard deviation of a column is less than 100 times the distance between float32 numbers.
-    """
+    """Warn if a column varies by so little around a large value that float32 rounds its differences away."""
     if np.can_cast(dtype, np.float32):
         return
     rows = _spread_rows(len(states))

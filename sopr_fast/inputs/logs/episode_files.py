@@ -19,9 +19,6 @@ def join_episodes(episodes: Sequence[tuple[str, Mapping[str, Any]]], where: str)
 
     Observations may have one row more than the episode has steps: the last next state. They give next states then,
     named `next_…`. A single flag of an end is that of the episode's last row. Messages begin with `where`.
-
-    Raises:
-        ValueError: No episodes, or an episode lacks an array, or has one of another length or width than the first.
     """
     if not episodes:
         raise ValueError(f"{where}: no episodes")

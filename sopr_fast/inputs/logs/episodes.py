@@ -42,15 +42,6 @@ def order_rows(
     """Return the order that brings the rows of each episode together by ascending step; None if they are in it.
 
     Episodes are in the order of their first rows.
-
-    Args:
-        ids: (N,) episode of each row, numbers or words, or None.
-        steps: (N,) step of each row in its episode, or None.
-        names: Part → name of its array.
-        where: Beginning of messages.
-
-    Raises:
-        ValueError: An episode has a step twice.
     """
     if ids is None:
         return None
@@ -76,18 +67,7 @@ def order_rows(
 def find_ends(
     parts: Parts, flags: Mapping[str, np.ndarray], ids: np.ndarray | None, steps: np.ndarray | None, count: int
 ) -> Ends:
-    """Return the ends that flags, episodes' numbers and steps tell; each array counts by its documented meaning.
-
-    Args:
-        parts: The log.
-        flags: Part → (N,) bool, for `terminals`, `timeouts`, `dones`, `last` and `first`; rows in order.
-        ids: (N,) episode of each row, or None.
-        steps: (N,) step of each row, or None.
-        count: N.
-
-    Raises:
-        ValueError: Flags contradict each other.
-    """
+    """Return the ends that flags, (N,) bool by part, and (N,) episodes and steps tell, each by its documented meaning."""
     names, none = parts.names, np.zeros(count, bool)
     terminals, timeouts, dones = flags.get("terminals"), flags.get("timeouts", none), flags.get("dones")
     last, used = _last_rows(flags, ids, steps, count)

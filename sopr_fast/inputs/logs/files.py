@@ -24,14 +24,6 @@ def reading(where: str | Path, kind: str) -> Iterator[None]:
     """Make every error inside the block name what is being read.
 
     Libraries raise errors of nearly any type for damaged files. Errors that already begin with `where` pass unchanged.
-
-    Args:
-        where: Beginning of the message, such as the file's path.
-        kind: Expected content, such as "an HDF5 file".
-
-    Raises:
-        MemoryError: The content is larger than the free memory.
-        ValueError: Any other error.
     """
     try:
         yield
@@ -45,12 +37,7 @@ def reading(where: str | Path, kind: str) -> Iterator[None]:
 
 
 def check_regular(path: Path) -> None:
-    """Raise unless `path` is a regular file, or a link to one.
-
-    Raises:
-        FileNotFoundError: No such file.
-        ValueError: A folder, pipe, socket or device.
-    """
+    """Raise unless `path` is a regular file, or a link to one."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file")
     if path.is_dir():
@@ -62,11 +49,7 @@ def check_regular(path: Path) -> None:
 
 
 def check_memory(where: str | Path, size: int) -> None:
-    """Raise unless `size` bytes fit into the free memory.
-
-    Raises:
-        MemoryError: They do not fit; begins with `where`.
-    """
+    """Raise unless `size` bytes fit into the free memory."""
     free = free_memory()
     if size > free:
         raise MemoryError(f"{where}: {size:,} bytes when read, larger than the free memory ({free:,.0f} bytes)")
@@ -90,11 +73,7 @@ def _open_npy(file: Path) -> Any:
 
 
 def read_npz(path: Path) -> dict[str, Any]:
-    """Return the arrays of an archive by name, decompressed when they are needed.
-
-    Raises:
-        ValueError: The file is damaged.
-    """
+    """Return the arrays of an archive by name, decompressed when they are needed."""
     with reading(path, "an .npz file"), zipfile.ZipFile(path) as archive:
         return {info.filename.removesuffix(".npy"): _open_member(path, archive, info) for info in archive.infolist()}
 
@@ -117,12 +96,7 @@ def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the arrays of a JSON file: of one object, or of an object in each line, as RLlib writes batches.
-
-    Raises:
-        MemoryError: The file is larger than the free memory.
-        ValueError: The file is damaged, or lines hold other arrays than the first.
-    """
+    """Return the arrays of a JSON file: of one object, or of an object in each line, as RLlib writes batches."""
     check_memory(path, _JSON_COPIES * path.stat().st_size)
     with reading(path, "JSON, or JSON in lines"):
         with path.open(encoding="utf-8-sig") as file:

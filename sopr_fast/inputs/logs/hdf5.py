@@ -44,11 +44,7 @@ class Hdf5Array:
 
     @contextmanager
     def reader(self) -> Iterator[Read]:
-        """Yield a function that reads consecutive rows.
-
-        Raises:
-            ValueError: The file was changed after it was opened.
-        """
+        """Yield a function that reads consecutive rows."""
         # Without a chunk cache, HDF5 reads only the needed rows of uncompressed chunks.
         with self._open(rdcc_nbytes=0) as dataset:
             yield lambda start, stop: dataset[start:stop]
@@ -73,10 +69,6 @@ def read_hdf5(path: Path) -> dict[str, Any]:
 
     Arrays of each episode, as Minari (`episode_0/rewards`), robomimic (`data/demo_0/rewards`) and d3rlpy (`rewards_0`)
     write them, are joined. Soft and external links are not followed.
-
-    Raises:
-        ImportError: h5py is not installed.
-        ValueError: The file is damaged or cut short, or its episodes do not fit together.
     """
     status, arrays = os.stat(path), {}
     episodes: dict[tuple[int, str], dict[str, Any]] = {}
@@ -98,19 +90,7 @@ def read_hdf5(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def open_hdf5(path: Path, **options: Any) -> Iterator[Any]:
-    """Open an HDF5 file for reading; errors of h5py inside the block name the file.
-
-    Args:
-        path: File.
-        options: Further arguments of `h5py.File`.
-
-    Yields:
-        The open `h5py.File`.
-
-    Raises:
-        ImportError: h5py is not installed.
-        ValueError: Not an HDF5 file, damaged or cut short.
-    """
+    """Open an HDF5 file for reading; errors of h5py inside the block name the file."""
     try:
         import h5py
     except ImportError as error:

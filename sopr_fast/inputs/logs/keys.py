@@ -77,16 +77,7 @@ class Parts:
 
 
 def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str) -> Parts:
-    """Find the parts of a log among named arrays.
-
-    Args:
-        arrays: Arrays by name, which may be read when they are needed.
-        columns: Part → name of its array, or names of the arrays that it consists of, next to each other.
-        where: Beginning of messages.
-
-    Raises:
-        ValueError: A mapped array is missing, or two arrays of one part disagree.
-    """
+    """Find the parts of a log among named arrays."""
     chosen, used = {}, set()
     for part, names in (columns or {}).items():
         if part not in KEYS:
@@ -119,11 +110,7 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str) -
 
 
 def find_states(arrays: Mapping[str, Any], columns: str | Sequence[str] | None, where: str) -> Any:
-    """Return the array of states.
-
-    Raises:
-        ValueError: No such array, or two that disagree.
-    """
+    """Return the array of states."""
     if columns is None:
         chosen = _choose("states", arrays, where)
         if chosen is None:

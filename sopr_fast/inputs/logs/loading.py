@@ -84,12 +84,7 @@ def load_log(
 
 @escaped_errors()
 def load_transitions(source: Any) -> Transitions:
-    """Load a log with actions and rewards, see `load_log`.
-
-    Raises:
-        TypeError: Only states, without names.
-        ValueError: An array is missing.
-    """
+    """Load a log with actions and rewards, see `load_log`."""
     if isinstance(source, Transitions):
         return source
     if isinstance(source, StoredStates):

@@ -26,15 +26,7 @@ _PLACES = ("pos", "ptr", "_insertion_idx", "_index")  # of the row that is overw
 
 
 def filled_rows(arrays: Mapping[str, Any], count: int) -> np.ndarray | None:
-    """Return the rows of a buffer that were filled, oldest first, as fields such as `_size`, `pos` and `full` tell.
-
-    Args:
-        arrays: Arrays of a log, among which such fields may be.
-        count: Number of rows of the arrays.
-
-    Returns:
-        Rows, or None if they are all rows in their order, or nothing tells.
-    """
+    """Return the rows of a buffer that were filled, oldest first, as fields such as `_size`, `pos` and `full` tell."""
     fields = {}
     for name, values in arrays.items():
         last = str(name).rpartition("/")[2]
@@ -56,21 +48,6 @@ def read_pickled(path: Path) -> dict[str, Any]:
 
     It holds a replay buffer of Stable-Baselines3 or sb3-contrib, a dict of arrays, or a list of dicts of arrays, one
     for each episode, as Decision Transformer and D4RL's converters write it.
-
-    Args:
-        path: File.
-
-    Returns:
-        Arrays by name, rows of a ring buffer in the order in which they were stored; of several environments, one
-        environment after the other. Actions of a replay buffer are those that the environment got.
-
-    Raises:
-        MemoryError: The file is larger than the free memory.
-        ValueError: The file is damaged, or holds something else; nothing in it is executed.
-
-    Warns:
-        UserWarning: Actions of a replay buffer exceed [-1, 1], so they are taken as they are; or its ends may include
-            time limits.
     """
     check_regular(path)
     check_memory(path, _COPIES * path.stat().st_size)

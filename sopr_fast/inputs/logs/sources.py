@@ -77,12 +77,7 @@ def _is_minari_id(source: str | os.PathLike) -> bool:
 
 
 def _minari_file(source: str | os.PathLike) -> Path | None:
-    """Return the data of the local Minari dataset that a folder or an id names; None if it names something else.
-
-    Raises:
-        FileNotFoundError: Id of a dataset that is not on this machine.
-        ValueError: The dataset is stored in another form than HDF5.
-    """
+    """Return the data of the local Minari dataset that a folder or an id names; None if it names something else."""
     path = Path(source)
     folder = next((place for place in (path, path / "data") if (place / "metadata.json").is_file()), None)
     if folder is None and not path.exists() and _is_minari_id(source):
@@ -98,12 +93,7 @@ def _minari_file(source: str | os.PathLike) -> Path | None:
 
 
 def _read_minari(dataset: Any) -> dict[str, Any]:
-    """Return the arrays of an open dataset.
-
-    Raises:
-        TypeError: Observations or actions are not arrays, nor named ones.
-        ValueError: No episodes, an episode of mismatched lengths, or damaged files.
-    """
+    """Return the arrays of an open dataset."""
     name, episodes = f"Minari dataset {dataset.id}", []
     with reading(name, "a Minari dataset"):
         for episode in dataset.iterate_episodes():

@@ -25,12 +25,7 @@ _BUFFER = 1 << 20  # bytes
 
 
 def read_csv(path: Path) -> dict[str, Any]:
-    """Return the columns of a file in UTF-8, separated by commas, semicolons or tabs, whose first line names them.
-
-    Raises:
-        MemoryError: The file is larger than the free memory.
-        ValueError: The file has no header, or a row has more values than it.
-    """
+    """Return the columns of a file in UTF-8, separated by commas, semicolons or tabs, whose first line names them."""
     import pandas
 
     check_memory(path, _CSV_COPIES * path.stat().st_size)
@@ -60,11 +55,7 @@ def is_frame(source: Any) -> bool:
 
 
 def read_frame(frame: Any, where: str) -> dict[str, Any]:
-    """Return the columns of a data frame by name, and those of one number each, such as `obs_0`, together as `obs`.
-
-    Raises:
-        ValueError: Two columns have one number, such as `obs_1` and `obs_01`; begins with `where`.
-    """
+    """Return the columns of a data frame by name, and those of one number each, such as `obs_0`, together as `obs`."""
     arrays: dict[str, Any] = {}
     for key in frame.columns:
         values = frame[key].to_numpy()
@@ -103,12 +94,7 @@ def _cell(value: Any) -> Any:
 
 
 def read_parquet(path: Path) -> dict[str, Any]:
-    """Return the columns of a file by name, and numbered ones together as in `read_frame`, read when they are needed.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-        ValueError: The file is damaged.
-    """
+    """Return the columns of a file by name, numbered ones together too, as `read_frame`; read when they are needed."""
     with _open_parquet(path) as file:
         names = list(file.schema_arrow.names)
     groups = {name: [name] for name in names} | group_numbered(names, names, str(path))
@@ -187,11 +173,7 @@ class ParquetArray:
         return values
 
     def read_group(self, group: int) -> np.ndarray:
-        """Return all rows of a row group.
-
-        Raises:
-            ValueError: The file was changed after it was opened.
-        """
+        """Return all rows of a row group."""
         with self._open() as file:
             pieces = (file.metadata.row_group(group).column(i) for i in range(file.metadata.num_columns))
             mine = (x for x in pieces if {x.path_in_schema, x.path_in_schema.partition(".")[0]} & {*self._columns})
@@ -242,11 +224,7 @@ def _open_parquet(path: Path) -> Iterator[Any]:
 
 
 def group_numbered(names: Iterable[str], wanted: Collection[str], where: str = "") -> dict[str, list[str]]:
-    """Return name → its numbered columns in ascending order, for wanted names that are no column.
-
-    Raises:
-        ValueError: Two columns of a part of a log have one number, such as `obs_1` and `obs_01`; begins with `where`.
-    """
+    """Return name → its numbered columns in ascending order, for wanted names that are no column."""
     groups: dict[str, dict[int, str]] = {}
     for name in names:
         match = _NUMBERED.fullmatch(name)

@@ -105,13 +105,7 @@ class Transitions:
     def from_parts(
         cls, parts: Parts, max_episode_steps: int | None = None, rows: np.ndarray | None = None
     ) -> Transitions:
-        """Check and convert the parts of a log, and find where episodes end, see `sopr_fast.load_log`.
-
-        Args:
-            parts: The log.
-            max_episode_steps: Time limit, or None.
-            rows: Rows of a buffer that were filled, oldest first, or None for all.
-        """
+        """Check and convert the parts of a log, and find where episodes end, see `sopr_fast.load_log`."""
         where, names = parts.where, parts.names
         limit = None if max_episode_steps is None else check_integer("max_episode_steps", max_episode_steps, 1)
         check_memory(where, _peak(parts.arrays))
