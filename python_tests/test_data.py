@@ -244,22 +244,3 @@ def test_missing_keys(tmp_path, key):
         sopr_fast.load_log({})
     with pytest.raises(ValueError, match=r"the arrays there are a\\x1b\[2J\\n\\u202eb, c{23}…c{24}$"):
         sopr_fast.load_log({"a\x1b[2J\n\u202eb": np.zeros(3), "c" * 99: np.zeros(3)})
-
-
-def test_damaged_files(tmp_path):
-    whole = write_hdf5(tmp_path / "log.hdf5", d4rl_arrays()).read_bytes()
-    path = tmp_path / "cut.hdf5"
-    for data in (whole[: len(whole) // 2], b"", b"nothing of the kind"):
-        path.write_bytes(data)
-        with pytest.raises(ValueError, match=r"cut\.hdf5: damaged, cut short"):
-            sopr_fast.load_log(path)
-    with h5py.File(path, "w") as file:
-        file["observations"] = np.array(["a", "b"], dtype=object)
-    with pytest.raises(TypeError, match=r"cut\.hdf5: 'observations' must be numbers, got dtype object"):
-        sopr_fast.load_log(path)
-    with pytest.raises(FileNotFoundError, match="no such file"):
-        sopr_fast.load_log(tmp_path / "none.hdf5")
-    with pytest.raises(ValueError, match="expected a log in a file of"):
-        sopr_fast.load_log(tmp_path / "log.txt")
-    with pytest.raises(TypeError, match="got int"):
-        sopr_fast.load_log(3)

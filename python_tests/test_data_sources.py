@@ -1,6 +1,5 @@
 """Names of arrays, data frames, replay buffers, and sources that are refused by name."""
 
-import os
 import re
 import tracemalloc
 import warnings
@@ -46,34 +45,10 @@ def frame_of(arrays, names, form="{}_{}"):
     return pandas.DataFrame(columns)
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        SHORT,
-        {"observations": "state", "next_observations": "next_state", "terminals": "terminal", "timeouts": "timeout"},
-        {"observations": "observation", "actions": "action", "rewards": "reward", "terminals": "terminated"},
-    ],
-)
-def test_common_names_of_arrays(tmp_path, arrays, names):
-    expected = sopr_fast.load_log(arrays)
-    np.savez(tmp_path / "log.npz", **renamed(arrays, names))
-    for source in (renamed(arrays, names), frame_of(arrays, names), tmp_path / "log.npz"):
-        assert_same(sopr_fast.load_log(source), expected)
-    np.testing.assert_array_equal(np.asarray(as_states(tmp_path / "log.npz")), arrays["observations"])
-
-
 @pytest.mark.parametrize("form", ["{}_{}", "{}.{}", "{}[{}]"])
 def test_observation_columns_of_a_data_frame_are_the_states(arrays, form):
     frame = frame_of(arrays, SHORT, form).assign(time=range(14), done=0)
     np.testing.assert_array_equal(np.asarray(as_states(frame)), arrays["observations"])
-
-
-def test_a_data_frame_column_of_lists_is_one_array(arrays):
-    frame = pandas.DataFrame({key: list(values) for key, values in arrays.items()})
-    assert_same(sopr_fast.load_log(frame), sopr_fast.load_log(arrays))
-    frame.at[3, "observations"] = [1.0]
-    with pytest.raises(ValueError, match="data frame: 'observations': .*lists of equal length"):
-        sopr_fast.load_log(frame)
 
 
 @pytest.mark.parametrize(
@@ -109,19 +84,6 @@ def test_a_buffer_of_several_environments_is_refused(arrays):
         as_states(observations)
     with pytest.raises(ValueError, match=r"'obs' must have shape .*; pass the rows of one environment at a time"):
         sopr_fast.load_log(renamed(arrays, SHORT) | {"obs": observations.repeat(2, 0)})
-
-
-def test_dones_that_timeouts_explain_are_not_terminal(arrays):
-    done = {"dones": arrays["terminals"] | arrays["timeouts"]}
-    del arrays["terminals"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        log = sopr_fast.load_log(arrays | done)
-    assert_same(log, sopr_fast.load_log(arrays | {"terminals": done["dones"] & ~arrays["timeouts"]}))
-    del arrays["timeouts"]
-    with pytest.warns(UserWarning, match="dataset: 'dones' are taken as terminals; if a time limit cut episodes"):
-        log = sopr_fast.load_log(arrays | done)
-    np.testing.assert_array_equal(log.terminals, done["dones"])
 
 
 def test_mapped_dones_may_include_timeouts_too(arrays):
@@ -182,16 +144,6 @@ def test_states_without_float32_values_are_refused(states, error, message):
 def test_rewards_without_float32_values_are_refused(arrays, value):
     with pytest.raises((TypeError, ValueError), match="^dataset: 'rewards'"):
         sopr_fast.load_log(arrays | {"rewards": value})
-
-
-@pytest.mark.parametrize("name", ["log.npz", "log.npy", "log.hdf5", "log.parquet"])
-def test_a_pipe_is_refused(tmp_path, name):
-    os.mkfifo(tmp_path / name)
-    with pytest.raises(ValueError, match=rf"{name}: not a regular file"):
-        as_states(tmp_path / name)
-    if name != "log.npy":
-        with pytest.raises(ValueError, match=rf"{name}: not a regular file"):
-            sopr_fast.load_log(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["observations", "actions", "rewards", "next_observations", "log_probs"])

@@ -66,14 +66,6 @@ def test_open_datasets_and_transitions(tmp_path):
     assert torch.equal(expected, draw(steps).states)
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f4", "<f8", "<i4"])
-def test_npy_of_any_order_and_dtype(tmp_path, order, dtype):
-    states = np.asarray(STATES * 100, dtype, order)
-    np.save(tmp_path / "s.npy", states)
-    assert torch.equal(draw(states).states, draw(tmp_path / "s.npy").states)
-
-
 class Recorder:
     """Array-like object that records the slices taken from it."""
 
@@ -202,24 +194,6 @@ def test_wrong_states(tmp_path, name, layout, states, error, message):
         draw(write(tmp_path / name, states=states, **layout))
 
 
-@pytest.mark.parametrize("name", ["s.npz", "s.hdf5"])
-def test_states_missing_from_file(tmp_path, name):
-    write(tmp_path / name, "actions")
-    with pytest.raises(ValueError, match=rf"{name}: no array 'observations' \(or .*; .* are actions, rewards"):
-        load_states(tmp_path / name)
-
-
-@pytest.mark.parametrize("name", ["s.npy", "s.npz", "s.hdf5"])
-def test_damaged_files(tmp_path, name):
-    whole = write(tmp_path / name).read_bytes()
-    for data in (b"", b"nothing of the kind", whole[: len(whole) // 2]):
-        (tmp_path / name).write_bytes(data)
-        with pytest.raises(ValueError, match=re.escape(f"{name}: damaged")):
-            load_states(tmp_path / name)
-    with pytest.raises(FileNotFoundError, match="no such file"):
-        load_states(tmp_path / f"other{name}")
-
-
 def test_a_damaged_chunk_is_named(tmp_path):
     path = write(tmp_path / "s.hdf5", chunks=(500, 4), compression="gzip")
     with h5py.File(path) as file:
@@ -237,11 +211,6 @@ def test_a_file_cut_short_after_opening(tmp_path):
     path.write_bytes(path.read_bytes()[:9000])
     with pytest.raises(ValueError, match=r"s\.npy: the file was changed after it was opened"):
         draw(states)
-
-
-def test_files_of_other_kinds(tmp_path):
-    with pytest.raises(ValueError, match=r"s\.txt: expected a log in a file of \.npy, \.npz, \.parquet, \.csv"):
-        load_states(tmp_path / "s.txt")
 
 
 @pytest.mark.parametrize("stored", ["bfloat16", "bits"])

@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from problems import TINY, ladder, log, training_gains
 from safetensors.torch import save_file
-from test_data_libraries import write_dump
 
 import sopr_fast
 from sopr_fast.estimators import FQE, learning
@@ -61,6 +60,14 @@ def write_hdf5(path):
     with h5py.File(path, "w") as file:
         for name, values in TRANSITIONS.items():
             file[name] = values
+
+
+def write_episodes(path):
+    """As Minari: a group for each episode."""
+    with pytest.importorskip("h5py").File(path, "w") as file:
+        for i in range(3):
+            for name, values in TRANSITIONS.items():
+                file[f"episode_{i}/{name}"] = values
 
 
 def write_parquet(path):
@@ -203,7 +210,7 @@ KINDS = {
     "log pickle": (".pkl", lambda path: path.write_bytes(pickle.dumps(TRANSITIONS)), sopr_fast.load_log),
     "log of episodes": (".pkl", lambda path: path.write_bytes(pickle.dumps([TRANSITIONS] * 3)), sopr_fast.load_log),
     "replay buffer": (".pkl", write_replay_buffer, sopr_fast.load_log),
-    "d3rlpy dump": (".h5", lambda path: write_dump(path, TRANSITIONS), sopr_fast.load_log),
+    "log by episodes": (".hdf5", write_episodes, sopr_fast.load_log),
     "evaluations": (
         ".npz",
         lambda path: np.savez(path, timesteps=np.arange(9), results=np.ones((9, 3))),

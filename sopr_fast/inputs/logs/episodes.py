@@ -67,7 +67,7 @@ def order_rows(
 def find_ends(
     parts: Parts, flags: Mapping[str, np.ndarray], ids: np.ndarray | None, steps: np.ndarray | None, count: int
 ) -> Ends:
-    """Return the ends that flags, (N,) bool by part, and (N,) episodes and steps tell, each by its documented meaning."""
+    """Return the ends that flags, (N,) bool by part, and (N,) episodes and steps tell, each by its meaning."""
     names, none = parts.names, np.zeros(count, bool)
     terminals, timeouts, dones = flags.get("terminals"), flags.get("timeouts", none), flags.get("dones")
     last, used = _last_rows(flags, ids, steps, count)

@@ -152,7 +152,7 @@ def _find(name: str, part: str, arrays: Mapping[str, Any], where: str) -> str:
     """Return the array of a name, which may leave out the groups that it lies in."""
     if name in arrays:
         return name
-    ends = [key for key in arrays if str(key).endswith(f"/{name}")]
+    ends = [key for key in arrays if key.endswith(f"/{name}") and (part != "states" or not key.startswith("next_"))]
     if len(ends) != 1:
         listed = list_names(ends or [str(key) for key in arrays])
         raise ValueError(f"{where}: no column {name!r} for the {part}; it has {listed}")

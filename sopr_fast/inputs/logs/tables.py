@@ -40,7 +40,9 @@ def read_csv(path: Path) -> dict[str, Any]:
         if len(values) > len(names):
             raise ValueError(f"{path}: line 2 has more values than the header; write numbers with a decimal point")
         decimal = "," if separator == ";" and re.search(r"\d,\d", second) and "." not in second else "."
-        form: dict[str, Any] = {"index_col": False, "float_precision": "round_trip", "skipinitialspace": True}
+        form: dict[str, Any] = {"index_col": False, "skipinitialspace": True}
+        if int(pandas.__version__.partition(".")[0]) < 3:  # later versions are exact by default
+            form["float_precision"] = "round_trip"
         form |= {"sep": separator, "decimal": decimal, "encoding": "utf-8-sig"}
         try:
             frame = pandas.read_csv(path, header=0, names=names, **form)

@@ -1,0 +1,399 @@
+"""Logs in every form load like their arrays, and wrong files are refused by name."""
+
+import io
+import json
+import os
+import pickle
+import warnings
+import zipfile
+from itertools import pairwise
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pandas
+import pytest
+from test_data import d4rl_arrays, write_hdf5
+
+import sopr_fast
+from sopr_fast.inputs.logs import load_states, load_transitions
+
+PARTS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "episodes")
+SHORT = {"observations": "obs", "next_observations": "next_obs"}
+LONG = {"observations": "observation", "actions": "action", "rewards": "reward", "terminals": "terminated"}
+TIANSHOU = {"observations": "obs", "actions": "act", "rewards": "rew", "next_observations": "obs_next"}
+
+
+@pytest.fixture
+def arrays():
+    arrays = d4rl_arrays()
+    arrays["timeouts"][-1] = True  # the last episode just stops
+    return arrays
+
+
+def assert_same(log, expected, parts=PARTS):
+    for part in parts:
+        np.testing.assert_array_equal(getattr(log, part), getattr(expected, part), err_msg=part)
+
+
+def renamed(arrays, names):
+    return {names.get(key, key): values for key, values in arrays.items()}
+
+
+def frame_of(arrays, form):
+    """Data frame with one column per dimension, or with lists."""
+    columns = {}
+    for key, values in arrays.items():
+        if values.ndim == 1 or form == "lists":
+            columns[key] = values if values.ndim == 1 else list(values)
+        else:
+            columns |= {form.format(key, i): values[:, i] for i in reversed(range(values.shape[1]))}
+    return pandas.DataFrame(columns)
+
+
+def episodes_of(arrays):
+    bounds = [0, *np.flatnonzero(arrays["terminals"] | arrays["timeouts"]) + 1]
+    return [{key: values[i:j] for key, values in arrays.items()} for i, j in pairwise(bounds)]
+
+
+def write_fixed(path, arrays):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {
+        key: pyarrow.FixedSizeListArray.from_arrays(x.reshape(-1), x.shape[1]) if x.ndim > 1 else pyarrow.array(x)
+        for key, x in arrays.items()
+    }
+    parquet.write_table(pyarrow.table(columns), path, row_group_size=5)
+
+
+def write_lists(path, arrays):
+    texts = {key: list(map(str, x.astype(np.float64).tolist())) if x.ndim > 1 else x for key, x in arrays.items()}
+    pandas.DataFrame(texts).to_csv(path, index=False)
+
+
+def write_lines(path, arrays):
+    """As RLlib: a batch in each line."""
+    path.write_text("\n".join(json.dumps({key: x.tolist() for key, x in one.items()}) for one in episodes_of(arrays)))
+
+
+def write_groups(path, arrays, group="episode_{}"):
+    """As Minari: a group for each episode, whose observations have one row more."""
+    with h5py.File(path, "w") as file:
+        for i, one in enumerate(episodes_of(arrays)):
+            seen = np.concatenate([one["observations"], one["next_observations"][-1:]])
+            names = {"terminals": "terminations", "timeouts": "truncations"}
+            for key, values in (one | {"observations": seen}).items():
+                if key != "next_observations":
+                    file[f"{group.format(i)}/{names.get(key, key)}"] = values
+
+
+WRITERS = {
+    "log.npz": lambda path, arrays: np.savez_compressed(path, **arrays, notes=np.array(["not", "read"])),
+    "log.hdf5": write_hdf5,
+    "log.pkl": lambda path, arrays: path.write_bytes(pickle.dumps(arrays)),
+    "episodes.pickle": lambda path, arrays: path.write_bytes(pickle.dumps(episodes_of(arrays))),
+    "LOG.CSV": lambda path, arrays: frame_of(arrays, "{}_{}").to_csv(path, index=False),
+    "semicolons.csv": lambda path, arrays: frame_of(arrays, "{}.{}").to_csv(path, index=False, sep=";", decimal=","),
+    "tabs.tsv": lambda path, arrays: frame_of(arrays, "{}[{}]").to_csv(path, index=False, sep="\t"),
+    "lists.csv": write_lists,
+    "columns.parquet": lambda path, arrays: frame_of(arrays, "{}_{}").to_parquet(path, row_group_size=5),
+    "lists.parquet": lambda path, arrays: frame_of(arrays, "lists").to_parquet(path, row_group_size=5),
+    "fixed.parquet": write_fixed,
+    "log.json": lambda path, arrays: path.write_text(json.dumps({key: x.tolist() for key, x in arrays.items()})),
+    "rllib.jsonl": write_lines,
+    "main_data.hdf5": write_groups,
+    "robomimic.h5": lambda path, arrays: write_groups(path, arrays, "data/demo_{}"),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_file_loads_like_its_arrays(name, tmp_path, arrays):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    WRITERS[name](tmp_path / name, arrays)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same(sopr_fast.load_log(tmp_path / name), sopr_fast.load_log(arrays))
+    states = np.asarray(load_states(tmp_path / name), np.float32)
+    np.testing.assert_array_equal(states, arrays["observations"])
+
+
+@pytest.mark.parametrize("names", [SHORT, LONG, TIANSHOU])
+@pytest.mark.parametrize("form", ["{}_{}", "{}.{}", "{}[{}]", "lists", None])
+def test_names_and_columns_of_frames_and_dictionaries(names, form, arrays):
+    given = renamed(arrays, names)
+    source = given if form is None else frame_of(given, form)
+    assert_same(sopr_fast.load_log(source), sopr_fast.load_log(arrays))
+    np.testing.assert_array_equal(np.asarray(load_states(source)), arrays["observations"])
+
+
+def test_a_folder_of_npy(tmp_path, arrays):
+    for key, values in arrays.items():
+        np.save(tmp_path / f"{key}.npy", values)
+    np.save(tmp_path / "infos.npy", np.array([None]), allow_pickle=True)
+    log = sopr_fast.load_log(tmp_path)
+    assert_same(log, sopr_fast.load_log(arrays))
+    log.states[0] = 7
+    np.testing.assert_array_equal(np.asarray(load_states(str(tmp_path))), arrays["observations"])
+    (tmp_path / "rewards.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises(ValueError, match=r"rewards\.npy: damaged"):
+        sopr_fast.load_log(tmp_path)
+    (tmp_path / "rewards.npy").unlink()
+    with pytest.raises(ValueError, match=r"no array 'rewards' \(or .*\); the arrays there are actions, infos, "):
+        load_transitions(tmp_path)
+    assert sopr_fast.load_log(tmp_path).shape == (14, 3)  # states alone
+
+
+def test_parts_are_mapped_to_columns(tmp_path, arrays):
+    names = {"observations": "x", "next_observations": "y", "actions": "u", "rewards": "r", "terminals": "end"}
+    frame = frame_of(renamed(arrays, names | {"timeouts": "cut"}), "{}_{}")
+    frame.to_csv(tmp_path / "log.csv", index=False)
+    columns = {"states": ["x_0", "x_1", "x_2"], "next_states": ("y_0", "y_1", "y_2"), "actions": "u"}
+    columns |= {"rewards": "r", "terminals": "end", "timeouts": "cut"}
+    for source in (frame, tmp_path / "log.csv"):
+        log = sopr_fast.load_log(source, columns=columns)
+        assert_same(log, sopr_fast.load_log(arrays))
+        reordered = load_states(source, columns=["x_2", "x_0"])
+        np.testing.assert_array_equal(np.asarray(reordered, np.float32), arrays["observations"][:, [2, 0]])
+        assert load_states(source, columns="x_1").shape == (14, 1)
+    for wrong, message in (
+        ({**columns, "states": "z"}, r"log\.csv: no column 'z' for the states; it has x_"),
+        ({"state": "x"}, "columns name the part 'state'; a log's parts are states, actions"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sopr_fast.load_log(tmp_path / "log.csv", columns=wrong)
+    with pytest.raises(ValueError, match="Transitions have no names to map"):
+        sopr_fast.load_log(log, columns=columns)
+
+
+@pytest.mark.parametrize("name", ["dict", "log.npz", "log.hdf5", "episodes.hdf5", "minari"])
+def test_named_observations_are_joined_in_the_order_of_columns(name, tmp_path, arrays):
+    seen, following = arrays.pop("observations"), arrays.pop("next_observations")
+    named = arrays | {"obs/a": seen[:, :1], "obs/b": seen[:, 1:], "next_obs/a": following[:, :1]}
+    named["next_obs/b"] = following[:, 1:]
+    source = tmp_path / name
+    if name == "dict":
+        source = arrays | {part: {"a": x[:, :1], "b": x[:, 1:]} for part, x in (("obs", seen), ("next_obs", following))}
+    elif name == "minari":
+        ones = episodes_of(named)
+        steps = [
+            {"observations": {k: np.concatenate([one[f"obs/{k}"], one[f"next_obs/{k}"][-1:]]) for k in "ab"}}
+            | {"actions": one["actions"], "rewards": one["rewards"], "terminations": one["terminals"]}
+            | {"truncations": one["timeouts"], "id": i}
+            for i, one in enumerate(ones)
+        ]
+        source = SimpleNamespace(id="maze-v0", iterate_episodes=lambda: iter([SimpleNamespace(**s) for s in steps]))
+    elif name == "log.npz":
+        np.savez(source, **named)
+    elif name == "log.hdf5":
+        write_hdf5(source, named)
+    else:
+        ones = enumerate(episodes_of(named))
+        write_hdf5(source, {f"data/demo_{i}/{key}": x for i, one in ones for key, x in one.items()})
+    with pytest.raises(
+        ValueError, match=r"the states have names: choose by columns={'states': \['[\w/]*/a', '[\w/]*/b'\]}"
+    ):
+        sopr_fast.load_log(source)
+    log = sopr_fast.load_log(
+        source, columns={"states": ["b", "a"]} if name == "minari" else {"states": ["obs/b", "obs/a"]}
+    )
+    order = [1, 2, 0]
+    np.testing.assert_array_equal(log.states, seen[:, order])
+    np.testing.assert_array_equal(log.next_states, following[:, order])
+    assert log.episodes.tolist() == [0, 3, 7, 9, 12, 14]
+
+
+def test_a_dump_of_d3rlpy(tmp_path, arrays):
+    d3rlpy = pytest.importorskip("d3rlpy")
+    terminals, timeouts = (arrays[key].astype(np.float32) for key in ("terminals", "timeouts"))
+    parts = [arrays[key] for key in ("observations", "actions", "rewards")]
+    episodes = d3rlpy.dataset.EpisodeGenerator(*parts, terminals, timeouts)()
+    path = tmp_path / "buffer.h5"
+    with open(path, "w+b") as file:
+        d3rlpy.dataset.create_infinite_replay_buffer(episodes).dump(file)
+    del arrays["next_observations"]
+    assert_same(sopr_fast.load_log(path), sopr_fast.load_log(arrays))
+    np.testing.assert_array_equal(np.asarray(load_states(path)), arrays["observations"])
+    with h5py.File(path, "a") as file:
+        del file["rewards_1"]
+    with pytest.raises(ValueError, match=r"buffer\.h5: episode 1 has no 'rewards'"):
+        sopr_fast.load_log(path)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")
+def test_a_dataset_that_minari_wrote(tmp_path, arrays, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    minari = pytest.importorskip("minari", reason="minari is not installed")
+    from gymnasium.spaces import Box
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    buffers = [
+        EpisodeBuffer(
+            observations=[*one["observations"], one["next_observations"][-1]],
+            actions=[*one["actions"]],
+            rewards=[*one["rewards"]],
+            terminations=[*one["terminals"]],
+            truncations=[*one["timeouts"]],
+        )
+        for one in episodes_of(arrays)
+    ]
+    boxes = {"observation_space": Box(-9, 9, (3,), np.float32), "action_space": Box(-9, 9, (2,), np.float32)}
+    dataset = minari.create_dataset_from_buffers("hopper/made-v0", buffers, **boxes)
+    folder = tmp_path / "hopper/made-v0"
+    for source in (dataset, "hopper/made-v0", folder, folder / "data", folder / "data/main_data.hdf5"):
+        assert_same(sopr_fast.load_log(source), sopr_fast.load_log(arrays))
+        np.testing.assert_array_equal(np.asarray(load_states(source)), arrays["observations"])
+    with pytest.raises(FileNotFoundError, match="hopper/none-v0: no such Minari dataset on this machine"):
+        sopr_fast.load_log("hopper/none-v0")
+    path = folder / "data/main_data.hdf5"
+    whole = path.read_bytes()
+    for data in (whole[:1000], whole[: len(whole) // 2]):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=r"made-v0.*: damaged"):
+            sopr_fast.load_log("hopper/made-v0")
+    path.unlink()
+    with pytest.raises(ValueError, match=r"no main_data\.hdf5; pass the object that minari\.load_dataset returns"):
+        sopr_fast.load_log("hopper/made-v0")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"observations": np.zeros((5, 3))}, "episode 7 has 5 'observations' for 3 'rewards', expected as many or 4"),
+        ({"actions": np.zeros((2, 2))}, "episode 7 has 2 'actions' for 3 'rewards'"),
+        ({"observations": {"arm": 0, "goal": 0}}, "'observations/arm' of an episode are a int; flatten them to one"),
+    ],
+)
+def test_episodes_of_minari_that_do_not_fit(change, message):
+    one = {"observations": np.zeros((4, 3)), "actions": np.zeros((3, 2)), "rewards": np.zeros(3)}
+    one |= {"terminations": np.zeros(3, bool), "truncations": np.zeros(3, bool), "id": 7}
+    episode = SimpleNamespace(**one | change)
+    with pytest.raises((TypeError, ValueError), match=f"Minari dataset kitchen-v0: {message}"):
+        sopr_fast.load_log(SimpleNamespace(id="kitchen-v0", iterate_episodes=lambda: iter([episode])))
+
+
+@pytest.mark.parametrize("name", ["terminals", "terminated", "dones", "done"])
+@pytest.mark.parametrize("without", [(), ("next_observations",)])
+def test_ends_of_trajectories_have_every_name(tmp_path, arrays, name, without):
+    arrays = {key: values for key, values in arrays.items() if key not in without}
+    expected, path, ones = sopr_fast.load_log(arrays), tmp_path / "log.pkl", episodes_of(arrays)
+    cut, ended = (lambda one: one["timeouts"]), (lambda one: one["terminals"])
+    extras = [lambda one: {}, lambda one: {"truncated": cut(one)}]
+    if name in ("dones", "done"):
+        extras.append(lambda one: {"truncated": cut(one), name: ended(one) | cut(one)})
+    for extra in extras:
+        kept = [
+            {k: x for k, x in one.items() if k not in ("terminals", "timeouts")} | {name: ended(one)} for one in ones
+        ]
+        path.write_bytes(pickle.dumps([one | extra(whole) for one, whole in zip(kept, ones, strict=True)]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert_same(sopr_fast.load_log(path), expected)
+
+
+class Touch:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_pickles_are_not_executed(tmp_path):
+    (tmp_path / "log.pkl").write_bytes(pickle.dumps({"observations": Touch(tmp_path / "executed")}))
+    with pytest.raises(ValueError, match=r"log\.pkl: its pickle names (io|_io)\.open"):
+        sopr_fast.load_log(tmp_path / "log.pkl")
+    assert not (tmp_path / "executed").exists()
+
+
+UNEQUAL = [{"observations": np.zeros((n, 1)), "actions": np.zeros((n, 1)), "rewards": np.zeros(4)} for n in (3, 5)]
+WRONG = [
+    ("log.csv", "1,2\n3,4\n", "its first line must name the columns"),
+    ("log.csv", "obs,obs\n1,2\n", "its first line must name the columns, each once"),
+    ("log.csv", "", "its first line must name the columns"),
+    ("log.csv", "obs_0,obs_1,obs_01,reward\n1,2,3,4\n", "columns 'obs_1' and 'obs_01' are both number 1; rename one"),
+    ("log.csv", "obs_0,action,reward\n1,2,3\n1,2\n", r"'reward' is not finite \(as float32\) at row 1"),
+    ("log.csv", "obs_0,action,reward\n1,2,3\n1,5,2,3\n", "Expected 3 fields in line 3, saw 4.*; write numbers with a"),
+    ("log.csv", "obs_0,action,reward\n1,5,2,3\n", "line 2 has more values than the header; write numbers with a"),
+    (
+        "log.csv",
+        'obs,action,reward\n"[1, 2]",0,1\n"[1]",0,1\n',
+        "'obs': lists of equal length expected, got 2 at row 0",
+    ),
+    (
+        "log.csv",
+        "obs_0,action,reward\n1,2,x\n3,4,x\n",
+        "'reward' must be numbers, .* words such as 'x'; number them",
+    ),
+    ("log.json", "[1, 2", "damaged, cut short, or not JSON"),
+    (
+        "log.npz",
+        {"observations": np.ones((3, 1)), "actions": np.ones(3), "rewards": np.array([None] * 3)},
+        "not a plain",
+    ),
+    ("log.pkl", pickle.dumps(3), "expected a replay buffer or a dict of arrays, found a int"),
+    ("log.pkl", pickle.dumps(UNEQUAL), "episode 0 has 3 'observations' for 4 'rewards', expected as many or 5"),
+    (
+        "log.pkl",
+        pickle.dumps([{"observations": [1], "rewards": [1]}, {"observations": [1]}]),
+        "episode 1 has no 'rewards'",
+    ),
+    ("log.txt", "", r"expected a log in a file of \.npy, \.npz, "),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), WRONG)
+def test_wrong_files_are_refused_by_name(name, content, message, tmp_path):
+    path = tmp_path / name
+    if isinstance(content, dict):
+        np.savez(path, **content)
+    else:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises((TypeError, ValueError), match=rf"{name}: .*{message}"):
+        sopr_fast.load_log(path)
+
+
+def test_wrong_parquet(tmp_path, arrays):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path, whole = tmp_path / "log.parquet", pyarrow.Table.from_pandas(frame_of(arrays, "lists"))
+    ragged = [[1.0, 2.0]] * 11 + [[1.0], [1.0, 2.0, 3.0], [1.0, 2.0]]  # as many numbers as 14 rows of 2 have
+    for name, values, message in (
+        ("actions", pyarrow.array(ragged), r"'actions' has lists of different lengths, 2 at row 0 and 1 at row 11$"),
+        ("rewards", pyarrow.array([0.0] * 3 + [None] * 11), "'rewards' has no value at row 3"),
+        ("actions", pyarrow.array([[1.0]] * 2 + [None] * 12), "'actions' has no value at row 2"),
+        ("rewards", pyarrow.array(["a"] * 14), "'rewards' must be numbers"),
+    ):
+        parquet.write_table(whole.drop([name]).append_column(name, values), path)
+        with pytest.raises((TypeError, ValueError), match=rf"log\.parquet: {message}"):
+            sopr_fast.load_log(path)
+    parquet.write_table(whole.slice(0, 0), path)
+    with pytest.raises(ValueError, match=r"log\.parquet: 'observations' is empty"):
+        sopr_fast.load_log(path)
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ValueError, match=r"log\.parquet: damaged"):
+        sopr_fast.load_log(path)
+
+
+@pytest.mark.parametrize("name", ["log.npz", "log.hdf5"])
+def test_a_log_larger_than_memory_says_so(tmp_path, name):
+    """The file is small, since nothing was written to the array or all of it is zero."""
+    path, shape, few = tmp_path / name, (1 << 50, 3), {"actions": np.zeros(3), "rewards": np.zeros(3)}
+    if name == "log.npz":
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        np.savez(path, **few)
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr("observations.npy", header.getvalue())
+    else:
+        write_hdf5(path, few)
+        with h5py.File(path, "a") as file:
+            file.create_dataset("observations", shape, np.float32, chunks=(100, 3))
+    with pytest.raises(MemoryError, match=rf"{name}: .*larger than the free memory"):
+        sopr_fast.load_log(path)
+
+
+@pytest.mark.parametrize("name", ["log.npz", "log.npy", "log.hdf5", "log.parquet"])
+def test_a_pipe_is_refused(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    for read in (load_states, sopr_fast.load_log):
+        with pytest.raises(ValueError, match=rf"{name}: not a regular file"):
+            read(tmp_path / name)
