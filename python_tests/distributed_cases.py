@@ -122,13 +122,13 @@ def unequal_inputs() -> None:
     rewards = replace(logged, rewards=logged.rewards + rank)
     renamed = {f"{name}{rank}": policy for name, policy in two.items()}
     ranker, other_ranker = (fit(replace(TINY, steps=1), seed=seed) for seed in (0, 1))
-    candidates, options = ladder([0.3, 0.4]), {"discount": DISCOUNT, "progress": False}
+    candidates = ladder([0.3, 0.4])
     critic = estimators.BehaviourQ(updates=1, hidden=(8,))
 
     def with_threads(count: int) -> None:
         torch.set_num_threads(count)
         try:
-            critic.estimate(two, logged, **options)
+            critic.estimate(two, logged)
         finally:
             torch.set_num_threads(1)
 
@@ -139,8 +139,8 @@ def unequal_inputs() -> None:
         "seed": lambda: fit(seed=rank),
         "states": lambda: fit(states=log(seed=rank)),
         "returns": lambda: sopr_fast.fit(KNOWN, np.arange(19.0) + rank, log(), config=TINY),
-        "rewards": lambda: critic.estimate(two, rewards, **options),
-        "names": lambda: critic.estimate(renamed, logged, **options),
+        "rewards": lambda: critic.estimate(two, rewards),
+        "names": lambda: critic.estimate(renamed, logged),
         "threads": lambda: with_threads(1 + rank),
     }
     for name, attempt in attempts.items():

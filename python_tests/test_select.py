@@ -95,7 +95,7 @@ def test_without_known_returns_the_simulator_speaks_and_nothing_checks_it():
 def test_few_known_returns_work_and_are_said_to_be_few(count):
     few = dict(list(RETURNS.items())[:count])
     selection = choose(returns=few)
-    assert f"only {count} return" in " ".join(selection.notes)
+    assert f"only {count} return" in " ".join(selection.doubts)
     assert selection.verdict.kind != "deploy" or selection.verdict.policies[0] in few
     assert set(selection.candidates) == (set(KNOWN) | set(CANDIDATES)) - set(few)
 
@@ -198,6 +198,7 @@ def test_update_agrees_with_a_new_selection_and_trains_nothing():
     again = choose(returns=RETURNS | {name: [TRUTH[name] - 0.1, TRUTH[name] + 0.1]})
     np.testing.assert_allclose(updated.predicted, again.predicted[[again.names.index(n) for n in updated.names]])
     assert updated.flags[updated.names.index(name)] == "measured"
+    assert "only 1 return is known" in select(CANDIDATES, log(), simulator=method).update({name: 1.0}).doubts[0]
     assert first.flags[first.names.index(name)] == ""
 
 
@@ -226,12 +227,26 @@ def test_bad_updates(returns, error, message):
             "the return of policy 'right-00' is 'inf', expected a finite number",
         ),
         ({"candidates": {"right-00": gains(1, first=5)["left-05"]}}, "both named 'right-00'"),
+        ({"simulator": simulator(**{"left-21": np.nan})}, "the simulator gives policy 'left-21' no finite value"),
         ({"seed": -1}, "seed must be an integer, 0 or more"),
     ],
 )
 def test_bad_input_is_named(options, message):
     with pytest.raises(ValueError, match=message):
         choose(**options)
+
+
+def test_a_simulator_that_disorders_the_known_policies_is_doubted():
+    wrong = {name: -value for name, value in TRUTH.items()}
+    assert "the simulator orders the known policies with a rank correlation of −1" in choose(
+        simulator=Scripted(wrong)
+    ).doubts[0].replace("-", "−")
+    assert choose().doubts == []
+
+
+def test_groups_must_be_by_name():
+    with pytest.raises(TypeError, match="groups must map names to groups, got list"):
+        choose(groups=["a"] * 12)
 
 
 def test_a_log_without_rewards_and_policies_without_returns_tell_nothing():

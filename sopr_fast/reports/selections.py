@@ -28,7 +28,7 @@ def selection_context(selection: Selection) -> tuple[dict[str, Any], dict[str, A
         "tone": {"deploy": "good", "keep": "", "measure": "open"}[verdict.kind],
         "reasons": [verdict.reason],
         "now": _now(selection),
-        "notes": [*_unrankable(selection), *selection.notes],
+        "notes": [*_unrankable(selection), *selection.doubts, *selection.notes],
         "main": _main(selection, order, kinds),
         "returns": Numbers(selection.predicted),
         "rows": _rows(selection, order, kinds),

@@ -15,7 +15,7 @@ from ..inputs.returns import check_ordered
 from ..methods import small_model
 from ..runtime.options import integer
 from ..runtime.text import printable
-from .compared import FEWEST_KNOWN, Compared, possible_returns
+from .compared import Compared, possible_returns
 from .cross_fit import checkpoint_file, cross_fit
 from .folds import FEWEST_KNOWN as FEWEST_TRAINING
 from .folds import Fold, random_folds
@@ -70,6 +70,8 @@ def select(
         UserWarning: The log or the returns look wrong.
     """
     seed = integer(0)("seed", seed)
+    if groups is not None and not isinstance(groups, Mapping):
+        raise TypeError(f"groups must map names to groups, got {type(groups).__name__}")
     chosen, further = load(candidates), None if policies is None else load(policies)
     check_ordered("returns", returns, chosen if further is None else further)
     first, second = list((further or {}).values()), list(chosen.values())
@@ -97,7 +99,7 @@ def select(
         possible_returns(compared.log) if compared.has_rewards else (-np.inf, np.inf),
         incumbent,
         seed,
-        [*_limits(compared, len(known)), *notes, *compared.copies()],
+        [*notes, *compared.copies()],
         {
             "seed": seed,
             "policies": len(names),
@@ -152,14 +154,10 @@ def _mean(
             seed=seed,
             checkpoint=checkpoint_file(folder, "simulator"),
         )
-    return np.asarray(estimates.values, np.float64), "simulator", []
-
-
-def _limits(compared: Compared, known: int) -> list[str]:
-    """Return notes on what few known returns leave open."""
-    if not known:
-        return ["no return is known: this is what the simulator alone says, and nothing checks it"]
-    if known < FEWEST_KNOWN:
-        returns = "return is" if known == 1 else "returns are"
-        return [f"only {known} {returns} known: predictions and intervals rest on the simulator and on assumptions"]
-    return []
+    values = np.asarray(estimates.values, np.float64)
+    if not np.isfinite(values).all():
+        name = compared.names[int(np.argmin(np.isfinite(values)))]
+        raise ValueError(
+            f"the simulator gives policy {name!r} no finite value; train it longer, or leave the policy out"
+        )
+    return values, "simulator", []

@@ -17,7 +17,7 @@ from ..runtime.options import integer, number
 from ..runtime.plotting import new_axes
 from ..runtime.text import tick_label
 from .calibration import extrapolation
-from .compared import distance_ratios
+from .compared import FEWEST_KNOWN, distance_ratios
 from .decisions import probability_beats, probability_best
 from .groups import read_groups
 from .known_returns import read_known_returns
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LIMIT = 1.4  # distance ratio above which a candidate cannot be ranked from the log
 LEVEL = 0.8
+LEAST_ORDER = 0.8  # rank correlation of the simulator with known returns
 _PLOTTED = 50  # policies
 
 
@@ -48,7 +49,7 @@ class Selection:
         bounds: Least and largest return that the logged rewards and episode lengths allow.
         incumbent: Name of the policy in use, or None.
         seed: Seed of the draws.
-        notes: What limits the evidence.
+        notes: What the log and the policies leave open.
         settings: What the run rests on, as plain text and numbers.
     """
 
@@ -201,6 +202,24 @@ class Selection:
         few = known.sum() < 3
         return {name: float("nan") if few else spearman(self.returns[known], each) for name, each in found.items()}
 
+    @property
+    def doubts(self) -> list[str]:
+        """What the known returns leave open."""
+        count = int(self.known.sum())
+        if not count:
+            return [f"no return is known: this is what the {self.method} alone says, and nothing checks it"]
+        if count < FEWEST_KNOWN:
+            returns = "return is" if count == 1 else "returns are"
+            basis = f"the {self.method} and on assumptions" if self.method else "assumptions"
+            return [f"only {count} {returns} known: predictions and intervals rest on {basis}"]
+        order = self.evidence.get("simulator", 1.0)
+        if order < LEAST_ORDER:
+            return [
+                f"the simulator orders the known policies with a rank correlation of {order:.2f}: train it longer, as "
+                "in simulator=estimators.Simulator(updates=20000); if that does not help, these policies leave the log"
+            ]
+        return []
+
     @cached_property
     def _standing(self) -> Standing:
         incumbent = None if self.incumbent is None else self.names.index(self.incumbent)
@@ -295,7 +314,7 @@ class Selection:
         cells[""] = columns["note"]
         legend = "low, high: 80 % interval; best: probability of being the best policy"
         verdict = [wrapped(f"{self.verdict.text}."), wrapped(self.verdict.reason)]
-        below = [legend, *self.unrankable(), *self.notes]
+        below = [legend, *self.unrankable(), *self.doubts, *self.notes]
         return "\n".join([*verdict, "", to_text(cells, left=("policy", ""), rows=rows), "", *map(wrapped, below)])
 
     def unrankable(self) -> list[str]:
@@ -330,7 +349,7 @@ class Selection:
             "evidence": self.evidence,
             "slope": self.posterior.slope,
             "incumbent": self.incumbent,
-            "notes": [*self.unrankable(), *self.notes],
+            "notes": [*self.unrankable(), *self.doubts, *self.notes],
         }
 
     def to_pandas(self) -> pandas.DataFrame:
