@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -40,11 +40,11 @@ _MEMORY, _COPIES = 256 << 20, 12  # bytes that a parser may take, and so many mo
 _SECONDS, _RATE = 2, 2 << 20  # seconds of processor time, and one more for so many bytes
 
 
-def read_pickle(source: Path | bytes, *, records: tuple[str, ...] = ()) -> Any:
+def read_pickle(source: Path | BinaryIO | bytes, *, records: tuple[str, ...] = ()) -> Any:
     """Return the value of a pickle: numbers, text, arrays, and lists, tuples and dicts of them.
 
     Args:
-        source: File, or its content.
+        source: Path, open file, or content.
         records: Full names, or prefixes of them that end with a dot. Instances of such classes, and results of such
             functions, become `Record`s.
 
@@ -55,7 +55,7 @@ def read_pickle(source: Path | bytes, *, records: tuple[str, ...] = ()) -> Any:
     return _parser.ask("pickle", source, records)
 
 
-def read_weights(source: Path | bytes) -> Any:
+def read_weights(source: Path | BinaryIO | bytes) -> Any:
     """Return what `torch.save` wrote: the same with tensors; see `read_pickle`.
 
     Raises:
@@ -71,9 +71,11 @@ class _Parser:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def ask(self, kind: str, source: Path | bytes, records: tuple[str, ...]) -> Any:
+    def ask(self, kind: str, source: Path | BinaryIO | bytes, records: tuple[str, ...]) -> Any:
         """Return the value in a file, or in its content."""
-        content = source if isinstance(source, bytes) else read_regular(source)
+        if isinstance(source, Path):
+            source = read_regular(source)
+        content = source if isinstance(source, bytes) else source.read()
         memory, seconds = _MEMORY + _COPIES * len(content), _SECONDS + len(content) // _RATE
         header = json.dumps({"kind": kind, "records": records, "memory": memory, "seconds": seconds}).encode()
         with self._lock:
