@@ -20,6 +20,7 @@ from sopr_fast import report
 from sopr_fast.estimators import Estimates
 from sopr_fast.reports import figures
 from sopr_fast.reports.text import MISSING, Name, Numbers, chance, listed, number, plain
+from sopr_fast.selection.folds import Fold
 
 VOID = {"meta", "link", "br", "img", "input", "source"}
 OPTIONS = {"command": "sopr-fast select --policies '<b>'", "title": "pendulum.hdf5", "date": "1 May 2030"}
@@ -198,6 +199,13 @@ def test_an_evaluation_sells_no_tie_as_a_win(pages):
     rows = cells(pages["evaluation", False].split("<section"), "methods")
     means = evaluation().measures("random")
     assert {row[0]: row[1] for row in rows} == {name: number(means[name]["spearman"][0]) for name in METHODS}
+
+
+def test_an_evaluation_of_too_few_policies_names_no_method(tmp_path):
+    folds = [Fold("random", str(i), np.arange(4), np.array([4 + i])) for i in range(2)]
+    result = replace(evaluation(), folds=folds, values={name: [np.ones(1), np.zeros(1)] for name in METHODS})
+    page = read(result, tmp_path / "r.html")
+    assert page.text("h1") == ["These policies are too few to tell which method ranks best."]
 
 
 def test_a_ranking_shows_its_numbers(pages, tmp_path):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..methods import SELECT
 from ..ranking.metrics import spearman
 from ..selection.evaluation import Evaluation
 from . import figures
@@ -26,7 +27,7 @@ def evaluation_context(evaluation: Evaluation) -> tuple[dict[str, Any], dict[str
     context = {
         "kind": "Evaluation of methods",
         "verdict": _verdict(tied[decisive], mean, decisive),
-        "tone": "good" if mean >= _GOOD else "open" if mean >= _USELESS else "bad",
+        "tone": "good" if mean >= _GOOD else "bad" if mean < _USELESS else "open",
         "reasons": [_reason(evaluation, kind, measures[kind], tied[kind]) for kind in evaluation.kinds],
         "now": _now(tied[decisive][0], mean),
         "notes": list(evaluation.notes),
@@ -46,6 +47,8 @@ def evaluation_context(evaluation: Evaluation) -> tuple[dict[str, Any], dict[str
 
 
 def _verdict(tied: list[str], mean: float, kind: str) -> str:
+    if np.isnan(mean):
+        return "These policies are too few to tell which method ranks best."
     what = f"{KINDS[kind]}: rank correlation {number(mean)}."
     if len(tied) == 1:
         return f"{tied[0]} ranks best on {what}"
@@ -62,8 +65,11 @@ def _reason(evaluation: Evaluation, kind: str, measures: dict[str, Any], tied: l
 
 
 def _now(best: str, mean: float) -> str:
+    if np.isnan(mean):
+        return "Measure more policies: at least three in a group."
     if mean >= _GOOD:
-        return f"Rank your candidates with {best}, and let select say which to deploy."
+        with_it = "" if best == SELECT else f"Rank your candidates with {best}. "
+        return f"{with_it}Let select say which candidate to deploy."
     if mean >= _USELESS:
         return f"Use {best} to choose which candidates to measure; do not deploy one without a measurement."
     return "Do not rank these policies from this log. Measure candidates, or log more behaviour like theirs."

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..ranking.metrics import regret_at_k, spearman
-from ..ranking.tables import MISSING, to_html, to_text
+from ..ranking.tables import MISSING, to_html, to_text, wrapped
 from ..runtime.plotting import new_axes
-from ..runtime.text import printable, tick_label
+from ..runtime.text import tick_label
 from .folds import Fold
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Evaluation:
             }[kind]
             blocks.append(f"{title}\n{self._block(kind)}")
         lines = [f"{method} was dropped: {reason}" for method, reason in self.dropped.items()]
-        notes = "\n".join(map(printable, lines + self.notes))
+        notes = "\n".join(map(wrapped, lines + self.notes))
         return "\n\n".join([*blocks, notes] if notes else blocks)
 
     def _block(self, kind: str) -> str:
@@ -149,7 +149,8 @@ class Evaluation:
         for name in ("regret@1", "regret@3"):
             cells[name] = [_cell(measures[method][name][0]) for method in order]
         cells["seconds"] = [f"{self.seconds[method]:.1f}" for method in order]
-        return to_text(cells, left=("method",)) + (f"\nnot told apart: {', '.join(tied)}" if len(tied) > 1 else "")
+        table = to_text(cells, left=("method",))
+        return f"{table}\n{wrapped('not told apart: ' + ', '.join(tied))}" if len(tied) > 1 else table
 
     def __repr__(self) -> str:
         return self.table()
