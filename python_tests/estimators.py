@@ -12,7 +12,6 @@ METHODS = {
     "fqe": FQE(**SMALL),
     "fqe-ensemble": FQE(**SMALL, ensemble=3),
     "behaviour-q": BehaviourQ(**SMALL, ensemble=2),
-    "fqe-layer-norm": FQE(**SMALL, layer_norm=True),
     "dual-dice": DualDICE(**SMALL),
     "importance-weighting": ImportanceWeighting(**SMALL, bootstraps=10),
     "simulator": Simulator(updates=30, hidden=(8,), members=2, horizon=5),

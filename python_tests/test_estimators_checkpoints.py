@@ -56,14 +56,6 @@ def test_checkpoint_of_another_default_dtype_of_torch_serves(later, log, tmp_pat
     np.testing.assert_array_equal(method.estimate(gains(), log, checkpoint=path).values, whole.values)
 
 
-def test_checkpoint_serves_the_other_start(log, tmp_path, monkeypatch):
-    path = tmp_path / "run.safetensors"
-    initial = FQE(**SMALL).estimate(gains(), log, checkpoint=path)
-    monkeypatch.setattr(learning.Batches, "__call__", None)
-    data = FQE(**SMALL, start="data").estimate(gains(), log, checkpoint=path)
-    np.testing.assert_array_equal(data.values, initial.diagnostics["data"])
-
-
 @each_method
 def test_unusable_checkpoint_fails_before_long_work(method, log, tmp_path, monkeypatch):
     def acts_on_a_few(states):

@@ -39,7 +39,6 @@ def test_errors_come_before_long_work(log):
         (FQE, {"ensemble": True}),
         (FQE, {"target_rate": 1.5}),
         (FQE, {"memory": -1}),
-        (FQE, {"start": "end"}),
         (BehaviourQ, {"learning_rate": math.inf}),
         *((DualDICE, {name: 0}) for name in ("updates", "batch_size", "draws", "nu_rate", "zeta_rate")),
         *((DualDICE, {"average": value}) for value in (5, -0.1)),

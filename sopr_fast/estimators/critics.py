@@ -181,7 +181,6 @@ class CriticLearner(Learner):
         learning_rate: Learning rate of Adam.
         target_rate: Weight of the critics in each update of the target networks.
         seed: Seed of the initial weights.
-        layer_norm: See `StackedMLP`.
     """
 
     def __init__(
@@ -197,7 +196,6 @@ class CriticLearner(Learner):
         learning_rate: float,
         target_rate: float,
         seed: int,
-        layer_norm: bool = False,
     ):
         self.log, self.batches = log, batches
         self.next_actions, self.has_next_action = next_actions, has_next_action
@@ -212,7 +210,6 @@ class CriticLearner(Learner):
             draws=self.members,
             copies=copies,
             seed=seed,
-            layer_norm=layer_norm,
             device=log.device,
         )
         self.target = self.critic.frozen_copy()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..runtime.options import choice, flag, integer, number, option, optional, widths
+from ..runtime.options import integer, number, option, optional, widths
 from .coverage import uncovered
 from .critics import Critic, CriticLearner, decay, lag, target_rate
 from .learning import Batches, learn
@@ -31,16 +31,13 @@ class FQE(RewardEstimator):
         learning_rate: Learning rate of Adam.
         target_rate: Weight of the critic in each update of its target network. None for 5 / (updates (1 - γ)), but at
             least 0.005 and at most 0.1. See `lag` below.
-        layer_norm: Whether hidden layers are normalised, which bounds how far values extrapolate.
         ensemble: Networks per policy. Two or more learn from bootstrap samples of the episodes, and the standard
             deviation of their values is the standard error.
         draws: Actions sampled in every state of a stochastic policy.
-        start: "initial" for the mean value of initial states, "data" for that of logged states (at most 65,536).
         memory: Largest size in bytes of the table of actions. Beyond it, policies act anew on every mini-batch.
 
     Diagnostics:
-        initial: (P,) mean values of initial states.
-        data: (P,) mean values of logged states.
+        data: (P,) mean values of at most 65,536 logged states.
         uncovered: (P,) share of logged states in which the policy acts unlike the actions logged in similar states.
         dropped_rows: (P,) number of rows that do not tell what an array of actions does next.
         lag: Share of the way to their fixed point that values have left, about exp(-updates target_rate (1 - γ)).
@@ -62,10 +59,8 @@ class FQE(RewardEstimator):
     target_rate: float | None = option(
         None, optional(number(above=0, most=1)), "weight of the critic in each update of its target network"
     )
-    layer_norm: bool = option(False, flag, "normalise hidden layers")
     ensemble: int = option(1, integer(1), "networks per policy; two or more give standard errors")
     draws: int = option(4, integer(1), "actions sampled in every state of a stochastic policy")
-    start: str = option("initial", choice("initial", "data"), "states whose mean value is the estimate")
     memory: float = option(1 << 30, number(), "largest size of the table of actions, in bytes")
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
@@ -88,7 +83,6 @@ class FQE(RewardEstimator):
                 learning_rate=self.learning_rate,
                 target_rate=rate,
                 seed=request.seed,
-                layer_norm=self.layer_norm,
             )
             critic = Critic(learner.target, learner.scale, log.units)
             initial = log.initial[:: len(log.initial) // _WATCHED_STATES + 1]
@@ -98,20 +92,17 @@ class FQE(RewardEstimator):
                 description="FQE",
                 watch=lambda: critic.mean_values(actions, initial).mean(1).tolist(),
                 checkpoint=request.checkpoint,
-                identity=lambda: (replace(self, start="data"), request.seed, *actions.identity()),
+                identity=lambda: (self, request.seed, *actions.identity()),
             )
         with timings.stage("evaluation"):
-            means = {
-                "initial": critic.mean_values(actions, log.initial),
-                "data": critic.mean_values(actions, log.evaluated_rows()),
-            }
+            replicates = critic.mean_values(actions, log.initial)
+            data = critic.mean_values(actions, log.evaluated_rows()).mean(1)
         diagnostics = {
-            **{name: value.mean(1) for name, value in means.items()},
+            "data": data,
             "uncovered": uncovered_shares,
             "curve": curve,
             "lag": remaining,
             "critic": critic,
             "dropped_rows": actions.dropped_rows,
         }
-        replicates = means[self.start]
         return replicates.mean(1), replicates if self.ensemble > 1 else None, diagnostics

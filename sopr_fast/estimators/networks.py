@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from ..runtime.devices import without_autocast
 
@@ -22,12 +21,10 @@ class StackedMLP:
         draws: Number of different initialisations.
         copies: Copies of each initialisation, side by side; C = draws * copies.
         seed: Seed of the initial weights, uniform in ±1 / sqrt(input width).
-        layer_norm: Whether hidden layers are normalised (Ba et al., 2016; without learned scale) before ReLU.
         device: Device of the weights.
 
     Attributes:
         count: C.
-        layer_norm: See above.
         parameters: Weight (C, in, out) and bias (C, 1, out) of every layer, in turn.
     """
 
@@ -38,11 +35,10 @@ class StackedMLP:
         draws: int = 1,
         copies: int = 1,
         seed: int = 0,
-        layer_norm: bool = False,
         device: torch.device | str = "cpu",
     ):
         generator = torch.Generator().manual_seed(seed)
-        self.count, self.layer_norm = draws * copies, layer_norm
+        self.count = draws * copies
         self.parameters: list[Tensor] = []
         for width, next_width in itertools.pairwise(sizes):
             for shape in ((draws, width, next_width), (draws, 1, next_width)):
@@ -66,17 +62,13 @@ class StackedMLP:
                 weight, bias = (parameter.to(dtype) for parameter in self.parameters[i : i + 2])
                 x = torch.baddbmm(bias, x.to(dtype), weight)
                 if i < last:
-                    x = self._activate(x)
+                    x = x.relu_()
         return x
-
-    def _activate(self, x: Tensor) -> Tensor:
-        """Normalise if asked for, and apply ReLU in place."""
-        return (functional.layer_norm(x, x.shape[-1:]) if self.layer_norm else x).relu_()
 
     def frozen_copy(self) -> StackedMLP:
         """Return a copy without gradients, for use as a target network."""
         copy = object.__new__(StackedMLP)
-        copy.count, copy.layer_norm = self.count, self.layer_norm
+        copy.count = self.count
         copy.parameters = [parameter.detach().clone() for parameter in self.parameters]
         return copy
 
