@@ -19,7 +19,8 @@ import torch
 from sopr_fast.estimators import dual_dice
 from sopr_fast.estimators.critics import CriticLearner
 from sopr_fast.estimators.learning import Batches
-from sopr_fast.estimators.log import PolicyActions, read
+from sopr_fast.estimators.log import read
+from sopr_fast.estimators.policy_actions import PolicyActions
 from sopr_fast.inputs.logs import Transitions
 
 ROWS, POLICIES, UPDATES, DISCOUNT = 300_000, 10, 10, 0.99

@@ -16,7 +16,8 @@ import sopr_fast
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, NearestPolicy
 from sopr_fast.estimators.behaviour import held_out_rows
 from sopr_fast.estimators.dual_dice import DualDICELearner
-from sopr_fast.estimators.log import Log, PolicyActions, read
+from sopr_fast.estimators.log import Log, read
+from sopr_fast.estimators.policy_actions import PolicyActions
 from sopr_fast.inputs.logs import Transitions, load_log
 from sopr_fast.inputs.policies import Actor, as_policies, collect
 from sopr_fast.inputs.policies.output import Bounds
@@ -283,7 +284,7 @@ def test_filling_the_table_of_actions_needs_little_more_memory(monkeypatch):
         parts.append(collect(*arguments, **options))
         return parts[-1]
 
-    monkeypatch.setattr("sopr_fast.estimators.log.collect", collecting)
+    monkeypatch.setattr("sopr_fast.estimators.policy_actions.collect", collecting)
     prepared = read(
         gains(),
         Linear.small().log(np.array([0.0, -0.3]), 0.5, 400, 100, seed=0),

@@ -12,7 +12,8 @@ from ..runtime.options import integer, number, option, optional, widths
 from .coverage import uncovered
 from .critics import Critic, CriticLearner, decay, lag, target_rate
 from .learning import Batches, learn
-from .log import Log, PolicyActions
+from .log import Log
+from .policy_actions import PolicyActions
 from .reward_estimator import Problem, RewardEstimator
 
 _WATCHED_STATES = 1024

@@ -11,7 +11,8 @@ from torch import Tensor
 from ..ranking.estimates import warn_about
 from ..runtime.progress import progress_bar
 from ..runtime.shares import share_policies
-from .log import Log, PolicyActions, read
+from .log import Log, read
+from .policy_actions import PolicyActions
 
 _STATES = 1024
 _NEIGHBOURS = 32

@@ -18,8 +18,9 @@ from ..runtime.progress import progress_bar
 from ..runtime.shares import share_policies
 from ..runtime.warn import warn
 from .learning import Batches, Learner, masked_mean
-from .log import Log, PolicyActions, Units
+from .log import Log, Units
 from .networks import ActionValue
+from .policy_actions import PolicyActions
 
 _CHUNK = 1 << 16  # (state, action) rows evaluated at once
 _LARGEST_LAG = 0.1

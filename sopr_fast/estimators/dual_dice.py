@@ -15,8 +15,9 @@ from ..runtime.adam import Adam
 from ..runtime.options import integer, number, option, widths
 from ..runtime.progress import progress_bar
 from .learning import Batches, Learner, learn, masked_mean
-from .log import Log, PolicyActions
+from .log import Log
 from .networks import ActionValue
+from .policy_actions import PolicyActions
 from .reward_estimator import Problem, RewardEstimator
 
 _CHUNK = 1 << 16

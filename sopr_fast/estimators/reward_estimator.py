@@ -15,7 +15,8 @@ from ..runtime.options import number, option
 from .critics import decay
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT
-from .log import Log, PolicyActions, check_next_actions, read
+from .log import Log, read
+from .policy_actions import PolicyActions, check_next_actions
 
 _ROUNDING = 0.01  # of the range of possible values
 
