@@ -19,6 +19,7 @@ from ..runtime.text import tick_label
 from .calibration import extrapolation
 from .compared import FEWEST_KNOWN, distance_ratios
 from .decisions import probability_beats, probability_best
+from .folds import group_folds
 from .groups import read_groups
 from .known_returns import read_known_returns
 from .verdict import Standing, Verdict, judge
@@ -92,8 +93,7 @@ class Selection:
     def posterior(self) -> Posterior:
         """Joint distribution of the returns, before they are limited to what is possible."""
         known = np.flatnonzero(self.known)
-        labels = np.array(self.groups, dtype=object)[known]
-        groups = [known[labels == label] for label in dict.fromkeys(labels)] if len(set(labels)) > 1 else []
+        groups = [known[fold.test] for fold in group_folds([self.groups[i] for i in known])]
         folds = [known[[k]] for k in range(len(known))] + groups
         posterior = fit(self.distances, self.returns, self.return_errors, self.values, folds)
         left_out = posterior.left_out[len(known) :]
