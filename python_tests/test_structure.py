@@ -1,0 +1,33 @@
+"""Modules of the package import each other in one direction."""
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import sopr_fast
+
+ROOT = Path(sopr_fast.__file__).parent
+
+
+def modules() -> dict[str, Path]:
+    """Return the file of every module by name; those of packages are named like these."""
+    paths = {path: path.relative_to(ROOT.parent).with_suffix("").parts for path in ROOT.rglob("*.py")}
+    return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): path for path, parts in paths.items()}
+
+
+def test_no_module_imports_itself_through_others():
+    """Imports inside of functions and for type checks count; the root, which only lists names, does not."""
+    files = modules()
+    graph = {}
+    for name, path in files.items():
+        base = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+        graph[name] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                source = [*base[: len(base) - node.level + 1], *([node.module] if node.module else [])]
+                for alias in node.names:
+                    names = (".".join([*source, alias.name]), ".".join(source))
+                    graph[name].add(next((one for one in names if one in files), name))
+    graph = {name: others - {name, "sopr_fast"} for name, others in graph.items() if name != "sopr_fast"}
+    assert len(graph) > 100
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
