@@ -75,7 +75,7 @@ def test_ends_that_may_be_time_limits_are_taken_as_terminals_with_a_warning(name
     [
         ({"terminals": FELL, "terminated": LAST}, "'terminals' and 'terminated' both mean the terminals and disagree"),
         ({"masks": FELL, "terminals": FELL}, "'terminals' and 'masks' both mean the terminals and disagree"),
-        ({"terminals": FELL, "dones": LAST & False}, "'terminals' mark ends and 'dones' mark none"),
+        ({"terminals": FELL, "dones": LAST & False}, "'terminals' mark 2 ends that 'dones' do not"),
         ({"obs": np.zeros((COUNT, 2))}, "'observations' and 'obs' both mean the states and disagree"),
         ({"timeouts": LAST, "truncated": FELL}, "'timeouts' and 'truncated' both mean the timeouts and disagree"),
     ],

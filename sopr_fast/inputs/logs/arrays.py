@@ -193,7 +193,9 @@ class Checks:
         Raises:
             ValueError: They are no log-probabilities, or no probabilities.
         """
-        indices = actions.shape[1] == 1 and bool((actions == np.abs(np.round(actions))).all() and actions.any())
+        indices = _is_one_hot(actions) or (
+            actions.shape[1] == 1 and bool((actions == np.abs(np.round(actions))).all() and actions.any())
+        )
         if "probabilities" in arrays:
             values = self.column("probabilities", arrays["probabilities"], count)
             wrong = (values <= 0) | ((values > 1) & indices)
@@ -267,3 +269,11 @@ class Checks:
         if part == "states":
             warn_of_rounding(values, lambda some: exact[some], exact.dtype, f"{self.where}: ")
         return values
+
+
+def _are_indices(actions: np.ndarray) -> bool:
+    """Return whether actions are discrete: one-hot, or one column of whole numbers, judged by a sample."""
+    few = actions[_spread_rows(len(actions))]
+    if few.shape[1] == 1:
+        return bool((few == np.abs(np.round(few))).all() and few.any())
+    return bool(((few == 0) | (few == 1)).all() and (few.sum(1) == 1).all())

@@ -72,10 +72,10 @@ def find_ends(
     terminals, timeouts, dones = flags.get("terminals"), flags.get("timeouts", none), flags.get("dones")
     last, used = _last_rows(flags, ids, steps, count)
     deciders = tuple([part for part in ("terminals", "dones", "timeouts") if part in flags] + used)
-    if terminals is not None and dones is not None and terminals.any() and not dones.any():
+    if terminals is not None and dones is not None and (terminals & ~dones).any():
         raise ValueError(
-            f"{parts.where}: {names['terminals']!r} mark ends and {names['dones']!r} mark none; choose one by "
-            f"columns={{'terminals': {names['terminals']!r}}}"
+            f"{parts.where}: {names['terminals']!r} mark {np.count_nonzero(terminals & ~dones):,} ends that "
+            f"{names['dones']!r} do not; choose one by columns={{'terminals': {names['terminals']!r}}}"
         )
     closes = timeouts | (none if last is None else last) | (none if dones is None else dones)
     if terminals is not None:
