@@ -193,9 +193,7 @@ class Checks:
         Raises:
             ValueError: They are no log-probabilities, or no probabilities.
         """
-        indices = _is_one_hot(actions) or (
-            actions.shape[1] == 1 and bool((actions == np.abs(np.round(actions))).all() and actions.any())
-        )
+        indices = _are_indices(actions)
         if "probabilities" in arrays:
             values = self.column("probabilities", arrays["probabilities"], count)
             wrong = (values <= 0) | ((values > 1) & indices)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...runtime.warn import warn
-from .keys import INVERTED, Parts
+from .keys import ENDS, INVERTED, Parts, named_like_ends
 
 _NEARLY_ALL = 0.9
 _SAMPLED = 65536  # rows
@@ -64,7 +64,61 @@ def order_rows(
     return None if np.array_equal(order, np.arange(len(ids))) else order
 
 
-def find_ends(
+def decide(
+    parts: Parts,
+    states: np.ndarray,
+    following: np.ndarray | None,
+    flags: Mapping[str, np.ndarray],
+    ids: np.ndarray | None,
+    steps: np.ndarray | None,
+    limit: int | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
+    """Return terminals, timeouts and terminals inside of episodes, (N,) bool each, and what decided, in words."""
+    where, names, count = parts.where, parts.names, len(states)
+    if limit == 1:
+        return np.ones(count, bool), np.zeros(count, bool), np.zeros(count, bool), ["max_episode_steps=1"]
+    if following is None and {"first", "last"} <= flags.keys():
+        flags = _without_last_states(flags)
+    ends = _find_ends(parts, flags, ids, steps, count)
+    terminals, deciders = ends.terminals.copy(), [repr(names[part]) for part in ends.deciders]
+    inside = ends.inside.copy()
+    if not {"dones", "last", "first", "episodes", "steps"} & {*ends.deciders}:
+        inside |= _goes_on(states, following, terminals, ends.closes)
+    if (inside_count := int(inside.sum())) and "terminals" in names:
+        row = int(np.argmax(inside))
+        warn(
+            f"{where}: after {inside_count:,} terminal rows ({names['terminals']!r}), such as row {row}, the "
+            "trajectory goes on, as beyond a goal: no episode begins there, and values end there; leave "
+            "these flags out if they mark no ends"
+        )
+    timeouts = ends.closes & ~terminals
+    if limit is None and ends.mixed and (terminals & ends.closes).any():
+        mixed = next(part for part in ("dones", "last", "first", "episodes", "steps") if part in ends.deciders)
+        what = f"ends by {names[mixed]!r}" if mixed in ("episodes", "steps", "first") else repr(names[mixed])
+        warn(
+            f"{where}: {what} are taken as terminals; if a time limit cut episodes, name the steps it cut 'timeouts', "
+            "or pass sopr_fast.load_log(…, max_episode_steps=…)"
+        )
+    elif following is None and limit is None and {*ends.deciders} <= {"terminals"} and not terminals[:-1].all():
+        warn(
+            f"{where}: neither next states nor timeouts: the last state of an episode that a time limit cut seems to "
+            "lead to the first of the next episode; pass sopr_fast.load_log(…, max_episode_steps=…), 1 for episodes of "
+            "one step"
+        )
+    if following is not None:
+        timeouts = _with_jumps(parts, states, following, terminals, timeouts, limit, deciders)
+    if limit is not None:
+        reached = _at_limit((terminals & ~inside) | timeouts, limit)
+        if ends.mixed:
+            terminals &= ~reached
+        timeouts |= reached & ~terminals
+        deciders.append(f"max_episode_steps={limit}")
+    if parts.unread and not parts.mapped:
+        _warn_of_unread(parts)
+    return terminals, timeouts, inside, deciders
+
+
+def _find_ends(
     parts: Parts, flags: Mapping[str, np.ndarray], ids: np.ndarray | None, steps: np.ndarray | None, count: int
 ) -> Ends:
     """Return the ends that flags, (N,) bool by part, and (N,) episodes and steps tell, each by its meaning."""
@@ -115,7 +169,7 @@ def _last_rows(
     return last, used
 
 
-def goes_on(states: np.ndarray, next_states: np.ndarray | None, terminals: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+def _goes_on(states: np.ndarray, next_states: np.ndarray | None, terminals: np.ndarray, cuts: np.ndarray) -> np.ndarray:
     """Return (N,) bool: terminal rows that lead on to the next row, as where a trajectory goes on beyond its goal.
 
     The next state, if it is known, is the state of the next row, and the step there is no longer than usual steps are;
@@ -155,11 +209,101 @@ def goes_on(states: np.ndarray, next_states: np.ndarray | None, terminals: np.nd
     return none
 
 
-def at_limit(ends: np.ndarray, limit: int) -> np.ndarray:
+def _at_limit(ends: np.ndarray, limit: int) -> np.ndarray:
     """Return (N,) bool that marks every `limit`-th row since the last end, ends included."""
     starts = np.concatenate([[0], np.flatnonzero(ends[:-1]) + 1])
     steps = np.arange(len(ends)) - np.repeat(starts, np.diff(starts, append=len(ends)))
     return steps % limit == limit - 1
+
+
+def _with_jumps(
+    parts: Parts,
+    states: np.ndarray,
+    following: np.ndarray,
+    terminals: np.ndarray,
+    timeouts: np.ndarray,
+    limit: int | None,
+    deciders: list[str],
+) -> np.ndarray:
+    """Return timeouts (N,) bool, with the rows whose next state is not the state of the next row."""
+    where, names = parts.where, parts.names
+    jumps = np.zeros(len(states), bool)
+    jumps[:-1] = (following[:-1] != states[1:]).any(1)
+    alive = ~(terminals | timeouts)[:-1]
+    unmarked = np.flatnonzero(jumps[:-1] & alive)
+    if len(unmarked) > alive.sum() / 2:
+        warn(
+            f"{where}: rows do not follow each other: after most steps, {names['next_states']!r} are not the "
+            f"{names['states']!r} of the next row, as in a shuffled log or one of several environments in turn; "
+            "initial states, episodes' returns and importance weights are wrong then: add columns 'episode' and "
+            "'step', or pass max_episode_steps=1 if every row is an episode"
+        )
+    elif timeouts.any() and len(unmarked):
+        warn(
+            f"{where}: after {len(unmarked):,} rows, such as row {unmarked[0]}, the next row does not follow, though "
+            "nothing marks an end there: these rows are taken as timeouts; mark them if that is right"
+        )
+        timeouts[unmarked] = True
+    if not timeouts.any():
+        jumps[-1] = True
+        timeouts = ~terminals & jumps
+        deciders += [f"jumps of {names['next_states']!r}"] * bool(timeouts[:-1].any())
+    if not {*ENDS} & {*parts.arrays} and limit is None:
+        warn(
+            f"{where}: nothing marks terminal states, so that all episodes count as cut by a time limit; name them "
+            "'terminals'"
+        )
+    return timeouts
+
+
+def follow(
+    states: np.ndarray,
+    following: np.ndarray | None,
+    terminals: np.ndarray,
+    timeouts: np.ndarray,
+    inside: np.ndarray,
+    where: str,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps to drop, (N,) bool, whose next states are unknown, and the next states (N, dim_s).
+
+    Without next states they are the states of the next rows, and a terminal step's own state. As in d4rl's
+    `qlearning_dataset`, the last step of an episode that was cut is dropped.
+    """
+    if following is None:
+        dropped = timeouts.copy()
+        dropped[-1] |= not terminals[-1]
+        rows = np.arange(len(states))
+        return dropped, states[np.where(terminals & ~inside, rows, np.minimum(rows + 1, len(states) - 1))]
+    dropped, cut, after = np.zeros(len(states), bool), timeouts[:-1], following[:-1]
+    resets = cut & (after == states[1:]).all(1) & (after != states[:-1]).any(1)
+    if resets.sum() > _NEARLY_ALL * cut.sum():
+        warn(
+            f"{where}: at {resets.sum():,} of {cut.sum():,} time limits, the next state is the first state of the next "
+            "episode, as environments that reset themselves return it; these steps are dropped: replace it by the "
+            "episode's last state, or leave out the time limits if the environment went on"
+        )
+        dropped = np.append(resets, timeouts[-1])
+    return dropped, following
+
+
+def _warn_of_unread(parts: Parts) -> None:
+    """Warn of arrays that look like ends and are not read: by their names, or where nothing else marks ends."""
+    is_marked = not {*ENDS, "episodes"}.isdisjoint(parts.arrays)
+    named = [name for name in parts.unread if named_like_ends(name) or not is_marked]
+    if named:
+        listed = ", ".join(map(repr, named[:5])) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
+        warn(
+            f"{parts.where}: {listed} looks like ends of episodes and is not read: if it is, name its part, such as "
+            f"sopr_fast.load_log(…, columns={{'terminals': {named[0]!r}}}); parts are {', '.join(ENDS)}"
+        )
+
+
+def _without_last_states(flags: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return flags of steps as RLDS has them, whose last row of an episode holds nothing but the last state."""
+    last, ended = flags["last"], np.zeros_like(flags["last"])
+    if "terminals" in flags:
+        ended[:-1] = (flags["terminals"] & last)[1:]
+    return {**flags, "terminals": ended, "last": last | ended}
 
 
 def invert(name: str, flags: np.ndarray) -> np.ndarray:
