@@ -13,14 +13,14 @@ from paper.rollouts import read_return_means
 
 from sopr_fast import Subsets
 from sopr_fast.inputs.logs import load_states
-from sopr_fast.inputs.policies import Policy, as_policies, collect, load, probe
+from sopr_fast.inputs.policies import Policy, collect, load, probe
 
 SIZE, CLUSTERS = 16384, 256
 
 
 def actions_on(subsets: Subsets) -> torch.Tensor:
     """Return the actions of real policies, (30, U, 6)."""
-    policies = as_policies(dict(list(halfcheetah.policies().items())[::-1][:30]), states_count=subsets.states_count)
+    policies = list(load(dict(list(halfcheetah.policies().items())[::-1][:30])).for_log(subsets.states_count).values())
     layout = probe(policies, subsets.states, subsets.source)
     return collect(policies, subsets.states, subsets.source, layout)
 

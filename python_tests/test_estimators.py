@@ -19,7 +19,7 @@ from sopr_fast.estimators.dual_dice import DualDICELearner
 from sopr_fast.estimators.log import Log, read
 from sopr_fast.estimators.policy_actions import PolicyActions
 from sopr_fast.inputs.logs import Transitions, load_log
-from sopr_fast.inputs.policies import Actor, as_policies, collect
+from sopr_fast.inputs.policies import Actor, collect, load
 from sopr_fast.inputs.policies.output import Bounds
 from sopr_fast.runtime import progress
 
@@ -358,7 +358,7 @@ def test_discrete_actions_as_indices_or_one_hot():
     mdp = Tabular.random(seed=0)
     log = mdp.log(np.full((5, 3), 1 / 3), 10, 5, seed=0)
     indices = with_other(log, actions=log.actions.argmax(1)[:, None].astype(np.float32))
-    choose = as_policies({"second": lambda states: np.ones(len(states), int)}, action_count=3)
+    choose = list(load({"second": lambda states: np.ones(len(states), int)}, action_count=3).values())
     for method in (FQE(**SMALL), BehaviourQ(**SMALL), DualDICE(**SMALL), METHODS["simulator"]):
         values = [method.estimate(choose, data).values for data in (log, indices)]
         np.testing.assert_array_equal(*values)

@@ -12,7 +12,7 @@ from mdps import Linear, LinearGain, TablePolicy, Tabular
 
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting
 from sopr_fast.inputs.logs import Transitions
-from sopr_fast.inputs.policies import as_policies
+from sopr_fast.inputs.policies import load
 
 DISCOUNT = 0.9
 GAINS = [np.array([-0.2, -0.8]), np.array([0.3, -0.3]), np.array([0.2, 0.1])]
@@ -78,7 +78,7 @@ def test_fqe_of_arrays_of_actions():
     arrays = {f"table-{i}": mdp.policy(i)[log.states.argmax(1)].astype(np.float32) for i in range(3)}
     parts = (getattr(log, part)[inner] for part in ("states", "actions", "rewards", "next_states"))
     known = replace(mdp.estimated(Transitions.from_arrays(*parts)), start=log.initial_states.mean(0))
-    estimates = FQE(**TABLE).estimate(as_policies(arrays, states_count=len(log), action_count=3), log)
+    estimates = FQE(**TABLE).estimate(list(load(arrays, action_count=3).for_log(len(log)).values()), log)
     np.testing.assert_allclose(estimates.values, [known.value(mdp.policy(i), DISCOUNT) for i in range(3)], rtol=0.01)
 
 

@@ -11,7 +11,7 @@ from torch import distributions as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sopr_fast.inputs.policies import ArrayPolicy, Gaussian, Layout, Probabilities, as_policies, collect, probe
+from sopr_fast.inputs.policies import ArrayPolicy, Gaussian, Layout, Probabilities, collect, load, probe
 from sopr_fast.inputs.policies.output import on_cpu
 
 U, DS, DA = 40, 5, 3
@@ -28,7 +28,7 @@ def source():
 
 
 def columns(policy, states, source, **options):
-    policies = as_policies([policy], states_count=100, **options)
+    policies = list(load([policy], **options).for_log(100).values())
     return collect(policies, states, source, probe(policies, states, source), batch_size=7)[0]
 
 
@@ -173,7 +173,7 @@ def test_discrete_indices_become_one_hot(shape, states, source):
 
 
 def test_deterministic_policies_beside_stochastic_ones_have_zero_deviation(states, source):
-    policies = as_policies({"normal": GAUSSIAN["ours"], "plain": linear})
+    policies = list(load({"normal": GAUSSIAN["ours"], "plain": linear}).values())
     layout = probe(policies, states, source)
     assert (layout.kind, layout.action_dim, layout.width) == ("gaussian", DA, 2 * DA)
     assert type(layout).from_dict(layout.to_dict()) == layout
@@ -184,8 +184,8 @@ def test_deterministic_policies_beside_stochastic_ones_have_zero_deviation(state
 
 
 def test_stochastic_policies_under_an_action_layout_give_their_mean(states, source):
-    layout = probe(as_policies([linear]), states, source)
-    got = collect(as_policies([GAUSSIAN["torch"]]), states, source, layout)
+    layout = probe(list(load([linear]).values()), states, source)
+    got = collect(list(load([GAUSSIAN["torch"]]).values()), states, source, layout)
     assert torch.equal(got[0], linear(states))
 
 
@@ -196,7 +196,7 @@ def test_every_state_is_shown_once_in_batches(states, source):
         seen.append(len(s))
         return linear(s)
 
-    policies, done = as_policies([policy]), []
+    policies, done = list(load([policy]).values()), []
     layout = probe(policies, states, source)
     seen.clear()
     collect(policies, states, source, layout, batch_size=16, progress=done.append)
@@ -208,7 +208,7 @@ def test_every_state_is_shown_once_in_batches(states, source):
 @pytest.mark.parametrize("batch_size", [2, DA, 16])
 def test_a_deviation_for_each_action_does_not_depend_on_the_batch(batch_size, states, source):
     deviation = np.arange(1, DA + 1, dtype=np.float32)
-    policies = as_policies([lambda s: Gaussian(linear(s), deviation)])
+    policies = list(load([lambda s: Gaussian(linear(s), deviation)]).values())
     layout = Layout("gaussian", DA, 2 * DA)
     columns = collect(policies, states, source, layout, batch_size=batch_size)[0]
     assert torch.equal(columns[:, DA:], torch.from_numpy(deviation).expand(len(states), -1))
@@ -216,19 +216,21 @@ def test_a_deviation_for_each_action_does_not_depend_on_the_batch(batch_size, st
 
 def test_an_array_may_hold_a_deviation_for_each_state():
     deviation = np.arange(1, 1 + DA, dtype=np.float32)  # as many states as columns of the actions
-    (policy,) = as_policies({"x": Gaussian(np.zeros((DA, DA)), deviation)}, states_count=DA)
+    (policy,) = load({"x": Gaussian(np.zeros((DA, DA)), deviation)}).for_log(DA).values()
     got = policy.output(np.zeros((DA, 2)), torch.arange(DA)).std
     assert torch.equal(got, torch.from_numpy(deviation)[:, None].expand(-1, DA))
 
 
 def test_a_policy_may_return_the_same_memory_again(states, source):
     memory = torch.empty(len(states), DA)
-    first, second = as_policies(
-        [lambda s, gain=gain: torch.mul(torch.from_numpy(linear(s)), gain, out=memory) for gain in (1.0, 2.0)]
+    first, second = list(
+        load(
+            [lambda s, gain=gain: torch.mul(torch.from_numpy(linear(s)), gain, out=memory) for gain in (1.0, 2.0)]
+        ).values()
     )
     actions = first.act(states, source)
     assert torch.equal(second.act(states, source), 2 * actions)
-    noisy = as_policies({"noisy": lambda s: memory[: len(s)].normal_()})
+    noisy = list(load({"noisy": lambda s: memory[: len(s)].normal_()}).values())
     with pytest.warns(UserWarning, match="policies 'noisy' give different actions when asked twice"):
         probe(noisy, states, source)
 
@@ -247,7 +249,7 @@ def test_acting_changes_neither_module_modes_nor_states(states, source):
         return s
 
     before = states.clone()
-    policies = as_policies({"net": net, "frozen": frozen, "overwrite": overwrite})
+    policies = list(load({"net": net, "frozen": frozen, "overwrite": overwrite}).values())
     for policy in policies:
         policy.act(states)
     assert net.training and net.drop.training
@@ -263,7 +265,7 @@ def test_module_mode_is_restored_when_it_raises(states):
 
     net = Broken()
     with pytest.raises(RuntimeError):
-        as_policies([net])[0].act(states)
+        next(iter(load([net]).values())).act(states)
     assert net.training and net.drop.training
 
 
@@ -279,7 +281,7 @@ def test_a_module_stays_in_eval_mode_while_any_thread_uses_it(states):
 
     net = Slow().train()
     with ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(policy.act, states) for policy in as_policies([net, nn.Sequential(net)])]
+        calls = [pool.submit(policy.act, states) for policy in list(load([net, nn.Sequential(net)]).values())]
         wait(calls, return_when=FIRST_COMPLETED)
         left.set()
     assert all(torch.equal(call.result(), linear(states)) for call in calls)
@@ -287,7 +289,7 @@ def test_a_module_stays_in_eval_mode_while_any_thread_uses_it(states):
 
 
 def test_sample_and_log_prob_of_gaussian(states, generator):
-    (policy,) = as_policies([GAUSSIAN["ours"]])
+    (policy,) = load([GAUSSIAN["ours"]]).values()
     state = torch.get_rng_state()
     many = states[:1].expand(20000, DS)
     drawn = policy.sample(many, generator)
@@ -301,7 +303,7 @@ def test_sample_and_log_prob_of_gaussian(states, generator):
 
 
 def test_sample_and_log_prob_of_discrete(states, generator):
-    (policy,) = as_policies([DISCRETE["torch"]])
+    (policy,) = load([DISCRETE["torch"]]).values()
     drawn = policy.sample(states[:1].expand(20000, DS), generator)
     torch.testing.assert_close(drawn.mean(0), states[0].softmax(0), atol=0.02, rtol=0)
     torch.testing.assert_close(policy.log_prob(states, drawn[:U]), (states.log_softmax(1) * drawn[:U]).sum(1))
@@ -311,13 +313,13 @@ def test_sample_and_log_prob_of_discrete(states, generator):
 @pytest.mark.usefixtures("undisturbed_draws")
 @pytest.mark.parametrize("policy", [GAUSSIAN["ours"], DISCRETE["torch"]])
 def test_sampling_does_not_disturb_draws_of_other_threads(policy, states):
-    (policy,) = as_policies([policy])
+    (policy,) = load([policy]).values()
     for _ in range(200):
         policy.sample(states, torch.Generator().manual_seed(1))
 
 
 def test_user_distributions_can_be_sampled_in_parallel(states):
-    (policy,) = as_policies([lambda s: dist.Beta(torch.full((len(s), DA), 2.0), torch.full((len(s), DA), 3.0))])
+    (policy,) = load([lambda s: dist.Beta(torch.full((len(s), DA), 2.0), torch.full((len(s), DA), 3.0))]).values()
 
     def sample(seed):
         return policy.sample(states, torch.Generator().manual_seed(seed % 2))
@@ -330,7 +332,7 @@ def test_user_distributions_can_be_sampled_in_parallel(states):
 
 
 def test_user_distribution_keeps_its_own_density(states, generator):
-    (policy,) = as_policies([lambda s: dist.Beta(torch.full((len(s), DA), 2.0), torch.full((len(s), DA), 3.0))])
+    (policy,) = load([lambda s: dist.Beta(torch.full((len(s), DA), 2.0), torch.full((len(s), DA), 3.0))]).values()
     drawn = policy.sample(states, generator)
     assert ((drawn > 0) & (drawn < 1)).all()
     expected = dist.Beta(2.0, 3.0).log_prob(drawn).sum(1)
@@ -347,7 +349,9 @@ def test_user_distribution_keeps_its_own_density(states, generator):
     ids=["normal", "independent", "uniform"],
 )
 def test_a_distribution_over_n_numbers_has_actions_of_width_one(made, states):
-    flat, wide = as_policies([lambda s: made(torch.from_numpy(s[:, 0])), lambda s: made(torch.from_numpy(s[:, :1]))])
+    flat, wide = list(
+        load([lambda s: made(torch.from_numpy(s[:, 0])), lambda s: made(torch.from_numpy(s[:, :1]))]).values()
+    )
     drawn = flat.sample(states, torch.Generator().manual_seed(1))
     assert drawn.shape == (U, 1)
     assert torch.equal(drawn, wide.sample(states, torch.Generator().manual_seed(1)))
@@ -371,7 +375,7 @@ def test_actions_outside_the_support_have_log_probability_of_minus_infinity(made
         distribution = made(torch.from_numpy(s[:, :2]))
         return dist.Independent(distribution, 1) if independent else distribution
 
-    (policy,) = as_policies([policy])
+    (policy,) = load([policy]).values()
     actions = torch.tensor([[0.5, 0.25], [0.5, -9], [9, 0.5], [-9, 9]]).repeat(U // 4, 1)
     expected = []
     for action, state in zip(actions, states[: len(actions)], strict=True):
@@ -386,7 +390,7 @@ def test_policies_on_cuda_act_on_states_of_the_cpu(cuda, states, source):
         torch.testing.assert_close(columns(policy, states, source), linear(states), atol=1e-6, rtol=0)
 
     def sampled(device):
-        (policy,) = as_policies([lambda s: dist.Normal(linear(torch.from_numpy(s).to(device)), 0.5)])
+        (policy,) = load([lambda s: dist.Normal(linear(torch.from_numpy(s).to(device)), 0.5)]).values()
         drawn = policy.sample(states, torch.Generator().manual_seed(1))
         return drawn, policy.log_prob(states, drawn)
 
@@ -404,7 +408,7 @@ def test_distributions_on_a_gpu_are_moved_to_the_cpu():
 
 
 def test_deterministic_policy_has_no_density(states):
-    (policy,) = as_policies({"plain": linear})
+    (policy,) = load({"plain": linear}).values()
     assert torch.equal(policy.sample(states), linear(states))
     with pytest.raises(ValueError, match="'plain' is deterministic"):
         policy.log_prob(states, linear(states))
@@ -414,10 +418,10 @@ def test_names_come_from_keys_attributes_files_or_positions(tmp_path):
     np.save(tmp_path / "sac.npy", np.zeros((9, 2)))
     named = Predictor()
     named.name = "ppo"
-    policies = as_policies([linear, named, tmp_path / "sac.npy"])
+    policies = list(load([linear, named, tmp_path / "sac.npy"]).values())
     assert [p.name for p in policies] == ["policy-000", "ppo", "sac"]
-    renamed = as_policies({"a": policies[0], "b": policies[0], "c": tmp_path / "sac.npy"})
+    renamed = list(load({"a": policies[0], "b": policies[0], "c": tmp_path / "sac.npy"}).values())
     assert [p.name for p in renamed] == ["a", "b", "c"]
     assert policies[0].name == "policy-000"
-    assert [p.name for p in as_policies(nn.ModuleList([Net(), Net()]))] == ["policy-000", "policy-001"]
-    assert [p.name for p in as_policies(str(tmp_path / "sac.npy"))] == ["sac"]
+    assert [p.name for p in list(load(nn.ModuleList([Net(), Net()])).values())] == ["policy-000", "policy-001"]
+    assert [p.name for p in list(load(str(tmp_path / "sac.npy")).values())] == ["sac"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from sopr_fast.inputs.policies import as_policies, load
+from sopr_fast.inputs.policies import load
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -61,7 +61,7 @@ def test_d3rlpy(tmp_path, kind):
             shaken(module)
     path = tmp_path / "model.d3"
     model.save(str(path))
-    for read in (lambda: loaded(path), lambda: as_policies({"model": model})):
+    for read in (lambda: loaded(path), lambda: list(load({"model": model}).values())):
         if kind in SEQUENCES:
             with pytest.raises(ValueError, match="array of its actions in every logged state"):
                 read()
@@ -100,7 +100,7 @@ def test_stable_baselines3(tmp_path, kind, actions):
     shaken(model.policy)
     path = tmp_path / "model.zip"
     model.save(path)
-    reads = (lambda: loaded(path).values(), lambda: as_policies({"model": model}))
+    reads = (lambda: loaded(path).values(), lambda: list(load({"model": model}).values()))
     for read in reads:
         if kind.__name__ == "RecurrentPPO":
             with pytest.raises(ValueError, match="array of its actions in every logged state"):
@@ -132,8 +132,8 @@ def test_more_than_a_row_of_numbers_needs_a_callable(tmp_path, observations, act
     for read in (
         lambda: load(tmp_path),
         lambda: load(tmp_path, trust=True),
-        lambda: as_policies({"model": model}),
-        lambda: as_policies({"model": model.policy}),
+        lambda: load({"model": model}),
+        lambda: load({"model": model.policy}),
     ):
         with pytest.raises(ValueError, match=rf"model.*{message}.*pass a callable") as caught:
             read()

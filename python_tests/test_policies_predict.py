@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from sopr_fast.inputs.policies import Actor, Gaussian, Layout, Probabilities, as_policies, check_fit, probe
+from sopr_fast.inputs.policies import Actor, Gaussian, Layout, Probabilities, check_fit, load, probe
 from sopr_fast.inputs.policies.output import Bounds
 
 DS, DA = 5, 3
@@ -27,7 +27,7 @@ def linear(states):
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, np.ndarray.tolist, lambda s: s.astype(np.float64)])
 def test_a_batch_and_its_rows_give_the_same_actions(kind):
-    for policy in (actor(), *as_policies([linear, torch.nn.Linear(DS, DA)])):
+    for policy in (actor(), *list(load([linear, torch.nn.Linear(DS, DA)]).values())):
         actions = policy(kind(STATES))
         assert type(actions) is np.ndarray and actions.dtype == np.float32 and actions.shape == (40, DA)
         np.testing.assert_allclose(actions, policy.act(torch.from_numpy(STATES)), rtol=1e-5, atol=1e-6)
@@ -40,7 +40,7 @@ def test_a_batch_and_its_rows_give_the_same_actions(kind):
 
 
 def test_discrete_actions_are_indices():
-    (policy,) = as_policies([lambda s: Probabilities(np.abs(s) / np.abs(s).sum(1, keepdims=True))])
+    (policy,) = load([lambda s: Probabilities(np.abs(s) / np.abs(s).sum(1, keepdims=True))]).values()
     expected = np.abs(STATES).argmax(1)
     actions, _ = policy.predict(STATES)
     assert actions.dtype == np.int64
@@ -50,7 +50,7 @@ def test_discrete_actions_are_indices():
 
 
 def test_predict_samples_on_request():
-    (policy,) = as_policies([lambda s: Gaussian(linear(s), np.float32(0.5))])
+    (policy,) = load([lambda s: Gaussian(linear(s), np.float32(0.5))]).values()
     state = np.repeat(STATES[:1], 20_000, axis=0)
     torch.manual_seed(0)
     sampled, _ = policy.predict(state, deterministic=False)
@@ -59,7 +59,7 @@ def test_predict_samples_on_request():
     plain = actor()
     np.testing.assert_array_equal(plain.predict(STATES, deterministic=False)[0], plain(STATES))
 
-    (discrete,) = as_policies([lambda s: Probabilities(np.tile([0.2, 0.8], (len(s), 1)))])
+    (discrete,) = load([lambda s: Probabilities(np.tile([0.2, 0.8], (len(s), 1)))]).values()
     indices, _ = discrete.predict(state, deterministic=False)
     assert set(indices) == {0, 1} and abs(indices.mean() - 0.8) < 0.02
 
@@ -99,7 +99,7 @@ def test_a_share_of_clipped_samples_lies_on_each_bound():
 
 
 def test_methods_take_arrays():
-    (policy,) = as_policies([lambda s: Gaussian(linear(s), np.float32(0.5))])
+    (policy,) = load([lambda s: Gaussian(linear(s), np.float32(0.5))]).values()
     tensor = torch.from_numpy(STATES)
     assert torch.equal(policy.act(STATES), policy.act(tensor))
     actions = policy.sample(STATES, torch.Generator().manual_seed(0))
@@ -118,7 +118,7 @@ def test_states_of_wrong_kinds():
     with pytest.raises(TypeError, match="must be an array of numbers, got a dict"):
         policy.predict({"observation": STATES[0]})
     with pytest.raises(ValueError, match="source, the states' rows"):
-        as_policies({"x": np.zeros((40, DA))})[0].predict(STATES)
+        next(iter(load({"x": np.zeros((40, DA))}).values())).predict(STATES)
 
 
 def sampler(seed):
@@ -137,10 +137,10 @@ MESSAGE = (
 def test_policies_that_sample_are_warned_of(ask):
     states = torch.from_numpy(STATES)
     with pytest.warns(UserWarning) as caught:
-        ask(as_policies({"a": sampler(1), **FIXED, "b": sampler(2)}), states, SOURCE)
+        ask(list(load({"a": sampler(1), **FIXED, "b": sampler(2)}).values()), states, SOURCE)
     assert [str(warning.message) for warning in caught] == [MESSAGE]
     with pytest.warns(UserWarning, match=r"policies '0', '1', '2', '3', '4' and 3 others give different actions"):
-        ask(as_policies({str(i): sampler(i) for i in range(8)}), states, SOURCE)
+        ask(list(load({str(i): sampler(i) for i in range(8)}).values()), states, SOURCE)
 
 
 class Recurrent(torch.nn.Module):
@@ -162,14 +162,14 @@ def test_policies_whose_actions_depend_on_the_batch_are_warned_of(ask):
     half = torch.nn.Linear(STATES.shape[1], DA).bfloat16()  # rounds otherwise in batches of other sizes
     mixing = {"standardised": lambda s: linear((s - s.mean(0)) / s.std(0)), "recurrent": Recurrent()}
     with pytest.warns(UserWarning) as caught:
-        ask(as_policies(mixing | {**FIXED, "half": half}), states, SOURCE)
+        ask(list(load(mixing | {**FIXED, "half": half}).values()), states, SOURCE)
     assert [str(warning.message) for warning in caught] == [
         "policies 'standardised', 'recurrent' give different actions for the same states in another batch: they use "
         "statistics of the batch, or read its rows as a sequence. Answer each state on its own"
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        probe(as_policies([Recurrent()]), states, SOURCE, batch_size=1)  # every state is a batch
+        probe(list(load([Recurrent()]).values()), states, SOURCE, batch_size=1)  # every state is a batch
 
 
 def test_rounding_and_fixed_policies_are_not_warned_of():
@@ -185,6 +185,8 @@ def test_rounding_and_fixed_policies_are_not_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         probe(
-            as_policies({**FIXED, "rounding": rounding, "nearly zero": nearly_zero}), torch.from_numpy(STATES), SOURCE
+            list(load({**FIXED, "rounding": rounding, "nearly zero": nearly_zero}).values()),
+            torch.from_numpy(STATES),
+            SOURCE,
         )
     assert calls == [3]

@@ -9,16 +9,7 @@ import torch
 from torch import distributions as dist
 from torch import nn
 
-from sopr_fast.inputs.policies import (
-    ArrayPolicy,
-    Gaussian,
-    Layout,
-    Probabilities,
-    as_policies,
-    check_fit,
-    collect,
-    probe,
-)
+from sopr_fast.inputs.policies import ArrayPolicy, Gaussian, Layout, Probabilities, check_fit, collect, load, probe
 
 U, DS, DA = 40, 5, 3
 STATES = torch.randn(U, DS, generator=torch.Generator().manual_seed(0))
@@ -67,7 +58,7 @@ RETURNS = {
 @pytest.mark.parametrize("policy, message", RETURNS.values(), ids=RETURNS.keys())
 def test_wrong_outputs(policy, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        probe(as_policies({"good": good, "x": policy}), STATES, SOURCE)
+        probe(list(load({"good": good, "x": policy}).values()), STATES, SOURCE)
 
 
 DISCRETE = {
@@ -85,7 +76,7 @@ DISCRETE = {
 @pytest.mark.parametrize("policy, message", DISCRETE.values(), ids=DISCRETE.keys())
 def test_wrong_outputs_of_discrete_policies(policy, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        probe(as_policies({"x": policy}, action_count=4), STATES, SOURCE)
+        probe(list(load({"x": policy}, action_count=4).values()), STATES, SOURCE)
 
 
 def test_a_policy_that_raises_is_named_and_chained():
@@ -93,21 +84,21 @@ def test_a_policy_that_raises_is_named_and_chained():
         raise KeyError("weights")
 
     with pytest.raises(RuntimeError, match="policy 'x' raised KeyError on 13 states") as caught:
-        probe(as_policies({"good": good, "x": broken}), STATES, SOURCE)
+        probe(list(load({"good": good, "x": broken}).values()), STATES, SOURCE)
     assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_a_module_for_states_of_another_width():
     with pytest.raises(RuntimeError, match="policy 'net' raised RuntimeError"):
-        probe(as_policies({"net": nn.Linear(DS + 1, DA)}), STATES, SOURCE)
+        probe(list(load({"net": nn.Linear(DS + 1, DA)}).values()), STATES, SOURCE)
 
 
 def test_a_callable_that_passes_its_array_to_a_module_is_told_the_remedy():
     net = nn.Linear(DS, DA)
     with pytest.raises(RuntimeError, match="'around' .*callables receive a numpy array: pass the module itself"):
-        collect(as_policies({"around": lambda s: net(s)}), STATES, SOURCE, Layout("action", DA, DA))
+        collect(list(load({"around": lambda s: net(s)}).values()), STATES, SOURCE, Layout("action", DA, DA))
     with pytest.raises(RuntimeError) as other:
-        collect(as_policies({"x": lambda s: s + "a"}), STATES, SOURCE, Layout("action", DA, DA))
+        collect(list(load({"x": lambda s: s + "a"}).values()), STATES, SOURCE, Layout("action", DA, DA))
     assert "callables receive" not in str(other.value)
 
 
@@ -134,10 +125,10 @@ def test_recurrent_policies_are_refused(attributes):
     )
     for item in (policy, model):
         with pytest.raises(ValueError, match=r"policy 'x' .* recurrent, .* pass an array of its actions in every logg"):
-            as_policies({"x": item})
+            list(load({"x": item}).values())
     model.policy = Memory()
     for item in (Memory(), model):
-        (usable,) = as_policies({"x": item})
+        (usable,) = load({"x": item}).values()
         assert torch.equal(usable.act(STATES), STATES[:, :DA])
 
 
@@ -147,7 +138,7 @@ def test_late_nan_names_the_row_in_the_users_data():
         actions[(states == STATES[33].numpy()).all(1)] = np.nan
         return actions
 
-    policies = as_policies({"x": late})
+    policies = list(load({"x": late}).values())
     with pytest.raises(ValueError, match="policy 'x' returned nan at state row 67"):
         collect(policies, STATES, SOURCE, probe(policies, STATES, SOURCE), batch_size=16)
 
@@ -171,7 +162,7 @@ def test_candidates_that_do_not_fit_a_model(policy, layout, message):
         )
 
     with pytest.raises(ValueError, match=re.escape(message)):
-        check_fit(as_policies({"first": first, "x": policy}), STATES, SOURCE, layout)
+        check_fit(list(load({"first": first, "x": policy}).values()), STATES, SOURCE, layout)
     assert calls == [13]  # no long work before the error
 
 
@@ -180,7 +171,7 @@ def test_candidates_that_do_not_fit_a_model(policy, layout, message):
 )
 def test_values_that_are_not_collections_of_policies(policies):
     with pytest.raises(TypeError, match="policies must be a dict or sequence of policies"):
-        as_policies(policies)
+        list(load(policies).values())
 
 
 @pytest.mark.parametrize(
@@ -195,43 +186,43 @@ def test_values_that_are_not_collections_of_policies(policies):
 )
 def test_items_that_are_not_policies(item, kind):
     with pytest.raises(TypeError, match=re.escape(f"policies[1] is {kind}")):
-        as_policies([good, item])
+        list(load([good, item]).values())
 
 
 @pytest.mark.parametrize("empty", [[], {}, ()])
 def test_no_policies(empty):
     with pytest.raises(ValueError, match="no policies given"):
-        as_policies(empty)
+        list(load(empty).values())
 
 
 def test_duplicate_names_give_both_positions():
     policy = nn.Linear(5, 3)
     policy.name = "sac"
     with pytest.raises(ValueError, match=re.escape("policies[0] and policies[2] are both named 'sac'")):
-        as_policies([policy, good, policy])
+        list(load([policy, good, policy]).values())
 
 
 @pytest.mark.parametrize("kind", [set, frozenset])
 def test_sets_of_policies_have_no_order(kind):
     with pytest.raises(TypeError, match="policies are a set, which has no order: pass a list, or a dict"):
-        as_policies(kind([good, np.tanh]))
+        list(load(kind([good, np.tanh])).values())
 
 
 def test_names_must_be_strings():
     with pytest.raises(TypeError, match="names of policies must be strings, got 3"):
-        as_policies({3: good})
+        list(load({3: good}).values())
 
 
 def test_arrays_without_one_row_per_state():
     with pytest.raises(ValueError, match="'x' has actions for 99 states, the data has 100"):
-        as_policies({"x": np.zeros((99, 3))}, states_count=100)
+        list(load({"x": np.zeros((99, 3))}).for_log(100).values())
     with pytest.raises(ValueError, match="'x' has actions for 99 states, the data has 100"):
-        as_policies([ArrayPolicy("x", np.zeros((99, 3)))], states_count=100)
+        list(load([ArrayPolicy("x", np.zeros((99, 3)))]).for_log(100).values())
     with pytest.raises(ValueError, match=re.escape("'x' has shape (2, 9, 3)")):
-        as_policies({"x": np.zeros((2, 9, 3))})
+        list(load({"x": np.zeros((2, 9, 3))}).values())
     with pytest.raises(ValueError, match="'x' is a tensor of layout torch.sparse_coo, expected torch.strided"):
-        as_policies({"x": torch.zeros(60, 3).to_sparse()})
-    (policy,) = as_policies({"x": np.zeros((60, 3))})
+        list(load({"x": torch.zeros(60, 3).to_sparse()}).values())
+    (policy,) = load({"x": np.zeros((60, 3))}).values()
     with pytest.raises(ValueError, match="'x' is an array of actions: pass source"):
         policy.act(STATES)
     with pytest.raises(ValueError, match="'x' has actions for 60 states, not for row 79"):
@@ -241,7 +232,7 @@ def test_arrays_without_one_row_per_state():
 def test_nan_in_an_array_matters_only_where_it_is_read():
     actions = np.zeros((100, 3))
     actions[0] = np.nan
-    policies = as_policies({"x": actions})
+    policies = list(load({"x": actions}).values())
     assert collect(policies, STATES, SOURCE, Layout("action", 3, 3)).shape == (1, U, 3)
     actions[3, 1] = np.inf
     with pytest.raises(ValueError, match="policy 'x' returned inf at state row 3"):

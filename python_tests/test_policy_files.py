@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import distributions as dist
 
-from sopr_fast.inputs.policies import Actor, as_policies, collect, load, probe
+from sopr_fast.inputs.policies import Actor, collect, load, probe
 
 DS, DA, HIDDEN = 5, 3, 8
 
@@ -42,7 +42,7 @@ def states(generator):
 def test_stack_of_actors(tmp_path, states):
     arrays = make_layers(stack=(4,))
     np.savez(tmp_path / "sac.npz", **arrays)
-    policies = as_policies([tmp_path / "sac.npz"])
+    policies = list(load([tmp_path / "sac.npz"]).values())
     assert [p.name for p in policies] == ["sac-000", "sac-001", "sac-002", "sac-003"]
     source = torch.arange(len(states))
     together = collect(policies, states, source, probe(policies, states, source))
@@ -50,7 +50,7 @@ def test_stack_of_actors(tmp_path, states):
         expected = oracle(arrays, states, i).tanh()
         torch.testing.assert_close(together[i].double(), expected, atol=1e-5, rtol=1e-5)
         assert torch.equal(together[i], policy.act(states))
-    assert [p.name for p in as_policies({"run": tmp_path / "sac.npz"})][1] == "run-001"
+    assert [p.name for p in list(load({"run": tmp_path / "sac.npz"}).values())][1] == "run-001"
 
 
 def test_single_actor_with_options(tmp_path, states):
@@ -60,7 +60,7 @@ def test_single_actor_with_options(tmp_path, states):
     assert (policy.name, policy.state_dim, policy.action_dim) == ("ppo", DS, DA)
     expected = oracle(arrays, states, activation=np.tanh)
     torch.testing.assert_close(policy.act(states).double(), expected, atol=1e-5, rtol=1e-5)
-    assert [p.name for p in as_policies({"run": tmp_path / "ppo.npz"})] == ["run"]
+    assert [p.name for p in list(load({"run": tmp_path / "ppo.npz"}).values())] == ["run"]
 
 
 def test_options_apply_to_what_the_file_does_not_state(tmp_path, states):
@@ -139,8 +139,8 @@ def test_names_are_relative_to_the_folder_that_contains_everything(runs):
 
 def test_names_of_paths_among_other_policies(runs):
     paths = [runs / "A/ppo_1/best.npz", lambda s: s, str(runs / "B/ppo_1")]
-    assert [p.name for p in as_policies(paths)] == ["A/ppo_1/best", "policy-001", "B/ppo_1/best"]
-    named = as_policies({"a": runs / "A/ppo_1/best.npz", "b": runs / "B/ppo_1"})
+    assert [p.name for p in list(load(paths).values())] == ["A/ppo_1/best", "policy-001", "B/ppo_1/best"]
+    named = list(load({"a": runs / "A/ppo_1/best.npz", "b": runs / "B/ppo_1"}).values())
     assert [p.name for p in named] == ["a", "b"]
 
 
@@ -258,10 +258,10 @@ def test_truncated_file(tmp_path):
 
 def test_paths_that_are_not_policy_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"missing\.npz: no such file"):
-        as_policies([tmp_path / "missing.npz"])
+        list(load([tmp_path / "missing.npz"]).values())
     (tmp_path / "notes.txt").write_text("no policy")
     with pytest.raises(ValueError, match=r"expected an \.npz file of layers"):
-        as_policies([tmp_path / "notes.txt"])
+        list(load([tmp_path / "notes.txt"]).values())
 
 
 def test_actor_refuses_what_it_cannot_apply(tmp_path):
@@ -356,7 +356,7 @@ def test_a_log_of_another_width_names_the_policies_and_their_widths():
     fitting = {"c": Actor("c", [(torch.zeros(DA, 4), torch.zeros(DA))])}
     message = r"have 4 columns, .* \(only 'c' can\): 5 columns, and actions of 3: 'a', 'b'; pass states of that width"
     with pytest.raises(ValueError, match=message):
-        probe(as_policies(wide | fitting), states, torch.arange(20))
+        probe(list(load(wide | fitting).values()), states, torch.arange(20))
 
 
 def test_fit_and_rank_take_the_options_of_files(tmp_path):

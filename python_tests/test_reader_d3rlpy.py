@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sopr_fast.inputs.policies import Actor, as_policies, load
+from sopr_fast.inputs.policies import Actor, load
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -75,7 +75,7 @@ def test_live_discrete_models_give_the_columns_of_their_files(tmp_path, states, 
     algorithm = make(kind, {**DISCRETE[kind], "observation_scaler": STANDARD}, width=4)
     algorithm.save(str(tmp_path / "policy.d3"))
     (file,) = load(tmp_path / "policy.d3").values()
-    (live,) = as_policies([algorithm])
+    (live,) = load([algorithm]).values()
     output = live.output(states)
     assert output.kind == "discrete"
     torch.testing.assert_close(output.mean, file.output(states).mean, atol=1e-5, rtol=1e-4)
@@ -131,7 +131,7 @@ def test_other_networks_need_trust(tmp_path, states, kind):
     algorithm.save(str(tmp_path / "policy.d3"))
     with pytest.raises(ValueError, match=rf"policy\.d3: .*{message}.*; trust=True \(--trust\) lets d3rlpy"):
         load(tmp_path / "policy.d3")
-    (policy,) = as_policies(load(tmp_path / "policy.d3", trust=True))
+    (policy,) = load(load(tmp_path / "policy.d3", trust=True)).values()
     few = states[:20]  # BEAR and CRR draw a hundred actions for each
     actions = policy.act(few)
     assert actions.shape == (len(few), DA)

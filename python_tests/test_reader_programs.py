@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sopr_fast.inputs.policies import as_policies, load, probe
+from sopr_fast.inputs.policies import load, probe
 from sopr_fast.runtime.pickles import RefusedError, read_weights
 
 DS, DA = 5, 3
@@ -72,7 +72,7 @@ def test_onnx_acts_like_its_module(tmp_path, module, states, rows, free):
 def test_onnx_tells_the_width_of_its_states(tmp_path, module):
     needs_onnx()
     export_onnx(module, tmp_path / "net.onnx")
-    policies = as_policies(tmp_path)
+    policies = list(load(tmp_path).values())
     with pytest.raises(ValueError, match=r"have 4 columns, which these policies do not read: 5 columns: 'net'; pass"):
         probe(policies, torch.zeros(20, 4), torch.arange(20))
 
@@ -123,7 +123,7 @@ def test_onnx_of_discrete_actions(tmp_path, module, states):
     needs_onnx()
     greedy = Then(module, lambda states, actions: actions.argmax(1))
     export_onnx(greedy, tmp_path / "net.onnx")
-    (policy,) = as_policies(load(tmp_path / "net.onnx"), action_count=DA)
+    (policy,) = load(load(tmp_path / "net.onnx"), action_count=DA).values()
     assert torch.equal(policy.act(states).argmax(1), module(states).argmax(1))
     export_onnx(module, tmp_path / "net.onnx", output_names=["out"])
     with pytest.raises(ValueError, match=r"not probabilities: .* for a file, pass head='logits' or head='values'"):

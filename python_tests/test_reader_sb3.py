@@ -15,7 +15,7 @@ import torch
 from torch import distributions as dist
 from torch import nn
 
-from sopr_fast.inputs.policies import Actor, as_policies, load
+from sopr_fast.inputs.policies import Actor, load
 from sopr_fast.inputs.policies.called import Called
 
 sb3 = pytest.importorskip("stable_baselines3", reason="needs the extra [sb3]")
@@ -201,7 +201,7 @@ def test_statistics_of_a_user_class_need_trust(tmp_path, states, algorithm, opti
         ValueError, match=r"statistics in vecnormalize\.pkl: its pickle names \S*Halved; .*; trust=True"
     ):
         load(tmp_path)
-    (policy,) = as_policies(load(tmp_path, trust=True), action_count=4 if "discrete" in options else None)
+    (policy,) = load(load(tmp_path, trust=True), action_count=4 if "discrete" in options else None).values()
     seen = torch.from_numpy(env.normalize_obs(states.numpy()))
     torch.testing.assert_close(policy.act(states), predicted(model, seen), atol=1e-5, rtol=1e-5)
 
@@ -272,7 +272,7 @@ def test_other_networks_need_trust(tmp_path, states, algorithm, options, message
     model.save(path)
     with pytest.raises(ValueError, match=rf"model\.zip: .*{re.escape(message)}.*; trust=True \(--trust\) lets"):
         load(path)
-    (policy,) = as_policies(load(path, trust=True), action_count=4 if "discrete" in options else None)
+    (policy,) = load(load(path, trust=True), action_count=4 if "discrete" in options else None).values()
     assert type(policy) is Called
     torch.testing.assert_close(policy.act(states), predicted(model, states), atol=1e-6, rtol=1e-6)
 
@@ -288,7 +288,7 @@ def test_recurrent_models_are_refused(tmp_path, trust):
         load(tmp_path / "model.zip", trust=trust)
     for item in (model, model.policy):
         with pytest.raises(ValueError, match=rf"policy 'x' .* {RECURRENT}$"):
-            as_policies({"x": item})
+            list(load({"x": item}).values())
 
 
 def test_policies_with_a_memory_of_their_own_are_refused_when_opened(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sopr_fast.inputs.policies import Actor, as_policies, load
+from sopr_fast.inputs.policies import Actor, load
 
 sb3 = pytest.importorskip("stable_baselines3", reason="needs the extra [sb3]")
 contrib = pytest.importorskip("sb3_contrib", reason="needs the extra [sb3]")
@@ -226,7 +226,7 @@ def test_live_models_use_the_statistics_attached_to_them(tmp_path, states, norma
     normalised.save(str(tmp_path / "vecnormalize.pkl"))
     (file,) = load(tmp_path / "model.zip").values()
     with caplog.at_level(logging.INFO, "sopr_fast"):
-        (live,) = as_policies({"live": model})
+        (live,) = load({"live": model}).values()
     assert "policy 'live': states are standardised by the VecNormalize of its environment" in caplog.messages
     assert repr(live) == "LiveModel('live', standardised by 'the VecNormalize of its environment')"
     torch.testing.assert_close(live.act(states), file.act(states), atol=1e-5, rtol=1e-5)
@@ -236,7 +236,7 @@ def test_live_models_use_the_statistics_attached_to_them(tmp_path, states, norma
 @pytest.mark.parametrize("algorithm", [sb3.PPO, sb3.DQN, contrib.QRDQN])
 def test_live_discrete_models_give_the_columns_of_their_files(tmp_path, states, algorithm):
     model = make(algorithm, discrete=True)
-    (live,) = as_policies([model])
+    (live,) = load([model]).values()
     output = live.output(states)
     assert output.kind == "discrete" and output.mean.shape == (len(states), 4)
     model.save(tmp_path / "model.zip")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..inputs.logs import load_transitions
-from ..inputs.policies import Policy, as_policies
+from ..inputs.policies import Policy
 from ..inputs.policies import load as load_policies
 from ..inputs.returns import check_ordered
 from ..ranking.estimates import Estimates
@@ -117,9 +117,9 @@ class Estimator(Options, ABC):
             known = load_policies(known)
             check_ordered("returns", returns, known)
         request = Request(
-            as_policies(policies),
+            list(load_policies(policies).values()),
             log,
-            as_policies(known) if use_known else None,
+            list(known.values()) if use_known else None,
             returns,
             integer(0)("seed", seed),
             checkpoint,
@@ -143,7 +143,7 @@ class Estimator(Options, ABC):
             The policies in input order, and the log.
         """
         log = load_transitions(log)
-        return as_policies(policies, states_count=log.source_count), log
+        return list(load_policies(policies).for_log(log.source_count).values()), log
 
     def _check_processes(self, request: Request) -> None:
         """Check that all processes of the group were asked the same, and that networks which each trains will be equal.

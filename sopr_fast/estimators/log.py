@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs import Transitions, load_transitions
-from ..inputs.policies import Layout, Policy, as_policies, check_actions, probe
+from ..inputs.policies import Layout, Policy, check_actions, probe
+from ..inputs.policies import load as load_policies
 from ..inputs.policies.output import one_hot
 from ..ranking.estimates import warn_about
 from ..runtime import distributed
@@ -256,7 +257,7 @@ def read(policies: Any, log: Any) -> tuple[list[Policy], Layout, Log]:
         OSError: A file cannot be read.
     """
     transitions = load_transitions(log)
-    adapted = as_policies(policies, states_count=transitions.source_count)
+    adapted = list(load_policies(policies).for_log(transitions.source_count).values())
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
     layout = probe(adapted, states, source, batch_size=current().batch_size)
     check_actions(adapted, layout, transitions.actions.shape[1])

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..inputs.logs import Transitions
 from ..inputs.logs.states import as_states
 from ..inputs.logs.stored import StoredStates
-from ..inputs.policies import ArrayPolicy, Gaussian, Layout, Output, Policy, Probabilities, as_policies
+from ..inputs.policies import ArrayPolicy, Gaussian, Layout, Output, Policy, Probabilities, load
 from ..inputs.returns import check_returns
 from ..ranking.estimates import Estimates
 from ..runtime import distributed
@@ -74,7 +74,7 @@ def read(log: Any, *groups: Any, **others: Any) -> tuple[States, list[list[Polic
 
     Args:
         log: Transitions, a mapping of arrays, or states as `sopr_fast.fit` accepts them, which may be `Subsets`.
-        groups: Groups of policies, see `as_policies`.
+        groups: Groups of policies, see `sopr_fast.load_policies`.
         others: What else all processes must have, see `Group.check_same`.
 
     Returns:
@@ -85,7 +85,7 @@ def read(log: Any, *groups: Any, **others: Any) -> tuple[States, list[list[Polic
         ValueError: States or a policy are invalid, or differ between processes. The message names it.
     """
     states, source, count = _read_states(log)
-    adapted = [as_policies(group, states_count=count) for group in groups]
+    adapted = [list(load(group).for_log(count).values()) for group in groups]
     if source is not None:
         adapted = [[_AtSource(policy, torch.from_numpy(source)) for policy in group] for group in adapted]
     if distributed.current().count > 1:

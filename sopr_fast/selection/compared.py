@@ -10,7 +10,8 @@ import torch
 
 from ..estimators.action_distance import shared_distances
 from ..inputs.logs import Transitions, load_log
-from ..inputs.policies import ArrayPolicy, Policy, as_policies, check_actions, probe
+from ..inputs.policies import ArrayPolicy, Policy, check_actions, probe
+from ..inputs.policies import load as load_policies
 from ..sopr.columns import collect_shared
 from ..sopr.subsets import as_subsets
 
@@ -85,7 +86,7 @@ class Compared:
         else:
             count, source = len(log), _spread(len(log))
             states = log.read(source)
-        adapted = as_policies(policies, states_count=count)
+        adapted = list(load_policies(policies).for_log(count).values())
         tensors = torch.from_numpy(states), torch.from_numpy(source)
         layout = probe(adapted, *tensors)
         if isinstance(log, Transitions) and needs_actions:

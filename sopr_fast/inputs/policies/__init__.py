@@ -1,7 +1,7 @@
 """Policies under one interface: names, actions, distributions, and the columns that the model reads."""
 
 from .actor import Actor
-from .adapters import Policies, as_policies, load
+from .adapters import Policies, load
 from .arrays import ArrayPolicy
 from .layout import Layout, check_actions, check_fit, collect, probe
 from .output import Gaussian, Output, Probabilities
@@ -16,7 +16,6 @@ __all__ = [
     "Policies",
     "Policy",
     "Probabilities",
-    "as_policies",
     "check_actions",
     "check_fit",
     "collect",

@@ -115,7 +115,7 @@ def load(
     if action_count is not None:
         action_count = check_integer("action_count", action_count, 2)
     if isinstance(source, Policies):
-        return source
+        return source.for_log(None, action_count)
     options = Options(
         action_count=action_count,
         stochastic=stochastic,
@@ -149,14 +149,6 @@ def load(
         raise ValueError("no policies given")
     options.check_used()
     return Policies(result, in_memory=in_memory)
-
-
-def as_policies(
-    policies: Any, *, states_count: int | None = None, action_count: int | None = None, **options: Any
-) -> list[Policy]:
-    """Return the policies of `load`, checked against a log if its number of states is given."""
-    loaded = load(policies, action_count=action_count, **options)
-    return list(loaded.for_log(states_count, action_count).values())
 
 
 def _items(policies: Any) -> Iterator[tuple[str, str | None, Any, Path | None]]:
