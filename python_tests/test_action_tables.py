@@ -122,7 +122,7 @@ def blocks(folder: Path) -> dict[str, str]:
 @pytest.fixture
 def recipe(ranker, tmp_path):
     """Folder with the model, the log, policies and the recipe's files, and the scores to expect."""
-    assert set(blocks(tmp_path)) == {"draw.py", "work.py", "score.py"}
+    assert set(blocks(tmp_path)) == {"draw.py", "work.py"}
     ranker.save(tmp_path / "model.safetensors")
     np.save(tmp_path / "log.npy", log(ROWS))
     for folder in ("runs", "actions"):
@@ -160,12 +160,3 @@ def test_workers_compute_actions_in_the_drawn_states_alone(recipe, monkeypatch, 
     assert command(["rank", *options]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert {row["policy"]: float(row["score"]) for row in rows} == expected
-
-
-@pytest.mark.slow
-def test_actors_of_ray_give_the_same_scores(recipe, monkeypatch):
-    pytest.importorskip("ray.data")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    folder, expected = recipe
-    lines = [line.split() for line in run(folder, "score.py").splitlines() if line.startswith("runs/")]
-    assert {name.removeprefix("runs/"): float(score) for name, score in lines} == expected
