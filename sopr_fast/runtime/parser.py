@@ -24,7 +24,6 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 FRAME = struct.Struct("<QQ")
-_MODULES = {"numpy.core.": "numpy._core."}  # numpy 1's name to numpy 2's
 _DTYPE = re.compile(r"([<>=|]?)([biufc]\d{1,2}|[SU]\d{1,9}|\?)")
 _REFUSAL = "only arrays, numbers, text and containers of them are read"
 _MAX_DEPTH = 64
@@ -111,43 +110,39 @@ class Tensor(NamedTuple):
     strides: tuple[int, ...]
 
 
-def _plain_globals() -> dict[str, Any]:
-    return {
-        "builtins.bytes": lambda: b"",  # protocols without an opcode for bytes call bytes() for empty ones
-        "__builtin__.bytes": lambda: b"",
-        "collections.OrderedDict": Dict,
-        "collections.Counter": Dict,
-        "_codecs.encode": lambda text, encoding="latin1": text.encode("latin1"),  # how protocol 2 keeps bytes
-        "numpy.dtype": DType,
-        "numpy.ndarray": Array,
-        "numpy._core.multiarray._reconstruct": lambda kind, shape, code: Array(),
-        "numpy._core.multiarray.scalar": lambda dtype, data: Array().fill(data, dtype, None, "C"),
-        "numpy._core.numeric._frombuffer": lambda *parts: Array().fill(*parts),
-    }
-
-
-def _torch_globals() -> dict[str, Any]:
-    return {
-        "torch._utils._rebuild_tensor_v2": lambda *parts: Tensor(*parts[:4]),
-        "torch._utils._rebuild_parameter": lambda data, *_: data,
-        "torch.Size": tuple,
-        **_STORAGES,
-    }
+# What names in a file stand for. A file may set attributes of these, but only in the process that parses it.
+_PLAIN: dict[str, Any] = {
+    "builtins.bytes": lambda: b"",  # protocols without an opcode for bytes call bytes() for empty ones
+    "__builtin__.bytes": lambda: b"",
+    "collections.OrderedDict": Dict,
+    "collections.Counter": Dict,
+    "_codecs.encode": lambda text, encoding="latin1": text.encode("latin1"),  # how protocol 2 keeps bytes
+    "numpy.dtype": DType,
+    "numpy.ndarray": Array,
+    "numpy._core.multiarray._reconstruct": lambda kind, shape, code: Array(),
+    "numpy._core.multiarray.scalar": lambda dtype, data: Array().fill(data, dtype, None, "C"),
+    "numpy._core.numeric._frombuffer": lambda *parts: Array().fill(*parts),
+}
+_TORCH: dict[str, Any] = {
+    "torch._utils._rebuild_tensor_v2": lambda *parts: Tensor(*parts[:4]),
+    "torch._utils._rebuild_parameter": lambda data, *_: data,
+    "torch.Size": tuple,
+    **_STORAGES,
+}
 
 
 class _Unpickler(pickle.Unpickler):
     def __init__(self, data: bytes, records: Iterable[str], storages: bool):
         super().__init__(io.BytesIO(data), encoding="latin1")  # as numpy requires for Python 2's arrays
-        self._globals = _plain_globals() | (_torch_globals() if storages else {})
+        self._globals = _PLAIN | _TORCH if storages else {**_PLAIN}
         self._exact = frozenset(records)
         self._prefixes = tuple(name for name in records if name.endswith("."))
         self._storages = storages
 
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"
-        for old, new in _MODULES.items():
-            if full.startswith(old):
-                full = new + full[len(old) :]
+        if full.startswith("numpy.core."):  # numpy 1's name
+            full = full.replace("numpy.core.", "numpy._core.", 1)
         if full not in self._globals:
             if full not in self._exact and not full.startswith(self._prefixes):
                 raise RefusedError(f"its pickle names {module}.{name}; {_REFUSAL}")
