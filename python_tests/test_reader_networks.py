@@ -125,6 +125,12 @@ CONTINUOUS = {  # file → its content, its actions, the options that it needs
     "max_action in the file": ({"actor": {"l#1": NET}, "max_action": 2.0}, lambda x: squashed(x) * 2, SQUASHED),
     "actor and target": ({"actor": {"fc#0": NET}, "actor_target": {"fc#0": mlp(DS, 2, DA)}}, squashed, SQUASHED),
     "author's SAC": (BODY_AND_MU, two_parts, SQUASHED),
+    "actor-critic": ({"actor_critic.pi.net.": NET, "actor_critic.v.v_net.": CRITIC}, squashed, SQUASHED),
+    "Lightning": (
+        {"state_dict": {"actor.net.": NET}, "optimizer_states": [OPTIMISER], "loops": [[1], [2, 3]], "epoch": 2},
+        squashed,
+        SQUASHED,
+    ),
     "SpinningUp": (
         {"pi.net.": BODY, "pi.mu_layer.": MU, "pi.log_std_layer.": MU, "q1.q.": CRITIC},
         two_parts,

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from ....runtime.pickles import Record
 from ...logs.keys import list_names
 from . import patterns
@@ -79,7 +77,9 @@ def find_network(
         ValueError: There is no network, several may be the actor, or the order of the layers is not clear.
     """
     linear = [
-        key[: -len(".weight")] for key, value in arrays.items() if key.endswith(".weight") and np.ndim(value) == 2
+        key[: -len(".weight")]
+        for key, value in arrays.items()
+        if key.endswith(".weight") and getattr(value, "ndim", 0) == 2
     ]
     if order is not None:
         if missing := [name for name in order if name not in linear]:

@@ -13,7 +13,7 @@ def _names(*patterns: str) -> re.Pattern[str]:
 # Parts of a dotted name, in lower case and without leading underscores.
 NO_NETWORK = _names(r".*targ(et)?(_.*|\d*)", r"(target|targ|old)_.*", r".*_old", r".*optim.*", r"(log_)?alpha|sde_.*")
 CRITIC = _names(
-    r"(.*_)?critics?(_.*|\d*)",
+    r"(?!actor_)(.*_)?critics?(_.*|\d*)",
     r".*value.*|baseline.*",
     r"vf?(_?(net|head|func|function|mlp|layer))?_?\d*",
     r"q(f|_?net(work)?s?|_?func(tion)?s?|_head|_layer)?_?\d*|twin_?q.*|quantile_net|v_?out",

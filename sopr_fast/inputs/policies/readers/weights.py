@@ -106,6 +106,11 @@ def _discrete(
     return actor
 
 
+def _ndim(value: Any) -> int:
+    """Return the number of dimensions of an array, 0 of anything else."""
+    return int(getattr(value, "ndim", 0))
+
+
 def _is_elsewhere(key: str) -> bool:
     """Return whether an array belongs to a critic, a target or an optimiser."""
     return patterns.is_part_of(key, patterns.NO_NETWORK) or patterns.is_part_of(key, patterns.CRITIC)
@@ -175,11 +180,11 @@ def _log_std(side: Mapping[str, Any], network: Network, said: Mapping[str, Any])
     """Return the layer or the array of log standard deviations, or None."""
     if network.log_std is not None:
         return layer(side, network.log_std) if "log" in network.log_std.lower() else None
-    found = {key: m for key in side if (m := patterns.SPREAD.fullmatch(key)) and np.ndim(side[key]) in (1, 2)}
+    found = {key: m for key in side if (m := patterns.SPREAD.fullmatch(key)) and _ndim(side[key]) in (1, 2)}
     if len(found) != 1:
         return None
     [(key, match)] = found.items()
-    if min(np.shape(side[key])) > 1 and np.ndim(side[key]) == 2:
+    if min(np.shape(side[key])) > 1 and _ndim(side[key]) == 2:
         raise ValueError(
             f"{key} of state-dependent exploration needs the settings of the model: save the model as .zip"
         )
@@ -228,7 +233,7 @@ def _standardisation(name: str, side: Mapping[str, Any], form: patterns.Form) ->
     found: dict[str, dict[str, Tensor]] = {}
     for key, value in side.items():
         if (match := patterns.STATISTICS.fullmatch(key.lower())) and not isinstance(value, str | bool | None):
-            if np.ndim(value):
+            if _ndim(value):
                 floats(side, key)
             found.setdefault(match[1], {})[match[2].replace("avg", "mean")] = (
                 torch.as_tensor(np.asarray(value)).double().reshape(-1)
@@ -264,7 +269,7 @@ def _check_unread(name: str, side: Mapping[str, Any], network: Network, statisti
     arrays = [
         key
         for key, value in rest.items()
-        if np.ndim(value)
+        if _ndim(value)
         and not patterns.SCALING.fullmatch(key.lower())
         and (key.startswith(network.prefix) or (not network.is_chosen and key.endswith((".weight", ".bias"))))
     ]
