@@ -171,3 +171,15 @@ def test_hostile_file_is_refused_and_not_run(tmp_path):
         with pytest.raises(ValueError, match=r"policy\.d3: its pickle names posix\.system; only arrays"):
             load(tmp_path)
     assert not (tmp_path / "ran").exists()
+
+
+def test_images_need_a_callable(tmp_path):
+    algorithm = d3rlpy.algos.DiscreteBCConfig().create(device="cpu")
+    algorithm.create_impl((1, 84, 84), 3)
+    algorithm.save(str(tmp_path / "policy.d3"))
+    for read in (lambda: load(tmp_path), lambda: as_policies({"policy": algorithm})):
+        with pytest.raises(
+            ValueError, match=r"policy.* reads observations of shape .*1, 84, 84.*: pass a callable"
+        ) as caught:
+            read()
+        assert "--trust" not in str(caught.value)

@@ -9,15 +9,15 @@ from pathlib import Path
 from ....runtime.archives import open_archive
 from ....runtime.files import open_regular
 from ..policy import Policy
-from . import d3rlpy, npy, npz, parquet, programs, sb3, torch_files, vecnormalize
+from . import actions, d3rlpy, npz, programs, sb3, torch_files, vecnormalize
 from .options import Options
 
 Reader = Callable[[Path, Options], Sequence[Policy]]
 
 BY_SUFFIX: dict[str, Reader | None] = {  # None: the content determines the reader
     ".npz": npz.read,
-    ".npy": npy.read,
-    ".parquet": parquet.read,
+    ".npy": actions.read_npy,
+    ".parquet": actions.read_parquet,
     ".onnx": programs.read_onnx,
     ".safetensors": torch_files.read_safetensors,
     ".d3": d3rlpy.read,
@@ -78,7 +78,7 @@ def _by_content(path: Path) -> Reader | None:
         with open_archive(path) as archive:
             return _by_members(archive.namelist())
     if head.startswith(b"\x93NUMPY"):
-        return npy.read
+        return actions.read_npy
     if head[8:10] == b'{"':
         return torch_files.read_safetensors
     is_torch = path.suffix.lower() in (".pt", ".pth", ".cleanrl_model")

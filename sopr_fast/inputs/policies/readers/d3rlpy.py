@@ -64,6 +64,8 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: Options) ->
         kind, params = config["config"]["type"], config["config"]["params"]
     except (KeyError, TypeError) as error:
         raise ValueError("no algorithm in its settings") from error
+    if len(shape := config.get("observation_shape") or [0]) != 1:
+        raise ValueError(f"it reads observations of shape {tuple(shape)}: pass a callable of states that reshapes them")
     module, head = _parts(kind)
     if kind in _VALUES and (params.get("n_critics") != 1 or _typed(params, "q_func_factory")[0] != "mean"):
         raise RefusedError(f"{kind} with several or distributional critics")

@@ -36,34 +36,24 @@ def floats(arrays: Arrays, key: str) -> Tensor:
     return values.detach().float().contiguous()
 
 
-def layer(arrays: Arrays, name: str, *, separator: str = ".", bias: bool = True) -> Layer:
-    """Return weight (out, in) and bias (out,) of a layer.
-
-    Args:
-        arrays: Arrays by name.
-        name: Name of the layer.
-        separator: Text between the name of the layer and "weight" or "bias".
-        bias: Whether there must be a bias; if False, a missing one is zeros.
+def layer(arrays: Arrays, name: str) -> Layer:
+    """Return weight (out, in) and bias (out,) of a layer, zeros if there is none.
 
     Raises:
         ValueError: An array is missing, not of finite floats, or of a wrong shape.
     """
-    weight_key, bias_key = (f"{name}{separator}{part}" for part in ("weight", "bias"))
+    weight_key, bias_key = f"{name}.weight", f"{name}.bias"
     weight = floats(arrays, weight_key)
-    if weight.numel() == 0:
-        raise ValueError(f"{weight_key} has shape {tuple(weight.shape)}, which holds no weights")
-    if weight.dim() == 2 and not bias and bias_key not in arrays:
-        return weight, weight.new_zeros(len(weight))
-    offset = floats(arrays, bias_key)
-    if weight.dim() != 2 or offset.shape != weight.shape[:1]:
+    bias = floats(arrays, bias_key) if bias_key in arrays else weight.new_zeros(len(weight))
+    if weight.numel() == 0 or weight.dim() != 2 or bias.shape != weight.shape[:1]:
         raise ValueError(
-            f"{weight_key} {tuple(weight.shape)} and {bias_key} {tuple(offset.shape)} are not a layer, "
+            f"{weight_key} {tuple(weight.shape)} and {bias_key} {tuple(bias.shape)} are not a layer, "
             "expected (out, in) and (out,)"
         )
-    return weight, offset
+    return weight, bias
 
 
-def perceptron(arrays: Arrays, names: Iterable[str], *, separator: str = ".", bias: bool = True) -> list[Layer]:
+def perceptron(arrays: Arrays, names: Iterable[str]) -> list[Layer]:
     """Return the layers `names`, each of which reads the output of the one before; see `layer`.
 
     Raises:
@@ -71,10 +61,8 @@ def perceptron(arrays: Arrays, names: Iterable[str], *, separator: str = ".", bi
     """
     result: list[Layer] = []
     for name in names:
-        result.append(layer(arrays, name, separator=separator, bias=bias))
+        result.append(layer(arrays, name))
         reads = result[-1][0].shape[1]
         if len(result) > 1 and reads != len(result[-2][0]):
-            raise ValueError(
-                f"{name}{separator}weight reads {reads} values, the layer before gives {len(result[-2][0])}"
-            )
+            raise ValueError(f"{name}.weight reads {reads} values, the layer before gives {len(result[-2][0])}")
     return result

@@ -93,7 +93,7 @@ def _actor(
         raise RefusedError("it extracts features from observations by a network of its own")
     try:
         network = find_network(arrays)
-        layers = perceptron(arrays, network.layers, bias=False)
+        layers = perceptron(arrays, network.layers)
     except ValueError as error:
         raise RefusedError(f"no actor that this package reads among {', '.join(list(arrays)[:6])}") from error
     parts = {re.sub(r"\.(weight|bias)$", "", key) for key in arrays} - {*network.layers, network.log_std}

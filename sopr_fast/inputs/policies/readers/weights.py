@@ -50,7 +50,7 @@ def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool
     order, actor = options.take("layers"), options.take("actor")
     order = order.split(",") if isinstance(order, str) else order
     network = find_network(arrays, actor, order, is_ordered=is_ordered)
-    layers = perceptron(arrays, network.layers, bias=False)
+    layers = perceptron(arrays, network.layers)
     inside = network.prefix if _is_elsewhere(network.prefix) else "\n"  # a critic that acts, such as that of DQN
     side = {key: value for key, value in arrays.items() if key.startswith(inside) or not _is_elsewhere(key)}
     said = _said(path, arrays, form)

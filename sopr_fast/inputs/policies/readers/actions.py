@@ -1,0 +1,28 @@
+"""Files of actions in every state of the data, of which rows are read as they are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from zipfile import BadZipFile
+
+from ....runtime.rows import FileRows
+from ...logs.keys import KEYS, check_is_policy
+from ...logs.tables import ParquetArray
+from ..arrays import ArrayPolicy
+from .options import Options
+
+
+def read_npy(path: Path, options: Options) -> list[ArrayPolicy]:
+    """Open an `.npy` file."""
+    try:
+        actions = FileRows.of_npy(path)
+    except (ValueError, EOFError, BadZipFile) as error:
+        raise ValueError("damaged, or not an .npy file of a plain array (name archives .npz)") from error
+    return [ArrayPolicy(options.name, actions, action_count=options.action_count)]
+
+
+def read_parquet(path: Path, options: Options) -> list[ArrayPolicy]:
+    """Open a parquet file, of which a row group is read at a time."""
+    actions = ParquetArray(path, KEYS["actions"])
+    check_is_policy(actions.columns, ("rewards", "next_states", "terminals"))  # states may accompany actions
+    return [ArrayPolicy(options.name, actions, action_count=options.action_count)]
