@@ -177,7 +177,7 @@ def test_images_need_a_callable(tmp_path):
     algorithm = d3rlpy.algos.DiscreteBCConfig().create(device="cpu")
     algorithm.create_impl((1, 84, 84), 3)
     algorithm.save(str(tmp_path / "policy.d3"))
-    for read in (lambda: load(tmp_path), lambda: as_policies({"policy": algorithm})):
+    for read in (lambda: load(tmp_path), lambda: load({"policy": algorithm})):
         with pytest.raises(
             ValueError, match=r"policy.* reads observations of shape .*1, 84, 84.*: pass a callable"
         ) as caught:
