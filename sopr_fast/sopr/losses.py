@@ -232,13 +232,8 @@ def check_preferences(preferences: object, names: list[str]) -> Tensor:
 
 
 def _by_name(frame: pandas.DataFrame, names: list[str]) -> pandas.DataFrame:
-    """Return the frame in the order of the names, if it has names at all."""
-    axes = {"row": frame.index, "column": frame.columns}
-    if not any(isinstance(label, str) for labels in axes.values() for label in labels):
-        if any(list(labels) != list(range(len(labels))) for labels in axes.values()):
-            raise ValueError("preferences are a data frame without names of policies; index rows and columns by name")
-        return frame
-    for kind, labels in axes.items():
+    """Return the frame in the order of the names."""
+    for kind, labels in {"row": frame.index, "column": frame.columns}.items():
         if missing := [name for name in names if name not in labels]:
-            raise ValueError(f"preferences hold no {kind} for policy {missing[0]!r}")
+            raise ValueError(f"preferences hold no {kind} for policy {missing[0]!r}; index both by name")
     return frame.loc[names, names]
