@@ -285,23 +285,13 @@ def _limit(kind: int, most: int) -> None:
         resource.setrlimit(kind, (most, most + 1))  # at the second limit, the signal would not say which it was
 
 
-def _read(count: int) -> bytes:
-    parts = []
-    while count:
-        part = os.read(0, min(count, 1 << 20))
-        if not part:
-            os._exit(0)  # the process that asked has ended
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
-
-
 def _parse_one(header_length: int, length: int) -> None:
-    header = json.loads(_read(header_length))
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_AS, header["memory"])
-    _limit(resource.RLIMIT_CPU, header["seconds"])
-    text, parts = _answer(header, _read(length))
+    with open(0, "rb", closefd=False) as request:  # it may read ahead, but nothing follows before the answer
+        header = json.loads(request.read(header_length))
+        _limit(resource.RLIMIT_CORE, 0)
+        _limit(resource.RLIMIT_AS, header["memory"])
+        _limit(resource.RLIMIT_CPU, header["seconds"])
+        text, parts = _answer(header, request.read(length))
     for part in (FRAME.pack(len(text), sum(map(len, parts))), text, *parts):
         view = memoryview(part)
         while view:
@@ -311,11 +301,13 @@ def _parse_one(header_length: int, length: int) -> None:
 def serve() -> None:
     """Answer requests from standard input until it ends, or until a parser does not end well."""
     while True:
-        lengths = FRAME.unpack(_read(FRAME.size))
+        frame = os.read(0, FRAME.size)  # written at once, so read at once
+        if not frame:
+            return
         child = os.fork()
         if not child:
             try:
-                _parse_one(*lengths)
+                _parse_one(*FRAME.unpack(frame))
             except BaseException:
                 os._exit(1)
             os._exit(0)

@@ -8,19 +8,22 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import io
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
-from .files import read_regular
+from .files import open_regular
 from .parser import FRAME, Record, RefusedError
 
 __all__ = ["SB3_RECORDS", "SPACE_RECORDS", "Record", "RefusedError", "read_pickle", "read_weights"]
@@ -37,6 +40,7 @@ _TORCH_RECORDS = (
     *(f"torch.{dtype}" for dtype in (*_DTYPES, *_COMPLEX)),
 )
 _MEMORY, _COPIES = 256 << 20, 12  # bytes that a parser may take, and so many more for each byte of the file
+_PIECE = 1 << 20  # bytes sent at a time
 _SECONDS, _RATE = 2, 2 << 20  # seconds of processor time, and one more for so many bytes
 
 
@@ -73,15 +77,15 @@ class _Parser:
 
     def ask(self, kind: str, source: Path | BinaryIO | bytes, records: tuple[str, ...]) -> Any:
         """Return the value in a file, or in its content."""
-        if isinstance(source, Path):
-            source = read_regular(source)
-        content = source if isinstance(source, bytes) else source.read()
-        memory, seconds = _MEMORY + _COPIES * len(content), _SECONDS + len(content) // _RATE
-        header = json.dumps({"kind": kind, "records": records, "memory": memory, "seconds": seconds}).encode()
-        with self._lock:
+        with _opened(source) as file, self._lock:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            memory, seconds = _MEMORY + _COPIES * size, _SECONDS + size // _RATE
+            header = json.dumps({"kind": kind, "records": records, "memory": memory, "seconds": seconds}).encode()
             process = self._started()
             try:
-                answer, data = self._exchange(process, header, content, memory)
+                request = itertools.chain([FRAME.pack(len(header), size), header], _pieces(file, size))
+                answer, data = _exchange(process, request, memory)
             except (EOFError, BrokenPipeError):
                 answer, data = {"ended": process.wait()}, np.empty(0, np.uint8)
                 self.stop()
@@ -98,25 +102,11 @@ class _Parser:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                pipesize=1 << 20,  # ignored where pipes have one size
+                pipesize=_PIECE,  # ignored where pipes have one size
                 bufsize=0,  # a fork of this process would write a buffer again
                 start_new_session=True,  # Ctrl-C is for this process
             )
         return self._process
-
-    def _exchange(
-        self, process: subprocess.Popen[bytes], header: bytes, content: bytes, memory: int
-    ) -> tuple[dict[str, Any], np.ndarray]:
-        assert process.stdin is not None and process.stdout is not None
-        for part in (FRAME.pack(len(header), len(content)), header, content):
-            view = memoryview(part)
-            while view:
-                view = view[process.stdin.write(view) :]
-        lengths = FRAME.unpack(_exactly(process.stdout, FRAME.size).tobytes())
-        if max(lengths) > memory:
-            raise ValueError("its parser gave an answer that is too large")
-        text, data = (_exactly(process.stdout, length) for length in lengths)
-        return json.loads(text.tobytes()), data
 
     def stop(self) -> None:
         """End the child process."""
@@ -144,6 +134,34 @@ class _Parser:
 _parser = _Parser()
 atexit.register(_parser.end)
 os.register_at_fork(after_in_child=_parser.forget)
+
+
+def _opened(source: Path | BinaryIO | bytes) -> contextlib.AbstractContextManager[BinaryIO]:
+    if isinstance(source, Path):
+        return open_regular(source)
+    return contextlib.nullcontext(io.BytesIO(source) if isinstance(source, bytes) else source)
+
+
+def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield the content of a file, which is never in memory as a whole."""
+    while size:
+        piece = file.read(min(size, _PIECE))
+        if not piece:
+            raise ValueError("cut short while it was read")
+        size -= len(piece)
+        yield piece
+
+
+def _exchange(process: Any, request: Iterable[bytes], most: int) -> tuple[dict[str, Any], np.ndarray]:
+    for part in request:
+        view = memoryview(part)
+        while view:
+            view = view[process.stdin.write(view) :]
+    lengths = FRAME.unpack(_exactly(process.stdout, FRAME.size).tobytes())
+    if max(lengths) > most:
+        raise ValueError("its parser gave an answer that is too large")
+    text, data = (_exactly(process.stdout, length) for length in lengths)
+    return json.loads(text.tobytes()), data
 
 
 def _exactly(stream: Any, count: int) -> np.ndarray:
