@@ -99,7 +99,7 @@ class Sizes:
         tasks: Tasks.
         seeds: Number of seeds.
         point: Subset size, clusters and steps of SOPR.
-        estimators: Options of estimators; `{"settings": "panel"}` for those that `select` gives them.
+        estimators: Options of estimators; `{"settings": "panel"}` for quick ones.
         select: Options of `select`.
         rows: Rows of the study of data size.
         subsets: Subsets of a ranking in the study of subsets.

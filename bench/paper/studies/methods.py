@@ -24,7 +24,6 @@ from sopr_fast.estimators import (
     UncertainEstimateWarning,
 )
 from sopr_fast.inputs.logs import Transitions
-from sopr_fast.methods import read_methods
 from sopr_fast.sopr.config import Config
 
 from ..foreign import read_foreign
@@ -49,6 +48,12 @@ _ESTIMATORS: dict[str, Callable[[], Estimator]] = {
     "simulator": Simulator,
     "fqe": FQE,
     "dual-dice": DualDICE,
+}
+_QUICK: dict[str, dict[str, Any]] = {  # "panel", the settings of the stored results
+    "sarsa-critic": {"updates": 4000, "hidden": (128, 128), "learning_rate": 1e-3},
+    "importance-weighting": {"updates": 2000, "hidden": (128, 128), "bootstraps": 50},
+    "fqe": {"updates": 2000, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3, "ensemble": 2},
+    "dual-dice": {"updates": 2000, "batch_size": 128, "hidden": (64, 64), "nu_rate": 1e-3, "zeta_rate": 3e-3},
 }
 
 
@@ -208,9 +213,9 @@ def _run_estimator(cell: Cell, task: Task) -> dict[str, Any]:
 
 
 def _estimator(method: str, options: dict[str, Any]) -> Estimator:
-    """Return an estimator with the settings of the panel of `select`, or with its own and these options."""
+    """Return an estimator with quick settings, or with its own and these options."""
     if options.get("settings") == "panel":
-        return read_methods([LABELS[method]])[LABELS[method]]
+        options = _QUICK.get(method, {})
     return NearestPolicy() if method == "nearest-policy" else replace(_ESTIMATORS[method](), **options)
 
 
