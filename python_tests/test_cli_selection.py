@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -185,6 +186,22 @@ def test_estimate_learns_from_known_returns(folder, capsys):
 def test_wrong_input_ends_with_one_line(folder, capsys, command, returns, more, message):
     assert run(folder, command, returns, *more) == 2
     assert message in capsys.readouterr().err
+
+
+def test_estimate_compares_the_simulator_with_known_returns(folder, capsys, tmp_path):
+    """All policies are valued, the known ones too."""
+    states, actions = (log().states.shape[1], log().actions.shape[1])
+    for i in range(4):
+        layer = {"mean.weight": np.full((actions, states), 0.2 * i), "mean.bias": np.zeros(actions)}
+        np.savez(tmp_path / f"actor-{i}.npz", **layer)
+    (tmp_path / "returns.csv").write_text("name,return\nactor-0,1\nactor-1,2\nactor-2,4\n")
+    files = ("--policies", *map(str, sorted(tmp_path.glob("*.npz"))), "--log", str(folder / "log.npz"))
+    options = ("--method", "simulator", "--set", "updates=5", "hidden=8", "members=1", "horizon=3", "--json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert main(["estimate", *files, "--returns", str(tmp_path / "returns.csv"), *options]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert len(printed["names"]) == 4 and -1 <= printed["diagnostics"]["known_order"] <= 1
 
 
 @pytest.mark.parametrize(
