@@ -433,7 +433,7 @@ def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_read(files,
 
 @pytest.mark.parametrize("option", ["--out", "--checkpoint"])
 def test_a_file_that_cannot_be_written_is_refused_before_any_state_is_read(files, capsys, monkeypatch, option):
-    monkeypatch.setattr("sopr_fast.sopr.fitting.as_states", None)
+    monkeypatch.setattr("sopr_fast.sopr.fitting.load_states", None)
     assert fit(option, "returns.csv/model") == 2
     assert capsys.readouterr().err == "sopr-fast: error: cannot write returns.csv/model: Not a directory\n"
 

@@ -14,7 +14,7 @@ from test_data import d4rl_arrays, write_hdf5
 import sopr_fast.inputs.logs
 from sopr_fast import Subsets
 from sopr_fast.inputs.logs import files, transitions
-from sopr_fast.inputs.logs.states import as_states
+from sopr_fast.inputs.logs.states import load_states
 
 STEPS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts")
 SHORT = {"observations": "obs", "next_observations": "next_obs"}
@@ -48,7 +48,7 @@ def frame_of(arrays, names, form="{}_{}"):
 @pytest.mark.parametrize("form", ["{}_{}", "{}.{}", "{}[{}]"])
 def test_observation_columns_of_a_data_frame_are_the_states(arrays, form):
     frame = frame_of(arrays, SHORT, form).assign(time=range(14), done=0)
-    np.testing.assert_array_equal(np.asarray(as_states(frame)), arrays["observations"])
+    np.testing.assert_array_equal(np.asarray(load_states(frame)), arrays["observations"])
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_observation_columns_of_a_data_frame_are_the_states(arrays, form):
 )
 def test_a_data_frame_with_more_than_states_is_refused(column):
     frame = pandas.DataFrame({"x": [0.0, 1.0], "v": [2.0, 3.0]})
-    np.testing.assert_array_equal(np.asarray(as_states(frame)), [[0, 2], [1, 3]])
+    np.testing.assert_array_equal(np.asarray(load_states(frame)), [[0, 2], [1, 3]])
     message = rf"which columns of the data frame are states\? It has x, v, {re.escape(column)}; name the states obs_0"
     with pytest.raises(ValueError, match=message):
-        as_states(frame.assign(**{column: 0.0}))
+        load_states(frame.assign(**{column: 0.0}))
 
 
 def test_a_buffer_of_one_environment_counts_as_a_table(tmp_path, arrays):
@@ -73,7 +73,7 @@ def test_a_buffer_of_one_environment_counts_as_a_table(tmp_path, arrays):
         file.create_dataset("observations", data=observations, chunks=(5, 1, 3), compression="gzip")
         file.create_dataset("rewards", data=arrays["rewards"])
     for source in (observations, *(tmp_path / name for name in ("log.npy", "log.hdf5", "chunked.hdf5"))):
-        states = as_states(source)
+        states = load_states(source)
         assert states.shape == (14, 3)
         np.testing.assert_array_equal(states.read(np.array([0, 3, 13])), arrays["observations"][[0, 3, 13]])
 
@@ -81,7 +81,7 @@ def test_a_buffer_of_one_environment_counts_as_a_table(tmp_path, arrays):
 def test_a_buffer_of_several_environments_is_refused(arrays):
     observations = np.zeros((7, 2, 3), np.float32)
     with pytest.raises(ValueError, match=r"\(rows, dim_s\), got \(7, 2, 3\); pass the rows of one environment at a"):
-        as_states(observations)
+        load_states(observations)
     with pytest.raises(ValueError, match=r"'obs' must have shape .*; pass the rows of one environment at a time"):
         sopr_fast.load_log(renamed(arrays, SHORT) | {"obs": observations.repeat(2, 0)})
 
@@ -137,7 +137,7 @@ def test_a_mostly_filled_buffer_does_not_warn():
 )
 def test_states_without_float32_values_are_refused(states, error, message):
     with pytest.raises(error, match=message):
-        as_states(states)
+        load_states(states)
 
 
 @pytest.mark.parametrize("value", [torch.zeros(14, device="meta"), [10**400] * 14, np.zeros(14, complex)], ids=type)
@@ -176,7 +176,7 @@ def test_masked_slices_are_not_finite():
             return np.ma.masked_array(np.ones((14, 3), np.float32), np.arange(42).reshape(14, 3) == 16)[rows]
 
     with pytest.raises(ValueError, match=r"not finite \(as float32\) at row 5"):
-        as_states(Variable()).read(np.arange(14))
+        load_states(Variable()).read(np.arange(14))
 
 
 def test_hdf5_values_in_other_files_are_not_read(tmp_path, arrays):
@@ -209,7 +209,7 @@ def test_hdf5_values_in_other_files_are_not_read(tmp_path, arrays):
         with h5py.File(path, "w") as file:
             refer(file)
             file["actions"], file["rewards"] = arrays["actions"], arrays["rewards"]
-        for read in (sopr_fast.load_log, as_states):
+        for read in (sopr_fast.load_log, load_states):
             with pytest.raises(ValueError, match=rf"log\.hdf5: {message}"):
                 read(path)
 

@@ -14,7 +14,6 @@ from problems import TINY, ladder, log, training_gains
 
 from sopr_fast import Subsets, fit
 from sopr_fast.inputs.logs import StoredStates, Transitions, load_log, load_states
-from sopr_fast.inputs.logs.states import as_states
 
 STATES = log(3000)
 LAYOUTS = {
@@ -111,7 +110,7 @@ def test_only_drawn_rows_are_read():
 
 def test_a_copy_of_stored_states_shares_no_memory_with_the_log():
     values = STATES.copy()
-    copied = np.array(as_states(values))
+    copied = np.array(load_states(values))
     np.testing.assert_array_equal(copied, values)
     assert not np.shares_memory(copied, values)
 
@@ -121,9 +120,9 @@ def test_comparing_rows_reads_no_others():
     source = np.array([3, 700_000, 999_999])
     states[source] = STATES[:3]
     log = Recorder(states)
-    assert as_states(log).has_rows(source, STATES[:3])
-    assert not as_states(log).has_rows(source, STATES[1:4])
-    assert not as_states(log).has_rows(source + 1, STATES[:3])
+    assert load_states(log).has_rows(source, STATES[:3])
+    assert not load_states(log).has_rows(source, STATES[1:4])
+    assert not load_states(log).has_rows(source + 1, STATES[:3])
     assert sum(stop - start for start, stop in log.slices) == 6
 
 

@@ -9,7 +9,7 @@ import torch
 from problems import TINY, LinearPolicy, log, training_gains
 
 import sopr_fast
-from sopr_fast.inputs.logs.states import as_states
+from sopr_fast.inputs.logs.states import load_states
 from sopr_fast.reports import check_report
 from sopr_fast.runtime import files
 from sopr_fast.runtime.checkpoints import Checkpoint
@@ -55,7 +55,7 @@ def cut_short(folder):
 
 def cut_while_open(folder):
     np.save(folder / "log.npy", np.ones((1000, 3), np.float32))
-    states = as_states(folder / "log.npy")
+    states = load_states(folder / "log.npy")
     cut_short(folder)
     states.read(np.arange(5))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from problems import KINDS_OF_ARRAYS, log, mapped
 
-from sopr_fast.inputs.logs.states import as_states
+from sopr_fast.inputs.logs.states import load_states
 from sopr_fast.runtime.files import save_tensors
 from sopr_fast.sopr.subsets import Drawing, Subsets
 
@@ -45,7 +45,7 @@ def test_a_subset_depends_on_seed_and_number_alone():
         assert torch.equal(few.offsets[s], many.offsets[s])
     taken = many.take(2)
     assert torch.equal(taken.states, few.states) and torch.equal(taken.rows, few.rows)
-    later = Drawing.draw(as_states(states), 3, size=100, seed=5, first=8)
+    later = Drawing.draw(load_states(states), 3, size=100, seed=5, first=8)
     clustered = later.cluster(7, iterations=300, restarts=1)
     assert torch.equal(clustered.centroids, many.centroids[8:]) and torch.equal(clustered.offsets, many.offsets[8:])
     assert later.cluster_seeds.unique().numel() == 3
@@ -71,7 +71,7 @@ def test_drawing_is_uniform(size):
     log_states = np.arange(600, dtype=np.float32)[:, None]
     counts = np.zeros(600)
     for seed in range(200):
-        drawing = Drawing.draw(as_states(log_states), 1, size=size, seed=seed)
+        drawing = Drawing.draw(load_states(log_states), 1, size=size, seed=seed)
         assert drawing.rows.unique().numel() == size
         counts[drawing.source.numpy()] += 1
     expected = 200 * size / 600

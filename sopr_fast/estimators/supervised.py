@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs import Transitions
-from ..inputs.logs.states import as_states
+from ..inputs.logs.states import load_states
 from ..inputs.logs.stored import StoredStates
 from ..inputs.policies import ArrayPolicy, Gaussian, Layout, Output, Policy, Probabilities, load
 from ..inputs.returns import check_returns
@@ -111,7 +111,7 @@ def _read_states(log: Any) -> tuple[States, np.ndarray | None, int]:
     """
     if (subsets := as_subsets(log)) is not None:
         return subsets, None, subsets.states_count
-    states = as_states(log)
+    states = load_states(log)
     if isinstance(log, Transitions) and log.source_count != len(log):
         return states, log.source, log.source_count
     return states, None, len(states)

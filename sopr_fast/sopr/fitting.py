@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs import Transitions
-from ..inputs.logs.states import as_states
+from ..inputs.logs.states import load_states
 from ..inputs.policies import Layout, check_actions, check_fit, probe
 from ..ranking.metrics import policy_distances
 from ..ranking.warnings import TrainingPolicyWarning, join_some
@@ -107,7 +107,7 @@ def fit(
         states_count = states.states_count
     else:
         with timings.stage("drawing"):
-            states = as_states(states)
+            states = load_states(states)
         states_count = len(states)
     known = read_known(
         policies,

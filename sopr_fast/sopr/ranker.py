@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..inputs.logs.states import as_states
+from ..inputs.logs.states import load_states
 from ..inputs.logs.stored import StoredStates
 from ..inputs.policies import ArrayPolicy, Layout, Policy, load
 from ..ranking.ranking import DRAWN, GIVEN, KEPT, Ranking, Training
@@ -310,7 +310,7 @@ class Ranker:
 def _read_states(states: Any, subsets: Any) -> tuple[StoredStates | None, Any]:
     """Return the logged states, or None, and the subsets to score on, which may be given in place of states."""
     if (given := as_subsets(states)) is None:
-        return None if states is None else as_states(states), subsets
+        return None if states is None else load_states(states), subsets
     if subsets is not None:
         raise ValueError(
             "subsets are given twice: clustered Subsets in place of states are all used; leave subsets= out, or pass "

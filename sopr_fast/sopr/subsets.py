@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from ..inputs.logs.states import as_states
+from ..inputs.logs.states import load_states
 from ..inputs.logs.stored import StoredStates
 from ..runtime import distributed
 from ..runtime.checks import check_integer
@@ -97,7 +97,7 @@ class Subsets:
             UserWarning: Several subsets share most of their states, since the log is not twice as large as one.
         """
         remedy = ": choose fewer with size=…, clusters=…"
-        return Drawing.draw(as_states(states), count, size=size, seed=seed, remedy=remedy).cluster(
+        return Drawing.draw(load_states(states), count, size=size, seed=seed, remedy=remedy).cluster(
             clusters, iterations=iterations, restarts=restarts
         )
 

@@ -74,9 +74,6 @@ def load_states(states: Any, *, columns: str | Sequence[str] | None = None) -> S
     return StoredStates(states, name)
 
 
-as_states = load_states
-
-
 def states_of(arrays: Mapping[str, Any], columns: str | Sequence[str] | None, where: str) -> StoredStates:
     """Return the states among named arrays; rows of a buffer that were not filled are left out."""
     values = find_states(arrays, columns, where)
