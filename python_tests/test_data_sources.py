@@ -10,45 +10,17 @@ import pandas
 import pytest
 import torch
 from test_data import d4rl_arrays, write_hdf5
+from test_log_files import assert_same, frame_of
 
 import sopr_fast.inputs.logs
 from sopr_fast import Subsets
 from sopr_fast.inputs.logs import files, transitions
 from sopr_fast.inputs.logs.states import load_states
 
-STEPS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts")
-SHORT = {"observations": "obs", "next_observations": "next_obs"}
-
 
 @pytest.fixture
 def arrays():
     return d4rl_arrays()
-
-
-def assert_same(log, expected):
-    for part in (*STEPS, "episodes"):
-        np.testing.assert_array_equal(getattr(log, part), getattr(expected, part), err_msg=part)
-
-
-def renamed(arrays, names):
-    return {names.get(key, key): values for key, values in arrays.items()}
-
-
-def frame_of(arrays, names, form="{}_{}"):
-    """Data frame with one column per dimension."""
-    columns = {}
-    for key, values in renamed(arrays, names).items():
-        if values.ndim == 1:
-            columns[key] = values
-        else:
-            columns |= {form.format(key, i): values[:, i] for i in reversed(range(values.shape[1]))}
-    return pandas.DataFrame(columns)
-
-
-@pytest.mark.parametrize("form", ["{}_{}", "{}.{}", "{}[{}]"])
-def test_observation_columns_of_a_data_frame_are_the_states(arrays, form):
-    frame = frame_of(arrays, SHORT, form).assign(time=range(14), done=0)
-    np.testing.assert_array_equal(np.asarray(load_states(frame)), arrays["observations"])
 
 
 @pytest.mark.parametrize(
@@ -82,8 +54,10 @@ def test_a_buffer_of_several_environments_is_refused(arrays):
     observations = np.zeros((7, 2, 3), np.float32)
     with pytest.raises(ValueError, match=r"\(rows, dim_s\), got \(7, 2, 3\); pass the rows of one environment at a"):
         load_states(observations)
-    with pytest.raises(ValueError, match=r"'obs' must have shape .*; pass the rows of one environment at a time"):
-        sopr_fast.load_log(renamed(arrays, SHORT) | {"obs": observations.repeat(2, 0)})
+    with pytest.raises(
+        ValueError, match=r"'observations' must have shape .*; pass the rows of one environment at a time"
+    ):
+        sopr_fast.load_log(arrays | {"observations": observations.repeat(2, 0)})
 
 
 def test_mapped_dones_may_include_timeouts_too(arrays):
@@ -248,7 +222,7 @@ def test_wanted_arrays_larger_than_the_free_memory_are_not_read(tmp_path, arrays
         write_hdf5(path, arrays | unwanted)
     else:
         pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-        frame_of(arrays, {}).assign(pixels=0).to_parquet(path)
+        frame_of(arrays, "{}_{}").assign(pixels=0).to_parquet(path)
     monkeypatch.setattr(files, "free_memory", lambda: 10_000)
     assert_same(sopr_fast.load_log(path), sopr_fast.load_log(arrays))
     monkeypatch.setattr(files, "free_memory", lambda: 100)

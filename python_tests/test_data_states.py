@@ -13,7 +13,7 @@ import torch
 from problems import TINY, ladder, log, training_gains
 
 from sopr_fast import Subsets, fit
-from sopr_fast.inputs.logs import StoredStates, Transitions, load_log, load_states
+from sopr_fast.inputs.logs import Transitions, load_log, load_states
 
 STATES = log(3000)
 LAYOUTS = {
@@ -39,14 +39,6 @@ def write(path, key="observations", states=STATES, **layout):
 
 def draw(states, count=2, size=100):
     return Subsets.draw(states, count, size=size, clusters=5)
-
-
-@pytest.mark.parametrize("name", ["s.npy", "s.npz", "s.hdf5", "s.h5"])
-@pytest.mark.parametrize("key", ["observations", "states"])
-def test_states_of_files(tmp_path, name, key):
-    states = load_states(write(tmp_path / name, key))
-    np.testing.assert_array_equal(np.asarray(states), STATES)
-    assert isinstance(states, StoredStates) and states.shape == STATES.shape
 
 
 @pytest.mark.parametrize("size", [7, 100, 2000])
