@@ -343,6 +343,7 @@ def test_a_head_of_twice_the_width_of_the_logs_actions_names_the_option(tmp_path
     for use in (
         lambda: fit(policies, returns, log, config=Config(subset_size=32, clusters=4)),
         lambda: estimators.FQE().estimate(policies, log),
+        lambda: estimators.NearestPolicy().estimate(policies, log, known=policies, returns=returns),
         lambda: select(policies, log, policies, returns),
     ):
         with pytest.raises(ValueError, match=r"have 3 columns, .* need 6 columns: .*pass head='mean_log_std'"):

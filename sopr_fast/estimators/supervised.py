@@ -13,7 +13,17 @@ from torch import Tensor
 from ..inputs.logs import Transitions
 from ..inputs.logs.states import load_states
 from ..inputs.logs.stored import StoredStates
-from ..inputs.policies import ArrayPolicy, Gaussian, Layout, Output, Policy, Probabilities, load
+from ..inputs.policies import (
+    Actor,
+    ArrayPolicy,
+    Gaussian,
+    Layout,
+    Output,
+    Policy,
+    Probabilities,
+    check_actions,
+    load,
+)
 from ..inputs.returns import check_returns
 from ..ranking.estimates import Estimates
 from ..runtime import distributed
@@ -86,6 +96,10 @@ def read(log: Any, *groups: Any, **others: Any) -> tuple[States, list[list[Polic
     """
     states, source, count = _read_states(log)
     adapted = [list(load(group).for_log(count).values()) for group in groups]
+    if isinstance(log, Transitions):
+        for actor in (policy for group in adapted for policy in group if isinstance(policy, Actor)):
+            kind = "action" if actor.head == "action" else "discrete"
+            check_actions([actor], Layout(kind, actor.action_dim, actor.action_dim), log.actions.shape[1])
     if source is not None:
         adapted = [[_AtSource(policy, torch.from_numpy(source)) for policy in group] for group in adapted]
     if distributed.current().count > 1:
