@@ -215,6 +215,7 @@ def test_cuda_auto_with_a_gpu_but_no_compiler_says_that_it_is_off(configure, tmp
     assert "CUDA kernels OFF (no CUDA compiler found)" in output
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no CUDA compiler here")
 @pytest.mark.parametrize(
     ("definitions", "environment", "architectures"),

@@ -82,6 +82,7 @@ def test_episodes_of_one_step_and_rare_rewards():
     np.testing.assert_allclose(estimates.diagnostics["unpenalised"], [0.02, 0.08], atol=0.01)
 
 
+@pytest.mark.slow
 def test_sparse_rewards():
     """The reward is 1 in steps that pass 1, which policies do once, early or late, or never."""
     log = drift()
@@ -128,6 +129,7 @@ def test_policies_that_leave_the_log_are_named_and_lose_value():
     assert estimates.values[1] == pytest.approx(np.cos(0.02 * np.arange(100)).sum(), rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default::sopr_fast.estimators.UncertainEstimateWarning")
 def test_known_returns_judge_the_simulator(recwarn):
     """The candidates' values do not depend on them."""

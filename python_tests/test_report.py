@@ -256,6 +256,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_candidates_and_not_with_their_square(tmp_path):
     few, many = (
         float(subprocess.check_output([sys.executable, "-c", MEMORY, str(count)], cwd=tmp_path, env=os.environ))

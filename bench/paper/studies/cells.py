@@ -100,7 +100,7 @@ class Sizes:
         seeds: Number of seeds.
         point: Subset size, clusters and steps of SOPR.
         estimators: Options of estimators; `{"settings": "panel"}` for quick ones.
-        select: Options of `select`.
+        select: Options of the simulator of `select`.
         rows: Rows of the study of data size.
         subsets: Subsets of a ranking in the study of subsets.
         known: Training policies of the study of their quality and number.
@@ -122,7 +122,7 @@ SIZES = {
         seeds=1,
         point=(32, 4, 3),
         estimators={"updates": 3},
-        select={"methods": "nearest policy"},
+        select={"updates": 3, "members": 1, "rollouts": 1},
         rows=(64, 128),
         subsets=5,
         known=("poor-3", "mixed-5"),

@@ -226,6 +226,7 @@ def _run_select(cell: Cell, task: Task) -> dict[str, Any]:
         task.log,
         task.train[0] | task.validation[0],
         np.concatenate([task.train[1], task.validation[1]]),
+        simulator=replace(Simulator(), **cell.options) if cell.options else None,
         seed=cell.seed,
     )
     predicted = dict(zip(selection.names, selection.predicted.tolist(), strict=True))
