@@ -157,6 +157,19 @@ def test_jacobians_of_torch_func():
     got = torch.func.jacrev(lambda x: ops.segment_mean(x, offsets))(x)
     expected = torch.autograd.functional.jacobian(lambda x: ops.segment_mean(x, offsets), x)
     torch.testing.assert_close(got, expected)
+    with pytest.raises(NotImplementedError, match="no derivative in forward mode .*; use reverse mode"):
+        torch.func.hessian(lambda x: ops.segment_mean(x, offsets).pow(3).sum())(x)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_gradients_of_a_batch_by_vmap():
+    x, offsets = torch.randn(4, 5, 2), torch.tensor([0, 3, 3, 5], dtype=torch.int32)
+
+    def squares(x):
+        return ops.segment_mean(x, offsets).square().sum()
+
+    got = torch.vmap(torch.func.grad(squares))(x)
+    torch.testing.assert_close(got, torch.stack([torch.func.grad(squares)(one) for one in x]))
 
 
 @pytest.mark.parametrize("name", sorted(operators.CALLS.keys() - {"kmeans_init", "sort_by_cluster"}))  # one tensor

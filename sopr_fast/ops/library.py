@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..runtime import native
 from ..runtime.warn import warn
-from .checks import check_are_tensors, check_arguments, check_no_tangents, common_device
+from .checks import check_are_tensors, check_arguments, check_no_tangents, common_device, no_forward_mode
 
 library = torch.library.Library("sopr_fast", "DEF")
 _log = logging.getLogger(__name__)
@@ -107,9 +107,19 @@ def _in_transform() -> bool:
     return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def _transformable(operator: Callable, backward: Callable, setup_context: Callable) -> Callable:
+def _transformable(operator: Any, backward: Callable, setup_context: Callable) -> Callable:
     """Return the operator for `torch.func` (grad, vjp, jacrev), which does not take `register_autograd`'s form."""
-    parts = {"forward": operator, "backward": backward, "setup_context": setup_context, "generate_vmap_rule": True}
+
+    def jvp(*_: Any) -> NoReturn:
+        raise no_forward_mode(operator._schema.name.rpartition("::")[2])
+
+    parts = {
+        "jvp": jvp,
+        "forward": operator,
+        "backward": backward,
+        "setup_context": setup_context,
+        "generate_vmap_rule": True,
+    }
     static = {key: staticmethod(part) if callable(part) else part for key, part in parts.items()}
     kind: Any = type("Transformable", (torch.autograd.Function,), static)
     return kind.apply
