@@ -114,6 +114,11 @@ def test_stable_baselines3(tmp_path, kind, actions):
         with warns:
             (policy,) = read()
         np.testing.assert_allclose(policy.predict(STATES)[0], model.predict(STATES, deterministic=True)[0], atol=1e-5)
+    if actions is BOX and kind.__name__ in ("PPO", "SAC"):
+        with pytest.raises(
+            ValueError, match=r"model\.zip: its actions are continuous, but action_count=4: leave it out"
+        ):
+            load(path, action_count=4)
 
 
 UNUSUAL = {  # spaces → what the refusal says

@@ -14,6 +14,7 @@ from pathlib import Path
 from ...runtime.files import open_regular
 from ...runtime.text import one_line, printable
 from ...runtime.warn import warn
+from .actor import Actor
 from .policy import Policy
 from .readers import BY_SUFFIX, is_companion, reader_of
 from .readers.options import Options
@@ -165,7 +166,10 @@ def _read(file: Path, options: Options) -> list[Policy]:
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             raise ValueError("not a regular file")
-        return list(reader_of(file)(file, options))
+        policies = list(reader_of(file)(file, options))
+        if options.action_count is not None and any(isinstance(p, Actor) and p.head == "action" for p in policies):
+            raise ValueError(f"its actions are continuous, but action_count={options.action_count}: leave it out")
+        return policies
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{printable(file)}: {one_line(error)}") from error
     except _ERRORS as error:
