@@ -164,6 +164,9 @@ def test_options_are_those_of_all_files_together(tmp_path):
         with pytest.raises(ValueError, match="no file needs activation='relu': leave it out"):
             load(source, **given)
         assert load(source)
+    (tmp_path / "new.pt").write_bytes(b"PK")
+    with pytest.warns(UserWarning, match="skipped .*new"):
+        assert list(load(tmp_path, skip=True, **given)) == ["old"]
 
 
 def test_two_policies_of_one_name(tmp_path):

@@ -17,7 +17,7 @@ from ...runtime.warn import warn
 from .actor import Actor
 from .policy import Policy
 from .readers import BY_SUFFIX, is_companion, reader_of
-from .readers.options import Options
+from .readers.options import READING, Options
 
 _ERRORS = (ValueError, OSError, ImportError, MemoryError)
 _KINDS_SHOWN = 8
@@ -64,6 +64,7 @@ def load_files(
             if not skip:
                 raise
             warn(f"skipped {error}")
+            options.used.update(READING)  # it might have needed any
             reasons[printable(file)] = str(error)
             continue
         for policy in loaded:
