@@ -252,6 +252,12 @@ def test_wrong_probabilities_and_words_are_refused(arrays, message):
         sopr_fast.load_log({key: x for key, x in BANDIT.items() if key != "pscore"} | arrays, max_episode_steps=1)
 
 
+def test_probabilities_under_the_name_of_logarithms_are_mapped():
+    arrays = {key: x for key, x in BANDIT.items() if key != "pscore"} | {"log_probs": np.full(400, 0.3)}
+    log = load(arrays, max_episode_steps=1, columns={"probabilities": "log_probs"})  # as the refusal advises
+    np.testing.assert_allclose(log.log_probs, np.log(0.3), rtol=1e-6)
+
+
 def test_densities_of_continuous_actions_may_exceed_1():
     densities = {"terminals": FELL, "action_prob": np.full(COUNT, 1.5)}
     np.testing.assert_allclose(load(walk() | densities).log_probs, np.log(1.5), rtol=1e-6)
@@ -287,3 +293,13 @@ def test_equal_rows_at_the_end_are_questioned(share):
     arrays |= {"rewards": np.zeros(count), "next_obs": np.zeros((count, 2)), "terminals": np.arange(count) % 5 == 4}
     with pytest.warns(UserWarning, match=f"the last {count - filled} rows are the same row, as in a replay buffer"):
         sopr_fast.load_log(arrays)
+
+
+def test_a_number_of_rows_keeps_whole_episodes():
+    arrays = walk() | {"terminals": FELL, "timeouts": LAST & ~FELL}
+    whole = load(arrays)
+    for rows, most in ((1, 6), (10, 10), (COUNT, COUNT)):
+        for log in (load(arrays, rows=rows), sopr_fast.load_log(whole, rows=rows)):
+            assert 0 < len(log) <= most and set(np.diff(log.episodes)) <= {*LENGTHS}
+            np.testing.assert_array_equal(log.states, whole.states[log.source])
+            assert (log.terminals | log.timeouts)[log.episodes[1:] - 1].all() and log.source_count == COUNT

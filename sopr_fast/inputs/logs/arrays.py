@@ -182,8 +182,10 @@ class Checks:
             raise ValueError(
                 f"{self.where}: {self.name(part)} has {len(labels)} rows, {self.name('states')} has {count}"
             )
-        empty = labels != labels if labels.dtype.kind == "f" else np.array([x is None or x != x for x in labels.flat])
-        if labels.dtype.kind in "fO" and empty.any():
+        empty = labels != labels
+        if labels.dtype == object:
+            empty = np.array([x is None or x != x for x in labels.flat])
+        if np.any(empty):
             raise ValueError(f"{self.where}: {self.name(part)} has no value at row {int(np.argmax(empty))}")
         return self._one_column(part, labels.astype(str) if labels.dtype == object else labels)
 

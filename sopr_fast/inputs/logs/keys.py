@@ -91,10 +91,11 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str) -
         if part == "states" and "next_states" not in (columns or {}) and {*following} <= {*arrays}:
             chosen["next_states"] = (following, _join([arrays[name] for name in following]))
     silenced = ("terminals", "dones", "last", "first") if "terminals" in (columns or {}) else ()
-    states = chosen.get("states") or _choose("states", arrays, where)
+    free = {name: values for name, values in arrays.items() if name not in used}
+    states = chosen.get("states") or _choose("states", free, where)
     count = next(iter(shape_of(states[1])), None) if states else None
     for part in KEYS:
-        if part not in chosen and part not in silenced and (one := _choose(part, arrays, where, count)) is not None:
+        if part not in chosen and part not in silenced and (one := _choose(part, free, where, count)) is not None:
             chosen[part] = one
     used |= {name for found, _ in chosen.values() for name in found}
     groups = {_GROUP.sub("", name) for name in used} | used  # obs_0, obs_1, … are read if obs is, and the reverse
