@@ -34,4 +34,4 @@ def read_known_returns(returns: Any, names: list[str], ordered: list[str]) -> tu
             f"no policy has a return: returns are given of {list_names([*given.index])}, the policies are "
             f"{list_names(names)}"
         )
-    return table["return"].to_numpy(), table["error"].fillna(0.0).to_numpy()
+    return table["return"].to_numpy(copy=True), table["error"].fillna(0.0).to_numpy(copy=True)

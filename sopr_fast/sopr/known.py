@@ -133,7 +133,7 @@ def read_known(
 def _read_returns(kind: str, policies: Policies, returns: Any) -> tuple[list[Policy], np.ndarray]:
     """Return the policies that have a return, and their returns."""
     known, table = with_returns(policies, returns)
-    return _at_least_two(kind, known), table["return"].to_numpy(np.float64)
+    return _at_least_two(kind, known), table["return"].to_numpy(np.float64, copy=True)
 
 
 def _at_least_two(kind: str, policies: Policies) -> list[Policy]:

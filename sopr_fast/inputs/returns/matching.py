@@ -68,7 +68,7 @@ def check_returns(returns: Any, names: Sequence[str]) -> np.ndarray:
     table = load_returns(returns, names)
     if missing := [name for name in names if name not in table.index]:
         raise ValueError(describe_missing(missing, list(table.index)))
-    return table.loc[list(names), "return"].to_numpy(np.float64)
+    return table.loc[list(names), "return"].to_numpy(np.float64, copy=True)
 
 
 def check_groups(groups: Any, names: Sequence[str]) -> list[Any]:
