@@ -215,14 +215,10 @@ def _open_parquet(path: Path) -> Iterator[Any]:
         import pyarrow.parquet
     except ImportError as error:
         raise ImportError(f"{path}: reading it needs pyarrow: pip install 'sopr_fast[parquet]'") from error
-    pool = pyarrow.default_memory_pool()
-    pyarrow.set_memory_pool(pyarrow.system_memory_pool())  # others keep twice as much
-    try:
-        with reading(path, "a parquet file"), pyarrow.parquet.ParquetFile(path, buffer_size=_BUFFER) as file:
-            yield file
-    finally:
-        pyarrow.default_memory_pool().release_unused()
-        pyarrow.set_memory_pool(pool)
+    form = {"buffer_size": _BUFFER, "pre_buffer": False}  # otherwise whole columns stay in memory
+    with reading(path, "a parquet file"), pyarrow.parquet.ParquetFile(path, **form) as file:
+        yield file
+    pyarrow.default_memory_pool().release_unused()
 
 
 def group_numbered(names: Iterable[str], wanted: Collection[str], where: str = "") -> dict[str, list[str]]:
