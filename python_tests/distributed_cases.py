@@ -172,9 +172,7 @@ def few_results() -> list[str]:
     """Return hashes of results that need each kind of exchange."""
     ranker = fit()
     ranking = ranker.rank(ladder([0.3]), log())
-    estimates = estimators.NearestPolicy(rows=64).estimate(
-        HELD_OUT, log(), known=KNOWN, returns=RETURNS, progress=False
-    )
+    estimates = estimators.NearestPolicy(rows=64).estimate(HELD_OUT, log(), known=KNOWN, returns=RETURNS)
     return [digest(ranker.history["loss"]), digest(ranking.subset_scores), digest(estimates.values)]
 
 

@@ -84,7 +84,7 @@ def test_processes_need_no_common_disk(tmp_path):
     assert [process.returncode for process in processes] == [0, 0], errors(processes)
     assert [process.stdout for process in processes] == ["True []\n"] * 2
     first, second = ({path.name for path in (tmp_path / rank).rglob("*")} for rank in "01")
-    assert first == {"checkpoint", "model.safetensors", "columns", "nearest.json", "fqe.json"}
+    assert first == {"checkpoint", "model.safetensors", "columns", "fqe.safetensors"}
     assert second <= {"columns"}
 
 
@@ -120,7 +120,6 @@ def files(tmp_path_factory):
     (folder / "returns.json").write_text(json.dumps(cases.RETURNS))
     returns = selection_problems.true_values(values)
     (folder / "all.json").write_text(json.dumps(returns))
-    (folder / "some.json").write_text(json.dumps(dict([*returns.items()][:8])))
     with contextlib.chdir(folder), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert command([*FIT, "--out", "one.safetensors"]) == 0
@@ -130,7 +129,7 @@ def files(tmp_path_factory):
 CONFIG = {**cases.CONFIGS[0].to_dict(), "steps": 4}
 FIT = ["fit", "--policies", "known", "--returns", "returns.json", "--states", "states.npy"]
 FIT += [f"--{name.replace('_', '-')}={value}" for name, value in CONFIG.items() if name != "class_token"]
-NEAREST = ["--log", "log.npz", "--discount=0.9", "--policies", "gains", "--methods", "nearest policy", "--folds=3"]
+NEAREST = ["--log", "log.npz", "--policies", "gains", "--methods", "nearest policy"]
 
 
 LOST = "LostProcessError: another process of the group has ended"
@@ -160,7 +159,6 @@ def test_torchrun_trains_the_same_model(files):
     [
         ["rank", "--model", "one.safetensors", "--policies", "candidates", "--states", "states.npy", "--json"],
         ["evaluate", *NEAREST, "--returns", "all.json", "--json"],
-        ["select", *NEAREST, "--returns", "some.json", "--json"],
     ],
     ids=lambda arguments: arguments[0],
 )

@@ -8,8 +8,11 @@ import io
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
+
+_SECONDS = 2  # between the end of another process and that of this one: torchrun blames the first
 
 
 def is_first() -> bool:
@@ -32,6 +35,17 @@ def run(command: Callable[[], Any]) -> None:
     from torch.distributed.elastic.multiprocessing.errors import record
 
     from ..runtime import distributed
+    from ..runtime.group import LostProcessError
+
+    def work() -> None:
+        distributed.start()
+        try:
+            command()
+        except LostProcessError:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(_SECONDS)
+            raise
+        distributed.stop()
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -39,9 +53,7 @@ def run(command: Callable[[], Any]) -> None:
     before = signal.signal(signal.SIGTERM, interrupt)  # torchrun's, so that a checkpoint is written
     try:
         with contextlib.nullcontext() if is_first() else contextlib.redirect_stdout(io.StringIO()):
-            record(distributed.start)()
-            record(command)()
-            distributed.stop()
+            record(work)()
     finally:
         signal.signal(signal.SIGTERM, before)
 
