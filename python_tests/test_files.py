@@ -12,8 +12,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from sopr_fast.runtime.files import atomic_path, check_checkpoint, load_tensors, open_regular, save_tensors
+from sopr_fast.runtime.files import atomic_path, check_checkpoint, load_tensors, save_tensors
 from sopr_fast.runtime.options import any_number, curves, flag, integer, list_of, optional, real, record, text
+from sopr_fast.runtime.regular import open_regular
 from sopr_fast.runtime.schema import check_like, check_tensors, reading
 
 KIND = "test file"

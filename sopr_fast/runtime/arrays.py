@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+
+
+def is_tensor(values: Any) -> bool:
+    """Return whether values are a tensor of torch, which is not imported for this: it takes seconds."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(values, torch.Tensor)
 
 
 def fill_masked(values: Any) -> Any:
@@ -19,7 +25,7 @@ def fill_masked(values: Any) -> Any:
 
 def as_numbers(values: Any) -> np.ndarray:
     """Return the numbers of a tensor on any device, array or sequence as an array, with NaN for masked ones."""
-    if isinstance(values, Tensor):
+    if is_tensor(values):
         values = values.float() if values.is_floating_point() and values.itemsize <= 2 else values
         values = values.numpy(force=True)
     return np.asarray(fill_masked(values))

@@ -79,11 +79,6 @@ def _connecting() -> Iterator[None]:
         ) from error
 
 
-def is_first() -> bool:
-    """Return whether this process writes, prints and shows progress."""
-    return not dist.is_available() or not dist.is_initialized() or dist.get_rank() == 0
-
-
 def stop() -> None:
     """Leave the group once all processes have done their work."""
     global _on_cpu

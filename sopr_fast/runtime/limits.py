@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 _ROOT = Path("/")
 _SHARE = 16  # a tile takes at most this part of the memory
@@ -54,6 +56,8 @@ def tile_bytes(most: int, device: torch.device | None = None) -> int:
             otherwise, and by default, what this process can allocate.
     """
     if device is not None and device.type == "cuda":
+        import torch
+
         memory: float = torch.cuda.get_device_properties(device).total_memory
     else:
         memory = free_memory()

@@ -18,13 +18,15 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-import torch
 
-from .files import open_regular
 from .parser import FRAME, Record, RefusedError
+from .regular import open_regular
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["SB3_RECORDS", "SPACE_RECORDS", "Record", "RefusedError", "read_pickle", "read_weights"]
 
@@ -237,6 +239,8 @@ def _tensor(
 ) -> torch.Tensor:
     if dtype not in (*_DTYPES, *_COMPLEX):
         raise ValueError(f"a tensor of {dtype}")
+    import torch
+
     kind = getattr(torch, dtype)
     if 0 in shape:
         return torch.empty(shape, dtype=kind, device="cpu")

@@ -15,7 +15,7 @@ from typing import Any, Self
 from tqdm.auto import tqdm
 
 from .context import current
-from .distributed import is_first
+from .first import is_first
 from .notebooks import in_notebook
 
 _DELAY = 1.0  # seconds before anything is shown

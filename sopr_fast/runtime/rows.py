@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .files import open_regular
+from .regular import open_regular
 from .text import printable
 
 _PIECE_BYTES = 8 << 20

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from ...runtime.arrays import as_numbers, fill_masked
+from ...runtime.arrays import as_numbers, fill_masked, is_tensor
 from ...runtime.text import NAME_WIDTH, printable
 from ...runtime.warn import warn
 
@@ -60,7 +59,7 @@ def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
-def to_array(tensor: Tensor, where: str) -> np.ndarray:
+def to_array(tensor: Any, where: str) -> np.ndarray:
     """Return the values of a tensor; half precision becomes float32."""
     if tensor.is_meta:
         raise ValueError(f"{where}a tensor on the meta device holds no values; load it on another device")
@@ -225,7 +224,7 @@ class Checks:
         return logs
 
     def _numbers(self, part: str, values: Any, count: int | None) -> np.ndarray:
-        if isinstance(values, Tensor):
+        if is_tensor(values):
             values = to_array(values, f"{self.where}: {self.name(part)}: ")
         try:
             values = np.asarray(fill_masked(values))

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.files import open_regular
 from ...runtime.limits import free_memory
+from ...runtime.regular import open_regular
 from ...runtime.rows import FileRows
 from .arrays import Lazy, flatten
 

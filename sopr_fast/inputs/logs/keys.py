@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from ...runtime.arrays import as_numbers
+from ...runtime.arrays import as_numbers, is_tensor
 from ...runtime.text import NAME_WIDTH, printable
 from .arrays import Lazy, shape_of
 
@@ -185,9 +184,7 @@ def _join(arrays: list[Any]) -> Any:
     if len(arrays) == 1:
         return arrays[0]
     width = sum(int(np.prod(shape_of(values)[1:])) for values in arrays)
-    dtype = np.result_type(
-        *(getattr(values, "dtype", np.float64) for values in arrays if not isinstance(values, Tensor))
-    )
+    dtype = np.result_type(*(getattr(values, "dtype", np.float64) for values in arrays if not is_tensor(values)))
     read = lambda: np.column_stack([(x := as_numbers(values)).reshape(len(x), -1) for values in arrays])  # noqa: E731
     return Lazy((shape_of(arrays[0])[0], width), dtype, read)
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from ...runtime.arrays import fill_masked
+from ...runtime.arrays import fill_masked, is_tensor
 from ...runtime.rows import FileRows
 from ...runtime.text import escaped_errors
 from .arrays import Lazy, shape_of, to_array
@@ -61,7 +60,7 @@ def load_states(states: Any, *, columns: str | Sequence[str] | None = None) -> S
     if isinstance(states, str | os.PathLike | Mapping) or is_frame(states) or hasattr(states, "iterate_episodes"):
         arrays, where = read_arrays(states)
         return states_of(arrays, columns, where)
-    if isinstance(states, Tensor):
+    if is_tensor(states):
         return StoredStates(to_array(states, "states: "))
     if isinstance(states, np.ndarray):
         return StoredStates(fill_masked(states))
@@ -80,7 +79,7 @@ def states_of(arrays: Mapping[str, Any], columns: str | Sequence[str] | None, wh
     filled = filled_rows(arrays, shape_of(values)[0])
     rows = None if filled is None else len(filled)
     if isinstance(values, Lazy) or not hasattr(values, "reader"):
-        values = to_array(values, f"{where}: ") if isinstance(values, Tensor) else np.asarray(fill_masked(values))
+        values = to_array(values, f"{where}: ") if is_tensor(values) else np.asarray(fill_masked(values))
         values = values[:, None] if values.ndim == 1 else values
         return StoredStates(values, where, rows)
     if len(values.shape) == 1:
