@@ -52,7 +52,7 @@ struct Run {
         block_if_shut_down();
         PyEval_RestoreThread(state);
         if (call.cancelled()) {
-            if (!PyErr_Occurred()) PyErr_SetNone(PyExc_KeyboardInterrupt);  // see count_polls()
+            if (!PyErr_Occurred()) PyErr_SetNone(PyExc_KeyboardInterrupt);
             throw py::error_already_set();
         }
         if (error) std::rethrow_exception(error);
@@ -72,8 +72,6 @@ PYBIND11_MODULE(_cpu, m) {
     m.attr("supported_isas") = names;
     m.def("shut_down", shut_down);
     m.def("blocked_threads", blocked_threads);
-    m.def("count_polls", count_polls, py::arg("cancelled_poll") = 0);
-    m.def("polls", polls);
 
     const Binder<Run> bind(m, "threads");
     bind.kernel("segment_mean", kernels.segment_mean, segment_mean_of, kSegmentMean);

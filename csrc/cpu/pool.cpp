@@ -17,7 +17,6 @@ constexpr int64_t kPollMilliseconds = 50;
 
 thread_local KernelCall* this_call = nullptr;
 thread_local bool polls_call = false;  // this thread created this_call
-thread_local int64_t polls_counted = 0, cancelled_poll = 0;
 
 std::atomic<bool> is_shut_down{false};
 std::atomic<int> blocked{0};
@@ -129,7 +128,6 @@ Pool& pool() {
 KernelCall::KernelCall(bool (*interrupted)())
     : interrupted_(interrupted),
       next_poll_(milliseconds() + kPollMilliseconds),
-      cancelled_poll_(cancelled_poll ? cancelled_poll - polls_counted : 0),
       outer_(this_call),
       outer_polls_(polls_call) {
     this_call = this;
@@ -142,11 +140,9 @@ KernelCall::~KernelCall() {
     std::fesetenv(&environment_);
     this_call = outer_;
     polls_call = outer_polls_;
-    polls_counted += polls_;
 }
 
 bool KernelCall::poll() {
-    if (++polls_ == cancelled_poll_) cancelled_.store(true, std::memory_order_relaxed);
     if (cancelled() || milliseconds() < next_poll_) return cancelled();
     if ((is_shut_down && !survives) || interrupted_()) cancelled_.store(true, std::memory_order_relaxed);
     next_poll_ = milliseconds() + kPollMilliseconds;
@@ -154,13 +150,6 @@ bool KernelCall::poll() {
 }
 
 bool cancelled() { return is_cancelled(this_call, polls_call); }
-
-void count_polls(int64_t poll) {
-    cancelled_poll = poll;
-    polls_counted = 0;
-}
-
-int64_t polls() { return polls_counted; }
 
 void shut_down() {
     survives = true;

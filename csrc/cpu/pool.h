@@ -59,16 +59,10 @@ class KernelCall {
     bool (*interrupted_)();
     std::atomic<bool> cancelled_{false};
     int64_t next_poll_;  // milliseconds
-    int64_t polls_ = 0, cancelled_poll_;
     KernelCall* outer_;
     bool outer_polls_;
     std::fenv_t environment_;  // of the caller
 };
-
-// For tests: count the polls of this thread's kernel calls from here on, and cancel the calls at one of them; 0 for
-// none.
-void count_polls(int64_t cancelled_poll);
-int64_t polls();
 
 // At interpreter exit: cancel the kernel calls of all other threads for good. Those threads block in
 // block_if_shut_down(), since a thread that asks for the GIL of a finalizing interpreter would abort the process.

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from .regular import open_regular
 from .text import escaped_errors
 
 _KEY = "sopr_fast"
