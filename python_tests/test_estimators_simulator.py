@@ -82,6 +82,16 @@ def test_episodes_of_one_step_and_rare_rewards():
     np.testing.assert_allclose(estimates.diagnostics["unpenalised"], [0.02, 0.08], atol=0.01)
 
 
+def test_short_episodes_start_from_many_states():
+    """The reward is 1 where the sign of the action is that of the state: two contexts would show 0, 0.5 or 1 alone."""
+    random = np.random.default_rng(0)
+    states, actions = random.uniform(-1, 1, (2, 8000, 1))
+    log = Transitions.from_arrays(states, actions, (states * actions > 0)[:, 0], states, np.ones(8000, bool))
+    policies = {"above": lambda s: np.where(s > 0.5, s, -s), "right": lambda s: s, "wrong": lambda s: -s}
+    estimates = replace(QUICK, rollouts=None).estimate(policies, log)
+    np.testing.assert_allclose(estimates.diagnostics["unpenalised"], [0.25, 1, 0], atol=0.1)
+
+
 @pytest.mark.slow
 def test_sparse_rewards():
     """The reward is 1 in steps that pass 1, which policies do once, early or late, or never."""

@@ -35,6 +35,8 @@ _OVER = 1e-3  # survival below which a rollout has ended
 _LEAST_INSIDE = 0.5
 _LEAST_ORDER = 0.8
 _FEWEST_ORDERED = 5
+_STEPS, _FEWEST_ROLLOUTS = 2000, 2  # of each policy
+_ROWS = 16384  # rollouts that step together
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Simulator(Estimator):
         updates: Gradient steps of each network, of 256 rows.
         hidden: Widths of the networks' hidden layers.
         members: Number of networks.
-        rollouts: Rollouts of each policy.
+        rollouts: Rollouts of each policy; None for 2,000 steps in all, from each initial state once, but 2 at least.
         horizon: Steps of a rollout; None for those of the log's longest episode.
 
     Diagnostics:
@@ -78,7 +80,7 @@ class Simulator(Estimator):
     updates: int = option(8000, integer(1), "gradient steps of each network")
     hidden: tuple[int, ...] = option((256, 256, 256), widths, "widths of the networks' hidden layers")
     members: int = option(4, integer(1), "networks")
-    rollouts: int = option(2, integer(1), "rollouts of each policy")
+    rollouts: int | None = option(None, optional(integer(1)), "rollouts of each policy")
     horizon: int | None = option(None, optional(integer(1)), "steps of a rollout")
 
     def _estimate(self, request: Request) -> Estimates:
@@ -112,8 +114,9 @@ class Simulator(Estimator):
                     identity=lambda: ([self.updates, self.hidden, self.members], request.seed, *log.identity()),
                 )
             horizon = self.horizon or int(np.diff(log.transitions.episodes).max())
+            rollouts = self.rollouts or max(_FEWEST_ROLLOUTS, min(-(-_STEPS // horizon), len(log.initial)))
             with timings.stage("rollouts"):
-                rolled = roll_out(model, everyone, layout, rollouts=self.rollouts, horizon=horizon, seed=request.seed)
+                rolled = roll_out(model, everyone, layout, rollouts=rollouts, horizon=horizon, seed=request.seed)
             errors = model.held_out_errors()
         count = len(request.policies)
         names = [policy.name for policy in everyone]
@@ -172,7 +175,8 @@ def roll_out(
             rows = going.repeat_interleave(rollouts).nonzero()[:, 0]
             acting = [policies[p] for p in going.nonzero()[:, 0].tolist()]
             actions = _act(acting, layout, log, states[rows], generator)
-            states[rows], rewards, ends, disagreement = model.step_forward(states[rows], actions)
+            parts = map(model.step_forward, states[rows].split(_ROWS), actions.split(_ROWS))
+            states[rows], rewards, ends, disagreement = map(torch.cat, zip(*parts, strict=True))
             within = ((states[rows] > model.low - _TOLERANCE) & (states[rows] < model.high + _TOLERANCE)).all(1)
             doubt = model.reward_size * (disagreement / usual - 1).clamp(0, _MOST_PENALTY)
             totals[:, rows] += alive[rows] * torch.stack([rewards - doubt, rewards, torch.ones_like(rewards), within])
