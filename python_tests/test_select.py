@@ -91,6 +91,17 @@ def test_without_known_returns_the_simulator_speaks_and_nothing_checks_it():
     assert np.isnan(selection.evidence["simulator"])
 
 
+def test_without_known_returns_a_policy_that_is_surely_worse_is_not_to_be_measured():
+    random = np.random.default_rng(0)
+    states = random.standard_normal((2000, 1))
+    alike = {f"near-{i}": (lambda s, g=0.02 * i: 0.5 * s + g) for i in range(4)}
+    policies = {**alike, "opposite": lambda s: -3 * s}
+    said = Scripted({**{name: 1.0 - 0.1 * i for i, name in enumerate(alike)}, "opposite": -1.0})
+    bandit = {"states": states, "actions": states, "rewards": states[:, 0], "terminals": np.ones(len(states), bool)}
+    chosen = select(policies, bandit, simulator=said).measure_next(5)
+    assert chosen[0] == "near-0" and "opposite" not in chosen
+
+
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_few_known_returns_work_and_are_said_to_be_few(count):
     few = dict(list(RETURNS.items())[:count])
@@ -157,8 +168,16 @@ def test_candidates_unlike_all_known_policies_are_not_ranked():
     assert selection.flags[place] == "cannot be ranked"
     assert selection.verdict.policies[:1] != ("far",) or selection.verdict.kind == "measure"
     assert "far" in selection.measure_next(4)
-    lines = selection.unrankable()
-    assert lines[1:] == ["  by the return of the nearest known policy: far", "  by the simulator: far"]
+    text = "far cannot be ranked from this log, since it acts unlike every known policy"
+    assert selection.unrankable() == [text]
+    both = stranger | {"further": lambda states: np.full((len(states), 1), 60.0)}
+    selection = choose(both, simulator=simulator(far=-90.0, further=-80.0))
+    _, *lines = selection.unrankable()
+    assert [line.split(":")[0] for line in lines] == [
+        "  by the return of the nearest known policy",
+        "  by the simulator",
+    ]
+    assert lines[1].endswith(": further, far")
     assert all(" ".join(line.split()) in " ".join(str(selection).split()) for line in lines)
     assert all(len(line) <= 80 for line in str(selection).splitlines())
 

@@ -322,6 +322,8 @@ class Selection:
         places = np.flatnonzero(~self.rankable)
         if not len(places):
             return []
+        if len(places) == 1:
+            return [f"{self.names[places[0]]} cannot be ranked from this log, since it acts unlike every known policy"]
         by_nearest = places[np.argsort(-self.returns[self._places[1][places]], kind="stable")]
         orders = {"the return of the nearest known policy": by_nearest}
         if self.values is not None:

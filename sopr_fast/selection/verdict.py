@@ -100,9 +100,13 @@ class Standing:
         """Return the policies (Q,) whose measurement may change the choice.
 
         They are the candidates that may beat rival and leader, which itself is one, or that cannot be ranked; without
-        such, a known leader that does not surely beat the incumbent, and the incumbent.
+        such, a known leader that does not surely beat the incumbent, and the incumbent. Without known returns they are
+        the policies that are as good as the first.
         """
         candidates = np.flatnonzero(~self.known)
+        if not self.known.any():
+            first = int(self.predicted.argmax())
+            return np.flatnonzero(probability_beats(self.posterior, first) >= UNDECIDED)
         for other in {self.rival, self.leader} - {None}:
             beats = probability_beats(self.posterior, int(other))  # type: ignore[arg-type]
             possible = (beats >= 1 - SURE) | ~self.rankable
