@@ -240,7 +240,9 @@ def test_missing_keys(tmp_path, key):
     path = write_hdf5(tmp_path / "log.hdf5", arrays)
     with pytest.raises(ValueError, match=rf"log\.hdf5: no array '{key}'.* there are .*next_observations"):
         sopr_fast.inputs.logs.load_transitions(path)
-    with pytest.raises(ValueError, match="no array 'observations' .*; the arrays there are none"):
+    with pytest.raises(
+        ValueError, match=r"no array 'observations' .*columns={'states': …}\); the arrays there are none"
+    ):
         sopr_fast.load_log({})
     with pytest.raises(ValueError, match=r"the arrays there are a\\x1b\[2J\\n\\u202eb, c{23}…c{24}$"):
         sopr_fast.load_log({"a\x1b[2J\n\u202eb": np.zeros(3), "c" * 99: np.zeros(3)})

@@ -4,6 +4,7 @@ import re
 from types import SimpleNamespace
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch import distributions as dist
@@ -50,7 +51,7 @@ RETURNS = {
     ),
     "improbable": (lambda s: Probabilities(np.abs(s)), "values at state row 1 that are not probabilities"),
     "discrete": (lambda s: Probabilities(s * 0 + 0.2), "'x' has discrete actions, policy 'good' con"),
-    "integers": (lambda s: np.ones(len(s), int), "integer actions; pass action_count"),
+    "integers": (lambda s: np.ones(len(s), int), "integer actions: load the policies by sopr_fast.load_policies("),
     "integer matrix": (lambda s: np.ones((len(s), 3), int), "integers of shape (13, 3), expected (13,)"),
 }  # fmt: skip
 
@@ -206,6 +207,12 @@ def test_duplicate_names_give_both_positions():
 def test_sets_of_policies_have_no_order(kind):
     with pytest.raises(TypeError, match="policies are a set, which has no order: pass a list, or a dict"):
         list(load(kind([good, np.tanh])).values())
+
+
+def test_data_frames_are_no_policies():
+    frame = pandas.DataFrame({"policy": ["a", "b"], "a0": [0.1, 0.2]})
+    with pytest.raises(TypeError, match="policies are a data frame: pass a dict from name to its array of actions"):
+        load(frame)
 
 
 def test_names_must_be_strings():

@@ -128,7 +128,8 @@ def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueErr
         return ValueError(f"{where}: the {part} have names: choose by columns={{{part!r}: [{listed}]}}")
     first, *others = KEYS[part]
     return ValueError(
-        f"{where}: no array {first!r} (or {', '.join(others)}); the arrays there are {list_names(present)}"
+        f"{where}: no array {first!r} (or {', '.join(others)}): name yours by sopr_fast.load_log(…, "
+        f"columns={{{part!r}: …}}); the arrays there are {list_names(present)}"
     )
 
 

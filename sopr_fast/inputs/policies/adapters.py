@@ -159,6 +159,11 @@ def _items(policies: Any) -> Iterator[tuple[str, str | None, Any, Path | None]]:
                 raise TypeError(f"names of policies must be strings, got {key!r}")
             yield f"policies[{str(key)!r}]", str(key), item, None  # NumPy's strings as Python's
         return
+    if hasattr(policies, "groupby"):
+        raise TypeError(
+            "policies are a data frame: pass a dict from name to its array of actions, one row for each state, such as "
+            "{name: rows[['a0', 'a1']].to_numpy() for name, rows in frame.groupby('policy')}"
+        )
     if isinstance(policies, set | frozenset):
         raise TypeError("policies are a set, which has no order: pass a list, or a dict from name to policy")
     is_single = isinstance(policies, Policy) or is_array(policies) or acts(policies)

@@ -98,7 +98,10 @@ def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, *, batch_s
     for policy, output in zip(policies, outputs, strict=True):
         if (output.kind == "discrete") != (first.kind == "discrete"):
             kinds = [_describe(o) for o in (output, first)]
-            raise ValueError(f"policy {policy.name!r} has {kinds[0]} actions, policy {name!r} {kinds[1]} ones")
+            raise ValueError(
+                f"policy {policy.name!r} has {kinds[0]} actions, policy {name!r} {kinds[1]} ones; if all are discrete, "
+                "load known policies and candidates alike by sopr_fast.load_policies(…, action_count=…)"
+            )
         if output.mean.shape != first.mean.shape:
             raise ValueError(
                 f"policy {policy.name!r} returned shape {tuple(output.mean.shape)}, "

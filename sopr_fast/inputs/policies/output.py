@@ -218,7 +218,7 @@ class _Reader:
         if indices.shape != (self.states,):
             raise self.error(f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices of actions")
         if self.action_count is None:
-            raise self.error("integer actions; pass action_count (--action-count), the number of discrete actions")
+            raise self.error(f"integer actions: {_COUNT}")
         outside = (indices < 0) | (indices >= self.action_count)
         if outside.any():
             first = int(outside.nonzero()[0])
@@ -301,6 +301,7 @@ class _Reader:
         return value if value.is_floating_point() else value.long()
 
 
+_COUNT = "load the policies by sopr_fast.load_policies(…, action_count=N) (--action-count N), N discrete actions"
 _EXPECTED = "an array or tensor of actions, or a distribution"
 
 
