@@ -26,6 +26,7 @@ def of(table):
     ("name", "text", "expected"),
     [
         ("r.csv", "name,return\na,1\nb,-2.5\n", {"a": 1, "b": -2.5}),
+        ("r.csv", ",name,return\n0,a,1\n1,b,-2.5\n", {"a": 1, "b": -2.5}),
         ("r.CSV", "\ufeffreturn,seed,name\n1e3,0, b \n\n2,0,12\n", {"b": 1000, "12": 2}),
         ("r.csv", "Policy;RETURN\na;1\n007;2\n", {"a": 1, "007": 2}),
         ("r.csv", "policy\tsteps\treturn_mean\n0\t6000\t3\n1\t12000\t4\n", {"0": 3, "1": 4}),
@@ -51,6 +52,7 @@ def test_returns_in_files(tmp_path, name, text, expected):
             "r.csv: expected columns name and return in the first row, found policy, score",
         ),
         ("r.csv", "a,1\nb,2\n", "r.csv: expected columns name and return in the first row, found a, 1"),
+        ("environment.csv", "1,1000,12.5\n2,2000,14\n", "found 1, 1000, 12.5; write one row for each policy, or map"),
         ("r.csv", "name,return\na,1\nb,high\n", "r.csv: the return of policy 'b' is 'high', expected a finite number"),
         ("r.csv", "name;return\na;1,5\n", "r.csv: the return of policy 'a' is '1,5', expected a finite number"),
         ("r.csv", "name,return\na,1\na,1\n", "r.csv: several returns of policy 'a'"),
@@ -113,6 +115,7 @@ def test_returns_in_memory(source):
     ("source", "error", "message"),
     [
         (None, ValueError, "returns are needed"),
+        ({"a": (100.0, 5.0), "b": (90.0, 4.0)}, TypeError, "the return of policy 'a' is a pair, which may be a mean"),
         ([1, 2], ValueError, "there are 2 returns for 3 policies: map names to returns"),
         ({1, 2, 3}, TypeError, "returns are a set: map names to returns"),
         (3.0, TypeError, "returns are a float: map names to returns"),

@@ -160,7 +160,7 @@ def _read_csv(path: Path) -> pandas.DataFrame:
     except (UnicodeDecodeError, pandas.errors.ParserError) as error:
         raise ValueError(f"{path}: not a table in UTF-8 whose rows have as many cells as the first: {error}") from error
     header = [str(cell).strip() for cell in table.iloc[0]]
-    if not header[0]:
+    if not header[0] and not {cell.lower() for cell in header} & {*_COLUMNS["name"]}:
         header[0] = "name"  # as pandas writes an index
     return table[1:].fillna("").set_axis(header, axis=1)
 
@@ -179,7 +179,10 @@ def _of_frame(frame: pandas.DataFrame, where: str, is_text: bool) -> pandas.Data
         parts["name"] = frame.index.tolist()
     if "name" not in parts or "return" not in parts:
         found = printable(", ".join(map(str, frame.columns)))
-        raise ValueError(f"{where}: expected columns name and return in the first row, found {found}")
+        raise ValueError(
+            f"{where}: expected columns name and return in the first row, found {found}; write one row for each "
+            f"policy, or {_REMEDY}"
+        )
     names = [name.strip() if isinstance(name, str) else name for name in parts.pop("name")]
     numbers = {
         part: [_number(name, value, part, where, is_text=is_text) for name, value in zip(names, values, strict=True)]
@@ -204,6 +207,11 @@ def _of_items(items: Iterable[tuple[Any, Any]], where: str) -> pandas.DataFrame:
         if not np.ndim(value):
             rows.append((name, _number(name, value, "return", where), math.nan, math.nan))
             continue
+        if isinstance(value, tuple) and len(value) == 2:  # as evaluate_policy of Stable-Baselines3 returns
+            raise TypeError(
+                f"{where}: the return of policy {name!r} is a pair, which may be a mean and a deviation: pass a list "
+                "of the returns of rollouts, or a data frame of name, return, return_std and rollouts"
+            )
         rollouts = [_number(name, each, "return", where) for each in as_numbers(value)]
         if not rollouts or math.isnan(mean := float(np.mean(rollouts))):
             raise ValueError(f"{where}: the rollouts of policy {name!r} must be one or more finite returns")
@@ -221,7 +229,9 @@ def _table(names: list[Any], returns: Any, error: np.ndarray, rollouts: np.ndarr
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise TypeError(f"{where}: names of policies must be strings, got {wrong[0]!r}")
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
-        raise ValueError(f"{where}: several returns of policy {repeated[0]!r}")
+        raise ValueError(
+            f"{where}: several returns of policy {repeated[0]!r}: give their mean, or {{name: [return, …]}}"
+        )
     several, single = (rollouts > 1) & ~np.isnan(error), (rollouts == 1) & ~(error > 0)
     if several.any():
         weights = rollouts[several] - 1
