@@ -120,6 +120,7 @@ CONTINUOUS = {  # file → its content, its actions, the options that it needs
         SQUASHED,
     ),
     "CORL IQL": ({"qf": {"q1.net.": CRITIC}, "actor": {"net.net.": NET, "log_std": LOG_STD}}, squashed, SQUASHED),
+    "body and critic": ({"net.": NET, "q1.": CRITIC}, squashed, SQUASHED),
     "flat": ({"pi.": NET, "vf.": CRITIC}, squashed, SQUASHED),
     "author's TD3": ({"l#1": NET}, lambda x: squashed(x) * 2.5, {**SQUASHED, "max_action": 2.5}),
     "max_action in the file": ({"actor": {"l#1": NET}, "max_action": 2.0}, lambda x: squashed(x) * 2, SQUASHED),
@@ -165,12 +166,22 @@ CONTINUOUS = {  # file → its content, its actions, the options that it needs
         lambda x: ELU_NET((x - STATS["_mean"]) / STATS["_std"]).tanh(),
         {"activation": "elu", "squash": "tanh"},
     ),
+    "statistics without a name": (
+        {"actor": {"": ELU_NET}, "mean": STATS["_mean"][0], "std": STATS["_std"][0]},
+        lambda x: ELU_NET((x - STATS["_mean"]) / STATS["_std"]),
+        {"activation": "elu", "squash": "none", "head": "action"},
+    ),
+    "statistics after the weights": (
+        ({"": ELU_NET}, {"mean": STATS["_mean"][0], "var": STATS["_std"][0] ** 2}),
+        lambda x: ELU_NET((x - STATS["_mean"]) / STATS["_std"]),
+        {"activation": "elu", "squash": "none", "head": "action"},
+    ),
     "CleanRL PPO with statistics": (
         {
             "actor_mean.": TANH_NET,
             "actor_logstd": LOG_STD[None],
-            "obs_rms.mean": RUNNING["running_mean"],
-            "obs_rms.var": RUNNING["running_var"] / 10,
+            "obs_rms_state.mean": RUNNING["running_mean"],
+            "obs_rms_state.var": RUNNING["running_var"] / 10,
         },
         lambda x: TANH_NET(
             ((x - RUNNING["running_mean"]) / (RUNNING["running_var"] / 10 + 1e-8).sqrt()).clamp(-10, 10).float()
@@ -230,6 +241,7 @@ DISCRETE = {  # … its action values or logits
     "values": ({"": VALUES}, VALUES, {**RELU, "head": "values"}),
     "logits": ({"": VALUES}, VALUES, {**RELU, "head": "logits", "action_count": 4}),
     "probabilities": ({"": VALUES}, VALUES, {**RELU, "head": "probabilities"}),
+    "layer of values": ({"fc#1": BODY, "q.": MU}, lambda x: MU(BODY(x)), RELU),
     "q_net": ({"q_net.": VALUES, "q_net_target.": mlp(DS, 2, 4)}, VALUES, RELU),
     "SpinningUp": ({"pi.logits_net.": VALUES, "v.v_net.": CRITIC}, VALUES, RELU),
     "duelling": ({"body.": BODY, "advantage.": MU, "value.": nn.Linear(6, 1)}, lambda x: MU(BODY(x)), RELU),
@@ -482,6 +494,12 @@ REFUSED = {  # … the message, and the options that it advises, which then work
         "3 outputs, which are no means and log standard",
         PLAIN,
     ),
+    "halves and deviations": (
+        BODY_AND_MU,
+        {**SQUASHED, "head": "mean_log_std"},
+        "lie apart from its means: leave head='mean_log_std' out",
+        SQUASHED,
+    ),
     "no deviations": (changed(), {**PLAIN, "stochastic": True}, "load it without stochastic", PLAIN),
     "unknown activation": (
         changed(),
@@ -495,6 +513,12 @@ REFUSED = {  # … the message, and the options that it advises, which then work
         changed(**{"1.weight": torch.ones(8), "1.bias": torch.ones(8)}),
         PLAIN,
         "more than linear layers: 1.weight",
+        None,
+    ),
+    "normalisation in a sequence": (
+        {**moved(0, 3, 6), "1.weight": torch.ones(8), "1.bias": torch.ones(8)},
+        PLAIN,
+        "more than linear layers: 1.weight, 1.bias; export it to ONNX, or, if these do not act",
         None,
     ),
     "convolution": (

@@ -39,7 +39,7 @@ class Network:
 def flatten(content: Any) -> dict[str, Any]:
     """Return the values in nested mappings and sequences of them by dotted names, without states of optimisers.
 
-    Slashes in names become dots. Of a tuple of state dicts, the first is that of the actor.
+    Slashes in names become dots. Of a tuple of state dicts, the first is that of the actor; statistics may follow.
     """
     result: dict[str, Any] = {}
 
@@ -53,6 +53,10 @@ def flatten(content: Any) -> dict[str, Any]:
             result[prefix[:-1]] = value
 
     if isinstance(content, tuple | list) and content and isinstance(content[0], Mapping):
+        for item in content[1:]:
+            fields = vars(item) if isinstance(item, Record) else item
+            if isinstance(fields, Mapping) and "mean" in fields:
+                add("obs_rms.", fields, 1)
         content = content[0]
     add("", content, 0)
     return result
@@ -93,7 +97,10 @@ def find_network(
             raise ValueError(f"no layers of an actor {actor!r} in it, whose layers are in {tops}")
         return replace(_ordered(*_descend(names, f"{actor}."), is_ordered), is_chosen=True)
     own = [name for name in linear if not patterns.is_part_of(name, patterns.NO_NETWORK)]
-    names = [name for name in own if not patterns.is_part_of(name, patterns.CRITIC)] or own
+    names = [name for name in own if not patterns.is_part_of(name, patterns.CRITIC)]
+    if all(patterns.role_of(name) == "body" for name in names):  # fc1, fc2, q: the layer next to them acts
+        beside = {name.rpartition(".")[0] for name in names}
+        names = [name for name in own if name in names or not names or name.rpartition(".")[0] in beside]
     if not names:
         raise ValueError(f"expected linear layers such as '0.weight', 'l1.weight', found {list_names(sorted(arrays))}")
     return _ordered(*_descend(names), is_ordered)

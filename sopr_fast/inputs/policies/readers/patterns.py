@@ -44,7 +44,7 @@ SPREAD = re.compile(
     r"(?:.*\.)?(?:actor_|action_)?(log_?stds?|std_log|log_sigma|sigma_param|std|sigma|state_independent_scale)(?:_param)?"
 )
 STATISTICS = re.compile(
-    r"((?:.*\.)?(?:(?:actor_)?(?:obs?|observations?|states?|inputs?)(?:_(?:rms|norm\w*|scaler|stat\w*|filter))?"
+    r"((?:.*\.)?(?:(?:actor_)?(?:obs?|observations?|states?|inputs?)(?:_(?:rms\w*|norm\w*|scaler|stat\w*|filter))?"
     r"|running_mean_std|running_state|normali[sz]er|rms)[._]|)(?:_|running_)?(mean|avg|var|std|eps|clip)(?:_max)?"
 )
 SCALING = re.compile(  # names of what is not read, but may scale states or actions

@@ -57,18 +57,20 @@ def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool
     spread, scale = _log_std(side, network, said), _bounds(side, options, len(layers[-1][0]))
     is_continuous = spread is not None or scale is not None
     head, squash, activation = _meaning(network, form, options, said, len(layers[-1][0]), is_continuous)
+    standardisation, statistics = _standardisation(options.name, side, form)
+    _check_unread(options.name, side, network, statistics)
     if network.gap and not form.library and activation != "identity":
         raise ValueError(
             f"{network.gap}: if nothing else acts there, pass layers={','.join(network.layers)} (--layers …)"
         )
-    standardisation, statistics = _standardisation(options.name, side, form)
-    _check_unread(options.name, side, network, statistics)
     if form.warning and standardisation is None:
         warn(f"{printable(path)}: {form.warning}")
     shared: dict[str, Any] = {"activation": activation, "standardisation": standardisation}
     if head in DISCRETE:
         return [_discrete(network, layers, side, head, options, shared)]
     if head == "mean_log_std":
+        if spread is not None:
+            raise ValueError("its log standard deviations lie apart from its means: leave head='mean_log_std' out")
         layers, spread = _halves(layers)
     if options.stochastic and spread is None:
         raise ValueError(f"its standard deviations are not known ({_why_none(side)}): load it without stochastic")
@@ -104,6 +106,11 @@ def _discrete(
         count = f", but action_count={options.action_count}" if options.action_count else ", expected one per action"
         raise ValueError(f"its last layer {network.layers[-1]!r} has {actor.action_dim} outputs{count}")
     return actor
+
+
+def _of_states(key: str, side: Mapping[str, Any]) -> bool:
+    """Return whether deviations are those of observations, whose mean is next to them."""
+    return key.rpartition(".")[2] == "std" and f"{key.removesuffix('std')}mean" in side
 
 
 def _ndim(value: Any) -> int:
@@ -180,7 +187,11 @@ def _log_std(side: Mapping[str, Any], network: Network, said: Mapping[str, Any])
     """Return the layer or the array of log standard deviations, or None."""
     if network.log_std is not None:
         return layer(side, network.log_std) if "log" in network.log_std.lower() else None
-    found = {key: m for key in side if (m := patterns.SPREAD.fullmatch(key)) and _ndim(side[key]) in (1, 2)}
+    found = {
+        key: match
+        for key in side
+        if (match := patterns.SPREAD.fullmatch(key)) and _ndim(side[key]) in (1, 2) and not _of_states(key, side)
+    }
     if len(found) != 1:
         return None
     [(key, match)] = found.items()
@@ -247,8 +258,8 @@ def _standardisation(name: str, side: Mapping[str, Any], form: patterns.Form) ->
     epsilon, clip = (float(parts.get(key, default)) for key, default in (("eps", form.epsilon), ("clip", form.clip)))
     if not form.library:
         warn(
-            f"policy {name!r}: states are standardised by {prefix.rstrip('._')!r} of its file and clipped to {clip:g}; "
-            "if the policy does otherwise, save it as ONNX instead"
+            f"policy {name!r}: states are standardised by {prefix.rstrip('._') or 'mean'!r} of its file and clipped to "
+            f"{clip:g}; if the policy does otherwise, save it as ONNX instead"
         )
     std = parts["std"] + epsilon * bool(form.library) if "std" in parts else (parts["var"] + epsilon).sqrt()
     return Standardisation(parts["mean"], std, clip), prefix
@@ -275,8 +286,8 @@ def _check_unread(name: str, side: Mapping[str, Any], network: Network, statisti
     ]
     if arrays:
         raise ValueError(
-            f"its actor has more than linear layers: {list_names(arrays)}; export it to ONNX, or name the layers that "
-            "count with layers=… (--layers …)"
+            f"its actor has more than linear layers: {list_names(arrays)}; export it to ONNX, or, if these do not act, "
+            "name the layers that do with layers=… (--layers …)"
         )
     scaling = [
         key
