@@ -26,7 +26,7 @@ class Arena:
     def __init__(self, budget: int) -> None:
         self._budget = budget // 4
         self._buffers: list[Tensor] = []
-        self._workspace = torch.empty(0)
+        self._workspace = torch.empty(0, device="cpu")
         self.reset()
 
     def workspace(self, size: int) -> Tensor:
@@ -49,7 +49,7 @@ class Arena:
         count = min(most, self._left // size) if size else 0
         self._left -= count * size
         if self._taken == len(self._buffers):
-            self._buffers.append(torch.empty(0))
+            self._buffers.append(torch.empty(0, device="cpu"))
         if self._buffers[self._taken].numel() < count * size:
             # A little more than is asked for: the clusters of the next subset need other padding.
             self._buffers[self._taken] = _empty(count * size + size // 4)
@@ -63,7 +63,7 @@ def _empty(size: int) -> Tensor:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.float32, count=size) if size else torch.empty(0)
+    return torch.frombuffer(memory, dtype=torch.float32, count=size) if size else torch.empty(0, device="cpu")
 
 
 def segment_encoder_blocks(

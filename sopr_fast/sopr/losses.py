@@ -57,7 +57,7 @@ class Objective:
             scale: Standard deviation by which returns are standardised.
         """
         if config.loss == "pairwise":
-            all_returns = torch.tensor(returns)
+            all_returns = torch.tensor(returns, device="cpu")  # a copy: arrays of pandas are read-only
 
             def loss(scores: Tensor, returns: Tensor) -> Tensor:
                 return pairwise(scores, Pairs.of_returns(returns, config.tie_margin))

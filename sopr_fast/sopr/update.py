@@ -204,7 +204,7 @@ class Update:
         everyone = self.group.gather(scores.detach()).requires_grad_()
         loss = self.examples.objective.loss(everyone)
         (slopes,) = torch.autograd.grad(loss, everyone)
-        gradients = torch.empty(0)
+        gradients = torch.empty(0, device="cpu")
         if own:
             weighted = (scores * slopes[first : first + len(columns)]).sum()
             gradients = torch.cat(torch.autograd.grad(weighted, leaves[:3]), 1)
