@@ -94,11 +94,39 @@ def test_unread_arrays_that_look_like_ends_are_named(flags):
     (name,) = flags
     with pytest.warns(UserWarning, match=f"dataset: '{name}' looks like ends of episodes and is not read") as caught:
         description = describe(walk() | flags)
-    assert description.unread == (name,) and f"looks like ends: {name}" in str(description)
+    assert description.unread == (name,) and f"looks like ends or numbers of episodes: {name}" in str(description)
     assert caught
     np.testing.assert_array_equal(load(walk() | flags, columns={"terminals": name}).terminals, flags[name])
     quiet = describe(walk() | {"terminals": FELL, "x": LAST, "constant": np.ones(COUNT)})
     assert quiet.unread == ("x",)  # its name tells nothing, and other arrays mark the ends
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "part"),
+    [
+        ("infos/TimeLimit.truncated", LAST & ~FELL, "timeouts"),
+        ("infos/timeouts", LAST & ~FELL, "timeouts"),
+        ("patient_id", np.repeat([4, 2, 9, 7], LENGTHS), "episodes"),
+        ("icustayid", np.repeat([4, 2, 9, 7], LENGTHS), "episodes"),
+    ],
+)
+def test_what_an_unread_array_is_advised_to_be(name, values, part):
+    given = walk(next_states=False) | {"done": LAST if part == "timeouts" else FELL, name: values}
+    with pytest.warns(UserWarning, match=rf"'{name}' looks like .* columns={{'{part}': '{name}'}}\)"):
+        sopr_fast.load_log(given)
+    log = load(given, quiet=False, columns={part: name})
+    np.testing.assert_allclose(log.states[log.terminals], given["observations"][FELL], rtol=1e-6)
+    assert len(log.episodes) == 5
+
+
+def test_steps_without_numbers_of_episodes_must_count_up():
+    order = np.random.default_rng(0).permutation(COUNT)
+    steps = np.concatenate([np.arange(n) for n in LENGTHS])
+    given = {key: values[order] for key, values in (walk(next_states=False) | {"t": steps}).items()}
+    with pytest.warns(UserWarning, match="'t' does not count steps up from its smallest, so that rows are shuffled"):
+        log = sopr_fast.load_log(given)
+    assert len(log.episodes) == 2  # no end is made up
+    assert len(load(given | {"episode": np.repeat(range(4), LENGTHS)[order]}, quiet=False).episodes) == 5
 
 
 def goals(*, limits=True, following=True, apart=False):
@@ -240,7 +268,14 @@ def test_undiscounted_values_need_episodes_that_end():
         ({"pscore": np.full(400, 1.5)}, "'pscore' must be from above 0 to 1, got 1.5 at row 0"),
         ({"pscore": np.zeros(400)}, "'pscore' must be from above 0 to 1, got 0 at row 0"),
         ({"pscore": np.full(400, 0.5), "log_probs": np.full(400, -3.0)}, "'pscore' and 'log_probs' disagree"),
-        ({"pscore": np.ones((400, 3))}, r"'pscore' must have shape \(rows,\), got \(400, 3\)"),
+        ({"pscore": np.ones((400, 3))}, r"'pscore' must have shape \(rows,\), got \(400, 3\); pass that of the logged"),
+        ({"pscore": np.full(400, -1.1)}, "'pscore' .* got -1.1 .*logarithms, pass columns={'log_probs': 'pscore'}"),
+        (
+            {"context": [np.zeros((2, 3)), np.zeros((4, 3))]},
+            "'context' holds arrays of other lengths each; pass a list",
+        ),
+        ({"step": np.array(["2020-01-01 00:00"] * 400)}, "'step' must be numbers.* as pandas.to_datetime does"),
+        ({"context/age": np.ones(400)}, "'context' may be the states, and so may named .*'states': 'context'} or"),
         (
             {"action": np.array(["left", "right"] * 200)},
             "'action' must be numbers.* words such as 'left'; number them as",
@@ -256,6 +291,31 @@ def test_probabilities_under_the_name_of_logarithms_are_mapped():
     arrays = {key: x for key, x in BANDIT.items() if key != "pscore"} | {"log_probs": np.full(400, 0.3)}
     log = load(arrays, max_episode_steps=1, columns={"probabilities": "log_probs"})  # as the refusal advises
     np.testing.assert_allclose(log.log_probs, np.log(0.3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["episodes", "steps", "frame"])
+def test_lists_of_dictionaries_and_indexed_frames(kind):
+    arrays = walk(next_states=False) | {"terminals": LAST}
+    if kind == "episodes":
+        stops = np.cumsum(LENGTHS)
+        given = [{key: x[stop - n : stop] for key, x in arrays.items()} for stop, n in zip(stops, LENGTHS, strict=True)]
+    elif kind == "steps":
+        given = [{key: x[row] for key, x in arrays.items()} for row in range(COUNT)]
+    else:
+        times = pandas.Timestamp("2020-01-01") + pandas.to_timedelta(np.arange(COUNT), unit="h")
+        index = pandas.MultiIndex.from_arrays([np.repeat(range(4), LENGTHS), times], names=["episode", "step"])
+        rest = {key: arrays[key].reshape(-1) for key in ("actions", "rewards", "terminals")}
+        frame = pandas.DataFrame(rest | {"obs": list(arrays["observations"])}, index=index)
+        given = pandas.concat([frame[:5], frame[5:8].iloc[::-1], frame[8:]])
+    log = load(given, quiet=kind != "steps")  # nothing says that the last row of no episode was cut
+    np.testing.assert_array_equal(log.states, arrays["observations"].astype(np.float32))
+    assert np.diff(log.episodes).tolist() == list(LENGTHS)
+
+
+def test_columns_of_one_name_are_refused():
+    frame = pandas.DataFrame(np.zeros((3, 3)), columns=["obs", "action", "action"]).assign(reward=0)
+    with pytest.raises(ValueError, match="data frame: it has several columns 'action'; leave only one"):
+        sopr_fast.load_log(frame)
 
 
 def test_densities_of_continuous_actions_may_exceed_1():

@@ -175,6 +175,8 @@ class Checks:
         if values is None:
             return None
         if part == "steps":
+            if getattr(values, "dtype", np.dtype(float)).kind in "mM":
+                values = np.asarray(values).astype(np.int64)
             return self._finite(part, self._one_column(part, self._numbers(part, values, count)), np.float64)
         labels = as_numbers(values)
         if len(labels) != count:
@@ -201,8 +203,12 @@ class Checks:
             if wrong.any():
                 row = int(np.argmax(wrong))
                 bound = "from above 0 to 1" if indices else "above 0"
+                remedy = ""
+                if (values <= 0).all():
+                    remedy = f"; if they are logarithms, pass columns={{'log_probs': {self.name('probabilities')}}}"
                 raise ValueError(
                     f"{self.where}: {self.name('probabilities')} must be {bound}, got {values[row]:g} at row {row}"
+                    + remedy
                 )
             if "log_probs" not in arrays:
                 return np.log(values)
@@ -235,7 +241,11 @@ class Checks:
         if values.dtype.kind not in "fiub":
             word = next((value for value in values.flat if isinstance(value, str)), None)
             remedy = ""
-            if word is not None:
+            if word is None and values.size and np.ndim(values.flat[0]):
+                remedy = ": it holds arrays; pass a list of dictionaries, one for each episode"
+            elif word is not None and part == "steps":
+                remedy = ": it holds words; make them numbers, as pandas.to_datetime does of times, and pass the table"
+            elif word is not None:
                 index = " as the policies do" if part == "actions" else ""
                 shown, column = repr(printable(word, NAME_WIDTH)), f"table[{self.name(part)}]"
                 remedy = (
@@ -253,7 +263,8 @@ class Checks:
 
     def _one_column(self, part: str, values: np.ndarray) -> np.ndarray:
         if values.shape not in ((len(values),), (len(values), 1)):
-            raise ValueError(f"{self.where}: {self.name(part)} must have shape (rows,), got {values.shape}")
+            hint = "; pass that of the logged action alone" if part == "probabilities" else ""
+            raise ValueError(f"{self.where}: {self.name(part)} must have shape (rows,), got {values.shape}{hint}")
         return values.reshape(-1)
 
     def _finite(self, part: str, exact: np.ndarray, dtype: Any = np.float32) -> np.ndarray:

@@ -68,7 +68,7 @@ class LogDescription:
             least, mean, largest = self.returns
             lines += [self.verdict, f"returns of episodes: {least:.6g} to {largest:.6g}, mean {mean:.6g}"]
         if self.unread:
-            lines.append(f"not read, though it looks like ends: {list_names([*self.unread])}")
+            lines.append(f"not read, though it looks like ends or numbers of episodes: {list_names([*self.unread])}")
         lines.append(f"missing: {_list_parts(self.missing) or 'nothing'}")
         lines += [f"not for {methods}: no {_list_parts(parts)}" for methods, parts in self.unusable.items()]
         width = max(map(len, self.columns))

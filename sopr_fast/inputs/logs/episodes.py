@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...runtime.warn import warn
-from .keys import ENDS, INVERTED, Parts, named_like_ends
+from .keys import ENDS, INVERTED, Parts, named_like_ends, part_of_name
 
 _NEARLY_ALL = 0.9
 _SAMPLED = 65536  # rows
@@ -92,6 +92,11 @@ def decide(
             "these flags out if they mark no ends"
         )
     timeouts = ends.closes & ~terminals
+    if following is None and ids is None and steps is not None and not _counts_up(steps):
+        warn(
+            f"{where}: {names['steps']!r} does not count steps up from its smallest, so that rows are shuffled or lack "
+            "numbers of episodes: name these, such as sopr_fast.load_log(…, columns={'episodes': …})"
+        )
     if limit is None and ends.mixed and (terminals & ends.closes).any():
         mixed = next(part for part in ("dones", "last", "first", "episodes", "steps") if part in ends.deciders)
         what = f"ends by {names[mixed]!r}" if mixed in ("episodes", "steps", "first") else repr(names[mixed])
@@ -160,13 +165,19 @@ def _last_rows(
         used += ["episodes"] if steps is None else ["episodes", "steps"]
     elif steps is not None and not used:
         restarts = steps[1:] <= steps[:-1]
-        if restarts.any() and (steps[1:][restarts] <= steps[0]).mean() > _NEARLY_ALL:
+        if restarts.any() and _counts_up(steps):
             last[:-1] |= restarts
             used.append("steps")
     if not used:
         return None, used
     last[-1] = True
     return last, used
+
+
+def _counts_up(steps: np.ndarray) -> bool:
+    """Return whether steps ascend, and begin again with the smallest one."""
+    restarts = steps[1:] <= steps[:-1]
+    return not restarts.any() or bool((steps[1:][restarts] <= steps.min()).mean() > _NEARLY_ALL)
 
 
 def _goes_on(states: np.ndarray, next_states: np.ndarray | None, terminals: np.ndarray, cuts: np.ndarray) -> np.ndarray:
@@ -290,11 +301,15 @@ def _warn_of_unread(parts: Parts) -> None:
     """Warn of arrays that look like ends and are not read: by their names, or where nothing else marks ends."""
     is_marked = not {*ENDS, "episodes"}.isdisjoint(parts.arrays)
     named = [name for name in parts.unread if named_like_ends(name) or not is_marked]
+    if "episodes" in parts.arrays:
+        named = [name for name in named if part_of_name(name) != "episodes"]
     if named:
+        part = part_of_name(named[0])
         listed = ", ".join(map(repr, named[:5])) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
         warn(
-            f"{parts.where}: {listed} looks like ends of episodes and is not read: if it is, name its part, such as "
-            f"sopr_fast.load_log(…, columns={{'terminals': {named[0]!r}}}); parts are {', '.join(ENDS)}"
+            f"{parts.where}: {listed} looks like {'numbers' if part == 'episodes' else 'ends'} of episodes and is not "
+            f"read: if it is, name its part, such as sopr_fast.load_log(…, columns={{{part!r}: {named[0]!r}}}); parts "
+            f"are {', '.join((*ENDS, 'episodes'))}"
         )
 
 

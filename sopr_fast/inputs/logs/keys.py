@@ -36,7 +36,7 @@ KEYS = {
         *("traj", "trajectory", "traj_id", "trajectory_id", "trajectory_ids"),
     ),
     "steps": ("step", "steps", "step_id", "timestep", "timesteps", "time_step", "frame_index", "t"),
-    "log_probs": ("infos/action_log_probs", "action_log_probs", "log_probs", "log_prob", "action_logp"),
+    "log_probs": ("infos/action_log_probs", "action_log_probs", "log_probs", "log_prob", "logprobs", "action_logp"),
     "probabilities": (
         *("probabilities", "propensities", "propensity", "propensity_score", "pscore"),
         *("action_prob", "action_probs", "action_probability", "behavior_prob", "behaviour_prob"),
@@ -50,6 +50,9 @@ _COLUMNS = ("last", "first", "episodes", "steps")  # arrays of these names count
 _END_WORDS = re.compile(
     r"(?<![a-z])(dones?|terminal\w*|terminat\w*|trunc\w*|time_?outs?|time_?limit\w*|ends?|ended|last|first|resets?|masks?|"
     r"absorb\w*|final|dead|died|death|over|stops?|crash\w*|fail\w*|starts?)(?![a-z])"
+)
+_ID_WORDS = re.compile(
+    r"(\w+_|icustay|stay|patient|subject|session|user)(id|num|number|idx|index)s?|(patient|subject|stay|session|rollout)s?"
 )
 _GROUP = re.compile(r"[._\[]\d+\]?$")  # number of a column of several
 _LARGEST_LOOK = 64 << 20  # bytes of an unread array that is looked into
@@ -123,14 +126,19 @@ def find_states(arrays: Mapping[str, Any], columns: str | Sequence[str] | None, 
 def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueError:
     """Return the error of a log without a part, which tells named parts to join, if there are some."""
     present = [str(name) for name in arrays]
-    if nested := [name for name in present if not {*KEYS[part]}.isdisjoint(name.split("/")[:-1])]:
-        listed = ", ".join(repr(printable(name, NAME_WIDTH)) for name in nested[:10])
+    if inner := nested(part, arrays):
+        listed = ", ".join(repr(printable(name, NAME_WIDTH)) for name in inner[:10])
         return ValueError(f"{where}: the {part} have names: choose by columns={{{part!r}: [{listed}]}}")
     first, *others = KEYS[part]
     return ValueError(
         f"{where}: no array {first!r} (or {', '.join(others)}): name yours by sopr_fast.load_log(…, "
         f"columns={{{part!r}: …}}); the arrays there are {list_names(present)}"
     )
+
+
+def nested(part: str, arrays: Mapping[str, Any]) -> list[str]:
+    """Return the names of arrays in groups of a part's name, such as `obs/position`."""
+    return [str(name) for name in arrays if not {*KEYS[part]}.isdisjoint(str(name).split("/")[:-1])]
 
 
 def check_is_policy(names: Iterable[str], parts: Iterable[str] = (*NEEDED, "next_states", *ENDS)) -> None:
@@ -174,7 +182,17 @@ def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int | None 
                 f"{where}: {names[0]!r} and {other!r} both mean the {part} and disagree; choose one by "
                 f"columns={{{part!r}: {names[0]!r}}}"
             )
+    if part == "states" and names and (inner := nested("states", arrays)):
+        raise ValueError(
+            f"{where}: {names[0]!r} may be the states, and so may named ones: choose by columns={{'states': "
+            f"{names[0]!r}}} or columns={{'states': [{list_names([*map(repr, inner)])}]}}"
+        )
     if part == "states" and names and not shape_of(arrays[names[0]]):
+        if isinstance(arrays[names[0]], list):
+            raise ValueError(
+                f"{where}: {names[0]!r} holds arrays of other lengths each; pass a list of dictionaries, one for each "
+                "episode"
+            )
         np.asarray(arrays[names[0]])  # raises if the array cannot be read
         raise ValueError(f"{where}: {names[0]!r} must have shape (rows, columns), got ()")
     return ([names[0]], arrays[names[0]]) if names else None
@@ -208,5 +226,15 @@ def _looks_like_ends(name: str, values: Any, count: int) -> bool:
 
 
 def named_like_ends(name: str) -> bool:
-    """Return whether the name of an array tells of ends of episodes."""
-    return _END_WORDS.search(str(name).lower()) is not None
+    """Return whether the name of an array tells of ends of episodes, or numbers them."""
+    return _END_WORDS.search(str(name).lower()) is not None or part_of_name(name) == "episodes"
+
+
+def part_of_name(name: str) -> str:
+    """Return the part that an array which tells of ends most likely is, by its name."""
+    lower = str(name).lower().rpartition("/")[2]
+    if _ID_WORDS.fullmatch(lower):
+        return "episodes"
+    if re.search(r"trunc|time_?out|limit", lower):
+        return "timeouts"
+    return "first" if re.search(r"first|start", lower) else "terminals"

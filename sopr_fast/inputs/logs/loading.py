@@ -13,7 +13,7 @@ import numpy as np
 from ...runtime.text import escaped_errors
 from .arrays import shape_of
 from .keys import NEEDED, Columns, Parts, find_parts, missing
-from .replay_buffers import filled_rows
+from .replay_buffers import filled_rows, is_list_of_dicts
 from .sources import read_arrays
 from .states import load_states, states_of
 from .stored import StoredStates
@@ -46,7 +46,8 @@ def load_log(
             - path of a pickle (.pkl) of a replay buffer of Stable-Baselines3 or sb3-contrib, of a dict of arrays, or of
               a list of such dicts, one for each episode; nothing in it is executed;
             - id, folder or object of a local Minari dataset;
-            - dictionary of arrays or tensors, such as d4rl's `qlearning_dataset(env)` returns;
+            - dictionary of arrays or tensors, such as d4rl's `qlearning_dataset(env)` returns, or a list of such
+              dictionaries, one for each episode or step;
             - data frame;
             - only states, as `sopr_fast.fit` takes them;
             - `Transitions`, returned unchanged.
@@ -113,7 +114,7 @@ def has_names(log: Any) -> bool:
     """Return whether a log consists of named arrays."""
     if isinstance(log, str | os.PathLike):
         return Path(log).suffix.lower() != ".npy"
-    return isinstance(log, Mapping) or is_frame(log) or hasattr(log, "iterate_episodes")
+    return isinstance(log, Mapping) or is_frame(log) or is_list_of_dicts(log) or hasattr(log, "iterate_episodes")
 
 
 def thin(log: Transitions, rows: int) -> Transitions:

@@ -15,6 +15,7 @@ from ...runtime.warn import warn
 from .arrays import Lazy, flatten, shape_of
 from .episode_files import join_episodes
 from .files import check_memory, check_regular
+from .keys import KEYS
 
 _log = logging.getLogger("sopr_fast")
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
@@ -57,15 +58,27 @@ def read_pickled(path: Path) -> dict[str, Any]:
             return _of_buffer(content, path)
         if isinstance(content, Mapping):
             return {name: np.asarray(values) for name, values in flatten(content).items()}
-        if isinstance(content, list) and content and all(isinstance(item, Mapping) for item in content):
-            return join_episodes([(f"episode {i}", _as_arrays(item)) for i, item in enumerate(content)], str(path))
+        if is_list_of_dicts(content):
+            return join_dicts(content, str(path))
     except (AttributeError, RefusedError, TypeError, ValueError, IndexError) as error:
         raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
     raise ValueError(f"{path}: expected a replay buffer or a dict of arrays, found a {type(content).__name__}")
 
 
-def _as_arrays(episode: Mapping[Any, Any]) -> dict[str, np.ndarray]:
-    return {name: np.asarray(values) for name, values in flatten(episode).items()}
+def is_list_of_dicts(content: Any) -> bool:
+    """Return whether an object is a list of mappings, one for each episode or step."""
+    return isinstance(content, list) and bool(content) and all(isinstance(item, Mapping) for item in content)
+
+
+def join_dicts(items: list[Mapping[Any, Any]], where: str) -> dict[str, Any]:
+    """Return the arrays of dicts, one for each episode, or for each step if they hold single rewards."""
+    parts = [flatten(item) for item in items]
+    if any(key in parts[0] and np.ndim(parts[0][key]) == 0 for key in KEYS["rewards"]):
+        if differs := [i for i, part in enumerate(parts) if part.keys() != parts[0].keys()]:
+            raise ValueError(f"{where}: step {differs[0]} has other names than step 0")
+        return {key: np.asarray([part[key] for part in parts]) for key in parts[0]}
+    arrays = [{key: np.asarray(values) for key, values in part.items()} for part in parts]
+    return join_episodes([(f"episode {i}", each) for i, each in enumerate(arrays)], where)
 
 
 def _of_buffer(buffer: Record, path: Path) -> dict[str, Any]:

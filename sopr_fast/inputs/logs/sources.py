@@ -15,7 +15,7 @@ from .arrays import flatten
 from .episode_files import join_episodes
 from .files import check_regular, read_folder, read_json, read_npz, reading
 from .hdf5 import read_hdf5
-from .replay_buffers import read_pickled
+from .replay_buffers import is_list_of_dicts, join_dicts, read_pickled
 from .tables import is_frame, read_csv, read_frame, read_parquet
 
 READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
@@ -47,6 +47,8 @@ def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
     """
     if isinstance(source, Mapping):
         return flatten(source), "dataset"
+    if is_list_of_dicts(source):
+        return join_dicts(source, "dataset"), "dataset"
     if is_frame(source):
         return read_frame(source, "data frame"), "data frame"
     if hasattr(source, "iterate_episodes"):

@@ -15,7 +15,7 @@ from ...runtime.text import escaped_errors
 from .arrays import Lazy, shape_of, to_array
 from .files import check_regular, reading
 from .keys import ALL_KEYS, KEYS, Columns, find_states, list_names
-from .replay_buffers import filled_rows
+from .replay_buffers import filled_rows, is_list_of_dicts
 from .sources import read_arrays
 from .stored import StoredStates
 from .tables import group_numbered, is_frame
@@ -57,7 +57,12 @@ def load_states(states: Any, *, columns: str | Sequence[str] | None = None) -> S
             return StoredStates(rows := FileRows.of_npy(path), rows.name)
     if is_frame(states) and columns is None and not _names_states(states):
         return StoredStates(_numbers(states))
-    if isinstance(states, str | os.PathLike | Mapping) or is_frame(states) or hasattr(states, "iterate_episodes"):
+    if (
+        isinstance(states, str | os.PathLike | Mapping)
+        or is_frame(states)
+        or is_list_of_dicts(states)
+        or hasattr(states, "iterate_episodes")
+    ):
         arrays, where = read_arrays(states)
         return states_of(arrays, columns, where)
     if is_tensor(states):

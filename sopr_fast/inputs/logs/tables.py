@@ -59,7 +59,12 @@ def is_frame(source: Any) -> bool:
 def read_frame(frame: Any, where: str) -> dict[str, Any]:
     """Return the columns of a data frame by name, and those of one number each, such as `obs_0`, together as `obs`."""
     arrays: dict[str, Any] = {}
+    levels = [name for name in getattr(getattr(frame, "index", None), "names", ()) if name is not None]
+    if levels and not {*levels} & {*frame.columns}:
+        frame = frame.reset_index()
     for key in frame.columns:
+        if str(key) in arrays:
+            raise ValueError(f"{where}: it has several columns {str(key)!r}; leave only one of them")
         values = frame[key].to_numpy()
         if values.dtype == object and len(values):
             read = functools.partial(_cells, values, f"{where}: {str(key)!r}")
