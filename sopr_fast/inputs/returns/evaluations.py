@@ -54,8 +54,8 @@ def read_evaluations(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
         returns |= {name: results[row] for name, row in _choose(steps, results, of_run, str(run)).items()}
     if without := [name for of_run in policies.values() for name in of_run if name not in returns]:
         warn(
-            f"{printable(path)}: no evaluation belongs to {list_names(without)}, which get no return; each policy gets "
-            f"that of the step in its name, such as 'model_{steps[-1]:.0f}'"
+            f"{printable(path)}: no evaluation belongs to {list_names(without)}: they have no return, and select takes "
+            f"them as candidates; a name tells the step, such as 'model_{steps[-1]:.0f}'"
         )
     return returns
 
