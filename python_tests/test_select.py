@@ -91,6 +91,15 @@ def test_without_known_returns_the_simulator_speaks_and_nothing_checks_it():
     assert np.isnan(selection.evidence["simulator"])
 
 
+def test_a_candidate_that_surely_beats_few_known_policies_is_measured_since_they_are_few():
+    few = dict(list(RETURNS.items())[:5])
+    candidate = {"right-20": CANDIDATES["right-20"]}
+    known = {name: KNOWN[name] for name in few}
+    selection = choose(candidate, known, few, simulator=simulator(**{"right-20": RETURNS[BEST] + 9}))
+    assert selection.verdict.text == "Measure right-20, 20 episodes"
+    assert selection.verdict.reason.endswith(" %, but only 5 returns are known.")
+
+
 def test_without_known_returns_a_policy_that_is_surely_worse_is_not_to_be_measured():
     random = np.random.default_rng(0)
     states = random.standard_normal((2000, 1))

@@ -152,12 +152,20 @@ def judge(standing: Standing) -> Verdict:
     if len(contenders):
         first = next(i for i in standing.measure_next(2) if i != rival)
         reason = f"{_short(names[first])} beats {_short(names[rival])} with a probability of {_percent(beats[first])}"
-        doubt = "which does not decide" if standing.rankable[first] else "but this log cannot rank it"
-        return _measure(standing, f"{reason}, {doubt}", 2)
+        return _measure(standing, f"{reason}, {_doubt(standing, first, beats[first])}", 2)
     if standing.incumbent is None and known.all():
         return _settle(standing, DEPLOY, leader, "All policies are measured, and none returned more")
     reason = "No policy is likely to be better" if known.all() else "No candidate is likely to be better"
     return _settle(standing, KEEP, rival, reason)
+
+
+def _doubt(standing: Standing, i: int, beats: float) -> str:
+    count = int(standing.known.sum())
+    if not standing.rankable[i]:
+        return "but this log cannot rank it"
+    if beats >= SURE and count < FEWEST_KNOWN:
+        return f"but only {count} return{'s are' if count > 1 else ' is'} known"
+    return "which does not decide"
 
 
 def _settle(standing: Standing, kind: str, i: int, reason: str) -> Verdict:
@@ -182,7 +190,7 @@ def number(value: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return "over 99 %" if share > 0.99 else f"{max(round(100 * share), 1)} %"
+    return "over 99 %" if share > 0.99 else f"{max(int(100 * share), 1)} %"  # never rounded up to 90 %
 
 
 def _short(name: str) -> str:
