@@ -151,7 +151,7 @@ clean:
 	touch $@
 
 $(INSTALLED): .venv/tools constraints.txt $(PACKAGE)
-	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[plot]'
+	$(PIP_INSTALL) --no-build-isolation --config-settings=build-dir=build/wheel '.[plot]'
 	rm -f .venv/installed-*
 	touch $@
 
@@ -163,7 +163,7 @@ $(INSTALLED): .venv/tools constraints.txt $(PACKAGE)
 .venv/docs: EXTRAS := docs
 .venv/wheel: EXTRAS := wheel
 .venv/test .venv/extras .venv/peers .venv/paper .venv/bench .venv/docs .venv/wheel: pyproject.toml constraints.txt | $(INSTALLED)
-	$(PIP_INSTALL) --no-build-isolation -C build-dir=build/wheel '.[$(EXTRAS)]'
+	$(PIP_INSTALL) --no-build-isolation --config-settings=build-dir=build/wheel '.[$(EXTRAS)]'
 	touch $@
 
 .venv/browser: .venv/extras .ci/browser
@@ -172,14 +172,14 @@ $(INSTALLED): .venv/tools constraints.txt $(PACKAGE)
 
 build/sanitize/installed: $(INSTALLED) .venv/test
 	$(PIP_INSTALL) --no-build-isolation --no-deps --upgrade --target build/sanitize/site \
-	    -C build-dir=build/sanitize/build -C install.strip=false -C cmake.define.SOPR_FAST_CUDA=OFF \
-	    -C cmake.define.SOPR_FAST_SANITIZE=address,undefined .
+	    --config-settings=build-dir=build/sanitize/build --config-settings=install.strip=false --config-settings=cmake.define.SOPR_FAST_CUDA=OFF \
+	    --config-settings=cmake.define.SOPR_FAST_SANITIZE=address,undefined .
 	touch $@
 
 build/sanitize-threads/installed: $(INSTALLED) .venv/test
 	$(PIP_INSTALL) --no-build-isolation --no-deps --upgrade --target build/sanitize-threads/site \
-	    -C build-dir=build/sanitize-threads/build -C install.strip=false -C cmake.define.SOPR_FAST_CUDA=OFF \
-	    -C cmake.define.SOPR_FAST_SANITIZE=thread .
+	    --config-settings=build-dir=build/sanitize-threads/build --config-settings=install.strip=false --config-settings=cmake.define.SOPR_FAST_CUDA=OFF \
+	    --config-settings=cmake.define.SOPR_FAST_SANITIZE=thread .
 	touch $@
 
 build/matrix/constraints.txt: constraints.txt
