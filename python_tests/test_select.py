@@ -107,7 +107,9 @@ def test_without_known_returns_a_policy_that_is_surely_worse_is_not_to_be_measur
     policies = {**alike, "opposite": lambda s: -3 * s}
     said = Scripted({**{name: 1.0 - 0.1 * i for i, name in enumerate(alike)}, "opposite": -1.0})
     bandit = {"states": states, "actions": states, "rewards": states[:, 0], "terminals": np.ones(len(states), bool)}
-    chosen = select(policies, bandit, simulator=said).measure_next(5)
+    selection = select(policies, bandit, simulator=said)
+    assert selection.verdict.text.endswith(", 1,000 episodes each")  # of one step
+    chosen = selection.measure_next(5)
     assert chosen[0] == "near-0" and "opposite" not in chosen
 
 

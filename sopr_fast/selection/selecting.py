@@ -21,6 +21,7 @@ from .folds import FEWEST_KNOWN as FEWEST_TRAINING
 from .folds import Fold, random_folds
 from .known_returns import read_known_returns
 from .selection import Selection
+from .verdict import EPISODES, SHORT_EPISODES
 
 
 def select(
@@ -99,6 +100,7 @@ def select(
         possible_returns(compared.log) if compared.has_rewards else (-np.inf, np.inf),
         incumbent,
         seed,
+        SHORT_EPISODES if compared.has_rewards and not (np.diff(compared.log.episodes) > 1).any() else EPISODES,
         [*notes, *compared.copies()],
         {
             "seed": seed,

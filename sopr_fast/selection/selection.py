@@ -22,7 +22,7 @@ from .decisions import probability_beats, probability_best
 from .folds import group_folds
 from .groups import read_groups
 from .known_returns import read_known_returns
-from .verdict import Standing, Verdict, judge
+from .verdict import EPISODES, Standing, Verdict, judge
 from .verdict import number as shown
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Selection:
         bounds: Least and largest return that the logged rewards and episode lengths allow.
         incumbent: Name of the policy in use, or None.
         seed: Seed of the draws.
+        episodes: Episodes by which the verdict lets policies be measured.
         notes: What the log and the policies leave open.
         settings: What the run rests on, as plain text and numbers.
     """
@@ -64,6 +65,7 @@ class Selection:
     bounds: tuple[float, float] = (-np.inf, np.inf)
     incumbent: str | None = None
     seed: int = 0
+    episodes: int = EPISODES
     notes: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -233,6 +235,7 @@ class Selection:
             self.rankable,
             incumbent,
             self.seed,
+            self.episodes,
         )
 
     @cached_property

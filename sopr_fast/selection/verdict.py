@@ -15,7 +15,7 @@ from .decisions import best_to_measure, probability_beats
 DEPLOY, KEEP, MEASURE = "deploy", "keep", "measure"
 SURE = 0.9  # probability of a higher return from which a policy replaces another
 UNDECIDED = 0.2  # probability of a higher return from which a policy is as good as another
-EPISODES = 20
+EPISODES, SHORT_EPISODES = 20, 1000  # to measure by; the latter if each is one step
 _NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
 
@@ -56,6 +56,7 @@ class Standing:
         rankable: (P,) whether the log shows how well the policy does; True for known policies.
         incumbent: Index of the policy in use, or None.
         seed: Seed of the draws.
+        episodes: Episodes of a measurement.
     """
 
     names: list[str]
@@ -67,6 +68,7 @@ class Standing:
     rankable: np.ndarray
     incumbent: int | None
     seed: int
+    episodes: int
 
     @property
     def known(self) -> np.ndarray:
@@ -180,7 +182,7 @@ def _measure(standing: Standing, reason: str, k: int) -> Verdict:
     chosen = [standing.names[i] for i in standing.measure_next(k)]
     shown = [_short(name) for name in chosen]
     listed = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
-    text = f"Measure {listed}, {EPISODES} episodes{' each' if len(shown) > 1 else ''}"
+    text = f"Measure {listed}, {standing.episodes:,} episodes{' each' if len(shown) > 1 else ''}"
     return Verdict(MEASURE, tuple(chosen), text, f"{reason}.")
 
 
