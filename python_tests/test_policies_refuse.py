@@ -65,7 +65,7 @@ def test_wrong_outputs(policy, message):
 DISCRETE = {
     "index": (lambda s: np.full(len(s), 4), "'x' returned action 4 at state row 1, expected 0 to 3"),
     "negative index": (lambda s: np.full(len(s), -1), "'x' returned action -1 at state row 1"),
-    "logits": (lambda s: s[:, :4], "]; if they are logits, return torch.distributions.Categorical(logits=…)"),
+    "logits": (lambda s: s[:, :4], "]; if they are logits, return the index of the largest, or torch"),
     "width": (lambda s: s, "returned shape (13, 5), expected (13, 4)"),
     "continuous": (
         lambda s: Gaussian(good(s), 1 + 0 * good(s)),

@@ -165,7 +165,7 @@ def test_foreign_candidates_are_named(ranker, candidates):
         warnings.simplefilter("error", ForeignPolicyWarning)
         ranker.rank(candidates, log())
     odd = {"odd": lambda states: -np.sign(states[:, :2])}
-    with pytest.warns(ForeignPolicyWarning, match=r"'odd' \(.*exceeds") as caught:
+    with pytest.warns(ForeignPolicyWarning, match=r"'odd' \(.*extrapolations") as caught:
         ranking = ranker.rank(candidates | odd, log())
         sopr_fast.rank(candidates | odd, log(), model=ranker)
     assert "gain" not in str(caught[0].message)

@@ -45,9 +45,8 @@ def warn_of_candidates(
         rows = list(zip(names, distances.tolist(), strict=True))
         if foreign := [f"{name!r} ({distance:.3g})" for name, distance in rows if distance > distance_limit]:
             warn(
-                f"unlike any training policy: {join_some(foreign)}; their mean squared action distance to the nearest "
-                f"one exceeds {distance_limit:.3g}, twice the upper quartile of those among the training policies. "
-                "Their scores are extrapolations",
+                f"unlike every known policy: {join_some(foreign)}; scores of candidates farther than "
+                f"{distance_limit:.3g} from the nearest one are extrapolations",
                 ForeignPolicyWarning,
             )
         if unknown := [repr(name) for name, distance in rows if math.isnan(distance)]:

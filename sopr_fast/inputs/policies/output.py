@@ -233,7 +233,8 @@ class _Reader:
             first = int(wrong.nonzero()[0])
             raise self.error(
                 f"values at state row {self.row(first)} that are not probabilities: {_short(p[first])}; "
-                "if they are logits, return torch.distributions.Categorical(logits=…); for a file, pass head='logits' "
+                "if they are logits, return the index of the largest, or "
+                "torch.distributions.Categorical(logits=…) to sample; for a file, pass head='logits' "
                 "or head='values' (--head …)"
             )
         return Output("discrete", p)
