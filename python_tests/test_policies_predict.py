@@ -143,6 +143,18 @@ def test_policies_that_sample_are_warned_of(ask):
         ask(list(load({str(i): sampler(i) for i in range(8)}).values()), states, SOURCE)
 
 
+@pytest.mark.parametrize("width", [1, 2])
+def test_whole_numbers_are_questioned(width):
+    def act(states):
+        return np.tile((states[:, :1] > 0) + 1.0, (1, width)).astype(np.float32)
+
+    with pytest.warns(UserWarning, match="policies 'a' return whole numbers, which are taken as continuous actions"):
+        probe(list(load({"a": act}).values()), torch.from_numpy(STATES), SOURCE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        probe(list(load({"a": act, "b": lambda s: act(s) / 2}).values()), torch.from_numpy(STATES), SOURCE)
+
+
 class Recurrent(torch.nn.Module):
     """Reads the rows of a batch as the steps of one episode."""
 

@@ -52,7 +52,7 @@ RETURNS = {
     "improbable": (lambda s: Probabilities(np.abs(s)), "values at state row 1 that are not probabilities"),
     "discrete": (lambda s: Probabilities(s * 0 + 0.2), "'x' has discrete actions, policy 'good' con"),
     "integers": (lambda s: np.ones(len(s), int), "integer actions: load the policies by sopr_fast.load_policies("),
-    "integer matrix": (lambda s: np.ones((len(s), 3), int), "integers of shape (13, 3), expected (13,)"),
+    "integer matrix": (lambda s: np.ones((len(s), 3), int), "of several actions at once, return one index for each"),
 }  # fmt: skip
 
 

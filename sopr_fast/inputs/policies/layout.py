@@ -88,7 +88,8 @@ def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, *, batch_s
         RuntimeError: A policy raised; its error is the cause.
 
     Warns:
-        UserWarning: Policies give different actions when asked again for the same states, in the same or another batch.
+        UserWarning: Policies give different actions when asked again for the same states, in the same or another batch;
+            or all actions are whole numbers.
     """
     check_widths(policies, states.shape[1])
     rows = _probe_rows(batch_size)
@@ -108,6 +109,7 @@ def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, *, batch_s
                 f"expected {tuple(first.mean.shape)} as policy {name!r}"
             )
     _warn_of_sampling(policies, outputs, states, source)
+    _warn_of_indices(policies, outputs)
     width = first.mean.shape[1]
     if any(output.kind == "gaussian" for output in outputs):
         return Layout("gaussian", width, 2 * width)
@@ -173,6 +175,19 @@ def _warn_of_sampling(policies: Sequence[Policy], outputs: Sequence[Output], sta
         warn(
             f"policies {list_few(mixing)} give different actions for the same states in another batch: they use "
             "statistics of the batch, or read its rows as a sequence. Answer each state on its own"
+        )
+
+
+def _warn_of_indices(policies: Sequence[Policy], outputs: Sequence[Output]) -> None:
+    """Warn if all policies return whole numbers, which may be indices of discrete actions."""
+    means = [output.mean for output in outputs if output.kind == "action"]
+    if len(means) < len(outputs) or any((mean != mean.abs().round()).any() for mean in means):
+        return
+    vary = any((mean != mean[0]).any() for mean in means)
+    if vary and (means[0].shape[1] == 1 or max(mean.max() for mean in means) > 1):  # not several of 0 and 1
+        warn(
+            f"policies {list_few([policy.name for policy in policies])} return whole numbers, which are taken as "
+            "continuous actions: if they are indices, return integers and pass action_count (--action-count)"
         )
 
 

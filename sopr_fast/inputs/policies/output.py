@@ -216,7 +216,11 @@ class _Reader:
         if indices.dim() == 2 and indices.shape[1] == 1:
             indices = indices[:, 0]
         if indices.shape != (self.states,):
-            raise self.error(f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices of actions")
+            several = "; of several actions at once, return one index for each combination"
+            hint = several if indices.dim() == 2 and len(indices) == self.states else ""
+            raise self.error(
+                f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices of actions{hint}"
+            )
         if self.action_count is None:
             raise self.error(f"integer actions: {_COUNT}")
         outside = (indices < 0) | (indices >= self.action_count)
