@@ -188,7 +188,7 @@ def _measure(standing: Standing, reason: str, k: int) -> Verdict:
 
 def number(value: float) -> str:
     """Return a number with four digits at most."""
-    return (f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}").replace("-", "−")
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _percent(share: float) -> str:
