@@ -17,7 +17,7 @@ from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 
 from sopr_fast import Subsets
 from sopr_fast.ops.segment_encoder_blocks import Arena
-from sopr_fast.runtime.blocks import Blocks
+from sopr_fast.runtime.distributed import Blocks
 from sopr_fast.sopr.model import row_moments
 from sopr_fast.sopr.released import from_released
 

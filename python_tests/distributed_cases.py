@@ -21,8 +21,7 @@ import sopr_fast
 from sopr_fast import estimators
 from sopr_fast.inputs.policies import Layout
 from sopr_fast.runtime import distributed
-from sopr_fast.runtime.group import Group
-from sopr_fast.runtime.shares import share_policies
+from sopr_fast.runtime.distributed import Group, share_policies
 from sopr_fast.selection import evaluate
 from sopr_fast.sopr import training
 from sopr_fast.sopr.columns import collect_shared

@@ -12,7 +12,7 @@ from processes import TIMEOUT
 
 from sopr_fast.cli.main import main
 from sopr_fast.cli.processes import leave
-from sopr_fast.runtime.group import Group
+from sopr_fast.runtime.distributed import Group
 
 RANK = int(os.environ["RANK"])
 SUM_BLOCKS = Group.sum_blocks

@@ -9,7 +9,7 @@ from problems import TINY, ladder, log, training_gains
 
 import sopr_fast
 from sopr_fast.estimators import FQE, learning
-from sopr_fast.runtime.files import load_tensors, save_tensors
+from sopr_fast.runtime.tensor_files import load_tensors, save_tensors
 
 
 def fit(path):

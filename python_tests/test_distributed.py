@@ -23,8 +23,7 @@ from processes import TIMEOUT, environment, run
 
 from sopr_fast.cli.main import main as command
 from sopr_fast.runtime import distributed
-from sopr_fast.runtime.blocks import Blocks, add_up, largest_subtrees
-from sopr_fast.runtime.group import Group
+from sopr_fast.runtime.distributed import Blocks, Group, add_up
 from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.subsets import Subsets
 from sopr_fast.sopr.training import _Trainer
@@ -222,26 +221,25 @@ def test_gradients_by_blocks_are_those_of_all_policies_at_once():
         torch.testing.assert_close(dict(trainer.model.named_buffers())[name], buffer)
 
 
-def test_sums_do_not_depend_on_the_number_of_processes(generator, monkeypatch):
-    values = torch.randn(21, 5, generator=generator) * 10 ** torch.linspace(-3, 3, 21)[:, None]
-    for blocks in (1, 2, 7, 21):
-        whole = Group().sum_blocks(blocks, lambda block: values[block])
-        for count in range(2, 10):
-            parts = [Group(rank, count).part(blocks) for rank in range(count)]
-            sums = [
-                [add_up(*tree, lambda block: values[block]).numpy() for tree in largest_subtrees(0, blocks, part)]
-                for part in parts
-            ]
-            monkeypatch.setattr(Group, "gather_objects", lambda self, own, sums=sums: sums)
-            assert torch.equal(Group(0, count).sum_blocks(blocks, lambda block: values[block]), whole)
+@pytest.mark.parametrize("blocks", [1, 2, 7, 21])
+def test_sums_do_not_depend_on_the_number_of_processes(blocks, generator):
+    values = torch.randn(blocks, 5, generator=generator) * 10 ** torch.linspace(-3, 3, blocks)[:, None]
+    sums = {(block, block + 1): values[block] for block in range(blocks)}
+    whole = add_up(0, blocks, sums)
+    torch.testing.assert_close(whole[0, blocks], values.sum(0))
+    for count in range(2, 10):
+        parts = [Group(rank, count).part(blocks) for rank in range(count)]
+        own = [{(i, i + 1): values[i] for i in range(part.start, part.stop)} for part in parts]
+        sent = {tree: value for each in own for tree, value in add_up(0, blocks, each).items()}
+        assert torch.equal(add_up(0, blocks, sent)[0, blocks], whole[0, blocks])
 
 
 @pytest.mark.parametrize("policies", [2, 3, 16, 17, 100])
 def test_blocks_hold_all_policies_in_even_number(policies):
     blocks = Blocks(policies)
-    bounds = [blocks.first(block) for block in range(len(blocks) + 1)]
-    sizes = np.diff(bounds)
-    assert bounds[0] == 0 and bounds[-1] == policies and len(blocks) % 2 == 0
+    parts = [blocks.policies_of(slice(block, block + 1)) for block in range(len(blocks))]
+    sizes = np.array([part.stop - part.start for part in parts])
+    assert parts[0].start == 0 and sizes.sum() == policies and len(blocks) % 2 == 0
     assert sizes.min() >= 1 and sizes.max() <= 8 and np.ptp(sizes) <= 1
 
 

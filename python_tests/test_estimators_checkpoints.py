@@ -11,7 +11,7 @@ from mdps import LinearGain
 
 from sopr_fast.estimators import FQE, BehaviourQ, learning
 from sopr_fast.runtime import checkpoints
-from sopr_fast.runtime.files import save_tensors
+from sopr_fast.runtime.tensor_files import save_tensors
 
 pytestmark = unwarned
 

@@ -1,8 +1,8 @@
-"""Files of tensors: whole, hashed, owned by the reader, and free of leftovers."""
+"""Files written whole or not at all; files of tensors with a description and a hash; checks of their fields."""
 
 import json
 import os
-import signal
+import resource
 import struct
 import subprocess
 import sys
@@ -12,10 +12,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from sopr_fast.runtime.files import atomic_path, check_checkpoint, load_tensors, save_tensors
+from sopr_fast.runtime.checkpoints import Checkpoint, check_checkpoint
+from sopr_fast.runtime.files import atomic_path, check_place, open_regular
 from sopr_fast.runtime.options import any_number, curves, flag, integer, list_of, optional, real, record, text
-from sopr_fast.runtime.regular import open_regular
-from sopr_fast.runtime.schema import check_like, check_tensors, reading
+from sopr_fast.runtime.tensor_files import check_like, check_tensors, fingerprint, load_tensors, reading, save_tensors
 
 KIND = "test file"
 
@@ -34,54 +34,32 @@ def path(tmp_path):
     return tmp_path / "file.safetensors"
 
 
-def test_tensors_and_description_come_back(path):
+def test_tensors_and_description_come_back(path, tmp_path):
     loaded, read = load_tensors(path, KIND)
-    assert read == description() and set(loaded) == set(tensors())
+    assert read == description() == check_checkpoint(path, KIND) and set(loaded) == set(tensors())
     assert all(torch.equal(loaded[name], value) for name, value in tensors().items())
-    assert check_checkpoint(path, KIND) == description()
-
-
-def test_equal_contents_are_equal_bytes(path, tmp_path):
     save_tensors(tmp_path / "copy", dict(reversed(tensors().items())), KIND, description())
     assert (tmp_path / "copy").read_bytes() == path.read_bytes()
-
-
-def test_other_programs_read_the_file(path):
-    assert torch.equal(safetensors.torch.load_file(path)["x"], tensors()["x"])
+    assert torch.equal(safetensors.torch.load_file(path)["x"], tensors()["x"])  # other programs read it
     with safetensors.safe_open(path, "pt") as file:
         assert json.loads(file.metadata()["sopr_fast"])["kind"] == KIND
+    path.write_bytes(b"")
+    loaded["x"] += 1  # the file is not mapped
 
 
-def test_every_changed_byte_is_noticed(path):
+def test_every_changed_byte_and_every_cut_is_noticed(path):
     whole_file = path.read_bytes()
     rng = np.random.default_rng(0)
-    verdicts = set()
+    damaged = [whole_file[:size] for size in range(0, len(whole_file), 7)]
     for place in range(len(whole_file)):
-        damaged = bytearray(whole_file)
-        damaged[place] ^= int(rng.integers(1, 256))
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=str(path)) as caught:
-            load_tensors(path, KIND)
-        verdicts.add(str(caught.value).removeprefix(f"{path} ")[:36])
-    assert "is damaged: content hash differs" in verdicts
-    path.write_bytes(whole_file[:-1] + bytes([whole_file[-1] ^ 1]))
-    with pytest.raises(ValueError, match=rf"^{path} is damaged: content hash differs$"):
-        load_tensors(path, KIND)
-
-
-def test_every_cut_file_is_refused(path):
-    whole_file = path.read_bytes()
-    for size in range(0, len(whole_file), 7):
-        path.write_bytes(whole_file[:size])
+        damaged.append(whole_file[:place] + bytes([whole_file[place] ^ rng.integers(1, 256)]) + whole_file[place + 1 :])
+    for content in damaged:
+        path.write_bytes(content)
         with pytest.raises(ValueError, match=str(path)):
             load_tensors(path, KIND)
-
-
-def test_overwriting_a_loaded_file_does_not_change_its_tensors(path):
-    loaded, _ = load_tensors(path, KIND)
-    path.write_bytes(b"")
-    assert torch.equal(loaded["x"], tensors()["x"])
-    loaded["x"] += 1
+    assert content[:-1] == whole_file[:-1]
+    with pytest.raises(ValueError, match=rf"^{path} is damaged: content hash differs$"):
+        load_tensors(path, KIND)
 
 
 def test_a_file_replaced_while_it_is_read_gives_one_of_the_two(tmp_path):
@@ -111,102 +89,56 @@ def test_a_file_replaced_while_it_is_read_gives_one_of_the_two(tmp_path):
             writer.kill()
 
 
-def write_raw(path, text, header=None):
-    """Write a safetensors file without tensors whose description is `text`."""
-    header = json.dumps({"__metadata__": {"sopr_fast": text}}) if header is None else header
-    path.write_bytes(struct.pack("<Q", len(header)) + header.encode())
+FOREIGN = "is not a test file of sopr_fast"
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("header", "message"),
     [
-        ('{"kind": "test file"}', "has no content hash: an older version of sopr_fast wrote it; write it again"),
-        ('{"kind": "model"}', "is not a test file of sopr_fast"),
-        ("[]", "is not a test file of sopr_fast"),
-        ("{}", "is not a test file of sopr_fast"),
-        ("no JSON", "is not a test file of sopr_fast"),
-        ("[" * 100_000, "is not a test file of sopr_fast"),
-        ('{"kind": ' + "9" * 5000 + "}", "is not a test file of sopr_fast"),
+        *(
+            (json.dumps({"__metadata__": {"sopr_fast": text}}), FOREIGN)
+            for text in (
+                '{"kind": "test file"}',
+                '{"kind": "model", "hash": ""}',
+                "[]",
+                "{}",
+                "no JSON",
+                "[" * 100_000,
+                '{"kind": ' + "9" * 5000 + "}",
+            )
+        ),
+        *((text, "is not a ") for text in ("", "[]", "{", "[" * 100_000, '{"x": 1}', '{"x": {"dtype": "F4"}}')),
     ],
 )
-def test_files_of_others_are_refused(tmp_path, text, message):
-    write_raw(tmp_path / "file", text)
-    with pytest.raises(ValueError, match=rf"^{tmp_path}/file {message}$"):
+def test_files_of_others_are_refused(tmp_path, header, message):
+    (tmp_path / "file").write_bytes(struct.pack("<Q", len(header)) + header.encode())
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/file {message}"):
         load_tensors(tmp_path / "file", KIND)
 
 
-@pytest.mark.parametrize("header", ["", "[]", "{", "[" * 100_000, '{"x": 1}', '{"x": {"dtype": "F4", "shape": [2]}}'])
-def test_headers_that_are_no_safetensors_are_refused(tmp_path, header):
-    write_raw(tmp_path / "file", "", header)
-    with pytest.raises(ValueError, match=rf"^{tmp_path}/file is not a "):
-        load_tensors(tmp_path / "file", KIND)
-
-
-def test_only_regular_files_are_read(tmp_path):
+def test_only_regular_files_are_read_and_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match=rf"^{tmp_path}/pipe is not a regular file$"):
-        load_tensors(tmp_path / "pipe", KIND)
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(ValueError, match=rf"^{tmp_path}/{name} is not a regular file$"):
+            load_tensors(tmp_path / name, KIND)
+        for write in (check_place, lambda path: save_tensors(path, {}, KIND, {})):
+            with pytest.raises(OSError, match=rf"^cannot write {tmp_path}/pipe: not a regular file$"):
+                write(tmp_path / name)
+    with pytest.raises(ValueError, match="not a regular file"):
+        open_regular("/dev/zero")
     with pytest.raises(IsADirectoryError, match="it is a folder"):
         load_tensors(tmp_path, KIND)
     with pytest.raises(FileNotFoundError):
         load_tensors(tmp_path / "none", KIND)
 
 
-STOPS_BEFORE_REPLACING = """
-import pathlib, sys
-sys.path.insert(0, sys.argv[2])
-from test_files import KIND, save_tensors, tensors
-pathlib.Path.replace = lambda *_: (print("written", flush=True), sys.stdin.read())
-save_tensors(sys.argv[1], tensors(), KIND, {})
-"""
-
-KILLS_SAVERS = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[2])
-from test_files import KIND, save_tensors, tensors
-for kill in range(12):
-    end, start = os.pipe()
-    child = os.fork()
-    if not child:
-        while True:
-            save_tensors(sys.argv[1], tensors(float(kill), 2000), KIND, {})
-            os.write(start, b".")
-    for _ in range(1 + kill % 3):
-        os.read(end, 1)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(end), os.close(start)
-"""
-
-
-def run(script, path):
-    command = [sys.executable, "-c", script, str(path), os.path.dirname(__file__)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-
-def test_the_next_writer_removes_the_temporary_file_of_a_killed_one(path):
-    before = path.read_bytes()
-    with run(STOPS_BEFORE_REPLACING, path) as writer:
-        assert writer.stdout.readline() == b"written\n"
-        (temporary,) = {*os.listdir(path.parent)} - {path.name}
-        save_tensors(path, tensors(2.0), KIND, {})
-        assert {*os.listdir(path.parent)} == {path.name, temporary}  # its writer lives
-        writer.send_signal(signal.SIGKILL)
-    assert {*os.listdir(path.parent)} == {path.name, temporary}
-    (path.parent / f".{path.name}.mine.tmp.safetensors").touch()
-    (path.parent / f".other{temporary}").touch()
-    save_tensors(path, tensors(), KIND, description())
-    assert {*os.listdir(path.parent)} == {path.name, f".{path.name}.mine.tmp.safetensors", f".other{temporary}"}
-    assert path.read_bytes() == before
-
-
-def test_nothing_is_left_after_many_killed_writers(path):
-    with run(KILLS_SAVERS, path) as writers:
-        writers.communicate()
-    assert writers.returncode == 0
-    load_tensors(path, KIND)
-    save_tensors(path, tensors(), KIND, {})
-    assert os.listdir(path.parent) == [path.name]
+def test_the_target_of_a_link_is_read_and_replaced(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "latest").symlink_to("runs/v1.safetensors")
+    for value in (1.0, 2.0):
+        save_tensors(tmp_path / "latest", tensors(value), KIND, {})
+        assert (tmp_path / "latest").is_symlink() and load_tensors(tmp_path / "latest", KIND)[0]["x"][0, 0] == value
 
 
 def test_two_writers_of_one_file_do_not_disturb_each_other(path):
@@ -217,34 +149,68 @@ def test_two_writers_of_one_file_do_not_disturb_each_other(path):
     assert path.read_text() == "first"
 
 
-def test_a_replaced_file_keeps_its_permissions(tmp_path):
+def test_permissions_are_those_of_the_file_replaced_or_of_a_new_one(tmp_path):
+    umask = os.umask(0o027)
+    try:
+        save_tensors(tmp_path / "file", tensors(), KIND, description())
+        assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+    finally:
+        os.umask(umask)
     for mode in (0o600, 0o664):
-        (tmp_path / "file").write_bytes(b"")
         (tmp_path / "file").chmod(mode)
         save_tensors(tmp_path / "file", tensors(), KIND, description())
         assert (tmp_path / "file").stat().st_mode & 0o777 == mode
 
 
-def test_only_regular_files_are_opened(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", "/dev/zero"):
-        with pytest.raises(ValueError, match="not a regular file"):
-            open_regular(path)
-    with pytest.raises(IsADirectoryError):
-        open_regular(tmp_path)
-    (tmp_path / "file").write_bytes(b"content")
-    (tmp_path / "link").symlink_to("file")
-    with open_regular(tmp_path / "link") as file:
-        assert file.read() == b"content"
-
-
-def test_a_written_file_has_the_permissions_of_a_new_one(tmp_path):
-    umask = os.umask(0o027)
+def test_a_failed_write_leaves_the_old_file_and_names_it(path):
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # Python ignores SIGXFSZ
     try:
-        save_tensors(tmp_path / "file", {}, KIND, {})
+        with pytest.raises(OSError, match=rf"^cannot write {path}: File too large$"):
+            save_tensors(path, tensors(count=500), KIND, {})
     finally:
-        os.umask(umask)
-    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before and os.listdir(path.parent) == [path.name]
+    with pytest.raises(FileNotFoundError, match=rf"^cannot write {path}: No such file"), atomic_path(path) as temporary:
+        temporary.unlink()
+
+
+def test_places_that_cannot_be_written_are_named(path, monkeypatch):
+    check_place(path.parent / "model")
+    assert os.listdir(path.parent) == [path.name]
+    for place, error in (
+        (path.parent, "it is a folder"),
+        (path / "model", "Not a directory"),
+        (path.parent / "none" / "model", "the folder .*none does not exist"),
+    ):
+        with pytest.raises(OSError, match=rf"^cannot write {place}: {error}$"):
+            check_place(place)
+
+    def forbidden(path, **_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.touch", forbidden)
+    with pytest.raises(PermissionError, match=rf"^cannot write {path}: Permission denied$"):
+        save_tensors(path, {}, KIND, {})
+
+
+def test_fingerprints_tell_values_shapes_and_types_apart():
+    array = np.zeros((2, 3), np.float32)
+    assert fingerprint(0.9, 95) != fingerprint(0.99, 5)
+    assert fingerprint(array) == fingerprint(torch.from_numpy(array)) == fingerprint(np.asfortranarray(array))
+    assert len({fingerprint(x) for x in (array, array.T, array.view(np.int32), array[:, :2])}) == 4
+
+
+def test_a_checkpoint_that_another_run_writes_meanwhile_is_refused(tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    runs = {name: Checkpoint(path, "checkpoint", "returns") for name in ("mine", "other")}
+    for name, run in runs.items():
+        run.identify(name)
+    runs["other"].keep({"weights": torch.ones(2)}, {"step": 7}, progress="", last=True)
+    assert runs["other"].load()[1]["step"] == 7
+    with pytest.raises(ValueError, match=rf"checkpoint {path} is of a run with other policies, returns"):
+        runs["mine"].load()
 
 
 @pytest.mark.parametrize(

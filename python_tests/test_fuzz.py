@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 import sopr_fast
 from sopr_fast.estimators import FQE, learning
 from sopr_fast.inputs.returns import load_returns
-from sopr_fast.runtime import files
+from sopr_fast.runtime import tensor_files as files
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.filterwarnings("ignore")]
 

@@ -14,8 +14,7 @@ from sopr_fast import Config, Subsets, ops
 from sopr_fast.ops import composed
 from sopr_fast.ranking.metrics import spearman
 from sopr_fast.runtime import checkpoints, distributed, graphs
-from sopr_fast.runtime.blocks import Blocks
-from sopr_fast.runtime.group import Group
+from sopr_fast.runtime.distributed import Blocks, Group
 from sopr_fast.sopr import scoring, update
 from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.model import ScoringModel

@@ -11,9 +11,9 @@ from problems import TINY, LinearPolicy, log, training_gains
 import sopr_fast
 from sopr_fast.inputs.logs.states import load_states
 from sopr_fast.reports import check_report
-from sopr_fast.runtime import files
+from sopr_fast.runtime import tensor_files as files
 from sopr_fast.runtime.checkpoints import Checkpoint
-from sopr_fast.runtime.schema import reading
+from sopr_fast.runtime.tensor_files import reading
 from sopr_fast.runtime.warn import warn
 
 HOSTILE = "a\x1b[31m\x9b2J\u202egnp\u2066\u200b\r\n\tb"

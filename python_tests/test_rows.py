@@ -31,7 +31,7 @@ LOGGED = {"observations": 3, "actions": 2, "rewards": 1}
 def test_rows_in_any_order(array, piece_bytes, tmp_path, monkeypatch):
     monkeypatch.setattr("sopr_fast.runtime.rows._PIECE_BYTES", piece_bytes)
     np.save(tmp_path / "a.npy", array)
-    stored = FileRows.of_npy(tmp_path / "a.npy")
+    stored = FileRows(tmp_path / "a.npy")
     assert (stored.shape, stored.dtype, len(stored)) == (array.shape, array.dtype, len(array))
     chosen = RANDOM.integers(0, len(array), 500)
     for rows in (chosen, chosen[:1], chosen[:0]):
@@ -85,15 +85,6 @@ def test_chunks_of_a_file_that_was_replaced_are_not_read(tmp_path):
             ValueError, match=r"(log\.hdf5: 'observations'|a\.parquet): the file was changed after it was"
         ):
             read(np.arange(30, 40))
-
-
-def test_a_file_that_is_cut_short_while_rows_are_read(tmp_path):
-    path = tmp_path / "a.npy"
-    np.save(path, np.ones((5000, 3)))
-    stored = FileRows.of_npy(path)
-    with pytest.raises(ValueError, match=r"a\.npy: cut short while it was read"), stored.reader() as read:
-        os.truncate(path, 9000)
-        read(0, 5000)
 
 
 def write_log(folder, order):

@@ -7,7 +7,7 @@ import torch
 from problems import KINDS_OF_ARRAYS, log, mapped
 
 from sopr_fast.inputs.logs.states import load_states
-from sopr_fast.runtime.files import save_tensors
+from sopr_fast.runtime.tensor_files import save_tensors
 from sopr_fast.sopr.subsets import Drawing, Subsets
 
 

@@ -6,13 +6,12 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-_SECONDS = 2  # between the end of another process and that of this one: torchrun blames the first
+_SECONDS = 2  # after the end of another process: torchrun blames the first error, by whole seconds
 
 
 def is_first() -> bool:
@@ -35,27 +34,19 @@ def run(command: Callable[[], Any]) -> None:
     from torch.distributed.elastic.multiprocessing.errors import record
 
     from ..runtime import distributed
-    from ..runtime.group import LostProcessError
 
+    @record
     def work() -> None:
         distributed.start()
         try:
             command()
-        except LostProcessError:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        except distributed.LostProcessError:
             time.sleep(_SECONDS)
             raise
         distributed.stop()
 
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)  # torchrun's, so that a checkpoint is written
-    try:
-        with contextlib.nullcontext() if is_first() else contextlib.redirect_stdout(io.StringIO()):
-            record(work)()
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with contextlib.nullcontext() if is_first() else contextlib.redirect_stdout(io.StringIO()):
+        work()
 
 
 def leave(status: int) -> NoReturn:

@@ -12,8 +12,8 @@ from torch import Tensor
 from ..inputs.policies import Policy, probe
 from ..ranking.metrics import policy_distances
 from ..runtime.context import current
+from ..runtime.distributed import share_policies
 from ..runtime.options import integer, option
-from ..runtime.shares import share_policies
 from ..sopr.columns import collect_shared
 from .supervised import SupervisedEstimator, SupervisedProblem, as_arrays, read, spread
 

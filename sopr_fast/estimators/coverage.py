@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..ranking.estimates import warn_about
+from ..runtime.distributed import share_policies
 from ..runtime.progress import progress_bar
-from ..runtime.shares import share_policies
 from .log import Log, read
 from .policy_actions import PolicyActions
 

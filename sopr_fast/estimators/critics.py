@@ -14,8 +14,8 @@ from torch import Tensor
 from ..inputs.logs import Transitions
 from ..ranking.estimates import UncertainEstimateWarning
 from ..runtime.adam import Adam
+from ..runtime.distributed import share_policies
 from ..runtime.progress import progress_bar
-from ..runtime.shares import share_policies
 from ..runtime.warn import warn
 from .learning import Batches, Learner, masked_mean
 from .log import Log, Units

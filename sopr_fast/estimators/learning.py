@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from ..runtime.adam import Adam
-from ..runtime.checkpoints import Checkpoint, fingerprint
+from ..runtime.checkpoints import Checkpoint
 from ..runtime.context import options
-from ..runtime.files import by_prefix
 from ..runtime.options import any_number, curves, integer, list_of, real, record, text
 from ..runtime.progress import progress_bar
-from ..runtime.schema import check_like, reading
+from ..runtime.tensor_files import by_prefix, check_like, fingerprint, reading
 
 CHECKPOINT = "estimator checkpoint"
 _BLOCK = 64

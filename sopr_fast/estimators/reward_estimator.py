@@ -10,7 +10,7 @@ import numpy as np
 
 from ..inputs.policies import Layout, Policy
 from ..ranking.estimates import Estimates, warn_about
-from ..runtime.files import check_checkpoint
+from ..runtime.checkpoints import check_checkpoint
 from ..runtime.options import number, option
 from .critics import decay
 from .estimator import Estimator, Request

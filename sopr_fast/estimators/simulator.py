@@ -16,8 +16,8 @@ from ..inputs.policies import ArrayPolicy, Layout, Policy
 from ..inputs.returns import check_returns
 from ..ranking.estimates import Estimates, UncertainEstimateWarning, warn_about
 from ..ranking.metrics import spearman
+from ..runtime.checkpoints import check_checkpoint
 from ..runtime.context import current
-from ..runtime.files import check_checkpoint
 from ..runtime.native import threads, torch_on_one_thread
 from ..runtime.options import integer, option, optional, widths
 from ..runtime.progress import progress_bar

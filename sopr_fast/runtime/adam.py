@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from .files import by_prefix
-from .schema import check_like
+from .tensor_files import by_prefix, check_like
 
 _EPS = 1e-8
 

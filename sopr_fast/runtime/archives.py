@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from .regular import open_regular
+from .files import open_regular
 
 _DIRECTORY_BYTES = 16 << 20  # some 200,000 members
 _RATIO = 20  # weights compress by less than 2

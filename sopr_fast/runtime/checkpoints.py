@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from . import distributed
-from .files import check_checkpoint, load_tensors, save_tensors
-from .group import LostProcessError
+from .distributed import LostProcessError
+from .files import check_place
 from .options import list_of, text
-from .schema import reading
+from .tensor_files import load_tensors, reading, save_tensors
 from .text import printable
 from .warn import warn
 
@@ -150,14 +148,14 @@ class Checkpoint:
         return f"{done}; run it again with checkpoint {os.fspath(self.path)!r} to resume"
 
 
-def fingerprint(*parts: Any) -> str:
-    """Return a hash that identifies a run by its numbers, arrays and tensors."""
-    digest = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, np.ndarray | Tensor):
-            array = part.cpu().numpy() if isinstance(part, Tensor) else part
-            digest.update(f"{array.shape} {array.dtype}\n".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        else:
-            digest.update(f"{part}\n".encode())
-    return digest.hexdigest()
+def check_checkpoint(path: str | os.PathLike | None, kind: str) -> dict[str, Any] | None:
+    """Return the description of the checkpoint at `path`, None without one, or raise if a run could not use the file.
+
+    Raises:
+        OSError: See `check_place`.
+        ValueError: See `load_tensors`.
+    """
+    check_place(path)
+    if path is None or not Path(path).exists():
+        return None
+    return load_tensors(path, kind)[1]

@@ -1,20 +1,187 @@
-"""The processes of `torch.distributed` that share work."""
+"""The processes of `torch.distributed` that share work: each makes the same calls in the same order."""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from .group import Group, LostProcessError
+from .progress import progress_bar
+from .tensor_files import fingerprint
 
+_T = TypeVar("_T")
+_BLOCK = 8  # policies
 _on_cpu: tuple[Any, Any] | None = None  # the default group, and a group of its processes that exchanges on the CPU
 _alone = contextvars.ContextVar("alone", default=False)
+
+
+class LostProcessError(RuntimeError):
+    """A process of the group has ended, or cannot be reached."""
+
+
+class Group:
+    """Processes that share the work of each call.
+
+    Args:
+        rank: Number of this process.
+        count: Number of processes.
+        processes: Group of `torch.distributed` that exchanges tensors on the CPU; None for the default group.
+    """
+
+    def __init__(self, rank: int = 0, count: int = 1, processes: Any = None) -> None:
+        self.rank, self.count, self._processes = rank, count, processes
+
+    def part(self, total: int) -> slice:
+        """Return this process's part of `total` items: adjacent ones, nearly as many as every other process."""
+        return slice(total * self.rank // self.count, total * (self.rank + 1) // self.count)
+
+    def gather_objects(self, value: _T) -> list[_T]:
+        """Return the values of all processes, in the order of the processes.
+
+        Raises:
+            LostProcessError: A process has ended.
+        """
+        if self.count == 1:
+            return [value]
+        values: list[Any] = [None] * self.count
+        try:
+            dist.all_gather_object(values, value, group=self._processes)  # pickled, between processes of one program
+        except RuntimeError as error:
+            raise LostProcessError(
+                "another process of the group has ended, see its error: start all again, with a checkpoint to resume"
+            ) from error
+        return values
+
+    def gather(self, own: Tensor) -> Tensor:
+        """Return the rows of all processes, in the order of the processes.
+
+        Args:
+            own: (n, ...) rows of this process; n may be 0.
+        """
+        if self.count == 1:
+            return own
+        rows = np.concatenate(self.gather_objects(own.detach().cpu().numpy()))
+        return torch.from_numpy(rows).to(own.device)
+
+    def sum_blocks(self, blocks: int, own: Tensor) -> Tensor:
+        """Return the sum over blocks: the same bits for any number of processes, see `add_up`.
+
+        Args:
+            blocks: Number of blocks.
+            own: (b, ...) tensors of the blocks of this process, `part(blocks)`; b may be 0.
+        """
+        place = self.part(blocks)
+        sums = add_up(0, blocks, {(i, i + 1): one for i, one in zip(range(place.start, place.stop), own, strict=True)})
+        if self.count > 1:
+            gathered = self.gather_objects({tree: one.cpu().numpy() for tree, one in sums.items()})
+            everyone = {tree: torch.from_numpy(one) for process in gathered for tree, one in process.items()}
+            sums = add_up(0, blocks, everyone)
+        return sums[0, blocks].to(own.device)
+
+    def from_first(self, value: Callable[[], _T]) -> _T:
+        """Return what the function returns in process 0; other processes do not call it."""
+        return self.gather_objects(value() if self.rank == 0 else None)[0]  # type: ignore[return-value]
+
+    def check_same(self, **parts: Any) -> None:
+        """Check that arrays, tensors and other values are equal in all processes.
+
+        Raises:
+            ValueError: A process has another value than process 0; the message names it.
+        """
+        if self.count == 1:
+            return
+        first, *others = self.gather_objects({name: fingerprint(value) for name, value in parts.items()})
+        for rank, values in enumerate(others, 1):
+            for name in first:
+                if values[name] != first[name]:
+                    raise ValueError(
+                        f"process {rank} has other {name.replace('_', ' ')} than process 0: start all with the same "
+                        "files and options"
+                    )
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A fixed partition of policies, whatever processes compute them.
+
+    Blocks hold 8 policies or a few less; their number is even, so that two processes have equal shares.
+
+    Attributes:
+        policies: Number of policies.
+        whole: All policies are one block.
+    """
+
+    policies: int
+    whole: bool = False
+
+    def __len__(self) -> int:
+        return 1 if self.whole else 2 * -(-self.policies // (2 * _BLOCK))
+
+    def policies_of(self, blocks: slice) -> slice:
+        """Return the policies of adjacent blocks."""
+        return slice(self.policies * blocks.start // len(self), self.policies * blocks.stop // len(self))
+
+
+def add_up(first: int, last: int, sums: dict[tuple[int, int], Tensor]) -> dict[tuple[int, int], Tensor]:
+    """Return sums over blocks with the whole subtrees of a binary tree added up, so that the order is fixed.
+
+    Args:
+        first: First block of the tree.
+        last: Block after its last one.
+        sums: Sums over subtrees by their first block and the block after their last one.
+    """
+    if (first, last) in sums:
+        return {(first, last): sums[first, last]}
+    if last - first < 2:
+        return {}
+    middle = (first + last) // 2
+    halves = add_up(first, middle, sums) | add_up(middle, last, sums)
+    if halves.keys() == {(first, middle), (middle, last)}:
+        return {(first, last): halves[first, middle] + halves[middle, last]}
+    return halves
+
+
+def share_policies(
+    count: int, compute: Callable[[slice], Tensor], *, singly: bool = False, description: str = ""
+) -> Tensor:
+    """Return what a function computes for P policies; the processes of the group share them.
+
+    The function gets the same blocks of policies in any number of processes, so that its results have the same bits.
+
+    Args:
+        count: P.
+        compute: Function that returns one row for each policy of a slice, (p, ...). It works only in this process.
+            Without policies it is called once, with an empty slice.
+        singly: Pass policies one by one, where the function gains nothing from several; otherwise at most 8.
+        description: Name of the work in the progress bar; "" for none.
+
+    Returns:
+        (P, ...) rows of all policies, in each process.
+    """
+    group, blocks = current(), Blocks(count)
+    parts = [slice(i, i + 1) for i in range(count)]
+    if not singly:
+        parts = [part for b in range(len(blocks)) if (part := blocks.policies_of(slice(b, b + 1))).start < part.stop]
+    parts = parts or [slice(0, 0)]
+    own = parts[group.part(len(parts))]
+    total = own[-1].stop - own[0].start if own else 0
+    rows = []
+    with alone(), progress_bar(total, description, "policy", show=bool(description)) as bar:
+        for part in own:
+            rows.append(compute(part))
+            bar.update(part.stop - part.start)
+    if group.count > 1:  # a process without policies does not know the shape of a row
+        gathered = group.gather_objects([row.cpu().numpy() for row in rows])
+        rows = [torch.from_numpy(row) for process in gathered for row in process]
+    return torch.cat(rows)
 
 
 def current() -> Group:
@@ -54,13 +221,11 @@ def alone() -> Iterator[None]:
 
 
 def start() -> None:
-    """Initialise the group of a process that `torchrun` started, unless it is initialised.
+    """Initialise the group of the processes that `torchrun` started.
 
     Raises:
         RuntimeError: The processes cannot reach each other.
     """
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1 or "RANK" not in os.environ or dist.is_initialized():
-        return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
     with _connecting():
@@ -81,9 +246,6 @@ def _connecting() -> Iterator[None]:
 
 def stop() -> None:
     """Leave the group once all processes have done their work."""
-    global _on_cpu
     with contextlib.suppress(LostProcessError):  # one that has done its work may have left
         current().gather_objects(None)
-    _on_cpu = None
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()
+    dist.destroy_process_group()

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from .files import open_regular
 from .parser import FRAME, Record, RefusedError
-from .regular import open_regular
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,6 @@
-"""Rows of arrays in files, read in contiguous pieces by ordinary reads.
+"""Rows of arrays in files, read in contiguous pieces.
 
-Nothing is memory-mapped: every page touched would count as resident, and cutting a mapped file short ends the process.
+No file stays mapped: every page touched would count as resident, and cutting a mapped file short ends the process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from .regular import open_regular
 from .text import printable
 
 _PIECE_BYTES = 8 << 20
@@ -67,66 +66,28 @@ class FileVersion:
 
 
 class FileRows:
-    """Rows of an array that lies uncompressed in a file, such as an `.npy` file; indexed by arrays of rows.
+    """Rows of the array in an `.npy` file, which is mapped only while they are read; indexed by arrays of rows.
+
+    Args:
+        path: File.
 
     Attributes:
         shape: (rows, …).
         dtype: Type of the numbers.
         name: Beginning of error messages.
-
-    Args:
-        path: File.
-        status: Its status before its header was read; later changes of the file are errors.
-        offset: Byte at which the array begins.
-        shape: (rows, …).
-        dtype: Type of the numbers.
-        name: Beginning of error messages.
-        by_column: Whether the array is in Fortran order.
+        row_bytes: Bytes from one row to the next.
 
     Raises:
-        ValueError: The file ends before the array does.
+        ValueError: Damaged, an archive, a single number, or an array of Python objects.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        status: os.stat_result,
-        offset: int,
-        shape: tuple[int, ...],
-        dtype: Any,
-        name: str,
-        *,
-        by_column: bool = False,
-    ) -> None:
-        self.shape, self.dtype, self.name = tuple(shape), np.dtype(dtype), printable(name)
-        self._path, self._offset, self._by_column = path, offset, by_column
-        self._version = FileVersion(status, self.name)
-        self._columns = int(np.prod(self.shape[1:]))
-        if status.st_size < offset + len(self) * self._columns * self.dtype.itemsize:
-            raise ValueError(f"{self.name}: cut short, fewer than the {len(self)} rows of its header")
-
-    @classmethod
-    def of_npy(cls, path: Path) -> FileRows:
-        """Return the rows of an `.npy` file.
-
-        Raises:
-            ValueError: Damaged, an archive, a single number, or an array of Python objects.
-        """
-        status = os.stat(path)
-        array = np.load(path, mmap_mode="r", allow_pickle=False)  # no page of the mapping is touched
+    def __init__(self, path: Path) -> None:
+        self.name, self._path = printable(path), path
+        self._version = FileVersion(os.stat(path), self.name)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(array, np.memmap) or array.ndim == 0:
             raise ValueError("not an array with rows")
-        by_column = not array.flags.c_contiguous
-        return cls(path, status, array.offset, array.shape, array.dtype, str(path), by_column=by_column)
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes from one row to the next."""
-        return self.dtype.itemsize * (1 if self._by_column else self._columns)
+        self.shape, self.ndim, self.dtype, self.row_bytes = array.shape, array.ndim, array.dtype, array.strides[0]
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -137,15 +98,12 @@ class FileRows:
         Raises:
             ValueError: The file was changed after it was opened.
         """
-        ascending, places = np.unique(rows, return_inverse=True)
-        values = np.empty((len(ascending), *self.shape[1:]), self.dtype)
-        with self.reader() as read:
-            gather(read, ascending, values, self.row_bytes)
-        return values[places]
+        with self._mapped() as array:
+            return array[rows]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        with self.reader() as read:
-            return np.asarray(read(0, len(self)), dtype)
+        with self._mapped() as array:
+            return np.array(array, dtype)
 
     @contextmanager
     def reader(self) -> Iterator[Read]:
@@ -154,28 +112,11 @@ class FileRows:
         Raises:
             ValueError: The file was changed after it was opened.
         """
-        with open_regular(self._path, buffering=0) as file:
+        with self._mapped() as array:
+            yield lambda start, stop: array[start:stop].copy()
 
-            def read_numbers(place: int, count: int) -> np.ndarray:
-                buffer = memoryview(bytearray(count * self.dtype.itemsize))
-                file.seek(self._offset + place * self.dtype.itemsize)
-                done = 0
-                while done < len(buffer):
-                    size = file.readinto(buffer[done:])
-                    if not size:
-                        raise ValueError(f"{self.name}: cut short while it was read")
-                    done += size
-                return np.frombuffer(buffer, self.dtype)
-
-            def read(start: int, stop: int) -> np.ndarray:
-                shape = (stop - start, *self.shape[1:])
-                if not self._by_column:
-                    return read_numbers(start * self._columns, (stop - start) * self._columns).reshape(shape)
-                values = np.empty((stop - start, self._columns), self.dtype)
-                for column in range(self._columns):
-                    values[:, column] = read_numbers(column * len(self) + start, stop - start)
-                return values.reshape(shape, order="F")
-
-            self._version.check(os.fstat(file.fileno()))
-            yield read
-            self._version.check(os.fstat(file.fileno()))
+    @contextmanager
+    def _mapped(self) -> Iterator[np.ndarray]:
+        self._version.check(os.stat(self._path))
+        yield np.asarray(np.load(self._path, mmap_mode="r", allow_pickle=False))
+        self._version.check(os.stat(self._path))

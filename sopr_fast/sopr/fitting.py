@@ -15,10 +15,11 @@ from ..inputs.policies import Layout, check_actions, check_fit, probe
 from ..ranking.metrics import policy_distances
 from ..ranking.warnings import TrainingPolicyWarning, join_some
 from ..runtime import distributed
-from ..runtime.blocks import Blocks
-from ..runtime.checkpoints import Checkpoint, fingerprint
+from ..runtime.checkpoints import Checkpoint
 from ..runtime.checks import check_integer
 from ..runtime.context import current_device
+from ..runtime.distributed import Blocks
+from ..runtime.tensor_files import fingerprint
 from ..runtime.timing import Timings
 from ..runtime.warn import warn
 from .columns import collect_all

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..inputs.policies import Policies, Policy, load
 from ..inputs.returns import check_ordered, with_returns
-from ..runtime.checkpoints import fingerprint
+from ..runtime.tensor_files import fingerprint
 from ..runtime.warn import warn
 from . import losses
 from .config import Config

@@ -15,10 +15,9 @@ from ..inputs.logs.states import load_states
 from ..inputs.logs.stored import StoredStates
 from ..runtime import distributed
 from ..runtime.checks import check_integer
-from ..runtime.files import load_tensors, save_tensors
 from ..runtime.options import integer, record
 from ..runtime.progress import progress_bar
-from ..runtime.schema import check_tensors, reading
+from ..runtime.tensor_files import check_tensors, load_tensors, reading, save_tensors
 from ..runtime.warn import warn
 from .config import Config
 

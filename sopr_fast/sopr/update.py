@@ -14,8 +14,8 @@ from ..ops.library import has_kernel
 from ..ops.segment_encoder_blocks import Arena
 from ..runtime import devices, distributed, graphs
 from ..runtime.adam import Adam
-from ..runtime.blocks import Blocks
 from ..runtime.context import current
+from ..runtime.distributed import Blocks
 from .config import Config
 from .losses import Objective
 from .model import Moments, ScoringModel, merge_moments, part_moments
@@ -208,8 +208,7 @@ class Update:
         if own:
             weighted = (scores * slopes[first : first + len(columns)]).sum()
             gradients = torch.cat(torch.autograd.grad(weighted, leaves[:3]), 1)
-        blocks = dict(zip(own, gradients, strict=True))
-        total = self.group.sum_blocks(len(self.blocks), blocks.__getitem__).to(self.device)
+        total = self.group.sum_blocks(len(self.blocks), gradients).to(self.device)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # torch would import sympy to check slopes given apart.
         together = (weights.flat[0] * total).sum()

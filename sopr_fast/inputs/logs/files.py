@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ...runtime.files import open_regular
 from ...runtime.limits import free_memory
-from ...runtime.regular import open_regular
 from ...runtime.rows import FileRows
 from .arrays import Lazy, flatten
 
@@ -64,7 +64,7 @@ def _open_npy(file: Path) -> Any:
     def rows() -> FileRows:
         check_regular(file)
         with reading(file, "an .npy file of a plain array"):
-            return FileRows.of_npy(file)
+            return FileRows(file)
 
     try:
         return rows()

@@ -54,7 +54,7 @@ def load_states(states: Any, *, columns: str | Sequence[str] | None = None) -> S
     if isinstance(states, str | os.PathLike) and Path(states).suffix.lower() == ".npy":
         check_regular(path := Path(states))
         with reading(path, "an .npy file of a plain array"):
-            return StoredStates(rows := FileRows.of_npy(path), rows.name)
+            return StoredStates(rows := FileRows(path), rows.name)
     if is_frame(states) and columns is None and not _names_states(states):
         return StoredStates(_numbers(states))
     if (

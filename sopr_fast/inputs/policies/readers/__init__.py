@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ....runtime.archives import open_archive
-from ....runtime.regular import open_regular
+from ....runtime.files import open_regular
 from ..policy import Policy
 from . import actions, d3rlpy, npz, programs, sb3, torch_files, vecnormalize
 from .options import Options

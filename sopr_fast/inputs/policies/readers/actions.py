@@ -15,7 +15,7 @@ from .options import Options
 def read_npy(path: Path, options: Options) -> list[ArrayPolicy]:
     """Open an `.npy` file."""
     try:
-        actions = FileRows.of_npy(path)
+        actions = FileRows(path)
     except (ValueError, EOFError, BadZipFile) as error:
         raise ValueError("damaged, or not an .npy file of a plain array (name archives .npz)") from error
     return [ArrayPolicy(options.name, actions, action_count=options.action_count)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ....runtime.regular import open_regular
+from ....runtime.files import open_regular
 from ..actor import ACTIVATIONS
 
 # Isaac Lab, then Isaac Gym, of the folder of a checkpoint or of the one above it.

@@ -11,9 +11,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from ....runtime.files import is_own
+from ....runtime.files import read_regular
 from ....runtime.pickles import RefusedError, read_pickle, read_weights
-from ....runtime.regular import read_regular
+from ....runtime.tensor_files import is_own
 from ..called import Called, acts
 from ..policy import Policy
 from . import d3rlpy
