@@ -129,6 +129,93 @@ def test_steps_without_numbers_of_episodes_must_count_up():
     assert len(load(given | {"episode": np.repeat(range(4), LENGTHS)[order]}, quiet=False).episodes) == 5
 
 
+STEPS = np.concatenate([np.arange(n) for n in LENGTHS])
+IDS = np.repeat(range(4), LENGTHS)
+ROWS = np.arange(COUNT)
+FIRST = np.roll(LAST, 1)
+REWARDS = np.where(STEPS == 0, 0.0, 1.5)
+NUMBERED = {f"obs_{i}": walk()["observations"][:, i] for i in range(2)}
+NUMBERED |= {f"next_obs_{i}": walk()["next_observations"][:, i] for i in range(2)}
+
+
+@pytest.mark.parametrize("following", [True, False])
+@pytest.mark.parametrize(
+    ("extra", "ends"),
+    [
+        ({"episode": ROWS, "done": 0 * LAST}, None),
+        ({"episode": ROWS, "done": LAST}, LAST),
+        ({"episode_id": ROWS, "terminals": FELL, "timeouts": LAST & ~FELL}, LAST),
+        ({"episode": ROWS, "step": STEPS}, LAST),
+    ],
+)
+def test_numbers_of_rows_are_no_numbers_of_episodes(extra, ends, following):
+    given = walk(next_states=following) | extra
+    with pytest.warns(UserWarning, match="dataset: 'episode.*' differs in each row, but .*, so that it counts rows"):
+        log = sopr_fast.load_log(given)
+    assert len(log.episodes) == (5 if ends is not None or following else 2)
+    assert len(load(given, max_episode_steps=1).episodes) == COUNT + 1
+    assert len(load(given | {"done": LAST | True, "terminals": LAST | True}, quiet=False).episodes) == COUNT + 1
+
+
+@pytest.mark.parametrize("following", [True, False])
+@pytest.mark.parametrize("extra", [{"done": FIRST}, {"terminals": FELL, "is_last": FIRST}])
+def test_flags_of_first_rows_are_refused_by_advice_that_works(extra, following):
+    given = walk(next_states=following) | {"episode": IDS} | extra
+    with pytest.raises(ValueError, match="dataset: '.*' marks the first rows of episodes, not the last ones") as raised:
+        sopr_fast.load_log(given)
+    part, name = re.search(r"columns={'(\w+)': '(\w+)'}", str(raised.value)).groups()
+    assert len(load(given, quiet=False, columns={part: name}).episodes) == 5
+
+
+@pytest.mark.parametrize(
+    ("following", "extra", "message"),
+    [
+        (
+            False,
+            {"episode": ROWS // 9, "done": LAST},
+            "'done' marks 3 rows, such as row 4, inside of episodes by 'episode'",
+        ),
+        (False, {"done": FIRST}, "'done' marks the first row and not the last: if .*'first': 'done'}"),
+        (False, {"done": 0 * LAST}, "neither next states nor timeouts show where a time limit cut"),
+        (False, {"terminals": FELL, "truncated": 0 * LAST}, "neither next states nor timeouts show"),
+        (True, {"terminals": FELL, "rewards": REWARDS}, "'rewards' are 0 in the first row of each episode and seldom"),
+        (True, {"terminals": FELL, "episodeId": IDS}, "'episodeId' looks like numbers of episodes and is not read"),
+        (True, {"terminals": FELL, "Episode": IDS}, "'Episode' looks like numbers of episodes and is not read"),
+    ],
+)
+def test_what_may_be_read_wrong_is_questioned(following, extra, message):
+    with pytest.warns(UserWarning, match=f"dataset: {message}"):
+        sopr_fast.load_log(walk(next_states=following) | extra)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            {"obs_1": "obs_2"},
+            r"'obs_2' is there, but not 'obs_1'; add it, or .* columns={'states': \['obs_0', 'obs_2'\]}",
+        ),
+        ({"obs_0": "obs[3]", "obs_1": "obs[4]"}, r"'obs\[4\]' is there, but not 'obs\[1\]'"),
+        ({"next_obs_0": "next_obs_1", "next_obs_1": "next_obs_2"}, "'next_obs' have the numbers 1, 2, 'obs' 0, 1"),
+        ({"obs_0": "obs"}, r"there are 'obs' and 'obs_1'; name those of the states by columns={'states': \['obs_1'\]}"),
+        ({name: name.replace("1", "2").replace("0", "1") for name in NUMBERED}, None),
+    ],
+)
+def test_numbers_of_columns_have_no_gap(names, message, tmp_path):
+    frame = pandas.DataFrame({names.get(name, name): x for name, x in NUMBERED.items()})
+    frame = frame.assign(action=0.0, reward=1.0, terminated=FELL)
+    frame.to_csv(tmp_path / "log.csv", index=False)
+    for source in (frame, tmp_path / "log.csv"):
+        if message is None:
+            np.testing.assert_allclose(load(source, quiet=False).states, walk()["observations"], rtol=1e-6)
+            continue
+        with pytest.raises(ValueError, match=message):
+            sopr_fast.load_log(source)
+    if message is not None and "obs_1" in names:
+        columns = {"states": [names.get("obs_0", "obs_0"), names["obs_1"]], "next_states": ["next_obs_0", "next_obs_1"]}
+        assert load(frame, columns=columns).states.shape == (COUNT, 2)
+
+
 def goals(*, limits=True, following=True, apart=False):
     """Return 30 trajectories of 50 steps that stay in a goal region, or pass it, which marks their rows as terminal."""
     random, rows = np.random.default_rng(0), []

@@ -11,6 +11,7 @@ from ...runtime.warn import warn
 from .keys import ENDS, INVERTED, Parts, named_like_ends, part_of_name
 
 _NEARLY_ALL = 0.9
+_FEWEST_EPISODES = 3
 _SAMPLED = 65536  # rows
 _COUNTED = 4096  # rows whose states are counted
 _USUAL = 0.99  # share of steps that are no longer than what counts as usual
@@ -79,6 +80,11 @@ def decide(
         return np.ones(count, bool), np.zeros(count, bool), np.zeros(count, bool), ["max_episode_steps=1"]
     if following is None and {"first", "last"} <= flags.keys():
         flags = _without_last_states(flags)
+    codes = None if ids is None else _codes(ids)
+    linked = None if following is None else (following[:-1] == states[1:]).all(1)
+    _question_flags(parts, flags, codes, linked)
+    if codes is not None and _number_rows(parts, codes, steps, flags, linked):
+        ids = None
     ends = _find_ends(parts, flags, ids, steps, count)
     terminals, deciders = ends.terminals.copy(), [repr(names[part]) for part in ends.deciders]
     inside = ends.inside.copy()
@@ -104,11 +110,11 @@ def decide(
             f"{where}: {what} are taken as terminals; if a time limit cut episodes, name the steps it cut 'timeouts', "
             "or pass sopr_fast.load_log(…, max_episode_steps=…)"
         )
-    elif following is None and limit is None and {*ends.deciders} <= {"terminals"} and not terminals[:-1].all():
+    elif following is None and limit is None and _lacks_cuts(ends):
         warn(
-            f"{where}: neither next states nor timeouts: the last state of an episode that a time limit cut seems to "
-            "lead to the first of the next episode; pass sopr_fast.load_log(…, max_episode_steps=…), 1 for episodes of "
-            "one step"
+            f"{where}: neither next states nor timeouts show where a time limit cut an episode, whose last state then "
+            "seems to lead to the first of the next episode; pass sopr_fast.load_log(…, max_episode_steps=…), 1 for "
+            "episodes of one step"
         )
     if following is not None:
         timeouts = _with_jumps(parts, states, following, terminals, timeouts, limit, deciders)
@@ -121,6 +127,67 @@ def decide(
     if parts.unread and not parts.mapped:
         _warn_of_unread(parts)
     return terminals, timeouts, inside, deciders
+
+
+def _question_flags(
+    parts: Parts, flags: Mapping[str, np.ndarray], codes: np.ndarray | None, linked: np.ndarray | None
+) -> None:
+    """Raise if flags of ends mark first rows, as episodes' numbers (N,) or next states tell; warn if they may."""
+    borders = codes[1:] != codes[:-1] if codes is not None else linked if linked is None else ~linked
+    for part, marked in ((part, flags[part]) for part in ("terminals", "dones", "last") if part in flags):
+        name = parts.names[part]
+        advice = f"pass columns={{'first': {name!r}}}, or move its values up by one row"
+        if borders is None and marked[0] and not marked[-1] and marked.sum() > 1:
+            warn(f"{parts.where}: {name!r} marks the first row and not the last: if it marks first rows, {advice}")
+        elif borders is not None and borders.any() and borders.mean() < 0.5:
+            first, last = np.append(True, borders), np.append(borders, True)
+            of_longer = marked & (first != last)
+            if (first & of_longer).sum() > max(1, _NEARLY_ALL * of_longer.sum()):
+                raise ValueError(
+                    f"{parts.where}: {name!r} marks the first rows of episodes, not the last ones: {advice}"
+                )
+
+
+def _number_rows(
+    parts: Parts,
+    codes: np.ndarray,
+    steps: np.ndarray | None,
+    flags: Mapping[str, np.ndarray],
+    linked: np.ndarray | None,
+) -> bool:
+    """Return whether numbers of episodes (N,) are those of rows; warn of that, or if they contradict flags of ends."""
+    name, changes = parts.names["episodes"], np.append(codes[1:] != codes[:-1], True)
+    marks = {part: flags[part] for part in ("terminals", "timeouts", "dones", "last") if part in flags}
+    marked = np.any([*marks.values()], axis=0) if marks else np.zeros_like(changes)
+    why = ""
+    if changes[:-1].all() and not marked[:-1].all():
+        if steps is not None and _counts_up(steps) and np.ptp(steps) > 0 and (np.diff(steps) <= 0).any():
+            why = f"{parts.names['steps']!r} counts several steps"
+        elif linked is not None and linked.mean() > 0.5:
+            why = f"{parts.names['next_states']!r} lead to the next row"
+        elif linked is None and marks:
+            why = f"{parts.names[next(iter(marks))]!r} does not mark all rows"
+        if why:
+            warn(
+                f"{parts.where}: {name!r} differs in each row, but {why}, so that it counts rows: it is left out; pass "
+                "sopr_fast.load_log(…, max_episode_steps=1) if each row is an episode"
+            )
+    part = next((part for part in ("dones", "last") if part in flags), None)
+    if part is not None and (inside := flags[part] & ~changes).any():
+        warn(
+            f"{parts.where}: {parts.names[part]!r} marks {np.count_nonzero(inside):,} rows, such as row "
+            f"{int(np.argmax(inside))}, inside of episodes by {name!r}: episodes end where either says so; leave one "
+            "of them out"
+        )
+    return bool(why)
+
+
+def _lacks_cuts(ends: Ends) -> bool:
+    """Return whether flags show no cut, though there may be some: they have none, or the last row is not marked."""
+    decided = {*ends.deciders}
+    if decided <= {"terminals"}:
+        return not ends.terminals[:-1].all()
+    return decided <= {"terminals", "timeouts", "dones"} and not ends.closes.any() and not ends.terminals[-1]
 
 
 def _find_ends(
@@ -310,6 +377,16 @@ def _warn_of_unread(parts: Parts) -> None:
             f"{parts.where}: {listed} looks like {'numbers' if part == 'episodes' else 'ends'} of episodes and is not "
             f"read: if it is, name its part, such as sopr_fast.load_log(…, columns={{{part!r}: {named[0]!r}}}); parts "
             f"are {', '.join((*ENDS, 'episodes'))}"
+        )
+
+
+def warn_of_shifted_rewards(rewards: np.ndarray, episodes: np.ndarray, what: str) -> None:
+    """Warn if rewards (N,) are 0 in the first row of each of three or more episodes, and seldom elsewhere."""
+    first = rewards[episodes[:-1]] == 0
+    if len(first) >= _FEWEST_EPISODES and first.all() and (rewards == 0).sum() - len(first) < 0.1 * len(rewards):
+        warn(
+            f"{what} are 0 in the first row of each episode and seldom elsewhere, as where a row holds the reward of "
+            "the action before it: move them up by one row then"
         )
 
 

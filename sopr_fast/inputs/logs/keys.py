@@ -54,6 +54,7 @@ _END_WORDS = re.compile(
 _ID_WORDS = re.compile(
     r"(\w+_|icustay|stay|patient|subject|session|user)(id|num|number|idx|index)s?|(patient|subject|stay|session|rollout)s?"
 )
+NUMBERED = re.compile(r"(.+?)[._]?\[?(\d+)\]?")  # obs_0, obs.0, obs[0]
 _GROUP = re.compile(r"[._\[]\d+\]?$")  # number of a column of several
 _LARGEST_LOOK = 64 << 20  # bytes of an unread array that is looked into
 Columns = Mapping[str, str | Sequence[str]]
@@ -100,6 +101,7 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str) -
         if part not in chosen and part not in silenced and (one := _choose(part, free, where, count)) is not None:
             chosen[part] = one
     used |= {name for found, _ in chosen.values() for name in found}
+    _check_numbers(chosen, {*(columns or {})}, arrays, where)
     groups = {_GROUP.sub("", name) for name in used} | used  # obs_0, obs_1, … are read if obs is, and the reverse
     others = [name for name in arrays if not {name, _GROUP.sub("", name)} & groups]
     unread = tuple(name for name in others if count is not None and _looks_like_ends(name, arrays[name], count))
@@ -198,6 +200,37 @@ def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int | None 
     return ([names[0]], arrays[names[0]]) if names else None
 
 
+def _check_numbers(
+    chosen: Mapping[str, tuple[list[str], Any]], mapped: set[str], arrays: Mapping[str, Any], where: str
+) -> None:
+    """Raise if numbered columns, such as `obs_0` and `obs_2`, lack one, or there is a column without a number too."""
+    numbers: dict[str, list[int]] = {}
+    for part in ("states", "next_states", "actions"):
+        for name in chosen.get(part, ([], None))[0]:
+            numbered = {
+                int(match[2]): other for other in arrays if (match := NUMBERED.fullmatch(other)) and match[1] == name
+            }
+            if not numbered:
+                continue
+            numbers[part] = sorted(numbered)
+            advice = (
+                f"name those of the {part} by columns={{{part!r}: [{list_names([*map(repr, numbered.values())])}]}}"
+            )
+            if shape_of(arrays[name])[1:] != (len(numbered),):
+                if part not in mapped:
+                    raise ValueError(f"{where}: there are {name!r} and {numbered[numbers[part][0]]!r}; {advice}")
+            elif absent := {*range(min(1, *numbered), numbers[part][-1])} - {*numbered}:
+                last = numbered[numbers[part][-1]]
+                lacking = last[: len(name)] + last[len(name) :].replace(str(numbers[part][-1]), str(min(absent)))
+                raise ValueError(f"{where}: {last!r} is there, but not {lacking!r}; add it, or {advice}")
+    states, following = numbers.get("states"), numbers.get("next_states")
+    if states and following and states != following:
+        raise ValueError(
+            f"{where}: columns {chosen['next_states'][0][0]!r} have the numbers {list_names([*map(str, following)])}, "
+            f"{chosen['states'][0][0]!r} {list_names([*map(str, states)])}; rename them"
+        )
+
+
 def _join(arrays: list[Any]) -> Any:
     """Return arrays next to each other, read when they are needed."""
     if len(arrays) == 1:
@@ -227,14 +260,19 @@ def _looks_like_ends(name: str, values: Any, count: int) -> bool:
 
 def named_like_ends(name: str) -> bool:
     """Return whether the name of an array tells of ends of episodes, or numbers them."""
-    return _END_WORDS.search(str(name).lower()) is not None or part_of_name(name) == "episodes"
+    return _END_WORDS.search(_words(name)) is not None or part_of_name(name) == "episodes"
 
 
 def part_of_name(name: str) -> str:
     """Return the part that an array which tells of ends most likely is, by its name."""
-    lower = str(name).lower().rpartition("/")[2]
-    if _ID_WORDS.fullmatch(lower):
+    lower = _words(name).rpartition("/")[2]
+    if lower in KEYS["episodes"] or _ID_WORDS.fullmatch(lower):
         return "episodes"
     if re.search(r"trunc|time_?out|limit", lower):
         return "timeouts"
     return "first" if re.search(r"first|start", lower) else "terminals"
+
+
+def _words(name: str) -> str:
+    """Return a name in lower case, with `_` between words, such as `episode_id` for "episodeId"."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(name)).lower()

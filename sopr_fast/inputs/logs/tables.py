@@ -16,9 +16,8 @@ import numpy as np
 from ...runtime.rows import FileVersion
 from .arrays import Lazy
 from .files import check_memory, reading
-from .keys import ALL_KEYS
+from .keys import ALL_KEYS, NUMBERED
 
-_NUMBERED = re.compile(r"(.+?)[._]?\[?(\d+)\]?")  # obs_0, obs.0, obs[0]
 _CSV_COPIES = 6  # bytes of a table for a byte of text
 _BATCH = 16384  # rows
 _BUFFER = 1 << 20  # bytes
@@ -230,7 +229,7 @@ def group_numbered(names: Iterable[str], wanted: Collection[str], where: str = "
     """Return name → its numbered columns in ascending order, for wanted names that are no column."""
     groups: dict[str, dict[int, str]] = {}
     for name in names:
-        match = _NUMBERED.fullmatch(name)
+        match = NUMBERED.fullmatch(name)
         if match and (wanted is names or match[1] in wanted) and match[1] not in names:
             group, number = groups.setdefault(match[1], {}), int(match[2])
             if number in group and match[1] in ALL_KEYS:

@@ -11,7 +11,7 @@ import numpy as np
 from ...runtime.checks import check_integer
 from ...runtime.rows import FileRows
 from .arrays import Checks, Lazy, shape_of, warn_of_equal_rows, warn_of_last_rows
-from .episodes import decide, follow, invert, order_rows, verdict
+from .episodes import decide, follow, invert, order_rows, verdict, warn_of_shifted_rewards
 from .files import check_memory
 from .hdf5 import Hdf5Array
 from .keys import ENDS, Parts
@@ -152,6 +152,7 @@ class Transitions:
         )
         if not equal:
             warn_of_last_rows(states, actions, rewards, f"{where}: ")
+        warn_of_shifted_rewards(rewards, episodes, f"{where}: {checks.name('rewards')}")
         log_probs = checks.log_probs(parts.arrays, actions, total)
         terminals = terminals[kept]
         words = verdict(terminals, episodes, int(inside[kept].sum()), deciders)
