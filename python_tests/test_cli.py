@@ -452,7 +452,7 @@ def test_info_and_usage(capsys):
     assert main(["info", "log.npz", "--columns", "states=x", "actions"]) == 2
     assert "--columns states=x actions: expected PART=NAME, such as states=x,speed" in capsys.readouterr().err
     assert main(["info", "--columns", "states=x"]) == 2
-    assert "--columns are those of a log: add its path, or leave --columns out" in capsys.readouterr().err
+    assert "--columns is an option of a log: add its path, or leave --columns out" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["rank", "--policies", "p", "--subsets", "some"])
     assert "argument --subsets: 'some' is no number, auto, or .safetensors file" in capsys.readouterr().err

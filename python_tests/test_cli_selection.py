@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from selection_problems import gains, log, true_values
 
+import sopr_fast
 from sopr_fast.cli.main import main
 from sopr_fast.methods import DEFAULT_METHODS, METHODS
 from sopr_fast.sopr.config import Config
@@ -232,3 +233,63 @@ def test_a_report_that_cannot_be_written_is_refused_before_policies_are_read(cap
     arguments = ["select", "--policies", "missing", "--returns", "missing", "--log", "missing"]
     assert main([*arguments, "--report", "nowhere/report.html"]) == 2
     assert "cannot write nowhere/report.html: the folder nowhere does not exist" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def table(folder):
+    """Return the log as a table with names of its own and without next states, in which a limit of 10 steps cuts."""
+    with np.load(folder / "log.npz") as arrays:
+        columns = [*arrays["observations"].T, arrays["actions"][:, 0], arrays["rewards"]]
+        width = arrays["observations"].shape[1]
+    states = [f"x{i}" for i in range(width)]
+    text = "\n".join(",".join(map(repr, map(float, row))) for row in zip(*columns, strict=True))
+    (folder / "table.csv").write_text(f"{','.join(states)},push,gain\n{text}\n")
+    return folder / "table.csv", f"states={','.join(states)}", ["actions=push", "rewards=gain"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("info",),
+        ("evaluate", "--returns", "all.csv", "--methods", "SARSA critic", "--cv", "2", "--json"),
+        ("select", "--returns", "known.csv", "--json"),
+        ("estimate", "--method", "FQE", "--set", "updates=2", "--json"),
+    ],
+)
+def test_every_command_that_reads_a_log_takes_its_names_and_time_limit(folder, table, command, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    path, states, others = table
+    options = ["--columns", states, *others, "--max-episode-steps", "10"]
+    read, load_log = [], sopr_fast.load_log
+    monkeypatch.setattr("sopr_fast.inputs.logs.load_log", lambda *a, **k: read.append(load_log(*a, **k)) or read[-1])
+    inputs = [str(path)] if command[0] == "info" else ["--policies", "policies", "--log", str(path)]
+    assert main([command[0], *inputs, *command[1:], *options]) == 0
+    assert (np.diff(read[0].episodes) == 9).all()  # without next states, the last step of each is dropped
+    capsys.readouterr()
+    assert main([command[0], *inputs, *command[1:], *options, "--rows", "100"]) == 0
+    assert len(read[-1]) == 99
+
+
+@pytest.mark.parametrize("command", ["fit", "rank"])
+def test_states_of_a_table_have_names_of_their_own(folder, table, command, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    path, states, others = table
+    few = ["--steps", "1", "--width", "16", "--subsets", "2", "--subset-size", "64", "--clusters", "4"]
+    fit = ["fit", "--policies", "policies", "--returns", "all.csv", "--out", "m.safetensors", *few]
+    rank = ["rank", "--policies", "policies", "--model", "m.safetensors"]
+    if command == "rank":
+        assert main([*fit, "--states", "log.npz"]) == 0
+    given = fit if command == "fit" else rank
+    assert main([*given, "--states", str(path)]) == 2
+    assert main([*given, "--states", str(path), "--columns", states]) == 0
+    capsys.readouterr()
+    assert main([*given, "--states", str(path), "--columns", states, *others]) == 2
+    assert "only states=NAME,… of a log in --states is read here" in capsys.readouterr().err
+    assert command == "fit" or main([*rank, "--max-episode-steps", "3"]) == 2
+
+
+def test_subsets_have_no_names(folder, capsys):
+    log, known = folder / "s.safetensors", folder / "known.csv"
+    command = ["select", "--policies", str(folder / "policies"), "--log", str(log), "--returns", str(known)]
+    assert main([*command, "--columns", "states=x"]) == 2
+    assert "s.safetensors holds no log: leave --columns out" in capsys.readouterr().err

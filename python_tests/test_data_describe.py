@@ -73,8 +73,9 @@ def test_states_alone_are_described(tmp_path, name):
     assert description.episodes is description.returns is None
     assert description.missing == ("actions", "rewards", "next_states", "terminals", "timeouts", "log_probs")
     lines = str(description).splitlines()
-    assert lines[2].startswith("missing: actions, rewards, next states")
-    assert lines[3].startswith("not for FQE, SARSA critic, ") and lines[3].endswith(": no actions, rewards")
+    assert lines[2] == "read as states alone, since it has no rewards"
+    assert lines[3].startswith("missing: actions, rewards, next states")
+    assert lines[4].startswith("not for FQE, SARSA critic, ") and lines[4].endswith(": no actions, rewards")
     assert [*description.columns] == ["state 0", "state 1"]
 
 

@@ -17,7 +17,7 @@ from typing import TextIO
 
 from .._version import __version__
 from ..runtime.text import printable
-from .options import runtime_options
+from .options import add_log, read_log, runtime_options
 from .processes import is_first, run
 from .ranking import add_commands as add_ranking_commands
 from .selection import add_commands as add_selection_commands
@@ -115,9 +115,7 @@ def _parser() -> argparse.ArgumentParser:
 
     info = commands.add_parser("info", help="describe the installation, a model or a log")
     info.add_argument("path", type=Path, nargs="?", help="model, or log of states or transitions, to describe")
-    info.add_argument(
-        "--columns", nargs="+", metavar="PART=NAME", help="names in the log, such as states=x,speed actions=u rewards=r"
-    )
+    add_log(info)
     info.set_defaults(run=_info)
     return parser
 
@@ -144,22 +142,18 @@ def _show_installation() -> None:
 
 
 def _info(options: argparse.Namespace) -> None:
-    if options.columns is not None and not all(all(item.partition("=")) for item in options.columns):
-        raise ValueError(f"--columns {' '.join(options.columns)}: expected PART=NAME, such as states=x,speed")
+    chosen = next((f"--{key}" for key in ("columns", "max_episode_steps", "rows") if getattr(options, key)), "")
+    chosen = chosen.replace("_", "-")
     if options.path is None:
-        if options.columns is not None:
-            raise ValueError("--columns are those of a log: add its path, or leave --columns out")
+        if chosen:
+            raise ValueError(f"{chosen} is an option of a log: add its path, or leave {chosen} out")
         _show_installation()
         return
     from ..inputs.logs import describe
     from ..inputs.logs.sources import is_log
 
     if is_log(options.path):
-        columns = None
-        if options.columns is not None:
-            pairs = [item.partition("=") for item in options.columns]
-            columns = {part: names.split(",") for part, _, names in pairs}
-        print(describe(options.path, columns=columns))
+        print(describe(read_log(options.path, options)))
         return
     from ..sopr.loading import load
 
@@ -167,8 +161,8 @@ def _info(options: argparse.Namespace) -> None:
         ranker = load(options.path)
     except ValueError as error:
         raise ValueError(f"{error}; info describes models and logs") from error
-    if options.columns is not None:
-        raise ValueError(f"{options.path} is a model: leave --columns out, which are those of a log")
+    if chosen:
+        raise ValueError(f"{options.path} is a model: leave {chosen} out, which is an option of a log")
     kept = "none" if ranker.subsets is None else f"{len(ranker.subsets)}"
     print(f"trained on    {len(ranker.training_policies.names)} policies, seed {ranker.seed}")
     print(f"training      {'collapsed: a ranking means nothing' if ranker.collapsed else 'did not collapse'}")

@@ -76,6 +76,54 @@ def read_policies(options: argparse.Namespace) -> Policies:
     return load(options.policies, action_count=getattr(options, "action_count", None), **reading)
 
 
+def add_log(parser: argparse.ArgumentParser, *, transitions: bool = True) -> None:
+    """Add the options of reading a log; those of states alone if the command reads no transitions."""
+    parser.add_argument(
+        "--columns", nargs="+", metavar="PART=NAME", help="names in the log, such as states=x,speed actions=u rewards=r"
+    )
+    if transitions:
+        parser.add_argument(
+            "--max-episode-steps",
+            type=int,
+            metavar="N",
+            help="time limit of the environment, if the log does not show where it cut episodes; 1 for a bandit",
+        )
+        parser.add_argument("--rows", type=int, metavar="N", help="rows to keep of a larger log, in whole episodes")
+
+
+def read_log(path: str | Path, options: argparse.Namespace) -> Any:
+    """Load the log at a path; that of clustered subsets is returned."""
+    keys = ("columns", "max_episode_steps", "rows")
+    given = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
+    if str(path).endswith(".safetensors"):
+        if given:
+            raise ValueError(f"{path} holds no log: leave --{next(iter(given)).replace('_', '-')} out")
+        return path
+    from ..inputs.logs import load_log
+
+    return load_log(path, **given | ({"columns": _columns(options)} if "columns" in given else {}))
+
+
+def read_states(path: str | Path | None, options: argparse.Namespace) -> Any:
+    """Open the logged states at a path whose columns are named; another path, or None, is returned."""
+    if options.columns is None:
+        return path
+    columns = _columns(options)
+    unread = [] if getattr(options, "log", None) else [part for part in columns if part != "states"]
+    if unread or path is None or str(path).endswith(".safetensors"):
+        raise ValueError(f"--columns {' '.join(options.columns)}: only states=NAME,… of a log in --states is read here")
+    from ..inputs.logs import load_states
+
+    return load_states(path, columns=columns.get("states"))
+
+
+def _columns(options: argparse.Namespace) -> dict[str, str | list[str]]:
+    pairs = [item.partition("=") for item in options.columns]
+    if not all(map(all, pairs)):
+        raise ValueError(f"--columns {' '.join(options.columns)}: expected PART=NAME, such as states=x,speed")
+    return {part: names.split(",") if "," in names else names for part, _, names in pairs}
+
+
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add the compute device."""
     parser.add_argument("--device", metavar="NAME", help="compute device, such as cuda (default: cpu)")

@@ -17,11 +17,14 @@ from ..sopr.config import Config
 from ..sopr.settling import UntilSettled
 from .options import (
     add_device,
+    add_log,
     add_policies,
     add_report,
     check_apart,
     check_outputs,
+    read_log,
     read_policies,
+    read_states,
     without_nan,
     write_plot,
     write_report,
@@ -50,6 +53,7 @@ def add_commands(commands: Any) -> None:
         "files; policies without a return are left out",
     )
     _add_states(fit, required=True)
+    add_log(fit, transitions=False)
     held_out = fit.add_mutually_exclusive_group()
     held_out.add_argument(
         "--validation-returns",
@@ -109,6 +113,7 @@ def add_commands(commands: Any) -> None:
         metavar="FILE",
         help="with --report: logged transitions, so that the report says how much of the log each candidate acts like",
     )
+    add_log(ranking)
     ranking.set_defaults(run=_rank)
 
 
@@ -190,7 +195,7 @@ def _fit(options: argparse.Namespace) -> None:
     ranker = fit(
         policies.take(name for name in policies if name not in validation),
         returns,
-        options.states,
+        read_states(options.states, options),
         validation=(policies.take(validation), held_out) if validation else None,
         config=config,
         seed=options.seed,
@@ -230,6 +235,10 @@ def _rank(options: argparse.Namespace) -> None:
         raise ValueError("--seed draws subsets of logged states: add --states FILE of a log, or leave --seed out")
     if options.win_probability and not options.json:
         raise ValueError("--win-probability is printed only in JSON: add --json, or leave --win-probability out")
+    for name in ("max_episode_steps", "rows"):
+        if options.log is None and getattr(options, name) is not None:
+            name = name.replace("_", "-")
+            raise ValueError(f"--{name} is an option of transitions: add --log FILE, or leave --{name} out")
     if options.log is not None and options.report is None:
         raise ValueError("--log is used only by a report: add --report FILE, or leave --log out")
     model = open_model(options.model)  # before long work
@@ -237,10 +246,10 @@ def _rank(options: argparse.Namespace) -> None:
     if options.log is not None:
         from ..estimators import covered_shares
 
-        coverage = covered_shares(policies, options.log)
+        coverage = covered_shares(policies, read_log(options.log, options))
     ranking = rank(
         policies,
-        options.states,
+        read_states(options.states, options),
         model=model,
         subsets=rule if options.subsets == "auto" else options.subsets,
         seed=options.seed or 0,

@@ -14,9 +14,11 @@ from ..methods import DEFAULT_METHODS, METHODS, find_method, method_class
 from ..runtime.text import printable
 from .options import (
     add_device,
+    add_log,
     add_policies,
     add_report,
     check_outputs,
+    read_log,
     read_policies,
     without_nan,
     write_plot,
@@ -79,6 +81,7 @@ def _add_input(parser: argparse.ArgumentParser, returns: str, *, required: bool 
         metavar="FILE",
         help="logged transitions: .hdf5, .npz, .parquet or a Minari dataset; or only states, as for fit",
     )
+    add_log(parser)
     parser.add_argument("--action-count", type=int, metavar="N", help="number of discrete actions")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default: 0)")
     add_device(parser)
@@ -104,7 +107,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     policies, returns = _read(options)
     _check_names(policies, returns, options)
     evaluation = evaluate(
-        options.log,
+        read_log(options.log, options),
         policies,
         returns,
         methods=options.methods,
@@ -123,7 +126,8 @@ def _select(options: argparse.Namespace) -> None:
         raise ValueError("--measure is printed only below the table: leave --measure or --json out")
     policies, returns = _read(options)
     _check_names(policies, returns, options)
-    selection = select(policies, options.log, returns=returns, incumbent=options.incumbent, **_shared(options))
+    log = read_log(options.log, options)
+    selection = select(policies, log, returns=returns, incumbent=options.incumbent, **_shared(options))
     _show(selection, options)
     if options.measure > 0:
         names = map(printable, selection.measure_next(options.measure))
@@ -154,7 +158,8 @@ def _estimate(options: argparse.Namespace) -> None:
                 f"there are {len(known)} and {len(policies)}"
             )
     given = {"known": known, "returns": returns} if known and learns else {}
-    estimates = estimator.estimate(policies, options.log, seed=options.seed, checkpoint=options.checkpoint, **given)
+    log = read_log(options.log, options)
+    estimates = estimator.estimate(policies, log, seed=options.seed, checkpoint=options.checkpoint, **given)
     _show(estimates, options)
 
 

@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .keys import Columns, find_parts, list_names
-from .loading import has_names, of_parts
-from .sources import read_arrays
-from .states import load_states
+from .keys import OPTIONAL, list_names
+from .loading import load_log
 from .transitions import Transitions
 
 # What methods need of a log beyond states; importance weighting fits the behaviour where log-probabilities are missing.
@@ -20,8 +18,6 @@ _NEEDS = {
     "importance weighting by logged probabilities": ("actions", "rewards", "log_probs"),
 }
 _COLUMNS_SHOWN = 40
-_SAME = {"dones": "terminals", "last": "terminals", "first": "terminals", "probabilities": "log_probs"}
-_PARTS = ("actions", "rewards", "next_states", "terminals", "timeouts", "log_probs")
 _NUMBERS = ("low", "high", "mean", "std")
 
 
@@ -64,7 +60,9 @@ class LogDescription:
             constant = [name.split()[1] for name, (low, high, *_) in own.items() if low == high]
             said = f" (constant: {list_names(constant)})" if constant else ""
             lines += [f"{part} columns: {len(own)}{said}"] if own else []
-        if self.returns is not None:
+        if self.returns is None:
+            lines.append("read as states alone, since it has no rewards")
+        else:
             least, mean, largest = self.returns
             lines += [self.verdict, f"returns of episodes: {least:.6g} to {largest:.6g}, mean {mean:.6g}"]
         if self.unread:
@@ -79,33 +77,21 @@ class LogDescription:
         return "\n".join(lines + [f"and {more} more columns"] * (more > 0))
 
 
-def describe(log: Any, *, columns: Columns | None = None, max_episode_steps: int | None = None) -> LogDescription:
+def describe(log: Any) -> LogDescription:
     """Describe a log, which is read into memory: its columns, episodes, returns, and what it lacks for which methods.
 
     Without next states, returns omit the last reward of each episode that was cut, see `sopr_fast.load_log`.
 
     Args:
-        log: Anything that `sopr_fast.load_log` takes.
-        columns: See `sopr_fast.load_log`.
-        max_episode_steps: See `sopr_fast.load_log`.
+        log: What `sopr_fast.load_log` returns, or takes.
 
     Raises:
         ImportError, MemoryError, OSError, TypeError, ValueError: See `sopr_fast.load_log`.
     """
-    present = {*_PARTS}
-    if isinstance(log, Transitions):
-        present -= {"log_probs"} if log.log_probs is None else set()
-    elif has_names(log):
-        arrays, where = read_arrays(log)
-        parts = find_parts(arrays, columns, where)
-        present = {_SAME.get(part, part) for part in parts.arrays}
-        log = of_parts(arrays, parts, columns, max_episode_steps)
-    else:
-        log, present = load_states(log), set()
-    missing = tuple(part for part in _PARTS if part not in present)
+    log = load_log(log)
     if not isinstance(log, Transitions):
         states = np.asarray(log)
-        return LogDescription(len(states), None, "", (), None, missing, _columns(states=states))
+        return LogDescription(len(states), None, "", (), None, OPTIONAL, _columns(states=states))
     returns = np.add.reduceat(log.rewards.astype(np.float64), log.episodes[:-1])
     return LogDescription(
         len(log),
@@ -113,7 +99,7 @@ def describe(log: Any, *, columns: Columns | None = None, max_episode_steps: int
         log.verdict,
         log.unread,
         (float(returns.min()), float(returns.mean()), float(returns.max())),
-        missing,
+        log.missing,
         _columns(states=log.states, actions=log.actions) | _columns(reward=log.rewards[:, None]),
     )
 

@@ -46,6 +46,8 @@ ALL_KEYS = frozenset(key for keys in KEYS.values() for key in keys)
 INVERTED = ("masks", "not_done", "not_dones")
 ENDS = ("terminals", "timeouts", "dones", "last", "first")
 NEEDED = ("states", "actions", "rewards")
+OPTIONAL = ("actions", "rewards", "next_states", "terminals", "timeouts", "log_probs")
+_SAME = {"dones": "terminals", "last": "terminals", "first": "terminals", "probabilities": "log_probs"}
 _COLUMNS = ("last", "first", "episodes", "steps")  # arrays of these names count if they hold a number for each row
 _END_WORDS = re.compile(
     r"(?<![a-z])(dones?|terminal\w*|terminat\w*|trunc\w*|time_?outs?|time_?limit\w*|ends?|ended|last|first|resets?|masks?|"
@@ -77,6 +79,12 @@ class Parts:
     names: dict[str, str]
     unread: tuple[str, ...] = ()
     mapped: bool = False
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Parts that the log lacks."""
+        present = {_SAME.get(part, part) for part in self.arrays}
+        return tuple(part for part in OPTIONAL if part not in present)
 
 
 def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str) -> Parts:

@@ -38,6 +38,7 @@ class Transitions:
         log_probs: (N,) float32 log-probabilities of the actions under the policy that logged them, or None.
         verdict: How many episodes there are, how they end and which arrays decided, in words.
         unread: Names of arrays that look like ends of episodes and were not read.
+        missing: Parts that the log lacks, of those that `from_arrays` takes.
     """
 
     states: np.ndarray
@@ -52,6 +53,7 @@ class Transitions:
     log_probs: np.ndarray | None = None
     verdict: str = ""
     unread: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.states)
@@ -169,6 +171,7 @@ class Transitions:
             None if log_probs is None else log_probs[source],
             words,
             parts.unread,
+            parts.missing,
         )
 
 
