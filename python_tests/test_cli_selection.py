@@ -251,7 +251,7 @@ def table(folder):
     "command",
     [
         ("info",),
-        ("evaluate", "--returns", "all.csv", "--methods", "SARSA critic", "--cv", "2", "--json"),
+        ("evaluate", "--returns", "all.csv", *NEAREST, "--cv", "2", "--json"),
         ("select", "--returns", "known.csv", "--json"),
         ("estimate", "--method", "FQE", "--set", "updates=2", "--json"),
     ],

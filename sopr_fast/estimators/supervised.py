@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs import Transitions
-from ..inputs.logs.states import load_states
 from ..inputs.logs.stored import StoredStates
 from ..inputs.policies import (
     Actor,
@@ -27,7 +26,7 @@ from ..inputs.policies import (
 from ..inputs.returns import check_returns
 from ..ranking.estimates import Estimates
 from ..runtime import distributed
-from ..sopr.subsets import Subsets, as_subsets
+from ..sopr.subsets import Subsets, read_states
 from .estimator import Estimator, Request
 
 _ROWS = 256  # compared between processes
@@ -123,9 +122,8 @@ def _read_states(log: Any) -> tuple[States, np.ndarray | None, int]:
 
     The rows are None where every row of the data is a state.
     """
-    if (subsets := as_subsets(log)) is not None:
-        return subsets, None, subsets.states_count
-    states = load_states(log)
+    if isinstance(states := read_states(log), Subsets):
+        return states, None, states.states_count
     if isinstance(log, Transitions) and log.source_count != len(log):
         return states, log.source, log.source_count
     return states, None, len(states)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs import Transitions
-from ..inputs.logs.states import load_states
 from ..inputs.policies import Layout, check_actions, check_fit, probe
 from ..ranking.metrics import policy_distances
 from ..ranking.warnings import TrainingPolicyWarning, join_some
@@ -27,7 +26,7 @@ from .config import Config
 from .known import Group, Known, read_known
 from .model import ScoringModel
 from .ranker import Ranker
-from .subsets import Drawing, Subsets, as_subsets
+from .subsets import Drawing, Subsets, read_states
 from .training import train
 from .training_policies import TrainingPolicies, are_same
 from .update import Examples
@@ -101,29 +100,26 @@ def fit(
         raise ValueError("states are needed: pass the logged states that the policies act on")
     timings = Timings()
     logged_actions = states.actions.shape[1] if isinstance(states, Transitions) else None
-    if (given := as_subsets(states)) is not None:
-        states = given.to("cpu")
-        clusters = states.offsets.shape[1] - 1
-        config = replace(config, subsets=len(states), subset_size=states.rows.shape[1], clusters=clusters)
-        states_count = states.states_count
-    else:
-        with timings.stage("drawing"):
-            states = load_states(states)
-        states_count = len(states)
+    with timings.stage("drawing"):
+        log = read_states(states)
+    if isinstance(log, Subsets):
+        log, clusters = log.to("cpu"), log.offsets.shape[1] - 1
+        config = replace(config, subsets=len(log), subset_size=log.rows.shape[1], clusters=clusters)
     known = read_known(
         policies,
         returns,
         preferences,
         validation,
-        states_count=states_count,
+        states_count=log.states_count if isinstance(log, Subsets) else len(log),
         config=config,
     )
     file.identify(known.fingerprint(config, seed))
     with timings.stage("drawing"):
-        drawn = states
-        if not isinstance(states, Subsets):
+        if isinstance(log, Subsets):
+            drawn: Subsets | Drawing = log
+        else:
             remedy = ": choose fewer with Config(subset_size=…, clusters=…) (--subset-size …, --clusters …)"
-            drawn = Drawing.draw(states, config.subsets, size=config.subset_size, seed=seed, remedy=remedy)
+            drawn = Drawing.draw(log, config.subsets, size=config.subset_size, seed=seed, remedy=remedy)
     distributed.current().check_same(
         options=config, seed=seed, policies_or_returns=file.fingerprints, states=drawn.states, subsets=drawn.rows
     )

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..inputs.logs.states import load_states
 from ..inputs.logs.stored import StoredStates
 from ..inputs.policies import ArrayPolicy, Layout, Policy, load
 from ..ranking.ranking import DRAWN, GIVEN, KEPT, Ranking, Training
@@ -25,7 +24,7 @@ from .config import Config
 from .model import ScoringModel
 from .model_files import write_model
 from .settling import UntilSettled, to_rule
-from .subsets import Drawing, Subsets, as_subsets
+from .subsets import Drawing, Subsets, as_subsets, read_states
 from .training import warn_of_collapse
 from .training_policies import TrainingPolicies
 
@@ -309,8 +308,9 @@ class Ranker:
 
 def _read_states(states: Any, subsets: Any) -> tuple[StoredStates | None, Any]:
     """Return the logged states, or None, and the subsets to score on, which may be given in place of states."""
-    if (given := as_subsets(states)) is None:
-        return None if states is None else load_states(states), subsets
+    given = None if states is None else read_states(states)
+    if not isinstance(given, Subsets):
+        return given, subsets
     if subsets is not None:
         raise ValueError(
             "subsets are given twice: clustered Subsets in place of states are all used; leave subsets= out, or pass "

@@ -223,6 +223,12 @@ def as_subsets(states: Any) -> Subsets | None:
     return states if isinstance(states, Subsets) else None
 
 
+def read_states(states: Any) -> StoredStates | Subsets:
+    """Return the clustered subsets that `states` are, see `as_subsets`, or logged states, see `load_states`."""
+    subsets = as_subsets(states)
+    return load_states(states) if subsets is None else subsets
+
+
 @dataclass(frozen=True)
 class Drawing:
     """Subsets drawn but not yet clustered.
