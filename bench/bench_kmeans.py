@@ -10,8 +10,7 @@ import torch
 from sklearn.cluster import KMeans, kmeans_plusplus
 from workload import CLUSTERS, SIZE
 
-from sopr_fast import ops
-from sopr_fast.sopr.subsets import Drawing, Subsets
+from sopr_fast import Subsets, ops
 
 PROBLEMS, ITERATIONS = 8, 25
 SKLEARN, FAISS = f"scikit-learn {sklearn.__version__}", f"faiss-cpu {faiss.__version__}"
@@ -19,8 +18,9 @@ SKLEARN, FAISS = f"scikit-learn {sklearn.__version__}", f"faiss-cpu {faiss.__ver
 
 @pytest.fixture(scope="module")
 def points(states) -> torch.Tensor:
-    drawing = Drawing.draw(states, PROBLEMS, size=SIZE, seed=0)
-    return drawing.states[drawing.rows.long()]
+    generator = np.random.default_rng(0)
+    rows = np.stack([generator.choice(len(states), SIZE, replace=False) for _ in range(PROBLEMS)])
+    return torch.from_numpy(np.asarray(states, np.float32)[rows])
 
 
 def test_lloyd_from_the_same_centroids(points, contend):
