@@ -3,6 +3,7 @@
 import json
 import re
 import warnings
+from functools import partial
 
 import numpy as np
 import pandas
@@ -16,6 +17,7 @@ from sopr_fast.estimators import NearestPolicy
 from sopr_fast.inputs.returns import check_groups, check_returns
 
 NAMES = ["a", "b", "12"]
+STATES = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 
 
 def of(table):
@@ -196,11 +198,11 @@ def test_evaluations_beside_the_policies(tmp_path):
     save_evaluations(tmp_path / "ppo_1", np.array([[1.0, 3.0], [8.0, 12.0], [4.0, 4.0]]))
     save_evaluations(tmp_path / "ppo_1/b", np.array([[3.0]]))
     save_evaluations(tmp_path / "sac_1", np.array([[5.0], [7.0]]))
-    names = ["ppo_1/best_model", "ppo_1/rl_model_2000_steps", "ppo_1/b/c/final", "sac_1"]
+    names = ["ppo_1/best_model", "ppo_1/rl_model_1000_steps", "ppo_1/b/c/final", "sac_1"]
     table = load_returns(tmp_path, names)
-    assert of(table) == dict(zip(names, [10, 10, 3, 7], strict=True))
+    assert of(table) == dict(zip(names, [10, 2, 3, 7], strict=True))
     assert table["rollouts"].tolist() == [2, 2, 1, 1]
-    np.testing.assert_allclose(table["error"], [2, 2, np.sqrt(8), np.sqrt(8)])
+    np.testing.assert_allclose(table.loc[names, "error"], [2, 1, np.sqrt(5), np.sqrt(5)])
     with pytest.raises(TypeError, match="these returns have no names"):
         load_returns(tmp_path)
 
@@ -212,6 +214,21 @@ def test_a_checkpoint_gets_the_evaluation_of_its_own_step_only(tmp_path):
     with pytest.warns(UserWarning, match=rf"{re.escape(str(path))}: no evaluation belongs to rl_model_800_steps, .*"):
         assert of(load_returns(path, names)) == {f"rl_model_{1600 * i}_steps": i - 1 for i in range(1, 7)}
     assert of(load_returns(path, ["model_3196", "rl_model_3204_steps"])) == {"model_3196": 1, "rl_model_3204_steps": 1}
+
+
+def test_the_evaluation_of_a_best_model_and_its_checkpoint_counts_once(tmp_path):
+    save_evaluations(tmp_path, np.array([[1.0, 3.0], [8.0, 12.0], [4.0, 6.0]]))
+    names = ["best_model", "rl_model_1000_steps", "rl_model_2000_steps", "rl_model_3000_steps", "final"]
+    with pytest.warns(UserWarning, match="best_model is a copy of rl_model_2000_steps, whose step had the best"):
+        table = load_returns(tmp_path, names)
+    assert of(table) == dict(zip(names[1:4], [2, 10, 5], strict=True))
+    assert load_returns(table).attrs == table.attrs == {"copies": {"best_model": "rl_model_2000_steps"}}
+    policies = {name: partial(np.multiply, i) for i, name in enumerate(names)}
+    for returns in (tmp_path, table):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            selection = sopr_fast.select(policies, STATES, returns=returns, incumbent="best_model")
+        assert sorted(selection.names) == sorted(names[1:]) and selection.incumbent == "rl_model_2000_steps"
 
 
 @pytest.mark.parametrize(
@@ -268,7 +285,6 @@ def test_broken_evaluations(tmp_path, arrays, message):
         load_returns(path, NAMES)
 
 
-STATES = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 IN_ORDER = {
     "returns": lambda known: sopr_fast.fit(known, [1, 2, 3], STATES),
     "preferences": lambda known: sopr_fast.fit(known, states=STATES, preferences=np.eye(3)),

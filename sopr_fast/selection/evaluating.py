@@ -72,7 +72,7 @@ def evaluate(
     check_ordered("returns", returns, loaded)
     check_ordered("groups", groups, loaded)
     everyone, names = list(loaded.values()), list(loaded)
-    values, errors = read_known_returns(returns, names, names)
+    values, errors, _ = read_known_returns(returns, names, names)
     if groups is not None and not isinstance(groups, Mapping):
         groups = dict(zip(names, check_groups(groups, names), strict=True))
     kept = np.flatnonzero(np.isfinite(values))

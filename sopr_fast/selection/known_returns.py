@@ -10,8 +10,10 @@ from ..inputs.logs.keys import list_names
 from ..inputs.returns import is_ordered, load_returns
 
 
-def read_known_returns(returns: Any, names: list[str], ordered: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the returns of policies and the standard errors of these returns.
+def read_known_returns(
+    returns: Any, names: list[str], ordered: list[str]
+) -> tuple[np.ndarray, np.ndarray, dict[str, str]]:
+    """Return the returns of policies, their standard errors, and which policies are copies of which others.
 
     Args:
         returns: See `sopr_fast.load_returns`; in order, those of the `ordered` policies; or None for none.
@@ -19,14 +21,15 @@ def read_known_returns(returns: Any, names: list[str], ordered: list[str]) -> tu
         ordered: Names of the policies whose returns may be given in order.
 
     Returns:
-        (P,) float64 returns, NaN where unknown, and (P,) float64 standard errors, 0 where unknown.
+        (P,) float64 returns, NaN where unknown; (P,) float64 standard errors, 0 where unknown; and copies by name, see
+        `sopr_fast.load_returns`.
 
     Raises:
         FileNotFoundError, TypeError: See `sopr_fast.load_returns`.
         ValueError: See `sopr_fast.load_returns`; or no policy has a return although some are given.
     """
     if returns is None:
-        return np.full(len(names), np.nan), np.zeros(len(names))
+        return np.full(len(names), np.nan), np.zeros(len(names)), {}
     given = load_returns(returns, ordered if is_ordered(returns) else names)
     table = given.reindex(names)
     if table["return"].isna().all():
@@ -34,4 +37,5 @@ def read_known_returns(returns: Any, names: list[str], ordered: list[str]) -> tu
             f"no policy has a return: returns are given of {list_names([*given.index])}, the policies are "
             f"{list_names(names)}"
         )
-    return table["return"].to_numpy(copy=True), table["error"].fillna(0.0).to_numpy(copy=True)
+    values, errors = table["return"].to_numpy(copy=True), table["error"].fillna(0.0).to_numpy(copy=True)
+    return values, errors, given.attrs.get("copies", {})

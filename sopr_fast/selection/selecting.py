@@ -80,7 +80,12 @@ def select(
     names = [policy.name for policy in everyone]
     if incumbent is not None and incumbent not in names:
         raise ValueError(f"the incumbent {printable(incumbent)} is none of the policies; pass the name of one")
-    values, errors = read_known_returns(returns, names, [policy.name for policy in first or second])
+    values, errors, copies = read_known_returns(returns, names, [policy.name for policy in first or second])
+    if copies:
+        kept = [i for i, name in enumerate(names) if name not in copies]
+        everyone, names = [everyone[i] for i in kept], [names[i] for i in kept]
+        values, errors = values[kept], errors[kept]
+        incumbent = copies.get(incumbent, incumbent) if incumbent else None
     known = np.flatnonzero(np.isfinite(values))
     compared = Compared.build(everyone, log, needs_actions=True)
     mean, method, notes = _mean(compared, values, simulator, checkpoints, seed)

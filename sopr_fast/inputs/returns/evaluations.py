@@ -21,8 +21,10 @@ _LAST = re.compile(r"(?<![a-z])(?:final|last|latest)(?![a-z])")
 _SEEN = 5
 
 
-def read_evaluations(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the returns of the rollouts of each policy in a file, or in the files of the runs in a folder.
+def read_evaluations(path: Path, names: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return the rollouts of each policy by name, and copies: the name of a run's best model → that of its checkpoint.
+
+    The returns lie in a file, or in the files of the runs in a folder.
 
     In a folder, each policy gets them from the file of its own folder, or the nearest one above it:
     `runs/ppo_1/evaluations.npz` for "ppo_1/best_model" in `runs`. In a file, see `_choose`.
@@ -49,15 +51,23 @@ def read_evaluations(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
             f"policy does; pass the folder to which their names are relative, such as {names[0]!r}"
         )
     returns: dict[str, np.ndarray] = {}
+    copies: dict[str, str] = {}
     for run, of_run in policies.items():
         steps, results = _read(files[run])
-        returns |= {name: results[row] for name, row in _choose(steps, results, of_run, str(run)).items()}
-    if without := [name for of_run in policies.values() for name in of_run if name not in returns]:
+        rows, best = _choose(steps, results, of_run, str(run))
+        returns |= {name: results[row] for name, row in rows.items()}
+        copies |= best
+    for name, checkpoint in copies.items():
+        warn(
+            f"{printable(path)}: {printable(name)} is a copy of {printable(checkpoint)}, whose step had the best "
+            "evaluation: it counts once, and select leaves the copy out"
+        )
+    if without := [name for of_run in policies.values() for name in of_run if name not in {*returns, *copies}]:
         warn(
             f"{printable(path)}: no evaluation belongs to {list_names(without)}: they have no return, and select takes "
             f"them as candidates; a name tells the step, such as 'model_{steps[-1]:.0f}'"
         )
-    return returns
+    return returns, copies
 
 
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -75,13 +85,16 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return steps, results
 
 
-def _choose(steps: np.ndarray, results: np.ndarray, names: Sequence[str], run: str) -> dict[str, int]:
-    """Return the evaluation of each policy of a run: that of its own step, the best one, or the last one.
+def _choose(
+    steps: np.ndarray, results: np.ndarray, names: Sequence[str], run: str
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Return the evaluation of each policy of a run: that of its own step, the best one, or the last one; and copies.
 
     A policy with a step in its name, such as "rl_model_1000_steps", "model_1000" or "ppo_1000_a", gets the evaluation
     of that step, or none. A difference of 1 % of the distance between evaluations is allowed, since several
     environments step at once. Of the names without a step, one with "best" in it gets the best evaluation, and one
-    other, without a number or with "final", "last" or "latest", gets the last one.
+    other, without a number or with "final", "last" or "latest", gets the last one, unless it belongs to a checkpoint.
+    The best policy is a copy of the checkpoint of its step, if that is there.
 
     Args:
         steps: (T,) steps.
@@ -102,7 +115,12 @@ def _choose(steps: np.ndarray, results: np.ndarray, names: Sequence[str], run: s
         elif not own and not stem.endswith("steps"):
             kind = "best" if "best" in stem else "last" if not numbers or _LAST.search(stem) else ""
             claims.get(kind, []).append(name)
-    for kind, row in (("best", int(results.mean(1).argmax())), ("last", len(steps) - 1)):
-        if len(claims[kind]) == 1:
-            rows[claims[kind][0]] = row
-    return rows
+    checkpoints = {row: name for name, row in rows.items()}
+    best, last = int(results.mean(1).argmax()), len(steps) - 1
+    if len(claims["last"]) == 1 and last not in checkpoints:
+        rows[claims["last"][0]] = last
+    if len(claims["best"]) != 1:
+        return rows, {}
+    if best in checkpoints:
+        return rows, {claims["best"][0]: checkpoints[best]}
+    return rows | {claims["best"][0]: best}, {}

@@ -39,7 +39,8 @@ def load_returns(source: Any, names: Sequence[str] | None = None) -> pandas.Data
 
     `error` is the standard error of the return and `rollouts` their number, NaN where unknown. A single rollout gets
     the standard deviation that the rollouts of the other policies have in common. Policies whose return is NaN, None or
-    an empty cell have no row.
+    an empty cell have no row. A run's best model that is the checkpoint of a step has none either: `attrs["copies"]` of
+    the table names that checkpoint, and `sopr_fast.select` leaves the copy out.
 
     - A mapping or series from name to return, or to the returns of rollouts.
     - A data frame, `.csv` or `.parquet` file with a column `name` or `policy` (or an index of names), one `return` or
@@ -61,18 +62,25 @@ def load_returns(source: Any, names: Sequence[str] | None = None) -> pandas.Data
             the policy or the file.
 
     Warns:
-        UserWarning: Standard deviations have no number of rollouts.
+        UserWarning: Standard deviations have no number of rollouts; or a policy is a copy, or has no evaluation.
     """
     import pandas
 
     if source is None:
         raise ValueError("returns are needed (or preferences)")
+    if isinstance(source, str | os.PathLike) and (Path(source).is_dir() or Path(source).suffix.lower() == ".npz"):
+        rollouts, copies = read_evaluations(Path(source), _needed(names))
+        table = _of_items(rollouts.items(), os.fspath(source))
+        table.attrs["copies"] = copies
+        return table
     where, is_text = "returns", False
     if isinstance(source, str | os.PathLike):
         where, is_text = os.fspath(source), not os.fspath(source).lower().endswith(".parquet")
-        source = _read(Path(source), names)
+        source = _read(Path(source))
     if isinstance(source, pandas.DataFrame):
-        return _of_frame(source, where, is_text)
+        table = _of_frame(source, where, is_text)
+        table.attrs = source.attrs
+        return table
     if isinstance(source, Mapping):
         return _of_items(source.items(), where)
     if not is_ordered(source):
@@ -101,13 +109,11 @@ def _needed(names: Sequence[str] | None) -> Sequence[str]:
     return names
 
 
-def _read(path: Path, names: Sequence[str] | None) -> pandas.DataFrame | dict[str, Any]:
+def _read(path: Path) -> pandas.DataFrame | dict[str, Any]:
     """Return the table in a file, or returns by name."""
     import pandas
 
     kind = path.suffix.lower()
-    if path.is_dir() or kind == ".npz":
-        return read_evaluations(path, _needed(names))
     check_regular(path)
     if kind == ".parquet":
         try:
