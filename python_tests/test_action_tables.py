@@ -57,7 +57,9 @@ def test_tables_rank_as_arrays_do(form, ranker, tmp_path):
 def test_only_needed_row_groups_are_read(tmp_path, monkeypatch):
     actions = np.arange(2.0 * ROWS).reshape(ROWS, 2)
     write(tmp_path / "table.parquet", actions)
-    table = tables.ParquetArray(tmp_path / "table.parquet", ("actions",))
+    table = tables.ParquetArray(
+        tmp_path / "table.parquet", tables.parquet_columns(tmp_path / "table.parquet")["actions"]
+    )
     groups, read = [], tables.ParquetArray.read_group
     monkeypatch.setattr(tables.ParquetArray, "read_group", lambda self, i: groups.append(i) or read(self, i))
     rows = np.array([350, 99, 310, 5])

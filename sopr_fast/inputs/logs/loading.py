@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from ...runtime.text import escaped_errors
 from .arrays import shape_of
-from .keys import NEEDED, Columns, Parts, find_parts, missing
-from .replay_buffers import filled_rows, is_list_of_dicts
-from .sources import read_arrays
+from .keys import NEEDED, Columns, find_parts, missing
+from .replay_buffers import filled_rows
+from .sources import has_names, read_arrays
 from .states import load_states, states_of
 from .stored import StoredStates
-from .tables import is_frame
 from .transitions import Transitions
 
 
@@ -71,50 +67,32 @@ def load_log(
             differences in float32.
     """
     if isinstance(source, Transitions | StoredStates):
-        if max_episode_steps is not None:
-            raise ValueError("max_episode_steps: Transitions are cut into episodes already; leave it out")
-        if columns is not None:
-            raise ValueError("columns: Transitions have no names to map; leave it out")
+        if max_episode_steps is not None or columns is not None:
+            raise ValueError("columns and max_episode_steps are for logs that are not loaded yet; leave them out")
         return source if rows is None or isinstance(source, StoredStates) else thin(source, rows)
     if not has_names(source):
         return load_states(source)
     arrays, where = read_arrays(source)
-    log = of_parts(arrays, find_parts(arrays, columns, where), columns, max_episode_steps)
-    return log if rows is None or isinstance(log, StoredStates) else thin(log, rows)
-
-
-@escaped_errors()
-def load_transitions(source: Any) -> Transitions:
-    """Load a log with actions and rewards, see `load_log`."""
-    if isinstance(source, Transitions):
-        return source
-    if isinstance(source, StoredStates):
-        raise TypeError("the log holds only states; this method needs actions and rewards too")
-    arrays, where = read_arrays(source)
-    parts = find_parts(arrays, None, where)
+    parts = find_parts(arrays, columns, where)
+    if "rewards" not in parts.arrays and max_episode_steps is None:
+        return states_of(arrays, (columns or {}).get("states"), where)
     for part in NEEDED:
         if part not in parts.arrays:
             raise missing(part, arrays, where)
-    return cast(Transitions, of_parts(arrays, parts))
+    filled = filled_rows(arrays, shape_of(parts.arrays["states"])[0])
+    log = Transitions.from_parts(parts, max_episode_steps, filled)
+    return log if rows is None else thin(log, rows)
 
 
-def of_parts(
-    arrays: Mapping[str, Any], parts: Parts, columns: Columns | None = None, max_episode_steps: int | None = None
-) -> Transitions | StoredStates:
-    """Return the log that named arrays are, see `load_log`."""
-    if "rewards" not in parts.arrays:
-        return states_of(arrays, (columns or {}).get("states"), parts.where)
-    for part in NEEDED:
-        if part not in parts.arrays:
-            raise missing(part, arrays, parts.where)
-    return Transitions.from_parts(parts, max_episode_steps, filled_rows(arrays, shape_of(parts.arrays["states"])[0]))
-
-
-def has_names(log: Any) -> bool:
-    """Return whether a log consists of named arrays."""
-    if isinstance(log, str | os.PathLike):
-        return Path(log).suffix.lower() != ".npy"
-    return isinstance(log, Mapping) or is_frame(log) or is_list_of_dicts(log) or hasattr(log, "iterate_episodes")
+def load_transitions(source: Any) -> Transitions:
+    """Load a log with actions and rewards, see `load_log`."""
+    log = load_log(source)
+    if isinstance(log, Transitions):
+        return log
+    raise ValueError(
+        f"{log.name or 'the log'}: only states; this method needs rewards too: name them by sopr_fast.load_log(…, "
+        "columns={'rewards': …})"
+    )
 
 
 def thin(log: Transitions, rows: int) -> Transitions:

@@ -39,6 +39,18 @@ def is_log(path: Path) -> bool:
     return path.suffix.lower() in (".npy", *READERS) or path.is_dir() or (not path.exists() and _is_minari_id(path))
 
 
+def has_names(source: Any) -> bool:
+    """Return whether a log consists of named arrays, see `read_arrays`."""
+    if isinstance(source, str | os.PathLike):
+        return Path(source).suffix.lower() != ".npy"
+    return (
+        isinstance(source, Mapping)
+        or is_frame(source)
+        or is_list_of_dicts(source)
+        or hasattr(source, "iterate_episodes")
+    )
+
+
 @escaped_errors()
 def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
     """Return the named arrays of a source, see `load_log`, and its name for messages.
@@ -53,18 +65,8 @@ def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
         return read_frame(source, "data frame"), "data frame"
     if hasattr(source, "iterate_episodes"):
         return _read_minari(source), f"Minari dataset {source.id}"
-    if not isinstance(source, str | os.PathLike):
-        raise TypeError(
-            "transitions must be a path, a Minari dataset, a data frame or a dictionary of arrays with states, actions "
-            f"and rewards at least, got {type(source).__name__}"
-        )
     path = _minari_file(source) or Path(source)
     suffix = path.suffix.lower()
-    if suffix == ".npy":
-        raise ValueError(
-            f"{path}: an .npy file is one array; transitions need states, actions and rewards at least: put them into "
-            "an .npz file, a dictionary or a folder of .npy files of these names"
-        )
     if path.is_dir():
         return read_folder(path), str(path)
     if suffix not in READERS:

@@ -14,9 +14,9 @@ from ...runtime.rows import FileRows
 from ...runtime.text import escaped_errors
 from .arrays import Lazy, shape_of, to_array
 from .files import check_regular, reading
-from .keys import ALL_KEYS, KEYS, Columns, find_states, list_names
-from .replay_buffers import filled_rows, is_list_of_dicts
-from .sources import read_arrays
+from .keys import ALL_KEYS, KEYS, find_states, list_names
+from .replay_buffers import filled_rows
+from .sources import has_names, read_arrays
 from .stored import StoredStates
 from .tables import group_numbered, is_frame
 from .transitions import Transitions
@@ -51,31 +51,24 @@ def load_states(states: Any, *, columns: str | Sequence[str] | None = None) -> S
         return states
     if isinstance(states, Transitions):
         return StoredStates(states.states)
-    if isinstance(states, str | os.PathLike) and Path(states).suffix.lower() == ".npy":
+    if is_frame(states) and columns is None and not _names_states(states):
+        return StoredStates(_numbers(states))
+    if has_names(states):
+        arrays, where = read_arrays(states)
+        return states_of(arrays, columns, where)
+    if isinstance(states, str | os.PathLike):
         check_regular(path := Path(states))
         with reading(path, "an .npy file of a plain array"):
             return StoredStates(rows := FileRows(path), rows.name)
-    if is_frame(states) and columns is None and not _names_states(states):
-        return StoredStates(_numbers(states))
-    if (
-        isinstance(states, str | os.PathLike | Mapping)
-        or is_frame(states)
-        or is_list_of_dicts(states)
-        or hasattr(states, "iterate_episodes")
-    ):
-        arrays, where = read_arrays(states)
-        return states_of(arrays, columns, where)
     if is_tensor(states):
         return StoredStates(to_array(states, "states: "))
     if isinstance(states, np.ndarray):
         return StoredStates(fill_masked(states))
+    if all(hasattr(states, part) for part in ("shape", "dtype", "__getitem__")):
+        return StoredStates(states, f"{type(states).__name__} {getattr(states, 'name', '')}".strip())
     if isinstance(states, Sequence) or hasattr(states, "__array__"):
-        if not all(hasattr(states, part) for part in ("shape", "dtype", "__getitem__")):
-            return StoredStates(_numbers(states))
-    elif not all(hasattr(states, part) for part in ("shape", "dtype", "__getitem__")):
-        raise TypeError(f"states must be an array, tensor, data frame or path, got {type(states).__name__}")
-    name = f"{type(states).__name__} {getattr(states, 'name', '')}".strip()
-    return StoredStates(states, name)
+        return StoredStates(_numbers(states))
+    raise TypeError(f"states must be an array, tensor, data frame or path, got {type(states).__name__}")
 
 
 def states_of(arrays: Mapping[str, Any], columns: str | Sequence[str] | None, where: str) -> StoredStates:
@@ -105,11 +98,11 @@ def _numbers(states: Any) -> np.ndarray:
 
 def _names_states(frame: Any) -> bool:
     """Return whether columns of a data frame are named as states are; otherwise all must be states."""
-    columns: Columns | list[str] = [str(name) for name in frame.columns]
-    if any(key in columns or key in group_numbered(columns, KEYS["states"]) for key in KEYS["states"]):
+    columns = [str(name) for name in frame.columns]
+    if not {*KEYS["states"]}.isdisjoint([*columns, *group_numbered(columns, "data frame")]):
         return True
     lower = [name.lower() for name in columns]
-    if not _NO_STATES.isdisjoint(lower) or group_numbered(lower, _NO_STATES):
+    if not _NO_STATES.isdisjoint([*lower, *group_numbered(lower, "data frame")]):
         raise ValueError(
             f"which columns of the data frame are states? It has {list_names([*columns])}; name the states obs_0, "
             "obs_1, … or pass only their columns"

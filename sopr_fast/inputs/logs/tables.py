@@ -7,7 +7,7 @@ import csv
 import functools
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ def read_frame(frame: Any, where: str) -> dict[str, Any]:
             read = functools.partial(_cells, values, f"{where}: {str(key)!r}")
             values = Lazy((len(values), *np.shape(_cell(values[0]))), object, read)
         arrays[str(key)] = values
-    for group, names in group_numbered(arrays, arrays, where).items():
+    for group, names in group_numbered(list(arrays), where).items():
         read = functools.partial(lambda names: np.stack([np.asarray(arrays[name]) for name in names], 1), names)
         arrays[group] = Lazy((len(frame), len(names)), np.float64, read)
     return arrays
@@ -101,17 +101,21 @@ def _cell(value: Any) -> Any:
 
 def read_parquet(path: Path) -> dict[str, Any]:
     """Return the columns of a file by name, numbered ones together too, as `read_frame`; read when they are needed."""
+    return {name: _open_columns(path, columns) for name, columns in parquet_columns(path).items()}
+
+
+def parquet_columns(path: Path) -> dict[str, list[str]]:
+    """Return the arrays of a file: name → its columns."""
     with _open_parquet(path) as file:
         names = list(file.schema_arrow.names)
-    groups = {name: [name] for name in names} | group_numbered(names, names, str(path))
-    return {name: _open_columns(path, name, columns) for name, columns in groups.items()}
+    return {name: [name] for name in names} | group_numbered(names, str(path))
 
 
-def _open_columns(path: Path, name: str, columns: list[str]) -> Any:
+def _open_columns(path: Path, columns: list[str]) -> Any:
     try:
-        return ParquetArray(path, (name,), columns)
+        return ParquetArray(path, columns)
     except (TypeError, ValueError):  # raised where the array is needed
-        return Lazy((), object, lambda: np.asarray(ParquetArray(path, (name,), columns)))
+        return Lazy((), object, lambda: np.asarray(ParquetArray(path, columns)))
 
 
 class ParquetArray:
@@ -119,39 +123,26 @@ class ParquetArray:
 
     Args:
         path: File.
-        names: Names that the array may have, see `read_parquet`.
-        columns: Columns of the array, which may hold words then; found by name if None.
+        columns: Columns of the array; one may hold lists of numbers, or words.
 
     Attributes:
         shape: (rows,) or (rows, width).
         dtype: Type of the values.
-        columns: Names of all columns of the file.
 
     Raises:
         ImportError: pyarrow is not installed.
         MemoryError: A row group is larger than the free memory.
         TypeError: A column does not hold numbers.
-        ValueError: The file is damaged, or has no or several such arrays.
+        ValueError: The file is damaged.
     """
 
-    def __init__(self, path: Path, names: Collection[str], columns: list[str] | None = None) -> None:
-        self.path, self._version = path, FileVersion(os.stat(path), str(path))
+    def __init__(self, path: Path, columns: list[str]) -> None:
+        self.path, self._version, self._columns = path, FileVersion(os.stat(path), str(path)), columns
         with _open_parquet(path) as file:
-            self.columns: list[str] = file.schema_arrow.names
-            groups = {name: [name] for name in self.columns if name in names} if columns is None else {}
-            groups |= (
-                group_numbered(self.columns, names, str(path)) if columns is None else {next(iter(names)): columns}
-            )
-            if len(groups) != 1:
-                found = ", ".join(groups or self.columns)
-                raise ValueError(f"{path}: expected one of the columns {', '.join(names)}; found {found}")
-            ((self._name, self._columns),) = groups.items()
             counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
             self._bounds = np.concatenate([[0], np.cumsum(counts)])
             first = next(file.iter_batches(batch_size=1, columns=self._columns), None)
             row = np.empty(0) if first is None else self._decode(first, 0)
-            if columns is None and row.dtype.kind not in "fiub":
-                raise TypeError(f"{path}: {self._name!r} must be numbers or lists of numbers, got words")
         self.shape, self.dtype = (int(self._bounds[-1]), *row.shape[1:]), row.dtype
 
     @property
@@ -200,7 +191,7 @@ class ParquetArray:
             chunks = [part.combine_chunks() if hasattr(part, "chunks") else part for part in parts]
             where = [f"{self.path}: {name!r}" for name in self._columns]
             columns = [_column(part, name, first) for name, part in zip(where, chunks, strict=True)]
-            values = columns[0] if self._columns == [self._name] else np.stack(columns, 1)
+            values = columns[0] if len(columns) == 1 else np.stack(columns, 1)
             if shape is not None and values.shape[1:] != shape:
                 raise ValueError(
                     f"{where[0]} has lists of different lengths: {shape} at row 0 and {values.shape[1:]} at row {first}"
@@ -225,12 +216,12 @@ def _open_parquet(path: Path) -> Iterator[Any]:
     pyarrow.default_memory_pool().release_unused()
 
 
-def group_numbered(names: Iterable[str], wanted: Collection[str], where: str = "") -> dict[str, list[str]]:
-    """Return name → its numbered columns in ascending order, for wanted names that are no column."""
+def group_numbered(names: Sequence[str], where: str) -> dict[str, list[str]]:
+    """Return name → its numbered columns in ascending order, for names that are no column themselves."""
     groups: dict[str, dict[int, str]] = {}
     for name in names:
         match = NUMBERED.fullmatch(name)
-        if match and (wanted is names or match[1] in wanted) and match[1] not in names:
+        if match and match[1] not in names:
             group, number = groups.setdefault(match[1], {}), int(match[2])
             if number in group and match[1] in ALL_KEYS:
                 raise ValueError(

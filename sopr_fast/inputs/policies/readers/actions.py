@@ -7,7 +7,7 @@ from zipfile import BadZipFile
 
 from ....runtime.rows import FileRows
 from ...logs.keys import KEYS, check_is_policy
-from ...logs.tables import ParquetArray
+from ...logs.tables import ParquetArray, parquet_columns
 from ..arrays import ArrayPolicy
 from .options import Options
 
@@ -23,6 +23,12 @@ def read_npy(path: Path, options: Options) -> list[ArrayPolicy]:
 
 def read_parquet(path: Path, options: Options) -> list[ArrayPolicy]:
     """Open a parquet file, of which a row group is read at a time."""
-    actions = ParquetArray(path, KEYS["actions"])
-    check_is_policy(actions.columns, ("rewards", "next_states", "terminals"))  # states may accompany actions
+    arrays = parquet_columns(path)
+    named = [name for name in arrays if name in KEYS["actions"]]
+    if len(named) != 1:
+        raise ValueError(f"{path}: expected one of the columns {', '.join(KEYS['actions'])}; found {', '.join(arrays)}")
+    check_is_policy(arrays, ("rewards", "next_states", "terminals"))  # states may accompany actions
+    actions = ParquetArray(path, arrays[named[0]])
+    if actions.dtype.kind not in "fiub":
+        raise TypeError(f"{path}: {named[0]!r} must be numbers or lists of numbers, got words")
     return [ArrayPolicy(options.name, actions, action_count=options.action_count)]
