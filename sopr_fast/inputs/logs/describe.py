@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,100 +16,51 @@ _NEEDS = {
     "importance weighting by logged probabilities": ("actions", "rewards", "log_probs"),
 }
 _COLUMNS_SHOWN = 40
-_NUMBERS = ("low", "high", "mean", "std")
 
 
-@dataclass(frozen=True)
-class LogDescription:
-    """Contents of a log; `str` gives a line for each.
-
-    Attributes:
-        rows: Number of steps.
-        episodes: Number of episodes; None for states alone.
-        verdict: How many episodes there are, how they end and which arrays decided, in words.
-        unread: Names of arrays that look like ends of episodes and were not read.
-        returns: Least, mean and largest undiscounted return of an episode; None for states alone.
-        missing: Parts that the log lacks, named as the arguments of `Transitions.from_arrays`.
-        columns: "state 0", …, "action 0", … and "reward" → least, largest, mean value and standard deviation.
-    """
-
-    rows: int
-    episodes: int | None
-    verdict: str
-    unread: tuple[str, ...]
-    returns: tuple[float, float, float] | None
-    missing: tuple[str, ...]
-    columns: dict[str, tuple[float, float, float, float]]
-
-    @property
-    def unusable(self) -> dict[str, tuple[str, ...]]:
-        """Methods that cannot use the log, and the parts that they miss."""
-        lacks = {methods: tuple(part for part in parts if part in self.missing) for methods, parts in _NEEDS.items()}
-        return {methods: parts for methods, parts in lacks.items() if parts}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dictionary that JSON can hold."""
-        return dataclasses.asdict(self) | {"unusable": {key: [*parts] for key, parts in self.unusable.items()}}
-
-    def __str__(self) -> str:
-        lines = [f"rows: {self.rows:,}"]
-        for part in ("state", "action"):
-            own = {name: numbers for name, numbers in self.columns.items() if name.startswith(part)}
-            constant = [name.split()[1] for name, (low, high, *_) in own.items() if low == high]
-            said = f" (constant: {list_names(constant)})" if constant else ""
-            lines += [f"{part} columns: {len(own)}{said}"] if own else []
-        if self.returns is None:
-            lines.append("read as states alone, since it has no rewards")
-        else:
-            least, mean, largest = self.returns
-            lines += [self.verdict, f"returns of episodes: {least:.6g} to {largest:.6g}, mean {mean:.6g}"]
-        if self.unread:
-            lines.append(f"not read, though it looks like ends or numbers of episodes: {list_names([*self.unread])}")
-        lines.append(f"missing: {_list_parts(self.missing) or 'nothing'}")
-        lines += [f"not for {methods}: no {_list_parts(parts)}" for methods, parts in self.unusable.items()]
-        width = max(map(len, self.columns))
-        lines.append(f"{'column':<{width}}" + "".join(f"  {part:>11}" for part in _NUMBERS))
-        for name, numbers in [*self.columns.items()][:_COLUMNS_SHOWN]:
-            lines.append(f"{name:<{width}}" + "".join(f"  {value:>11.4g}" for value in numbers))
-        more = len(self.columns) - _COLUMNS_SHOWN
-        return "\n".join(lines + [f"and {more} more columns"] * (more > 0))
-
-
-def describe(log: Any) -> LogDescription:
-    """Describe a log, which is read into memory: its columns, episodes, returns, and what it lacks for which methods.
+def describe(log: Any) -> str:
+    """Describe a log in words: its columns, episodes and their returns, what was not read, what methods miss in it.
 
     Without next states, returns omit the last reward of each episode that was cut, see `sopr_fast.load_log`.
 
     Args:
-        log: What `sopr_fast.load_log` returns, or takes.
+        log: What `sopr_fast.load_log` returns, or takes; it is read into memory.
 
     Raises:
         ImportError, MemoryError, OSError, TypeError, ValueError: See `sopr_fast.load_log`.
     """
     log = load_log(log)
-    if not isinstance(log, Transitions):
-        states = np.asarray(log)
-        return LogDescription(len(states), None, "", (), None, OPTIONAL, _columns(states=states))
-    returns = np.add.reduceat(log.rewards.astype(np.float64), log.episodes[:-1])
-    return LogDescription(
-        len(log),
-        len(returns),
-        log.verdict,
-        log.unread,
-        (float(returns.min()), float(returns.mean()), float(returns.max())),
-        log.missing,
-        _columns(states=log.states, actions=log.actions) | _columns(reward=log.rewards[:, None]),
-    )
+    is_whole = isinstance(log, Transitions)
+    states = log.states if is_whole else np.asarray(log)
+    actions, missing = (log.actions, log.missing) if is_whole else (states[:, :0], OPTIONAL)
+    lines = [f"rows: {len(states):,}"]
+    for part, values in (("state", states), ("action", actions)):
+        constant = np.flatnonzero(values.min(0) == values.max(0)).astype(str).tolist()
+        said = f" (constant: {list_names(constant)})" if constant else ""
+        lines += [f"{part} columns: {values.shape[1]}{said}"] if values.shape[1] else []
+    if is_whole:
+        returns = np.add.reduceat(log.rewards.astype(np.float64), log.episodes[:-1])
+        lines.append(log.verdict)
+        lines.append(f"returns of episodes: {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}")
+        if log.unread:
+            lines.append(f"not read, though it looks like ends or numbers of episodes: {list_names([*log.unread])}")
+    else:
+        lines.append("read as states alone, since it has no rewards")
+    lines.append(f"missing: {_list_parts(missing) or 'nothing'}")
+    for methods, parts in _NEEDS.items():
+        if lacking := [part for part in parts if part in missing]:
+            lines.append(f"not for {methods}: no {_list_parts(lacking)}")
+    names = [f"state {i}" for i in range(states.shape[1])] + [f"action {i}" for i in range(actions.shape[1])]
+    columns = [*states.T, *actions.T, *([log.rewards] if is_whole else [])]
+    names += ["reward"] if is_whole else []
+    width = max(map(len, names))
+    lines.append(f"{'column':<{width}}" + "".join(f"  {part:>11}" for part in ("low", "high", "mean", "std")))
+    for name, values in list(zip(names, columns, strict=True))[:_COLUMNS_SHOWN]:
+        numbers = values.min(), values.max(), values.mean(dtype=np.float64), values.std(dtype=np.float64)
+        lines.append(f"{name:<{width}}" + "".join(f"  {value:>11.4g}" for value in numbers))
+    more = len(columns) - _COLUMNS_SHOWN
+    return "\n".join(lines + [f"and {more} more columns"] * (more > 0))
 
 
-def _columns(**tables: np.ndarray) -> dict[str, tuple[float, float, float, float]]:
-    columns = {}
-    for part, values in tables.items():
-        statistics = (values.min(0), values.max(0), values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64))
-        for i, numbers in enumerate(np.stack(statistics, 1).tolist()):
-            columns[part if part == "reward" else f"{part[:-1]} {i}"] = tuple(numbers)
-    return columns
-
-
-def _list_parts(parts: tuple[str, ...]) -> str:
+def _list_parts(parts: Any) -> str:
     return ", ".join(parts).replace("_", " ")
