@@ -331,7 +331,7 @@ def test_rank_refuses_inputs_that_do_not_fit_the_model():
         twin.name = "twin"
     with pytest.raises(ValueError, match=r"policies\[0\] and policies\[1\] are both named 'twin'"):
         ranker.rank(twins, log())
-    with pytest.raises(ValueError, match="'chooser' has discrete actions, the model reads continuous ones"):
+    with pytest.raises(ValueError, match="'chooser' has discrete actions, the model continuous ones"):
         ranker.rank({"chooser": lambda s: Probabilities(np.full((len(s), 2), 0.5))}, log())
     with pytest.raises(ValueError, match="'wide'"):
         ranker.rank({"wide": lambda s: s[:, :3]}, log())

@@ -121,11 +121,37 @@ def test_stable_baselines3(tmp_path, kind, actions):
             load(path, action_count=4)
 
 
+MATRIX = spaces.Box(-1, 1, (2, 2), np.float32)
+
+
+@pytest.mark.parametrize("kind, actions", [("PPO", MATRIX), ("SAC", MATRIX), ("DQN", DISCRETE)])
+def test_matrices_are_rows(tmp_path, kind, actions):
+    model = getattr(stable_baselines3, kind)("MlpPolicy", Still(actions, MATRIX), device="cpu")
+    shaken(model.policy)
+    model.save(tmp_path / "model.zip")
+    expected = model.predict(STATES.reshape(-1, 2, 2), deterministic=True)[0]
+    for source in (tmp_path, {"model": model}, {"model": model.policy}):
+        (policy,) = load(source).values()
+        np.testing.assert_allclose(policy(STATES), expected.reshape(policy(STATES).shape), atol=1e-5)
+
+
+def test_images_are_rows_of_pixels(tmp_path):
+    pixels = spaces.Box(0, 255, (1, 40, 40), np.uint8)
+    model = stable_baselines3.PPO("CnnPolicy", Still(BOX, pixels), device="cpu")
+    model.save(tmp_path / "model.zip")
+    states = np.random.default_rng(0).integers(0, 256, (9, 1600))
+    expected = model.predict(states.reshape(-1, *pixels.shape), deterministic=True)[0]
+    for read in (lambda: load(tmp_path, trust=True), lambda: load({"model": model})):
+        np.testing.assert_allclose(read()["model"](states), expected, atol=1e-5)
+    with pytest.raises(ValueError, match=r"images of shape \(1, 40, 40\); trust=True"):
+        load(tmp_path)
+
+
 UNUSUAL = {  # spaces → what the refusal says
     "discrete states": (spaces.Discrete(16), DISCRETE, "observations of a Discrete space"),
     "named states": (spaces.Dict({"a": Still.observation_space}), DISCRETE, "observations of a Dict space"),
-    "matrices": (spaces.Box(0, 1, (2, 3), np.float32), DISCRETE, r"observations of shape \(2, 3\)"),
     "several actions": (Still.observation_space, spaces.MultiDiscrete([2, 3]), "several actions at once"),
+    "switches": (Still.observation_space, spaces.MultiBinary(3), "several actions at once"),
 }
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from sopr_fast.inputs.policies import Actor, Gaussian, Layout, Probabilities, check_fit, load, probe
+import sopr_fast
+from sopr_fast.inputs.policies import Actor, Gaussian, Layout, Probabilities, load, probe
 from sopr_fast.inputs.policies.output import Bounds
 
 DS, DA = 5, 3
@@ -133,7 +134,7 @@ MESSAGE = (
 )
 
 
-@pytest.mark.parametrize("ask", [probe, lambda *args: check_fit(*args, Layout("gaussian", DA, 2 * DA))])
+@pytest.mark.parametrize("ask", [probe, lambda *args: probe(*args, Layout("gaussian", DA, 2 * DA))])
 def test_policies_that_sample_are_warned_of(ask):
     states = torch.from_numpy(STATES)
     with pytest.warns(UserWarning) as caught:
@@ -168,7 +169,7 @@ class Recurrent(torch.nn.Module):
         return self.cell(states)[0]
 
 
-@pytest.mark.parametrize("ask", [probe, lambda *args: check_fit(*args, Layout("gaussian", DA, 2 * DA))])
+@pytest.mark.parametrize("ask", [probe, lambda *args: probe(*args, Layout("gaussian", DA, 2 * DA))])
 def test_policies_whose_actions_depend_on_the_batch_are_warned_of(ask):
     states = torch.from_numpy(STATES)
     half = torch.nn.Linear(STATES.shape[1], DA).bfloat16()  # rounds otherwise in batches of other sizes
@@ -179,9 +180,9 @@ def test_policies_whose_actions_depend_on_the_batch_are_warned_of(ask):
         "policies 'standardised', 'recurrent' give different actions for the same states in another batch: they use "
         "statistics of the batch, or read its rows as a sequence. Answer each state on its own"
     ]
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), sopr_fast.options(batch_size=1):  # every state is a batch
         warnings.simplefilter("error")
-        probe(list(load([Recurrent()]).values()), states, SOURCE, batch_size=1)  # every state is a batch
+        probe(list(load([Recurrent()]).values()), states, SOURCE)
 
 
 def test_rounding_and_fixed_policies_are_not_warned_of():

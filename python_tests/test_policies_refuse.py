@@ -10,7 +10,7 @@ import torch
 from torch import distributions as dist
 from torch import nn
 
-from sopr_fast.inputs.policies import ArrayPolicy, Gaussian, Layout, Probabilities, check_fit, collect, load, probe
+from sopr_fast.inputs.policies import ArrayPolicy, Gaussian, Layout, Probabilities, collect, load, probe
 
 U, DS, DA = 40, 5, 3
 STATES = torch.randn(U, DS, generator=torch.Generator().manual_seed(0))
@@ -27,15 +27,15 @@ RETURNS = {
     "one action": (lambda s: s[0, :3], "'x' returned shape (3,), expected (13, action width)"),
     "three dimensions": (lambda s: s[:, None], "'x' returned shape (13, 1, 5), expected (13, action width)"),
     "no columns": (lambda s: s[:, :0], "'x' returned shape (13, 0), expected (13, action width)"),
-    "complex": (lambda s: good(s) * 1j, "'x' returned dtype complex64"),
+    "complex": (lambda s: good(s) * 1j, "'x' returned dtype complex64, expected an array or tensor"),
     "bool": (lambda s: good(s) > 0, "'x' returned dtype bool"),
-    "bool tensor": (lambda s: torch.from_numpy(good(s)) > 0, "'x' returned dtype torch.bool"),
-    "sparse": (lambda s: torch.from_numpy(good(s)).to_sparse(), "'x' returned a tensor of layout torch.sparse_coo"),
-    "text": (lambda s: "left", "'x' returned a str, expected an array or tensor"),
+    "bool tensor": (lambda s: torch.from_numpy(good(s)) > 0, "'x' returned a tensor of torch.bool"),
+    "sparse": (lambda s: torch.from_numpy(good(s)).to_sparse(), "of torch.float32 and torch.sparse_coo on cpu"),
+    "text": (lambda s: "left", "'x' returned words: return indices of discrete actions"),
     "nothing": (lambda s: None, "'x' returned a NoneType"),
     "tuple": (lambda s: (good(s), None), "'x' returned a tuple"),
-    "object": (lambda s: object(), "'x' returned object, expected an array"),
-    "meta": (lambda s: torch.empty(len(s), DA, device="meta"), "'x' returned a tensor on the meta device"),
+    "object": (lambda s: object(), "'x' returned a object, expected an array"),
+    "meta": (lambda s: torch.empty(len(s), DA, device="meta"), "on meta, expected an array or tensor"),
     "nan": (lambda s: np.where(s == s[2, 0], np.nan, s)[:, :3], "'x' returned nan at state row 5"),
     "inf": (lambda s: np.where(s == s[2, 0], -np.inf, s)[:, :3], "'x' returned -inf at state row 5"),
     "nan deviation": (lambda s: Gaussian(good(s), good(s) * np.nan), "'x' returned nan at state row 1"),
@@ -141,7 +141,7 @@ def test_late_nan_names_the_row_in_the_users_data():
 
     policies = list(load({"x": late}).values())
     with pytest.raises(ValueError, match="policy 'x' returned nan at state row 67"):
-        collect(policies, STATES, SOURCE, probe(policies, STATES, SOURCE), batch_size=16)
+        collect(policies, STATES, SOURCE, probe(policies, STATES, SOURCE))
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_late_nan_names_the_row_in_the_users_data():
     [
         (lambda s: s[:, :2], Layout("action", 3, 3), "'x' returned shape (13, 2), expected (13, 3)"),
         (lambda s: s[:, :2], Layout("gaussian", 3, 6), "'x' returned shape (13, 2), expected (13, 3)"),
-        (good, Layout("discrete", 3, 3), "'x' has continuous actions, the model reads discrete ones"),
-        (lambda s: Probabilities(s * 0 + 0.2), Layout("action", 5, 5), "the model reads continuous ones"),
+        (good, Layout("discrete", 3, 3), "'x' has continuous actions, the model discrete ones"),
+        (lambda s: Probabilities(s * 0 + 0.2), Layout("action", 5, 5), "the model continuous ones"),
     ],
 )  # fmt: skip
 def test_candidates_that_do_not_fit_a_model(policy, layout, message):
@@ -163,7 +163,7 @@ def test_candidates_that_do_not_fit_a_model(policy, layout, message):
         )
 
     with pytest.raises(ValueError, match=re.escape(message)):
-        check_fit(list(load({"first": first, "x": policy}).values()), STATES, SOURCE, layout)
+        probe(list(load({"first": first, "x": policy}).values()), STATES, SOURCE, layout)
     assert calls == [13]  # no long work before the error
 
 

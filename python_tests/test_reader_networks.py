@@ -234,13 +234,21 @@ CONTINUOUS = {  # file → its content, its actions, the options that it needs
         standardised,
         {"activation": "elu"},
     ),
-    "rl_games": ({"model": GAMES | {"running_mean_std": RUNNING}, "epoch": 3}, clipped, {"activation": "elu"}),
-    "rl_games before 1.2": ({"model": GAMES, "running_mean_std": RUNNING}, clipped, {"activation": "elu"}),
+    "rl_games": (
+        {"model": GAMES | {"running_mean_std": RUNNING}, "epoch": 3},
+        clipped,
+        {"activation": "elu", "squash": "none"},
+    ),
+    "rl_games before 1.2": (
+        {"model": GAMES, "running_mean_std": RUNNING},
+        clipped,
+        {"activation": "elu", "squash": "none"},
+    ),
 }
 DISCRETE = {  # … its action values or logits
     "values": ({"": VALUES}, VALUES, {**RELU, "head": "values"}),
     "logits": ({"": VALUES}, VALUES, {**RELU, "head": "logits", "action_count": 4}),
-    "probabilities": ({"": VALUES}, VALUES, {**RELU, "head": "probabilities"}),
+    "probabilities": ({"": VALUES}, VALUES, {**RELU, "head": "probabilities", "action_count": 4}),
     "layer of values": ({"fc#1": BODY, "q.": MU}, lambda x: MU(BODY(x)), RELU),
     "q_net": ({"q_net.": VALUES, "q_net_target.": mlp(DS, 2, 4)}, VALUES, RELU),
     "SpinningUp": ({"pi.logits_net.": VALUES, "v.v_net.": CRITIC}, VALUES, RELU),
@@ -325,33 +333,6 @@ def test_log_std_of_cleanrl_is_mapped_by_tanh(tmp_path, states):
     torch.testing.assert_close(policy.output(states).std, log_std.exp().detach(), rtol=1e-5, atol=1e-6)
 
 
-def test_settings_of_a_run(tmp_path, states):
-    run = tmp_path / "2024-05-01"
-    (run / "params").mkdir(parents=True)
-    torch.save(expanded({**RSL, "model_state_dict": RSL_MODEL}), run / "model_1500.pt")
-    settings = run / "params" / "agent.yaml"
-    settings.write_text("policy:\n  class_name: ActorCritic\n  activation: 'elu'  # as usual\n")
-    torch.testing.assert_close(load(run)["model_1500"].act(states), ELU_NET(states).detach())
-    settings.write_text("policy:\n  activation: elu\ncritic:\n  activation: relu\n")
-    with pytest.raises(ValueError, match=r"model_1500\.pt: a file of rsl_rl does not say its activation: pass "):
-        load(run)
-
-
-def test_settings_of_rl_games_say_whether_sigma_is_a_logarithm(tmp_path, states):
-    (tmp_path / "nn").mkdir()
-    path = tmp_path / "nn" / "model.pth"
-    torch.save(expanded({"model": GAMES}), path)
-    with pytest.raises(ValueError, match="whether its sigma is a logarithm stands in the settings of the run"):
-        load(path, activation="elu", stochastic=True)
-    text = "params:\n  model:\n    name: continuous_a2c_logstd\n  network:\n    mlp:\n      activation: elu\n"
-    (tmp_path / "config.yaml").write_text(
-        f"{text}    space:\n      mu_activation: tanh\n      sigma_activation: None\n"
-    )
-    output = load(path, stochastic=True)["model"].output(states)
-    torch.testing.assert_close(output.mean, ELU_NET(states).tanh().detach())
-    torch.testing.assert_close(output.std, LOG_STD.exp().expand_as(output.std))
-
-
 @pytest.mark.parametrize("is_normalised", [False, True])
 @pytest.mark.parametrize("std_type", ["scalar", "log"])
 def test_rsl_rl_writes_what_is_read(tmp_path, states, is_normalised, std_type):
@@ -419,6 +400,18 @@ REFUSED = {  # … the message, and the options that it advises, which then work
         {**SQUASHED, "action_count": 3},
         "a continuous action, but action_count=3: pass head='values'",
         {**RELU, "action_count": 3, "head": "values"},
+    ),
+    "several actions at once": (
+        {"mlp_extractor.policy_net.": BODY, "action_net.": MU},
+        {**RELU, "head": "logits"},
+        "does not say its action_count: pass action_count=… (--action-count …); of a network that chooses several",
+        {**RELU, "head": "logits", "action_count": 3},
+    ),
+    "deviations of rl_games": (
+        {"model": GAMES},
+        {"activation": "elu", "squash": "none", "stochastic": True},
+        "'sigma' may be a logarithm or not): load it without stochastic",
+        {"activation": "elu", "squash": "none"},
     ),
     "another count": (
         changed(),

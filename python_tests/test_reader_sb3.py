@@ -284,7 +284,7 @@ RECURRENT = "it is recurrent, .* pass an array of its actions in every logged st
 def test_recurrent_models_are_refused(tmp_path, trust):
     model = make(contrib.RecurrentPPO, policy="MlpLstmPolicy")
     model.save(tmp_path / "model.zip")
-    with pytest.raises(ValueError, match=rf"model\.zip: {RECURRENT}$"):
+    with pytest.raises(ValueError, match=rf"model\.zip: .*{RECURRENT}$"):
         load(tmp_path / "model.zip", trust=trust)
     for item in (model, model.policy):
         with pytest.raises(ValueError, match=rf"policy 'x' .* {RECURRENT}$"):
@@ -294,7 +294,7 @@ def test_recurrent_models_are_refused(tmp_path, trust):
 def test_policies_with_a_memory_of_their_own_are_refused_when_opened(tmp_path):
     model = sb3.PPO(Remembering, Still(), device="cpu", seed=0)
     model.save(tmp_path / "model.zip")
-    with pytest.raises(ValueError, match=rf"model\.zip: {RECURRENT}$"):
+    with pytest.raises(ValueError, match=rf"model\.zip: .*{RECURRENT}$"):
         load(tmp_path / "model.zip", trust=True)
 
 
@@ -379,5 +379,5 @@ def test_statistics_of_another_width(tmp_path):
 
     make(sb3.PPO).save(tmp_path / "model.zip")
     VecNormalize(DummyVecEnv([Wide])).save(str(tmp_path / "vecnormalize.pkl"))
-    with pytest.raises(ValueError, match=r"standardisation's mean has shape \(6,\), expected \(5,\)"):
+    with pytest.raises(ValueError, match=r"standardisation has shape \(6,\), expected \(5,\)"):
         load(tmp_path)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..inputs.policies import Policy, probe
 from ..ranking.metrics import policy_distances
-from ..runtime.context import current
 from ..runtime.distributed import share_policies
 from ..runtime.options import integer, option
 from ..sopr.columns import collect_shared
@@ -38,7 +37,7 @@ class ActionDistanceEstimator(SupervisedEstimator):
         """Collect the actions of all policies in the states on which they are compared; see `Estimator.prepare`."""
         states, (adapted,) = read(log, policies)
         rows, compared = spread(states, self.rows)
-        layout = probe(adapted, compared, rows, batch_size=current().batch_size)
+        layout = probe(adapted, compared, rows)
         columns = collect_shared(adapted, compared, rows, layout)
         return as_arrays(adapted, columns, layout), compared
 
@@ -51,7 +50,7 @@ class ActionDistanceEstimator(SupervisedEstimator):
         policies, known, request = problem.policies, problem.known, problem.request
         with request.timings.stage("policies"):
             rows, states = spread(problem.states, self.rows)
-            layout = probe([*known, *policies], states, rows, batch_size=current().batch_size)
+            layout = probe([*known, *policies], states, rows)
             both = [collect_shared(group, states, rows, layout) for group in (policies, known)]
         return both[0].numpy(), both[1].numpy()
 

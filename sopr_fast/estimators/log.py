@@ -16,7 +16,7 @@ from ..inputs.policies import load as load_policies
 from ..inputs.policies.output import one_hot
 from ..ranking.estimates import warn_about
 from ..runtime import distributed
-from ..runtime.context import current, current_device
+from ..runtime.context import current_device
 
 _EVALUATED_ROWS = 65536
 _OFFSET = 4  # standard deviations from 0 beyond which a mean action is an offset
@@ -259,7 +259,7 @@ def read(policies: Any, log: Any) -> tuple[list[Policy], Layout, Log]:
     transitions = load_transitions(log)
     adapted = list(load_policies(policies).for_log(transitions.source_count).values())
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
-    layout = probe(adapted, states, source, batch_size=current().batch_size)
+    layout = probe(adapted, states, source)
     check_actions(adapted, layout, transitions.actions.shape[1])
     check_same_log(transitions, adapted)
     prepared = Log(

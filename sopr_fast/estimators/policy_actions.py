@@ -137,7 +137,7 @@ class PolicyActions:
         together = [] if self.layout.kind == "gaussian" else np.flatnonzero(~self.arrays).tolist()
         if together:
             policies, states, source = [self.policies[p] for p in together], self.log.raw_states[rows], self.log.source
-            acted = collect(policies, states, source[rows], self.layout, batch_size=current().batch_size)
+            acted = collect(policies, states, source[rows], self.layout)
             taken[together, 0] = self.log.units.normalise_actions(acted)
         for p in sorted(set(range(len(self.policies))) - set(together)):
             for draw in range(self.draws):

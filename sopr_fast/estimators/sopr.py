@@ -11,7 +11,7 @@ import numpy as np
 from ..inputs.policies import Policy, probe
 from ..ranking.estimates import Estimates
 from ..ranking.ranking import Ranking
-from ..runtime.context import current, current_device
+from ..runtime.context import current_device
 from ..runtime.options import Check, integer, number, option
 from ..sopr.columns import collect_all
 from ..sopr.config import Config
@@ -86,9 +86,9 @@ class SOPR(SupervisedEstimator):
         else:
             remedy = ": choose fewer with SOPR(Config(subset_size=…, clusters=…))"
             drawing = Drawing.draw(states, self.config.subsets, size=self.config.subset_size, seed=seed, remedy=remedy)
-            probe(adapted, drawing.states, drawing.source, batch_size=current().batch_size)  # fails before long work
+            probe(adapted, drawing.states, drawing.source)  # fails before long work
             subsets = drawing.clustered(self.config, current_device()).to("cpu")
-        layout = probe(adapted, subsets.states, subsets.source, batch_size=current().batch_size)
+        layout = probe(adapted, subsets.states, subsets.source)
         columns = collect_all(adapted, subsets, layout, shared=True)
         return as_arrays(adapted, columns, layout), subsets.over_drawn()
 

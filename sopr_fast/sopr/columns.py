@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs.policies import Layout, Policy, check_fit, collect
+from ..inputs.policies import Layout, Policy, collect, probe
 from ..runtime import distributed
 from ..runtime.limits import tile_bytes
 from ..runtime.progress import progress_bar
@@ -110,7 +110,7 @@ class Tiles:
 
     def __init__(self, policies: list[Policy], drawn: Drawing | Subsets, layout: Layout) -> None:
         self.policies, self.drawn, self.layout = policies, drawn, layout
-        check_fit(policies, drawn.states, drawn.source, layout)
+        probe(policies, drawn.states, drawn.source, layout)
         policy_bytes = 4 * len(drawn.states) * layout.width
         size = tile_bytes(_TILE_BYTES)
         self._at_once = max(1, size // policy_bytes)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs import Transitions
-from ..inputs.policies import Layout, check_actions, check_fit, probe
+from ..inputs.policies import Layout, check_actions, probe
 from ..ranking.metrics import policy_distances
 from ..ranking.warnings import TrainingPolicyWarning, join_some
 from ..runtime import distributed
@@ -204,7 +204,7 @@ def _act(
     states, source, training = drawn.states, drawn.source, known.training.policies
     layout = probe(training, states, source)
     if known.validation:
-        check_fit(known.validation.policies, states, source, layout)
+        probe(known.validation.policies, states, source, layout)
     policies, validation = training[own[0]], known.validation.policies[own[1]] if known.validation else []
     count = len(policies)
     columns = collect_all(policies + validation, drawn, layout)

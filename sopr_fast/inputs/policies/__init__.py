@@ -3,7 +3,7 @@
 from .actor import Actor
 from .adapters import Policies, load
 from .arrays import ArrayPolicy
-from .layout import Layout, check_actions, check_fit, collect, probe
+from .layout import Layout, check_actions, collect, probe
 from .output import Gaussian, Output, Probabilities
 from .policy import Policy
 
@@ -17,7 +17,6 @@ __all__ = [
     "Policy",
     "Probabilities",
     "check_actions",
-    "check_fit",
     "collect",
     "load",
     "probe",

@@ -87,6 +87,9 @@ class Actor(Policy):
         ValueError: An option is unknown, `log_std` is missing, or widths do not fit the layers.
     """
 
+    state_dim: int
+    action_dim: int
+
     def __init__(
         self,
         name: str,
@@ -115,39 +118,27 @@ class Actor(Policy):
         self._hidden, self._mean = list(layers[:-1]), layers[-1]
         self._log_std, self._log_std_bounds, self._log_std_tanh = log_std, log_std_bounds, log_std_tanh
         self._atoms = atoms
+        self.state_dim = (self._hidden or [self._mean])[0][0].shape[1]
+        self.action_dim = self._mean[0].shape[0] // (1 if atoms is None else len(atoms))
         self._check_widths()
 
-    @property
-    def state_dim(self) -> int:
-        """Width of the states."""
-        return (self._hidden or [self._mean])[0][0].shape[1]
-
-    @property
-    def action_dim(self) -> int:
-        """Width of the action, or number of discrete actions."""
-        return self._mean[0].shape[0] // (1 if self._atoms is None else len(self._atoms))
-
     def _check_widths(self) -> None:
-        for part, key, width in [
-            ("standardisation", "mean", self.state_dim),
-            ("standardisation", "std", self.state_dim),
-            ("scale", "low", self.action_dim),
-            ("scale", "high", self.action_dim),
-            ("clip", "low", self.action_dim),
-            ("clip", "high", self.action_dim),
-        ]:
-            value = getattr(getattr(self, part), key, None)
-            if value is not None and value.shape != (width,):
-                shape = tuple(value.shape)
-                raise ValueError(f"policy {self.name!r}: {part}'s {key} has shape {shape}, expected ({width},)")
+        log_std = self._log_std[1] if isinstance(self._log_std, tuple) else self._log_std
+        standardisation, scale, clip = self.standardisation, self.scale, self.clip
+        for what, values, width in (
+            ("standardisation", standardisation and (standardisation.mean, standardisation.std), self.state_dim),
+            ("scale", scale and (scale.low, scale.high), self.action_dim),
+            ("clip", clip and (clip.low, clip.high), self.action_dim),
+            ("log_std", None if log_std is None else (log_std,), self.action_dim),
+        ):
+            for value in values or ():
+                if value.shape != (width,):
+                    shape = tuple(value.shape)
+                    raise ValueError(f"policy {self.name!r}: {what} has shape {shape}, expected ({width},)")
         if self._atoms is not None and len(self._mean[0]) % len(self._atoms):
             raise ValueError(
                 f"policy {self.name!r}: {len(self._mean[0])} outputs are no multiple of {len(self._atoms)} atoms"
             )
-        log_std = self._log_std[1] if isinstance(self._log_std, tuple) else self._log_std
-        if log_std is not None and log_std.shape != (self.action_dim,):
-            shape = tuple(log_std.shape)
-            raise ValueError(f"policy {self.name!r}: log_std has shape {shape}, expected ({self.action_dim},)")
 
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         if states.shape[1] != self.state_dim:

@@ -12,7 +12,7 @@ from torch import nn
 
 from ...runtime.checks import check_integer
 from .arrays import ArrayPolicy, is_array
-from .called import Called, D3rlpyModel, LiveModel, acts, is_d3rlpy_model, is_live_model
+from .called import Called, acts, adapt
 from .files import common_folder, load_files
 from .policy import Policy
 from .readers.options import Options
@@ -203,12 +203,8 @@ def _adapt(
         item = item.to_numpy()
     if is_array(item):
         return [ArrayPolicy(name, item, action_count=action_count)]
-    if is_live_model(item):
-        return [LiveModel(name, item, action_count)]
-    if is_d3rlpy_model(item):
-        return [D3rlpyModel(name, item, action_count)]
     if acts(item):
-        return [Called(name, item, action_count)]
+        return [adapt(name, item, action_count)]
     raise TypeError(
         f"{origin} is {_kind(item)}, expected a callable, a torch module, an object with predict, "
         "an array of actions, Gaussian or Probabilities of arrays, or a path"

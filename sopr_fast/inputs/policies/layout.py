@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...runtime.checks import check_integer
 from ...runtime.context import current
 from ...runtime.native import threads, torch_on_one_thread
 from ...runtime.warn import warn
@@ -18,8 +17,8 @@ from .actor import Actor
 from .called import Called
 from .output import Output
 from .policy import Policy
-from .widths import check_widths, list_few
 
+_NAMES_SHOWN = 5
 _PROBE_ROWS = 13  # unlikely to be mistaken for an action width
 _BATCH_ROUNDING = 0.02  # of the largest action: half precision and TF32 round otherwise in batches of other sizes
 
@@ -71,16 +70,17 @@ def check_actions(policies: Sequence[Policy], layout: Layout, logged: int) -> No
     )
 
 
-def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, *, batch_size: int | None = None) -> Layout:
+def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, layout: Layout | None = None) -> Layout:
     """Return the layout of the policies' columns, from their output in the first few states.
 
-    If any policy is stochastic, the columns are mean and standard deviation.
+    If any policy is stochastic, the columns are mean and standard deviation. A policy that does not fit fails here,
+    before long work.
 
     Args:
         policies: At least one.
         states: (N, dim_s) float32 on the CPU.
         source: (N,) int64, the states' rows in the user's data.
-        batch_size: Largest number of states that a policy gets at a time; by default that of `sopr_fast.options`.
+        layout: Layout that the policies must fit, that of a model.
 
     Raises:
         ValueError: A policy returned something wrong, action widths differ, or some actions are discrete and others
@@ -91,64 +91,51 @@ def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, *, batch_s
         UserWarning: Policies give different actions when asked again for the same states, in the same or another batch;
             or all actions are whole numbers.
     """
-    check_widths(policies, states.shape[1])
-    rows = _probe_rows(batch_size)
+    _check_widths(policies, states.shape[1])
+    rows = slice(min(_PROBE_ROWS, current().batch_size))
     states, source = states[rows], source[rows]
     outputs = [policy.output(states, source) for policy in policies]
-    first, name = outputs[0], policies[0].name
+    whose = "the model"
+    if layout is None:
+        whose, width = f"policy {policies[0].name!r}", outputs[0].mean.shape[1]
+        layout = Layout(outputs[0].kind, width, width)
+        if layout.kind != "discrete" and any(output.kind == "gaussian" for output in outputs):
+            layout = Layout("gaussian", width, 2 * width)
     for policy, output in zip(policies, outputs, strict=True):
-        if (output.kind == "discrete") != (first.kind == "discrete"):
-            kinds = [_describe(o) for o in (output, first)]
-            raise ValueError(
-                f"policy {policy.name!r} has {kinds[0]} actions, policy {name!r} {kinds[1]} ones; if all are discrete, "
-                "load known policies and candidates alike by sopr_fast.load_policies(…, action_count=…)"
-            )
-        if output.mean.shape != first.mean.shape:
-            raise ValueError(
-                f"policy {policy.name!r} returned shape {tuple(output.mean.shape)}, "
-                f"expected {tuple(first.mean.shape)} as policy {name!r}"
-            )
+        _columns(policy, output, layout, whose)
     _warn_of_sampling(policies, outputs, states, source)
     _warn_of_indices(policies, outputs)
-    width = first.mean.shape[1]
-    if any(output.kind == "gaussian" for output in outputs):
-        return Layout("gaussian", width, 2 * width)
-    return Layout(first.kind, width, width)
+    return layout
 
 
-def check_fit(
-    policies: Sequence[Policy], states: Tensor, source: Tensor, layout: Layout, *, batch_size: int | None = None
-) -> None:
-    """Ask every policy for a few states, so that one that does not fit the layout fails before long work.
-
-    Args:
-        policies: The policies.
-        states: (N, dim_s) float32 on the CPU.
-        source: (N,) int64, the states' rows in the user's data.
-        layout: Layout of the columns.
-        batch_size: Largest number of states that a policy gets at a time; by default that of `sopr_fast.options`.
+def _check_widths(policies: Sequence[Policy], width: int) -> None:
+    """Check that every policy which tells it reads states of the log's width.
 
     Raises:
-        ValueError, RuntimeError: See `collect`.
-
-    Warns:
-        UserWarning: Policies give different actions when asked again for the same states, in the same or another batch.
+        ValueError: Some do not; the message says of which widths states and actions of which policies are.
     """
-    check_widths(policies, states.shape[1])
-    rows = _probe_rows(batch_size)
-    states, source = states[rows], source[rows]
-    outputs = [policy.output(states, source) for policy in policies]
-    for policy, output in zip(policies, outputs, strict=True):
-        _columns(policy, output, layout)
-    _warn_of_sampling(policies, outputs, states, source)
+    by_layout: dict[tuple[int, int], list[str]] = {}
+    for policy in policies:
+        if policy.state_dim is not None:
+            by_layout.setdefault((policy.state_dim, policy.action_dim or 0), []).append(policy.name)
+    fits = [name for (reads, _), names in by_layout.items() if reads == width for name in names]
+    needed = "; ".join(
+        f"{reads} columns{f', and actions of {acts}' if acts else ''}: {_list_few(names)}"
+        for (reads, acts), names in sorted(by_layout.items())
+        if reads != width
+    )
+    if not needed:
+        return
+    fitting = f" (only {_list_few(fits)} can)" if fits else ""
+    raise ValueError(
+        f"the log's states have {width} columns, which these policies do not read{fitting}: {needed}; pass states of "
+        "that width, such as sopr_fast.inputs.logs.load_states(…, columns=…), or leave those policies out"
+    )
 
 
-def _probe_rows(batch_size: int | None) -> slice:
-    return slice(min(_PROBE_ROWS, _checked(batch_size)))
-
-
-def _checked(batch_size: int | None) -> int:
-    return current().batch_size if batch_size is None else check_integer("batch_size", batch_size, 1)
+def _list_few(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:_NAMES_SHOWN]))
+    return f"{shown} and {len(names) - _NAMES_SHOWN} others" if len(names) > _NAMES_SHOWN else shown
 
 
 def _warn_of_sampling(policies: Sequence[Policy], outputs: Sequence[Output], states: Tensor, source: Tensor) -> None:
@@ -167,13 +154,13 @@ def _warn_of_sampling(policies: Sequence[Policy], outputs: Sequence[Output], sta
                 mixing.append(policy.name)
     if sampling:
         warn(
-            f"policies {list_few(sampling)} give different actions when asked twice for the same states: they sample, "
+            f"policies {_list_few(sampling)} give different actions when asked twice for the same states: they sample, "
             "or depend on earlier calls. Return the mean action (for Stable-Baselines3, call predict with "
             "deterministic=True) or the distribution"
         )
     if mixing:
         warn(
-            f"policies {list_few(mixing)} give different actions for the same states in another batch: they use "
+            f"policies {_list_few(mixing)} give different actions for the same states in another batch: they use "
             "statistics of the batch, or read its rows as a sequence. Answer each state on its own"
         )
 
@@ -186,7 +173,7 @@ def _warn_of_indices(policies: Sequence[Policy], outputs: Sequence[Output]) -> N
     vary = any((mean != mean[0]).any() for mean in means)
     if vary and (means[0].shape[1] == 1 or max(mean.max() for mean in means) > 1):  # not several of 0 and 1
         warn(
-            f"policies {list_few([policy.name for policy in policies])} return whole numbers, which are taken as "
+            f"policies {_list_few([policy.name for policy in policies])} return whole numbers, which are taken as "
             "continuous actions: if they are indices, return integers and pass action_count (--action-count)"
         )
 
@@ -197,12 +184,12 @@ def collect(
     source: Tensor,
     layout: Layout,
     *,
-    batch_size: int | None = None,
     progress: Callable[[int], Any] | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return the columns of every policy in every state; each policy sees each state once, in batches.
+    """Return the columns of every policy in every state; each policy sees each state once.
 
+    A policy gets at most the `batch_size` of `sopr_fast.options` states at a time.
     Under kind "action", a stochastic policy contributes its mean. Actors read from files act in parallel, each on one
     thread, so that their actions do not depend on the number of threads; other policies act one after another.
 
@@ -211,7 +198,6 @@ def collect(
         states: (U, dim_s) float32 on the CPU.
         source: (U,) int64, the states' rows in the user's data.
         layout: Layout of the columns.
-        batch_size: Largest number of states that a policy gets at a time; by default that of `sopr_fast.options`.
         progress: Called with 1 after every policy.
         out: Tensor to write to, instead of a new one.
 
@@ -223,7 +209,7 @@ def collect(
             message names the policy and the row of the user's data.
         RuntimeError: A policy raised; its error is the cause.
     """
-    batch_size = _checked(batch_size)
+    batch_size = current().batch_size
     if out is None:
         out = torch.empty(len(policies), len(states), layout.width, dtype=torch.float32, device="cpu")
     columns = out
@@ -247,18 +233,18 @@ def collect(
     return columns
 
 
-def _columns(policy: Policy, output: Output, layout: Layout) -> Tensor:
-    if (output.kind == "discrete") != (layout.kind == "discrete"):
-        expected = "discrete" if layout.kind == "discrete" else "continuous"
-        raise ValueError(f"policy {policy.name!r} has {_describe(output)} actions, the model reads {expected} ones")
+def _columns(policy: Policy, output: Output, layout: Layout, whose: str = "the model") -> Tensor:
+    is_discrete = output.kind == "discrete"
+    if is_discrete != (layout.kind == "discrete"):
+        kinds = ("discrete", "continuous") if is_discrete else ("continuous", "discrete")
+        raise ValueError(
+            f"policy {policy.name!r} has {kinds[0]} actions, {whose} {kinds[1]} ones; if all are discrete, load known "
+            "policies and candidates alike by sopr_fast.load_policies(…, action_count=…)"
+        )
     if output.mean.shape[1] != layout.action_dim:
-        shape, expected_shape = tuple(output.mean.shape), (len(output.mean), layout.action_dim)
-        raise ValueError(f"policy {policy.name!r} returned shape {shape}, expected {expected_shape}")
+        shapes = tuple(output.mean.shape), (len(output.mean), layout.action_dim)
+        raise ValueError(f"policy {policy.name!r} returned shape {shapes[0]}, expected {shapes[1]} as {whose}")
     if layout.kind != "gaussian":
         return output.mean
     std = torch.zeros_like(output.mean) if output.std is None else output.std
     return torch.cat([output.mean, std], 1)
-
-
-def _describe(output: Output) -> str:
-    return "discrete" if output.kind == "discrete" else "continuous"

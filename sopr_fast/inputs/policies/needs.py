@@ -12,33 +12,24 @@ SEQUENCE = (
     "it reads the steps before a state, but logged states are read one by one: pass an array of its actions in every "
     "logged state"
 )
-MASKED = (
-    "it chooses among the actions that an environment allows, which the states do not tell: all are taken as allowed. "
-    f"If masks matter, pass a callable of states that calls predict with action_masks ({_WHERE})"
-)
+_NO_ROWS = ("Dict", "Tuple", "Discrete", "MultiDiscrete", "MultiBinary", "Text", "Graph", "Sequence")
 
 
 def check_spaces(observations: Any, actions: Any) -> None:
-    """Check that spaces, of Gymnasium or records of them, are of one row of numbers and of one action.
+    """Check that spaces, of Gymnasium or the names of their classes, are of one row of numbers and of one action.
 
     Raises:
         ValueError: They are not; the message says which callable to pass instead.
     """
-    kind, shape = _kind(observations), shape_of(observations)
-    if kind in ("Dict", "Tuple", "Discrete", "MultiDiscrete", "MultiBinary", "Text", "Graph", "Sequence"):
+    if (kind := _kind(observations)) in _NO_ROWS:
         raise ValueError(
             f"it reads observations of a {kind} space, but logged states are rows of numbers: pass a callable of "
             f"states that makes such observations of them and calls predict ({_WHERE})"
         )
-    if kind == "Box" and len(shape) != 1:
+    if (kind := _kind(actions)) in ("MultiDiscrete", "MultiBinary", "Tuple", "Dict"):
         raise ValueError(
-            f"it reads observations of shape {shape}, but logged states are rows of numbers: pass a callable of states "
-            f"that reshapes them and calls predict ({_WHERE})"
-        )
-    if _kind(actions) in ("MultiDiscrete", "Tuple", "Dict"):
-        raise ValueError(
-            f"it chooses several actions at once, of a {_kind(actions)} space: pass a callable of states that returns "
-            f"one index for each combination of them ({_WHERE})"
+            f"it chooses several actions at once, of a {kind} space: pass a callable of states that returns one index "
+            f"for each combination of them ({_WHERE})"
         )
 
 
@@ -57,9 +48,14 @@ def is_recurrent(policy: Any) -> bool:
 def warn_of_masks(name: str, policy: Any) -> None:
     """Warn if the class of a policy of sb3-contrib, or its full name, is of those that need masks of actions."""
     if "maskable" in (policy if isinstance(policy, str) else type(policy).__module__):
-        warn(f"policy {name!r}: {MASKED}")
+        warn(
+            f"policy {name!r}: it chooses among the actions that an environment allows, which the states do not tell: "
+            "all are taken as allowed. If masks matter, pass a callable of states that calls predict with action_masks "
+            f"({_WHERE})"
+        )
 
 
 def _kind(space: Any) -> str:
-    """Return the name of the class of a space, or of the class that a record stands for."""
-    return str(getattr(space, "source", type(space).__name__)).rpartition(".")[2]
+    """Return the name of the class of a space, of a record of it, or of text as in "<class 'gym.spaces.dict.Dict'>"."""
+    text = space if isinstance(space, str) else getattr(space, "source", type(space).__name__)
+    return str(text).rpartition(".")[2].rstrip("'>")

@@ -72,7 +72,6 @@ class Output:
         mean: (N, dim_a) float32: actions, means, or probabilities.
         std: (N, dim_a) float32 standard deviations of kind "gaussian", else None.
         distribution: The distribution of actions, where it is not the normal or categorical one of `mean` and `std`.
-        is_flat: Whether `distribution` is over N numbers instead of (N, 1).
         clip: Bounds to which samples are clipped. The density is the one before clipping.
     """
 
@@ -80,7 +79,6 @@ class Output:
     mean: Tensor
     std: Tensor | None = None
     distribution: dist.Distribution | None = None
-    is_flat: bool = False
     clip: Bounds | None = None
 
     def action(self) -> Tensor:
@@ -106,7 +104,7 @@ class Output:
         """
         density = self.density()
         assert density is not None
-        if self.is_flat:
+        if len(density.batch_shape + density.event_shape) == 1:  # over N numbers instead of (N, 1)
             actions = actions[:, 0]
         log_prob = density.log_prob(actions)
         if self.distribution is not None:
@@ -273,7 +271,7 @@ class _Reader:
                 f"batch shape ({self.states},) or ({self.states}, action width)"
             )
         output = self.gaussian(mean, std)
-        return replace(output, distribution=on_cpu(value), is_flat=mean.dim() == 1)
+        return replace(output, distribution=on_cpu(value))
 
     def matrix(self, value: Tensor, width: int | None = None) -> Tensor:
         """Return the values as (N, width) float32; N numbers are N actions of width 1."""
@@ -289,24 +287,25 @@ class _Reader:
     def tensor(self, value: Any) -> Tensor:
         """Return the values as a float or int64 tensor on the CPU."""
         if not isinstance(value, Tensor):
-            if value is None or isinstance(value, str | bytes | dict | set | tuple | type):
-                raise self.error(f"a {type(value).__name__}, expected {_EXPECTED}")
-            array = np.asarray(fill_masked(value))
+            array = np.asarray(fill_masked(value)) if not isinstance(value, tuple | dict | set) else np.empty(0, object)
+            if array.dtype.kind in "US" or (array.dtype.kind == "O" and any(isinstance(x, str) for x in array.flat)):
+                raise self.error(_WORDS)
             if array.dtype.kind not in "fiu":
-                kind = type(value).__name__ if array.dtype.kind == "O" else f"dtype {array.dtype}"
+                kind = f"a {type(value).__name__}" if array.dtype.kind == "O" else f"dtype {array.dtype}"
                 raise self.error(f"{kind}, expected {_EXPECTED}")
             value = torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64))
-        if value.dtype == torch.bool or value.is_complex():
-            raise self.error(f"dtype {value.dtype}, expected {_EXPECTED}")
-        if value.is_meta:
-            raise self.error("a tensor on the meta device, which holds no values")
-        if value.layout != torch.strided:
-            raise self.error(f"a tensor of layout {value.layout}, expected {_EXPECTED}")
+        if value.dtype == torch.bool or value.is_complex() or value.is_meta or value.layout != torch.strided:
+            kind = f"a tensor of {value.dtype} and {value.layout} on {value.device}"
+            raise self.error(f"{kind}, expected {_EXPECTED}")
         value = value.detach().cpu().clone()  # a policy may return the same memory again
         return value if value.is_floating_point() else value.long()
 
 
 _COUNT = "load the policies by sopr_fast.load_policies(…, action_count=N) (--action-count N), N discrete actions"
+_WORDS = (
+    "words: return indices of discrete actions, such as numpy.unique(words, return_inverse=True)[1], coded as in the "
+    "log, and pass action_count"
+)
 _EXPECTED = "an array or tensor of actions, or a distribution"
 
 

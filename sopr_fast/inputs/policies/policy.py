@@ -22,21 +22,15 @@ class Policy(ABC):
         name: Name in rankings and errors.
         original: The user's object that the policy stands for, or None if that is the policy itself.
         normalisation: Source of the statistics that standardise the states, or None if states are used as they are.
+        state_dim: Width of the states that the policy reads, None if it does not tell.
+        action_dim: Width of the action, or number of discrete actions, None if the policy does not tell.
     """
 
     name: str
     original: Any = None
     normalisation: str | None = None
-
-    @property
-    def state_dim(self) -> int | None:
-        """Width of the states that the policy reads, None where it does not tell."""
-        return None
-
-    @property
-    def action_dim(self) -> int | None:
-        """Width of the action, or number of discrete actions, None where the policy does not tell."""
-        return None
+    state_dim: int | None = None
+    action_dim: int | None = None
 
     @abstractmethod
     def _output(self, states: Tensor, source: Tensor | None) -> Output: ...

@@ -21,8 +21,8 @@ BY_SUFFIX: dict[str, Reader | None] = {  # None: the content determines the read
     ".onnx": programs.read_onnx,
     ".safetensors": torch_files.read_safetensors,
     ".d3": d3rlpy.read,
-    ".pkl": torch_files.read_pickled,
-    ".pickle": torch_files.read_pickled,
+    ".pkl": None,
+    ".pickle": None,
     ".zip": None,
     ".pt": None,
     ".pth": None,
@@ -37,11 +37,6 @@ def reader_of(path: Path) -> Reader:
     Raises:
         ValueError: The file is of no known kind.
     """
-    if _is_flax(path):
-        raise ValueError(
-            "weights of a JAX agent, which do not say their network: pass a callable of states that applies it, or an "
-            ".npy file of its actions in every logged state"
-        )
     reader = BY_SUFFIX.get(path.suffix.lower()) or _by_content(path)
     if reader is None:
         raise ValueError(
@@ -64,25 +59,23 @@ def is_companion(path: Path) -> bool:
     return path.name in ("evaluations.npz", "train_eval_metrics.zip")
 
 
-def _is_flax(path: Path) -> bool:
-    """Return whether a file begins as a mapping of MessagePack whose first key is a word, as flax writes."""
-    with open_regular(path) as file:
-        head = file.read(2)
-    return len(head) == 2 and (0x81 <= head[0] <= 0x8F or head[0] == 0xDE) and 0xA1 <= head[1] <= 0xBF
-
-
 def _by_content(path: Path) -> Reader | None:
     with open_regular(path) as file:
         head = file.read(10)
     if zipfile.is_zipfile(path):
         with open_archive(path) as archive:
             return _by_members(archive.namelist())
+    if len(head) > 1 and (0x81 <= head[0] <= 0x8F or head[0] == 0xDE) and 0xA1 <= head[1] <= 0xBF:
+        raise ValueError(  # a mapping of MessagePack whose first key is a word, as flax writes
+            "weights of a JAX agent, which do not say their network: pass a callable of states that applies it, or an "
+            ".npy file of its actions in every logged state"
+        )
     if head.startswith(b"\x93NUMPY"):
         return actions.read_npy
     if head[8:10] == b'{"':
         return torch_files.read_safetensors
     is_torch = path.suffix.lower() in (".pt", ".pth", ".cleanrl_model")
-    if head.startswith(b"\x80") and not is_torch:
+    if path.suffix.lower() in (".pkl", ".pickle") or (head.startswith(b"\x80") and not is_torch):
         return torch_files.read_pickled
     return torch_files.read if is_torch else None
 

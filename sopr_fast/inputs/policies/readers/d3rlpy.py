@@ -1,4 +1,4 @@
-"""d3rlpy's `.d3` files, and its `.pt` checkpoints next to `params.json`: weights and settings of vector policies."""
+"""d3rlpy's `.d3` files: weights and settings of vector policies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from ....runtime.pickles import RefusedError, read_pickle, read_weights
 from ..actor import ACTIVATIONS, Actor, Standardisation
-from ..called import D3rlpyModel
+from ..called import adapt
 from ..needs import SEQUENCE
 from ..output import Bounds
 from ..policy import Policy
@@ -20,9 +20,16 @@ from .options import Options, library, parse_settings
 
 _SQUASHED_NORMAL = ("sac", "cql", "cal_ql")
 _TANH = (*_SQUASHED_NORMAL, "ddpg", "td3", "td3_plus_bc", "iql", "awac", "rebrac", "prdc")
-_VALUES = ("dqn", "double_dqn", "discrete_cql", "nfq")
+_PARTS = {  # algorithm → the module that acts, and the meaning of its output
+    **dict.fromkeys(_TANH, ("policy", "action")),
+    "bc": ("imitator", "action"),
+    "discrete_sac": ("policy", "logits"),
+    "discrete_bc": ("imitator", "logits"),
+    **dict.fromkeys(("dqn", "double_dqn", "discrete_cql", "nfq"), ("q_funcs", "values")),
+}
 _SEQUENCES = ("decision_transformer", "discrete_decision_transformer", "tacr")
 _ACTIVATIONS = {"swish": "silu", "none": "identity"}
+_OTHER_LAYERS = ("use_batch_norm", "use_layer_norm", "exclude_last_activation", "last_activation")
 
 
 def read(path: Path, options: Options) -> Sequence[Policy]:
@@ -30,81 +37,45 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
     try:
         saved = read_pickle(path)
         config, weights = parse_settings(saved["config"]), read_weights(saved["torch"])
+        kind, params = config["config"]["type"], config["config"]["params"]
     except (KeyError, TypeError) as error:
         raise ValueError("damaged, or not a policy of d3rlpy: expected a dict of config and torch") from error
+    if kind in _SEQUENCES:
+        raise ValueError(SEQUENCE)
     try:
-        return [_actor(config, weights, options)]
+        if len(shape := config.get("observation_shape") or [0]) != 1:
+            raise RefusedError(f"it reads observations of shape {tuple(shape)}")
+        return [_actor(kind, params, weights, options)]
     except RefusedError as error:
         if not options.trust:
             raise RefusedError(f"{error}; trust=True (--trust) lets d3rlpy open it, code included") from error
-    return [D3rlpyModel(options.name, library("d3rlpy", "d3rlpy").load_learnable(str(path)), options.action_count)]
+    return [adapt(options.name, library("d3rlpy", "d3rlpy").load_learnable(str(path)), options.action_count)]
 
 
-def is_checkpoint(weights: Any) -> bool:
-    """Return whether these are state dicts of d3rlpy's modules by name, as `save_model` writes."""
-    return any("._encoder._layers." in key for key in flatten(weights))
-
-
-def from_checkpoint(path: Path, weights: dict[str, Any], options: Options) -> list[Actor]:
-    """Return the policy in a checkpoint, whose settings are in `params.json` next to it."""
-    params = path.with_name("params.json")
-    if not params.is_file():
-        raise ValueError(
-            "a checkpoint of d3rlpy, whose settings are missing: copy params.json of its run next to it, or save a .d3"
-        )
-    try:
-        config = parse_settings(params.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"params.json next to it is damaged: {error}") from error
-    return [_actor(config, weights, options)]
-
-
-def _actor(config: dict[str, Any], weights: dict[str, Any], options: Options) -> Actor:
-    try:
-        kind, params = config["config"]["type"], config["config"]["params"]
-    except (KeyError, TypeError) as error:
-        raise ValueError("no algorithm in its settings") from error
-    if len(shape := config.get("observation_shape") or [0]) != 1:
-        raise ValueError(f"it reads observations of shape {tuple(shape)}: pass a callable of states that reshapes them")
-    module, head = _parts(kind)
-    if kind in _VALUES and (params.get("n_critics") != 1 or _typed(params, "q_func_factory")[0] != "mean"):
+def _actor(kind: str, params: dict[str, Any], weights: dict[str, Any], options: Options) -> Actor:
+    if kind not in _PARTS:
+        raise RefusedError(f"predict of {kind} uses more than one network (it samples and selects, or decodes)")
+    module, head = _PARTS[kind]
+    if head == "values" and (params.get("n_critics") != 1 or _typed(params, "q_func_factory")[0] != "mean"):
         raise RefusedError(f"{kind} with several or distributional critics")
     try:
         arrays = flatten(weights[module])
     except (KeyError, TypeError) as error:
         raise ValueError(f"no module {module!r} in its weights") from error
-    activation, standardisation = _activation(params), _standardisation(params)
+    shared: dict[str, Any] = {"activation": _activation(params), "standardisation": _standardisation(params)}
     network = find_network(arrays)
     layers = perceptron(arrays, network.layers)
     if head != "action":
-        return Actor(
-            options.name, layers, squash=False, head=head, activation=activation, standardisation=standardisation
-        )
-    normal = kind in _SQUASHED_NORMAL and options.stochastic
+        return Actor(options.name, layers, squash=False, head=head, **shared)
+    scale = _scaler(params, "action_scaler", ("minimum", "maximum"))
     return Actor(
         options.name,
         layers,
-        activation=activation,
-        standardisation=standardisation,
-        scale=_scale(params),
-        log_std=layer(arrays, network.log_std) if normal and network.log_std else None,
+        scale=Bounds(*(side.float() for side in scale)) if scale else None,
+        log_std=layer(arrays, network.log_std) if kind in _SQUASHED_NORMAL and network.log_std else None,
         stochastic=options.stochastic,
+        **shared,
     )
-
-
-def _parts(kind: str) -> tuple[str, str]:
-    """Return the module that acts, and the head of the actor."""
-    if kind in _TANH:
-        return "policy", "action"
-    if kind == "bc":
-        return "imitator", "action"
-    if kind in ("discrete_sac", "discrete_bc"):
-        return ("policy" if kind == "discrete_sac" else "imitator"), "logits"
-    if kind in _VALUES:
-        return "q_funcs", "values"
-    if kind in _SEQUENCES:
-        raise ValueError(SEQUENCE)
-    raise RefusedError(f"predict of {kind} uses more than one network (it samples and selects by a critic, or decodes)")
 
 
 def _typed(params: dict[str, Any], key: str) -> tuple[str, dict[str, Any]]:
@@ -115,11 +86,9 @@ def _typed(params: dict[str, Any], key: str) -> tuple[str, dict[str, Any]]:
 def _activation(params: dict[str, Any]) -> str:
     key = "actor_encoder_factory" if "actor_encoder_factory" in params else "encoder_factory"
     kind, encoder = _typed(params, key)
-    extra = [
-        k for k in ("use_batch_norm", "use_layer_norm", "exclude_last_activation", "last_activation") if encoder.get(k)
-    ]
-    if kind not in ("default", "vector") or extra:
-        raise RefusedError(f"its encoder is {kind} with {', '.join(extra) or 'layers that this package does not read'}")
+    if kind not in ("default", "vector") or (extra := [k for k in _OTHER_LAYERS if encoder.get(k)]):
+        what = ", ".join(extra) if kind in ("default", "vector") else "layers that this package does not read"
+        raise RefusedError(f"its encoder is {kind} with {what}")
     name = encoder.get("activation", "relu")
     name = _ACTIVATIONS.get(name, name)
     if name not in ACTIVATIONS:
@@ -128,28 +97,21 @@ def _activation(params: dict[str, Any]) -> str:
 
 
 def _standardisation(params: dict[str, Any]) -> Standardisation | None:
-    kind, values = _typed(params, "observation_scaler")
+    if _typed(params, "observation_scaler")[0] != "standard":
+        bounds = _scaler(params, "observation_scaler", ("minimum", "maximum"))
+        return Standardisation((bounds[0] + bounds[1]) / 2, (bounds[1] - bounds[0]) / 2) if bounds else None
+    mean, std = _scaler(params, "observation_scaler", ("mean", "std"), "standard")
+    return Standardisation(mean, std + _typed(params, "observation_scaler")[1].get("eps", 1e-3))
+
+
+def _scaler(params: dict[str, Any], key: str, names: tuple[str, str], expected: str = "min_max") -> list[torch.Tensor]:
+    """Return the arrays of a scaler, nothing without one."""
+    kind, values = _typed(params, key)
     if kind == "none":
-        return None
-    if kind == "standard":
-        return Standardisation(_vector(values, "mean"), _vector(values, "std") + values.get("eps", 1e-3))
-    if kind == "min_max":
-        low, high = _vector(values, "minimum"), _vector(values, "maximum")
-        return Standardisation((low + high) / 2, (high - low) / 2)
-    raise RefusedError(f"its observation scaler is {kind}")
-
-
-def _scale(params: dict[str, Any]) -> Bounds | None:
-    kind, values = _typed(params, "action_scaler")
-    if kind == "none":
-        return None
-    if kind == "min_max":
-        return Bounds(_vector(values, "minimum").float(), _vector(values, "maximum").float())
-    raise RefusedError(f"its action scaler is {kind}")
-
-
-def _vector(values: dict[str, Any], key: str) -> torch.Tensor:
+        return []
+    if kind != expected:
+        raise RefusedError(f"its {key.replace('_', ' ')} is {kind}")
     try:
-        return torch.tensor(values[key], dtype=torch.float64, device="cpu")
+        return [torch.tensor(values[name], dtype=torch.float64, device="cpu") for name in names]
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"a scaler has no {key}: the policy was saved before it was fitted") from error
+        raise ValueError(f"a scaler has no {' or '.join(names)}: the policy was saved before it was fitted") from error

@@ -70,8 +70,10 @@ class Options:
 def ask(missing: list[str], what: str, seen: str) -> ValueError:
     """Return the error for a file that does not say what these options would."""
     flags = " and ".join(f"{key}=… (--{key.replace('_', '-')} …)" for key in missing)
-    heads = f"; heads are {', '.join(HEADS)}" if "head" in missing else ""
-    return ValueError(f"{what} does not say its {' and '.join(missing)}: pass {flags}{heads}; {seen}")
+    more = f"; heads are {', '.join(HEADS)}" if "head" in missing else ""
+    if "action_count" in missing:
+        more += "; of a network that chooses several actions at once, pass a callable of states instead"
+    return ValueError(f"{what} does not say its {' and '.join(missing)}: pass {flags}{more}; {seen}")
 
 
 def parse_settings(text: str | bytes) -> dict[str, Any]:

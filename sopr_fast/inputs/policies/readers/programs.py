@@ -15,7 +15,7 @@ from ....runtime.native import threads
 from ....runtime.text import printable
 from ....runtime.warn import warn
 from ...logs.keys import list_names
-from ..called import Called
+from ..called import Called, adapt
 from ..output import Gaussian, Probabilities, one_hot
 from .options import DISCRETE, Options, library, untrusted
 from .patterns import role_of
@@ -56,27 +56,20 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
             f"{output!r}, is taken for the actions. If it is not, name the outputs when you export it: "
             "output_names=['action', …] of torch.onnx.export"
         )
-    head = options.take("head") or roles[output]
     dtype = np.float64 if inputs[0].type == "tensor(double)" else np.float32
 
     def act(states: np.ndarray) -> np.ndarray:
         return session.run([output], {inputs[0].name: states.astype(dtype)})[0]
 
-    rows = inputs[0].shape[0]
-    act_on_any = with_head(by_rows(act, rows, rows) if isinstance(rows, int) else act, head, options)
-    width = inputs[0].shape[1]
-    return [Called(options.name, act_on_any, options.action_count, state_dim=width if isinstance(width, int) else None)]
+    rows, width = inputs[0].shape  # numbers, or names of free sizes
+    policy = with_head(_by_rows(act, rows, rows) if isinstance(rows, int) else act, options, roles[output])
+    policy.state_dim = width if isinstance(width, int) else None
+    return [policy]
 
 
 def read_torchscript(path: Path, options: Options) -> list[Called]:
     """Read a TorchScript program, if trusted."""
-    if not options.trust:
-        raise untrusted("a TorchScript program is code,")
-    try:
-        module = torch.jit.load(str(path), map_location="cpu")
-    except RuntimeError as error:
-        raise ValueError(f"torch cannot open it: {error}") from error
-    return [Called(options.name, with_head(module, options.take("head"), options), options.action_count)]
+    return [with_head(_opened(torch.jit.load, path, "a TorchScript program", options), options)]
 
 
 def read_exported(path: Path, options: Options) -> list[Called]:
@@ -85,12 +78,7 @@ def read_exported(path: Path, options: Options) -> list[Called]:
     Warns:
         UserWarning: It returns several values.
     """
-    if not options.trust:
-        raise untrusted("an exported torch program is code,")
-    try:
-        program = torch.export.load(str(path))
-    except Exception as error:  # torch raises many types
-        raise ValueError(f"torch cannot open it: {error}") from error
+    program = _opened(torch.export.load, path, "an exported torch program", options)
     named = program.graph_signature.user_inputs
     inputs = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in named]
     if len(inputs) != 1 or inputs[0].dim() != 2:
@@ -100,32 +88,37 @@ def read_exported(path: Path, options: Options) -> list[Called]:
             f"{printable(path)}: returns {count} values, of which the first is taken for the actions. If it is not, "
             "export a module that returns only the actions"
         )
-    module, (least, most) = program.module(), _row_bounds(program, inputs[0].shape[0])
+    module, least, most = program.module(), 1, sys.maxsize
+    if isinstance(rows := inputs[0].shape[0], int):
+        least = most = rows
+    elif bounds := program.range_constraints.get(rows.node.expr):
+        least, most = int(max(bounds.lower, 1)), int(min(bounds.upper, sys.maxsize))
 
     def act(states: np.ndarray) -> np.ndarray:
         actions = module(torch.from_numpy(states).to(inputs[0].dtype))
-        return (actions[0] if isinstance(actions, (tuple, list)) else actions).numpy()
+        return (actions[0] if isinstance(actions, tuple | list) else actions).numpy()
 
-    act_on_any = with_head(by_rows(act, least, most), options.take("head"), options)
-    return [Called(options.name, act_on_any, options.action_count)]
-
-
-def _row_bounds(program: torch.export.ExportedProgram, rows: int | torch.SymInt) -> tuple[int, int]:
-    """Return the smallest and the largest number of states that a program takes at a time."""
-    if isinstance(rows, int):
-        return rows, rows
-    bounds = program.range_constraints.get(rows.node.expr)
-    return (1, sys.maxsize) if bounds is None else (int(max(bounds.lower, 1)), int(min(bounds.upper, sys.maxsize)))
+    return [with_head(_by_rows(act, least, most), options)]
 
 
-def with_head(act: Callable, head: str | None, options: Options) -> Callable:
-    """Return a program whose output is read as its head says, the program itself if that is an action."""
+def _opened(load: Callable, path: Path, what: str, options: Options) -> Any:
+    if not options.trust:
+        raise untrusted(f"{what} is code,")
+    try:
+        return load(str(path))
+    except Exception as error:  # torch raises many types
+        raise ValueError(f"torch cannot open it: {error}") from error
+
+
+def with_head(item: Any, options: Options, head: str | None = None) -> Called:
+    """Return the policy of a callable or module, whose output is read as the option or its name says."""
+    policy = adapt(options.name, item, options.action_count)
+    head, act = options.take("head") or head, policy.call
     if head not in ("mean_log_std", *DISCRETE):
-        return act
+        return policy
 
     def read(states: np.ndarray) -> Any:
-        given = torch.from_numpy(states) if isinstance(act, torch.nn.Module) else states
-        outputs = torch.as_tensor(act(given)).detach()
+        outputs = torch.as_tensor(act(states)).detach()
         if head == "values":
             return Probabilities(one_hot(outputs.argmax(1), outputs.shape[1]))
         if head != "mean_log_std":
@@ -137,10 +130,11 @@ def with_head(act: Callable, head: str | None, options: Options) -> Callable:
 
     if head == "mean_log_std":
         options.take("squash")
-    return read
+    policy.call = read
+    return policy
 
 
-def by_rows(act: Callable[[np.ndarray], np.ndarray], least: int, most: int) -> Callable[[np.ndarray], np.ndarray]:
+def _by_rows(act: Callable[[np.ndarray], np.ndarray], least: int, most: int) -> Callable[[np.ndarray], np.ndarray]:
     """Return `act`, which takes `least` to `most` states at a time, as a function of any number of states."""
 
     def act_in_parts(states: np.ndarray) -> np.ndarray:

@@ -19,9 +19,9 @@ from torch import Tensor
 from ....runtime.archives import open_archive, read_members
 from ....runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle, read_weights
 from ....runtime.text import printable
-from ..actor import ACTIVATIONS, Actor, Layer, Standardisation
-from ..called import Called
-from ..needs import RECURRENT, check_spaces, is_recurrent, shape_of, warn_of_masks
+from ..actor import ACTIVATIONS, Actor, Standardisation
+from ..called import Called, adapt
+from ..needs import RECURRENT, check_spaces, shape_of, warn_of_masks
 from ..output import Bounds
 from ..policy import Policy
 from .layers import floats, layer, perceptron
@@ -59,7 +59,7 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
     statistics = find_statistics(path, settings)
     policy: Policy
     try:
-        check_spaces(*(_unpickled(settings, key, SPACE_RECORDS) for key in _SPACES))
+        check_spaces(*((settings.get(key) or {}).get(":type:", "") for key in _SPACES))
         standardisation = None if statistics is None else read_standardisation(statistics)
         policy = _actor(settings, read_weights(members["policy.pth"]), standardisation, options)
         is_standardised = standardisation is not None
@@ -68,9 +68,8 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
             raise RefusedError(
                 f"{error}; trust=True (--trust) lets stable-baselines3 open it, code included"
             ) from error
-        opened = _Opened(path, statistics)
-        count = opened.action_count if options.action_count is None else options.action_count
-        policy, is_standardised = Called(options.name, opened, count), statistics is not None
+        policy = _opened(path, statistics, options)
+        is_standardised = policy.normalisation is not None
     if is_standardised:
         policy.normalisation = str(statistics)
         _log.info("%s: states are standardised by %s", printable(path), printable(statistics))
@@ -82,6 +81,8 @@ def _actor(
 ) -> Actor:
     if any(key.startswith("lstm_actor.") for key in arrays):
         raise ValueError(RECURRENT)
+    if len(shape := shape_of(_unpickled(settings, "observation_space", SPACE_RECORDS))) > 2:
+        raise RefusedError(f"it reads images of shape {shape}")
     policy_class = _unpickled(settings, "policy_class", SB3_RECORDS)
     source = policy_class.source if isinstance(policy_class, type) and issubclass(policy_class, Record) else "?"
     if not _MODULES.fullmatch(source.rpartition(".")[0]):
@@ -99,21 +100,24 @@ def _actor(
     parts = {re.sub(r"\.(weight|bias)$", "", key) for key in arrays} - {*network.layers, network.log_std}
     if unknown := sorted(part for part in parts if not _NO_ACTOR.fullmatch(part)):
         raise RefusedError(f"a network that this package does not read, with {', '.join(unknown[:6])}")
-    space = _space(settings, "action_space", "box.Box", "discrete.Discrete")
+    space = _unpickled(settings, "action_space", SPACE_RECORDS)
+    space_kind = getattr(space, "source", type(space).__name__)
     shared: dict[str, Any] = {
         "activation": _activation(keywords, "tanh" if network.layers[-1] == "action_net" else "relu"),
         "standardisation": standardisation,
     }
-    if space.source.endswith("Discrete"):
-        count = vars(space).get("n")
-        if "qrdqn" in source:
-            layers[-1] = _mean_quantiles(layers[-1], int(count))
-        if count != len(layers[-1][0]):
-            raise ValueError(f"its network has {len(layers[-1][0])} outputs, its action space n={count}")
+    if space_kind.endswith("discrete.Discrete"):
+        weight, bias = layers.pop()
+        if "qrdqn" in source and len(bias) % int(space.n) == 0:  # the library views outputs as (quantiles, actions)
+            weight, bias = weight.view(-1, int(space.n), weight.shape[1]).mean(0), bias.view(-1, int(space.n)).mean(0)
+        if space.n != len(bias):
+            raise ValueError(f"its network has {len(bias)} outputs, its action space n={space.n}")
         head = "values" if _ARGMAX.match(source) else "logits"
-        return Actor(options.name, layers, squash=False, head=head, **shared)
+        return Actor(options.name, [*layers, (weight, bias)], squash=False, head=head, **shared)
+    if not space_kind.endswith("box.Box"):
+        raise RefusedError(f"its action_space is {space_kind}")
     if not {"low", "high"} <= vars(space).keys() or not shape_of(space):
-        raise ValueError(f"its {space.source} has no shape or bounds, only {sorted(vars(space))}")
+        raise ValueError(f"its {space_kind} has no shape or bounds, only {sorted(vars(space))}")
     bounds = Bounds(*(torch.from_numpy(np.array(side, np.float32).reshape(-1)) for side in (space.low, space.high)))
     is_off_policy = network.layers[-1].startswith("actor.")
     is_policy_of_ars = network.layers[-1].startswith("action_net.") and not source.endswith("LinearPolicy")
@@ -139,14 +143,6 @@ def _actor(
     )
 
 
-def _mean_quantiles(layer: Layer, count: int) -> Layer:
-    """Return the layer of the means of the quantiles, which the library views as (quantiles, actions)."""
-    weight, bias = layer
-    if len(bias) % count:
-        raise ValueError(f"its network has {len(bias)} outputs, which are no quantiles of {count} actions")
-    return weight.view(-1, count, weight.shape[1]).mean(0), bias.view(-1, count).mean(0)
-
-
 def _activation(keywords: dict[str, Any], default: str) -> str:
     if "activation_fn" not in keywords:
         return default
@@ -158,13 +154,6 @@ def _activation(keywords: dict[str, Any], default: str) -> str:
     return activation
 
 
-def _space(settings: dict[str, Any], key: str, *kinds: str) -> Any:
-    space = _unpickled(settings, key, SPACE_RECORDS)
-    if not isinstance(space, Record) or not space.source.endswith(kinds):
-        raise RefusedError(f"its {key} is {getattr(space, 'source', type(space).__name__)}")
-    return space
-
-
 def _unpickled(settings: dict[str, Any], key: str, records: tuple[str, ...]) -> Any:
     try:
         data = base64.b64decode(settings[key][":serialized:"])
@@ -173,30 +162,16 @@ def _unpickled(settings: dict[str, Any], key: str, records: tuple[str, ...]) -> 
     return read_pickle(data, records=records)
 
 
-class _Opened:
-    """A policy that stable-baselines3 itself opens, with `predict`."""
-
-    def __init__(self, path: Path, statistics: Path | None):
-        data, parameters, _ = library("stable_baselines3.common.save_util", "sb3").load_from_zip_file(
-            path, device="cpu"
-        )
-        kind, keywords = data["policy_class"], dict(data.get("policy_kwargs") or {})
-        keywords.pop("device", None)  # of versions before 1.0
-        convert = library("stable_baselines3.common.vec_env.patch_gym", "sb3")._convert_space
-        spaces = [convert(data[key]) for key in _SPACES]  # of gym
-        optional = {"lr_schedule": lambda _: 0.0, "use_sde": data.get("use_sde", False)}
-        accepted = inspect.signature(kind.__init__).parameters
-        keywords = {key: value for key, value in optional.items() if key in accepted} | keywords
-        check_spaces(*spaces)
-        self.action_count = int(spaces[1].n) if type(spaces[1]).__name__ == "Discrete" else None
-        self._policy = kind(*spaces, **keywords)
-        if is_recurrent(self._policy):
-            raise ValueError(RECURRENT)
-        warn_of_masks(path.stem, self._policy)
-        self._policy.load_state_dict(parameters["policy"])
-        self._normalise = None if statistics is None else pickle.loads(statistics.read_bytes()).normalize_obs
-
-    def predict(self, states: np.ndarray, deterministic: bool = True) -> np.ndarray:
-        if self._normalise is not None:
-            states = self._normalise(states)
-        return self._policy.predict(states, deterministic=deterministic)[0]
+def _opened(path: Path, statistics: Path | None, options: Options) -> Called:
+    """Return the policy that stable-baselines3 itself opens."""
+    data, parameters, _ = library("stable_baselines3.common.save_util", "sb3").load_from_zip_file(path, device="cpu")
+    kind, keywords = data["policy_class"], dict(data.get("policy_kwargs") or {})
+    keywords.pop("device", None)  # of versions before 1.0
+    convert = library("stable_baselines3.common.vec_env.patch_gym", "sb3")._convert_space  # of gym
+    optional = {"lr_schedule": lambda _: 0.0, "use_sde": data.get("use_sde", False)}
+    accepted = inspect.signature(kind.__init__).parameters
+    keywords = {key: value for key, value in optional.items() if key in accepted} | keywords
+    policy = kind(*(convert(data[key]) for key in _SPACES), **keywords)
+    policy.load_state_dict(parameters["policy"])
+    unpickled = None if statistics is None else pickle.loads(statistics.read_bytes())
+    return adapt(options.name, policy, options.action_count, statistics=unpickled)

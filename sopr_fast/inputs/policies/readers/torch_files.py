@@ -14,9 +14,9 @@ from safetensors.torch import load
 from ....runtime.files import read_regular
 from ....runtime.pickles import RefusedError, read_pickle, read_weights
 from ....runtime.tensor_files import is_own
-from ..called import Called, acts
+from ...logs.keys import list_names
+from ..called import acts
 from ..policy import Policy
-from . import d3rlpy
 from .options import Options
 from .programs import with_head
 from .weights import from_weights
@@ -43,8 +43,6 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
         if not options.trust:
             raise RefusedError(f"{error}; trust=True (--trust) opens it as code, if you trust its maker") from error
         return _trusted(path, options)
-    if d3rlpy.is_checkpoint(weights):
-        return d3rlpy.from_checkpoint(path, weights, options)
     return from_weights(path, weights, options)
 
 
@@ -69,13 +67,21 @@ def read_pickled(path: Path, options: Options) -> Sequence[Policy]:
 
 
 def _trusted(path: Path, options: Options) -> Sequence[Policy]:
+    """Read what torch unpickles: of several modules the actor, with the statistics of states next to it."""
     try:
         item: Any = torch.load(path, map_location="cpu", weights_only=False)
     except Exception as error:  # the code in the file may raise any type
         raise ValueError(f"torch cannot open it: {type(error).__name__}: {error}") from error
-    if isinstance(item, dict):
-        modules = {key: value for key, value in item.items() if isinstance(value, torch.nn.Module)}
-        item = modules.get(options.take("actor") or "actor", item) if modules else item
-    if acts(item):
-        return [Called(options.name, with_head(item, options.take("head"), options), options.action_count)]
-    return from_weights(path, item, options)
+    parts = item if isinstance(item, dict) else dict(enumerate(item)) if isinstance(item, list | tuple) else {}
+    modules = {str(key): value for key, value in parts.items() if isinstance(value, torch.nn.Module)}
+    if not modules:
+        return [with_head(item, options)] if acts(item) else from_weights(path, item, options)
+    weights: Any = {key: module.state_dict() for key, module in modules.items()}
+    for value in parts.values():
+        statistics = getattr(value, "__dict__", {}) if not isinstance(value, dict) else value
+        if {"mean", "var"} <= statistics.keys():
+            return from_weights(path, (weights if len(weights) > 1 else weights.popitem()[1], statistics), options)
+    name = "actor" if len(modules) > 1 else next(iter(modules))
+    if (name := options.take("actor") or name) not in modules:
+        raise ValueError(f"no module {name!r} in it, pass actor=… (--actor …), one of {list_names(list(modules))}")
+    return [with_head(modules[name], options)]

@@ -22,10 +22,6 @@ def find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
     It is the model's own by name, else that of its folder, else the only one in the folders next to it. A model whose
     settings say that it was trained without `VecNormalize` has only those of its name.
 
-    Args:
-        path: The model.
-        settings: Its settings, which may tell whether it was trained with `VecNormalize`.
-
     Raises:
         ValueError: Several folders next to the model have statistics.
 
@@ -33,29 +29,32 @@ def find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
         UserWarning: There is none, and the model was trained with `VecNormalize`; or the folder has some, and the model
             was trained without, or the names do not say that they belong to it.
     """
-    was_normalised = _was_normalised(settings)
-    own, shared = _own(path), _first(path.parent, ["vecnormalize.pkl", "vec_normalize.pkl"])
-    target = f"{printable(path.stem)}_vecnormalize.pkl"
+    checkpoint = re.fullmatch(r"(.*)_(\d+_steps)", path.stem)  # as CheckpointCallback names them
+    names = [f"{checkpoint[1]}_vecnormalize_{checkpoint[2]}.pkl"] if checkpoint else []
+    own = _first(path.parent, [*names, f"{path.stem}_vecnormalize.pkl", f"{path.stem}/vecnormalize.pkl"])
     if own is not None:
         return own
+    shared = _first(path.parent, ["vecnormalize.pkl", "vec_normalize.pkl"])
+    target = f"copy the statistics that belong to it to {printable(path.stem)}_vecnormalize.pkl next to it"
+    was_normalised = _was_normalised(settings)
     if was_normalised is False:
         if shared is not None:
             warn(
                 f"{printable(path)}: the model was trained without VecNormalize, so it reads states as they are, not "
-                f"standardised by {shared.name} of its folder; if that file belongs to it, copy it to {target} next to "
-                f"it, else move it to another folder"
+                f"standardised by {shared.name} of its folder; {target}, or move that file to another folder"
             )
         return None
-    statistics = _below(path) if shared is None else shared
-    if statistics is None and was_normalised:
+    below = sorted(file for file in path.parent.glob("*/vecnormalize.pkl") if file.is_file())
+    if shared is None and len(below) > 1:
+        files = ", ".join(str(file.relative_to(path.parent)) for file in below)
+        raise ValueError(f"several statistics could belong to it: {files}; {target}")
+    statistics = shared or next(iter(below), None)
+    others = sorted(file.name for file in path.parent.glob("*.pkl") if is_statistics(file))
+    if statistics is None and (was_normalised or others):
+        why = "the model was trained with VecNormalize" if was_normalised else f"its folder has {list_names(others)}"
         warn(
-            f"{printable(path)}: the model was trained with VecNormalize, but has no statistics (vecnormalize.pkl); "
-            f"unless your states are standardised already, copy them to {target} next to it"
-        )
-    elif statistics is None and (others := sorted(f.name for f in path.parent.glob("*.pkl") if is_statistics(f))):
-        warn(
-            f"{printable(path)}: states are not standardised, though its folder has {list_names(others)}; copy the "
-            f"statistics that belong to it to {target} next to it, or move them to another folder"
+            f"{printable(path)}: states are not standardised, though {why}; {target}, unless your states are "
+            "standardised already"
         )
     return statistics
 
@@ -77,48 +76,29 @@ def _was_normalised(settings: dict[str, Any]) -> bool | None:
     return None if "buffer_size" in settings else True
 
 
-def _own(path: Path) -> Path | None:
-    checkpoint = re.fullmatch(r"(.*)_(\d+_steps)", path.stem)  # as CheckpointCallback names them
-    names = [f"{checkpoint[1]}_vecnormalize_{checkpoint[2]}.pkl"] if checkpoint else []
-    return _first(path.parent, [*names, f"{path.stem}_vecnormalize.pkl", f"{path.stem}/vecnormalize.pkl"])
-
-
 def _first(folder: Path, names: list[str]) -> Path | None:
     return next((file for name in names if (file := folder / name).is_file()), None)
-
-
-def _below(path: Path) -> Path | None:
-    files = sorted(file for file in path.parent.glob("*/vecnormalize.pkl") if file.is_file())
-    if len(files) > 1:
-        names = ", ".join(str(file.relative_to(path.parent)) for file in files)
-        target = f"{path.stem}_vecnormalize.pkl"
-        raise ValueError(f"several statistics could belong to it: {names}; copy the right one to {target} next to it")
-    return files[0] if files else None
 
 
 def read_standardisation(path: Path) -> Standardisation | None:
     """Read a file that `VecNormalize.save` wrote; return None if it leaves observations as they are.
 
     Raises:
-        RefusedError: The statistics are of another class, or of observations by name.
+        RefusedError: The statistics are of another class.
         ValueError: The file is damaged.
     """
     try:
         statistics = read_pickle(path, records=(*SPACE_RECORDS, *SB3_RECORDS))
         if not statistics.norm_obs:
             return None
-        if isinstance(statistics.obs_rms, dict):
-            raise RefusedError("statistics of a dict of observations")
-        mean, variance = (_vector(getattr(statistics.obs_rms, name)) for name in ("mean", "var"))
-        return Standardisation(mean, (variance + float(statistics.epsilon)).sqrt(), float(statistics.clip_obs))
+        mean, variance = (
+            np.array(getattr(statistics.obs_rms, name), np.float64).reshape(-1) for name in ("mean", "var")
+        )
+        if not np.isfinite([mean, variance]).all():
+            raise ValueError("a mean or variance that is not finite")
+        std = np.sqrt(variance + float(statistics.epsilon))
+        return Standardisation(torch.from_numpy(mean), torch.from_numpy(std), float(statistics.clip_obs))
     except RefusedError as error:
         raise RefusedError(f"statistics in {path.name}: {error}") from error
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"statistics in {path.name}: {error}") from error
-
-
-def _vector(values: Any) -> torch.Tensor:
-    array = np.array(values, np.float64)
-    if not np.isfinite(array).all():
-        raise ValueError("a mean or variance that is not finite")
-    return torch.from_numpy(array)

@@ -21,7 +21,6 @@ from . import patterns
 from .layers import floats, layer, perceptron
 from .networks import Network, find_network, flatten
 from .options import DISCRETE, HEADS, Options, ask
-from .run_settings import activation_in, read_values
 
 _COUNTERS = ("num_batches_tracked", "count", "total_it", "epoch", "step", "steps", "iter")
 
@@ -47,16 +46,16 @@ def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool
     if any(patterns.is_part_of(key, patterns.RECURRENT) for key in arrays if not _is_elsewhere(key)):
         raise ValueError(RECURRENT)
     form = patterns.form_of([*arrays], path.suffix)
-    order, actor = options.take("layers"), options.take("actor")
+    order = options.take("layers")
     order = order.split(",") if isinstance(order, str) else order
-    network = find_network(arrays, actor, order, is_ordered=is_ordered)
+    network = find_network(arrays, options.take("actor"), order, is_ordered=is_ordered)
     layers = perceptron(arrays, network.layers)
     inside = network.prefix if _is_elsewhere(network.prefix) else "\n"  # a critic that acts, such as that of DQN
     side = {key: value for key, value in arrays.items() if key.startswith(inside) or not _is_elsewhere(key)}
-    said = _said(path, arrays, form)
-    spread, scale = _log_std(side, network, said), _bounds(side, options, len(layers[-1][0]))
+    outputs = len(layers[-1][0])
+    spread, scale = _log_std(side, network), _bounds(side, options, outputs)
     is_continuous = spread is not None or scale is not None
-    head, squash, activation = _meaning(network, form, options, said, len(layers[-1][0]), is_continuous)
+    head, squash, activation = _meaning(network, form, options, _said(arrays, form), outputs, is_continuous)
     standardisation, statistics = _standardisation(options.name, side, form)
     _check_unread(options.name, side, network, statistics)
     if network.gap and not form.library and activation != "identity":
@@ -73,7 +72,10 @@ def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool
             raise ValueError("its log standard deviations lie apart from its means: leave head='mean_log_std' out")
         layers, spread = _halves(layers)
     if options.stochastic and spread is None:
-        raise ValueError(f"its standard deviations are not known ({_why_none(side)}): load it without stochastic")
+        why = (
+            "'sigma' may be a logarithm or not" if any("sigma" in key for key in side) else "no log_std layer or array"
+        )
+        raise ValueError(f"its standard deviations are not known ({why}): load it without stochastic")
     is_layer = isinstance(spread, tuple)
     return [
         Actor(
@@ -108,11 +110,6 @@ def _discrete(
     return actor
 
 
-def _of_states(key: str, side: Mapping[str, Any]) -> bool:
-    """Return whether deviations are those of observations, whose mean is next to them."""
-    return key.rpartition(".")[2] == "std" and f"{key.removesuffix('std')}mean" in side
-
-
 def _ndim(value: Any) -> int:
     """Return the number of dimensions of an array, 0 of anything else."""
     return int(getattr(value, "ndim", 0))
@@ -123,36 +120,21 @@ def _is_elsewhere(key: str) -> bool:
     return patterns.is_part_of(key, patterns.NO_NETWORK) or patterns.is_part_of(key, patterns.CRITIC)
 
 
-def _said(path: Path, arrays: Mapping[str, Any], form: patterns.Form) -> dict[str, Any]:
-    """Return activation and squashing as the file, the settings of its run or its library say."""
-    said: dict[str, Any] = {"activation": form.activation or None, "squash": form.squash or None}
+def _said(arrays: Mapping[str, Any], form: patterns.Form) -> dict[str, str]:
+    """Return activation and squashing as the file or its library says, "" if neither does."""
+    said = {"activation": form.activation, "squash": form.squash}
     for key, (option, names) in patterns.TEXTS.items():
-        value = arrays.get(key)
-        if value is None:
-            continue
-        text = value.decode("latin1") if isinstance(value, bytes) else str(value)
-        said[option] = names.get(text, text)
-        expected = ACTIVATIONS if option == "activation" else ("tanh", "none")
-        if said[option] not in expected:
-            raise ValueError(f"its {key} is {text!r}, expected one of {', '.join(names or expected)}")
-    if form.library in ("rsl_rl", "rl_games"):
-        said["activation"] = activation_in(path)
-    if form.library == "rl_games":
-        stated = read_values(path, "mu_activation") - {"None", "none", "null"}
-        if stated - {"tanh"}:
-            raise ValueError(f"its mu_activation is {', '.join(sorted(stated))}")
-        said["squash"] = "tanh" if stated else "none"
-        said["sigma"] = (
-            "log"
-            if "continuous_a2c_logstd" in read_values(path, "name")
-            and not read_values(path, "sigma_activation") - {"None"}
-            else None
-        )
+        if (value := arrays.get(key)) is not None:
+            text = value.decode("latin1") if isinstance(value, bytes) else str(value)
+            said[option] = names.get(text, text)
+            expected = ACTIVATIONS if option == "activation" else ("tanh", "none")
+            if said[option] not in expected:
+                raise ValueError(f"its {key} is {text!r}, expected one of {', '.join(names or expected)}")
     return said
 
 
 def _meaning(
-    network: Network, form: patterns.Form, options: Options, said: Mapping[str, Any], outputs: int, is_continuous: bool
+    network: Network, form: patterns.Form, options: Options, said: Mapping[str, str], outputs: int, is_continuous: bool
 ) -> tuple[str, str, str]:
     """Return head, squashing and activation, as the file says or else the options.
 
@@ -177,41 +159,32 @@ def _meaning(
         squash = squash or options.take("squash")
     activation = said["activation"] or options.take("activation") or ("identity" if len(network.layers) == 1 else "")
     found = {"activation": str(activation), "head": str(head), "squash": str(squash or "")}
-    if missing := [key for key, value in found.items() if not value]:
+    missing = [key for key, value in found.items() if not value]
+    if head in DISCRETE[1:] and not (role or form.head) and options.action_count is None:
+        missing.append("action_count")  # several actions at once have logits in one layer, too
+    if missing:
         what = f"a file of {form.library}" if form.library else "a state dict"
         raise ask(missing, what, f"its last layer {last!r} has {outputs} outputs")
     return found["head"], found["squash"], found["activation"]
 
 
-def _log_std(side: Mapping[str, Any], network: Network, said: Mapping[str, Any]) -> Any:
+def _log_std(side: Mapping[str, Any], network: Network) -> Any:
     """Return the layer or the array of log standard deviations, or None."""
     if network.log_std is not None:
         return layer(side, network.log_std) if "log" in network.log_std.lower() else None
-    found = {
-        key: match
-        for key in side
-        if (match := patterns.SPREAD.fullmatch(key)) and _ndim(side[key]) in (1, 2) and not _of_states(key, side)
-    }
-    if len(found) != 1:
+    found = [key for key in side if patterns.SPREAD.fullmatch(key) and _ndim(side[key]) in (1, 2)]
+    found = [
+        key for key in found if not (key.endswith("std") and f"{key.removesuffix('std')}mean" in side)
+    ]  # of states
+    kind = patterns.SPREAD.fullmatch(found[0])[1] if len(found) == 1 else "sigma"  # type: ignore[index]
+    if kind == "sigma":
         return None
-    [(key, match)] = found.items()
-    if min(np.shape(side[key])) > 1 and _ndim(side[key]) == 2:
+    if min(np.shape(side[found[0]])) > 1 and _ndim(side[found[0]]) == 2:
         raise ValueError(
-            f"{key} of state-dependent exploration needs the settings of the model: save the model as .zip"
+            f"{found[0]} of state-dependent exploration needs the settings of the model: save the model as .zip"
         )
-    values = floats(side, key).reshape(-1)
-    if match[1] == "sigma" and said.get("sigma") != "log":
-        return None
-    return values.clamp_min(1e-6).log() if match[1] == "std" else values
-
-
-def _why_none(side: Mapping[str, Any]) -> str:
-    if any("sigma" in key for key in side):
-        return (
-            "whether its sigma is a logarithm stands in the settings of the run, params/agent.yaml or config.yaml of "
-            "rl_games, which are not next to it"
-        )
-    return "no log_std layer or array"
+    values = floats(side, found[0]).reshape(-1)
+    return values.clamp_min(1e-6).log() if kind == "std" else values
 
 
 def _bounds(side: Mapping[str, Any], options: Options, width: int) -> Bounds | None:
