@@ -164,7 +164,6 @@ def test_estimate_learns_from_known_returns(folder, capsys):
     ("command", "returns", "more", "message"),
     [
         ("evaluate", "known.csv", ("--methods", "magic"), "no method 'magic'"),
-        ("select", "known.csv", ("--measure", "1", "--json"), "--measure is printed only below the table"),
         ("select", "known.csv", ("--measure", "-1"), "--measure must be 0 or more, got -1"),
         ("select", "known.csv", ("--incumbent", "nobody"), "the incumbent nobody"),
         ("estimate", "all.csv", ("--method", "nearest-policy"), "there are 12 and 0"),
@@ -210,7 +209,7 @@ def test_estimate_compares_the_simulator_with_known_returns(folder, capsys, tmp_
     [
         ("a: b", "not a JSON file"),
         ('{"gain-00": "a", "gain-00": "b"}', "groups.json: a second group of 'gain-00'"),
-        ("\ufeff[]", "groups.json: expected an object of policy and group"),
+        ("\ufeff[]", "groups are in order, but policies come from files: give groups by their names"),
     ],
 )
 def test_broken_groups_are_refused(folder, capsys, tmp_path, text, message):

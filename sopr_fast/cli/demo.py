@@ -10,7 +10,6 @@ from typing import Any, cast
 import numpy as np
 
 from .. import example
-from ..ranking.ranking import Ranking
 from ..reports import report
 from ..runtime.files import check_place
 from ..sopr.config import Config
@@ -47,7 +46,10 @@ def demo(folder: Path, *, quick: bool = False) -> None:
     ranking = ranker.rank({name: policies[name] for name in unseen}, states)
     print(f"ranked {len(unseen)} unseen policies in {time.perf_counter() - start:.1f} s\n")
 
-    print(_beside(ranking, true))
+    frame = ranking.to_pandas().reset_index()[["rank", "policy", "score", "standard_error"]]
+    frame["true return"] = [true[name] for name in frame["policy"]]
+    frame["true rank"] = frame["true return"].rank(ascending=False).astype(int)
+    print(frame.to_string(index=False, float_format="{:,.4g}".format))
     print(f"\nSpearman {ranking.spearman(true):.3f}   regret@3 {ranking.regret(true, 3):.3f}")
     ranker.save(folder / "demo.safetensors")
     (folder / "demo.json").write_text(json.dumps(ranking.to_dict(), indent=1))
@@ -60,16 +62,3 @@ def demo(folder: Path, *, quick: bool = False) -> None:
     except ImportError as error:
         print(f"no plot and no report: {error}")
     print(f"{', '.join(written)} in {folder}")
-
-
-def _beside(ranking: Ranking, true: dict[str, float]) -> str:
-    """Return the table of the ranking with true returns and their ranks next to it."""
-    best_first = sorted(ranking.names, key=lambda name: -true[name])
-    table = ranking.table().splitlines()
-    width = max(map(len, table))
-    head, *lines = (f"{line:<{width}}" for line in table)
-    lines = [
-        f"{line}  {true[name]:>11,.0f}  {best_first.index(name) + 1:>9}"
-        for line, name in zip(lines, ranking.order, strict=True)
-    ]
-    return "\n".join([f"{head}  {'true return':>11}  {'true rank':>9}", *lines])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import shlex
@@ -12,28 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..runtime import context
-from .processes import is_first
+from ..runtime.process import is_first
 
 if TYPE_CHECKING:
     from ..inputs.policies import Policies
 
-ACTIVATIONS = (
-    "relu",
-    "tanh",
-    "elu",
-    "gelu",
-    "silu",
-    "mish",
-    "selu",
-    "leaky_relu",
-    "sigmoid",
-    "softplus",
-    "identity",
-)
-
-HEADS = ("action", "mean", "mean_log_std", "values", "logits", "probabilities")
-
-_INPUTS = ("policies", "returns", "validation_returns", "states", "log", "model", "subsets", "groups")
+_INPUTS = ("policies", "returns", "states", "log", "model", "subsets", "groups")
+_OUTPUTS = ("out", "checkpoint", "plot", "report")
 
 
 def add_policies(parser: argparse.ArgumentParser) -> None:
@@ -47,13 +33,11 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
         "folders with subfolders, named by their paths relative to the folder that contains all of them",
     )
     parser.add_argument(
-        "--activation", choices=ACTIVATIONS, help="activation between the layers of state dicts and bare .npz files"
+        "--activation", metavar="NAME", help="activation between the layers of state dicts and bare .npz files: relu, …"
     )
+    parser.add_argument("--squash", metavar="NAME", help="function after the last layer of these: tanh or none")
     parser.add_argument(
-        "--squash", choices=("tanh", "none"), help="function after the last layer of state dicts and bare .npz files"
-    )
-    parser.add_argument(
-        "--head", choices=HEADS, help="meaning of what a network returns, where its file does not say it"
+        "--head", metavar="NAME", help="what a network returns, if its file does not say it: action, values, logits, …"
     )
     parser.add_argument("--actor", metavar="KEY", help="what the names of the actor's layers begin with in state dicts")
     parser.add_argument("--layers", metavar="NAME,…", help="the actor's layers in state dicts, in order")
@@ -140,23 +124,15 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def check_apart(options: argparse.Namespace) -> None:
-    """Raise ValueError if two options name one file to write, or one to read and to write."""
-    inputs: dict[str, str] = {}
-    for option in _INPUTS:
-        value = getattr(options, option, None)
-        paths = [path for path in (value if isinstance(value, list) else [value]) if isinstance(path, str | Path)]
-        inputs |= dict.fromkeys(map(os.path.realpath, paths), option.replace("_", "-"))
+    """Raise ValueError if two options name one file, and one of them writes it."""
     places: dict[str, str] = {}
-    for option in ("out", "checkpoint", "plot", "report"):
-        if (path := getattr(options, option, None)) is not None:
-            place = os.path.realpath(path)
-            if place in inputs:
-                raise ValueError(f"--{option} would replace {path}, which --{inputs[place]} reads: choose another file")
-            other = places.setdefault(place, option)
-            if other != option:
-                raise ValueError(
-                    f"--{other} and --{option} would write one file, {path}: choose another for one of them"
-                )
+    for option in (*_INPUTS, *_OUTPUTS):
+        value = getattr(options, option, None)
+        for path in value if isinstance(value, list) else [value]:
+            if isinstance(path, str | Path):
+                other = places.setdefault(os.path.realpath(path), option)
+                if option in _OUTPUTS and other != option:
+                    raise ValueError(f"--{other} and --{option} name one file, {path}: choose another for --{option}")
 
 
 def check_outputs(options: argparse.Namespace) -> None:
@@ -188,30 +164,33 @@ def _check_plot(path: Path) -> None:
         raise ValueError(f"cannot plot to {path}: expected a file of .{', .'.join(kinds)}")
 
 
-def write_plot(result: Any, options: argparse.Namespace) -> None:
-    """Write the plot of a result, if the options ask for one."""
-    if options.plot is not None and is_first():
-        from ..runtime.files import atomic_path
+def show(result: Any, text: str, options: argparse.Namespace, **known: Any) -> None:
+    """Print a result, and write its plot and report if the options ask for them; `known` goes to the report."""
+    try:
+        print(text)
+    finally:  # also if the reader of stdout, such as `head`, has closed it
+        if options.plot is not None and is_first():
+            from ..runtime.files import atomic_path
 
-        shown = result.ranking() if hasattr(result, "ranking") else result
-        with atomic_path(options.plot) as temporary:
-            shown.plot().figure.savefig(temporary, dpi=150, format=options.plot.suffix[1:] or "png")
+            ranking = result.ranking() if hasattr(result, "ranking") else result
+            with atomic_path(options.plot) as temporary:
+                ranking.plot().figure.savefig(temporary, dpi=150, format=options.plot.suffix[1:] or "png")
+        if options.report is not None and is_first():
+            from ..reports import report
+
+            log = next((str(path) for key in ("log", "states", "model") if (path := getattr(options, key, None))), "")
+            command = shlex.join(["sopr-fast", *options.arguments])
+            report(result, options.report, title=os.path.basename(log), command=command, **known)
 
 
-def write_report(result: Any, options: argparse.Namespace, **known: Any) -> None:
-    """Write the report of a result, if the options ask for one."""
-    if options.report is not None and is_first():
-        from ..reports import report
-
-        log = next((str(path) for key in ("log", "states", "model") if (path := getattr(options, key, None))), "")
-        command = shlex.join(["sopr-fast", *options.arguments])
-        report(result, options.report, title=os.path.basename(log), command=command, **known)
+def to_json(result: Any, **more: Any) -> str:
+    """Return a result as JSON, with null in place of NaN and infinities."""
+    return json.dumps(_without_nan({**result.to_dict(), **more}), indent=1)
 
 
-def without_nan(value: Any) -> Any:
-    """Return the value with None in place of NaN and infinities, which JSON cannot hold."""
+def _without_nan(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: without_nan(inner) for key, inner in value.items()}
+        return {key: _without_nan(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [without_nan(inner) for inner in value]
+        return [_without_nan(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -14,11 +14,6 @@ from typing import Any, NoReturn
 _SECONDS = 2  # after the end of another process: torchrun blames the first error, by whole seconds
 
 
-def is_first() -> bool:
-    """Return whether this process writes and prints: the first of those that torchrun started, or the only one."""
-    return not _is_launched() or os.environ["RANK"] == "0"
-
-
 def _is_launched() -> bool:
     return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
@@ -45,7 +40,7 @@ def run(command: Callable[[], Any]) -> None:
             raise
         distributed.stop()
 
-    with contextlib.nullcontext() if is_first() else contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.nullcontext() if os.environ["RANK"] == "0" else contextlib.redirect_stdout(io.StringIO()):
         work()
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import secrets
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..runtime.options import flag
+from ..runtime.process import is_first
 from ..runtime.text import printable, to_cell
 from ..sopr.config import Config
 from ..sopr.settling import UntilSettled
@@ -25,15 +23,9 @@ from .options import (
     read_log,
     read_policies,
     read_states,
-    without_nan,
-    write_plot,
-    write_report,
+    show,
+    to_json,
 )
-from .processes import is_first
-
-if TYPE_CHECKING:
-    from ..ranking.ranking import Ranking
-    from ..sopr.ranker import Ranker
 
 
 def add_commands(commands: Any) -> None:
@@ -54,15 +46,12 @@ def add_commands(commands: Any) -> None:
     )
     _add_states(fit, required=True)
     add_log(fit, transitions=False)
-    held_out = fit.add_mutually_exclusive_group()
-    held_out.add_argument(
-        "--validation-returns",
-        type=Path,
-        metavar="FILE",
-        help="returns of the policies that choose the weights to keep",
-    )
-    held_out.add_argument(
-        "--validation", nargs="+", metavar="NAME", help="policies of --returns that choose the weights to keep"
+    fit.add_argument(
+        "--validation",
+        nargs="+",
+        metavar="NAME",
+        default=[],
+        help="policies of --returns that choose the weights to keep",
     )
     fit.add_argument("--out", type=Path, required=True, metavar="FILE", help="model to write, .safetensors")
     fit.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default: 0)")
@@ -103,9 +92,6 @@ def add_commands(commands: Any) -> None:
     form = ranking.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
     form.add_argument("--csv", action="store_true", help="print CSV")
-    ranking.add_argument(
-        "--win-probability", action="store_true", help="with --json: add the win probability of every pair"
-    )
     ranking.add_argument("--plot", type=Path, metavar="FILE", help="plot the scores to an image")
     add_report(ranking)
     ranking.add_argument(
@@ -141,9 +127,6 @@ def _add_config(group: argparse._ArgumentGroup) -> None:
         )
 
 
-_OF_SUBSETS = ("subset_size", "clusters", "subsets", "kmeans_iterations", "kmeans_restarts")
-
-
 def _to_subsets(text: str) -> int | str | Path:
     if text == "auto":
         return text
@@ -156,69 +139,33 @@ def _to_subsets(text: str) -> int | str | Path:
 
 
 def _fit(options: argparse.Namespace) -> None:
-    from ..inputs.logs.keys import list_names
     from ..inputs.returns import load_returns, suggest
     from ..runtime.files import check_place
     from ..sopr.fitting import fit
 
     changes = {field.name: vars(options)[field.name] for field in dataclasses.fields(Config) if field.name in options}
     config = Config.paper(**changes) if options.paper else Config(**changes)
-    if config.encoder == "mlp" and (heads := [name for name in changes if name.endswith("_heads")]):
-        raise ValueError(f"SOPR-MLP has no attention heads: leave --{heads[0].replace('_', '-')} or --encoder mlp out")
-    if options.states.endswith(".safetensors") and (unused := [name for name in changes if name in _OF_SUBSETS]):
-        raise ValueError(
-            f"--states {options.states} holds clustered subsets: leave --{unused[0].replace('_', '-')} out"
-        )
     check_apart(options)
     if is_first():
         check_place(options.out)
     policies = read_policies(options)
-    returns, held_out = load_returns(options.returns, list(policies)), None
-    if options.validation_returns is not None:
-        held_out = load_returns(options.validation_returns, list(policies))
-        if both := [name for name in held_out.index if name in returns.index]:
-            raise ValueError(f"policy {both[0]!r} is in both {options.returns} and {options.validation_returns}")
-        if not any(name in policies for name in held_out.index):
-            raise ValueError(
-                f"no policy has a return in {options.validation_returns}: it names {list_names([*held_out.index])}, "
-                f"the policies are named {list_names([*policies])}"
-            )
-    elif options.validation:
-        chosen = list(dict.fromkeys(options.validation))
-        for name in chosen:
-            if name not in returns.index:
-                raise ValueError(f"--validation: no return of {name!r} in {options.returns}")
-            if name not in policies:
-                raise ValueError(f"--validation: no policy {name!r}{suggest(name, policies)}")
-        held_out, returns = returns.loc[chosen], returns.drop(chosen)
-    validation = [] if held_out is None else [name for name in held_out.index if name in policies]
+    returns = load_returns(options.returns, list(policies))
+    for name in options.validation:
+        if name not in policies or name not in returns.index:
+            missing = "policy" if name not in policies else f"return in {options.returns} of"
+            raise ValueError(f"--validation: no {missing} {name!r}{suggest(name, policies)}")
     ranker = fit(
-        policies.take(name for name in policies if name not in validation),
+        policies.take(name for name in policies if name not in options.validation),
         returns,
         read_states(options.states, options),
-        validation=(policies.take(validation), held_out) if validation else None,
+        validation=(policies.take(options.validation), returns) if options.validation else None,
         config=config,
         seed=options.seed,
         checkpoint=options.checkpoint,
     )
-    _save(ranker, options.out)
+    ranker.save(options.out)
     count = len(ranker.training_policies.names)
-    print(f"{printable(str(options.out))}: trained on {count} policies, {ranker.steps} steps")
-
-
-def _save(ranker: Ranker, path: Path) -> None:
-    """Save a trained model at `path`; where that fails, as on a full disk, save it in another folder and raise."""
-    try:
-        ranker.save(path)
-    except OSError as error:
-        for folder in (tempfile.gettempdir(), Path.home()):
-            kept = Path(folder, f"{secrets.token_hex(4)}-{path.name}")
-            try:
-                ranker.save(kept)
-            except OSError:
-                continue
-            raise OSError(f"{error}; the trained model is in {kept} instead") from error
-        raise
+    print(f"{printable(options.out)}: trained on {count} policies, {ranker.steps} steps")
 
 
 def _rank(options: argparse.Namespace) -> None:
@@ -227,26 +174,23 @@ def _rank(options: argparse.Namespace) -> None:
     check_outputs(options)
     limits = {f.name: vars(options)[f.name] for f in dataclasses.fields(UntilSettled) if f.name in options}
     rule = UntilSettled(**limits)
-    if limits and options.subsets != "auto":
-        name = next(iter(limits))
-        raise ValueError(f"--{name} is used only by --subsets auto: add --subsets auto, or leave --{name} out")
-    is_drawn = options.states is not None and not options.states.endswith(".safetensors")
-    if options.seed is not None and (not is_drawn or isinstance(options.subsets, Path)):
-        raise ValueError("--seed draws subsets of logged states: add --states FILE of a log, or leave --seed out")
-    if options.win_probability and not options.json:
-        raise ValueError("--win-probability is printed only in JSON: add --json, or leave --win-probability out")
-    for name in ("max_episode_steps", "rows"):
-        if options.log is None and getattr(options, name) is not None:
-            name = name.replace("_", "-")
-            raise ValueError(f"--{name} is an option of transitions: add --log FILE, or leave --{name} out")
-    if options.log is not None and options.report is None:
-        raise ValueError("--log is used only by a report: add --report FILE, or leave --log out")
+    has_log = options.states is not None and not options.states.endswith(".safetensors")
+    draws = has_log and not isinstance(options.subsets, Path)
+    for option, given, used, needed in (
+        (next(iter(limits), ""), limits, options.subsets == "auto", "--subsets auto"),
+        ("seed", options.seed is not None, draws, "--states FILE of a log"),
+        ("log", options.log, options.report, "--report FILE"),
+        ("max-episode-steps", options.max_episode_steps is not None, options.log, "--log FILE"),
+        ("rows", options.rows is not None, options.log, "--log FILE"),
+    ):
+        if given and not used:
+            raise ValueError(f"--{option} changes nothing without {needed}: add it, or leave --{option} out")
     model = open_model(options.model)  # before long work
-    policies, coverage = read_policies(options), None
+    policies, known = read_policies(options), {}
     if options.log is not None:
         from ..estimators import covered_shares
 
-        coverage = covered_shares(policies, read_log(options.log, options))
+        known["coverage"] = covered_shares(policies, read_log(options.log, options))
     ranking = rank(
         policies,
         read_states(options.states, options),
@@ -254,26 +198,15 @@ def _rank(options: argparse.Namespace) -> None:
         subsets=rule if options.subsets == "auto" else options.subsets,
         seed=options.seed or 0,
     )
-    try:
-        _show(ranking, rule, options)
-    finally:  # also where the reader of stdout, such as `head`, has closed it
-        write_plot(ranking, options)
-        write_report(ranking, options, **({} if coverage is None else {"coverage": coverage}))
-
-
-def _show(ranking: Ranking, rule: UntilSettled, options: argparse.Namespace) -> None:
-    if options.json:
-        print(json.dumps(without_nan(ranking.to_dict(win_probability=options.win_probability)), indent=1))
-    elif options.csv:
-        _write_csv(ranking)
+    if options.csv:
+        frame = ranking.to_pandas().reset_index()
+        text = frame.assign(policy=frame["policy"].map(to_cell)).to_csv(index=False, lineterminator="\n").rstrip("\n")
+    elif options.json:
+        text = to_json(ranking)
     else:
-        print(ranking.table())
+        text = ranking.table()
         if ranking.settled is not None and ranking.subset_scores is not None:
             places = "the best is" if rule.top == 1 else f"the first {rule.top} places are"
-            print(f"{places} {'' if ranking.settled else 'not '}settled after {ranking.subset_scores.shape[1]} subsets")
-
-
-def _write_csv(ranking: Ranking) -> None:
-    frame = ranking.to_pandas().reset_index()
-    frame["policy"] = frame["policy"].map(to_cell)
-    print(frame.to_csv(index=False, lineterminator="\n"), end="")
+            not_ = "" if ranking.settled else "not "
+            text += f"\n{places} {not_}settled after {ranking.subset_scores.shape[1]} subsets"
+    show(ranking, text, options, **known)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +19,8 @@ from .options import (
     check_outputs,
     read_log,
     read_policies,
-    without_nan,
-    write_plot,
-    write_report,
+    show,
+    to_json,
 )
 
 if TYPE_CHECKING:
@@ -105,14 +103,13 @@ def _evaluate(options: argparse.Namespace) -> None:
     from ..selection import evaluate
 
     policies, returns = _read(options)
-    _check_names(policies, returns, options)
     evaluation = evaluate(
         read_log(options.log, options),
         policies,
         returns,
         methods=options.methods,
         cv=options.cv,
-        **_shared(options),
+        **_shared_options(options),
     )
     _show(evaluation, options)
 
@@ -122,21 +119,28 @@ def _select(options: argparse.Namespace) -> None:
 
     if options.measure < 0:
         raise ValueError(f"--measure must be 0 or more, got {options.measure}")
-    if options.measure and options.json:
-        raise ValueError("--measure is printed only below the table: leave --measure or --json out")
     policies, returns = _read(options)
-    _check_names(policies, returns, options)
     log = read_log(options.log, options)
-    selection = select(policies, log, returns=returns, incumbent=options.incumbent, **_shared(options))
-    _show(selection, options)
-    if options.measure > 0:
+    selection = select(policies, log, returns=returns, incumbent=options.incumbent, **_shared_options(options))
+    if options.json:
+        more = {"measure_next": selection.measure_next(options.measure)} if options.measure else {}
+        show(selection, to_json(selection, **more), options)
+        return
+    text = selection.table()
+    if options.measure:
         names = map(printable, selection.measure_next(options.measure))
-        print(f"measure next: {', '.join(names) or 'nothing'}")
+        text += f"\nmeasure next: {', '.join(names) or 'nothing'}"
+    show(selection, text, options)
 
 
-def _shared(options: argparse.Namespace) -> dict[str, Any]:
+def _shared_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments that `evaluate` and `select` share."""
-    return {"groups": _read_groups(options), "checkpoints": options.checkpoints, "seed": options.seed}
+    groups = None
+    if options.groups is not None:
+        from ..inputs.returns import load_json
+
+        groups = load_json(options.groups, "group")
+    return {"groups": groups, "checkpoints": options.checkpoints, "seed": options.seed}
 
 
 def _estimate(options: argparse.Namespace) -> None:
@@ -150,38 +154,33 @@ def _estimate(options: argparse.Namespace) -> None:
     policies, returns = _read(options)
     known = policies.take([] if returns is None else [name for name in policies if name in returns.index])
     if estimator.supervised:
-        _check_names(policies, returns, options)
         policies = policies.take(name for name in policies if name not in known)
         if not known or not policies:
             raise ValueError(
                 f"--method {options.method} needs policies with a return in --returns, and others to value; "
                 f"there are {len(known)} and {len(policies)}"
             )
-    given = {"known": known, "returns": returns} if known and learns else {}
+    given = {"known": known, "returns": returns} if known else {}
     log = read_log(options.log, options)
     estimates = estimator.estimate(policies, log, seed=options.seed, checkpoint=options.checkpoint, **given)
     _show(estimates, options)
 
 
 def _read(options: argparse.Namespace) -> tuple[Policies, pandas.DataFrame | None]:
-    from ..inputs.returns import load_returns
-
-    check_outputs(options)
-    policies = read_policies(options)
-    return policies, None if options.returns is None else load_returns(options.returns, list(policies))
-
-
-def _check_names(policies: Policies, returns: pandas.DataFrame | None, options: argparse.Namespace) -> None:
-    """Warn of returns of no policy, since the policy that they were meant for becomes a candidate.
+    """Read policies and returns, and warn of returns of no policy: the policy that was meant becomes a candidate.
 
     Raises:
         ValueError: The file of returns has none of a policy.
     """
     from ..inputs.logs.keys import list_names
+    from ..inputs.returns import load_returns
     from ..runtime.warn import warn
 
-    if returns is None:
-        return
+    check_outputs(options)
+    policies = read_policies(options)
+    if options.returns is None:
+        return policies, None
+    returns = load_returns(options.returns, list(policies))
     strangers = [name for name in returns.index if name not in policies]
     if len(strangers) == len(returns):
         raise ValueError(
@@ -193,17 +192,7 @@ def _check_names(policies: Policies, returns: pandas.DataFrame | None, options: 
             f"{options.returns} has returns of {list_names(strangers)}, but no policies of these names were given; a "
             "policy without a return is a candidate"
         )
-
-
-def _read_groups(options: argparse.Namespace) -> dict[str, str] | None:
-    if options.groups is None:
-        return None
-    from ..inputs.returns import load_json
-
-    groups = load_json(options.groups, "group")
-    if not isinstance(groups, dict):
-        raise ValueError(f"{options.groups}: expected an object of policy and group")
-    return groups
+    return policies, returns
 
 
 def _read_estimator(options: argparse.Namespace) -> Estimator:
@@ -222,8 +211,4 @@ def _read_estimator(options: argparse.Namespace) -> Estimator:
 
 
 def _show(result: Any, options: argparse.Namespace) -> None:
-    try:
-        print(json.dumps(without_nan(result.to_dict()), indent=1) if options.json else result.table())
-    finally:  # also where the reader of stdout, such as `head`, has closed it
-        write_plot(result, options)
-        write_report(result, options)
+    show(result, to_json(result) if options.json else result.table(), options)

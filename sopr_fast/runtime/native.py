@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from .._version import __version__
-from .forks import fork_safe_lock
 from .limits import cpu_limit
+from .process import fork_safe_lock
 
 _package = __package__.rpartition(".")[0]
 if find_spec("._cpu", _package) is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .notebooks import in_notebook
+from .process import in_notebook
 
 if TYPE_CHECKING:
     import matplotlib.axes

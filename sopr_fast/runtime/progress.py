@@ -15,8 +15,7 @@ from typing import Any, Self
 from tqdm.auto import tqdm
 
 from .context import current
-from .first import is_first
-from .notebooks import in_notebook
+from .process import in_notebook, is_first
 
 _DELAY = 1.0  # seconds before anything is shown
 _SECONDS_BETWEEN_LINES = 30.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 
-from .first import is_first
+from .process import is_first
 from .text import printable
 
 _SKIPPED = ("sopr_fast", "torch", "contextlib")  # decorators lie between this package's frames

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...runtime.forks import fork_safe_lock
+from ...runtime.process import fork_safe_lock
 from ...runtime.text import one_line
 from .needs import RECURRENT, SEQUENCE, check_spaces, is_recurrent, shape_of, warn_of_masks
 from .output import Output, read_output

@@ -14,7 +14,7 @@ from torch import distributions as dist
 
 from ...runtime.arrays import fill_masked
 from ...runtime.checks import TOO_LARGE
-from ...runtime.forks import fork_safe_lock
+from ...runtime.process import fork_safe_lock
 
 _global_generator = fork_safe_lock()
 
