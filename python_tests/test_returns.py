@@ -47,7 +47,7 @@ def test_returns_in_files(tmp_path, name, text, expected):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("r.csv", "", "r.csv: no returns in it"),
+        ("r.csv", "", "r.csv: not a table in UTF-8"),
         (
             "r.csv",
             "policy,score\na,1\n",
@@ -312,7 +312,7 @@ def test_groups_are_by_name_or_in_order():
     for groups, message in [
         ({"a": 1}, "groups hold nothing for policy 'b' and 1 more"),
         ([1, 2], "groups must be one for each of 3 policies, .*; give them by name"),
-        ([1, None, 2], "the group of policy 'b' is None"),
+        ([1, None, 2], "groups hold nothing for policy 'b'"),
     ]:
         with pytest.raises(ValueError, match=message):
             check_groups(groups, NAMES)

@@ -1,14 +1,12 @@
 """Returns of policies: from whatever holds them to one table by name."""
 
-from .matching import check_groups, check_ordered, check_returns, describe_missing, is_missing, suggest, with_returns
+from .matching import check_groups, check_ordered, check_returns, suggest, with_returns
 from .reading import is_ordered, load_json, load_returns
 
 __all__ = [
     "check_groups",
     "check_ordered",
     "check_returns",
-    "describe_missing",
-    "is_missing",
     "is_ordered",
     "load_json",
     "load_returns",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,22 +81,14 @@ def check_groups(groups: Any, names: Sequence[str]) -> list[Any]:
     Raises:
         ValueError: A group is missing, or there is not one for each policy.
     """
-    if not is_ordered(groups):
-        by_name = dict(groups) if isinstance(groups, Mapping) else groups.to_dict()
-        if missing := [name for name in names if name not in by_name]:
-            raise ValueError(describe_missing(missing, list(by_name), "groups"))
-        groups = [by_name[name] for name in names]
-    if isinstance(groups, Set) or len(groups) != len(names):
+    import pandas
+
+    if isinstance(groups, Set) or (is_ordered(groups) and len(groups) != len(names)):
         raise ValueError(f"groups must be one for each of {len(names)} policies, got {groups!r}; give them by name")
-    for name, group in zip(names, groups, strict=True):
-        if is_missing(group):
-            raise ValueError(f"the group of policy {name!r} is {group}; give it one of its own if it has no other")
-    return list(groups)
-
-
-def is_missing(value: Any) -> bool:
-    """Return whether a group or return is None or NaN, that of pandas too."""
-    return not isinstance(value, str) and str(value) in ("None", "nan", "<NA>", "NaT")
+    given = dict(zip(names, groups, strict=True)) if is_ordered(groups) else dict(groups)
+    if missing := [name for name in names if pandas.isna(given.get(name))]:
+        raise ValueError(describe_missing(missing, [name for name in given if name not in missing], "groups"))
+    return [given[name] for name in names]
 
 
 def describe_missing(missing: Sequence[str], names: Collection[Any], what: str = "returns") -> str:

@@ -66,32 +66,20 @@ def load_returns(source: Any, names: Sequence[str] | None = None) -> pandas.Data
     """
     import pandas
 
-    if source is None:
-        raise ValueError("returns are needed (or preferences)")
-    if isinstance(source, str | os.PathLike) and (Path(source).is_dir() or Path(source).suffix.lower() == ".npz"):
-        rollouts, copies = read_evaluations(Path(source), _needed(names))
-        table = _of_items(rollouts.items(), os.fspath(source))
-        table.attrs["copies"] = copies
-        return table
-    where, is_text = "returns", False
+    where, copies = "returns", dict[str, str]()
     if isinstance(source, str | os.PathLike):
-        where, is_text = os.fspath(source), not os.fspath(source).lower().endswith(".parquet")
-        source = _read(Path(source))
+        where, path = os.fspath(source), Path(source)
+        if path.is_dir() or path.suffix.lower() == ".npz":
+            source, copies = read_evaluations(path, _needed(names))
+        else:
+            source = _read(path)
     if isinstance(source, pandas.DataFrame):
-        table = _of_frame(source, where, is_text)
-        table.attrs = source.attrs
-        return table
-    if isinstance(source, Mapping):
-        return _of_items(source.items(), where)
-    if not is_ordered(source):
-        return _of_items(zip(source.index, source, strict=True), where)
-    if isinstance(source, Set) or not isinstance(source, Iterable):
-        raise TypeError(f"returns are a {type(source).__name__}: {_REMEDY}")
-    values = list(as_numbers(source) if hasattr(source, "__array__") else source)
-    names = _needed(names)
-    if len(values) != len(names):
-        raise ValueError(f"there are {len(values)} returns for {len(names)} policies: {_REMEDY}")
-    return _of_items(zip(names, values, strict=True), where)
+        copies = source.attrs.get("copies", {})
+        table = _of_frame(source, where)
+    else:
+        table = _of_pairs(_pairs(source, names), where)
+    table.attrs["copies"] = copies
+    return table
 
 
 def is_ordered(source: Any) -> bool:
@@ -109,12 +97,29 @@ def _needed(names: Sequence[str] | None) -> Sequence[str]:
     return names
 
 
+def _pairs(source: Any, names: Sequence[str] | None) -> Iterable[tuple[Any, Any]]:
+    """Return pairs of name and return, or of name and the returns of rollouts."""
+    if source is None:
+        raise ValueError("returns are needed (or preferences)")
+    if isinstance(source, Mapping):
+        return source.items()
+    if not is_ordered(source):
+        return zip(source.index, source, strict=True)
+    if isinstance(source, Set) or not isinstance(source, Iterable):
+        raise TypeError(f"returns are a {type(source).__name__}: {_REMEDY}")
+    values = list(as_numbers(source) if hasattr(source, "__array__") else source)
+    names = _needed(names)
+    if len(values) != len(names):
+        raise ValueError(f"there are {len(values)} returns for {len(names)} policies: {_REMEDY}")
+    return zip(names, values, strict=True)
+
+
 def _read(path: Path) -> pandas.DataFrame | dict[str, Any]:
-    """Return the table in a file, or returns by name."""
+    """Return the table in a file, or the object in a JSON file."""
     import pandas
 
-    kind = path.suffix.lower()
     check_regular(path)
+    kind = path.suffix.lower()
     if kind == ".parquet":
         try:
             return pandas.read_parquet(path)
@@ -155,15 +160,12 @@ def _read_csv(path: Path) -> pandas.DataFrame:
     """Return the cells of a CSV file as text; commas, semicolons or tabs separate them."""
     import pandas
 
+    form: dict[str, Any] = {"dtype": str, "keep_default_na": False, "encoding": "utf-8-sig", "skipinitialspace": True}
     try:
         with path.open(encoding="utf-8-sig") as file:
             first = next((line for line in file if line.strip()), "")
-        separator = max(",;\t", key=first.count)
-        options: dict[str, Any] = {"sep": separator, "header": None, "encoding": "utf-8-sig", "skipinitialspace": True}
-        table = pandas.read_csv(path, dtype=str, keep_default_na=False, **options)
-    except pandas.errors.EmptyDataError as error:
-        raise ValueError(f"{path}: no returns in it") from error
-    except (UnicodeDecodeError, pandas.errors.ParserError) as error:
+        table = pandas.read_csv(path, sep=max(",;\t", key=first.count), header=None, **form)
+    except ValueError as error:
         raise ValueError(f"{path}: not a table in UTF-8 whose rows have as many cells as the first: {error}") from error
     header = [str(cell).strip() for cell in table.iloc[0]]
     if not header[0] and not {cell.lower() for cell in header} & {*_COLUMNS["name"]}:
@@ -171,7 +173,7 @@ def _read_csv(path: Path) -> pandas.DataFrame:
     return table[1:].fillna("").set_axis(header, axis=1)
 
 
-def _of_frame(frame: pandas.DataFrame, where: str, is_text: bool) -> pandas.DataFrame:
+def _of_frame(frame: pandas.DataFrame, where: str) -> pandas.DataFrame:
     """Return the returns in a table with one row for each policy."""
     parts: dict[str, list[Any]] = {}
     for part, labels in _COLUMNS.items():
@@ -190,12 +192,10 @@ def _of_frame(frame: pandas.DataFrame, where: str, is_text: bool) -> pandas.Data
             f"policy, or {_REMEDY}"
         )
     names = [name.strip() if isinstance(name, str) else name for name in parts.pop("name")]
-    numbers = {
-        part: [_number(name, value, part, where, is_text=is_text) for name, value in zip(names, values, strict=True)]
-        for part, values in parts.items()
-    }
-    unknown = [math.nan] * len(names)
-    error, deviation, rollouts = (np.array(numbers.get(part, unknown)) for part in ("error", "deviation", "rollouts"))
+    numbers = {part: np.full(len(names), math.nan) for part in ("return", "error", "deviation", "rollouts")}
+    for part, values in parts.items():
+        numbers[part][:] = [_number(name, value, part, where) for name, value in zip(names, values, strict=True)]
+    error, deviation, rollouts = numbers["error"], numbers["deviation"], numbers["rollouts"]
     if (unused := np.isnan(error) & np.isnan(rollouts) & ~np.isnan(deviation)).any():
         warn(
             f"{where}: return_std is ignored without the number of rollouts, for policies "
@@ -206,29 +206,29 @@ def _of_frame(frame: pandas.DataFrame, where: str, is_text: bool) -> pandas.Data
     return _table(names, numbers["return"], error, rollouts, where)
 
 
-def _of_items(items: Iterable[tuple[Any, Any]], where: str) -> pandas.DataFrame:
+def _of_pairs(pairs: Iterable[tuple[Any, Any]], where: str) -> pandas.DataFrame:
     """Return the returns in pairs of name and return, or of name and the returns of rollouts."""
-    rows: list[tuple[Any, float, float, float]] = []
-    for name, value in items:
-        if not np.ndim(value):
-            rows.append((name, _number(name, value, "return", where), math.nan, math.nan))
-            continue
+    names: list[Any] = []
+    rows: list[tuple[float, float, float]] = []
+    for name, value in pairs:
         if isinstance(value, tuple) and len(value) == 2:  # as evaluate_policy of Stable-Baselines3 returns
             raise TypeError(
                 f"{where}: the return of policy {name!r} is a pair, which may be a mean and a deviation: pass a list "
                 "of the returns of rollouts, or a data frame of name, return, return_std and rollouts"
             )
-        rollouts = [_number(name, each, "return", where) for each in as_numbers(value)]
-        if not rollouts or math.isnan(mean := float(np.mean(rollouts))):
+        rollouts = np.array([_number(name, each, "return", where) for each in np.atleast_1d(as_numbers(value))])
+        if np.ndim(value) and (not len(rollouts) or np.isnan(rollouts).any()):
             raise ValueError(f"{where}: the rollouts of policy {name!r} must be one or more finite returns")
-        error = np.std(rollouts, ddof=1) / math.sqrt(len(rollouts)) if len(rollouts) > 1 else math.nan
-        rows.append((name, mean, float(error), len(rollouts)))
-    columns: Any = zip(*rows, strict=True) if rows else [()] * 4
-    names, returns, errors, counts = map(list, columns)
-    return _table(names, returns, np.array(errors, float), np.array(counts, float), where)
+        error = rollouts.std(ddof=1) / math.sqrt(len(rollouts)) if len(rollouts) > 1 else math.nan
+        names.append(name)
+        rows.append((rollouts.mean(), error, len(rollouts) if np.ndim(value) else math.nan))
+    means, errors, counts = np.array(rows, np.float64).reshape(-1, 3).T
+    return _table(names, means, errors, counts, where)
 
 
-def _table(names: list[Any], returns: Any, error: np.ndarray, rollouts: np.ndarray, where: str) -> pandas.DataFrame:
+def _table(
+    names: list[Any], returns: np.ndarray, error: np.ndarray, rollouts: np.ndarray, where: str
+) -> pandas.DataFrame:
     """Return the table of returns, checked."""
     import pandas
 
@@ -242,21 +242,20 @@ def _table(names: list[Any], returns: Any, error: np.ndarray, rollouts: np.ndarr
     if several.any():
         weights = rollouts[several] - 1
         error[single] = np.sqrt((weights * rollouts[several] * error[several] ** 2).sum() / weights.sum())
-    columns = {"return": np.asarray(returns, np.float64), "error": error, "rollouts": rollouts}
+    columns = {"return": returns, "error": error, "rollouts": rollouts}
     table = pandas.DataFrame(columns, index=pandas.Index(names, dtype=object, name="name")).dropna(subset="return")
     if table.empty:
         raise ValueError(f"{where}: no returns in it")
     return table
 
 
-def _number(name: Any, value: Any, part: str, where: str, *, is_text: bool = False) -> float:
-    """Return a finite number, which a file may hold as text, not negative unless it is a return; NaN where unknown."""
+def _number(name: Any, value: Any, part: str, where: str) -> float:
+    """Return a finite number, not negative unless it is a return; NaN where unknown."""
     if value is None or str(value) in ("", "nan", "<NA>"):
         return math.nan
     plain = value.item() if hasattr(value, "item") and not np.ndim(value) else value
     try:
-        is_number = isinstance(plain, (Real, str) if is_text else Real) and not isinstance(plain, bool)
-        number = float(plain) if is_number else math.nan
+        number = float(plain) if isinstance(plain, Real | str) and not isinstance(plain, bool) else math.nan
     except (OverflowError, ValueError):
         number = math.nan
     if not math.isfinite(number) or not (part == "return" or number >= 0):
