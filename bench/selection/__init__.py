@@ -1,0 +1,1 @@
+"""How well `select` chooses among policies of independent families, on ten tasks of Gymnasium."""
