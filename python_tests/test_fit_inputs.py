@@ -14,7 +14,6 @@ from problems import KINDS_OF_ARRAYS, TINY, LinearPolicy, ladder, log, training_
 import sopr_fast
 from sopr_fast import Config, Subsets
 from sopr_fast.inputs.policies import Probabilities
-from sopr_fast.inputs.returns import check_returns
 
 QUICK = dataclasses.replace(TINY, steps=2, subsets=2)
 GAINS = training_gains(5)
@@ -28,6 +27,10 @@ def fit(**changes):
         "config": QUICK,
     } | changes
     return sopr_fast.fit(**arguments)
+
+
+def quick(**options):
+    return {"config": dataclasses.replace(QUICK, **options)}
 
 
 def one_state_at_a_time(gain):
@@ -53,120 +56,96 @@ def with_nan(actions):
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "message"),
+    ("changes", "message"),
     [
-        ({"returns": None}, ValueError, "returns are needed"),
-        ({"states": None}, ValueError, "states are needed"),
-        ({"returns": GAINS[:4]}, ValueError, "there are 4 returns for 5 policies: map names to returns"),
-        ({"returns": np.ones(5)}, ValueError, "returns of all training policies are equal"),
+        ({"returns": None}, "returns are needed"),
+        ({"states": None}, "states are needed"),
+        ({"returns": GAINS[:4]}, "there are 4 returns for 5 policies: map names to returns"),
+        ({"returns": np.ones(5)}, "returns of all training policies are equal"),
         (
-            {"returns": GAINS, "config": dataclasses.replace(QUICK, tie_margin=9.0)},
-            ValueError,
+            {"returns": GAINS, **quick(tie_margin=9.0)},
             "are equal within 1.4, which is no more than tie_margin=9; lower it: there is no order",
         ),
         *(
-            ({"returns": GAINS * scale, "config": dataclasses.replace(QUICK, loss=loss)}, ValueError, f"{std}.*{loss}")
+            ({"returns": GAINS * scale, **quick(loss=loss)}, f"{std}.*{loss}")
             for loss in ("mse", "listwise")
             for scale, std in (
                 (1e307, "deviation of the returns is (inf|nan)"),
                 (1e-200, "deviation of the returns is 0"),
             )
         ),
-        (
-            {"returns": [1, 2, np.inf, 4, 5]},
-            ValueError,
-            "return of policy 'gain-.*' is 'inf', expected a finite number",
-        ),
+        ({"returns": [1, 2, np.inf, 4, 5]}, "return of policy 'gain-.*' is 'inf', expected a finite number"),
         *(
-            ({"returns": returns}, ValueError, "returns: the return of policy 'gain-.*', expected a finite number")
+            ({"returns": returns}, "returns: the return of policy 'gain-.*', expected a finite number")
             for returns in (
                 ["a"] * 5,
                 [1, 2, 3, 4, 10**400],
                 [1, 2, 3, 4, 5j],
                 torch.tensor([1, 2, 3, 4, 5j]),
-                ["1", "2", "3", "4", "5"],
             )
         ),
-        ({"states": np.ma.masked_equal(log(), log()[3, 0])}, ValueError, "states are not finite .* at row 3"),
+        ({"states": np.ma.masked_equal(log(), log()[3, 0])}, "states are not finite .* at row 3"),
+        ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a * 1e30)}}, "'bad' .* supported magnitude"),
+        ({"returns": {"gain-0.100": 1.0}}, "at least two training policies are needed, got 1"),
+        ({"config": {}}, r"config must be a sopr_fast.Config, got dict; pass Config\(name=value"),
+        ({"preferences": np.eye(5)}, "returns or preferences, not both"),
+        ({"preferences": np.eye(5), "returns": None, **quick(loss="mse")}, "preferences need loss='pairwise'"),
         (
-            {"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a * 1e30)}},
-            ValueError,
-            "'bad' .* supported magnitude",
-        ),
-        ({"returns": {"gain-0.100": 1.0}}, ValueError, "at least two training policies are needed, got 1"),
-        ({"config": {}}, TypeError, r"config must be a sopr_fast.Config, got dict; pass Config\(name=value"),
-        ({"preferences": np.eye(5)}, ValueError, "returns or preferences, not both"),
-        (
-            {"preferences": np.eye(5), "returns": None, "config": dataclasses.replace(QUICK, loss="mse")},
-            ValueError,
-            "preferences need loss='pairwise'",
-        ),
-        (
-            {"preferences": np.eye(5), "returns": None, "config": dataclasses.replace(QUICK, tie_margin=0.1)},
-            ValueError,
+            {"preferences": np.eye(5), "returns": None, **quick(tie_margin=0.1)},
             "preferences are not returns, so tie_margin=0.1 has no use: mark ties by 0.5",
         ),
-        ({"policies": ladder(GAINS[:1]), "returns": GAINS[:1]}, ValueError, "at least two training policies"),
-        ({"policies": {}}, ValueError, "polic"),
+        ({"policies": ladder(GAINS[:1]), "returns": GAINS[:1]}, "at least two training policies"),
+        ({"policies": {}}, "polic"),
         (
             {"states": log(100)},
-            ValueError,
             r"there are 100 states: choose fewer with Config\(subset_size=…, clusters=…\) \(--subset-size",
         ),
-        ({"states": with_nan(log())}, ValueError, "states are not finite .* at row 3"),
-        ({"validation": ladder([0.3])}, TypeError, "validation must be a pair"),
-        ({"validation": (ladder([0.3]), [0.3])}, ValueError, "at least two validation policies"),
-        ({"validation": (ladder([0.3, 0.4]), [1, 1])}, ValueError, "validation policies are equal"),
+        ({"states": with_nan(log())}, "states are not finite .* at row 3"),
+        ({"validation": ladder([0.3])}, "validation must be a pair"),
+        ({"validation": (ladder([0.3]), [0.3])}, "at least two validation policies"),
+        ({"validation": (ladder([0.3, 0.4]), [1, 1])}, "validation policies are equal"),
         (
-            {
-                "validation": (ladder([0.3, 0.4]), [1, 1.1]),
-                "config": dataclasses.replace(QUICK, tie_margin=0.2, validation_metric="loss"),
-            },
-            ValueError,
+            {"validation": (ladder([0.3, 0.4]), [1, 1.1]), **quick(tie_margin=0.2, validation_metric="loss")},
             "validation policies are equal, or within tie_margin",
         ),
         *(
             (
-                {"validation": (ladder([0.3, 0.4]), [1, 1e300]), "config": dataclasses.replace(QUICK, loss=loss)},
-                ValueError,
+                {"validation": (ladder([0.3, 0.4]), [1, 1e300]), **quick(loss=loss)},
                 rf"validation returns from 1 to 1e\+300 are too far .* loss='{loss}'",
             )
             for loss in ("mse", "listwise")
         ),
-        ({"seed": -1}, ValueError, "seed must be an integer, 0 or more, got -1"),
-        ({"keep_subsets": -1}, ValueError, "keep_subsets must be an integer, 0 or more, got -1"),
-        ({"keep_subsets": 1.5}, ValueError, "keep_subsets must be an integer"),
-        ({"checkpoint": "nowhere/run"}, FileNotFoundError, "cannot write nowhere/run: the folder nowhere does not"),
-        ({"checkpoint": "."}, IsADirectoryError, "cannot write .: it is a folder"),
-        ({"policies": ladder(GAINS[:4]) | {"bad": raises}}, RuntimeError, "'bad'"),
-        ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, with_nan)}}, ValueError, "'bad'"),
-        ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a[:, :1])}}, ValueError, "'bad'"),
-        ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a[:-1])}}, ValueError, "'bad'"),
-        ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a.astype(object))}}, ValueError, "'bad'"),
-        ({"validation": (ladder([0.3]) | {"wide": lambda s: s[:, :3]}, [1, 2])}, ValueError, "'wide'"),
+        ({"seed": -1}, "seed must be an integer, 0 or more, got -1"),
+        ({"keep_subsets": -1}, "keep_subsets must be an integer, 0 or more, got -1"),
+        ({"keep_subsets": 1.5}, "keep_subsets must be an integer"),
+        ({"checkpoint": "nowhere/run"}, "cannot write nowhere/run: the folder nowhere does not"),
+        ({"checkpoint": "."}, "cannot write .: it is a folder"),
+        *(
+            ({"policies": ladder(GAINS[:4]) | {"bad": policy}}, "'bad'")
+            for policy in (
+                raises,
+                broken(1, with_nan),
+                broken(1, lambda a: a[:, :1]),
+                broken(1, lambda a: a[:-1]),
+                broken(1, lambda a: a.astype(object)),
+                lambda s: np.where(len(s) > 16, np.nan, 1.0) * LinearPolicy(1)(s),  # fails late
+            )
+        ),
+        ({"policies": {np.str_(name): lambda states: states[:, :0] for name in "abcde"}}, "^policy 'a'"),
+        (
+            {
+                "policies": dict.fromkeys("abcde", np.ma.masked_array(np.ones(600), np.arange(600) == 3)),
+                **quick(subset_size=600),
+            },
+            "policy 'a' returned nan at state row 3",
+        ),
+        ({"validation": (ladder([0.3]) | {"wide": lambda s: s[:, :3]}, [1, 2])}, "'wide'"),
     ],
 )
-def test_bad_input_is_refused_before_clustering(changes, error, message, monkeypatch):
+def test_bad_input_is_refused_before_clustering(changes, message, monkeypatch):
     monkeypatch.setattr(sopr_fast.ops, "kmeans", None)
-    with pytest.raises(error, match=message):
+    with pytest.raises((OSError, RuntimeError, TypeError, ValueError), match=message):
         fit(**changes)
-
-
-@pytest.mark.filterwarnings("error:overflow")
-def masked_in_row_3(values):
-    return np.ma.masked_array(values, np.arange(len(values)) == 3)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"policies": dict.fromkeys("abcde", masked_in_row_3(np.ones(600)))}, "policy 'a' returned nan at state row 3"),
-    ],
-)
-def test_masked_numbers_are_not_read(changes, message):
-    config = dataclasses.replace(QUICK, subset_size=600)
-    with pytest.raises(ValueError, match=message):
-        fit(**changes, config=config)
 
 
 def test_huge_returns_train_the_same_model():
@@ -186,18 +165,6 @@ def test_policies_without_a_return_are_left_out():
     assert ranker.training_policies.names == list(returns)
     expected = fit().model.state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in ranker.model.state_dict().items())
-
-
-def test_returns_may_be_in_a_file(tmp_path):
-    returns = dict(zip(ladder(GAINS), GAINS.tolist(), strict=True))
-    (tmp_path / "returns.json").write_text(json.dumps(returns))
-    (tmp_path / "returns.csv").write_text(
-        "name,return\n" + "\n".join(f"{name},{value!r}" for name, value in returns.items())
-    )
-    expected = fit(validation=(ladder(GAINS), returns)).history
-    for name in ("returns.json", "returns.csv"):
-        path = tmp_path / name
-        assert fit(returns=path, validation=(ladder(GAINS), str(path))).history == expected
 
 
 def test_few_training_policies_warn():
@@ -236,23 +203,9 @@ def test_clustered_subsets_take_the_place_of_states():
     np.testing.assert_allclose(again.history["loss"], drawn.history["loss"], rtol=1e-5)
 
 
-def test_names_of_numpy_are_shown_as_pythons():
-    policies = {np.str_(name): policy for name, policy in ladder(GAINS).items()}
-    with pytest.raises(ValueError, match="^policy 'gain-"):
-        fit(policies=policies | {np.str_("gain-0.100"): lambda states: states[:, :0]})
-
-
-def test_returns_may_be_any_iterable_in_order():
-    by_name = dict(zip("abcde", GAINS, strict=True))
-    for returns in (by_name.values(), iter(GAINS), (gain for gain in GAINS), tuple(GAINS)):
-        np.testing.assert_array_equal(check_returns(returns, list("abcde")), GAINS)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"returns": GAINS[:4]}, "there are 4 returns for 5 policies"),
-        ({"policies": ladder(GAINS[:1]), "returns": GAINS[:1]}, "at least two training policies"),
         ({"validation": (ladder([0.3]), [0.3])}, "at least two validation policies"),
         ({"policies": [np.zeros((599, 2))] * 5}, "'policy-000' has actions for 599 states, the data has 600"),
     ],
@@ -261,14 +214,6 @@ def test_other_arguments_are_checked_before_states_are_read(changes, message, mo
     monkeypatch.setattr("sopr_fast.inputs.logs.StoredStates.read", None)
     with pytest.raises(ValueError, match=message):
         fit(**changes)
-
-
-def test_a_policy_that_fails_late_still_fails_before_clustering(monkeypatch):
-    monkeypatch.setattr(sopr_fast.ops, "kmeans", None)
-    states = log()
-    late = {"late": lambda s: np.where(len(s) > 16, np.nan, 1.0) * LinearPolicy(1)(s)}
-    with pytest.raises(ValueError, match="'late'.*row"):
-        fit(policies=ladder(GAINS[:4]) | late, states=states)
 
 
 @pytest.mark.parametrize(
@@ -298,9 +243,6 @@ def test_numpy_options_are_kept_as_plain_ones():
     options = {"steps": np.int64(7), "dropout": np.float32(0.5), "class_token": np.True_}
     kept = json.loads(json.dumps(dataclasses.replace(TINY, **options).to_dict()))
     assert {name: kept[name] for name in options} == {"steps": 7, "dropout": 0.5, "class_token": True}
-
-
-def test_unknown_options_are_named():
     with pytest.raises(ValueError, match="unknown option depth"):
         Config.from_dict({"depth": 3})
 
@@ -319,30 +261,28 @@ def test_kinds_of_states_and_actions_give_the_same_model(change, tmp_path):
 
 
 def test_rank_refuses_inputs_that_do_not_fit_the_model():
-    ranker = fit()
-    with pytest.raises(ValueError, match="states have 3 columns, the model was trained on 4"):
-        ranker.rank(ladder([0.3]), log(dim=3))
-    with pytest.raises(ValueError, match="there are 100 states: the model was trained on subsets of that size"):
-        ranker.rank(ladder([0.3]), log(100))
-    with pytest.raises(ValueError, match="states have 3 columns, the model was trained on 4"):
-        ranker.rank(ladder([0.3]), subsets=Subsets.draw(log(dim=3), 1, size=128, clusters=8))
+    ranker, chooser = fit(), lambda states: Probabilities(np.full((len(states), 2), 0.5))
     twins = list(ladder([0.3, 0.4]).values())
     for twin in twins:
         twin.name = "twin"
-    with pytest.raises(ValueError, match=r"policies\[0\] and policies\[1\] are both named 'twin'"):
-        ranker.rank(twins, log())
-    with pytest.raises(ValueError, match="'chooser' has discrete actions, the model continuous ones"):
-        ranker.rank({"chooser": lambda s: Probabilities(np.full((len(s), 2), 0.5))}, log())
-    with pytest.raises(ValueError, match="'wide'"):
-        ranker.rank({"wide": lambda s: s[:, :3]}, log())
-    with pytest.raises(ValueError, match="give states or clustered subsets"):
-        ranker.rank(ladder([0.3]), log(), subsets=ranker.subsets)
-    for count in (0, 2.5):
-        for states in (log(), None):
-            with pytest.raises(ValueError, match=f"subsets must be an integer, 1 or more, got {count}"):
-                ranker.rank(ladder([0.3]), states, subsets=count)
-    with pytest.raises(ValueError, match="polic"):
-        ranker.rank([], log())
+    narrow = {"subsets": Subsets.draw(log(dim=3), 1, size=128, clusters=8)}
+    for candidates, arguments, message in [
+        (ladder([0.3]), {"states": log(dim=3)}, "states have 3 columns, the model was trained on 4"),
+        (ladder([0.3]), narrow, "states have 3 columns, the model was trained on 4"),
+        (ladder([0.3]), {"states": log(100)}, "there are 100 states: the model was trained on subsets of that size"),
+        (twins, {"states": log()}, r"policies\[0\] and policies\[1\] are both named 'twin'"),
+        ({"chooser": chooser}, {}, "'chooser' has discrete actions, the model continuous ones"),
+        ({"wide": lambda s: s[:, :3]}, {}, "'wide'"),
+        ([], {}, "polic"),
+        (ladder([0.3]), {"states": log(), "subsets": ranker.subsets}, "give states or clustered subsets"),
+        (ladder([0.3]), {"seed": -1}, "seed must be an integer, 0 or more, got -1"),  # though kept subsets need none
+        *(
+            (ladder([0.3]), {"subsets": count}, f"subsets must be an integer, 1 or more, got {count}")
+            for count in (0, 2.5)
+        ),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            ranker.rank(candidates, **arguments)
 
 
 def test_numpy_seeds_are_accepted(tmp_path):
@@ -352,8 +292,6 @@ def test_numpy_seeds_are_accepted(tmp_path):
     assert (tmp_path / "expected").read_bytes() == (tmp_path / "actual").read_bytes()
     ranking = actual.rank(ladder([0.3]), log(), seed=np.int64(3))
     assert {"seed": 3}.items() <= json.loads(json.dumps(ranking.settings)).items()
-    with pytest.raises(ValueError, match="seed must be an integer, 0 or more, got -1"):
-        actual.rank(ladder([0.3]), seed=-1)  # even where the subsets kept with the model need none
 
 
 def test_columns_on_disk_train_the_same_model(monkeypatch):
@@ -407,13 +345,10 @@ def test_validation_policies_that_train_are_warned_of():
         fit(**inputs, validation=(ladder([0.42, 0.88]), [1, 2]))
 
 
-def test_one_cluster_and_one_state_a_cluster():
+def test_one_cluster_one_state_a_cluster_and_fewer_distinct_states_than_clusters():
     for clusters in (1, 128):
         ranker = fit(config=dataclasses.replace(QUICK, clusters=clusters))
         assert np.isfinite(ranker.rank(ladder([0.3]), log()).scores).all()
-
-
-def test_states_with_fewer_distinct_values_than_clusters():
     states = np.repeat(log(5), 40, 0)
     for score in ("mean", "sort"):
         ranker = fit(states=states, config=dataclasses.replace(QUICK, score=score))
