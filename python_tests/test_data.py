@@ -12,6 +12,7 @@ import sopr_fast.inputs.logs
 from sopr_fast.inputs.logs import Transitions
 
 RNG = np.random.default_rng(0)
+FIFTH = np.arange(14) == 5
 STEPS = ("states", "actions", "rewards", "terminals")
 
 
@@ -228,11 +229,30 @@ def test_columns_half_precision_and_one_dimensional_actions():
         ({"rewards": np.zeros((14, 2))}, ValueError, "'rewards' must have shape (rows,), got (14, 2)"),
         ({"terminals": np.full(14, 2)}, ValueError, "'terminals' must be 0 or 1, got 2 at row 0"),
         ({"actions": [[1.0], [1.0, 2.0]]}, ValueError, "dataset: 'actions' is no array"),
+        ({"rewards": torch.zeros(14, device="meta")}, ValueError, "dataset: 'rewards': a tensor on the meta device"),
+        ({"rewards": [10**400] * 14}, TypeError, "dataset: 'rewards' must be numbers, got dtype object"),
+        ({"rewards": np.zeros(14, complex)}, TypeError, "dataset: 'rewards' must be numbers, got dtype complex128"),
+        *(
+            ({name: np.ma.masked_array(values, FIFTH[:, None] + 0 * values > 0)}, ValueError, f"'{name}' is not finite")
+            for name, values in {"observations": np.ones((14, 3)), "actions": np.ones((14, 2))}.items()
+        ),
+        ({"log_probs": np.ma.masked_array(np.ones(14), FIFTH)}, ValueError, "'log_probs' is not finite"),
+        (
+            {"timeouts": np.ma.masked_array(np.ones(14), FIFTH)},
+            ValueError,
+            "'timeouts' must be 0 or 1, got nan at row 5",
+        ),
     ],
 )
 def test_wrong_arrays(change, error, message):
     with pytest.raises(error, match=re.escape(message)):
         sopr_fast.load_log(d4rl_arrays() | change)
+    (name,) = change
+    columns = {{"observations": "states", "next_observations": "next_states"}.get(name, name): "x"}
+    with pytest.raises(error, match=re.escape(message).replace(name, "x")):  # so are mapped ones
+        sopr_fast.load_log(
+            {"x" if key == name else key: x for key, x in (d4rl_arrays() | change).items()}, columns=columns
+        )
 
 
 @pytest.mark.parametrize("key", ["observations", "actions", "rewards"])

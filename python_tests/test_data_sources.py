@@ -114,34 +114,6 @@ def test_states_without_float32_values_are_refused(states, error, message):
         load_states(states)
 
 
-@pytest.mark.parametrize("value", [torch.zeros(14, device="meta"), [10**400] * 14, np.zeros(14, complex)], ids=type)
-def test_rewards_without_float32_values_are_refused(arrays, value):
-    with pytest.raises((TypeError, ValueError), match="^dataset: 'rewards'"):
-        sopr_fast.load_log(arrays | {"rewards": value})
-
-
-@pytest.mark.parametrize("name", ["observations", "actions", "rewards", "next_observations", "log_probs"])
-def test_masked_values_are_not_finite(arrays, name):
-    arrays["log_probs"] = np.arange(14)
-    mask = np.zeros(arrays[name].shape, bool)
-    mask[5] = True
-    masked = arrays | {name: np.ma.masked_array(arrays[name], mask)}
-    with pytest.raises(ValueError, match=rf"'{name}' is not finite \(as float32\) at row 5"):
-        sopr_fast.load_log(masked)
-    part = {"observations": "states", "next_observations": "next_states"}.get(name, name)
-    with pytest.raises(ValueError, match=r" is not finite \(as float32\) at row 5"):
-        sopr_fast.load_log({"x" if key == name else key: masked[key] for key in masked}, columns={part: "x"})
-    plain = arrays | {name: np.ma.masked_array(arrays[name], np.zeros_like(mask))}
-    assert_same(sopr_fast.load_log(plain), sopr_fast.load_log(arrays))
-
-
-@pytest.mark.parametrize("name", ["terminals", "timeouts"])
-def test_masked_ends_are_neither_0_nor_1(arrays, name):
-    masked = np.ma.masked_array(arrays[name], np.arange(14) == 5)
-    with pytest.raises(ValueError, match=f"'{name}' must be 0 or 1, got nan at row 5"):
-        sopr_fast.load_log(arrays | {name: masked})
-
-
 def test_masked_slices_are_not_finite():
     class Variable:  # as of netCDF4
         shape, dtype = (14, 3), np.dtype(np.float32)

@@ -49,6 +49,7 @@ def load(log, quiet=True, **options):
         ({"dones": LAST, "timeouts": LAST & ~FELL}, FELL),
         ({"terminateds": FELL, "episode_starts": np.roll(LAST, 1)}, FELL),
         ({"terminals": FELL, "traj": np.repeat([7, 3, 5, 1], LENGTHS)}, FELL),
+        ({"dones": FELL, "traj": np.repeat([7, 3, 5, 1], LENGTHS)}, FELL),
         ({"terminals": FELL, "step": np.concatenate([np.arange(n) for n in LENGTHS])}, FELL),
     ],
     ids=lambda flags: "+".join(flags) if isinstance(flags, dict) else "",

@@ -271,25 +271,6 @@ def test_episodes_of_minari_that_do_not_fit(change, message):
         sopr_fast.load_log(SimpleNamespace(id="kitchen-v0", iterate_episodes=lambda: iter([episode])))
 
 
-@pytest.mark.parametrize("name", ["terminals", "terminated", "dones", "done"])
-@pytest.mark.parametrize("without", [(), ("next_observations",)])
-def test_ends_of_trajectories_have_every_name(tmp_path, arrays, name, without):
-    arrays = {key: values for key, values in arrays.items() if key not in without}
-    expected, path, ones = sopr_fast.load_log(arrays), tmp_path / "log.pkl", episodes_of(arrays)
-    cut, ended = (lambda one: one["timeouts"]), (lambda one: one["terminals"])
-    extras = [lambda one: {}, lambda one: {"truncated": cut(one)}]
-    if name in ("dones", "done"):
-        extras.append(lambda one: {"truncated": cut(one), name: ended(one) | cut(one)})
-    for extra in extras:
-        kept = [
-            {k: x for k, x in one.items() if k not in ("terminals", "timeouts")} | {name: ended(one)} for one in ones
-        ]
-        path.write_bytes(pickle.dumps([one | extra(whole) for one, whole in zip(kept, ones, strict=True)]))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert_same(sopr_fast.load_log(path), expected)
-
-
 class Touch:
     def __init__(self, path):
         self.path = path
