@@ -87,50 +87,38 @@ class Parts:
         return tuple(part for part in OPTIONAL if part not in present)
 
 
-def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str) -> Parts:
-    """Find the parts of a log among named arrays."""
-    chosen, used = {}, set()
-    for part, names in (columns or {}).items():
+def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, wanted: Sequence[str] = ()) -> Parts:
+    """Find the parts of a log among named arrays: all, or the wanted ones."""
+    columns, chosen = columns or {}, dict[str, tuple[list[str], Any]]()
+    for part, names in columns.items():
         if part not in KEYS:
             raise ValueError(f"columns name the part {part!r}; a log's parts are {', '.join(KEYS)}")
-        listed = [names] if isinstance(names, str) else list(names)
-        found = [_find(name, part, arrays, where) for name in listed]
-        used |= {*found}
+        found = [_find(name, part, arrays, where) for name in ([names] if isinstance(names, str) else names)]
         own = next((kind for kind in ENDS if part == "terminals" and found[0].rpartition("/")[2] in KEYS[kind]), part)
-        chosen[own] = (found, _join([arrays[name] for name in found]))
+        chosen[own] = found, _join([arrays[name] for name in found])
         following = [f"next_{name}" for name in found]
-        if part == "states" and "next_states" not in (columns or {}) and {*following} <= {*arrays}:
-            chosen["next_states"] = (following, _join([arrays[name] for name in following]))
-    silenced = ("terminals", "dones", "last", "first") if "terminals" in (columns or {}) else ()
-    free = {name: values for name, values in arrays.items() if name not in used}
-    states = chosen.get("states") or _choose("states", free, where)
-    count = next(iter(shape_of(states[1])), None) if states else None
-    for part in KEYS:
-        if part not in chosen and part not in silenced and (one := _choose(part, free, where, count)) is not None:
-            chosen[part] = one
-    used |= {name for found, _ in chosen.values() for name in found}
-    _check_numbers(chosen, {*(columns or {})}, arrays, where)
+        if part == "states" and "next_states" not in columns and {*following} <= {*arrays}:
+            chosen["next_states"] = following, _join([arrays[name] for name in following])
+    mapped = {name for found, _ in chosen.values() for name in found}
+    free = {name: values for name, values in arrays.items() if name not in mapped}
+    silenced = ("terminals", "dones", "last", "first") if "terminals" in columns else ()
+    count = -1
+    for part in wanted or KEYS:
+        if part not in chosen and part not in silenced and (name := _choose(part, free, where, count)):
+            chosen[part] = [name], arrays[name]
+        if part == "states" and part in chosen:
+            count = next(iter(shape_of(chosen[part][1])), -1)
+    _check_numbers(chosen, columns, arrays, where)
+    used = mapped | {name for found, _ in chosen.values() for name in found}
     groups = {_GROUP.sub("", name) for name in used} | used  # obs_0, obs_1, … are read if obs is, and the reverse
-    others = [name for name in arrays if not {name, _GROUP.sub("", name)} & groups]
-    unread = tuple(name for name in others if count is not None and _looks_like_ends(name, arrays[name], count))
+    others = [] if wanted or count < 0 else [x for x in arrays if not {x, _GROUP.sub("", x)} & groups]
     return Parts(
         where,
         {part: values for part, (_, values) in chosen.items()},
-        {part: found[0] if len(found) == 1 else ", ".join(found) for part, (found, _) in chosen.items()},
-        unread,
-        not {*ENDS}.isdisjoint(columns or {}),
+        {part: ", ".join(found) for part, (found, _) in chosen.items()},
+        tuple(name for name in others if _looks_like_ends(name, arrays[name], count)),
+        not {*ENDS}.isdisjoint(columns),
     )
-
-
-def find_states(arrays: Mapping[str, Any], columns: str | Sequence[str] | None, where: str) -> Any:
-    """Return the array of states."""
-    if columns is None:
-        chosen = _choose("states", arrays, where)
-        if chosen is None:
-            raise missing("states", arrays, where)
-        return chosen[1]
-    names = [_find(name, "states", arrays, where) for name in ([columns] if isinstance(columns, str) else columns)]
-    return _join([arrays[name] for name in names])
 
 
 def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueError:
@@ -178,11 +166,11 @@ def _find(name: str, part: str, arrays: Mapping[str, Any], where: str) -> str:
     return ends[0]
 
 
-def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int | None = None) -> tuple[list[str], Any] | None:
-    """Return the name and array of a part, None without one."""
+def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int) -> str:
+    """Return the name of the array of a part, "" without one."""
     names = [key for key in KEYS[part] if key in arrays]
     if part in _COLUMNS:
-        names = [name for name in names if count is not None and _is_column(arrays[name], count)]
+        names = [name for name in names if _is_column(arrays[name], count)]
     for other in names[1:]:
         first, second = (as_numbers(arrays[name]).reshape(-1) for name in (names[0], other))
         if (names[0] in INVERTED) != (other in INVERTED):
@@ -192,12 +180,14 @@ def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int | None 
                 f"{where}: {names[0]!r} and {other!r} both mean the {part} and disagree; choose one by "
                 f"columns={{{part!r}: {names[0]!r}}}"
             )
-    if part == "states" and names and (inner := nested("states", arrays)):
+    if part != "states" or not names:
+        return names[0] if names else ""
+    if inner := nested("states", arrays):
         raise ValueError(
             f"{where}: {names[0]!r} may be the states, and so may named ones: choose by columns={{'states': "
             f"{names[0]!r}}} or columns={{'states': [{list_names([*map(repr, inner)])}]}}"
         )
-    if part == "states" and names and not shape_of(arrays[names[0]]):
+    if not shape_of(arrays[names[0]]):
         if isinstance(arrays[names[0]], list):
             raise ValueError(
                 f"{where}: {names[0]!r} holds arrays of other lengths each; pass a list of dictionaries, one for each "
@@ -205,38 +195,33 @@ def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int | None 
             )
         np.asarray(arrays[names[0]])  # raises if the array cannot be read
         raise ValueError(f"{where}: {names[0]!r} must have shape (rows, columns), got ()")
-    return ([names[0]], arrays[names[0]]) if names else None
+    return names[0]
 
 
 def _check_numbers(
-    chosen: Mapping[str, tuple[list[str], Any]], mapped: set[str], arrays: Mapping[str, Any], where: str
+    chosen: Mapping[str, tuple[list[str], Any]], columns: Columns, arrays: Mapping[str, Any], where: str
 ) -> None:
     """Raise if numbered columns, such as `obs_0` and `obs_2`, lack one, or there is a column without a number too."""
-    numbers: dict[str, list[int]] = {}
+    numbers = {}
     for part in ("states", "next_states", "actions"):
-        for name in chosen.get(part, ([], None))[0]:
-            numbered = {
-                int(match[2]): other for other in arrays if (match := NUMBERED.fullmatch(other)) and match[1] == name
-            }
-            if not numbered:
-                continue
-            numbers[part] = sorted(numbered)
-            advice = (
-                f"name those of the {part} by columns={{{part!r}: [{list_names([*map(repr, numbered.values())])}]}}"
-            )
-            if shape_of(arrays[name])[1:] != (len(numbered),):
-                if part not in mapped:
-                    raise ValueError(f"{where}: there are {name!r} and {numbered[numbers[part][0]]!r}; {advice}")
-            elif absent := {*range(min(1, *numbered), numbers[part][-1])} - {*numbered}:
-                last = numbered[numbers[part][-1]]
-                lacking = last[: len(name)] + last[len(name) :].replace(str(numbers[part][-1]), str(min(absent)))
-                raise ValueError(f"{where}: {last!r} is there, but not {lacking!r}; add it, or {advice}")
-    states, following = numbers.get("states"), numbers.get("next_states")
-    if states and following and states != following:
-        raise ValueError(
-            f"{where}: columns {chosen['next_states'][0][0]!r} have the numbers {list_names([*map(str, following)])}, "
-            f"{chosen['states'][0][0]!r} {list_names([*map(str, states)])}; rename them"
-        )
+        name = chosen[part][0][0] if part in chosen else ""
+        matches = ((other, NUMBERED.fullmatch(other)) for other in arrays)
+        named = {int(match[2]): other for other, match in matches if match and match[1] == name}
+        if not named:
+            continue
+        numbers[part] = sorted(named)
+        last = named[numbers[part][-1]]
+        advice = f"name those of the {part} by columns={{{part!r}: [{list_names([*map(repr, named.values())])}]}}"
+        absent = {*range(min(1, *named), len(named))} - {*named}
+        if shape_of(arrays[name])[1:] != (len(named),):
+            if part not in columns:
+                raise ValueError(f"{where}: there are {name!r} and {last!r}; {advice}")
+        elif absent:
+            lacking = re.sub(r"\d+(?=\]?$)", str(min(absent)), last)
+            raise ValueError(f"{where}: {last!r} is there, but not {lacking!r}; add it, or {advice}")
+    if "next_states" in numbers and numbers["next_states"] != numbers.get("states", numbers["next_states"]):
+        names, following = (chosen[part][0][0] for part in ("states", "next_states"))
+        raise ValueError(f"{where}: columns {names!r} and {following!r} have other numbers; rename them")
 
 
 def _join(arrays: list[Any]) -> Any:

@@ -14,7 +14,7 @@ from ...runtime.rows import FileRows
 from ...runtime.text import escaped_errors
 from .arrays import Lazy, shape_of, to_array
 from .files import check_regular, reading
-from .keys import ALL_KEYS, KEYS, find_states, list_names
+from .keys import ALL_KEYS, KEYS, find_parts, list_names, missing
 from .replay_buffers import filled_rows
 from .sources import has_names, read_arrays
 from .stored import StoredStates
@@ -73,7 +73,10 @@ def load_states(states: Any, *, columns: str | Sequence[str] | None = None) -> S
 
 def states_of(arrays: Mapping[str, Any], columns: str | Sequence[str] | None, where: str) -> StoredStates:
     """Return the states among named arrays; rows of a buffer that were not filled are left out."""
-    values = find_states(arrays, columns, where)
+    parts = find_parts(arrays, None if columns is None else {"states": columns}, where, ("states",))
+    if "states" not in parts.arrays:
+        raise missing("states", arrays, where)
+    values = parts.arrays["states"]
     filled = filled_rows(arrays, shape_of(values)[0])
     rows = None if filled is None else len(filled)
     if isinstance(values, Lazy) or not hasattr(values, "reader"):
