@@ -73,47 +73,21 @@ PYBIND11_MODULE(_cpu, m) {
     m.def("shut_down", shut_down);
     m.def("blocked_threads", blocked_threads);
 
-    const Binder<Run> bind(m, "threads");
-    bind.kernel("segment_mean", kernels.segment_mean, segment_mean_of, kSegmentMean);
-    bind.kernel("segment_mean_backward", kernels.segment_mean_backward, segment_mean_backward_of, kSegmentMeanBackward);
-    bind.kernel("segment_dropout", kernels.segment_dropout, segment_dropout_of, kSegmentDropout);
-    bind.kernel("segment_attention", kernels.segment_attention, segment_attention_of, kSegmentAttention);
-    bind.kernel("segment_attention_backward", kernels.segment_attention_backward, segment_attention_backward_of,
-                kSegmentAttentionBackward);
-    bind.kernel("kmeans_assign", kernels.kmeans_assign, kmeans_assign_of, kKMeansAssign);
-    bind.kernel("kmeans_init", kernels.kmeans_init, kmeans_init_of, kKMeansInit);
-    bind.kernel("kmeans", kernels.kmeans, kmeans_of, kKMeans);
-    bind.kernel("sort_by_cluster", kernels.sort_by_cluster, sort_by_cluster_of, kSortByCluster);
-
-    bind_segment_encoder(m);
-    m.def(
-        "segment_encoder_workspace",
-        [](const SegmentEncoder& problem, bool backward, int threads) {
-            return kernels.segment_encoder_workspace(problem, backward, threads);
-        },
-        py::arg("problem"), py::arg("backward"), py::arg("threads"));
-    m.def(
-        "segment_encoder_tape", [](const SegmentEncoder& problem) { return kernels.segment_encoder_tape(problem); },
-        py::arg("problem"));
-    m.def(
-        "segment_encoder",
-        [](SegmentEncoder problem, Address workspace, int threads) {
-            problem.workspace = at<float>(workspace);
-            Run()([&] { kernels.segment_encoder(problem, threads); });
-        },
-        py::arg("problem"), py::arg("workspace"), py::arg("threads"));
-    m.def(
-        "segment_encoder_backward",
-        [](SegmentEncoder problem, Address workspace, Address grad_out, Address grad_parameters, Address grad_columns,
-           int threads) {
-            problem.workspace = at<float>(workspace);
-            const SegmentEncoderBackward backward = {problem, at<float>(grad_out), at<float>(grad_parameters),
-                                                     at<float>(grad_columns)};
-            Run()([&] { kernels.segment_encoder_backward(backward, threads); });
-        },
-        py::arg("problem"), py::arg("workspace"), py::arg("grad_out"), py::arg("grad_parameters"),
-        py::arg("grad_columns"), py::arg("threads"));
-    m.attr("keywords")["segment_encoder"] = py::make_tuple("problem", "workspace");
-    m.attr("keywords")["segment_encoder_backward"] =
-        py::make_tuple("problem", "workspace", "grad_out", "grad_parameters", "grad_columns");
+    const Binder<Run, int> bind(m);
+    bind.kernel("segment_mean", kernels.segment_mean, kSegmentMean);
+    bind.kernel("segment_mean_backward", kernels.segment_mean_backward, kSegmentMeanBackward);
+    bind.kernel("segment_dropout", kernels.segment_dropout, kSegmentDropout);
+    bind.kernel("segment_attention", kernels.segment_attention, kSegmentAttention);
+    bind.kernel("segment_attention_backward", kernels.segment_attention_backward, kSegmentAttentionBackward);
+    bind.kernel("kmeans_assign", kernels.kmeans_assign, kKMeansAssign);
+    bind.kernel("kmeans_init", kernels.kmeans_init, kKMeansInit);
+    bind.kernel("kmeans", kernels.kmeans, kKMeans);
+    bind.kernel("sort_by_cluster", kernels.sort_by_cluster, kSortByCluster);
+    bind.kernel("segment_encoder", kernels.segment_encoder, kSegmentEncoder);
+    bind.kernel("segment_encoder_backward", kernels.segment_encoder_backward, kSegmentEncoderBackward);
+    m.def("segment_encoder_tape",
+          [](const py::args& fields) { return kernels.segment_encoder_tape(made_of<SegmentEncoder>(fields)); });
+    m.def("segment_encoder_workspace", [](bool backward, int threads, const py::args& fields) {
+        return kernels.segment_encoder_workspace(made_of<SegmentEncoder>(fields), backward, threads);
+    });
 }

@@ -98,7 +98,7 @@ def emulated(cuda_module_for_cpu, monkeypatch):
 
     def call(kernel, **arguments):
         ran.append(kernel)
-        getattr(module, kernel)(*library._values(module, kernel, arguments), 0)
+        getattr(module, kernel)(0, *library._values(module, kernel, arguments))
 
     monkeypatch.setattr(library, "call_cpu", call)
     monkeypatch.setattr(native, "_cuda", module)

@@ -156,7 +156,7 @@ def test_segment_attention_opcheck(device):
     *inputs, offsets = (x.to(device) for x in batch([5, 0, 2], 2, 4))
     inputs = [x.requires_grad_() for x in inputs]
     for rng, dropout in ((None, 0.0), (RNG.to(device), 0.2)):
-        arguments = (*inputs, offsets, 0.5, dropout, rng, 0, 1, 3)
+        arguments = (*inputs, offsets, rng, 0.5, dropout, 0, 1, 3)
         torch.library.opcheck(torch.ops.sopr_fast.segment_attention.default, arguments)
 
 

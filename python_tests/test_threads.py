@@ -91,7 +91,7 @@ def test_a_kernel_runs_on_the_threads_that_its_workspace_was_made_for(monkeypatc
         function = getattr(native._cpu, name)
 
         def note(*arguments):
-            seen.append((name, arguments[-1]))
+            seen.append((name, arguments[1 if name.endswith("workspace") else 0]))
             return function(*arguments)
 
         monkeypatch.setattr(native._cpu, name, note)
@@ -140,24 +140,16 @@ def _kernel_call() -> tuple:
     points = torch.randn(2, 4000, 6, generator=torch.Generator().manual_seed(0))
     rows = torch.zeros(2, 20, dtype=torch.int32)
     seeds = torch.tensor([1, 2])
-    arguments = {
-        "points": points.data_ptr(),
-        "seeds": seeds.data_ptr(),
-        "rows": rows.data_ptr(),
-        "problems": 2,
-        "count": 4000,
-        "clusters": 20,
-        "width": 6,
-        "restart": 0,
-        "plus_plus": True,
-        "threads": 4,
-    }
+    threads, restart, plus_plus = 4, 0, True
+    sizes = (2, 4000, 20, 6)  # problems, points, clusters, columns
+    addresses = (points.data_ptr(), seeds.data_ptr(), rows.data_ptr())
+    arguments = (threads, *addresses, *sizes, restart, plus_plus)
     return rows, (points, seeds), arguments
 
 
 def _child(expected: torch.Tensor) -> None:
     rows, _alive, arguments = _kernel_call()
-    native._cpu.kmeans_init(**arguments)
+    native._cpu.kmeans_init(*arguments)
     assert torch.equal(rows, expected)
 
 
@@ -173,22 +165,22 @@ def _fork(expected: torch.Tensor) -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_fork_after_use():
     rows, _alive, arguments = _kernel_call()
-    native._cpu.kmeans_init(**arguments)
+    native._cpu.kmeans_init(*arguments)
     _fork(rows)
     before = rows.clone()
-    native._cpu.kmeans_init(**arguments)  # the parent's pool still works
+    native._cpu.kmeans_init(*arguments)  # the parent's pool still works
     assert torch.equal(rows, before)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_fork_while_another_thread_is_inside_a_kernel():
     rows, _alive, arguments = _kernel_call()
-    native._cpu.kmeans_init(**arguments)
+    native._cpu.kmeans_init(*arguments)
     expected, done = rows.clone(), threading.Event()
 
     def keep_busy() -> None:
         while not done.is_set():
-            native._cpu.kmeans_init(**arguments)
+            native._cpu.kmeans_init(*arguments)
 
     busy = threading.Thread(target=keep_busy)
     busy.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -187,7 +187,7 @@ def call_cpu(kernel: str, *, threads: int | None = None, **arguments: Any) -> No
     """
     threads = threads or native.threads()
     try:
-        getattr(native._cpu, kernel)(*_values(native._cpu, kernel, arguments), threads)
+        getattr(native._cpu, kernel)(threads, *_values(native._cpu, kernel, arguments))
     except MemoryError as error:
         raise MemoryError(
             f"{kernel} needs more memory than is free; pass less at a time or, since each of the {threads} threads "
@@ -210,7 +210,7 @@ def call_cuda(kernel: str, device: torch.device, **arguments: Any) -> None:
     """Run a CUDA kernel on the current stream of a device."""
     with current_device(device):
         stream = torch.cuda.current_stream(device).cuda_stream
-        getattr(native._cuda, kernel)(*_values(native._cuda, kernel, arguments), stream)
+        getattr(native._cuda, kernel)(stream, *_values(native._cuda, kernel, arguments))
 
 
 def call(kernel: str, device: torch.device, **arguments: Any) -> None:
@@ -232,9 +232,13 @@ def contiguous(*tensors: Any) -> tuple[Any, ...]:
 
 
 def _values(module: Any, kernel: str, arguments: dict[str, Any]) -> list[Any]:
-    """Return the arguments as a kernel takes them by position, which is several microseconds faster than by keyword."""
-    if tuple(arguments) != module.keywords[kernel]:
-        raise TypeError(f"{kernel} takes {', '.join(module.keywords[kernel])}, got {', '.join(arguments)}")
+    if (names := ", ".join(arguments)) != module.keywords[kernel]:
+        raise TypeError(f"{kernel} takes {module.keywords[kernel]}, got {names}")
+    return by_position(arguments)
+
+
+def by_position(arguments: Mapping[str, Any]) -> list[Any]:
+    """Return the arguments as kernels take them: tensors as addresses, None as a null address."""
     return [
         value.data_ptr() if isinstance(value, Tensor) else 0 if value is None else value for value in arguments.values()
     ]

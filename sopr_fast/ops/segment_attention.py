@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,103 +58,74 @@ def segment_attention(
     scale = max(1, q.shape[2]) ** -0.5 if scale is None else float(scale)
     if not check_dropout(dropout, rng, level=level, layer=layer, heads=q.shape[1]):
         dropout, rng = 0.0, None
-    return _segment_attention(q, k, v, offsets, scale, dropout, rng, level, layer, segment_base)[0]
+    return _segment_attention(q, k, v, offsets, rng, scale, dropout, level, layer, segment_base)[0]
 
 
-def _scratch(offsets: Tensor) -> Tensor | None:
-    """Return scratch for the order in which a GPU takes the segments."""
-    return torch.empty_like(offsets) if needs_scratch(offsets.device) else None
+class _Options(NamedTuple):
+    """Arguments of the operators that are not tensors."""
+
+    scale: float
+    dropout: float
+    level: int
+    layer: int
+    segment_base: int
+
+
+def _arguments(tensors: tuple[Any, ...], rng: Tensor | None, options: _Options) -> dict[str, Any]:
+    """Return the arguments that both kernels take.
+
+    Args:
+        tensors: q, k, v, offsets, out and statistics.
+        rng: Seed and step of dropout.
+        options: Other arguments of the operators.
+    """
+    q, k, v, offsets, out, statistics = tensors
+    return {
+        "q": q,
+        "k": k,
+        "v": v,
+        "offsets": offsets,
+        "out": out,
+        "statistics": statistics,
+        "segments": len(offsets) - 1,
+        "heads": q.shape[1],
+        "dim": q.shape[2],
+        "scale": options.scale,
+        "rng": rng,
+        "dropout": options.dropout,
+        "level": options.level,
+        "layer": options.layer,
+        "site": reference.ATTENTION_WEIGHTS,
+        "segment_base": options.segment_base,
+        "order": torch.empty_like(offsets) if needs_scratch(offsets.device) else None,  # in which a GPU takes segments
+    }
 
 
 def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    offsets: Tensor,
-    scale: float,
-    dropout: float,
-    rng: Tensor | None,
-    level: int,
-    layer: int,
-    segment_base: int,
+    q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, rng: Tensor | None, *options: Any
 ) -> tuple[Tensor, Tensor]:
     q, k, v, offsets, rng = contiguous(q, k, v, offsets, rng)
-    out, statistics = torch.empty_like(q), q.new_empty(*q.shape[:2], 2)
-    _, heads, dim = q.shape
-    call(
-        "segment_attention",
-        q.device,
-        q=q,
-        k=k,
-        v=v,
-        offsets=offsets,
-        out=out,
-        statistics=statistics,
-        segments=len(offsets) - 1,
-        heads=heads,
-        dim=dim,
-        scale=scale,
-        rng=rng,
-        dropout=dropout,
-        level=level,
-        layer=layer,
-        segment_base=segment_base,
-        order=_scratch(offsets),
-    )
+    out, statistics = _fake(q)
+    call("segment_attention", q.device, **_arguments((q, k, v, offsets, out, statistics), rng, _Options(*options)))
     return out, statistics
 
 
-def _backward_kernel(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    offsets: Tensor,
-    out: Tensor,
-    statistics: Tensor,
-    scale: float,
-    dropout: float,
-    rng: Tensor | None,
-    level: int,
-    layer: int,
-    segment_base: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    q, k, v, offsets, out, statistics, grad_out, rng = contiguous(q, k, v, offsets, out, statistics, grad_out, rng)
-    grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    _, heads, dim = q.shape
-    call(
-        "segment_attention_backward",
-        q.device,
-        q=q,
-        k=k,
-        v=v,
-        offsets=offsets,
-        out=out,
-        statistics=statistics,
-        grad_out=grad_out,
-        grad_q=grad_q,
-        grad_k=grad_k,
-        grad_v=grad_v,
-        segments=len(offsets) - 1,
-        heads=heads,
-        dim=dim,
-        scale=scale,
-        rng=rng,
-        dropout=dropout,
-        level=level,
-        layer=layer,
-        segment_base=segment_base,
-        order=_scratch(offsets),
-    )
-    return grad_q, grad_k, grad_v
+def _backward_kernel(grad_out: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    grad_out, *tensors, rng = contiguous(grad_out, *arguments[:7])
+    grads = tuple(map(torch.empty_like, tensors[:3]))
+    named = _arguments(tuple(tensors), rng, _Options(*arguments[7:]))
+    gradients = dict(zip(("grad_out", "grad_q", "grad_k", "grad_v"), (grad_out, *grads), strict=True))
+    call("segment_attention_backward", grad_out.device, **named, **gradients)
+    return grads
 
 
 _SHAPES = {"q": "T, H, D", "k": "T, H, D", "v": "T, H, D", "offsets": "G + 1", "rng": "2"}
 
+_OPTIONS = "float scale, float dropout, int level, int layer, int segment_base"
+
 _segment_attention_backward = define(
     "segment_attention_backward(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor out, "
-    "Tensor statistics, float scale, float dropout, Tensor? rng, int level, int layer, int segment_base) "
-    "-> (Tensor, Tensor, Tensor)",
+    f"Tensor statistics, Tensor? rng, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
     shapes={**_SHAPES, "grad_out": "T, H, D", "out": "T, H, D", "statistics": "T, H, 2"},
     check=lambda grad_out, q, k, v, offsets, *_: check_offsets(offsets, len(q)),
     cpu=_backward_kernel,
@@ -171,20 +142,17 @@ def _fake(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, offsets, ctx.scale, ctx.dropout, rng, *ctx.place = inputs
+    q, k, v, offsets, rng, *ctx.options = inputs
     ctx.save_for_backward(q, k, v, offsets, *output, rng)
     ctx.mark_non_differentiable(output[1])
 
 
 def _backward(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    *tensors, rng = ctx.saved_tensors
-    grads = _segment_attention_backward(grad_out, *tensors, ctx.scale, ctx.dropout, rng, *ctx.place)
-    return *grads, *[None] * 7
+    return *_segment_attention_backward(grad_out, *ctx.saved_tensors, *ctx.options), *[None] * 7
 
 
 _segment_attention = define(
-    "segment_attention(Tensor q, Tensor k, Tensor v, Tensor offsets, float scale, float dropout, Tensor? rng, "
-    "int level, int layer, int segment_base) -> (Tensor, Tensor)",
+    f"segment_attention(Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor? rng, {_OPTIONS}) -> (Tensor, Tensor)",
     cpu=_forward,
     cuda=_forward,
     reference=lambda **arguments: (reference.segment_attention(**arguments), None),

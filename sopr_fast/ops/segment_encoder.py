@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor
 from ..runtime import native
 from . import composed, reference
 from .checks import check_are_tensors, check_arguments, check_dropout, common_device, is_checked
-from .library import call, call_cpu, contiguous, current_device, define, differentiable_once
+from .library import by_position, call, call_cpu, contiguous, current_device, define, differentiable_once
 from .reference import encoder_shapes
 
 _log = logging.getLogger(__name__)
@@ -161,93 +160,105 @@ def _check_rows(states: Tensor, columns: Tensor, rows: Tensor, offsets: Tensor, 
         raise ValueError(f"rows must be in [0, {count}), the range of states, got {row.min()} … {row.max()}")
 
 
-def _problem(module: Any, tensors: tuple[Any, ...], options: Options, *, out: Tensor | None, **cpu_fields: int) -> Any:
-    """Return the parameter struct of the kernels."""
+def _fields(tensors: tuple[Any, ...], options: Options, *, out: Tensor | None, **more: Any) -> dict[str, Any]:
+    """Return the arguments of the kernels, with these instead of defaults."""
     states, columns, rows, offsets, parameters, rng = tensors
-    fields = options._asdict()
-    bf16 = fields.pop("precision") == "bf16"
-    return module.SegmentEncoder(
-        states=states.data_ptr(),
-        columns=columns.data_ptr(),
-        rows=rows.data_ptr(),
-        offsets=offsets.data_ptr(),
-        parameters=parameters.data_ptr(),
-        rng=0 if rng is None else rng.data_ptr(),
-        out=0 if out is None else out.data_ptr(),
-        policies=len(columns),
-        subsets=len(rows),
-        states_count=len(states),
-        state_width=states.shape[1],
-        column_width=columns.shape[2],
-        subset_size=rows.shape[1],
-        clusters=offsets.shape[1] - 1,
-        bf16=bf16,
-        **fields,
-        **cpu_fields,
-    )
+    fields = {
+        "states": states,
+        "columns": columns,
+        "rows": rows,
+        "offsets": offsets,
+        "order": None,
+        "parameters": parameters,
+        "out": out,
+        "workspace": None,
+        "policies": len(columns),
+        "subsets": len(rows),
+        "states_count": len(states),
+        "state_width": states.shape[1],
+        "column_width": columns.shape[2],
+        "subset_size": rows.shape[1],
+        "clusters": offsets.shape[1] - 1,
+        "width": options.width,
+        "layers": options.layers,
+        "heads": options.heads,
+        "feedforward": options.feedforward,
+        "longest": 0,
+        "rng": rng,
+        "dropout": options.dropout,
+        "level": options.level,
+        "layer": 0,
+        "site": 0,
+        "segment_base": options.segment_base,
+        "project": options.project,
+        "pool": options.pool,
+        "bf16": options.precision == "bf16",
+        "tape": None,
+        "kept": 0,
+        "blocks": None,
+        "block_count": 1,
+    }
+    return fields | more
 
 
-def cpu_arguments(
+def _fresh(floats: int) -> Tensor:
+    return torch.empty(floats, dtype=torch.float32, device="cpu")
+
+
+def run_on_cpu(
     tensors: tuple[Any, ...],
     options: Options,
-    fields: Mapping[str, int] = MappingProxyType({}),
+    fields: Mapping[str, Any],
     *,
-    out: Tensor | None,
-    backward: bool,
-    memory: Callable[[int], Tensor] | None = None,
-) -> tuple[dict[str, Any], Tensor]:
-    """Return arguments that all CPU kernels take, and the tensor that must outlive them.
+    out: Tensor | None = None,
+    memory: Callable[[int], Tensor] = _fresh,
+    **gradients: Any,
+) -> None:
+    """Run the kernel of the forward pass or, with gradients, that of the backward pass.
 
     Args:
         tensors: States, columns, rows, offsets, parameters, rng.
         options: The other arguments of the operator.
-        fields: Further fields of the kernel's parameters.
-        out: Result, or None in the backward pass.
-        backward: Prepare the backward pass.
+        fields: Further arguments of the kernel, see `cpu_fields`.
+        out: Result of the forward pass.
         memory: Function from a number of floats to the workspace, by default fresh memory.
+        gradients: Further arguments of the backward pass.
     """
-    sizes = np.diff(tensors[3].numpy(), axis=1).ravel()
-    order = torch.from_numpy(np.argsort(-sizes, kind="stable").astype(np.int32))
-    fields = {**fields, "order": order.data_ptr(), "longest": int(sizes.max(initial=0))}
-    problem = _problem(native._cpu, tensors, options, out=out, **fields)
+    arguments = _fields(tensors, options, out=out, **fields)
     threads = native.threads()
-    floats = native._cpu.segment_encoder_workspace(problem, backward, threads)
-    workspace = tensors[1].new_empty(floats) if memory is None else memory(floats)
-    return {"threads": threads, "problem": problem, "workspace": workspace}, order
+    arguments["workspace"] = memory(
+        native._cpu.segment_encoder_workspace(bool(gradients), threads, *by_position(arguments))
+    )
+    call_cpu("segment_encoder_backward" if gradients else "segment_encoder", threads=threads, **arguments, **gradients)
 
 
-def _forward(
-    states: Tensor,
-    columns: Tensor,
-    rows: Tensor,
-    offsets: Tensor,
-    parameters: Tensor,
-    rng: Tensor | None,
-    *options: Any,
-) -> Tensor:
-    tensors = contiguous(states, columns, rows, offsets, parameters, rng)
-    out = fake(*tensors, *options)
-    arguments, _order = cpu_arguments(tensors, Options(*options), out=out, backward=False)
-    call_cpu("segment_encoder", **arguments)
+def cpu_fields(offsets: Tensor) -> dict[str, Any]:
+    """Return what CPU kernels know of the segments besides their offsets."""
+    sizes = np.diff(offsets.numpy(), axis=1).ravel()
+    order = torch.from_numpy(np.argsort(-sizes, kind="stable").astype(np.int32))
+    return {"order": order, "longest": int(sizes.max(initial=0))}
+
+
+def tape_size(tensors: tuple[Any, ...], options: Options, fields: Mapping[str, Any]) -> int:
+    """Return the floats that the activations of a policy take."""
+    return native._cpu.segment_encoder_tape(*by_position(_fields(tensors, options, out=None, **fields)))
+
+
+def _forward(*arguments: Any) -> Tensor:
+    tensors, options = contiguous(*arguments[:6]), Options(*arguments[6:])
+    out = fake(*arguments)
+    run_on_cpu(tensors, options, cpu_fields(tensors[3]), out=out)
     return out
 
 
-def _forward_cuda(
-    states: Tensor,
-    columns: Tensor,
-    rows: Tensor,
-    offsets: Tensor,
-    parameters: Tensor,
-    rng: Tensor | None,
-    *options: Any,
-) -> Tensor:
-    tensors = contiguous(states, columns, rows, offsets, parameters, rng)
-    out = fake(*tensors, *options)
-    problem = _problem(native._cuda, tensors, Options(*options), out=out)
-    if Options(*options).precision == "bf16" and not native._cuda.segment_encoder_uses_tensor_cores(problem):
+def _forward_cuda(*arguments: Any) -> Tensor:
+    tensors, options = contiguous(*arguments[:6]), Options(*arguments[6:])
+    out = fake(*arguments)
+    fields = _fields(tensors, options, out=out)
+    if options.precision == "bf16" and not native._cuda.segment_encoder_uses_tensor_cores(*by_position(fields)):
         _log.info("segment_encoder: bf16 is computed in fp32, since tensor cores do not take this shape")
-    workspace = columns.new_empty(native._cuda.segment_encoder_workspace(problem))
-    call("segment_encoder", columns.device, problem=problem, workspace=workspace)
+    fields["workspace"] = out.new_empty(native._cuda.segment_encoder_workspace(*by_position(fields)))
+    call("segment_encoder", out.device, **fields)
     return out
 
 
@@ -265,24 +276,13 @@ def fake(
     return columns.new_empty(columns.shape[0], rows.shape[0], tokens, width)
 
 
-def _backward_kernel(
-    grad_out: Tensor,
-    columns_grad: bool,
-    states: Tensor,
-    columns: Tensor,
-    rows: Tensor,
-    offsets: Tensor,
-    parameters: Tensor,
-    rng: Tensor | None,
-    *options: Any,
-) -> tuple[Tensor, Tensor]:
-    tensors = contiguous(states, columns, rows, offsets, parameters, rng)
-    grad_out = grad_out.contiguous()
+def _backward_kernel(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> tuple[Tensor, Tensor]:
+    grad_out, *tensors = contiguous(grad_out, *arguments[:6])
     grad_parameters, grad_columns = _fake_backward(grad_out, columns_grad, *tensors)
-    arguments, _order = cpu_arguments(tensors, Options(*options), out=None, backward=True)
-    call_cpu(
-        "segment_encoder_backward",
-        **arguments,
+    run_on_cpu(
+        tuple(tensors),
+        Options(*arguments[6:]),
+        cpu_fields(tensors[3]),
         grad_out=grad_out,
         grad_parameters=grad_parameters,
         grad_columns=grad_columns if columns_grad else None,
@@ -290,16 +290,8 @@ def _backward_kernel(
     return grad_parameters, grad_columns
 
 
-def _fake_backward(
-    grad_out: Tensor,
-    columns_grad: bool,
-    states: Tensor,
-    columns: Tensor,
-    rows: Tensor,
-    offsets: Tensor,
-    parameters: Tensor,
-    *_: Any,
-) -> tuple[Tensor, Tensor]:
+def _fake_backward(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> tuple[Tensor, Tensor]:
+    _, columns, _, _, parameters, *_ = arguments
     grad_columns = torch.empty_like(columns) if columns_grad else columns.new_empty(0)
     return torch.empty_like(parameters), grad_columns
 
@@ -340,19 +332,18 @@ def _backward_cuda(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> tup
         raise NotImplementedError("segment_encoder is differentiable once")
     tensors, options = contiguous(*arguments[:6]), Options(*arguments[6:])
     grad_out = grad_out.contiguous()
-    problem = _problem(native._cuda, tensors, options, out=None)
+    fields = _fields(tensors, options, out=None)
     with current_device(grad_out.device):
-        if not native._cuda.segment_encoder_backward_uses_tensor_cores(problem):
+        if not native._cuda.segment_encoder_backward_uses_tensor_cores(*by_position(fields)):
             return composed.segment_encoder_backward(
                 grad_out, *tensors[:5], columns_grad=columns_grad, rng=tensors[5], **options._asdict()
             )
-        floats = native._cuda.segment_encoder_backward_workspace(problem, columns_grad)
+        floats = native._cuda.segment_encoder_backward_workspace(columns_grad, *by_position(fields))
     grad_parameters, grad_columns = _fake_backward(grad_out, columns_grad, *tensors)
     call(
         "segment_encoder_backward",
         grad_out.device,
-        problem=problem,
-        workspace=grad_out.new_empty(floats),
+        **fields | {"workspace": grad_out.new_empty(floats)},
         grad_out=grad_out,
         grad_parameters=grad_parameters,
         grad_columns=grad_columns if columns_grad else None,

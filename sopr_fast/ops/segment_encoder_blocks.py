@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..runtime import native
-from .library import call_cpu, contiguous
-from .segment_encoder import Options, cpu_arguments, fake
+from .library import contiguous
+from .segment_encoder import Options, cpu_fields, fake, run_on_cpu, tape_size
 
 
 class Arena:
@@ -104,27 +103,24 @@ class _Encode(torch.autograd.Function):
         tensors = contiguous(states, columns, rows, offsets, parameters[0], rng)
         out = fake(*tensors, *options)
         ends = torch.from_numpy(np.cumsum([0, *blocks], dtype=np.int32))
-        fields = {"blocks": ends.data_ptr(), "block_count": len(blocks)}
-        measured, _order = cpu_arguments(tensors, options, fields, out=out, backward=False)
-        floats = native._cpu.segment_encoder_tape(measured["problem"])
-        tape, kept = arena.take(floats, len(columns))
-        fields |= {"tape": tape.data_ptr(), "kept": kept}
-        run, _order = cpu_arguments(tensors, options, fields, out=out, backward=False, memory=arena.workspace)
-        call_cpu("segment_encoder", **run)
+        fields = cpu_fields(tensors[3]) | {"blocks": ends, "block_count": len(blocks)}
+        fields["tape"], fields["kept"] = arena.take(tape_size(tensors, options, fields), len(columns))
+        run_on_cpu(tensors, options, fields, out=out, memory=arena.workspace)
         ctx.save_for_backward(*tensors)
-        ctx.others = options, ends, tape, fields, parameters.shape, arena
+        ctx.others = options, fields, parameters.shape, arena
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        options, _ends, _tape, fields, shape, arena = ctx.others
+        options, fields, shape, arena = ctx.others
         tensors, grad_out = ctx.saved_tensors, grad_out.contiguous()
         grad_parameters = grad_out.new_empty(shape)
         grad_columns = torch.empty_like(tensors[1]) if ctx.needs_input_grad[1] else None
-        run, _order = cpu_arguments(tensors, options, fields, out=None, backward=True, memory=arena.workspace)
-        call_cpu(
-            "segment_encoder_backward",
-            **run,
+        run_on_cpu(
+            tensors,
+            options,
+            fields,
+            memory=arena.workspace,
             grad_out=grad_out,
             grad_parameters=grad_parameters,
             grad_columns=grad_columns,
