@@ -12,7 +12,7 @@ BUILD_TOOLS := scikit-build-core pybind11 cmake ninja setuptools
 PACKAGE := CMakeLists.txt README.md pyproject.toml $(shell find csrc sopr_fast -type f -not -name '*.pyc')
 CPP := $(shell find csrc bench python_tests -name "*.cpp" -o -name "*.h" -o -name "*.cu")
 INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
-OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py) python_tests/test_sort_by_cluster.py \
+OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py) \
     python_tests/test_threads.py
 
 .PHONY: demo test extras test-all test-emulated test-quality environments fuzz kill soak paper \

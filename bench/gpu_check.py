@@ -33,7 +33,6 @@ _TESTED = (
     "dropout",
     "kmeans*",
     "segment_*",
-    "sort_by_cluster",
     "devices",
     "policies",
     "features",

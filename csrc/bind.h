@@ -89,11 +89,9 @@ const std::string kSegmentAttention =
     "q, k, v, offsets, out, statistics, segments, heads, dim, scale, rng, dropout, level, layer, site, segment_base, "
     "order";
 const std::string kSegmentAttentionBackward = kSegmentAttention + ", grad_out, grad_q, grad_k, grad_v";
-constexpr const char* kKMeansAssign = "points, centroids, labels, distances, problems, count, clusters, width";
 const std::string kKMeansInit = "points, seeds, rows, problems, count, clusters, width, restart, plus_plus";
 const std::string kKMeans =
     "points, centroids, labels, rows, offsets, inertia, steps_done, problems, count, clusters, width, steps, tolerance";
-constexpr const char* kSortByCluster = "labels, rows, offsets, problems, count, clusters";
 const std::string kSegmentEncoder =
     "states, columns, rows, offsets, order, parameters, out, workspace, policies, subsets, states_count, state_width, "
     "column_width, subset_size, clusters, width, layers, heads, feedforward, longest, rng, dropout, level, layer, site, "

@@ -79,10 +79,8 @@ PYBIND11_MODULE(_cpu, m) {
     bind.kernel("segment_dropout", kernels.segment_dropout, kSegmentDropout);
     bind.kernel("segment_attention", kernels.segment_attention, kSegmentAttention);
     bind.kernel("segment_attention_backward", kernels.segment_attention_backward, kSegmentAttentionBackward);
-    bind.kernel("kmeans_assign", kernels.kmeans_assign, kKMeansAssign);
     bind.kernel("kmeans_init", kernels.kmeans_init, kKMeansInit);
     bind.kernel("kmeans", kernels.kmeans, kKMeans);
-    bind.kernel("sort_by_cluster", kernels.sort_by_cluster, kSortByCluster);
     bind.kernel("segment_encoder", kernels.segment_encoder, kSegmentEncoder);
     bind.kernel("segment_encoder_backward", kernels.segment_encoder_backward, kSegmentEncoderBackward);
     m.def("segment_encoder_tape",

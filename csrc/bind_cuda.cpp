@@ -38,7 +38,7 @@ PYBIND11_MODULE(_cuda, m) {
            int64_t width) {
             const cuda::KMeansPlan plan =
                 cuda::plan_kmeans({block_clusters, processors, shared_bytes, 512},
-                                  {problems, count, k, width, cuda::kmeans_bytes(width), true});
+                                  {problems, count, k, width, cuda::kmeans_bytes(width)});
             return py::make_tuple(plan.blocks, plan.holds_centroids, plan.holds_points, plan.shared_bytes);
         },
         py::arg("block_clusters"), py::arg("processors"), py::arg("shared_bytes"), py::arg("problems"),
@@ -55,8 +55,6 @@ PYBIND11_MODULE(_cuda, m) {
     bind.kernel<SegmentDropout>("segment_dropout", cuda::segment_dropout, kSegmentDropout);
     bind.kernel<SegmentAttention>("segment_attention", cuda::segment_attention, kSegmentAttention);
     bind.kernel("segment_attention_backward", cuda::segment_attention_backward, kSegmentAttentionBackward);
-    bind.kernel("kmeans_assign", cuda::kmeans_assign, kKMeansAssign);
-    bind.kernel("sort_by_cluster", cuda::sort_by_cluster, kSortByCluster);
     bind.kernel<KMeansInitOnDevice>(
         "kmeans_init", [](const auto& p, cudaStream_t stream) { kmeans_init(p.problem, p.memory, stream); },
         kKMeansInit + ", squared, weights, labels, radii, order, anchors, ends");

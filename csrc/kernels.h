@@ -61,15 +61,6 @@ struct SegmentAttentionBackward {
     float *grad_q, *grad_k, *grad_v;  // (T, H, D)
 };
 
-// labels[b, n] = the nearest centroid of problem b, ties to the lowest index; distances[b, n] = its squared distance.
-struct KMeansAssign {
-    const float* points;     // (B, N, D)
-    const float* centroids;  // (B, K, D)
-    int32_t* labels;         // (B, N)
-    float* distances;        // (B, N)
-    int64_t problems, count, clusters, width;
-};
-
 // rows[b] = initial centroids by greedy k-means++ or, without plus_plus, K distinct rows drawn at random. They depend
 // only on points[b], seeds[b] and restart. When distinct points run out, k-means++ repeats its first row.
 struct KMeansInit {
@@ -82,8 +73,8 @@ struct KMeansInit {
 };
 
 // Lloyd's iterations until labels repeat, centroids move by at most `tolerance` (sum of squares, relative to the mean
-// variance of the columns) or `steps` are done. Empty clusters move to the farthest points. `labels` are those of
-// KMeansAssign for the final centroids; `rows` and `offsets` those of SortByCluster for the labels.
+// variance of the columns) or `steps` are done. Empty clusters move to the farthest points. `labels` are the nearest
+// final centroids, ties to the lowest index; `rows` and `offsets` those of SortByCluster for the labels.
 struct KMeans {
     const float* points;  // (B, N, D)
     float* centroids;     // (B, K, D), initial centroids in, final centroids out

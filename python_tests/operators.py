@@ -82,7 +82,6 @@ def _random(*shape: int, seed: int = 0) -> Tensor:
 
 # Multiples of 1/8: squared distances are exact in float32, so labels do not depend on the order of sums.
 _points = (8 * _random(3, 1500, 5)).round() / 8 + 8 * _random(3, 1500, 1, seed=1).round()
-_labels = torch.arange(4500, dtype=torch.int32).view(3, 1500) ** 2 % 7
 _offsets = torch.tensor([0, 0, 1, 17, 33, 33, 50, 51, 90, 200, 203, 236, 236], dtype=torch.int32)
 _rng = torch.tensor([3, 14])
 _dropout = {"rng": _rng, "level": 1, "layer": 2, "segment_base": 5}
@@ -105,7 +104,6 @@ _tensor_cores = {
 }
 
 CALLS = {
-    "kmeans_assign": call("kmeans_assign", points=_points, centroids=_points[:, ::70]),
     "kmeans": Call(
         _lloyd,
         lambda points, start: reference.kmeans(points, start, 4, 0),
@@ -114,7 +112,6 @@ CALLS = {
         {"points": _points, "start": _points[:, ::70]},
     ),
     "kmeans_init": Call(lambda points: ops.kmeans_init(points, 12, seeds=5), _init, (), 0, {"points": _points}),
-    "sort_by_cluster": call("sort_by_cluster", labels=_labels, k=9),
     "segment_mean": call("segment_mean", ("x",), x=_random(236, 24), offsets=_offsets),
     "segment_dropout": call(
         "segment_dropout", ("x",), x=_random(236, 24), offsets=_offsets, probability=0.3, **_dropout

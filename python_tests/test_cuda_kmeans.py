@@ -74,7 +74,7 @@ def test_cuda_kmeans_is_that_of_the_cpu(kind, width, check):
     def results():
         seeds = torch.tensor([3, -(2**40)])
         chosen = [ops.kmeans_init(points, 20, seeds, method=method, restart=1) for method in ("k-means++", "random")]
-        return *chosen, *ops.kmeans_assign(points, start), *ops.kmeans(points, 20, init=start, iterations=6)
+        return *chosen, *ops.kmeans(points, 20, init=start, iterations=6)
 
     check(results, blocks=(1, 4) if width == 40 else BLOCKS)
 
@@ -85,7 +85,7 @@ def test_cuda_kmeans_of_every_width(width, check):
 
     def results():
         start = points[:, :9].contiguous()
-        return ops.kmeans_init(points, 9), *ops.kmeans_assign(points, start), *ops.kmeans(points, 9, init=start)
+        return ops.kmeans_init(points, 9), *ops.kmeans(points, 9, init=start)
 
     check(results, blocks=(2,))
 
@@ -168,7 +168,6 @@ def test_cuda_kmeans_computes_few_distances(emulator, generator):
         call()
         return emulator.simt_distances() - before
 
-    assert distances(lambda: ops.kmeans_assign(points, points[:, :k].contiguous())) == groups * k
     lloyd = distances(lambda: ops.kmeans(points, k, init=points[:, :k], iterations=steps, tolerance=0.0))
     assert lloyd < 0.5 * (steps + 1) * groups * k
     candidates = 6
@@ -182,7 +181,6 @@ def test_launches_of_kmeans(emulator, cuda_module_for_cpu, generator):
     for call, launches in [
         (lambda: ops.kmeans(points, 5, init=points[:, :5]), 2),
         (lambda: ops.kmeans_init(points, 5), 1),
-        (lambda: ops.kmeans_assign(points, points[:, :5].contiguous()), 1),
     ]:
         for processors in (3, 24):
             emulator.simt_device(True, True, processors, SHARED, 1)

@@ -15,13 +15,16 @@ from sopr_fast.ops.kmeans import _kernel
 
 def assert_consistent(ops, points, result):
     """Labels, sizes, inertia and order are those of the centroids returned."""
-    labels, squared = ops.kmeans_assign(points, result.centroids)
-    assert torch.equal(labels, result.labels)
-    assert torch.equal(
-        result.sizes, torch.stack([row.bincount(minlength=result.sizes.shape[1]) for row in labels]).int()
-    )
-    torch.testing.assert_close(result.inertia, squared.double().sum(1), rtol=1e-6, atol=0)
-    rows, offsets = reference.sort_by_cluster(labels, result.sizes.shape[1])
+    k = result.sizes.shape[1]
+    again = ops.kmeans(points, k, init=result.centroids, iterations=0)
+    assert all(map(torch.equal, again[:3], result[:3])) and torch.equal(again.inertia, result.inertia)
+    assert torch.equal(result.sizes, torch.stack([row.bincount(minlength=k) for row in result.labels]).int())
+    _, nearest = reference.kmeans_assign(points.double(), result.centroids.double())
+    own = result.centroids.double().gather(1, result.labels.long()[..., None].expand(points.shape))
+    squared = (points.double() - own).square().sum(-1)
+    torch.testing.assert_close(squared, nearest, rtol=1e-5, atol=0)
+    torch.testing.assert_close(result.inertia, squared.sum(1), rtol=1e-6, atol=0)
+    rows, offsets = reference.sort_by_cluster(result.labels, k)
     assert torch.equal(rows, result.rows) and torch.equal(offsets, result.offsets)
     assert result.centroids.isfinite().all()
 
@@ -45,10 +48,10 @@ def test_kmeans_of_the_smallest_numbers(generator, ops):
 @pytest.mark.parametrize("offset", [1e3, 1e6])
 def test_kmeans_far_from_the_origin(offset, generator, ops):
     points = blobs(2, 800, 6, generator) + offset
-    labels, squared = ops.kmeans_assign(points, points[:, :30].contiguous())
-    expected_labels, expected = reference.kmeans_assign(points.double(), points[:, :30].double())
-    torch.testing.assert_close(squared.double(), expected, rtol=1e-5, atol=0)
-    assert torch.equal(labels, expected_labels)
+    assigned = ops.kmeans(points, 30, init=points[:, :30], iterations=0)
+    labels, squared = reference.kmeans_assign(points.double(), points[:, :30].double())
+    torch.testing.assert_close(assigned.inertia, squared.sum(1), rtol=1e-5, atol=0)
+    assert torch.equal(assigned.labels, labels)
     result = ops.kmeans(points, 30)
     assert_consistent(ops, points, result)
     oracle = [KMeans(30, n_init=1, random_state=0).fit(x.double() - offset).inertia_ for x in points]
@@ -184,7 +187,6 @@ def test_kmeans_is_the_same_on_any_number_of_threads(generator):
                     *cpu_ops.kmeans(points, 40),
                     *cpu_ops.kmeans(points[:1], 40, tolerance=0),
                     *cpu_ops.kmeans(points, 40, init=far, iterations=5),
-                    *cpu_ops.kmeans_assign(points, points[:, :33].contiguous()),
                 ]
             )
     finally:
@@ -228,29 +230,16 @@ def test_kmeans_layouts(generator, ops):
     assert torch.equal(ops.kmeans(read_only, 9).labels, plain.labels)
 
 
-@pytest.mark.parametrize("labels", [[[0, 2, 1, 2, 0]], [[]], [[3, 3], [0, 1]]])
-def test_sort_by_cluster_matches_argsort(labels, ops):
-    labels = torch.tensor(labels, dtype=torch.int32)
-    rows, offsets = ops.sort_by_cluster(labels, 4)
-    expected_rows, expected_offsets = reference.sort_by_cluster(labels, 4)
-    assert torch.equal(rows, expected_rows) and torch.equal(offsets, expected_offsets)
-
-
 def test_kmeans_no_problems(ops):
     result = ops.kmeans(torch.zeros(0, 5, 3), 2)
     assert result.centroids.shape == (0, 2, 3) and result.offsets.shape == (0, 3)
-    labels, squared = ops.kmeans_assign(torch.zeros(2, 0, 3), torch.zeros(2, 1, 3))
-    assert labels.shape == squared.shape == (2, 0)
 
 
 def test_kmeans_opcheck(device, generator):
     points = blobs(2, 50, 3, generator).to(device)
-    labels, seeds = torch.zeros(2, 5, dtype=torch.int32, device=device), torch.tensor([1, 2], device=device)
-    operators = torch.ops.sopr_fast
-    torch.library.opcheck(operators.kmeans_assign.default, (points, points[:, :4].contiguous()))
+    seeds, operators = torch.tensor([1, 2], device=device), torch.ops.sopr_fast
     torch.library.opcheck(operators.kmeans_init.default, (points, 4, seeds, 0, True))
     torch.library.opcheck(operators.kmeans.default, (points, points[:, :4].contiguous(), 10, 1e-4))
-    torch.library.opcheck(operators.sort_by_cluster.default, (labels, 3))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

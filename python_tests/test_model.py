@@ -7,7 +7,7 @@ from peers.loop import ReleasedModel
 from torch.nn import functional
 
 from sopr_fast import Config, Subsets, ops
-from sopr_fast.ops import composed
+from sopr_fast.ops import composed, reference
 from sopr_fast.runtime import devices
 from sopr_fast.sopr import model as scoring_model
 from sopr_fast.sopr.model import ScoringModel, merge_moments, part_moments, row_moments
@@ -251,8 +251,9 @@ def test_products_of_the_composed_path_are_tiled(encoder, generator, monkeypatch
         sizes.append(x.shape[-2])
         return linear(x, *others)
 
-    monkeypatch.setattr(composed, "_MAX_TOKENS", 64)
-    monkeypatch.setattr(composed.functional, "linear", recorded)
+    monkeypatch.setattr(composed, "MAX_TOKENS", 64)
+    monkeypatch.setattr(reference, "MAX_TOKENS", 64)
+    monkeypatch.setattr(functional, "linear", recorded)
     torch.testing.assert_close(model(*data), whole, rtol=1e-4, atol=1e-5)
     assert max(sizes) == 64 and len(sizes) > 3 * 450 // 64
 

@@ -79,7 +79,6 @@ CALLS = {  # each would run for minutes or longer
     "kmeans": lambda: ops.kmeans(points, 5000, init=points[:, :5000].contiguous(), **endless),
     "kmeans, several problems": lambda: ops.kmeans(several, 5000, init=several[:, :5000].contiguous(), **endless),
     "kmeans_init": lambda: ops.kmeans_init(points, 200_000),
-    "kmeans_assign": lambda: ops.kmeans_assign(points, points),
     "segment_attention": lambda: ops.segment_attention(heads, heads, heads, offsets),
     "segment_encoder": lambda: ops.segment_encoder(
         torch.zeros(200_000, 0), columns, rows, offsets[None], parameters, **layers

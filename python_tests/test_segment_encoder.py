@@ -190,7 +190,7 @@ def test_composed_encoder_matches_float64(pool):
 
 @pytest.mark.parametrize("pool", [True, False])
 def test_composed_backward_of_several_groups_matches_float64(pool, monkeypatch):
-    monkeypatch.setattr(composed, "_MAX_TOKENS", 200)
+    monkeypatch.setattr(composed, "MAX_TOKENS", 200)
     tensors, options = problem([0, 3, 40], policies=3, subsets=2, spare=7, **SMALL, pool=pool)
     options |= {"dropout": 0.2, "rng": torch.tensor([3, 4])}
     expected = gradients(reference.segment_encoder, tensors, options, torch.float64)

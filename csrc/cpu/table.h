@@ -11,10 +11,8 @@ struct Table {
     void (*segment_dropout)(const SegmentDropout&, int threads);
     void (*segment_attention)(const SegmentAttention&, int threads);
     void (*segment_attention_backward)(const SegmentAttentionBackward&, int threads);
-    void (*kmeans_assign)(const KMeansAssign&, int threads);
     void (*kmeans_init)(const KMeansInit&, int threads);
     void (*kmeans)(const KMeans&, int threads);
-    void (*sort_by_cluster)(const SortByCluster&, int threads);
     void (*segment_encoder)(const SegmentEncoder&, int threads);
     void (*segment_encoder_backward)(const SegmentEncoderBackward&, int threads);
     int64_t (*segment_encoder_workspace)(const SegmentEncoder&, bool backward, int threads);  // floats
@@ -28,7 +26,6 @@ void segment_mean_backward(const SegmentMeanBackward&, int threads);
 void segment_dropout(const SegmentDropout&, int threads);
 void segment_attention(const SegmentAttention&, int threads);
 void segment_attention_backward(const SegmentAttentionBackward&, int threads);
-void kmeans_assign(const KMeansAssign&, int threads);
 void kmeans_init(const KMeansInit&, int threads);
 void kmeans(const KMeans&, int threads);
 void sort_by_cluster(const SortByCluster&, int threads);

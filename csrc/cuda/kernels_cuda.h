@@ -34,7 +34,6 @@ struct KMeansInitMemory {
     int32_t *order, *anchors, *ends;
 };
 
-void kmeans_assign(const KMeansAssign&, cudaStream_t stream);
 void kmeans_init(const KMeansInit&, const KMeansInitMemory&, cudaStream_t stream);
 void kmeans(const KMeans&, const KMeansMemory&, cudaStream_t stream);
 void sort_by_cluster(const SortByCluster&, cudaStream_t stream);

@@ -369,7 +369,7 @@ __global__ void __launch_bounds__(kProblemThreads) lloyd_kernel(KMeans p, KMeans
 
 void kmeans(const KMeans& p, const KMeansMemory& memory, cudaStream_t stream) {
     if (p.problems == 0) return;
-    const KMeansShape shape = {p.problems, p.count, p.clusters, p.width, kmeans_bytes(p.width), true};
+    const KMeansShape shape = {p.problems, p.count, p.clusters, p.width, kmeans_bytes(p.width)};
     const KMeansPlan plan = plan_on_device("kmeans", lloyd_kernel, shape);
     launch_in_clusters("kmeans", lloyd_kernel, p.problems * plan.blocks, 1, plan.blocks, kProblemThreads,
                        plan.shared_bytes, stream, p, memory, plan);

@@ -377,7 +377,7 @@ void kmeans_init(const KMeansInit& p, const KMeansInitMemory& memory, cudaStream
     if (!p.plus_plus) return launch("kmeans_init", distinct_kernel, p.problems, 1, kProblemThreads, stream, p, memory);
     const int candidates = candidates_of(p.clusters);
     const KMeansShape shape = {
-        p.problems, p.count, p.clusters, p.width, init_bytes(p.width, candidates), true, (candidates + 3) / 4 * 4};
+        p.problems, p.count, p.clusters, p.width, init_bytes(p.width, candidates), (candidates + 3) / 4 * 4};
     const KMeansPlan plan = plan_on_device("kmeans_init", plus_plus_kernel, shape);
     launch_in_clusters("kmeans_init", plus_plus_kernel, p.problems * plan.blocks, 1, plan.blocks, kProblemThreads,
                        plan.shared_bytes, stream, p, memory, candidates, plan);

@@ -29,7 +29,6 @@ struct KMeansDevice {
 struct KMeansShape {
     int64_t problems, count, clusters, width;
     int64_t fixed_bytes;  // of shared memory, beside centroids and points
-    bool rereads;         // points, so that a block should hold its share
     int64_t beside = 0;   // floats held with each centroid
 };
 
@@ -54,7 +53,7 @@ inline KMeansPlan plan_kmeans(const KMeansDevice& device, const KMeansShape& sha
     const int64_t centroids = shape.clusters * (plan.stride + shape.beside) * 4;
     plan.holds_centroids = shape.fixed_bytes + centroids <= device.shared_bytes;
     const int64_t bytes = shape.fixed_bytes + (plan.holds_centroids ? centroids : 0);
-    const auto points = [&](int blocks) { return shape.rereads ? share_of(blocks) * shape.width * 4 : 0; };
+    const auto points = [&](int blocks) { return share_of(blocks) * shape.width * 4; };
     const auto fits = [&](int blocks) { return bytes + points(blocks) <= device.shared_bytes; };
 
     // The fewest blocks that hold the points, else one; then more while processors are idle.
@@ -66,7 +65,7 @@ inline KMeansPlan plan_kmeans(const KMeansDevice& device, const KMeansShape& sha
            share_of(plan.blocks * 2) >= device.least_rows)
         plan.blocks *= 2;
     plan.share = share_of(plan.blocks);
-    plan.holds_points = shape.rereads && fits(plan.blocks);
+    plan.holds_points = fits(plan.blocks);
     plan.shared_bytes = int(bytes + (plan.holds_points ? points(plan.blocks) : 0));
     return plan;
 }

@@ -105,18 +105,16 @@ def common_device(operator: str, *arguments: Any) -> torch.device:
     return device
 
 
-def no_forward_mode(operator: str) -> NotImplementedError:
-    """Return the error for derivatives in forward mode."""
-    return NotImplementedError(
-        f"{operator} has no derivative in forward mode (jvp, jacfwd, hessian); use reverse mode, torch.autograd.grad "
-        "or torch.func.jacrev"
-    )
-
-
-def check_no_tangents(operator: str, *arguments: Any) -> None:
-    """Raise NotImplementedError if an argument has a tangent of forward mode, which torch would drop silently."""
-    if any(isinstance(argument, Tensor) and unpack_dual(argument).tangent is not None for argument in arguments):
-        raise no_forward_mode(operator)
+def check_reverse_mode(operator: str, *arguments: Any) -> None:
+    """Raise NotImplementedError in transforms of `torch.func`, and in forward mode, whose tangents torch would drop."""
+    if torch.compiler.is_compiling():
+        return
+    if torch._C._functorch.peek_interpreter_stack() is not None or any(
+        isinstance(argument, Tensor) and unpack_dual(argument).tangent is not None for argument in arguments
+    ):
+        raise NotImplementedError(
+            f"{operator} has no derivative in forward mode and by torch.func; use torch.autograd.grad or backward()"
+        )
 
 
 def check_dropout(

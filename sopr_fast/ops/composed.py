@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ..runtime import devices
 from ..runtime.devices import without_autocast
-from .reference import AFTER_ATTENTION, AFTER_FEED_FORWARD, INSIDE_FEED_FORWARD, encoder_tensors
+from . import reference
+from .reference import INSIDE_FEED_FORWARD, MAX_TOKENS, Parts, encode_tokens, linear
 from .segment_attention import segment_attention
 from .segment_dropout import segment_dropout
 from .segment_mean import segment_mean
 
-_MAX_TOKENS = 1 << 16
-_Encode = Callable[[Tensor, Tensor, int], Tensor]  # of tokens, segments and the first segment's number
+_PARTS = Parts(segment_attention, segment_dropout, segment_mean)
 _log = logging.getLogger(__name__)
 
 
@@ -33,24 +32,20 @@ def segment_encoder(
     offsets: Tensor,
     parameters: Tensor,
     *,
-    width: int,
-    layers: int,
-    heads: int,
-    feedforward: int,
-    project: bool = True,
-    pool: bool = True,
-    dropout: float = 0.0,
     rng: Tensor | None = None,
-    level: int = 0,
     segment_base: int = 0,
-    precision: str = "fp32",
+    **options: Any,
 ) -> Tensor:
     """Compute `ops.segment_encoder` from smaller operators, always in fp32."""
     _log.info("segment_encoder runs composed of torch operators on %s, %s", columns.device, columns.dtype)
-    inputs = states.shape[1] + columns.shape[2]
-    projection, stack = encoder_tensors(parameters, inputs, width, layers, feedforward, project)
-    encode = _transformer(stack, width, heads, dropout, _kept(rng), level)
-    return _by_policies(states, columns, rows, offsets, projection, encode, pool, segment_base)
+    rng = _kept(rng)
+
+    def encode(some_columns: Tensor, base: int) -> Tensor:
+        return reference.segment_encoder(
+            states, some_columns, rows, offsets, parameters, rng=rng, segment_base=base, parts=_PARTS, **options
+        )
+
+    return _by_policies(columns, rows, offsets, encode, segment_base)
 
 
 def segment_encoder_backward(
@@ -62,17 +57,8 @@ def segment_encoder_backward(
     parameters: Tensor,
     *,
     columns_grad: bool,
-    width: int,
-    layers: int,
-    heads: int,
-    feedforward: int,
-    project: bool,
-    pool: bool,
-    dropout: float,
-    rng: Tensor | None,
-    level: int,
     segment_base: int,
-    precision: str,
+    **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the gradients of `ops.segment_encoder` from smaller operators, always in fp32.
 
@@ -89,13 +75,12 @@ def segment_encoder_backward(
     parameters = parameters.detach().requires_grad_()
     grad_parameters = torch.zeros_like(parameters)
     grad_columns = torch.zeros_like(columns) if columns_grad else None
-    inputs = states.shape[1] + columns.shape[2]
     for start, some_columns, base in _groups(columns, rows, offsets, segment_base):
         leaf = some_columns.detach().requires_grad_(columns_grad)
         with torch.enable_grad(), without_autocast(columns.device):
-            projection, stack = encoder_tensors(parameters, inputs, width, layers, feedforward, project)
-            encode = _transformer(stack, width, heads, dropout, rng, level)
-            out = _encode_policies(states, leaf, rows, offsets, projection, encode, pool, base)
+            out = reference.segment_encoder(
+                states, leaf, rows, offsets, parameters, segment_base=base, parts=_PARTS, **options
+            )
         leaves = (parameters, leaf) if columns_grad else (parameters,)
         grads = torch.autograd.grad(
             out, leaves, grad_out[start : start + len(leaf)], allow_unused=True, materialize_grads=True
@@ -104,36 +89,6 @@ def segment_encoder_backward(
         if grad_columns is not None:
             grad_columns[start : start + len(leaf)] = grads[1]
     return grad_parameters, grad_columns
-
-
-def _transformer(
-    stack: Sequence[Sequence[Tensor]], width: int, heads: int, dropout: float, rng: Tensor | None, level: int
-) -> _Encode:
-    """Return the function that applies the layers to tokens."""
-
-    def encode(x: Tensor, segments: Tensor, base: int) -> Tensor:
-        def drop(x: Tensor, layer: int, site: int) -> Tensor:
-            return segment_dropout(
-                x, segments, probability=dropout, rng=rng, level=level, layer=layer, site=site, segment_base=base
-            )  # fmt: skip
-
-        for i, w in enumerate(stack):
-            # Three products, since the kernels would copy slices of one.
-            q, k, v = (
-                _linear(x, weight, bias).view(len(x), heads, width // heads)
-                for weight, bias in zip(w[0].chunk(3), w[1].chunk(3), strict=True)
-            )
-            mixed = segment_attention(
-                q, k, v, segments, dropout=dropout, rng=rng, level=level, layer=i, segment_base=base
-            )
-            mixed = _linear(mixed.reshape(len(x), width), w[2], w[3])
-            x = functional.layer_norm(x + drop(mixed, i, AFTER_ATTENTION), (width,), w[4], w[5])
-            inner = drop(_linear(x, w[6], w[7]).relu(), i, INSIDE_FEED_FORWARD)
-            inner = drop(_linear(inner, w[8], w[9]), i, AFTER_FEED_FORWARD)
-            x = functional.layer_norm(x + inner, (width,), w[10], w[11])
-        return x
-
-    return encode
 
 
 def mlp_encoder(
@@ -184,17 +139,20 @@ def mlp_encoder(
     tensors = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
     projection, stack = tensors[: 2 * project], tensors[2 * project :]
 
-    def encode(x: Tensor, segments: Tensor, base: int) -> Tensor:
-        for i in range(layers):
-            widen, widen_bias, narrow, narrow_bias = stack[4 * i : 4 * i + 4]
-            inner = segment_dropout(
-                _linear(x, widen, widen_bias), segments, probability=dropout, rng=rng, level=level, layer=i,
-                site=INSIDE_FEED_FORWARD, segment_base=base,
-            )  # fmt: skip
-            x = _linear(inner.relu(), narrow, narrow_bias)
-        return x
+    def encode(some_columns: Tensor, base: int) -> Tensor:
+        def apply(x: Tensor, segments: Tensor) -> Tensor:
+            for i in range(layers):
+                widen, widen_bias, narrow, narrow_bias = stack[4 * i : 4 * i + 4]
+                inner = segment_dropout(
+                    linear(x, widen, widen_bias), segments, probability=dropout, rng=rng, level=level, layer=i,
+                    site=INSIDE_FEED_FORWARD, segment_base=base,
+                )  # fmt: skip
+                x = linear(inner.relu(), narrow, narrow_bias)
+            return x
 
-    return _by_policies(states, columns, rows, offsets, projection, encode, pool, segment_base)
+        return encode_tokens(states, some_columns, rows, offsets, projection, apply, pool, segment_mean)
+
+    return _by_policies(columns, rows, offsets, encode, segment_base)
 
 
 def _kept(rng: Tensor | None) -> Tensor | None:
@@ -204,83 +162,21 @@ def _kept(rng: Tensor | None) -> Tensor | None:
 
 def _groups(columns: Tensor, rows: Tensor, offsets: Tensor, segment_base: int) -> Iterator[tuple[int, Tensor, int]]:
     """Yield the first policy, the columns and the first segment's number of groups of policies that fit in memory."""
-    size = max(1, _MAX_TOKENS // max(1, rows.numel()))
+    size = max(1, MAX_TOKENS // max(1, rows.numel()))
     for start in range(0, max(1, len(columns)), size):
         yield start, columns[start : start + size], segment_base + start * len(rows) * (offsets.shape[1] - 1)
 
 
 def _by_policies(
-    states: Tensor,
-    columns: Tensor,
-    rows: Tensor,
-    offsets: Tensor,
-    projection: Sequence[Tensor],
-    encode: _Encode,
-    pool: bool,
-    segment_base: int,
+    columns: Tensor, rows: Tensor, offsets: Tensor, encode: Callable[[Tensor, int], Tensor], segment_base: int
 ) -> Tensor:
-    def encode_policies(some_columns: Tensor, base: int) -> Tensor:
-        return _encode_policies(states, some_columns, rows, offsets, projection, encode, pool, base)
-
+    """Encode a few policies at a time, given their columns and the number of the first segment."""
     encoded = []
     for _, some_columns, base in _groups(columns, rows, offsets, segment_base):
         with without_autocast(some_columns.device):  # segment operators accept float32 only
             if torch.is_grad_enabled():
-                result = checkpoint(encode_policies, some_columns, base, use_reentrant=False, preserve_rng_state=False)
+                result = checkpoint(encode, some_columns, base, use_reentrant=False, preserve_rng_state=False)
             else:
-                result = encode_policies(some_columns, base)
+                result = encode(some_columns, base)
         encoded.append(result)
     return torch.cat(encoded)
-
-
-def _encode_policies(
-    states: Tensor,
-    columns: Tensor,
-    rows: Tensor,
-    offsets: Tensor,
-    projection: Sequence[Tensor],
-    encode: _Encode,
-    pool: bool,
-    base: int,
-) -> Tensor:
-    subsets, count = rows.shape
-    clusters, policies = offsets.shape[1] - 1, len(columns)
-    index = rows.reshape(-1).long()
-    unused = torch.arange(count, device=rows.device) >= offsets[:, -1:]  # (S, N), rows after the last segment
-    all_used = not devices.runs_ahead(rows.device) and not unused.any()
-    x = torch.cat([states[index].expand(policies, -1, -1), columns[:, index]], -1).flatten(0, 1)
-    if projection:
-        x = _linear(x, *projection).relu()
-    unused_tokens = unused.repeat(policies, 1)
-    sizes = offsets[:, -1].repeat(policies)
-    ends = sizes.cumsum(0, dtype=torch.int32)
-    begins = (ends - sizes)[:, None] + offsets[:, :-1].repeat(policies, 1)
-    segments = functional.pad(torch.cat([begins.flatten(), ends[-1:]]), (0, 1), value=len(x))
-    place = None if all_used else places(unused_tokens)
-    x = encode(x if place is None else torch.zeros_like(x).index_copy(0, place, x), segments, base)
-    if pool:
-        return segment_mean(x, segments)[:-1].view(policies, subsets, clusters, x.shape[1])
-    if place is not None:
-        x = x.index_select(0, place).masked_fill(unused_tokens.view(-1, 1), 0.0)
-    return x.view(policies, subsets, count, x.shape[1])
-
-
-def places(unused: Tensor) -> Tensor:
-    """Return where each token goes so that unused ones stand last and others keep their order.
-
-    Args:
-        unused: (cells, N) bool.
-
-    Returns:
-        (cells * N,) int64.
-    """
-    flat = unused.flatten()
-    used = (~flat).cumsum(0)
-    return torch.where(flat, used[-1:] + flat.cumsum(0), used) - 1
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return x W^T + b, computed in tiles of rows on a CPU: an interrupt is answered between two products."""
-    if x.device.type != "cpu" or x.shape[-2] <= _MAX_TOKENS:
-        return functional.linear(x, weight, bias)
-    return torch.cat([functional.linear(rows, weight, bias) for rows in x.split(_MAX_TOKENS, -2)], -2)

@@ -23,8 +23,9 @@ class KMeans(NamedTuple):
         sizes: (B, K) int32, points per cluster.
         inertia: (B,) float64, sum of squared distances to the nearest centroid.
         iterations: (B,) int32, Lloyd iterations done.
-        rows: (B, N) int32, rows sorted by cluster; see `sort_by_cluster`.
-        offsets: (B, K + 1) int32; see `sort_by_cluster`.
+        rows: (B, N) int32, sorted by cluster: those of cluster k are ``rows[b, offsets[b, k]:offsets[b, k + 1]]``,
+            ascending.
+        offsets: (B, K + 1) int32.
     """
 
     centroids: Tensor
@@ -75,7 +76,7 @@ def kmeans(
 
         centroids = points.gather(1, kmeans_init(points, k, seeds)[..., None].expand(-1, -1, D).long())
         for _ in range(iterations):
-            labels, _ = kmeans_assign(points, centroids)
+            labels = (points[:, :, None] - centroids[:, None]).square().sum(-1).argmin(-1)
             for x, l, c in zip(points, labels, centroids):
                 c[:] = torch.stack([x[l == cluster].mean(0) for cluster in range(k)])
     """

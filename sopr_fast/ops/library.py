@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..runtime import native
 from ..runtime.warn import warn
-from .checks import check_are_tensors, check_arguments, check_no_tangents, common_device, no_forward_mode
+from .checks import check_are_tensors, check_arguments, check_reverse_mode, common_device
 
 library = torch.library.Library("sopr_fast", "DEF")
 _log = logging.getLogger(__name__)
@@ -71,17 +71,15 @@ def define(
     if cuda is not None and native._cuda is not None:
         library.impl(name, checked(cuda, check), "CUDA")
     torch.library.register_fake(f"sopr_fast::{name}", checked(fake, None), lib=library)
-    transformed = operator
     if backward is not None:
         torch.library.register_autograd(f"sopr_fast::{name}", backward, setup_context=setup_context, lib=library)
-        transformed = _transformable(operator, backward, setup_context)
 
     def run(*arguments: Any) -> Any:
         check_are_tensors(dict(zip(names, arguments, strict=True)), shapes)
         device = arguments[0].device
         if reference is None or has_kernel(device):
-            check_no_tangents(name, *arguments)
-            return (transformed if _in_transform() else operator)(*arguments)
+            check_reverse_mode(name, *arguments)
+            return operator(*arguments)
         _log_reference(name, device.type)
         named = dict(zip(names, arguments, strict=True))
         check_arguments(shapes, named)
@@ -100,29 +98,6 @@ def _private(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         value.clone() if isinstance(value, Tensor) and value.dtype == torch.int32 and value.is_cpu else value
         for value in arguments
     )
-
-
-def _in_transform() -> bool:
-    """Return whether a transform of `torch.func` runs."""
-    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def _transformable(operator: Any, backward: Callable, setup_context: Callable) -> Callable:
-    """Return the operator for `torch.func` (grad, vjp, jacrev), which does not take `register_autograd`'s form."""
-
-    def jvp(*_: Any) -> NoReturn:
-        raise no_forward_mode(operator._schema.name.rpartition("::")[2])
-
-    parts = {
-        "jvp": jvp,
-        "forward": operator,
-        "backward": backward,
-        "setup_context": setup_context,
-        "generate_vmap_rule": True,
-    }
-    static = {key: staticmethod(part) if callable(part) else part for key, part in parts.items()}
-    kind: Any = type("Transformable", (torch.autograd.Function,), static)
-    return kind.apply
 
 
 def differentiable_once(operator: str) -> Callable:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+from ..runtime import devices
 
 # Dropout sites of csrc/philox.h.
 ATTENTION_WEIGHTS, AFTER_ATTENTION, INSIDE_FEED_FORWARD, AFTER_FEED_FORWARD = range(4)
+MAX_TOKENS = 1 << 16  # of a product
 _WORD = 0xFFFFFFFF
 
 
@@ -128,20 +132,20 @@ def segment_attention(
 ) -> Tensor:
     """See `ops.segment_attention`."""
     scale = max(1, q.shape[2]) ** -0.5 if scale is None else scale
-    drop = functools.partial(
-        _drop, rng=rng, probability=dropout, level=level, layer=layer, site=ATTENTION_WEIGHTS, heads=q.shape[1]
-    )
-    parts = [q[:0]]
+    head, parts = torch.arange(q.shape[1], device=q.device)[:, None], [q[:0]]
     for g, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):
-        queries, keys, values = (x[begin:end].transpose(0, 1)[None] for x in (q, k, v))  # (1, H, L, D)
-        number = torch.tensor([segment_base + g], device=q.device)
-        weights = drop(number, torch.softmax(queries * scale @ keys.mT, -1))
-        parts.append((weights @ values)[0].transpose(0, 1))
+        queries, keys, values = (x[begin:end].transpose(0, 1) for x in (q, k, v))  # (H, L, D)
+        weights = torch.softmax(queries * scale @ keys.mT, -1)
+        if rng is not None and dropout > 0:
+            place: dict[str, Any] = {"level": level, "layer": layer, "site": ATTENTION_WEIGHTS, "head": head}
+            number, row = torch.tensor(segment_base + g, device=q.device), torch.arange(end - begin, device=q.device)
+            weights = weights * dropout_mask(number, row, end - begin, rng=rng, probability=dropout, **place)
+        parts.append((weights @ values).transpose(0, 1))
     return torch.cat(parts)
 
 
 def kmeans_assign(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
-    """See `ops.kmeans_assign`."""
+    """Return the nearest centroid of every point, ties to the lowest index, and its squared distance, (B, N)."""
     squared = (points[:, :, None] - centroids[:, None]).square().sum(-1)  # (problems, points, clusters)
     labels = squared.argmin(-1)  # the first of equals
     return labels.int(), squared.gather(-1, labels[..., None])[..., 0]
@@ -217,7 +221,7 @@ def kmeans(points: Tensor, start: Tensor, iterations: int, tolerance: float) -> 
 
 
 def sort_by_cluster(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """See `ops.sort_by_cluster`."""
+    """Return the rows sorted by cluster, (B, N), and where clusters begin and end, (B, k + 1); see `ops.KMeans`."""
     sizes = labels.new_zeros(len(labels), k).scatter_add_(1, labels.long(), torch.ones_like(labels))
     offsets = torch.nn.functional.pad(sizes.cumsum(1), (1, 0))
     return labels.argsort(dim=1, stable=True).int(), offsets.int()
@@ -255,6 +259,17 @@ def encoder_tensors(
     return tensors[:first], [tensors[i : i + 12] for i in range(first, len(tensors), 12)]
 
 
+class Parts(NamedTuple):
+    """Operators that an encoder is composed of."""
+
+    attention: Callable[..., Tensor] = segment_attention
+    dropout: Callable[..., Tensor] = segment_dropout
+    mean: Callable[..., Tensor] = segment_mean
+
+
+_OWN_PARTS = Parts()
+
+
 def segment_encoder(
     states: Tensor,
     columns: Tensor,
@@ -273,77 +288,91 @@ def segment_encoder(
     level: int = 0,
     segment_base: int = 0,
     precision: str = "fp32",
+    parts: Parts = _OWN_PARTS,
 ) -> Tensor:
     """See `ops.segment_encoder`; computes in the dtype of its tensors, whatever `precision` says."""
-    policies, subsets, clusters = len(columns), len(rows), offsets.shape[1] - 1
     inputs = states.shape[1] + columns.shape[2]
     projection, stack = encoder_tensors(parameters, inputs, width, layers, feedforward, project)
-    pooled, tokens = [], [columns.new_zeros(policies, 0, width)]
-    for s in range(subsets):
-        bounds = offsets[s].tolist()
-        for k, (begin, end) in enumerate(itertools.pairwise(bounds)):
-            if begin == end:
-                pooled.append(columns.new_zeros(policies, width))
-                continue
-            index = rows[s, begin:end].long()
-            x = torch.cat([states[index].expand(policies, -1, -1), columns[:, index]], -1)  # (P, L, ds + dc)
-            segments = segment_base + (torch.arange(policies, device=rows.device) * subsets + s) * clusters + k
-            if project:
-                weight, bias = projection
-                x = torch.relu(x @ weight.T + bias)
-            for layer, tensors in enumerate(stack):
-                drop = functools.partial(_drop, segments, rng=rng, probability=dropout, level=level, layer=layer)
-                x = _encoder_layer(x, heads, drop, *tensors)
-            pooled.append(x.mean(1))
-            tokens.append(x)
-        tokens.append(columns.new_zeros(policies, rows.shape[1] - bounds[-1], width))
-    if pool:
-        means = torch.stack(pooled, 1) if pooled else columns.new_zeros(policies, 0, width)
-        return means.view(policies, subsets, clusters, width)
-    return torch.cat(tokens, 1).view(policies, *rows.shape, width)
 
-
-def _encoder_layer(x: Tensor, heads: int, drop: Callable, *tensors: Tensor) -> Tensor:
-    w_in, b_in, w_out, b_out, g1, b1, w_up, b_up, w_down, b_down, g2, b2 = tensors
-    length, width = x.shape[1:]
-    q, k, v = (x @ w_in.T + b_in).unflatten(2, (3, heads, width // heads)).permute(2, 0, 3, 1, 4)  # (P, H, L, d)
-    scale = (width // heads) ** -0.5
-    attended = []
-    for begin in range(0, length, 1024):  # avoids an L x L matrix for long segments
-        weights = torch.softmax(q[:, :, begin : begin + 1024] * scale @ k.mT, -1)
-        attended.append(drop(weights, site=ATTENTION_WEIGHTS, begin=begin, heads=heads) @ v)
-    y = torch.cat(attended, 2).transpose(1, 2).reshape(x.shape)
-    x = torch.layer_norm(x + drop(y @ w_out.T + b_out, site=AFTER_ATTENTION), (width,), g1, b1)
-    y = drop(torch.relu(x @ w_up.T + b_up), site=INSIDE_FEED_FORWARD) @ w_down.T + b_down
-    return torch.layer_norm(x + drop(y, site=AFTER_FEED_FORWARD), (width,), g2, b2)
-
-
-def _drop(
-    segments: Tensor,
-    x: Tensor,
-    *,
-    site: int,
-    rng: Tensor | None,
-    probability: float,
-    level: int,
-    layer: int,
-    begin: int = 0,
-    heads: int = 0,
-) -> Tensor:
-    """Apply dropout to x (P, L, columns), or (P, H, L, columns) with heads; row 0 is row `begin` of its segment."""
-    if rng is None or probability == 0:
+    def encode(x: Tensor, segments: Tensor) -> Tensor:
+        for layer, w in enumerate(stack):
+            place = {"rng": rng, "level": level, "layer": layer, "segment_base": segment_base}
+            drop = functools.partial(parts.dropout, offsets=segments, probability=dropout, **place)
+            # Three products, since the kernels would copy slices of one.
+            q, k, v = (
+                linear(x, weight, bias).view(len(x), heads, width // heads)
+                for weight, bias in zip(w[0].chunk(3), w[1].chunk(3), strict=True)
+            )
+            mixed = parts.attention(q, k, v, segments, dropout=dropout, **place).reshape(len(x), width)
+            x = functional.layer_norm(x + drop(linear(mixed, w[2], w[3]), site=AFTER_ATTENTION), (width,), w[4], w[5])
+            inner = drop(linear(x, w[6], w[7]).relu(), site=INSIDE_FEED_FORWARD)
+            inner = drop(linear(inner, w[8], w[9]), site=AFTER_FEED_FORWARD)
+            x = functional.layer_norm(x + inner, (width,), w[10], w[11])
         return x
-    row = torch.arange(begin, begin + x.shape[-2], device=x.device)
-    head = torch.arange(heads, device=x.device)[:, None] if heads else 0
-    mask = dropout_mask(
-        segments.view(-1, *[1] * (x.dim() - 2)),
-        row,
-        x.shape[-1],
-        rng=rng,
-        probability=probability,
-        level=level,
-        layer=layer,
-        site=site,
-        head=head,
-    )
-    return x * mask
+
+    return encode_tokens(states, columns, rows, offsets, projection, encode, pool, parts.mean)
+
+
+def encode_tokens(
+    states: Tensor,
+    columns: Tensor,
+    rows: Tensor,
+    offsets: Tensor,
+    projection: Sequence[Tensor],
+    encode: Callable[[Tensor, Tensor], Tensor],
+    pool: bool,
+    mean: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """Apply a function to the tokens of `ops.segment_encoder`, without waiting for a GPU.
+
+    Args:
+        states: See `ops.segment_encoder`, as `columns`, `rows`, `offsets` and `pool`.
+        columns: Columns of P policies.
+        rows: Indices of states.
+        offsets: Offsets of the segments.
+        projection: Weight and bias of a linear map that precedes, or nothing.
+        encode: Function from tokens (T, width) and offsets of all segments to tokens.
+        pool: Return means of segments.
+        mean: Function from tokens and offsets to these means.
+    """
+    subsets, count = rows.shape
+    clusters, policies = offsets.shape[1] - 1, len(columns)
+    index = rows.reshape(-1).long()
+    unused = torch.arange(count, device=rows.device) >= offsets[:, -1:]  # (S, N), rows after the last segment
+    all_used = not devices.runs_ahead(rows.device) and not unused.any()
+    x = torch.cat([states[index].expand(policies, -1, -1), columns[:, index]], -1).flatten(0, 1)
+    if projection:
+        x = linear(x, *projection).relu()
+    unused_tokens = unused.repeat(policies, 1)
+    sizes = offsets[:, -1].repeat(policies)
+    ends = sizes.cumsum(0, dtype=torch.int32)
+    begins = (ends - sizes)[:, None] + offsets[:, :-1].repeat(policies, 1)
+    segments = functional.pad(torch.cat([begins.flatten(), ends[-1:]]), (0, 1), value=len(x))
+    place = None if all_used else places(unused_tokens)
+    x = encode(x if place is None else torch.zeros_like(x).index_copy(0, place, x), segments)
+    if pool:
+        return mean(x, segments)[:-1].view(policies, subsets, clusters, x.shape[1])
+    if place is not None:
+        x = x.index_select(0, place).masked_fill(unused_tokens.view(-1, 1), 0.0)
+    return x.view(policies, subsets, count, x.shape[1])
+
+
+def places(unused: Tensor) -> Tensor:
+    """Return where each token goes so that unused ones stand last and others keep their order.
+
+    Args:
+        unused: (cells, N) bool.
+
+    Returns:
+        (cells * N,) int64.
+    """
+    flat = unused.flatten()
+    used = (~flat).cumsum(0)
+    return torch.where(flat, used[-1:] + flat.cumsum(0), used) - 1
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return x W^T + b, computed in tiles of rows on a CPU: an interrupt is answered between two products."""
+    if x.device.type != "cpu" or x.shape[-2] <= MAX_TOKENS:
+        return functional.linear(x, weight, bias)
+    return torch.cat([functional.linear(rows, weight, bias) for rows in x.split(MAX_TOKENS, -2)], -2)

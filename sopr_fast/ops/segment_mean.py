@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import reference
 from .checks import check_offsets
-from .library import call, define
+from .library import call, define, differentiable_once
 
 
 def segment_mean(x: Tensor, offsets: Tensor) -> Tensor:
@@ -20,10 +20,10 @@ def segment_mean(x: Tensor, offsets: Tensor) -> Tensor:
         offsets: (G + 1,) int32; segment g is rows ``offsets[g]:offsets[g + 1]``. Segments cover all rows.
 
     Returns:
-        (G, E) float32, differentiable in `x`.
+        (G, E) float32, differentiable once in `x`.
 
     Raises:
-        NotImplementedError: A derivative in forward mode is requested.
+        NotImplementedError: A second derivative, or one in forward mode, is requested.
         TypeError: An argument has another dtype.
         ValueError: An argument has another shape, or offsets (on the CPU) do not ascend from 0 to T.
 
@@ -65,8 +65,7 @@ _segment_mean_backward = define(
     shapes={"grad_out": "G, E", "offsets": "G + 1"},
     check=lambda grad_out, offsets, tokens: check_offsets(offsets, tokens),
     fake=lambda grad_out, offsets, tokens: grad_out.new_empty(tokens, grad_out.shape[1]),
-    backward=lambda ctx, grad: (_segment_mean(grad, *ctx.saved_tensors), None, None),
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[1]),
+    backward=differentiable_once("segment_mean"),
 )
 
 
