@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ...runtime.warn import warn
-from .keys import ENDS, INVERTED, Parts, named_like_ends, part_of_name
+from .doubts import NEARLY_ALL, counts_up, number_rows, question_flags, warn_of_unread
+from .keys import ENDS, INVERTED, Parts
 
-_NEARLY_ALL = 0.9
-_FEWEST_EPISODES = 3
 _SAMPLED = 65536  # rows
 _COUNTED = 4096  # rows whose states are counted
 _USUAL = 0.99  # share of steps that are no longer than what counts as usual
@@ -38,31 +38,35 @@ class Ends:
 
 
 def order_rows(
-    ids: np.ndarray | None, steps: np.ndarray | None, names: Mapping[str, str], where: str
+    ids: np.ndarray | None, steps: np.ndarray | None, rows: np.ndarray | None, names: Mapping[str, str], where: str
 ) -> np.ndarray | None:
-    """Return the order that brings the rows of each episode together by ascending step; None if they are in it.
+    """Return rows in the order that brings those of each episode together by ascending step; None if all are in it.
 
-    Episodes are in the order of their first rows.
+    Episodes are in the order of their first rows. `rows` are those that count, None for all.
     """
     if ids is None:
-        return None
+        return rows
+    ids, steps = take(ids, rows), take(steps, rows)
     codes = _codes(ids)
     order = np.argsort(codes, kind="stable") if steps is None else np.lexsort((steps, codes))
-    if steps is None:
-        if not np.array_equal(order, np.arange(len(ids))):
-            warn(
-                f"{where}: rows of an episode ({names['episodes']!r}) do not lie together; they are joined in the "
-                "order of the rows: add a column 'step' if they are shuffled"
-            )
-    else:
-        twice = (np.diff(codes[order]) == 0) & (np.diff(steps[order]) == 0)
-        if twice.any():
-            row = int(order[int(np.argmax(twice)) + 1])
-            raise ValueError(
-                f"{where}: {names['episodes']!r} {ids[row]} has {names['steps']!r} {steps[row]} twice, again at row "
-                f"{row}: number episodes so that none has the number of another"
-            )
-    return None if np.array_equal(order, np.arange(len(ids))) else order
+    in_order = np.array_equal(order, np.arange(len(ids)))
+    if steps is None and not in_order:
+        warn(
+            f"{where}: rows of an episode ({names['episodes']!r}) do not lie together; they are joined in the order "
+            "of the rows: add a column 'step' if they are shuffled"
+        )
+    if steps is not None and (twice := (np.diff(codes[order]) == 0) & (np.diff(steps[order]) == 0)).any():
+        row = int(order[int(np.argmax(twice)) + 1])
+        raise ValueError(
+            f"{where}: {names['episodes']!r} {ids[row]} has {names['steps']!r} {steps[row]} twice, again at row "
+            f"{row}: number episodes so that none has the number of another"
+        )
+    return rows if in_order else take(rows, order) if rows is not None else order
+
+
+def take(values: Any, rows: np.ndarray | None) -> Any:
+    """Return rows of an array; all if `rows` is None."""
+    return values if rows is None or values is None else values[rows]
 
 
 def decide(
@@ -82,8 +86,8 @@ def decide(
         flags = _without_last_states(flags)
     codes = None if ids is None else _codes(ids)
     linked = None if following is None else (following[:-1] == states[1:]).all(1)
-    _question_flags(parts, flags, codes, linked)
-    if codes is not None and _number_rows(parts, codes, steps, flags, linked):
+    question_flags(parts, flags, codes, linked)
+    if codes is not None and number_rows(parts, codes, steps, flags, linked):
         ids = None
     ends = _find_ends(parts, flags, ids, steps, count)
     terminals, deciders = ends.terminals.copy(), [repr(names[part]) for part in ends.deciders]
@@ -98,7 +102,7 @@ def decide(
             "these flags out if they mark no ends"
         )
     timeouts = ends.closes & ~terminals
-    if following is None and ids is None and steps is not None and not _counts_up(steps):
+    if following is None and ids is None and steps is not None and not counts_up(steps):
         warn(
             f"{where}: {names['steps']!r} does not count steps up from its smallest, so that rows are shuffled or lack "
             "numbers of episodes: name these, such as sopr_fast.load_log(…, columns={'episodes': …})"
@@ -125,61 +129,8 @@ def decide(
         timeouts |= reached & ~terminals
         deciders.append(f"max_episode_steps={limit}")
     if parts.unread and not parts.mapped:
-        _warn_of_unread(parts)
+        warn_of_unread(parts)
     return terminals, timeouts, inside, deciders
-
-
-def _question_flags(
-    parts: Parts, flags: Mapping[str, np.ndarray], codes: np.ndarray | None, linked: np.ndarray | None
-) -> None:
-    """Raise if flags of ends mark first rows, as episodes' numbers (N,) or next states tell; warn if they may."""
-    borders = codes[1:] != codes[:-1] if codes is not None else linked if linked is None else ~linked
-    for part, marked in ((part, flags[part]) for part in ("terminals", "dones", "last") if part in flags):
-        name = parts.names[part]
-        advice = f"pass columns={{'first': {name!r}}}, or move its values up by one row"
-        if borders is None and marked[0] and not marked[-1] and marked.sum() > 1:
-            warn(f"{parts.where}: {name!r} marks the first row and not the last: if it marks first rows, {advice}")
-        elif borders is not None and borders.any() and borders.mean() < 0.5:
-            first, last = np.append(True, borders), np.append(borders, True)
-            of_longer = marked & (first != last)
-            if (first & of_longer).sum() > max(1, _NEARLY_ALL * of_longer.sum()):
-                raise ValueError(
-                    f"{parts.where}: {name!r} marks the first rows of episodes, not the last ones: {advice}"
-                )
-
-
-def _number_rows(
-    parts: Parts,
-    codes: np.ndarray,
-    steps: np.ndarray | None,
-    flags: Mapping[str, np.ndarray],
-    linked: np.ndarray | None,
-) -> bool:
-    """Return whether numbers of episodes (N,) are those of rows; warn of that, or if they contradict flags of ends."""
-    name, changes = parts.names["episodes"], np.append(codes[1:] != codes[:-1], True)
-    marks = {part: flags[part] for part in ("terminals", "timeouts", "dones", "last") if part in flags}
-    marked = np.any([*marks.values()], axis=0) if marks else np.zeros_like(changes)
-    why = ""
-    if changes[:-1].all() and not marked[:-1].all():
-        if steps is not None and _counts_up(steps) and np.ptp(steps) > 0 and (np.diff(steps) <= 0).any():
-            why = f"{parts.names['steps']!r} counts several steps"
-        elif linked is not None and linked.mean() > 0.5:
-            why = f"{parts.names['next_states']!r} lead to the next row"
-        elif linked is None and marks:
-            why = f"{parts.names[next(iter(marks))]!r} does not mark all rows"
-        if why:
-            warn(
-                f"{parts.where}: {name!r} differs in each row, but {why}, so that it counts rows: it is left out; pass "
-                "sopr_fast.load_log(…, max_episode_steps=1) if each row is an episode"
-            )
-    part = next((part for part in ("dones", "last") if part in flags), None)
-    if part is not None and (inside := flags[part] & ~changes).any():
-        warn(
-            f"{parts.where}: {parts.names[part]!r} marks {np.count_nonzero(inside):,} rows, such as row "
-            f"{int(np.argmax(inside))}, inside of episodes by {name!r}: episodes end where either says so; leave one "
-            "of them out"
-        )
-    return bool(why)
 
 
 def _lacks_cuts(ends: Ends) -> bool:
@@ -232,19 +183,13 @@ def _last_rows(
         used += ["episodes"] if steps is None else ["episodes", "steps"]
     elif steps is not None and not used:
         restarts = steps[1:] <= steps[:-1]
-        if restarts.any() and _counts_up(steps):
+        if restarts.any() and counts_up(steps):
             last[:-1] |= restarts
             used.append("steps")
     if not used:
         return None, used
     last[-1] = True
     return last, used
-
-
-def _counts_up(steps: np.ndarray) -> bool:
-    """Return whether steps ascend, and begin again with the smallest one."""
-    restarts = steps[1:] <= steps[:-1]
-    return not restarts.any() or bool((steps[1:][restarts] <= steps.min()).mean() > _NEARLY_ALL)
 
 
 def _goes_on(states: np.ndarray, next_states: np.ndarray | None, terminals: np.ndarray, cuts: np.ndarray) -> np.ndarray:
@@ -354,7 +299,7 @@ def follow(
         return dropped, states[np.where(terminals & ~inside, rows, np.minimum(rows + 1, len(states) - 1))]
     dropped, cut, after = np.zeros(len(states), bool), timeouts[:-1], following[:-1]
     resets = cut & (after == states[1:]).all(1) & (after != states[:-1]).any(1)
-    if resets.sum() > _NEARLY_ALL * cut.sum():
+    if resets.sum() > NEARLY_ALL * cut.sum():
         warn(
             f"{where}: at {resets.sum():,} of {cut.sum():,} time limits, the next state is the first state of the next "
             "episode, as environments that reset themselves return it; these steps are dropped: replace it by the "
@@ -362,32 +307,6 @@ def follow(
         )
         dropped = np.append(resets, timeouts[-1])
     return dropped, following
-
-
-def _warn_of_unread(parts: Parts) -> None:
-    """Warn of arrays that look like ends and are not read: by their names, or where nothing else marks ends."""
-    is_marked = not {*ENDS, "episodes"}.isdisjoint(parts.arrays)
-    named = [name for name in parts.unread if named_like_ends(name) or not is_marked]
-    if "episodes" in parts.arrays:
-        named = [name for name in named if part_of_name(name) != "episodes"]
-    if named:
-        part = part_of_name(named[0])
-        listed = ", ".join(map(repr, named[:5])) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
-        warn(
-            f"{parts.where}: {listed} looks like {'numbers' if part == 'episodes' else 'ends'} of episodes and is not "
-            f"read: if it is, name its part, such as sopr_fast.load_log(…, columns={{{part!r}: {named[0]!r}}}); parts "
-            f"are {', '.join((*ENDS, 'episodes'))}"
-        )
-
-
-def warn_of_shifted_rewards(rewards: np.ndarray, episodes: np.ndarray, what: str) -> None:
-    """Warn if rewards (N,) are 0 in the first row of each of three or more episodes, and seldom elsewhere."""
-    first = rewards[episodes[:-1]] == 0
-    if len(first) >= _FEWEST_EPISODES and first.all() and (rewards == 0).sum() - len(first) < 0.1 * len(rewards):
-        warn(
-            f"{what} are 0 in the first row of each episode and seldom elsewhere, as where a row holds the reward of "
-            "the action before it: move them up by one row then"
-        )
 
 
 def _without_last_states(flags: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

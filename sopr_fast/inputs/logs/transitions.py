@@ -11,7 +11,8 @@ import numpy as np
 from ...runtime.checks import check_integer
 from ...runtime.rows import FileRows
 from .arrays import Checks, Lazy, shape_of, warn_of_equal_rows, warn_of_last_rows
-from .episodes import decide, follow, invert, order_rows, verdict, warn_of_shifted_rewards
+from .doubts import warn_of_shifted_rewards
+from .episodes import decide, follow, invert, order_rows, take, verdict
 from .files import check_memory
 from .hdf5 import Hdf5Array
 from .keys import ENDS, Parts
@@ -118,15 +119,12 @@ class Transitions:
             if part in parts.arrays
         }
         ids, steps = (checks.labels(part, parts.arrays.get(part), total) for part in ("episodes", "steps"))
-        flags, ids, steps = {part: _at(x, rows) for part, x in flags.items()}, _at(ids, rows), _at(steps, rows)
-        order = order_rows(ids, steps, names, where)
-        if order is not None:
-            flags, ids, steps = {part: _at(x, order) for part, x in flags.items()}, _at(ids, order), _at(steps, order)
-            rows = order if rows is None else rows[order]
-        states = _at(states, rows)
+        rows = order_rows(ids, steps, rows, names, where)
+        flags, ids, steps = {part: take(x, rows) for part, x in flags.items()}, take(ids, rows), take(steps, rows)
+        states = take(states, rows)
         equal = warn_of_equal_rows(states, f"{where}: ")
         following = checks.table("next_states", parts.arrays["next_states"], total) if "next_states" in names else None
-        following = _at(following, rows)
+        following = take(following, rows)
         if following is not None and following.shape != states.shape:
             raise ValueError(
                 f"{where}: {names['next_states']!r} have {following.shape[1]} columns, {names['states']!r} "
@@ -185,10 +183,6 @@ def _peak(arrays: Mapping[str, Any]) -> int:
             stored.append(0 if is_result else size * values.dtype.itemsize)
         result += 4 * size * (2 if part == "states" and "next_states" not in arrays else 1)
     return result + max(stored) + _ROW_BYTES * count
-
-
-def _at(values: Any, rows: np.ndarray | None) -> Any:
-    return values if rows is None or values is None else values[rows]
 
 
 def _keep(values: np.ndarray, rows: np.ndarray, given: Any) -> np.ndarray:

@@ -1,0 +1,98 @@
+"""Doubts about what a log says of its episodes: flags of first rows, numbers of rows, unread ends, shifted rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...runtime.warn import warn
+from .keys import ENDS, Parts, named_like_ends, part_of_name
+
+NEARLY_ALL = 0.9
+_FEWEST_EPISODES = 3
+
+
+def question_flags(
+    parts: Parts, flags: Mapping[str, np.ndarray], codes: np.ndarray | None, linked: np.ndarray | None
+) -> None:
+    """Raise if flags of ends mark first rows, as episodes' numbers (N,) or next states tell; warn if they may."""
+    borders = codes[1:] != codes[:-1] if codes is not None else linked if linked is None else ~linked
+    for part, marked in ((part, flags[part]) for part in ("terminals", "dones", "last") if part in flags):
+        name = parts.names[part]
+        advice = f"pass columns={{'first': {name!r}}}, or move its values up by one row"
+        if borders is None and marked[0] and not marked[-1] and marked.sum() > 1:
+            warn(f"{parts.where}: {name!r} marks the first row and not the last: if it marks first rows, {advice}")
+        elif borders is not None and borders.any() and borders.mean() < 0.5:
+            first, last = np.append(True, borders), np.append(borders, True)
+            of_longer = marked & (first != last)
+            if (first & of_longer).sum() > max(1, NEARLY_ALL * of_longer.sum()):
+                raise ValueError(
+                    f"{parts.where}: {name!r} marks the first rows of episodes, not the last ones: {advice}"
+                )
+
+
+def number_rows(
+    parts: Parts,
+    codes: np.ndarray,
+    steps: np.ndarray | None,
+    flags: Mapping[str, np.ndarray],
+    linked: np.ndarray | None,
+) -> bool:
+    """Return whether numbers of episodes (N,) are those of rows; warn of that, or if they contradict flags of ends."""
+    name, changes = parts.names["episodes"], np.append(codes[1:] != codes[:-1], True)
+    marks = {part: flags[part] for part in ("terminals", "timeouts", "dones", "last") if part in flags}
+    marked = np.any([*marks.values()], axis=0) if marks else np.zeros_like(changes)
+    why = ""
+    if changes[:-1].all() and not marked[:-1].all():
+        if steps is not None and counts_up(steps) and np.ptp(steps) > 0 and (np.diff(steps) <= 0).any():
+            why = f"{parts.names['steps']!r} counts several steps"
+        elif linked is not None and linked.mean() > 0.5:
+            why = f"{parts.names['next_states']!r} lead to the next row"
+        elif linked is None and marks:
+            why = f"{parts.names[next(iter(marks))]!r} does not mark all rows"
+        if why:
+            warn(
+                f"{parts.where}: {name!r} differs in each row, but {why}, so that it counts rows: it is left out; pass "
+                "sopr_fast.load_log(…, max_episode_steps=1) if each row is an episode"
+            )
+    part = next((part for part in ("dones", "last") if part in flags), None)
+    if part is not None and (inside := flags[part] & ~changes).any():
+        warn(
+            f"{parts.where}: {parts.names[part]!r} marks {np.count_nonzero(inside):,} rows, such as row "
+            f"{int(np.argmax(inside))}, inside of episodes by {name!r}: episodes end where either says so; leave one "
+            "of them out"
+        )
+    return bool(why)
+
+
+def warn_of_shifted_rewards(rewards: np.ndarray, episodes: np.ndarray, what: str) -> None:
+    """Warn if rewards (N,) are 0 in the first row of each of three or more episodes, and seldom elsewhere."""
+    first = rewards[episodes[:-1]] == 0
+    if len(first) >= _FEWEST_EPISODES and first.all() and (rewards == 0).sum() - len(first) < 0.1 * len(rewards):
+        warn(
+            f"{what} are 0 in the first row of each episode and seldom elsewhere, as where a row holds the reward of "
+            "the action before it: move them up by one row then"
+        )
+
+
+def warn_of_unread(parts: Parts) -> None:
+    """Warn of arrays that look like ends and are not read: by their names, or where nothing else marks ends."""
+    is_marked = not {*ENDS, "episodes"}.isdisjoint(parts.arrays)
+    named = [name for name in parts.unread if named_like_ends(name) or not is_marked]
+    if "episodes" in parts.arrays:
+        named = [name for name in named if part_of_name(name) != "episodes"]
+    if named:
+        part = part_of_name(named[0])
+        listed = ", ".join(map(repr, named[:5])) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
+        warn(
+            f"{parts.where}: {listed} looks like {'numbers' if part == 'episodes' else 'ends'} of episodes and is not "
+            f"read: if it is, name its part, such as sopr_fast.load_log(…, columns={{{part!r}: {named[0]!r}}}); parts "
+            f"are {', '.join((*ENDS, 'episodes'))}"
+        )
+
+
+def counts_up(steps: np.ndarray) -> bool:
+    """Return whether steps ascend, and begin again with the smallest one."""
+    restarts = steps[1:] <= steps[:-1]
+    return not restarts.any() or bool((steps[1:][restarts] <= steps.min()).mean() > NEARLY_ALL)
