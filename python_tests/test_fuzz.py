@@ -155,20 +155,6 @@ LIBRARIES = {
     "CleanRL": (".cleanrl_model", prefixed("actor_mean.", actor_logstd=torch.zeros(1, 2))),
     "CleanRL C51": (".cleanrl_model", {"model_weights": prefixed("network.", atoms=torch.arange(2.0)), "args": {}}),
     "rsl_rl": (".pt", {"model_state_dict": prefixed("actor.", std=torch.ones(2)), "iter": 1, "infos": None}),
-    "rl_games": (
-        ".pth",
-        {
-            "model": {
-                "a2c_network.actor_mlp.0.weight": torch.ones(8, 4),
-                "a2c_network.actor_mlp.0.bias": torch.ones(8),
-                "a2c_network.mu.weight": torch.ones(2, 8),
-                "a2c_network.mu.bias": torch.ones(2),
-            },
-            "last_mean_rewards": np.float32(1),
-        },
-    ),
-    "Tianshou": (".pth", {**prefixed("actor.preprocess.model.model."), **prefixed("actor.mu.model.")}),
-    "TorchRL": (".pt", prefixed("module.0.module.0.")),
 }
 GUARDED = {  # by a content hash; what such files call their kind
     "model": "model",
@@ -187,7 +173,6 @@ KINDS = {
     "fit checkpoint": (".safetensors", fit, fit),
     "estimator checkpoint": (".safetensors", evaluate, evaluate),
     "layers": (".npz", lambda path: np.savez(path, **ACTOR), load_policy),
-    "compressed layers": (".npz", lambda path: np.savez_compressed(path, **ACTOR), load_policy),
     "actions": (".npy", lambda path: np.save(path, TRANSITIONS["actions"]), load_policy),
     "state dict": (".pt", lambda path: torch.save(SEQUENTIAL.state_dict(), path), load_policy),
     "safetensors": (".safetensors", lambda path: save_file(SEQUENTIAL.state_dict(), path), load_policy),
@@ -211,11 +196,7 @@ KINDS = {
     "log of episodes": (".pkl", lambda path: path.write_bytes(pickle.dumps([TRANSITIONS] * 3)), sopr_fast.load_log),
     "replay buffer": (".pkl", write_replay_buffer, sopr_fast.load_log),
     "log by episodes": (".hdf5", write_episodes, sopr_fast.load_log),
-    "evaluations": (
-        ".npz",
-        lambda path: np.savez(path, timesteps=np.arange(9), results=np.ones((9, 3))),
-        read_names,
-    ),
+    "evaluations": (".npz", lambda path: np.savez(path, timesteps=np.arange(9), results=np.ones((9, 3))), read_names),
     "returns json": (
         ".json",
         lambda path: path.write_text(json.dumps({f"p{i}": [i, i + 1.5] for i in range(20)})),

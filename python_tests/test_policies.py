@@ -1,6 +1,8 @@
-"""Every kind of policy gives the same columns as the numbers it was made from."""
+"""Every kind of policy gives the columns of the numbers it was made from, and acts and samples by them."""
 
 import math
+import statistics
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,10 +13,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import sopr_fast
-from sopr_fast.inputs.policies import ArrayPolicy, Gaussian, Layout, Probabilities, collect, load, probe
-from sopr_fast.inputs.policies.output import on_cpu
+from sopr_fast.inputs.policies import Actor, ArrayPolicy, Gaussian, Layout, Probabilities, collect, load, probe
+from sopr_fast.inputs.policies.output import Bounds, on_cpu
 
 U, DS, DA = 40, 5, 3
+GAUSSIAN_LAYOUT = Layout("gaussian", DA, 2 * DA)
 
 
 @pytest.fixture
@@ -27,14 +30,31 @@ def source():
     return torch.arange(U) * 2 + 1  # rows in user data of 100 states
 
 
-def columns(policy, states, source, **options):
-    policies = list(load([policy], **options).for_log(100).values())
+def one(item, **options):
+    (policy,) = load([item], **options).for_log(100).values()
+    return policy
+
+
+def several(**items):
+    return list(load(items).for_log(100).values())
+
+
+def columns(item, states, source, **options):
+    policies = [one(item, **options)]
     with sopr_fast.options(batch_size=7):
         return collect(policies, states, source, probe(policies, states, source))[0]
 
 
 def linear(states):
     return states[:, :DA] * 2 - 1
+
+
+def softmax(s):
+    return np.exp(s) / np.exp(s).sum(1, keepdims=True)
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
 
 
 class Predictor:
@@ -102,28 +122,28 @@ def test_deterministic_policies(policy, states, source):
     torch.testing.assert_close(columns(policy, states, source), linear(states), atol=1e-6, rtol=0)
 
 
-def make_array(kind, values, tmp_path):
-    if kind == "memmap":
-        np.save(tmp_path / "actions.npy", values)
-        return np.load(tmp_path / "actions.npy", mmap_mode="r")
-    if kind == "path":
-        np.save(tmp_path / "actions.npy", values)
-        return tmp_path / "actions.npy"
-    if kind == "read-only":
-        values.flags.writeable = False
-    return {
-        "fortran": np.asfortranarray,
-        "strided": lambda v: np.repeat(v, 2, 0)[::2],
-        "tensor": torch.tensor,
-    }.get(kind, lambda v: v)(values)
+def frozen(values):
+    values.flags.writeable = False
+    return values
 
 
-@pytest.mark.parametrize("kind", ["float64", "memmap", "path", "read-only", "fortran", "strided", "tensor"])
+ARRAYS = {
+    "float64": lambda v, path: v,
+    "memmap": lambda v, path: np.load(path, mmap_mode="r"),
+    "path": lambda v, path: path,
+    "read-only": lambda v, path: frozen(v),
+    "fortran": lambda v, path: np.asfortranarray(v),
+    "strided": lambda v, path: np.repeat(v, 2, 0)[::2],
+    "tensor": lambda v, path: torch.tensor(v),
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
 def test_arrays_are_indexed_like_the_states(kind, tmp_path, states, source):
     values = np.random.default_rng(0).normal(size=(100, DA))
-    policy = make_array(kind, values.copy(), tmp_path)
-    expected = torch.from_numpy(values).float()[source]
-    assert torch.equal(columns(policy, states, source), expected)
+    np.save(tmp_path / "actions.npy", values)
+    policy = ARRAYS[kind](values.copy(), tmp_path / "actions.npy")
+    assert torch.equal(columns(policy, states, source), torch.from_numpy(values).float()[source])
 
 
 GAUSSIAN = {
@@ -133,15 +153,6 @@ GAUSSIAN = {
     "methods": lambda s: Frozen(linear(s)),
     "array": Gaussian(np.zeros((100, DA)), np.ones((100, DA))),
 }
-
-
-@pytest.mark.parametrize("name", GAUSSIAN)
-def test_gaussian_policies(name, states, source):
-    got = columns(GAUSSIAN[name], states, source)
-    mean, std = (torch.zeros(U, DA), 1.0) if name == "array" else (linear(states), 0.5)
-    torch.testing.assert_close(got, torch.cat([mean, torch.full((U, DA), std)], 1))
-
-
 DISCRETE = {
     "ours": lambda s: Probabilities(softmax(s)),
     "torch": lambda s: dist.Categorical(logits=torch.from_numpy(s)),
@@ -149,16 +160,16 @@ DISCRETE = {
 }
 
 
-def softmax(s):
-    return np.exp(s) / np.exp(s).sum(1, keepdims=True)
+@pytest.mark.parametrize("name", GAUSSIAN)
+def test_gaussian_policies(name, states, source):
+    mean, std = (torch.zeros(U, DA), 1.0) if name == "array" else (linear(states), 0.5)
+    expected = torch.cat([mean, torch.full((U, DA), std)], 1)
+    torch.testing.assert_close(columns(GAUSSIAN[name], states, source), expected)
 
 
 @pytest.mark.parametrize("policy", DISCRETE.values(), ids=DISCRETE.keys())
 def test_discrete_probabilities(policy, states, source):
     torch.testing.assert_close(columns(policy, states, source), states.softmax(1))
-
-
-def test_floats_are_probabilities_with_action_count(states, source):
     torch.testing.assert_close(columns(softmax, states, source, action_count=DS), states.softmax(1))
 
 
@@ -166,107 +177,64 @@ def test_floats_are_probabilities_with_action_count(states, source):
 def test_discrete_indices_become_one_hot(shape, states, source):
     got = columns(lambda s: s.argmax(1).reshape(shape), states, source, action_count=DS)
     assert torch.equal(got, torch.eye(DS)[states.argmax(1)])
-    index_array = np.arange(100, dtype=np.uint8) % 4
-    index_tensor = torch.from_numpy(index_array).to(torch.uint16)
-    for policy in (index_array, ArrayPolicy("x", index_array), index_tensor):
-        got = columns(policy, states, source, action_count=DS)
-        assert torch.equal(got, torch.eye(DS)[source % 4])
+    indices = np.arange(100, dtype=np.uint8) % 4
+    for policy in (indices, ArrayPolicy("x", indices), torch.from_numpy(indices).to(torch.uint16)):
+        assert torch.equal(columns(policy, states, source, action_count=DS), torch.eye(DS)[source % 4])
 
 
-def test_deterministic_policies_beside_stochastic_ones_have_zero_deviation(states, source):
-    policies = list(load({"normal": GAUSSIAN["ours"], "plain": linear}).values())
+def test_deviations_stand_beside_means_if_any_policy_is_stochastic(states, source):
+    policies = several(normal=GAUSSIAN["ours"], plain=linear)
     layout = probe(policies, states, source)
-    assert (layout.kind, layout.action_dim, layout.width) == ("gaussian", DA, 2 * DA)
-    assert type(layout).from_dict(layout.to_dict()) == layout
+    assert layout == GAUSSIAN_LAYOUT
     got = collect(policies, states, source, layout)
-    assert got.shape == (2, U, 2 * DA)
     assert torch.equal(got[:, :, :DA], linear(states).expand(2, -1, -1))
     assert (got[0, :, DA:] == 0.5).all() and (got[1, :, DA:] == 0).all()
-
-
-def test_stochastic_policies_under_an_action_layout_give_their_mean(states, source):
-    layout = probe(list(load([linear]).values()), states, source)
-    got = collect(list(load([GAUSSIAN["torch"]]).values()), states, source, layout)
-    assert torch.equal(got[0], linear(states))
+    alone = collect(policies[:1], states, source, probe(policies[1:], states, source))
+    assert torch.equal(alone[0], linear(states))
 
 
 def test_every_state_is_shown_once_in_batches(states, source):
-    seen = []
-
-    def policy(s):
-        seen.append(len(s))
-        return linear(s)
-
-    policies, done = list(load([policy]).values()), []
-    layout = probe(policies, states, source)
-    seen.clear()
+    seen, done = [], []
+    policy = one(lambda s: seen.append(len(s)) or linear(s))
     with sopr_fast.options(batch_size=16):
-        collect(policies, states, source, layout, progress=done.append)
+        collect([policy], states, source, Layout("action", DA, DA), progress=done.append)
     assert seen == [16, 16, 8] and done == [1]
 
 
 @pytest.mark.parametrize("batch_size", [2, DA, 16])
 def test_a_deviation_for_each_action_does_not_depend_on_the_batch(batch_size, states, source):
     deviation = np.arange(1, DA + 1, dtype=np.float32)
-    policies = list(load([lambda s: Gaussian(linear(s), deviation)]).values())
-    layout = Layout("gaussian", DA, 2 * DA)
     with sopr_fast.options(batch_size=batch_size):
-        columns = collect(policies, states, source, layout)[0]
-    assert torch.equal(columns[:, DA:], torch.from_numpy(deviation).expand(len(states), -1))
+        got = collect([one(lambda s: Gaussian(linear(s), deviation))], states, source, GAUSSIAN_LAYOUT)[0]
+    assert torch.equal(got[:, DA:], torch.from_numpy(deviation).expand(len(states), -1))
+    (policy,) = load({"x": Gaussian(np.zeros((DA, DA)), deviation)}).values()  # an array has one for each state
+    std = policy.output(np.zeros((DA, 2)), torch.arange(DA)).std
+    assert torch.equal(std, torch.from_numpy(deviation)[:, None].expand(-1, DA))
 
 
-def test_an_array_may_hold_a_deviation_for_each_state():
-    deviation = np.arange(1, 1 + DA, dtype=np.float32)  # as many states as columns of the actions
-    (policy,) = load({"x": Gaussian(np.zeros((DA, DA)), deviation)}).for_log(DA).values()
-    got = policy.output(np.zeros((DA, 2)), torch.arange(DA)).std
-    assert torch.equal(got, torch.from_numpy(deviation)[:, None].expand(-1, DA))
-
-
-def test_a_policy_may_return_the_same_memory_again(states, source):
+def test_a_policy_may_return_the_same_memory_again(states):
     memory = torch.empty(len(states), DA)
-    first, second = list(
-        load(
-            [lambda s, gain=gain: torch.mul(torch.from_numpy(linear(s)), gain, out=memory) for gain in (1.0, 2.0)]
-        ).values()
-    )
-    actions = first.act(states, source)
-    assert torch.equal(second.act(states, source), 2 * actions)
-    noisy = list(load({"noisy": lambda s: memory[: len(s)].normal_()}).values())
-    with pytest.warns(UserWarning, match="policies 'noisy' give different actions when asked twice"):
-        probe(noisy, states, source)
+    first, second = (one(lambda s, g=g: torch.mul(torch.from_numpy(linear(s)), g, out=memory)) for g in (1.0, 2.0))
+    actions = first.act(states)
+    assert torch.equal(second.act(states), 2 * actions)
 
 
-def test_one_number_per_state_is_an_action_of_width_one(states, source):
-    assert torch.equal(columns(lambda s: s[:, 0], states, source), states[:, :1])
-
-
-def test_acting_changes_neither_module_modes_nor_states(states, source):
-    net = Net().train()
-    frozen = nn.Sequential(nn.BatchNorm1d(DS).eval(), nn.Dropout()).train()
-    frozen[0].eval()
-
+def test_acting_changes_neither_module_modes_nor_states(states):
     def overwrite(s):
         s *= 0
         return s
 
+    net, partly = Net().train(), nn.Sequential(nn.BatchNorm1d(DS), nn.Dropout()).train()
+    partly[0].eval()
     before = states.clone()
-    policies = list(load({"net": net, "frozen": frozen, "overwrite": overwrite}).values())
-    for policy in policies:
-        policy.act(states)
+    for item in (net, partly, overwrite):
+        one(item).act(states)
     assert net.training and net.drop.training
-    assert frozen.training and not frozen[0].training and frozen[1].training
+    assert partly.training and not partly[0].training and partly[1].training
     assert torch.equal(states, before)
-
-
-def test_module_mode_is_restored_when_it_raises(states):
-    class Broken(Net):
-        def forward(self, states):
-            assert not self.training
-            raise KeyError("weights")
-
-    net = Broken()
+    net.forward = lambda states: states.missing
     with pytest.raises(RuntimeError):
-        next(iter(load([net]).values())).act(states)
+        one(net).act(states)
     assert net.training and net.drop.training
 
 
@@ -284,21 +252,20 @@ def test_a_module_is_in_eval_mode_in_every_thread(states):
 
 
 def test_sample_and_log_prob_of_gaussian(states, generator):
-    (policy,) = load([GAUSSIAN["ours"]]).values()
+    policy, many = one(GAUSSIAN["ours"]), states[:1].expand(20000, DS)
     state = torch.get_rng_state()
-    many = states[:1].expand(20000, DS)
     drawn = policy.sample(many, generator)
     assert torch.equal(torch.get_rng_state(), state)
     torch.testing.assert_close(drawn.mean(0), linear(states)[0], atol=0.02, rtol=0)
     torch.testing.assert_close(drawn.std(0), torch.full((DA,), 0.5), atol=0.02, rtol=0)
-    again = policy.sample(many, torch.Generator().manual_seed(1))
-    assert torch.equal(again, policy.sample(many, torch.Generator().manual_seed(1)))
+    assert torch.equal(policy.sample(many, seeded(1)), policy.sample(many, seeded(1)))
     expected = dist.Normal(linear(states), 0.5).log_prob(drawn[:U]).sum(1)
     torch.testing.assert_close(policy.log_prob(states, drawn[:U]), expected)
+    torch.testing.assert_close(policy.log_prob(states.numpy(), drawn[:U].numpy()), expected)
 
 
 def test_sample_and_log_prob_of_discrete(states, generator):
-    (policy,) = load([DISCRETE["torch"]]).values()
+    policy = one(DISCRETE["torch"])
     drawn = policy.sample(states[:1].expand(20000, DS), generator)
     torch.testing.assert_close(drawn.mean(0), states[0].softmax(0), atol=0.02, rtol=0)
     torch.testing.assert_close(policy.log_prob(states, drawn[:U]), (states.log_softmax(1) * drawn[:U]).sum(1))
@@ -308,48 +275,38 @@ def test_sample_and_log_prob_of_discrete(states, generator):
 @pytest.mark.usefixtures("undisturbed_draws")
 @pytest.mark.parametrize("policy", [GAUSSIAN["ours"], DISCRETE["torch"]])
 def test_sampling_does_not_disturb_draws_of_other_threads(policy, states):
-    (policy,) = load([policy]).values()
+    policy = one(policy)
     for _ in range(200):
-        policy.sample(states, torch.Generator().manual_seed(1))
+        policy.sample(states, seeded(1))
 
 
-def test_user_distributions_can_be_sampled_in_parallel(states):
-    (policy,) = load([lambda s: dist.Beta(torch.full((len(s), DA), 2.0), torch.full((len(s), DA), 3.0))]).values()
+def beta(s):
+    return dist.Beta(torch.full((len(s), DA), 2.0), torch.full((len(s), DA), 3.0))
 
-    def sample(seed):
-        return policy.sample(states, torch.Generator().manual_seed(seed % 2))
 
-    alone, before = [sample(0), sample(1)], torch.get_rng_state()
+def test_user_distributions_keep_their_density_and_can_be_sampled_in_parallel(states):
+    policy = one(beta)
+    alone, before = [policy.sample(states, seeded(seed)) for seed in (0, 1)], torch.get_rng_state()
+    assert ((alone[0] > 0) & (alone[0] < 1)).all()
+    torch.testing.assert_close(policy.log_prob(states, alone[0]), dist.Beta(2.0, 3.0).log_prob(alone[0]).sum(1))
     with ThreadPoolExecutor(4) as pool:
-        parallel = list(pool.map(sample, range(400)))
+        parallel = pool.map(lambda seed: policy.sample(states, seeded(seed % 2)), range(400))
     assert all(torch.equal(drawn, alone[i % 2]) for i, drawn in enumerate(parallel))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_user_distribution_keeps_its_own_density(states, generator):
-    (policy,) = load([lambda s: dist.Beta(torch.full((len(s), DA), 2.0), torch.full((len(s), DA), 3.0))]).values()
-    drawn = policy.sample(states, generator)
-    assert ((drawn > 0) & (drawn < 1)).all()
-    expected = dist.Beta(2.0, 3.0).log_prob(drawn).sum(1)
-    torch.testing.assert_close(policy.log_prob(states, drawn), expected)
+FLAT = {
+    "normal": lambda mean: dist.Normal(mean, 0.5),
+    "independent": lambda mean: dist.Independent(dist.Normal(mean, 0.5), 0),
+    "uniform": lambda mean: dist.Uniform(mean - 5, mean + 5),
+}
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        lambda mean: dist.Normal(mean, 0.5),
-        lambda mean: dist.Independent(dist.Normal(mean, 0.5), 0),
-        lambda mean: dist.Uniform(mean - 5, mean + 5),
-    ],
-    ids=["normal", "independent", "uniform"],
-)
+@pytest.mark.parametrize("made", FLAT.values(), ids=FLAT)
 def test_a_distribution_over_n_numbers_has_actions_of_width_one(made, states):
-    flat, wide = list(
-        load([lambda s: made(torch.from_numpy(s[:, 0])), lambda s: made(torch.from_numpy(s[:, :1]))]).values()
-    )
-    drawn = flat.sample(states, torch.Generator().manual_seed(1))
-    assert drawn.shape == (U, 1)
-    assert torch.equal(drawn, wide.sample(states, torch.Generator().manual_seed(1)))
+    flat, wide = (one(lambda s, c=c: made(torch.from_numpy(s[:, c]))) for c in (0, slice(1)))
+    drawn = flat.sample(states, seeded(1))
+    assert drawn.shape == (U, 1) and torch.equal(drawn, wide.sample(states, seeded(1)))
     log_prob = flat.log_prob(states, drawn)
     torch.testing.assert_close(log_prob, made(states[:, 0]).log_prob(drawn[:, 0]))
     assert torch.equal(log_prob, wide.log_prob(states, drawn))
@@ -370,14 +327,13 @@ def test_actions_outside_the_support_have_log_probability_of_minus_infinity(made
         distribution = made(torch.from_numpy(s[:, :2]))
         return dist.Independent(distribution, 1) if independent else distribution
 
-    (policy,) = load([policy]).values()
     actions = torch.tensor([[0.5, 0.25], [0.5, -9], [9, 0.5], [-9, 9]]).repeat(U // 4, 1)
     expected = []
     for action, state in zip(actions, states[: len(actions)], strict=True):
         inside = all(holds(float(a), float(s)) for a, s in zip(action, state, strict=False))
         expected.append(float(made(state[:2]).log_prob(action).sum()) if inside else -math.inf)
     assert 0 < np.isinf(expected).sum() < len(expected)
-    torch.testing.assert_close(policy.log_prob(states[: len(actions)], actions), torch.tensor(expected))
+    torch.testing.assert_close(one(policy).log_prob(states[: len(actions)], actions), torch.tensor(expected))
 
 
 def test_policies_on_cuda_act_on_states_of_the_cpu(cuda, states, source):
@@ -385,8 +341,8 @@ def test_policies_on_cuda_act_on_states_of_the_cpu(cuda, states, source):
         torch.testing.assert_close(columns(policy, states, source), linear(states), atol=1e-6, rtol=0)
 
     def sampled(device):
-        (policy,) = load([lambda s: dist.Normal(linear(torch.from_numpy(s).to(device)), 0.5)]).values()
-        drawn = policy.sample(states, torch.Generator().manual_seed(1))
+        policy = one(lambda s: dist.Normal(linear(torch.from_numpy(s).to(device)), 0.5))
+        drawn = policy.sample(states, seeded(1))
         return drawn, policy.log_prob(states, drawn)
 
     assert all(map(torch.equal, sampled(cuda), sampled("cpu")))
@@ -402,21 +358,139 @@ def test_distributions_on_a_gpu_are_moved_to_the_cpu():
         assert on_gpu.mean.device.type == "cuda"
 
 
-def test_deterministic_policy_has_no_density(states):
-    (policy,) = load({"plain": linear}).values()
-    assert torch.equal(policy.sample(states), linear(states))
-    with pytest.raises(ValueError, match="'plain' is deterministic"):
-        policy.log_prob(states, linear(states))
-
-
 def test_names_come_from_keys_attributes_files_or_positions(tmp_path):
     np.save(tmp_path / "sac.npy", np.zeros((9, 2)))
     named = Predictor()
     named.name = "ppo"
-    policies = list(load([linear, named, tmp_path / "sac.npy"]).values())
-    assert [p.name for p in policies] == ["policy-000", "ppo", "sac"]
-    renamed = list(load({"a": policies[0], "b": policies[0], "c": tmp_path / "sac.npy"}).values())
-    assert [p.name for p in renamed] == ["a", "b", "c"]
-    assert policies[0].name == "policy-000"
-    assert [p.name for p in list(load(nn.ModuleList([Net(), Net()])).values())] == ["policy-000", "policy-001"]
-    assert [p.name for p in list(load(str(tmp_path / "sac.npy")).values())] == ["sac"]
+    policies = load([linear, named, tmp_path / "sac.npy"])
+    assert list(policies) == [policy.name for policy in policies.values()] == ["policy-000", "ppo", "sac"]
+    first = policies["policy-000"]
+    renamed = load({"a": first, "b": first, "c": tmp_path / "sac.npy"})
+    assert [policy.name for policy in renamed.values()] == ["a", "b", "c"] and first.name == "policy-000"
+
+
+def actor(**options):
+    rng = np.random.default_rng(1)
+    layer = tuple(torch.from_numpy(rng.standard_normal(shape).astype(np.float32)) for shape in ((DA, DS), (DA,)))
+    return Actor("x", [layer], **options)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, lambda s: s.tolist(), lambda s: s.astype(np.float64)])
+def test_a_batch_and_its_rows_give_the_same_actions(kind, states):
+    for policy in (actor(), one(linear), one(nn.Linear(DS, DA))):
+        batch = kind(states.numpy())
+        actions = policy(batch)
+        assert type(actions) is np.ndarray and actions.dtype == np.float32 and actions.shape == (U, DA)
+        np.testing.assert_allclose(actions, policy.act(states), rtol=1e-5, atol=1e-6)
+        row = policy(batch[7])
+        assert row.shape == (DA,)
+        np.testing.assert_allclose(row, actions[7], rtol=1e-5, atol=1e-6)
+        both, state = policy.predict(batch, deterministic=True)
+        assert state is None and np.array_equal(both, actions)
+
+
+def test_discrete_actions_are_indices(states):
+    policy, expected = one(lambda s: Probabilities(softmax(s))), states.argmax(1).numpy()
+    actions = policy(states)
+    assert actions.dtype == np.int64 and np.array_equal(actions, expected)
+    row = policy(states[3])
+    assert isinstance(row, np.ndarray) and row.shape == () and row == expected[3]
+
+
+def test_predict_samples_on_request(states):
+    state = states[:1].expand(20_000, DS)
+    torch.manual_seed(0)
+    sampled, _ = one(GAUSSIAN["one deviation"]).predict(state, deterministic=False)
+    np.testing.assert_allclose(sampled.mean(0), linear(states)[0], atol=0.02)
+    np.testing.assert_allclose(sampled.std(0), 0.5, atol=0.02)
+    plain = actor()
+    np.testing.assert_array_equal(plain.predict(states, deterministic=False)[0], plain(states))
+    indices, _ = one(lambda s: Probabilities(np.tile([0.2, 0.8], (len(s), 1)))).predict(state, deterministic=False)
+    assert set(indices) == {0, 1} and abs(indices.mean() - 0.8) < 0.02
+
+
+@pytest.mark.parametrize("squash", [False, True])
+def test_samples_are_clipped_as_the_mean_is(squash, states):
+    low, high = np.array([-0.5, -0.1, 0.0], np.float32), np.array([0.5, 0.2, 0.3], np.float32)
+    spread = {"stochastic": True, "squash": squash, "log_std": torch.tensor([0.0, 0.5, -1.0])}
+    plain, clipped = (actor(clip=c, **spread) for c in (None, Bounds(torch.from_numpy(low), torch.from_numpy(high))))
+    sampled, free = (policy.sample(states, seeded(0)).numpy() for policy in (clipped, plain))
+    expected = np.clip(free, low, high)
+    assert ((expected == low) | (expected == high)).mean() > 0.3
+    np.testing.assert_array_equal(sampled, expected)
+    # The density stays that before clipping, also of actions outside.
+    assert torch.equal(clipped.log_prob(states, 0.9 * free), plain.log_prob(states, 0.9 * free))
+
+
+def test_a_share_of_clipped_samples_lies_on_each_bound():
+    zero = [(torch.zeros(1, DS), torch.full((1,), 0.25))]
+    bounds = Bounds(torch.tensor([-0.5]), torch.tensor([1.0]))
+    policy = Actor("x", zero, squash=False, log_std=torch.zeros(1), stochastic=True, clip=bounds)
+    torch.manual_seed(0)
+    actions, _ = policy.predict(np.zeros((40_000, DS)), deterministic=False)
+    normal = statistics.NormalDist(0.25, 1)
+    assert (actions == -0.5).mean() == pytest.approx(normal.cdf(-0.5), abs=0.01)
+    assert (actions == 1.0).mean() == pytest.approx(1 - normal.cdf(1.0), abs=0.01)
+
+
+def sampler(seed):
+    rng = np.random.default_rng(seed)
+    return lambda states: linear(states) + rng.standard_normal((len(states), DA))
+
+
+class Recurrent(nn.Module):
+    """Reads the rows of a batch as the steps of one episode."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.cell = nn.GRU(DS, DA)
+
+    def forward(self, states):
+        return self.cell(states)[0]
+
+
+FIXED = {"plain": linear, "gaussian": GAUSSIAN["one deviation"], "array": np.zeros((100, DA))}
+FIXED["half"] = nn.Linear(DS, DA).bfloat16()  # rounds otherwise in batches of other sizes
+FIXED["nearly zero"] = lambda s: np.full((len(s), DA), 0 if len(s) > 9 else 1e-9, np.float32)
+DOUBTFUL = {
+    "samples": (
+        {"a": sampler(1), "b": sampler(2)},
+        "policies 'a', 'b' give different actions when asked twice for the same states: they sample, or depend on "
+        "earlier calls. Return the mean action (for Stable-Baselines3, call predict with deterministic=True) or the "
+        "distribution",
+    ),
+    "many": (
+        {str(i): sampler(i) for i in range(8)},
+        "policies '0', '1', '2', '3', '4' and 3 others give different actions when asked twice",
+    ),
+    "batches": (
+        {"standardised": lambda s: linear((s - s.mean(0)) / s.std(0)), "recurrent": Recurrent()},
+        "policies 'standardised', 'recurrent' give different actions for the same states in another batch: they use "
+        "statistics of the batch, or read its rows as a sequence. Answer each state on its own",
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", [None, GAUSSIAN_LAYOUT])
+@pytest.mark.parametrize("doubtful, message", DOUBTFUL.values(), ids=DOUBTFUL)
+def test_policies_that_do_not_answer_each_state_alone_are_warned_of(doubtful, message, layout, states, source):
+    with pytest.warns(UserWarning) as caught:
+        probe(several(**FIXED, **doubtful), states, source, layout)
+    assert len(caught) == 1 and str(caught[0].message).startswith(message)
+    with warnings.catch_warnings(), sopr_fast.options(batch_size=1):  # every state is a batch
+        warnings.simplefilter("error")
+        probe(several(**FIXED, recurrent=Recurrent()), states, source)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_whole_numbers_are_questioned(width, states, source):
+    def act(states):
+        return np.tile((states[:, :1] > 0) + 1.0, (1, width)).astype(np.float32)
+
+    with pytest.warns(UserWarning, match="policies 'a' return whole numbers, which are taken as continuous actions"):
+        probe(several(a=act), states, source)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        probe(several(a=act, b=lambda s: act(s) / 2), states, source)

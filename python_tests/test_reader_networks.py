@@ -497,11 +497,11 @@ REFUSED = {  # … the message, and the options that it advises, which then work
     "unknown activation": (
         changed(),
         {**PLAIN, "activation": "sine"},
-        "activation 'sine', expected one of ['relu'",
+        "activation is 'sine', expected one of relu, tanh",
         PLAIN,
     ),
     "unknown head": (changed(), {**PLAIN, "head": "mode"}, "head is 'mode', expected one of action, mean", PLAIN),
-    "unknown squash": (changed(), {**PLAIN, "squash": "clip"}, "squash is 'clip', expected 'tanh' or 'none'", PLAIN),
+    "unknown squash": (changed(), {**PLAIN, "squash": "clip"}, "squash is 'clip', expected one of tanh, none", PLAIN),
     "normalisation": (
         changed(**{"1.weight": torch.ones(8), "1.bias": torch.ones(8)}),
         PLAIN,

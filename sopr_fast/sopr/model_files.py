@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -87,7 +88,7 @@ def write_model(
         "sopr_fast": __version__,
         "torch": torch.__version__,
         "config": model.config.to_dict(),
-        "layout": layout.to_dict(),
+        "layout": asdict(layout),
         "state_dim": state_dim,
         "states_count": None if subsets is None else subsets.states_count,
         "training_policies": training_policies.names,
@@ -123,7 +124,7 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
     weights, training, subsets = by_prefix(tensors, "model", "training_policies", "subsets")
     size = sum(value.numel() for value in weights.values())
     fields = _DESCRIPTION("description", description)
-    config, layout = Config.from_dict(fields["config"]), Layout.from_dict(fields["layout"])
+    config, layout = Config.from_dict(fields["config"]), Layout(**fields["layout"])
     state_dim, names = fields["state_dim"], fields["training_policies"]
     if layout.width != (2 if layout.kind == "gaussian" else 1) * layout.action_dim:
         raise ValueError(f"layout has {layout.width} columns for {layout.action_dim} actions of kind {layout.kind!r}")

@@ -33,7 +33,6 @@ ACTIVATIONS = {
     "softplus": F.softplus,
     "identity": lambda x: x,
 }
-HEADS = ("action", "logits", "values")
 
 Layer = tuple[Tensor, Tensor]  # weight (out, in), bias (out,)
 
@@ -109,9 +108,6 @@ class Actor(Policy):
     ):
         if stochastic and log_std is None and head == "action":
             raise ValueError(f"policy {name!r} has no log_std layer, so it cannot be stochastic")
-        for option, value, choices in (("activation", activation, ACTIVATIONS), ("head", head, HEADS)):
-            if value not in choices:
-                raise ValueError(f"policy {name!r}: {option} {value!r}, expected one of {list(choices)}")
         self.name, self.head = name, head
         self.activation, self.squash, self.stochastic = activation, squash, stochastic and head == "action"
         self.standardisation, self.scale, self.clip = standardisation, scale, clip

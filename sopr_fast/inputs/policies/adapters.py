@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,7 @@ def load(
     result: list[Policy] = []
     in_memory = True
     if isinstance(source, Sequence) and source and all(isinstance(item, str | PathLike) for item in source):
-        result, in_memory = [*load_files(source, options, skip=skip).values()], False
+        result, in_memory = [*load_files([*map(Path, source)], options, skip=skip).values()], False
     else:
         origins: dict[str, str] = {}
         for origin, name, item, folder in _items(source):
@@ -164,10 +164,12 @@ def _items(policies: Any) -> Iterator[tuple[str, str | None, Any, Path | None]]:
             "policies are a data frame: pass a dict from name to its array of actions, one row for each state, such as "
             "{name: rows[['a0', 'a1']].to_numpy() for name, rows in frame.groupby('policy')}"
         )
-    if isinstance(policies, set | frozenset):
-        raise TypeError("policies are a set, which has no order: pass a list, or a dict from name to policy")
-    is_single = isinstance(policies, Policy) or is_array(policies) or acts(policies)
-    if (is_single and not isinstance(policies, nn.ModuleList)) or not isinstance(policies, Iterable):
+    is_one = isinstance(policies, Policy) or is_array(policies) or acts(policies)
+    if (
+        (is_one and not isinstance(policies, nn.ModuleList))
+        or not isinstance(policies, Iterable)
+        or isinstance(policies, Set)
+    ):
         raise TypeError(f"policies must be a dict or sequence of policies, got {_kind(policies)}; put one in a list")
     items = list(policies)
     paths = [Path(item) for item in items if isinstance(item, str | PathLike)]
@@ -187,7 +189,7 @@ def _adapt(
 ) -> list[Policy]:
     action_count = options.action_count
     if isinstance(item, str | PathLike):
-        loaded = list(load_files(item, options, skip=skip, relative_to=folder).values())
+        loaded = list(load_files([Path(item)], options, skip=skip, relative_to=folder).values())
         if name is None:
             return loaded
         if len(loaded) == 1:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from os import PathLike
 from pathlib import Path
 
-from ...runtime.files import open_regular
 from ...runtime.text import one_line, printable
 from ...runtime.warn import warn
 from .actor import Actor
@@ -25,22 +22,17 @@ _REASONS_SHOWN = 3
 
 
 def load_files(
-    paths: str | PathLike | Iterable[str | PathLike],
-    options: Options,
-    *,
-    skip: bool = False,
-    relative_to: str | PathLike | None = None,
+    places: Sequence[Path], options: Options, *, skip: bool = False, relative_to: Path | None = None
 ) -> dict[str, Policy]:
     """Load the policies in files and folders, by name.
 
     Folders are read recursively, in the order of the paths; hidden files and folders, links to folders, and files of
     unknown suffix are passed over. A policy is named by its path without suffix, relative to the folder that contains
     everything given. Files of one folder that differ in the suffix only keep it. A stack adds "-000", "-001", … to the
-    name. In the cache of the Hugging Face Hub, the current snapshot of each repository is read, and
-    `models--owner--name/snapshots/<commit>/best.zip` is "owner/name/best".
+    name.
 
     Args:
-        paths: A file, a folder, or several of them.
+        places: Files and folders, at least one.
         options: Options of the readers.
         skip: Skip files that cannot be read, with a warning for each, instead of raising.
         relative_to: Folder to which names are relative, instead of the one that contains everything given.
@@ -51,13 +43,10 @@ def load_files(
     Warns:
         UserWarning: A file was skipped, or normalisation statistics seem to be missing.
     """
-    places = [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
-    if not places:
-        raise ValueError("no paths given")
-    folder = common_folder(places) if relative_to is None else Path(os.path.abspath(relative_to))
     policies: dict[str, Policy] = {}
-    reasons: dict[str, str] = {}
-    for file, name in _names([file for path in places for file in _files(path)], folder).items():
+    reasons: list[str] = []
+    files = [file for path in places for file in _files(path)]
+    for file, name in _names(files, relative_to or common_folder(places)).items():
         try:
             loaded = _read(file, replace(options, name=name))
         except _ERRORS as error:
@@ -65,7 +54,7 @@ def load_files(
                 raise
             warn(f"skipped {error}")
             options.used.update(READING)  # it might have needed any
-            reasons[printable(file)] = str(error)
+            reasons.append(str(error))
             continue
         for policy in loaded:
             if policy.name in policies:
@@ -73,9 +62,8 @@ def load_files(
                     f"{printable(file)}: another file has a policy named {policy.name!r}; rename one of the files"
                 )
             policies[policy.name] = policy
-    where = ", ".join(map(printable, places))
     if not policies:
-        first = "; ".join([*reasons.values()][:_REASONS_SHOWN])
+        where, first = ", ".join(map(printable, places)), "; ".join(reasons[:_REASONS_SHOWN])
         more = f"; and {len(reasons) - _REASONS_SHOWN} more" if len(reasons) > _REASONS_SHOWN else ""
         raise ValueError(f"{where}: none of the files could be read: {first}{more}")
     return policies
@@ -111,10 +99,6 @@ def _walk(folder: Path, passed: Counter[str]) -> Iterator[Path]:
 
     for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        if {"snapshots", "blobs"} <= {*folders}:  # a repository that the Hugging Face Hub caches; files link to blobs
-            folders[:] = ["snapshots"]
-        elif Path(parent).name == "snapshots" and (current := _current_snapshot(Path(parent).parent)) in folders:
-            folders[:] = [current]
         for name in names:
             file = Path(parent, name)
             if name.startswith("."):
@@ -127,39 +111,15 @@ def _walk(folder: Path, passed: Counter[str]) -> Iterator[Path]:
                 yield file
 
 
-def _current_snapshot(folder: Path) -> str:
-    """Return the snapshot that `refs/main` of a cached repository names, "" without one."""
-    try:
-        with open_regular(folder / "refs" / "main") as file:
-            return file.read(100).decode("ascii", "replace").strip()
-    except (OSError, ValueError):
-        return ""
-
-
 def _names(files: Iterable[Path], folder: Path) -> dict[Path, str]:
     """Return the name of every file, relative to the folder; a file given twice counts once."""
     relative = {Path(os.path.abspath(file)): file for file in files}
-    for path, file in relative.items():
-        if not path.is_relative_to(folder):
-            raise ValueError(f"{printable(file)} is not in the folder {printable(folder)}, to which names are relative")
-    stems = {path: _in_repository(path.relative_to(folder).with_suffix("")).as_posix() for path in relative}
+    stems = {path: path.relative_to(folder).with_suffix("").as_posix() for path in relative}
     counts = Counter(stems.values())
     return {
         file: stems[path] if counts[stems[path]] == 1 else path.relative_to(folder).as_posix()
         for path, file in relative.items()
     }
-
-
-def _in_repository(path: Path) -> Path:
-    """Return a path in a cache of the Hugging Face Hub, `models--owner--name/snapshots/<commit>` as `owner/name`."""
-    parts = list(path.parts)
-    for i in range(len(parts) - 2):
-        if parts[i] == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", parts[i + 1]):
-            above = parts[:i]
-            if above and above[-1].startswith("models--"):
-                above[-1:] = above[-1].split("--")[1:]
-            return Path(*above, *parts[i + 2 :])
-    return path
 
 
 def _read(file: Path, options: Options) -> list[Policy]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,15 +37,6 @@ class Layout:
     kind: str
     action_dim: int
     width: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Layout:
-        """Return the layout of which `to_dict` gave the fields."""
-        return cls(**values)
 
 
 def check_actions(policies: Sequence[Policy], layout: Layout, logged: int) -> None:

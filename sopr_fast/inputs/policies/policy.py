@@ -38,10 +38,6 @@ class Policy(ABC):
     def output(self, states: Any, source: Tensor | None = None) -> Output:
         """Return the actions in the states, or the distributions of actions.
 
-        Args:
-            states: (N, dim_s) array or tensor.
-            source: (N,) int64, the states' rows in the user's data.
-
         Raises:
             TypeError: The states are not numbers.
             ValueError: The policy returned a wrong shape, dtype or value; the message names the policy and the row.
@@ -91,10 +87,6 @@ class Policy(ABC):
     def act(self, states: Any, source: Tensor | None = None) -> Tensor:
         """Return actions (N, dim_a): means of distributions; for discrete actions the most likely one, one-hot.
 
-        Args:
-            states: (N, dim_s) array or tensor.
-            source: (N,) int64, the states' rows in the user's data.
-
         Raises:
             TypeError, ValueError, RuntimeError: See `output`.
         """
@@ -110,23 +102,16 @@ class Policy(ABC):
         Args:
             states: (N, dim_s) array or tensor.
             generator: Source of the seed; torch's global generator if None.
-            source: (N,) int64, the states' rows in the user's data.
+            source: See the class.
 
         Raises:
             TypeError, ValueError, RuntimeError: See `output`.
         """
         output = self.output(states, source)
-        if output.density() is None:
-            return output.mean
-        return output.sample(_seed(generator))
+        return output.mean if output.density() is None else output.sample(_seed(generator))
 
     def log_prob(self, states: Any, actions: Any, source: Tensor | None = None) -> Tensor:
         """Return the log density (N,) of actions, or the log probability of one-hot ones; -inf outside the support.
-
-        Args:
-            states: (N, dim_s) array or tensor.
-            actions: (N, dim_a) array or tensor.
-            source: (N,) int64, the states' rows in the user's data.
 
         Raises:
             ValueError: The policy is deterministic, so it has no density.

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from ..actor import ACTIVATIONS
+
 SETTINGS_BYTES = 8 << 20  # parsed JSON may take 20 times the memory of its text
 
 
@@ -20,19 +22,9 @@ READING = ("activation", "squash", "head", "actor", "layers", "max_action")  # o
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the readers; see `sopr_fast.load_policies`.
+    """Options of the readers: those of `sopr_fast.load_policies`, and the name of the policy or of a stack of them.
 
     Attributes:
-        name: Name of the policy, or prefix of the names of a stack.
-        stochastic: Act by the distribution.
-        action_count: Number of discrete actions.
-        activation: Activation between layers.
-        squash: "tanh" or "none" after the last layer.
-        head: Meaning of the output, one of `HEADS`.
-        actor: What the names of the actor's layers begin with.
-        layers: Names of the actor's layers in order.
-        max_action: Bound to which actions in [-1, 1] are scaled.
-        trust: Run code in the file.
         used: Names of the options that some file needed.
     """
 
@@ -50,10 +42,9 @@ class Options:
 
     def check(self) -> None:
         """Raise ValueError if an option has a value that it cannot have."""
-        if self.squash not in (None, "tanh", "none"):
-            raise ValueError(f"squash is {self.squash!r}, expected 'tanh' or 'none'")
-        if self.head not in (None, *HEADS):
-            raise ValueError(f"head is {self.head!r}, expected one of {', '.join(HEADS)}")
+        for key, choices in (("squash", ("tanh", "none")), ("head", HEADS), ("activation", ACTIVATIONS)):
+            if (value := getattr(self, key)) is not None and value not in choices:
+                raise ValueError(f"{key} is {value!r}, expected one of {', '.join(choices)}")
 
     def check_used(self) -> None:
         """Raise ValueError if an option was given that no file needed."""
@@ -104,8 +95,3 @@ def library(module: str, extra: str) -> ModuleType:
     except ImportError as error:
         name = module.split(".")[0]
         raise ImportError(f"reading it needs {name}: pip install 'sopr_fast[{extra}]'") from error
-
-
-def untrusted(what: str) -> ValueError:
-    """Return the error for a file that can run code."""
-    return ValueError(f"{what} and so can run code: read only with trust=True (--trust), if you trust its maker")

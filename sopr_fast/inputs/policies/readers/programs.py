@@ -17,7 +17,7 @@ from ....runtime.warn import warn
 from ...logs.keys import list_names
 from ..called import Called, adapt
 from ..output import Gaussian, Probabilities, one_hot
-from .options import DISCRETE, Options, library, untrusted
+from .options import DISCRETE, Options, library
 from .patterns import role_of
 
 _ONNXRUNTIME = (1, 24, 4)  # earlier versions follow external data out of the graph's folder
@@ -103,7 +103,7 @@ def read_exported(path: Path, options: Options) -> list[Called]:
 
 def _opened(load: Callable, path: Path, what: str, options: Options) -> Any:
     if not options.trust:
-        raise untrusted(f"{what} is code,")
+        raise ValueError(f"{what} is code: read only with trust=True (--trust), if you trust its maker")
     try:
         return load(str(path))
     except Exception as error:  # torch raises many types
