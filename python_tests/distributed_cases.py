@@ -23,7 +23,6 @@ from sopr_fast.inputs.policies import Layout
 from sopr_fast.runtime import distributed
 from sopr_fast.runtime.distributed import Group, share_policies
 from sopr_fast.selection import evaluate
-from sopr_fast.sopr import training
 from sopr_fast.sopr.columns import collect_shared
 
 STEPS = 6
@@ -147,24 +146,6 @@ def unequal_inputs() -> None:
             attempt()
         except ValueError as error:
             print(name, error)
-
-
-def apart(folder: str) -> None:
-    """Train twice and evaluate, in a folder that no other process sees; print whether the second run is the first."""
-    own = Path(folder, str(dist.get_rank()))
-    own.mkdir()
-    os.chdir(own)
-    first = fit(checkpoint="checkpoint")
-    trained = []
-    with patch.object(training._Trainer, "step", lambda self: trained.append(self)):
-        again = fit(checkpoint="checkpoint")
-    again.save("model.safetensors")
-    policies = gains(10)
-    methods = {"nearest": estimators.NearestPolicy(), "fqe": estimators.FQE(updates=8, hidden=(8,))}
-    options = {"methods": methods, "checkpoints": "columns"}
-    for _ in range(2):
-        evaluate(transitions(), policies, true_values(policies), **options)
-    print(again.history == first.history, trained)
 
 
 def few_results() -> list[str]:

@@ -41,10 +41,6 @@ def write_pkl(path, gain):
     path.write_bytes(pickle.dumps({**weights, "nonlinearity": "relu", "output_distribution": "tanh_gaussian"}))
 
 
-def write_torchscript(path, gain):
-    torch.jit.script(net(gain)).save(path)
-
-
 def write_onnx(path, gain):
     axes = {"states": {0: "rows"}}
     torch.onnx.export(net(gain), (torch.zeros(3, DS),), path, dynamo=False, input_names=["states"], dynamic_axes=axes)
@@ -148,29 +144,3 @@ def test_ranks_a_folder_of_many_kinds(folder, capsys, libraries):
     scores = {row["policy"]: float(row["score"]) for row in csv.DictReader(capsys.readouterr().out.splitlines())}
     assert set(scores) == set(gains)
     assert spearmanr([scores[name] for name in gains], list(gains.values())).statistic > 0.9
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_code_only_with_trust(folder, capsys):
-    (folder / "new").mkdir()
-    for name, gain in (("low", 0.2), ("high", 1.4)):
-        write_torchscript(folder / "new" / f"{name}.pt", gain)
-    assert fit() == 0
-    capsys.readouterr()
-    assert rank() == 2
-    error = capsys.readouterr().err
-    assert error.startswith("sopr-fast: error: ") and "high.pt: a TorchScript program is code" in error
-    assert error.count("\n") == 1
-    assert rank("--trust", "--csv") == 0
-    assert "1,high" in capsys.readouterr().out
-
-
-def test_missing_options_are_named(folder, capsys):
-    (folder / "new").mkdir()
-    PLAIN[".pt"](folder / "new" / "a.pt", 1.0)
-    assert fit() == 0
-    assert rank() == 2
-    assert (
-        "a.pt: a state dict does not say its head and squash: pass head=… (--head …) and squash=… (--squash …)"
-        in capsys.readouterr().err
-    )

@@ -5,7 +5,6 @@ import copy
 import json
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import warnings
@@ -75,16 +74,6 @@ def test_unequal_inputs_are_refused_by_all_processes(tmp_path):
         assert messages.keys() == expected.keys()
         for name, what in expected.items():
             assert re.search(f"process 1 has other .*{what} than process 0: start all with the same", messages[name])
-
-
-@pytest.mark.slow
-def test_processes_need_no_common_disk(tmp_path):
-    processes = run(2, "apart", tmp_path, folder=tmp_path)
-    assert [process.returncode for process in processes] == [0, 0], errors(processes)
-    assert [process.stdout for process in processes] == ["True []\n"] * 2
-    first, second = ({path.name for path in (tmp_path / rank).rglob("*")} for rank in "01")
-    assert first == {"checkpoint", "model.safetensors", "columns", "fqe.safetensors"}
-    assert second <= {"columns"}
 
 
 def test_a_killed_process_ends_the_others_and_one_process_resumes(one, tmp_path):
@@ -169,21 +158,6 @@ def test_torchrun_prints_the_same_result_once(arguments, files, monkeypatch, cap
     assert without_times(result.stdout) == without_times(capsys.readouterr().out)
 
 
-LOOPBACK = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "-"]
-
-
-@pytest.mark.slow
-def test_the_loopback_interface_alone_is_enough(files):
-    if not shutil.which("unshare") or subprocess.run([*LOOPBACK, "true"], capture_output=True).returncode:
-        pytest.skip("needs a network namespace without other interfaces")
-    rank = ["sopr_fast", "rank", "--model", "one.safetensors", "--policies", "candidates", "--states", "states.npy"]
-    found = {key: value for key, value in environment().items() if key != "GLOO_SOCKET_IFNAME"}
-    torchrun = [*LOOPBACK, sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", *rank]
-    for variables in (found, environment()):
-        result = subprocess.run(torchrun, cwd=files, env=variables, capture_output=True, text=True, timeout=TIMEOUT)
-        assert result.returncode == 0 and "gain-0.500" in result.stdout, result.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("event", ["interrupt", "fail"])
 def test_torchrun_names_what_ended_and_one_process_resumes(event, files, tmp_path, monkeypatch):
@@ -241,16 +215,6 @@ def test_blocks_hold_all_policies_in_even_number(policies):
     sizes = np.array([part.stop - part.start for part in parts])
     assert parts[0].start == 0 and sizes.sum() == policies and len(blocks) % 2 == 0
     assert sizes.min() >= 1 and sizes.max() <= 8 and np.ptp(sizes) <= 1
-
-
-def test_a_command_leaves_termination_as_it_was(monkeypatch, capsys, tmp_path):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(distributed, "start", lambda: None)
-    before = signal.getsignal(signal.SIGTERM)
-    assert command(["rank", "--model", "no-model.safetensors", "--policies", str(tmp_path)]) == 2
-    assert "no-model.safetensors" in capsys.readouterr().err
-    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.slow

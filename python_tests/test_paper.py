@@ -11,8 +11,6 @@ from paper.__main__ import main
 from paper.actors import Actor, read_stack, save_stack
 from paper.rollouts import roll_out
 from paper.studies import cells, running, tables
-from paper.studies.cells import Cell
-from scipy.stats import spearmanr
 
 from sopr_fast.inputs.policies import load
 
@@ -162,29 +160,3 @@ def test_a_study_keeps_finished_cells_and_tables_say_what_its_file_says(sets, tm
             assert line.split(" | ")[1] == f"{row['spearman']:.2f}".replace("-", "−")
     monkeypatch.setattr(running, "_attempt", None)
     assert main(command) == 0
-
-
-def test_measures_agree_with_scipy(sets):
-    task = running.methods.read_task(Cell(TASK, "fqe"), sets / "smoke", None)
-    scores = np.random.default_rng(1).standard_normal(len(task.candidates))
-    result = {"scores": [(None, None, list(task.candidates), scores)], "fit": 1.0}
-    by_name = dict(zip(task.candidates, scores, strict=True))
-    for row in running.judge(result, task):
-        policies, returns = task.tests[row["test"]]
-        own = np.array([by_name[name] for name in policies])
-        assert row["spearman"] == pytest.approx(spearmanr(returns, own).statistic)
-        assert row["regret@1"] == pytest.approx((returns.max() - returns[own.argmax()]) / np.ptp(returns))
-
-
-def test_missing_inputs_are_tried_again_and_failures_are_kept(sets, tmp_path, monkeypatch):
-    path = tmp_path / "main.csv"
-    for cell in (Cell("hopper-expert", "nearest-policy"), Cell(TASK, "nearest-policy")):
-        monkeypatch.setattr(running.methods, "run", lambda *_: {"gap": "the method diverged"})
-        running.run_cells([cell], path, sets=sets / "smoke")
-    missing, failed = (row["gap"] for row in cells.read(path))
-    assert missing.startswith("missing input: hopper-v4") and failed == "the method diverged"
-    attempted = []
-    monkeypatch.setattr(running, "_attempt", lambda cell, *_: attempted.append(cell.task) or [{"gap": "again"}])
-    both = [Cell("hopper-expert", "nearest-policy"), Cell(TASK, "nearest-policy")]
-    running.run_cells(both, path, sets=sets / "smoke")
-    assert attempted == ["hopper-expert"]

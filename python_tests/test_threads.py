@@ -1,7 +1,6 @@
 """Results do not depend on the number of threads, other callers or forks."""
 
 import itertools
-import multiprocessing
 import subprocess
 import sys
 import threading
@@ -133,64 +132,6 @@ def test_overlapping_torch_on_one_thread_restores_all_threads(set_threads):
         assert [result.result() for result in results] == [[3], [1, 3, 1, 1, 3, 3, 3]]
     with ThreadPoolExecutor(1) as new:
         assert new.submit(torch.get_num_threads).result() == 3
-
-
-def _kernel_call() -> tuple:
-    """Return the arguments of a kernel without torch operators, whose locks a fork could copy while held."""
-    points = torch.randn(2, 4000, 6, generator=torch.Generator().manual_seed(0))
-    rows = torch.zeros(2, 20, dtype=torch.int32)
-    seeds = torch.tensor([1, 2])
-    threads, restart, plus_plus = 4, 0, True
-    sizes = (2, 4000, 20, 6)  # problems, points, clusters, columns
-    addresses = (points.data_ptr(), seeds.data_ptr(), rows.data_ptr())
-    arguments = (threads, *addresses, *sizes, restart, plus_plus)
-    return rows, (points, seeds), arguments
-
-
-def _child(expected: torch.Tensor) -> None:
-    rows, _alive, arguments = _kernel_call()
-    native._cpu.kmeans_init(*arguments)
-    assert torch.equal(rows, expected)
-
-
-def _fork(expected: torch.Tensor) -> None:
-    child = multiprocessing.get_context("fork").Process(target=_child, args=(expected,))
-    child.start()
-    child.join(120)
-    hung = child.is_alive()
-    child.kill()
-    assert not hung and child.exitcode == 0
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_fork_after_use():
-    rows, _alive, arguments = _kernel_call()
-    native._cpu.kmeans_init(*arguments)
-    _fork(rows)
-    before = rows.clone()
-    native._cpu.kmeans_init(*arguments)  # the parent's pool still works
-    assert torch.equal(rows, before)
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_fork_while_another_thread_is_inside_a_kernel():
-    rows, _alive, arguments = _kernel_call()
-    native._cpu.kmeans_init(*arguments)
-    expected, done = rows.clone(), threading.Event()
-
-    def keep_busy() -> None:
-        while not done.is_set():
-            native._cpu.kmeans_init(*arguments)
-
-    busy = threading.Thread(target=keep_busy)
-    busy.start()
-    try:
-        for _ in range(5):
-            _fork(expected)
-    finally:
-        done.set()
-        busy.join()
-    assert torch.equal(rows, expected)
 
 
 PEAK_SCRIPT = """
