@@ -83,13 +83,6 @@ def test_live_discrete_models_give_the_columns_of_their_files(tmp_path, states, 
     assert (output.mean.max() < 1) == (kind in ("DiscreteSAC", "DiscreteBC"))  # probabilities, or one action
 
 
-def test_critics_that_need_trust_know_their_actions(tmp_path, states):
-    algorithm = make("DQN", {"n_critics": 2}, width=4)
-    algorithm.save(str(tmp_path / "policy.d3"))
-    (policy,) = load(tmp_path / "policy.d3", trust=True).values()
-    assert (policy.act(states).argmax(1).numpy() == algorithm.predict(states.numpy())).all()
-
-
 def test_stochastic_cql_has_the_distribution_of_d3rlpy(tmp_path, states):
     make("CQL", CONTINUOUS["CQL"]).save(str(tmp_path / "cql.d3"))
     algorithm = d3rlpy.load_learnable(str(tmp_path / "cql.d3"))
@@ -99,28 +92,6 @@ def test_stochastic_cql_has_the_distribution_of_d3rlpy(tmp_path, states):
         theirs = algorithm.impl.policy(states)
     torch.testing.assert_close(output.mean, theirs.squashed_mu, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(output.std, theirs.logstd.exp(), atol=1e-5, rtol=1e-4)
-
-
-OTHERS = {
-    "BEAR": ({}, "predict of bear uses more than one network"),
-    "CRR": ({}, "predict of crr uses more than one network"),
-    "TD3": ({"actor_encoder_factory": VectorEncoderFactory([8], use_layer_norm=True)}, "vector with use_layer_norm"),
-}
-
-
-@pytest.mark.parametrize("kind", OTHERS)
-def test_other_networks_need_trust(tmp_path, states, kind):
-    options, message = OTHERS[kind]
-    algorithm = make(kind, options)
-    algorithm.save(str(tmp_path / "policy.d3"))
-    with pytest.raises(ValueError, match=rf"policy\.d3: .*{message}.*; trust=True \(--trust\) lets d3rlpy"):
-        load(tmp_path / "policy.d3")
-    (policy,) = load(load(tmp_path / "policy.d3", trust=True)).values()
-    few = states[:20]  # BEAR and CRR draw a hundred actions for each
-    actions = policy.act(few)
-    assert actions.shape == (len(few), DA)
-    if kind == "TD3":
-        torch.testing.assert_close(actions, torch.from_numpy(algorithm.predict(few.numpy())))
 
 
 def test_exports_by_save_policy(tmp_path, states):
@@ -155,12 +126,3 @@ def test_hostile_file_is_refused_and_not_run(tmp_path):
         with pytest.raises(ValueError, match=r"policy\.d3: its pickle names posix\.system; only arrays"):
             load(tmp_path)
     assert not (tmp_path / "ran").exists()
-
-
-def test_images_are_rows_of_pixels(tmp_path):
-    algorithm = d3rlpy.algos.DiscreteBCConfig().create(device="cpu")
-    algorithm.create_impl((1, 84, 84), 3)
-    algorithm.save(str(tmp_path / "policy.d3"))
-    pixels = np.random.default_rng(0).random((9, 1, 84, 84), np.float32)
-    for read in (lambda: load(tmp_path, trust=True), lambda: load({"policy": algorithm})):
-        np.testing.assert_array_equal(read()["policy"](pixels.reshape(9, -1)), algorithm.predict(pixels))

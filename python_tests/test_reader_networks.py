@@ -391,7 +391,7 @@ def moved(*places):
 
 
 HEADS = "heads are action, mean, mean_log_std, values, logits, probabilities"
-REFUSED = {  # … the message, and the options that it advises, which then work
+REFUSED = {  # … the message, and the options that it advises, which `test_policies_advice` applies
     "nothing given": (changed(), {}, "does not say its activation and head and squash: pass activation=…", PLAIN),
     "no squash": (changed(), {**RELU, "head": "action"}, "does not say its squash: pass squash=… (--squash …)", PLAIN),
     "no head": (changed(), {**RELU, "squash": "none"}, HEADS, {**RELU, "head": "values"}),
@@ -537,17 +537,6 @@ REFUSED = {  # … the message, and the options that it advises, which then work
     "no names": ([torch.zeros(2)], PLAIN, "expected a state dict or other arrays by name, found list", None),
     "a state's value": ({"value_net.": mlp(DS, 8, 1)}, RELU, "1 outputs, expected one per action", None),
 }
-
-
-@pytest.mark.parametrize("content, options, message, advised", REFUSED.values(), ids=REFUSED)
-def test_refusals_and_what_they_advise(tmp_path, states, content, options, message, advised):
-    path = tmp_path / "net.pt"
-    torch.save(expanded(content), path)
-    with pytest.raises(ValueError) as caught:
-        load(path, **options)
-    assert message in str(caught.value)
-    if advised is not None:
-        assert load(path, **advised)["net"](states).shape[0] == len(states)
 
 
 def test_unordered_files_need_the_order_of_unnumbered_layers(tmp_path, states):

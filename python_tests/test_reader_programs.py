@@ -197,8 +197,6 @@ def test_onnx_reads_no_files_outside_of_its_folder(tmp_path, module, monkeypatch
 def test_torchscript_acts_like_its_module(tmp_path, module, states):
     path = tmp_path / "net.pt"
     torch.jit.script(module).save(path)
-    with pytest.raises(ValueError, match=r"net\.pt: a TorchScript program is code: read only with trust=True"):
-        load(path)
     (policy,) = load(path, trust=True).values()
     acts_alike(policy, module, states)
     with pytest.raises(RefusedError, match="a TorchScript program"):
@@ -211,8 +209,6 @@ def test_exported_program(tmp_path, module, states, rows):
     path = tmp_path / "net.pt2"
     shapes = ({0: torch.export.Dim("rows", **rows)},) if rows else None
     torch.export.save(torch.export.export(module, (torch.zeros(8, DS),), dynamic_shapes=shapes), path)
-    with pytest.raises(ValueError, match=r"net\.pt2: an exported torch program is code: .* trust=True"):
-        load(path)
     (policy,) = load(path, trust=True).values()
     for count in (1, 64, 65, len(states)):
         acts_alike(policy, module, states[:count])
@@ -251,33 +247,6 @@ def test_pickled_module(tmp_path, module, states):
     np.testing.assert_allclose(policy.act(states), module(states.double()).detach(), atol=1e-6)
 
 
-class Settings:
-    """An object next to weights."""
-
-
-LIBRARY = nn.Sequential(nn.Linear(DS, 4), nn.ReLU(), nn.Linear(4, DA))
-STATED = {"activation": "relu", "squash": "tanh"}
-TRUSTED = {  # file → what is in it, the options that it needs besides
-    "module.pt": (LIBRARY, {}),
-    "module_by_name.pt": ({"actor": LIBRARY, "critic": nn.Linear(1, 1)}, {}),
-    "module_by_option.pt": ({"net": LIBRARY, "critic": nn.Linear(1, 1)}, {"actor": "net"}),
-    "values.pt": (LIBRARY, {"head": "values"}),
-    "weights_and_settings.pt": ({"actor": LIBRARY.state_dict(), "settings": Settings()}, STATED),
-}
-
-
-@pytest.mark.parametrize("name", TRUSTED)
-def test_pickles_that_advise_trust_act_with_it(tmp_path, states, name):
-    content, options = TRUSTED[name]
-    torch.save(content, tmp_path / name)
-    with pytest.raises(ValueError, match=r"names \S+; only arrays, .*; trust=True \(--trust\) opens it as code"):
-        load(tmp_path / name)
-    (policy,) = load(tmp_path / name, trust=True, **options).values()
-    outputs = LIBRARY(states).detach()
-    expected = outputs.argmax(1) if "head" in options else outputs.tanh() if "squash" in options else outputs
-    np.testing.assert_allclose(policy(states), expected, atol=1e-6)
-
-
 JAX = b"\x81\xa6params\x81\xa7Dense_0\x82\xa6kernel\xc7"  # as flax.serialization.to_bytes begins
 
 
@@ -295,18 +264,3 @@ def test_files_that_no_code_opens_do_not_advise_it(tmp_path, name, content, mess
     with pytest.raises(ValueError, match=message) as caught:
         load(tmp_path / name)
     assert "trust" not in str(caught.value) and ("damaged" in message or "damaged" not in str(caught.value))
-
-
-def test_files_of_old_torch_say_how_to_save_them_again(tmp_path, states):
-    path = tmp_path / "net.pth"
-    torch.save(LIBRARY.state_dict(), path, _use_new_zipfile_serialization=False)
-    expected = LIBRARY(states).tanh().detach()
-    trusted = load(path, trust=True, **STATED)["net"].act(states)
-    with pytest.raises(
-        ValueError, match=r"before torch 1\.6: save it again by torch\.save\(torch\.load\(path,"
-    ) as caught:
-        load(path, **STATED)
-    assert "trust" not in str(caught.value)
-    torch.save(torch.load(path, weights_only=True), path)
-    torch.testing.assert_close(load(path, **STATED)["net"].act(states), expected)
-    torch.testing.assert_close(trusted, expected)

@@ -16,7 +16,6 @@ from torch import distributions as dist
 from torch import nn
 
 from sopr_fast.inputs.policies import Actor, load
-from sopr_fast.inputs.policies.called import Called
 
 sb3 = pytest.importorskip("stable_baselines3", reason="needs the extra [sb3]")
 contrib = pytest.importorskip("sb3_contrib", reason="needs the extra [sb3]")
@@ -183,21 +182,6 @@ def test_standardised_by_the_statistics_beside_it(tmp_path, states):
         torch.testing.assert_close(policy.act(states), predicted(model, seen), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("algorithm, options", [(sb3.PPO, {}), (contrib.QRDQN, {"discrete": True})])
-def test_statistics_of_a_user_class_need_trust(tmp_path, states, algorithm, options):
-    env = Halved(DummyVecEnv([Still]), clip_obs=1.5)
-    model = make(algorithm, **options)
-    model.save(tmp_path / "model.zip")
-    env.save(str(tmp_path / "vecnormalize.pkl"))
-    with pytest.raises(
-        ValueError, match=r"statistics in vecnormalize\.pkl: its pickle names \S*Halved; .*; trust=True"
-    ):
-        load(tmp_path)
-    (policy,) = load(load(tmp_path, trust=True), action_count=4 if "discrete" in options else None).values()
-    seen = torch.from_numpy(env.normalize_obs(states.numpy()))
-    torch.testing.assert_close(policy.act(states), predicted(model, seen), atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_a_folder_written_by_callbacks(tmp_path):
     env = VecNormalize(DummyVecEnv([Short]))
@@ -247,26 +231,6 @@ def test_stochastic_ppo_and_sac_have_the_distributions_of_sb3(tmp_path, states, 
             slope = (1 - unit**2) * (high - low) / 2  # of the action by what went into tanh
             expected = (before - slope.log()).sum(1).float().detach()
         torch.testing.assert_close(policy.log_prob(states, actions), expected, atol=2e-2, rtol=1e-3)
-
-
-FOREIGN = {
-    "crossq": (contrib.CrossQ, {}, "a policy of class sb3_contrib.crossq.policies.CrossQPolicy"),
-    "features": (sb3.PPO, {"policy_kwargs": {"features_extractor_class": Scaled}}, "extracts features"),
-    "flatten": (sb3.SAC, {"policy_kwargs": {"features_extractor_class": ScaledFlattenExtractor}}, "extracts features"),
-    "activation": (sb3.PPO, {"policy_kwargs": {"activation_fn": nn.Hardswish}}, "its activation is <class"),
-}
-
-
-@pytest.mark.parametrize("algorithm, options, message", FOREIGN.values(), ids=FOREIGN.keys())
-def test_other_networks_need_trust(tmp_path, states, algorithm, options, message):
-    model = make(algorithm, **options)
-    path = tmp_path / "model.zip"
-    model.save(path)
-    with pytest.raises(ValueError, match=rf"model\.zip: .*{re.escape(message)}.*; trust=True \(--trust\) lets"):
-        load(path)
-    (policy,) = load(load(path, trust=True), action_count=4 if "discrete" in options else None).values()
-    assert type(policy) is Called
-    torch.testing.assert_close(policy.act(states), predicted(model, states), atol=1e-6, rtol=1e-6)
 
 
 RECURRENT = "it is recurrent, .* pass an array of its actions in every logged state"
