@@ -20,12 +20,7 @@ GAINS = training_gains(5)
 
 
 def fit(**changes):
-    arguments = {
-        "policies": ladder(GAINS),
-        "returns": GAINS,
-        "states": log(),
-        "config": QUICK,
-    } | changes
+    arguments = {"policies": ladder(GAINS), "returns": GAINS, "states": log(), "config": QUICK} | changes
     return sopr_fast.fit(**arguments)
 
 
@@ -77,12 +72,7 @@ def with_nan(actions):
         ({"returns": [1, 2, np.inf, 4, 5]}, "return of policy 'gain-.*' is 'inf', expected a finite number"),
         *(
             ({"returns": returns}, "returns: the return of policy 'gain-.*', expected a finite number")
-            for returns in (
-                ["a"] * 5,
-                [1, 2, 3, 4, 10**400],
-                [1, 2, 3, 4, 5j],
-                torch.tensor([1, 2, 3, 4, 5j]),
-            )
+            for returns in (["a"] * 5, [1, 2, 3, 4, 10**400], [1, 2, 3, 4, 5j], torch.tensor([1, 2, 3, 4, 5j]))
         ),
         ({"states": np.ma.masked_equal(log(), log()[3, 0])}, "states are not finite .* at row 3"),
         ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a * 1e30)}}, "'bad' .* supported magnitude"),

@@ -384,8 +384,8 @@ def test_probabilities_under_the_name_of_logarithms_are_mapped():
     np.testing.assert_allclose(log.log_probs, np.log(0.3), rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["episodes", "steps", "frame"])
-def test_lists_of_dictionaries_and_indexed_frames(kind):
+@pytest.mark.parametrize("kind", ["episodes", "steps", "frame", "parquet"])
+def test_lists_of_dictionaries_and_indexed_frames(kind, tmp_path):
     arrays = walk(next_states=False) | {"terminals": LAST}
     if kind == "episodes":
         stops = np.cumsum(LENGTHS)
@@ -398,6 +398,9 @@ def test_lists_of_dictionaries_and_indexed_frames(kind):
         rest = {key: arrays[key].reshape(-1) for key in ("actions", "rewards", "terminals")}
         frame = pandas.DataFrame(rest | {"obs": list(arrays["observations"])}, index=index)
         given = pandas.concat([frame[:5], frame[5:8].iloc[::-1], frame[8:]])
+        if kind == "parquet":
+            given.to_parquet(tmp_path / "log.parquet")
+            given = tmp_path / "log.parquet"
     log = load(given, quiet=kind != "steps")  # nothing says that the last row of no episode was cut
     np.testing.assert_array_equal(log.states, arrays["observations"].astype(np.float32))
     assert np.diff(log.episodes).tolist() == list(LENGTHS)

@@ -255,7 +255,8 @@ def _column(column: Any, where: str, first: int) -> np.ndarray:
     elif types.is_string(column.type) or types.is_large_string(column.type) or types.is_dictionary(column.type):
         return column.to_numpy(zero_copy_only=False).astype(object)
     check_nulls(column)
-    if not (types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type)):
+    is_number = types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type)
+    if not is_number and not types.is_timestamp(column.type):
         raise TypeError(f"{where} must be numbers or lists of numbers, got {column.type}")
     values = column.to_numpy(zero_copy_only=False)
     return values if width is None else values.reshape(rows, width)
