@@ -21,7 +21,7 @@ from sopr_fast.estimators.critics import CriticLearner
 from sopr_fast.estimators.learning import Batches
 from sopr_fast.estimators.log import read
 from sopr_fast.estimators.policy_actions import PolicyActions
-from sopr_fast.inputs.logs import Transitions
+from sopr_fast.inputs.logs import Transitions, load_log
 
 ROWS, POLICIES, UPDATES, DISCOUNT = 300_000, 10, 10, 0.99
 
@@ -34,7 +34,8 @@ def make_log() -> Transitions:
     actions = np.clip(actions + 0.3 * random.standard_normal(actions.shape, np.float32), -1, 1)
     rewards = states[:, 8] - 0.1 * np.square(actions).sum(1)
     timeouts = np.arange(1, ROWS + 1) % 1000 == 0
-    return Transitions.from_arrays(states, actions, rewards, np.roll(states, -1, 0), None, timeouts)
+    arrays = {"states": states, "actions": actions, "rewards": rewards, "timeouts": timeouts}
+    return load_log(arrays | {"next_states": np.roll(states, -1, 0)})
 
 
 def candidates(count: int) -> dict:

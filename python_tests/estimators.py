@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from mdps import Linear, LinearGain
+from problems import transitions
 
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, Simulator
 from sopr_fast.inputs.logs import Transitions
@@ -41,4 +42,4 @@ def two_states(terminal: bool, episodes: int = 40) -> Transitions:
     ends = np.tile([False, True], episodes)
     states, following = np.tile(np.eye(2), (episodes, 1)), np.tile([0.0, 1.0], (2 * episodes, 1))
     parts = states, np.zeros((len(ends), 1)), np.tile([1.0, 3.0], episodes), following
-    return Transitions.from_arrays(*parts, ends & terminal, ends & (not terminal))
+    return transitions(*parts, ends & terminal, ends & (not terminal))

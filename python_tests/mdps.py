@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from problems import transitions
 
 from sopr_fast.inputs.logs import Transitions
 from sopr_fast.inputs.policies import Gaussian, Probabilities
@@ -81,7 +82,7 @@ class Tabular:
                 rows[e].append((now[e], a, self.reward[now[e], a], following, ended, t == length - 1 and not ended))
                 now[e], alive[e] = following, not ended
         s, a, r, following, ended, cut = (np.array(c) for c in zip(*(row for e in rows for row in e), strict=True))
-        return Transitions.from_arrays(
+        return transitions(
             np.eye(states)[s],
             np.eye(actions)[a],
             r,
@@ -195,7 +196,7 @@ class Linear:
         cut = np.zeros((episodes, length), bool)
         cut[:, -1] = True
         flat = [x.reshape(episodes * length, -1) for x in (states, actions, rewards, following)]
-        return Transitions.from_arrays(*flat, None, cut.ravel(), densities.ravel() if log_probs else None)
+        return transitions(*flat, None, cut.ravel(), densities.ravel() if log_probs else None)
 
 
 class LinearGain:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sopr_fast import Config
+from sopr_fast import Config, load_log
 
 TINY = Config(
     width=16,
@@ -32,6 +32,13 @@ def blobs(problems, count, width, generator, spread=0.3):
     which = torch.randint(12, (problems, count), generator=generator)
     near = centres.gather(1, which[..., None].expand(-1, -1, width))
     return near + spread * torch.randn(problems, count, width, generator=generator)
+
+
+def transitions(states, actions, rewards, next_states=None, terminals=None, timeouts=None, log_probs=None, **options):
+    """Load a log of arrays, without those that are None."""
+    arrays = {"states": states, "actions": actions, "rewards": rewards, "next_states": next_states}
+    arrays |= {"terminals": terminals, "timeouts": timeouts, "log_probs": log_probs}
+    return load_log({part: values for part, values in arrays.items() if values is not None}, **options)
 
 
 class LinearPolicy:

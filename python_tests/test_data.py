@@ -7,9 +7,9 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from problems import transitions
 
 import sopr_fast.inputs.logs
-from sopr_fast.inputs.logs import Transitions
 
 RNG = np.random.default_rng(0)
 FIFTH = np.arange(14) == 5
@@ -136,7 +136,7 @@ def test_constant_states_are_no_reset_states():
     ends = np.tile([0, 0, 1], 4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        log = Transitions.from_arrays(np.zeros((12, 2)), np.zeros(12), np.zeros(12), np.zeros((12, 2)), None, ends)
+        log = transitions(np.zeros((12, 2)), np.zeros(12), np.zeros(12), np.zeros((12, 2)), None, ends)
     np.testing.assert_array_equal(log.timeouts, ends)
 
 
@@ -199,7 +199,7 @@ def test_qlearning_dictionary_splits_where_states_do_not_follow():
 
 def test_columns_half_precision_and_one_dimensional_actions():
     arrays = d4rl_arrays()
-    log = Transitions.from_arrays(
+    log = transitions(
         torch.from_numpy(arrays["observations"]).bfloat16(),
         np.arange(14),
         arrays["rewards"][:, None],

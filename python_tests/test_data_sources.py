@@ -9,12 +9,13 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from problems import transitions
 from test_data import d4rl_arrays, write_hdf5
 from test_log_files import assert_same, frame_of
 
 import sopr_fast.inputs.logs
 from sopr_fast import Subsets
-from sopr_fast.inputs.logs import files, transitions
+from sopr_fast.inputs.logs import files
 from sopr_fast.inputs.logs.states import load_states
 
 
@@ -87,8 +88,8 @@ def test_mostly_equal_states_warn(filled, share):
     with pytest.warns(UserWarning, match=f"{share}% of the states are the same row, as in a replay buffer") as caught:
         Subsets.draw(states, 1, size=500, clusters=2)
     assert caught[0].filename == __file__
-    with pytest.warns(UserWarning, match=f"transitions: {share}% of the states are the same row"):
-        sopr_fast.inputs.logs.Transitions.from_arrays(states, states, states[:, 0], states)
+    with pytest.warns(UserWarning, match=f"dataset: {share}% of the states are the same row"):
+        transitions(states, states, states[:, 0], states)
 
 
 def test_a_mostly_filled_buffer_does_not_warn():
@@ -175,8 +176,10 @@ def test_loading_takes_no_more_memory_than_was_checked(tmp_path, monkeypatch, ki
         np.savez(path, **arrays)
     else:
         write_hdf5(path, arrays)
-    check = transitions.check_memory
-    monkeypatch.setattr(transitions, "check_memory", lambda where, size: (checked.append(size), check(where, size)))
+    check = files.check_memory
+    monkeypatch.setattr(
+        "sopr_fast.inputs.logs.transitions.check_memory", lambda where, size: (checked.append(size), check(where, size))
+    )
     tracemalloc.start()
     log = sopr_fast.load_log(path)
     peak = tracemalloc.get_traced_memory()[1]

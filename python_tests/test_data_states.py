@@ -10,10 +10,10 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from problems import TINY, ladder, log, training_gains
+from problems import TINY, ladder, log, training_gains, transitions
 
 from sopr_fast import Subsets, fit
-from sopr_fast.inputs.logs import Transitions, load_log, load_states
+from sopr_fast.inputs.logs import load_log, load_states
 
 STATES = log(3000)
 LAYOUTS = {
@@ -53,7 +53,7 @@ def test_open_datasets_and_transitions(tmp_path):
     for layout in LAYOUTS.values():
         with h5py.File(write(tmp_path / "s.hdf5", **layout)) as file:
             assert torch.equal(expected, draw(file["observations"]).states)
-    steps = Transitions.from_arrays(STATES, STATES, STATES[:, 0], STATES)
+    steps = transitions(STATES, STATES, STATES[:, 0], STATES)
     assert torch.equal(expected, draw(steps).states)
 
 
@@ -85,7 +85,7 @@ def test_columns_that_float32_rounds_away_are_told(kind, offset, dtype, warns, t
             forms = {"list": states.tolist(), "frame": pandas.DataFrame(states), "npy": tmp_path / "log.npy"}
             Subsets.draw(forms.get(kind, states), 1, size=64, clusters=4)
         else:
-            Transitions.from_arrays(states, states, states[:, 0], states, timeouts=states[:, 0])
+            transitions(states, states, states[:, 0], states, timeouts=states[:, 0])
     told = [str(warning.message) for warning in caught if "float32" in str(warning.message)]
     assert len(told) == warns
     assert all("column 1 of the states varies by" in message for message in told)

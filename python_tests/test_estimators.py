@@ -11,6 +11,7 @@ import pytest
 import torch
 from estimators import METHODS, SMALL, each_method, gains, small_log, two_states, unwarned, with_other
 from mdps import Linear, LinearGain, Tabular
+from problems import transitions
 
 import sopr_fast
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, NearestPolicy
@@ -18,7 +19,7 @@ from sopr_fast.estimators.behaviour import held_out_rows
 from sopr_fast.estimators.dual_dice import DualDICELearner
 from sopr_fast.estimators.log import Log, read
 from sopr_fast.estimators.policy_actions import PolicyActions
-from sopr_fast.inputs.logs import Transitions, load_log
+from sopr_fast.inputs.logs import load_log
 from sopr_fast.inputs.policies import Actor, collect, load
 from sopr_fast.inputs.policies.output import Bounds
 from sopr_fast.runtime import progress
@@ -374,8 +375,8 @@ def test_few_rows_are_held_out_of_training(lengths, count):
     """These are whole episodes, or the end of an episode that is a large part of the log."""
     ends, total = np.cumsum(lengths), sum(lengths)
     states = np.zeros((total, 1))
-    transitions = Transitions.from_arrays(states, states, states[:, 0], states, np.isin(np.arange(total), ends - 1))
-    rows = [held_out_rows(Log(transitions), seed) for seed in range(8)]
+    given = transitions(states, states, states[:, 0], states, np.isin(np.arange(total), ends - 1))
+    rows = [held_out_rows(Log(given), seed) for seed in range(8)]
     assert max(map(len, rows)) == count
     for chosen in rows:
         episode = np.searchsorted(ends, chosen, side="right")
@@ -387,7 +388,7 @@ def test_few_rows_are_held_out_of_training(lengths, count):
 def test_a_log_of_one_row_is_refused_where_rows_are_held_out(name):
     zero = np.zeros((1, 1))
     with pytest.raises(ValueError, match="log: one row is too few"):
-        METHODS[name].estimate([np.tanh], Transitions.from_arrays(zero, zero, zero, zero))
+        METHODS[name].estimate([np.tanh], transitions(zero, zero, zero, zero))
 
 
 @pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "importance-weighting", "simulator", "nearest"])

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from estimators import SMALL, each_method, gains, small_log, unwarned, with_other
+from problems import transitions
 
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, UncertainEstimateWarning, covered_shares
 from sopr_fast.estimators.log import Log
-from sopr_fast.inputs.logs import Transitions
 from sopr_fast.inputs.policies import Gaussian
 
 OFFSETS = (20, -300)  # the same actions as set-points
@@ -79,7 +79,7 @@ def columns_log(*columns):
     ends = np.arange(count) % 10 == 9
     states = np.arange(count)[:, None]
     following = states + np.where(ends, 0.5, 1)[:, None]
-    log = Transitions.from_arrays(states, actions, np.zeros(count), following, np.zeros(count, bool), ends)
+    log = transitions(states, actions, np.zeros(count), following, np.zeros(count, bool), ends)
     return with_other(log, source=3 * np.arange(count))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from estimators import SMALL, gains, loud, small_log, unwarned
 from mdps import Linear, LinearGain, TablePolicy, Tabular
+from problems import transitions
 
 from sopr_fast.estimators import (
     FQE,
@@ -15,7 +16,6 @@ from sopr_fast.estimators import (
     UncertainEstimateWarning,
     covered_shares,
 )
-from sopr_fast.inputs.logs import Transitions
 
 ARRIVING = {**SMALL, "target_rate": 1.0}  # without a warning about lag
 critic = pytest.mark.parametrize("method", [FQE(**ARRIVING), BehaviourQ(**ARRIVING)], ids=["fqe", "behaviour-q"])
@@ -119,7 +119,7 @@ def test_coverage_counts_actions_not_logged_in_similar_states(disjoint):
     assert FQE(**SMALL).estimate(half, log).diagnostics["uncovered"] == pytest.approx(0.5)
     states = np.random.default_rng(0).uniform(0, 1, (400, 1))
     actions = np.where(states < 0.3, 1.0, 0.0)
-    log = Transitions.from_arrays(states, actions, np.zeros(400), states)
+    log = transitions(states, actions, np.zeros(400), states)
     estimates = FQE(**SMALL).estimate({"ones": lambda states: np.ones((len(states), 1))}, log)
     assert estimates.diagnostics["uncovered"] == pytest.approx(0.7, abs=0.1)
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from estimators import SMALL, gains, loud, small_log, two_states, unwarned, with_other
+from problems import transitions
 
 from sopr_fast.estimators import FQE, BehaviourQ, UncertainEstimateWarning, critics
 from sopr_fast.estimators.log import Log
-from sopr_fast.inputs.logs import Transitions
 
 pytestmark = unwarned
 
@@ -135,9 +135,7 @@ def test_values_beyond_what_rewards_allow_are_warned_of(sign):
     """Rewards are proportional to actions from -1 to 1; a linear critic extrapolates to an action of 5."""
     random = np.random.default_rng(0)
     states, actions = random.standard_normal((2, 400, 1))
-    log = Transitions.from_arrays(
-        states, np.clip(actions, -1, 1), sign * np.clip(actions, -1, 1)[:, 0], states, np.ones(400)
-    )
+    log = transitions(states, np.clip(actions, -1, 1), sign * np.clip(actions, -1, 1)[:, 0], states, np.ones(400))
     policies = {"far": lambda s: np.full((len(s), 1), 5.0), "near": lambda s: np.full((len(s), 1), 0.5)}
     method = FQE(hidden=(), updates=600, learning_rate=1e-2, target_rate=1.0)
     message = r"values of 'far' \(-?\d.*\) lie outside what rewards allow, -2 to 2"

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from mdps import Linear, LinearGain, TablePolicy, Tabular
+from problems import transitions
 
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting
-from sopr_fast.inputs.logs import Transitions
 from sopr_fast.inputs.policies import load
 
 DISCOUNT = 0.9
@@ -77,7 +77,7 @@ def test_fqe_of_arrays_of_actions():
     inner = np.flatnonzero(~log.timeouts)
     arrays = {f"table-{i}": mdp.policy(i)[log.states.argmax(1)].astype(np.float32) for i in range(3)}
     parts = (getattr(log, part)[inner] for part in ("states", "actions", "rewards", "next_states"))
-    known = replace(mdp.estimated(Transitions.from_arrays(*parts)), start=log.initial_states.mean(0))
+    known = replace(mdp.estimated(transitions(*parts)), start=log.initial_states.mean(0))
     estimates = FQE(**TABLE).estimate(list(load(arrays, action_count=3).for_log(len(log)).values()), log)
     np.testing.assert_allclose(estimates.values, [known.value(mdp.policy(i), DISCOUNT) for i in range(3)], rtol=0.01)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from estimators import gains, small_log
 from mdps import LinearGain
+from problems import transitions
 
 from sopr_fast.estimators import NearestPolicy
-from sopr_fast.inputs.logs import Transitions
 from sopr_fast.ranking.metrics import policy_distance
 
 
@@ -91,7 +91,7 @@ def test_policies_are_compared_on_evenly_spaced_rows():
 def test_arrays_of_actions_have_rows_that_transitions_dropped():
     """Without next states the last row of an episode is dropped from the transitions, not from arrays."""
     states = np.arange(6.0)[:, None]
-    log = Transitions.from_arrays(states, states, states[:, 0], None, None, [0, 0, 1, 0, 0, 1])
+    log = transitions(states, states, states[:, 0], None, None, [0, 0, 1, 0, 0, 1])
     assert log.source.tolist() == [0, 1, 3, 4]
     known = {"double": 2 * states, "triple": 3 * states}
     candidate = {"triple-where-kept": np.where(np.isin(states, log.source), 3 * states, -99)}

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from estimators import unwarned
 from mdps import Linear, LinearGain, TablePolicy, Tabular
+from problems import transitions
 
 import sopr_fast
 from sopr_fast.estimators import Simulator, UncertainEstimateWarning
-from sopr_fast.inputs.logs import Transitions
 from sopr_fast.runtime import native
 
 QUICK = Simulator(updates=600, hidden=(64, 64), members=2, rollouts=30)
@@ -32,7 +32,7 @@ def drift(steps=4000, *, end=None, length=40, seed=0, noise=0.0):
             after = t = 0.0
         at = after
     columns = (np.array(x)[:, None] for x in (states, actions))
-    return Transitions.from_arrays(*columns, np.ones(steps), np.array(following)[:, None], *np.array(ends).T)
+    return transitions(*columns, np.ones(steps), np.array(following)[:, None], *np.array(ends).T)
 
 
 def constant(action):
@@ -77,7 +77,7 @@ def test_episodes_of_one_step_and_rare_rewards():
     random = np.random.default_rng(0)
     states, actions = random.uniform(-1, 1, (2, 20000, 1))
     rewards = random.random(20000) < np.where(actions[:, 0] > 0, 0.08, 0.02)
-    log = Transitions.from_arrays(states, actions, rewards, states, np.ones(20000, bool))
+    log = transitions(states, actions, rewards, states, np.ones(20000, bool))
     estimates = QUICK.estimate({"rare": constant(-0.5), "common": constant(0.5)}, log)
     np.testing.assert_allclose(estimates.diagnostics["unpenalised"], [0.02, 0.08], atol=0.01)
 
@@ -86,7 +86,7 @@ def test_short_episodes_start_from_many_states():
     """The reward is 1 where the sign of the action is that of the state: two contexts would show 0, 0.5 or 1 alone."""
     random = np.random.default_rng(0)
     states, actions = random.uniform(-1, 1, (2, 8000, 1))
-    log = Transitions.from_arrays(states, actions, (states * actions > 0)[:, 0], states, np.ones(8000, bool))
+    log = transitions(states, actions, (states * actions > 0)[:, 0], states, np.ones(8000, bool))
     policies = {"above": lambda s: np.where(s > 0.5, s, -s), "right": lambda s: s, "wrong": lambda s: -s}
     estimates = replace(QUICK, rollouts=None).estimate(policies, log)
     np.testing.assert_allclose(estimates.diagnostics["unpenalised"], [0.25, 1, 0], atol=0.1)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from estimators import gains, small_log, unwarned, with_other
+from problems import transitions
 from torch.distributions import Normal, TanhTransform
 
 from sopr_fast.estimators import ImportanceWeighting
-from sopr_fast.inputs.logs import Transitions
 from sopr_fast.inputs.policies import Gaussian
 from sopr_fast.inputs.policies.actor import Actor
 
@@ -26,7 +26,7 @@ def test_importance_weighting_keeps_ended_episodes_and_drops_cut_ones():
     states, rewards = np.zeros((3, 1)), np.array([1.0, 1.0, 3.0])
     density = -math.log(0.1 * math.sqrt(2 * math.pi))  # of the policy, so that all weights are 1
     for flags, expected in ((([1, 0, 0], [0, 0, 1]), 1 + 0.5 * 1.5), (([0, 0, 0], [1, 0, 1]), 1 + 0.5 * 3)):
-        log = Transitions.from_arrays(states, states, rewards, states, *flags, log_probs=np.full(3, density))
+        log = transitions(states, states, rewards, states, *flags, log_probs=np.full(3, density))
         estimates = ImportanceWeighting(discount=0.5).estimate([lambda s: 0 * s], log)
         assert estimates.values[0] == pytest.approx(expected)
 
@@ -44,7 +44,7 @@ def test_noise_of_deterministic_policies_is_before_tanh_within_its_range(largest
     states, noise = np.repeat([0.0, 0.5, 30.0], 20)[:, None], 0.2 * random.standard_normal((60, 1))
     actions = np.float32(largest * np.tanh(states + noise))
     rewards = random.standard_normal(60).astype(np.float32)
-    log = Transitions.from_arrays(states, actions, rewards, states, np.ones(60), None, np.zeros(60))
+    log = transitions(states, actions, rewards, states, np.ones(60), None, np.zeros(60))
     estimates = ImportanceWeighting(discount=0.9, noise=0.3).estimate([lambda states: largest * np.tanh(states)], log)
     acted, logged = largest * np.tanh(states), actions.astype(np.float64)
     if largest == 1:
@@ -64,7 +64,7 @@ def test_weights_of_a_saturated_policy_on_its_own_log_are_equal(mean):
     actor = Actor("actor", layers, log_std=torch.tensor([math.log(0.3)]), stochastic=True)
     states, cut = torch.zeros(400, 1), np.tile([0, 0, 0, 1], 100)
     actions = actor.sample(states, random)
-    log = Transitions.from_arrays(states, actions, cut, states, None, cut, actor.log_prob(states, actions))
+    log = transitions(states, actions, cut, states, None, cut, actor.log_prob(states, actions))
     estimates = ImportanceWeighting(discount=0.9).estimate([actor], log)
     np.testing.assert_allclose(estimates.diagnostics["effective_by_step"], np.full((1, 4), 100), rtol=1e-4)
 
@@ -78,7 +78,7 @@ def test_log_ratios_are_clipped(log):
 
 def test_bootstrap_samples_of_equal_episodes_have_the_value_of_one():
     states, rewards = np.zeros((12, 1)), np.tile([1.0, 3.0], 6)
-    log = Transitions.from_arrays(states, states, rewards, states, None, [0, 1] * 6, log_probs=np.zeros(12))
+    log = transitions(states, states, rewards, states, None, [0, 1] * 6, log_probs=np.zeros(12))
     estimates = ImportanceWeighting(discount=0.5).estimate([lambda s: 0 * s], log)
     assert estimates.values[0] == pytest.approx(1 + 0.5 * 3)
     np.testing.assert_allclose(estimates.replicates, 2.5)
@@ -88,7 +88,7 @@ def test_an_episode_without_density_has_no_weight():
     """One of four episodes has a normal of standard deviation 0 at its first step."""
     states = np.repeat([[0.0], [1.0], [1.0], [1.0]], 2, axis=0)
     rewards = np.array([5.0, 7.0, 1.0, 2.0, 1.0, 3.0, 1.0, 4.0])
-    log = Transitions.from_arrays(
+    log = transitions(
         states, 0 * states, rewards, states, None, [0, 1] * 4, log_probs=np.full(8, -0.5 * math.log(2 * math.pi))
     )
     estimates = ImportanceWeighting(discount=0.5).estimate([lambda s: Gaussian(0 * s, s)], log)

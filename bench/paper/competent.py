@@ -98,6 +98,4 @@ def best_episodes(log: Transitions, share: float = _BEST_SHARE) -> Transitions:
     returns = np.add.reduceat(log.rewards.astype(np.float64), starts)
     order = np.argsort(-returns, kind="stable")
     count = int(np.searchsorted(np.cumsum((ends - starts)[order]), share * len(log))) + 1
-    rows = np.concatenate([np.arange(starts[i], ends[i]) for i in np.sort(order[:count])])
-    arrays = (log.states, log.actions, log.rewards, log.next_states, log.terminals, log.timeouts)
-    return Transitions.from_arrays(*(array[rows] for array in arrays))
+    return log.take(np.sort(order[:count]))

@@ -139,15 +139,9 @@ def take_rows(log: Transitions, cell: Cell) -> Transitions:
     rows = np.concatenate(spans)[: cell.rows]
     timeouts = log.timeouts[rows].copy()
     timeouts[-1] = not log.terminals[rows[-1]]
-    return Transitions.from_arrays(
-        log.states[rows],
-        log.actions[rows],
-        log.rewards[rows],
-        log.next_states[rows],
-        log.terminals[rows],
-        timeouts,
-        None if log.log_probs is None else log.log_probs[rows],
-    )
+    parts = ("states", "actions", "rewards", "next_states", "terminals", "log_probs")
+    arrays = {part: getattr(log, part)[rows] for part in parts if getattr(log, part) is not None}
+    return sopr_fast.load_log(arrays | {"timeouts": timeouts})
 
 
 def run(cell: Cell, task: Task) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -100,8 +99,4 @@ def thin(log: Transitions, rows: int) -> Transitions:
     drawn = np.random.default_rng(0).permutation(len(log.episodes) - 1)
     lengths = np.diff(log.episodes)
     few = max(1, int(np.searchsorted(np.cumsum(lengths[drawn]), rows, side="right")))
-    chosen = np.sort(drawn[:few])
-    kept = np.concatenate([np.arange(log.episodes[e], log.episodes[e + 1]) for e in chosen])
-    names = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
-    parts: dict[str, Any] = {name: None if getattr(log, name) is None else getattr(log, name)[kept] for name in names}
-    return replace(log, episodes=np.concatenate([[0], np.cumsum(lengths[chosen])]), **parts)
+    return log.take(np.sort(drawn[:few]))

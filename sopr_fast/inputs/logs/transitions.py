@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ _ROW_BYTES = 32  # of flags and of the rows in the user's data
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """N logged steps in order, episode after episode; made by `from_arrays` or `sopr_fast.load_log`.
+    """N logged steps in order, episode after episode; made by `sopr_fast.load_log`.
 
     Attributes:
         states: (N, dim_s) float32.
@@ -39,7 +39,7 @@ class Transitions:
         log_probs: (N,) float32 log-probabilities of the actions under the policy that logged them, or None.
         verdict: How many episodes there are, how they end and which arrays decided, in words.
         unread: Names of arrays that look like ends of episodes and were not read.
-        missing: Parts that the log lacks, of those that `from_arrays` takes.
+        missing: Parts that the log lacks.
     """
 
     states: np.ndarray
@@ -69,38 +69,12 @@ class Transitions:
         """Most steps of an episode if each ends in a terminal state, infinity if some are cut."""
         return float(np.diff(self.episodes).max()) if self.terminals[self.episodes[1:] - 1].all() else np.inf
 
-    @classmethod
-    def from_arrays(
-        cls,
-        states: Any,
-        actions: Any,
-        rewards: Any,
-        next_states: Any = None,
-        terminals: Any = None,
-        timeouts: Any = None,
-        log_probs: Any = None,
-        *,
-        max_episode_steps: int | None = None,
-    ) -> Transitions:
-        """Check and convert arrays or tensors, and find where episodes end, as `sopr_fast.load_log` does.
-
-        Args:
-            states: (N, dim_s).
-            actions: (N, dim_a); (N,) counts as one column.
-            rewards: (N,) or (N, 1).
-            next_states: (N, dim_s).
-            terminals: (N,) or (N, 1) of bools or of 0 and 1; none by default.
-            timeouts: As `terminals`.
-            log_probs: (N,) or (N, 1) log-probabilities of the actions under the policy that logged them.
-            max_episode_steps: Time limit that cut the episodes, if nothing else shows where it did.
-
-        Raises:
-            TypeError, ValueError: See `sopr_fast.load_log`.
-        """
-        given = {"states": states, "actions": actions, "rewards": rewards, "next_states": next_states}
-        given |= {"terminals": terminals, "timeouts": timeouts, "log_probs": log_probs}
-        arrays = {part: values for part, values in given.items() if values is not None}
-        return cls.from_parts(Parts("transitions", arrays, {part: part for part in arrays}), max_episode_steps)
+    def take(self, episodes: np.ndarray) -> Transitions:
+        """Return the log of some episodes, by their indices."""
+        rows = np.concatenate([np.arange(self.episodes[e], self.episodes[e + 1]) for e in episodes])
+        names = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
+        parts: dict[str, Any] = {name: take(getattr(self, name), rows) for name in names}
+        return replace(self, episodes=np.concatenate([[0], np.cumsum(np.diff(self.episodes)[episodes])]), **parts)
 
     @classmethod
     def from_parts(
