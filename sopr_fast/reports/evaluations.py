@@ -34,7 +34,6 @@ def evaluation_context(evaluation: Evaluation) -> tuple[dict[str, Any], dict[str
         "main": figures.methods(
             {KINDS[kind]: {name: measures[kind][name]["spearman"] for name in order} for kind in measures},
             axis="rank correlation with the known returns",
-            alt="Rank correlation of every method on policies that it had not learned from",
             caption="Rank correlation on policies that the methods had not learned from, with 90 % intervals. "
             "1 is the right order, 0 none.",
         ),
@@ -107,7 +106,6 @@ def _scatter(evaluation: Evaluation, method: str) -> figures.Picture:
         values,
         returns,
         axes=(f"value by {method}", "known return"),
-        alt=f"Known returns over the values of {method}",
         caption=f"{method}: rank correlation {number(spearman(values, returns))} over all folds.",
     )
 
@@ -122,7 +120,6 @@ def _map(evaluation: Evaluation) -> figures.Picture | None:
         evaluation.distances,
         ["known"] * len(groups),
         [labels.get(i, "") for i in range(len(groups))],
-        alt="Map of the policies by action distance",
         caption="Policies that act alike stand close together. "
         + ("A policy of each group carries its name." if first else "The three best are named."),
     )

@@ -86,23 +86,20 @@ class Picture:
     Attributes:
         light: SVG for a light page.
         dark: SVG for a dark page.
-        alt: What the figure shows, for those who do not see it.
         caption: What to see in it.
     """
 
     light: str
     dark: str
-    alt: str
     caption: str
 
 
-def draw(plot: Callable[[Axes], None], height: float, alt: str, caption: str) -> Picture:
+def draw(plot: Callable[[Axes], None], height: float, caption: str) -> Picture:
     """Draw a figure as reports do, whatever the user's settings of matplotlib are; one thread at a time.
 
     Args:
         plot: Function that plots on axes.
         height: Inches.
-        alt: What the figure shows.
         caption: What to see in it.
     """
     figure_type = figure_class()
@@ -119,7 +116,7 @@ def draw(plot: Callable[[Axes], None], height: float, alt: str, caption: str) ->
     svg = buffer.getvalue()
     dark = dict(zip(LIGHT.values(), DARK.values(), strict=True))
     in_dark = re.sub("|".join(LIGHT.values()), lambda match: dark[match[0]], svg)
-    return Picture(_uri(svg), _uri(in_dark), alt, caption)
+    return Picture(_uri(svg), _uri(in_dark), caption)
 
 
 def _uri(svg: str) -> str:
@@ -144,7 +141,6 @@ def intervals(
     rows: Sequence[Row],
     *,
     axis: str,
-    alt: str,
     caption: str,
     known: np.ndarray | None = None,
     mark: tuple[float, str] | None = None,
@@ -154,7 +150,6 @@ def intervals(
     Args:
         rows: The rows.
         axis: Label of the axis.
-        alt: What the figure shows.
         caption: What to see in it.
         known: Values of known policies to show as ticks below the rows.
         mark: Value to mark by a line, and its label.
@@ -186,16 +181,15 @@ def intervals(
         ax.grid(axis="x")
         ax.locator_params(axis="x", nbins=6)
 
-    return draw(plot, 0.6 + _ROW * (len(rows) + ticks) + 0.15 * (mark is not None), alt, caption)
+    return draw(plot, 0.6 + _ROW * (len(rows) + ticks) + 0.15 * (mark is not None), caption)
 
 
-def methods(kinds: dict[str, dict[str, tuple[float, float, float]]], *, axis: str, alt: str, caption: str) -> Picture:
+def methods(kinds: dict[str, dict[str, tuple[float, float, float]]], *, axis: str, caption: str) -> Picture:
     """Plot a measure of every method, one row each, with one dot for each kind of folds.
 
     Args:
         kinds: Kind -> method -> mean, lower and upper end.
         axis: Label of the axis.
-        alt: What the figure shows.
         caption: What to see in it.
     """
     names = list(next(iter(kinds.values())))
@@ -219,7 +213,7 @@ def methods(kinds: dict[str, dict[str, tuple[float, float, float]]], *, axis: st
         ax.spines["left"].set_visible(False)
         ax.grid(axis="x")
 
-    return draw(plot, 0.8 + 0.32 * len(names), alt, caption)
+    return draw(plot, 0.8 + 0.32 * len(names), caption)
 
 
 def scatter(
@@ -227,7 +221,6 @@ def scatter(
     y: np.ndarray,
     *,
     axes: tuple[str, str],
-    alt: str,
     caption: str,
     half: np.ndarray | None = None,
     diagonal: bool = False,
@@ -239,7 +232,6 @@ def scatter(
         x: (n,) values to the right.
         y: (n,) returns.
         axes: Labels of both axes.
-        alt: What the figure shows.
         caption: What to see in it.
         half: (n,) half widths of intervals of `x`; points outside of them are hollow. None for none.
         diagonal: Draw the line where both are equal.
@@ -259,10 +251,10 @@ def scatter(
         ax.grid()
         ax.locator_params(nbins=6)
 
-    return draw(plot, 3.2, alt, caption)
+    return draw(plot, 3.2, caption)
 
 
-def curve(values: np.ndarray, best: int | None, *, alt: str, caption: str) -> Picture:
+def curve(values: np.ndarray, best: int | None, *, caption: str) -> Picture:
     """Plot rank correlations over steps of training, with a dot at the step whose weights were kept."""
 
     def plot(ax: Axes) -> None:
@@ -272,19 +264,16 @@ def curve(values: np.ndarray, best: int | None, *, alt: str, caption: str) -> Pi
         ax.set(xlabel="step of training", ylabel="rank correlation")
         ax.grid()
 
-    return draw(plot, 2.4, alt, caption)
+    return draw(plot, 2.4, caption)
 
 
-def policy_map(
-    distances: np.ndarray, kinds: Sequence[str], names: Sequence[str], *, alt: str, caption: str
-) -> Picture | None:
+def policy_map(distances: np.ndarray, kinds: Sequence[str], names: Sequence[str], *, caption: str) -> Picture | None:
     """Map policies: those that act alike stand close together. None for fewer than three with known distances.
 
     Args:
         distances: (P, P) action distances; NaN where unknown.
         kinds: "candidate", "known" or "foreign".
         names: Names to write; "" for none.
-        alt: What the figure shows.
         caption: What to see in it.
     """
     kept = np.isfinite(distances).sum(1) > 1
@@ -317,7 +306,7 @@ def policy_map(
                     color=_COLOURS[kinds[i]],
                 ).set_in_layout(False)  # fmt: skip
 
-    return draw(plot, 3.6, alt, f"{caption} The plane shows {round(100 * shown)} % of the variance of actions.")
+    return draw(plot, 3.6, f"{caption} The plane shows {round(100 * shown)} % of the variance of actions.")
 
 
 def _free_offset(point: np.ndarray, dots: np.ndarray, labels: np.ndarray, middle: float) -> np.ndarray:

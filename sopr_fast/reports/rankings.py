@@ -58,7 +58,7 @@ def ranking_context(
         "has_coverage": bool(coverage),
         "about_errors": _about_errors(ranking),
         **_evidence(ranking, true),
-        **_distances(ranking, order, kinds),
+        "map": _map(ranking, order, kinds),
     }
     settings = dict(ranking.settings)
     if ranking.training is not None:
@@ -138,7 +138,7 @@ def _main(ranking: Ranking, order: np.ndarray, kinds: np.ndarray, errors: np.nda
     if (kinds[shown] == "foreign").any():
         caption += " Hollow: candidates that act unlike every known policy."
     known = None if ranking.training is None else ranking.training.scores
-    return figures.intervals(rows, axis="score", alt="Scores of the candidates", caption=caption, known=known)
+    return figures.intervals(rows, axis="score", caption=caption, known=known)
 
 
 def _rows(
@@ -151,6 +151,7 @@ def _rows(
 ) -> list[dict[str, Any]]:
     above = np.append(ranking.wins(order[:-1], order[1:]), np.nan)
     scores, nan = Numbers(ranking.scores), float("nan")
+    distances = _limits(ranking)
     in_training = ranking.in_training or [False] * len(ranking)
     return [
         {
@@ -162,6 +163,7 @@ def _rows(
             "error_text": f"± {scores(errors[i])}" if np.isfinite(errors[i]) else MISSING,
             "above": float(above[place - 1]),
             "true": nan if true is None else float(true[i]),
+            "distance": float(distances[i]),
             "covered": coverage.get(ranking.names[i], nan),
             "remark": "foreign" if kinds[i] == "foreign" else "in training" if in_training[i] else "",
         }
@@ -174,7 +176,8 @@ def _about_errors(ranking: Ranking) -> str:
         return "Errors and probabilities come from replicates, such as bootstrap samples or members of an ensemble."
     return (
         "Errors and probabilities cover the noise of drawing states only, not whether the model orders policies as "
-        "their returns do. Foreign candidates act unlike every known policy."
+        "their returns do. Distance is the mean squared distance of actions to the nearest known policy, over twice "
+        "the upper quartile of these distances among the known policies. Above 1 a candidate is foreign."
     )
 
 
@@ -186,7 +189,6 @@ def _evidence(ranking: Ranking, true: np.ndarray | None) -> dict[str, Any]:
                 ranking.scores,
                 true,
                 axes=("score", "true return"),
-                alt="True returns of the candidates over their scores",
                 caption="True returns over scores. A cloud that rises means that the order is right.",
             )
         )
@@ -203,7 +205,6 @@ def _evidence(ranking: Ranking, true: np.ndarray | None) -> dict[str, Any]:
             figures.curve(
                 correlations,
                 kept,
-                alt="Rank correlation on validation policies over the steps of training",
                 caption=f"Rank correlation of scores and returns on validation policies{what}.",
             )
         )
@@ -216,42 +217,27 @@ def _evidence(ranking: Ranking, true: np.ndarray | None) -> dict[str, Any]:
     return {"evidence": evidence, "pictures": pictures}
 
 
-def _distances(ranking: Ranking, order: np.ndarray, kinds: np.ndarray) -> dict[str, Any]:
-    """Return a map of the first and the foreign candidates, and those that are farthest from the known policies."""
-    training, limit = ranking.training, ranking.distance_limit
-    if training is None or ranking.distances is None or limit is None or limit <= 0:
-        return {"map": None, "far": [], "about_limit": ""}
-    shown = order[: figures.MOST_ROWS]
-    farthest = order[np.argsort(-np.nan_to_num(ranking.distances[order]), kind="stable")][: figures.MOST_ROWS // 2]
-    far = [
-        {
-            "name": Name(ranking.names[i]),
-            "kind": kinds[i],
-            "nearest": Name(training.names[int(np.nanargmin(training.distances[i]))]),
-            "distance": float(ranking.distances[i] / limit),
-        }
-        for i in farthest.tolist()
-        if np.isfinite(ranking.distances[i])
-    ]
-    mapped = None
-    if training.among is not None:
-        rows = np.unique(np.append(shown, farthest))
-        known = np.arange(min(len(training.names), _MAPPED))
-        across = training.distances[np.ix_(rows, known)]
-        both = np.block(
-            [[training.between[np.ix_(known, known)], across.T], [across, training.among[np.ix_(rows, rows)]]]
-        )
-        named = {*order[:3].tolist(), *(i for i in farthest[:3].tolist() if kinds[i] == "foreign")}
-        mapped = figures.policy_map(
-            both,
-            ["known"] * len(known) + kinds[rows].tolist(),
-            [""] * len(known) + [f"{ranking.ranks[i]} {ranking.names[i]}" if i in named else "" for i in rows.tolist()],
-            alt="Map of the policies by action distance",
-            caption="Policies that act alike stand close together. Grey: known policies. Named: the first three "
-            "candidates" + (" and foreign ones, which are hollow." if (kinds[rows] == "foreign").any() else "."),
-        )
-    about = (
-        "Distance is the mean squared distance of actions over the limit, twice the upper quartile of the distances "
-        "from each known policy to its nearest other. Above 1 a candidate is foreign."
+def _limits(ranking: Ranking) -> np.ndarray:
+    """Return the distances of the candidates to the nearest known policy over the limit, (P,); NaN if unknown."""
+    if ranking.distances is None or not ranking.distance_limit:
+        return np.full(len(ranking), np.nan)
+    return ranking.distances / ranking.distance_limit
+
+
+def _map(ranking: Ranking, order: np.ndarray, kinds: np.ndarray) -> figures.Picture | None:
+    """Return a map of the known policies, the first candidates and those that are farthest from the known ones."""
+    training, farthest = ranking.training, order[np.argsort(-np.nan_to_num(_limits(ranking)[order]), kind="stable")]
+    if training is None or training.among is None or not ranking.distance_limit:
+        return None
+    rows = np.unique(np.append(order[: figures.MOST_ROWS], farthest[: figures.MOST_ROWS // 2]))
+    known = np.arange(min(len(training.names), _MAPPED))
+    across = training.distances[np.ix_(rows, known)]
+    both = np.block([[training.between[np.ix_(known, known)], across.T], [across, training.among[np.ix_(rows, rows)]]])
+    named = {*order[:3].tolist(), *(i for i in farthest[:3].tolist() if kinds[i] == "foreign")}
+    return figures.policy_map(
+        both,
+        ["known"] * len(known) + kinds[rows].tolist(),
+        [""] * len(known) + [f"{ranking.ranks[i]} {ranking.names[i]}" if i in named else "" for i in rows.tolist()],
+        caption="Policies that act alike stand close together. Grey: known policies. Named: the first three "
+        "candidates" + (" and foreign ones, which are hollow." if (kinds[rows] == "foreign").any() else "."),
     )
-    return {"map": mapped, "far": far, "about_limit": about}

@@ -35,7 +35,7 @@ def selection_context(selection: Selection) -> tuple[dict[str, Any], dict[str, A
         "rival": selection.rival and ("the incumbent" if selection.incumbent else "the best known"),
         "evidence": _evidence(selection),
         "pictures": _left_out(selection),
-        **_distances(selection, order, kinds),
+        "map": _map(selection, order, kinds),
     }
     return context, selection.settings
 
@@ -67,13 +67,13 @@ def _main(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> figures
     mark = None
     if selection.incumbent is not None:
         mark = float(selection.predicted[selection.names.index(selection.incumbent)]), "incumbent"
-    return figures.intervals(rows, axis="return", alt="Measured and predicted returns", caption=caption, mark=mark)
+    return figures.intervals(rows, axis="return", caption=caption, mark=mark)
 
 
 def _rows(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> list[dict[str, Any]]:
     low, high = selection.intervals().T
     returns, best, flags = Numbers(selection.predicted), selection.probability_best, selection.flags
-    beats = np.full(len(order), np.nan)
+    beats, ratios = np.full(len(order), np.nan), selection.distance_ratio
     if selection.rival is not None:
         beats = selection.probability_beats(selection.rival)
         beats[selection.names.index(selection.rival)] = np.nan
@@ -87,6 +87,7 @@ def _rows(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> list[di
             "interval": returns.interval(low[i], high[i]) if high[i] > low[i] else "",
             "best": float(best[i]),
             "beats": float(beats[i]),
+            "distance": float("nan") if kinds[i] == "known" else float(ratios[i]),
             "remark": flags[i],
         }
         for i in order.tolist()
@@ -117,7 +118,6 @@ def _left_out(selection: Selection) -> list[figures.Picture]:
             predicted,
             returns,
             axes=("return predicted without its measurement", "measured return"),
-            alt="Measured returns of known policies over those predicted without them",
             caption=f"Known policies, each predicted without its own return. {inside} of {len(returns)} lie inside of "
             "their 80 % intervals; those outside are hollow.",
             half=half,
@@ -126,33 +126,17 @@ def _left_out(selection: Selection) -> list[figures.Picture]:
     ]
 
 
-def _distances(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> dict[str, Any]:
+def _map(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> figures.Picture | None:
     candidates = order[kinds[order] != "known"]
     if not len(candidates) or len(candidates) == len(order):
-        return {"map": None, "far": [], "about_distance": ""}
-    ratios, nearest = selection.distance_ratio, selection.nearest
-    farthest = candidates[np.argsort(-ratios[candidates], kind="stable")][: figures.MOST_ROWS // 2]
-    far = [
-        {
-            "name": Name(selection.names[i]),
-            "kind": kinds[i],
-            "nearest": Name(nearest[i]),
-            "distance": float(ratios[i]),
-        }
-        for i in farthest.tolist()
-    ]
-    rows = np.unique(np.concatenate([order[:_MAPPED], farthest]))
+        return None
+    farthest = candidates[np.argsort(-selection.distance_ratio[candidates], kind="stable")]
+    rows = np.unique(np.concatenate([order[:_MAPPED], farthest[: figures.MOST_ROWS // 2]]))
     named = {*candidates[:3].tolist(), *(i for i in farthest[:3].tolist() if kinds[i] == "foreign"), int(order[0])}
-    mapped = figures.policy_map(
+    return figures.policy_map(
         selection.distances[np.ix_(rows, rows)],
         kinds[rows].tolist(),
         [selection.names[i] if i in named else "" for i in rows.tolist()],
-        alt="Map of the policies by action distance",
         caption="Policies that act alike stand close together. Grey: known policies. Named: the best, the first three "
         "candidates" + (" and those that cannot be ranked." if (kinds[rows] == "foreign").any() else "."),
     )
-    about = (
-        "Distance is the mean squared distance of actions to the nearest known policy, over the median distance "
-        "between two known policies."
-    )
-    return {"map": mapped, "far": far, "about_distance": about}
