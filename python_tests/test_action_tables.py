@@ -74,7 +74,7 @@ def test_only_needed_row_groups_are_read(tmp_path, monkeypatch):
         ({"reward": [1.0, 2.0]}, "expected one of the columns actions, action, act; found reward"),
         ({"action": [1.0, None]}, "'action' has no value at row 1"),
         ({"action": [[1.0], [2.0, 3.0]]}, "lists of different lengths, 1 at row 0 and 2 at row 1"),
-        ({"action": ["left", "right"]}, "'action' must be numbers"),
+        ({"action": ["left", "right"]}, "holds words: give indices of discrete actions"),
         ({"action": [1.0, 2.0, 3.0]}, "has actions for 3 states, the data has 2"),
     ],
     ids=["no actions", "null", "ragged", "text", "rows"],

@@ -41,8 +41,8 @@ RETURNS = {
     "bool": (lambda s: good(s) > 0, "'x' returned dtype bool"),
     "bool tensor": (lambda s: torch.from_numpy(good(s)) > 0, "'x' returned a tensor of torch.bool"),
     "sparse": (lambda s: torch.from_numpy(good(s)).to_sparse(), "of torch.float32 and torch.sparse_coo on cpu"),
-    "words": (lambda s: np.full(len(s), "left"), "'x' returned words: return indices of discrete actions, such as"),
-    "words as objects": (lambda s: np.full(len(s), "left", object), "'x' returned words: return indices of discrete"),
+    "words": (lambda s: np.full(len(s), "left"), "'x' returned words: give indices of discrete actions"),
+    "words as objects": (lambda s: np.full(len(s), "left", object), "'x' returned words: give indices of discrete"),
     "nothing": (lambda s: None, "'x' returned a NoneType"),
     "tuple": (lambda s: (good(s), None), "'x' returned a tuple"),
     "object": (lambda s: object(), "'x' returned a object, expected an array"),
@@ -165,6 +165,11 @@ NO_POLICIES = {
     "empty dict": ({}, ValueError, "no policies given"),
     "one name": ([NAMED, good, NAMED], ValueError, "policies[0] and policies[2] are both named 'sac'"),
     "a count": ({"x": good}, ValueError, "action_count"),
+    "words": (
+        {"x": np.array(["left", "right"])},
+        ValueError,
+        "'x' holds words: give indices",
+    ),
     "an array's shape": ({"x": np.zeros((2, 9, 3))}, ValueError, "'x' has shape (2, 9, 3)"),
     "an array's layout": ({"x": ZEROS(60, 3).to_sparse()}, ValueError, "'x' is a tensor of layout torch.sparse_coo"),
 }

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .needs import WORDS
 from .output import Gaussian, Output, Probabilities, read_output
 from .policy import Policy
 
@@ -27,7 +28,7 @@ class ArrayPolicy(Policy):
         action_count: Number of discrete actions, for an array of indices.
 
     Raises:
-        ValueError: The array is not dense, not of one or two dimensions, or has another number of rows.
+        ValueError: The array is of words, not dense, not of one or two dimensions, or has another number of rows.
     """
 
     def __init__(self, name: str, values: Any, *, states_count: int | None = None, action_count: int | None = None):
@@ -37,6 +38,8 @@ class ArrayPolicy(Policy):
         for part in parts:
             if isinstance(part, Tensor) and part.layout != torch.strided:
                 raise ValueError(f"policy {name!r} is a tensor of layout {part.layout}, expected torch.strided")
+            if getattr(part.dtype, "kind", "f") in "OSU":
+                raise ValueError(f"policy {name!r} holds {WORDS}")
             if part.ndim not in (1, 2):
                 raise ValueError(f"policy {name!r} has shape {tuple(part.shape)}, expected (states, action width)")
         self._rows = min(len(part) for part in parts)

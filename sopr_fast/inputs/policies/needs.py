@@ -12,6 +12,10 @@ SEQUENCE = (
     "it reads the steps before a state, but logged states are read one by one: pass an array of its actions in every "
     "logged state"
 )
+WORDS = (
+    "words: give indices of discrete actions, coded as in the log, such as "
+    "numpy.unique(words, return_inverse=True)[1], and pass action_count"
+)
 _NO_ROWS = ("Dict", "Tuple", "Discrete", "MultiDiscrete", "MultiBinary", "Text", "Graph", "Sequence")
 
 

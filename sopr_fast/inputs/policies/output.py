@@ -15,6 +15,7 @@ from torch import distributions as dist
 from ...runtime.arrays import fill_masked
 from ...runtime.checks import TOO_LARGE
 from ...runtime.process import fork_safe_lock
+from .needs import WORDS
 
 _global_generator = fork_safe_lock()
 
@@ -289,7 +290,7 @@ class _Reader:
         if not isinstance(value, Tensor):
             array = np.asarray(fill_masked(value)) if not isinstance(value, tuple | dict | set) else np.empty(0, object)
             if array.dtype.kind in "US" or (array.dtype.kind == "O" and any(isinstance(x, str) for x in array.flat)):
-                raise self.error(_WORDS)
+                raise self.error(WORDS)
             if array.dtype.kind not in "fiu":
                 kind = f"a {type(value).__name__}" if array.dtype.kind == "O" else f"dtype {array.dtype}"
                 raise self.error(f"{kind}, expected {_EXPECTED}")
@@ -302,10 +303,6 @@ class _Reader:
 
 
 _COUNT = "load the policies by sopr_fast.load_policies(…, action_count=N) (--action-count N), N discrete actions"
-_WORDS = (
-    "words: return indices of discrete actions, such as numpy.unique(words, return_inverse=True)[1], coded as in the "
-    "log, and pass action_count"
-)
 _EXPECTED = "an array or tensor of actions, or a distribution"
 
 
