@@ -355,7 +355,10 @@ def test_undiscounted_values_need_episodes_that_end():
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"log_probs": np.full(400, 0.3)}, "'log_probs' is 0.3 at row 0, but log-probabilities of discrete actions"),
+        (
+            {"log_probs": np.full(400, 0.3)},
+            "'log_probs' of discrete actions must be at most 0, got 0.3 at row 0, as logarithms",
+        ),
         ({"pscore": np.full(400, 1.5)}, "'pscore' must be from above 0 to 1, got 1.5 at row 0"),
         ({"pscore": np.zeros(400)}, "'pscore' must be from above 0 to 1, got 0 at row 0"),
         ({"pscore": np.full(400, 0.5), "log_probs": np.full(400, -3.0)}, "'pscore' and 'log_probs' disagree"),
@@ -365,6 +368,7 @@ def test_undiscounted_values_need_episodes_that_end():
             {"context": [np.zeros((2, 3)), np.zeros((4, 3))]},
             "'context' holds arrays of other lengths each; pass a list",
         ),
+        ({"step": np.array(["NaT"] + ["2020-01-01"] * 399, "M8[D]")}, r"'step' is not finite \(as float32\) at row 0"),
         ({"step": np.array(["2020-01-01 00:00"] * 400)}, "'step' must be numbers.* as pandas.to_datetime does"),
         ({"context/age": np.ones(400)}, "'context' may be the states, and so may named .*'states': 'context'} or"),
         (

@@ -164,10 +164,7 @@ class Checks:
     def flags(self, part: str, values: Any, count: int) -> np.ndarray:
         """Return (rows,) bool."""
         values = self._one_column(part, self._numbers(part, values, count))
-        wrong = (values != 0) & (values != 1)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise ValueError(f"{self.where}: {self.name(part)} must be 0 or 1, got {values[row]} at row {row}")
+        self._refuse(part, values, (values != 0) & (values != 1), "must be 0 or 1")
         return values.astype(bool)
 
     def labels(self, part: str, values: Any, count: int) -> np.ndarray | None:
@@ -176,17 +173,13 @@ class Checks:
             return None
         if part == "steps":
             if getattr(values, "dtype", np.dtype(float)).kind in "mM":
-                values = np.asarray(values).astype(np.int64)
+                times = np.asarray(values)
+                values = np.where(np.isnat(times), np.nan, times.astype(np.int64))
             return self._finite(part, self._one_column(part, self._numbers(part, values, count)), np.float64)
         labels = as_numbers(values)
-        if len(labels) != count:
-            raise ValueError(
-                f"{self.where}: {self.name(part)} has {len(labels)} rows, {self.name('states')} has {count}"
-            )
-        empty = labels != labels
-        if labels.dtype == object:
-            empty = np.array([x is None or x != x for x in labels.flat])
-        if np.any(empty):
+        self._check_count(part, labels, count)
+        empty = np.array([x is None for x in labels.flat]) if labels.dtype == object else False
+        if np.any(empty := empty | (labels != labels)):
             raise ValueError(f"{self.where}: {self.name(part)} has no value at row {int(np.argmax(empty))}")
         return self._one_column(part, labels.astype(str) if labels.dtype == object else labels)
 
@@ -196,38 +189,35 @@ class Checks:
         Raises:
             ValueError: They are no log-probabilities, or no probabilities.
         """
-        indices = _are_indices(actions)
-        if "probabilities" in arrays:
-            values = self.column("probabilities", arrays["probabilities"], count)
+        indices, names = _are_indices(actions), {part: self.name(part) for part in ("probabilities", "log_probs")}
+        values, logs = (self.column(part, arrays[part], count) if part in arrays else None for part in names)
+        if values is not None:
+            bound, remedy = "from above 0 to 1" if indices else "above 0", ""
+            if (values <= 0).all():
+                remedy = f"; if they are logarithms, pass columns={{'log_probs': {names['probabilities']}}}"
             wrong = (values <= 0) | ((values > 1) & indices)
-            if wrong.any():
-                row = int(np.argmax(wrong))
-                bound = "from above 0 to 1" if indices else "above 0"
-                remedy = ""
-                if (values <= 0).all():
-                    remedy = f"; if they are logarithms, pass columns={{'log_probs': {self.name('probabilities')}}}"
-                raise ValueError(
-                    f"{self.where}: {self.name('probabilities')} must be {bound}, got {values[row]:g} at row {row}"
-                    + remedy
-                )
-            if "log_probs" not in arrays:
-                return np.log(values)
-        if "log_probs" not in arrays:
-            return None
-        logs = self.column("log_probs", arrays["log_probs"], count)
-        if indices and (logs > _ROUNDING).any():
-            row = int(np.argmax(logs))
+            self._refuse("probabilities", values, wrong, f"must be {bound}", remedy)
+        if logs is None:
+            return None if values is None else np.log(values)
+        remedy = f", as logarithms are; pass probabilities as columns={{'probabilities': {names['log_probs']}}}"
+        self._refuse("log_probs", logs, (logs > _ROUNDING) & indices, "of discrete actions must be at most 0", remedy)
+        if values is not None and not np.allclose(np.exp(logs), values, rtol=1e-3, atol=1e-6):
             raise ValueError(
-                f"{self.where}: {self.name('log_probs')} is {logs[row]:g} at row {row}, but log-probabilities of "
-                "discrete actions are at most 0; pass probabilities as columns={'probabilities': "
-                f"{self.name('log_probs')}}}"
-            )
-        if "probabilities" in arrays and not np.allclose(np.exp(logs), values, rtol=1e-3, atol=1e-6):
-            raise ValueError(
-                f"{self.where}: {self.name('probabilities')} and {self.name('log_probs')} disagree; choose one by "
-                f"columns={{'log_probs': {self.name('log_probs')}}}"
+                f"{self.where}: {names['probabilities']} and {names['log_probs']} disagree; choose one by "
+                f"columns={{'log_probs': {names['log_probs']}}}"
             )
         return logs
+
+    def _refuse(self, part: str, values: np.ndarray, wrong: np.ndarray, what: str, remedy: str = "") -> None:
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise ValueError(f"{self.where}: {self.name(part)} {what}, got {values[row]:g} at row {row}{remedy}")
+
+    def _check_count(self, part: str, values: np.ndarray, count: int | None) -> None:
+        if count is not None and len(values) != count:
+            raise ValueError(
+                f"{self.where}: {self.name(part)} has {len(values)} rows, {self.name('states')} has {count}"
+            )
 
     def _numbers(self, part: str, values: Any, count: int | None) -> np.ndarray:
         if is_tensor(values):
@@ -255,10 +245,7 @@ class Checks:
             raise TypeError(f"{self.where}: {self.name(part)} must be numbers, got dtype {values.dtype}{remedy}")
         if values.ndim == 0 or len(values) == 0:
             raise ValueError(f"{self.where}: {self.name(part)} is empty: shape {values.shape}")
-        if count is not None and len(values) != count:
-            raise ValueError(
-                f"{self.where}: {self.name(part)} has {len(values)} rows, {self.name('states')} has {count}"
-            )
+        self._check_count(part, values, count)
         return values
 
     def _one_column(self, part: str, values: np.ndarray) -> np.ndarray:
