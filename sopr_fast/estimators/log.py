@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -261,31 +260,17 @@ def read(policies: Any, log: Any) -> tuple[list[Policy], Layout, Log]:
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
     layout = probe(adapted, states, source)
     check_actions(adapted, layout, transitions.actions.shape[1])
-    check_same_log(transitions, adapted)
+    distributed.current().check_same(
+        states=transitions.states,
+        logged_actions=transitions.actions,
+        rewards=transitions.rewards,
+        next_states=transitions.next_states,
+        terminals=transitions.terminals,
+        episodes=transitions.episodes,
+        log_probabilities=transitions.log_probs,
+        names_of_policies=[policy.name for policy in adapted],
+    )
     prepared = Log(
         transitions, action_count=layout.action_dim if layout.kind == "discrete" else None, device=current_device()
     )
     return adapted, layout, prepared
-
-
-def logged_arrays(transitions: Transitions) -> dict[str, np.ndarray]:
-    """Return what a log holds besides its states, by what messages call it."""
-    log_probs = {} if transitions.log_probs is None else {"log_probabilities": transitions.log_probs}
-    return {
-        "logged_actions": transitions.actions,
-        "rewards": transitions.rewards,
-        "next_states": transitions.next_states,
-        "terminals": transitions.terminals,
-        "episodes": transitions.episodes,
-        **log_probs,
-    }
-
-
-def check_same_log(transitions: Transitions, policies: Sequence[Policy]) -> None:
-    """Check that all processes of the group have the same log and policies of the same names.
-
-    Raises:
-        ValueError: A process has another one; the message names it.
-    """
-    names = [policy.name for policy in policies]
-    distributed.current().check_same(states=transitions.states, **logged_arrays(transitions), names_of_policies=names)
