@@ -102,18 +102,11 @@ def test_actions_of_a_replay_buffer_are_those_that_the_environment_got(tmp_path)
     np.testing.assert_allclose(sopr_fast.load_log(path).actions, taken, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("high", "scale"), [(2, 2), (np.inf, 1)])
-def test_actions_of_a_bounded_space_are_scaled_back(tmp_path, caplog, high, scale):
-    buffer, path = make_buffer(low=-high, high=high), tmp_path / "replay_buffer.pkl"
+def test_actions_of_a_space_without_bounds_or_beyond_1_are_taken_as_they_are(tmp_path):
+    buffer, path = make_buffer(low=-np.inf, high=np.inf), tmp_path / "replay_buffer.pkl"
     _, actions, *_ = fill(buffer, 5, np.random.default_rng(0))
     save_buffer(buffer, path)
-    with caplog.at_level("INFO", "sopr_fast"):
-        log = sopr_fast.load_log(path)
-    np.testing.assert_allclose(log.actions, scale * actions[:, 0], rtol=1e-6, atol=1e-6)
-    assert ("actions are scaled from [-1, 1] to the action space" in caplog.text) == (high == 2)
-
-
-def test_actions_beyond_1_are_taken_as_they_are(tmp_path):
+    np.testing.assert_array_equal(sopr_fast.load_log(path).actions, actions[:, 0])
     buffer, path = make_buffer(low=-2, high=2), tmp_path / "replay_buffer.pkl"
     _, actions, *_ = fill(buffer, 5, np.random.default_rng(0))
     buffer.actions[3] = 1.5
