@@ -55,9 +55,9 @@ kill: .venv/test
 soak: .venv/test
 	.venv/bin/python -m bench.reliability soak $(SOAK_ARGS)
 
-# The paper's sets, then its tables and figures, in out/paper-results. smoke takes minutes, small a day, paper weeks.
+# The paper's sets, then its tables, in out/paper-results. smoke takes minutes, small a day, paper weeks.
 SCALE ?= smoke
-PAPER_GAMES ?= $(if $(filter smoke,$(SCALE)),hopper-medium,halfcheetah hopper walker2d)
+PAPER_GAMES ?= $(if $(filter smoke,$(SCALE)),hopper,halfcheetah hopper walker2d)
 paper: .venv/test .venv/paper
 	for game in $(PAPER_GAMES); do \
 	    .venv/bin/python -m bench.paper all --game $$game --scale $(SCALE) || exit 1; \

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import torch
 
-from .games import find_game
+from .games import GAMES
 from .manifest import Task, claim
-from .offline import chosen_logs
 from .scales import SCALES
 from .studies.cells import SIZES, STUDIES, plan
 
@@ -25,13 +24,10 @@ STAGES = {
     "test-sets": "measure the returns of offline snapshots and choose Test Set I",
     "all": "run all stages above",
     "competent": "train policies of cheaper algorithms on every log and choose a test set of competent ones",
-    "summary": "print the steps, seconds and returns of all games at this scale",
 }
 
 _STUDIES = {**STUDIES, "studies": "all studies above", "page": "write the main table into docs/how-well-it-ranks.md"}
 _HERE = Path(__file__).parent
-_READ_ONLY = ("summary",)
-_USE_LOGS = ("offline", "test-sets", "all", "competent")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,24 +45,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     try:
-        game, scale = find_game(options.game), SCALES[options.scale]
         task = Task(
-            game=game,
-            scale=scale,
-            folder=options.out / options.scale / game.environment.lower(),
+            game=options.game,
+            scale=SCALES[options.scale],
+            folder=options.out / options.scale / GAMES[options.game].lower(),
             seed=options.seed,
             processes=options.processes,
             threads=options.threads,
             checkpoint_seconds=options.checkpoint_seconds,
             device=options.device,
         )
-        if options.stage in _USE_LOGS:
-            chosen_logs(task)  # fail before hours of work
-        if options.stage not in _READ_ONLY:
-            claim(task)
+        claim(task)
         for stage in [options.stage] if options.stage != "all" else list(STAGES)[: list(STAGES).index("all")]:
             for product in _run(stage, task):
-                print(f"{stage}: {product}" if isinstance(product, Path) else product, flush=True)
+                print(f"{stage}: {product}", flush=True)
     except FileNotFoundError as error:
         # Errors of our own loaders have no filename but a full message.
         problem = f"{error.filename} does not exist" if error.filename else error
@@ -81,9 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(stage: str, task: Task) -> list[Path | str]:
+def _run(stage: str, task: Task) -> list[Path]:
     # Imported here because the stages need jax and d3rlpy, the options do not.
-    from . import competent, logs, offline, sac, tables
+    from . import competent, logs, offline, sac
 
     stages = {
         "sac": lambda: [sac.train(task)],
@@ -93,7 +85,6 @@ def _run(stage: str, task: Task) -> list[Path | str]:
         "offline": lambda: offline.train_all(task),
         "competent": lambda: competent.train_all(task),
         "test-sets": lambda: offline.collect_test_sets(task),
-        "summary": lambda: [tables.summary(task.folder.parent)],
     }
     return stages[stage]()
 
@@ -105,25 +96,25 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog="stages: " + "; ".join(f"{stage}: {text}" for stage, text in STAGES.items()),
     )
     parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("--game", default="hopper", help="hopper, halfcheetah or walker2d, by any name of gym or d4rl")
+    parser.add_argument("--game", choices=GAMES, default="hopper")
     parser.add_argument("--scale", choices=SCALES, default="smoke")
     parser.add_argument("--out", type=Path, default=Path("out/paper"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2, help="processes for rollouts")
     parser.add_argument("--threads", type=int, default=1, help="threads for training")
-    parser.add_argument("--checkpoint-seconds", type=float, default=600, help="seconds between checkpoints of training")
+    parser.add_argument("--checkpoint-seconds", type=float, default=600, help="seconds between checkpoints of SAC")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", default=device, help="for offline training (default: cuda if torch sees a GPU)")
     return parser.parse_args(arguments)
 
 
 def _run_studies(arguments: Sequence[str]) -> int:
-    """Run the cells of studies that have no result yet, then write tables and figures."""
+    """Run the cells of studies that have no result yet, then write tables."""
     from .studies import running, tables
 
     parser = argparse.ArgumentParser(
         prog="python -m bench.paper",
-        description="Run one study or all of them: cells that have no result yet, then tables and figures.",
+        description="Run one study or all of them: cells that have no result yet, then tables.",
         epilog="studies: " + "; ".join(f"{study}: {text}" for study, text in _STUDIES.items()),
     )
     parser.add_argument("study", choices=_STUDIES)

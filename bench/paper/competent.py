@@ -11,8 +11,9 @@ import sopr_fast.inputs.logs
 from sopr_fast.inputs.logs import Transitions
 
 from . import rebrac
+from .games import LOGS
 from .manifest import Task, is_made
-from .offline import chosen_logs, collect, train_one
+from .offline import collect, train_one
 from .scales import SCALES
 
 D3RLPY_FAMILIES = ("bc", "bc-best", "td3-bc", "iql", "awac")
@@ -53,7 +54,7 @@ def train_all(task: Task) -> list[Path]:
     """
     sizes = next(SIZES[name] for name, scale in SCALES.items() if scale == task.scale)
     products = []
-    for log in chosen_logs(task):
+    for log in LOGS:
         folder = task.folder / "competent" / log
         folder.mkdir(parents=True, exist_ok=True)
         product = folder / "policies.npz"

@@ -98,7 +98,7 @@ def _share(total: int, parts: int) -> list[int]:
 
 def _record(task: Task, name: str, parts: list[tuple[Layers, int, int]]) -> dict[str, np.ndarray]:
     columns: list[dict[str, np.ndarray]] = []
-    run = partial(_record_part, environment=task.game.environment, seed=task.seed)
+    run = partial(_record_part, environment=task.environment, seed=task.seed)
     with progress_bar(task.scale.log_steps, f"log {name}", "step", show=True) as bar:
         for part in workers(task.processes).imap(run, parts):
             columns.append(part)
@@ -139,4 +139,4 @@ def _write(task: Task, product: Path, columns: dict[str, np.ndarray]) -> None:
         for key, values in columns.items():
             chunk = (min(len(values), 1024), *values.shape[1:])
             file.create_dataset(key, data=values, chunks=chunk, compression="gzip", compression_opts=1)
-        file["metadata/environment"] = task.game.environment
+        file["metadata/environment"] = task.environment

@@ -11,7 +11,7 @@ from typing import Any
 
 from sopr_fast.runtime.files import atomic_path
 
-from .games import Game
+from .games import GAMES
 from .scales import Scale
 
 _PACKAGES = ("sopr_fast", "numpy", "torch", "gymnasium", "mujoco", "sbx-rl", "stable_baselines3", "jax", "d3rlpy")
@@ -22,7 +22,7 @@ class Task:
     """One game at one scale.
 
     Attributes:
-        game: The game.
+        game: One of `GAMES`.
         scale: Sizes of all stages.
         folder: Where the products are written.
         seed: Seed of all stages.
@@ -32,7 +32,7 @@ class Task:
         device: Torch device for offline training.
     """
 
-    game: Game
+    game: str
     scale: Scale
     folder: Path
     seed: int = 0
@@ -41,9 +41,14 @@ class Task:
     checkpoint_seconds: float = 600
     device: str = "cpu"
 
+    @property
+    def environment(self) -> str:
+        """Gymnasium's name of the environment."""
+        return GAMES[self.game]
+
     def settings(self) -> dict[str, Any]:
         """Return the settings that decide what the products contain."""
-        return {"environment": self.game.environment, "seed": self.seed, **asdict(self.scale)}
+        return {"environment": self.environment, "seed": self.seed, **asdict(self.scale)}
 
 
 def claim(task: Task) -> None:

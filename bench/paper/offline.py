@@ -11,7 +11,6 @@ import torch
 
 import sopr_fast.inputs.logs
 from sopr_fast.inputs.logs import Transitions
-from sopr_fast.runtime.files import atomic_path
 from sopr_fast.runtime.progress import progress_bar
 
 from .actors import Layers, read_stack, save_stack
@@ -32,7 +31,7 @@ def train_all(task: Task) -> list[Path]:
         Paths `offline/LOG/ALGORITHM.npz` of the snapshots.
     """
     products = []
-    for log in chosen_logs(task):
+    for log in LOGS:
         transitions = None
         for algorithm in ALGORITHMS:
             product = task.folder / "offline" / log / f"{algorithm}.npz"
@@ -42,25 +41,6 @@ def train_all(task: Task) -> list[Path]:
                     transitions = sopr_fast.load_log(task.folder / "logs" / f"{log}.hdf5")
                 train_one(task, product, algorithm, transitions, log)
     return products
-
-
-def chosen_logs(task: Task) -> list[str]:
-    """Return the log that a d4rl name contains, or all four.
-
-    Args:
-        task: The task whose game was found by name.
-
-    Returns:
-        Names of logs.
-
-    Raises:
-        ValueError: If the paper does not use the log.
-    """
-    if task.game.log is None:
-        return list(LOGS)
-    if task.game.log not in LOGS:
-        raise ValueError(f"unknown log {task.game.log!r}: the paper uses {', '.join(LOGS)}")
-    return [task.game.log]
 
 
 def collect_test_sets(task: Task) -> list[Path]:
@@ -78,7 +58,7 @@ def collect_test_sets(task: Task) -> list[Path]:
             task.folder / "test_set_1" / log,
             {algorithm: task.folder / "offline" / log / f"{algorithm}.npz" for algorithm in ALGORITHMS},
         )
-        for log in chosen_logs(task)
+        for log in LOGS
     ]
 
 
@@ -106,7 +86,7 @@ def collect(task: Task, folder: Path, sources: dict[str, Path]) -> Path:
         updates += steps
     measured = measure_returns(
         actors,
-        task.game.environment,
+        task.environment,
         task.scale.rollouts,
         task.seed,
         partial,
@@ -143,7 +123,7 @@ def evenly_spaced(returns: np.ndarray, count: int) -> list[int]:
 
 
 def train_one(task: Task, product: Path, algorithm: str, log: Transitions, name: str) -> None:
-    """Train one algorithm and write its snapshots; a killed run resumes.
+    """Train one algorithm and write its snapshots.
 
     Args:
         task: Scale, seed and device.
@@ -155,24 +135,18 @@ def train_one(task: Task, product: Path, algorithm: str, log: Transitions, name:
     total, count = task.scale.offline_updates, task.scale.offline_snapshots
     snapshots = [total * (i + 1) // count for i in range(count)]
     product.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint = product.with_suffix(".pt")
     learner, settings = _new(task, algorithm, log)
-    step, kept, before = _load(checkpoint, learner, task.device)
-    begin = saved = time.monotonic()
-    with progress_bar(total, f"{algorithm} {name}", "update", show=True, initial=step) as bar:
-        while step < total:
+    kept: list[Layers] = []
+    begin = time.monotonic()
+    with progress_bar(total, f"{algorithm} {name}", "update", show=True) as bar:
+        for step in range(total):
             learner.update(_batch(log, np.random.default_rng([task.seed, 4, step]), learner.batch_size))
-            step += 1
             bar.update()
-            if step in snapshots:
+            if step + 1 in snapshots:
                 kept.append(_layers(learner))
-            if step < total and time.monotonic() - saved >= task.checkpoint_seconds:
-                _save(checkpoint, learner, step, kept, before + time.monotonic() - begin)
-                saved = time.monotonic()
     save_stack(product, kept)
-    seconds = before + time.monotonic() - begin
+    seconds = time.monotonic() - begin
     write_manifest(task, product, seconds, algorithm=algorithm, options=settings, snapshot_updates=snapshots)
-    checkpoint.unlink(missing_ok=True)
 
 
 def _new(task: Task, algorithm: str, log: Transitions) -> tuple[Any, dict[str, Any]]:
@@ -231,36 +205,3 @@ def _layers(learner: Any) -> Layers:
         layers[f"{name}.weight"] = layer.weight.detach().cpu().numpy().copy()
         layers[f"{name}.bias"] = layer.bias.detach().cpu().numpy().copy()
     return layers
-
-
-def _save(path: Path, learner: Any, step: int, kept: list[Layers], seconds: float) -> None:
-    state = {
-        "modules": {key: part.state_dict() for key, part in _parts(learner, "cpu").items()},
-        "step": step,
-        "seconds": seconds,
-        "kept": [{key: torch.from_numpy(value) for key, value in layers.items()} for layers in kept],
-        "random": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-    with atomic_path(path) as temporary:
-        torch.save(state, temporary)
-    print(f"saved at update {step}", flush=True)
-
-
-def _load(path: Path, learner: Any, device: str) -> tuple[int, list[Layers], float]:
-    if not path.exists():
-        return 0, [], 0.0
-    state = torch.load(path, map_location=device, weights_only=True)
-    for key, part in _parts(learner, device).items():
-        part.load_state_dict(state["modules"][key])
-    learner.set_grad_step(state["step"])
-    torch.set_rng_state(state["random"].cpu())
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all([generator.cpu() for generator in state["cuda"]])
-    kept = [{key: value.cpu().numpy() for key, value in layers.items()} for layers in state["kept"]]
-    return state["step"], kept, state["seconds"]
-
-
-def _parts(learner: Any, device: str) -> dict[str, Any]:
-    """Return networks and optimizers by name."""
-    return learner.impl.modules.create_checkpointer(device).modules

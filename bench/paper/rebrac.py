@@ -5,7 +5,6 @@ d3rlpy's ReBRAC takes one call of torch per operation; here a thousand updates a
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -17,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sopr_fast.inputs.logs import Transitions
-from sopr_fast.runtime.files import atomic_path
 from sopr_fast.runtime.progress import progress_bar
 
 from .actors import Layers, save_stack
@@ -107,7 +105,7 @@ class Learner(NamedTuple):
 
 
 def train(task: Task, product: Path, log: Transitions, name: str) -> None:
-    """Train an actor and write its snapshots; a killed run resumes.
+    """Train an actor and write its snapshots.
 
     Args:
         task: Seed, threads and scale: updates of the critics, which are twice those of the actor, snapshots, rows of an
@@ -122,33 +120,26 @@ def train(task: Task, product: Path, log: Transitions, name: str) -> None:
     import jax
 
     scale = task.scale
-    chosen = OPTIONS.get(f"{task.game.name}-{name}", OPTIONS[task.game.name])
+    chosen = OPTIONS.get(f"{task.game}-{name}", OPTIONS[task.game])
     options = Options(scale.offline_hidden or 256, scale.offline_batch or 256, **chosen)
     total, count = scale.offline_updates, scale.offline_snapshots
     snapshots = [total * (i + 1) // count for i in range(count)]
     stops = sorted({*range(0, total, _UPDATES_AT_ONCE), *snapshots} - {0})
     rows, mean, deviation = _rows(log)
     learner = new_learner(task.seed, rows, options)
-    checkpoint = product.with_suffix(".partial.npz")
-    done, kept, before = 0, [], 0.0
-    if checkpoint.exists():
-        learner, done, kept, before = _load(checkpoint, learner)
+    done, kept = 0, []
     run = jax.jit(_run, static_argnames="options")
-    begin = saved = time.monotonic()
-    with progress_bar(total, f"rebrac {name}", "update", show=True, initial=done) as bar:
-        for stop in [stop for stop in stops if stop > done]:
+    begin = time.monotonic()
+    with progress_bar(total, f"rebrac {name}", "update", show=True) as bar:
+        for stop in stops:
             learner = run(learner, rows, *_draw(task.seed, done, stop, rows, options), options=options)
             bar.update(stop - done)
             done = stop
             if done in snapshots:
                 kept.append(layers_of(learner.actor, mean, deviation))
-            if done < total and time.monotonic() - saved >= task.checkpoint_seconds:
-                _save(checkpoint, learner, done, kept, before + time.monotonic() - begin)
-                saved = time.monotonic()
     save_stack(product, kept)
-    seconds = before + time.monotonic() - begin
+    seconds = time.monotonic() - begin
     write_manifest(task, product, seconds, algorithm="rebrac", options=asdict(options), snapshot_updates=snapshots)
-    checkpoint.unlink(missing_ok=True)
 
 
 def _rows(log: Transitions) -> tuple[Rows, np.ndarray, np.ndarray]:
@@ -308,29 +299,3 @@ def layers_of(actor: Network, mean: np.ndarray, deviation: np.ndarray) -> Layers
             bias = bias - mean @ weight
         layers[f"{name}.weight"], layers[f"{name}.bias"] = weight.T.astype(np.float32), bias.astype(np.float32)
     return layers
-
-
-def _save(path: Path, learner: Learner, done: int, kept: Sequence[Layers], seconds: float) -> None:
-    import jax
-
-    arrays = {f"learner.{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(learner))}
-    arrays |= {f"kept.{i}.{key}": value for i, layers in enumerate(kept) for key, value in layers.items()}
-    state = json.dumps({"done": done, "kept": len(kept), "seconds": seconds})
-    with atomic_path(path) as temporary:
-        np.savez(temporary, state=np.array(state), **arrays)
-    print(f"saved at update {done}", flush=True)
-
-
-def _load(path: Path, learner: Learner) -> tuple[Learner, int, list[Layers], float]:
-    import jax
-    import jax.numpy as jnp
-
-    with np.load(path, allow_pickle=False) as archive:
-        state = json.loads(archive["state"].item())
-        leaves, tree = jax.tree.flatten(learner)
-        learner = jax.tree.unflatten(tree, [jnp.asarray(archive[f"learner.{i}"]) for i in range(len(leaves))])
-        kept = [
-            {key.removeprefix(f"kept.{i}."): archive[key] for key in archive.files if key.startswith(f"kept.{i}.")}
-            for i in range(state["kept"])
-        ]
-    return learner, state["done"], kept, state["seconds"]

@@ -69,9 +69,7 @@ def measure(task: Task) -> Path:
         partial = task.folder / "returns.partial"
         actors = read_stack(task.folder / "policies.npz")
         resumed = partial.exists()
-        measured = measure_returns(
-            actors, task.game.environment, task.scale.rollouts, task.seed, partial, task.processes
-        )
+        measured = measure_returns(actors, task.environment, task.scale.rollouts, task.seed, partial, task.processes)
         every = task.scale.sac_steps // task.scale.snapshots
         write_returns(product, measured, steps=[every * (i + 1) for i in range(len(actors))])
         env_steps = round(measured[:, 2].sum() * task.scale.rollouts)
@@ -105,7 +103,7 @@ def _train(task: Task, folder: Path, snapshot_steps: list[int]) -> float:
         def _on_step(self) -> bool:
             return True
 
-    with progress_bar(total, f"SAC {task.game.environment}", "step", show=True, initial=model.num_timesteps) as bar:
+    with progress_bar(total, f"SAC {task.environment}", "step", show=True, initial=model.num_timesteps) as bar:
         if model.num_timesteps < total:
             model.learn(total - model.num_timesteps, callback=Snapshots(), reset_num_timesteps=False)
         save_stack(_snapshot(folder, total), [_layers(model)])
@@ -119,7 +117,7 @@ def _snapshot(folder: Path, step: int) -> Path:
 def _new(task: Task) -> tuple[Any, Any]:
     from sbx import SAC
 
-    environment = make_environment(task.game.environment)
+    environment = make_environment(task.environment)
     model = SAC(
         "MlpPolicy",
         environment,

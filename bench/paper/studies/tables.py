@@ -1,4 +1,4 @@
-"""Tables and figures of the studies, made from their CSV files."""
+"""Tables of the studies, made from their CSV files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pandas as pd
 
 from sopr_fast.runtime.files import atomic_path
 
-from . import published
-from .cells import STUDIES, TASKS, read
+from .cells import STUDIES, read
 from .methods import LABELS
 
 TESTS = {"II": "unseen snapshots", "competent": "competent", "I": "offline RL", "foreign": "other authors"}
@@ -56,18 +55,6 @@ def main_table(frame: pd.DataFrame) -> str:
     return by_test(frame, ["method"], lambda key: LABELS[key[0]])
 
 
-def seconds(frame: pd.DataFrame) -> str:
-    """Return CPU seconds of each method and the paper's."""
-    lines = []
-    for method, own in frame.groupby("method", sort=False):
-        theirs = []
-        for stage in (published.training_seconds, published.inference_seconds):
-            values = [value for i in range(len(TASKS)) if (value := stage(str(method), i)) is not None]
-            theirs.append(f"{sum(values) / len(values):,.0f}" if values else "—")
-        lines.append([LABELS[str(method)], mean(own, "fit", 0), mean(own, "rank", 1), *theirs])
-    return table(["s of one core", "training", "ranking", "the paper's training, P100", "its inference"], lines)
-
-
 def describe(study: str, folder: Path) -> str:
     """Return the tables of a study in Markdown."""
     frame = load(folder, study)
@@ -80,7 +67,6 @@ def describe(study: str, folder: Path) -> str:
         sopr = frame[frame.method == "sopr-t"]
         parts["Distance to the training policies (Eq. 3)"] = by_test(sopr, ["task"], lambda key: key[0], "distance")
         parts["Spearman of SOPR-T by task"] = by_test(sopr, ["task"], lambda key: key[0])
-        parts["Seconds"] = seconds(frame)
     elif study == "subsets":
         parts["Spearman"] = by_test(frame, ["subsets"], lambda key: f"{key[0]:.0f} subsets")
     else:
@@ -89,30 +75,11 @@ def describe(study: str, folder: Path) -> str:
 
 
 def write(study: str, folder: Path) -> Path:
-    """Write `STUDY.md` and `STUDY.png` next to `STUDY.csv`; return the former."""
+    """Write `STUDY.md` next to `STUDY.csv`, and return it."""
     page = folder / f"{study}.md"
     with atomic_path(page) as temporary:
         temporary.write_text(describe(study, folder))
-    frame = load(folder, study)
-    if not frame.empty:
-        plot(study, frame, folder / f"{study}.png")
     return page
-
-
-def plot(study: str, frame: pd.DataFrame, path: Path) -> None:
-    """Draw the rank correlation of each setting, on each set of candidates, with standard errors over tasks."""
-    from matplotlib.figure import Figure
-
-    tests = [test for test in TESTS if test in set(frame.test)]
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    keys = "subsets" if study == "subsets" else "setting"
-    for axes, test in zip(figure.subplots(1, len(tests), sharey=True, squeeze=False)[0], tests, strict=True):
-        own = frame[frame.test == test].groupby([keys, "task"], sort=False).spearman.mean().unstack()
-        axes.errorbar(own.mean(axis=1), range(len(own)), xerr=own.sem(axis=1).fillna(0), fmt="o", capsize=2)
-        axes.set_yticks(range(len(own)), [str(name) for name in own.index], fontsize=7)
-        axes.set(title=TESTS[test], xlabel="Spearman")
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
 
 
 def update_page(page: Path, folder: Path) -> None:
