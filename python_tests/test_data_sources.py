@@ -25,11 +25,13 @@ def arrays():
 
 
 @pytest.mark.parametrize(
-    "column", ["reward", "Done", "time", "actions", "truncated", "timestep", "action_0", "Action[1]"]
+    "column",
+    ["reward", "Done", "time", "actions", "truncated", "timestep", "action_0", "Action[1]", "patient_id", "Unnamed: 0"],
 )
 def test_a_data_frame_with_more_than_states_is_refused(column):
     frame = pandas.DataFrame({"x": [0.0, 1.0], "v": [2.0, 3.0]})
-    np.testing.assert_array_equal(np.asarray(load_states(frame)), [[0, 2], [1, 3]])
+    for read in (load_states, sopr_fast.load_log):
+        np.testing.assert_array_equal(np.asarray(read(frame)), [[0, 2], [1, 3]])
     message = rf"which columns of the data frame are states\? It has x, v, {re.escape(column)}; name the states obs_0"
     with pytest.raises(ValueError, match=message):
         load_states(frame.assign(**{column: 0.0}))

@@ -165,7 +165,7 @@ def test_groups_are_found_by_name_or_distance(names, places, groups):
         ({"methods": ["nearest policy"], "returns": dict.fromkeys(NAMES, 1.0)}, ValueError, "returns .* are equal"),
         ({"methods": ["nearest policy"], "returns": {NAMES[0]: 1.0}}, ValueError, "at least 4 policies"),
         ({"methods": ["nearest policy"], "cv": 1}, ValueError, "cv must be an integer, 2 or more"),
-        ({"methods": ["nearest policy"], "groups": ["a"] * 11 + [None]}, ValueError, "the group of policy"),
+        ({"methods": ["nearest policy"], "groups": ["a"] * 11 + [None]}, ValueError, "groups hold nothing for policy"),
         ({"methods": ["nearest policy"], "groups": ["a"]}, ValueError, "groups must be one for each of 12 policies"),
     ],
 )

@@ -14,7 +14,7 @@ from ...runtime.rows import FileRows
 from ...runtime.text import escaped_errors
 from .arrays import Lazy, shape_of, to_array
 from .files import check_regular, reading
-from .keys import ALL_KEYS, KEYS, find_parts, list_names, missing
+from .keys import ALL_KEYS, KEYS, find_parts, list_names, missing, part_of_name
 from .replay_buffers import filled_rows
 from .sources import has_names, read_arrays
 from .stored import StoredStates
@@ -51,7 +51,7 @@ def load_states(states: Any, *, columns: str | Sequence[str] | None = None) -> S
         return states
     if isinstance(states, Transitions):
         return StoredStates(states.states)
-    if is_frame(states) and columns is None and not _names_states(states):
+    if is_frame(states) and columns is None and not names_states(states):
         return StoredStates(_numbers(states))
     if has_names(states):
         arrays, where = read_arrays(states)
@@ -99,15 +99,16 @@ def _numbers(states: Any) -> np.ndarray:
     return values
 
 
-def _names_states(frame: Any) -> bool:
+def names_states(frame: Any) -> bool:
     """Return whether columns of a data frame are named as states are; otherwise all must be states."""
     columns = [str(name) for name in frame.columns]
     if not {*KEYS["states"]}.isdisjoint([*columns, *group_numbered(columns, "data frame")]):
         return True
     lower = [name.lower() for name in columns]
-    if not _NO_STATES.isdisjoint([*lower, *group_numbered(lower, "data frame")]):
+    is_id = any(part_of_name(name) == "episodes" or name.startswith("Unnamed") for name in columns)
+    if is_id or not _NO_STATES.isdisjoint([*lower, *group_numbered(lower, "data frame")]):
         raise ValueError(
-            f"which columns of the data frame are states? It has {list_names([*columns])}; name the states obs_0, "
-            "obs_1, … or pass only their columns"
+            f"which columns of the data frame are states? It has {list_names(columns)}; name the states obs_0, obs_1, "
+            "… or by sopr_fast.load_log(…, columns={'states': […]}), or pass only their columns"
         )
     return False
