@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 from .._version import __version__
 from ..runtime.process import is_first
@@ -38,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not every encoding has ±, or all names
     with warnings.catch_warnings(), _log_to_stderr():
-        warnings.showwarning = _show_warning
+        warnings.showwarning = lambda message, *_: _complain("warning", message)
         try:
             run(partial(_run, options))
             print(end="", flush=True)
@@ -65,17 +64,6 @@ def _run(options: argparse.Namespace) -> None:
 def _complain(kind: str, message: object) -> None:
     text = printable(" ".join(str(message).split()))
     print(f"sopr-fast: {kind}{': ' if text else ''}{text}", file=sys.stderr)
-
-
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    _complain("warning", message)
 
 
 @contextlib.contextmanager

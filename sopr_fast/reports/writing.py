@@ -60,23 +60,20 @@ def report(
         ValueError: A candidate has no return, or returns are not finite numbers.
     """
     check_report(path)
+    from .evaluations import evaluation_context  # here, because jinja2 is needed only to write
     from .pages import render
+    from .rankings import ranking_context
+    from .selections import selection_context
 
     if isinstance(result, Estimates):
         result = result.ranking()
-    if isinstance(result, Ranking):
-        from .rankings import ranking_context
-
-        template, (context, settings) = "ranking.html", ranking_context(result, returns, coverage)
-    elif returns is not None or coverage is not None:
+    if not isinstance(result, Ranking) and (returns is not None or coverage is not None):
         raise TypeError("returns and coverage belong to the report of a ranking: leave them out")
+    if isinstance(result, Ranking):
+        template, (context, settings) = "ranking.html", ranking_context(result, returns, coverage)
     elif isinstance(result, Evaluation):
-        from .evaluations import evaluation_context
-
         template, (context, settings) = "evaluation.html", evaluation_context(result)
     elif isinstance(result, Selection):
-        from .selections import selection_context
-
         template, (context, settings) = "selection.html", selection_context(result)
     else:
         raise TypeError(
