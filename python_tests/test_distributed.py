@@ -235,5 +235,5 @@ def test_a_torch_without_gloo_is_refused(monkeypatch):
     monkeypatch.setattr(dist, "is_gloo_available", lambda: False)
     with pytest.raises(ValueError, match="install a torch with gloo"):
         distributed.current()
-    with distributed.alone():
+    with distributed.in_one_process():
         assert distributed.current().count == 1

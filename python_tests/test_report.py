@@ -193,7 +193,7 @@ def test_an_evaluation_sells_no_tie_as_a_win(pages, tmp_path):
     folds = [Fold("random", str(i), np.arange(4), np.array([4 + i])) for i in range(2)]
     few = replace(evaluation(), folds=folds, values={name: [np.ones(1), np.zeros(1)] for name in METHODS})
     title = read(few, tmp_path / "r.html").text("h1")
-    assert title == ["These policies are too few to tell which method ranks best."]
+    assert title == ["These policies are too few to choose the best method."]
 
 
 def test_a_ranking_shows_its_numbers(pages, tmp_path):
@@ -281,7 +281,7 @@ def test_wrong_uses_are_refused(tmp_path, monkeypatch):
     assert not path.exists()
 
 
-def test_numbers_have_the_decimals_that_tell_them_apart():
+def test_numbers_have_the_decimals_that_distinguish_them():
     assert Numbers([0.0, 6000.0])(-1234.5) == "−1,234"
     assert Numbers([0.1, 0.2])(0.1234) == "0.123"
     assert Numbers([0.0, 1.0]).interval(0.1, 0.25) == "0.10 to 0.25"

@@ -61,7 +61,7 @@ def read_policies(options: argparse.Namespace) -> Policies:
 
 
 def add_log(parser: argparse.ArgumentParser, *, transitions: bool = True) -> None:
-    """Add the options of reading a log; those of states alone if the command reads no transitions."""
+    """Add the options of reading a log; only those of states if the command reads no transitions."""
     parser.add_argument(
         "--columns", nargs="+", metavar="PART=NAME", help="names in the log, such as states=x,speed actions=u rewards=r"
     )

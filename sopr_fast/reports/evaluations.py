@@ -47,7 +47,7 @@ def evaluation_context(evaluation: Evaluation) -> tuple[dict[str, Any], dict[str
 
 def _verdict(tied: list[str], mean: float, kind: str) -> str:
     if np.isnan(mean):
-        return "These policies are too few to tell which method ranks best."
+        return "These policies are too few to choose the best method."
     what = f"{KINDS[kind]}: rank correlation {number(mean)}."
     if len(tied) == 1:
         return f"{tied[0]} ranks best on {what}"
@@ -59,7 +59,7 @@ def _reason(evaluation: Evaluation, kind: str, measures: dict[str, Any], tied: l
     text = f"On {KINDS[kind]}, {tied[0]} has a rank correlation of {number(mean)}"
     if np.isfinite(low):
         text += f" (90 % interval {number(low)} to {number(high)})"
-    others = f"; {listed(tied[1:])} {'is' if len(tied) == 2 else 'are'} not told apart from it"
+    others = f"; {listed(tied[1:])} {'is' if len(tied) == 2 else 'are'} as good within the error"
     return f"{text}{others if len(tied) > 1 else ''}."
 
 

@@ -81,7 +81,7 @@ def _reasons(ranking: Ranking, order: np.ndarray, foreign: np.ndarray, true: np.
         second = ranking.names[order[1]]
         if tied := _tied(ranking, order):
             those = f"{len(tied) + 1} candidates" if len(tied) > 1 else "two"
-            reasons.append(f"The noise of drawing states does not tell these {those} apart.")
+            reasons.append(f"The scores of these {those} differ by less than the noise of drawing states.")
         elif np.isfinite(win):
             reasons.append(f"It scores above the next, {second}, with a probability of {chance(win)}.")
         else:

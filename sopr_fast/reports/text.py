@@ -36,7 +36,7 @@ def listed(names: Sequence[str], joint: str = "and", most: int = 5) -> str:
 
 
 class Numbers:
-    """Formats numbers of one column with as many decimals as tell them apart.
+    """Formats numbers of one column with as many decimals as distinguish them.
 
     Args:
         values: The numbers of the column.

@@ -20,7 +20,7 @@ from .tensor_files import fingerprint
 _T = TypeVar("_T")
 _BLOCK = 8  # policies
 _on_cpu: tuple[Any, Any] | None = None  # the default group, and a group of its processes that exchanges on the CPU
-_alone = contextvars.ContextVar("alone", default=False)
+_in_one_process = contextvars.ContextVar("in_one_process", default=False)
 
 
 class LostProcessError(RuntimeError):
@@ -174,7 +174,7 @@ def share_policies(
     own = parts[group.part(len(parts))]
     total = own[-1].stop - own[0].start if own else 0
     rows = []
-    with alone(), progress_bar(total, description, "policy", show=bool(description)) as bar:
+    with in_one_process(), progress_bar(total, description, "policy", show=bool(description)) as bar:
         for part in own:
             rows.append(compute(part))
             bar.update(part.stop - part.start)
@@ -191,7 +191,7 @@ def current() -> Group:
         RuntimeError: The processes cannot reach each other through gloo.
         ValueError: This torch has no gloo.
     """
-    if _alone.get() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+    if _in_one_process.get() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return Group()
     return Group(dist.get_rank(), dist.get_world_size(), _gloo())
 
@@ -211,13 +211,13 @@ def _gloo() -> Any:
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
+def in_one_process() -> Iterator[None]:
     """Do the work of the block in only this process, whatever other processes do."""
-    token = _alone.set(True)
+    token = _in_one_process.set(True)
     try:
         yield
     finally:
-        _alone.reset(token)
+        _in_one_process.reset(token)
 
 
 def start() -> None:

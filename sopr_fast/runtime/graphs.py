@@ -16,7 +16,7 @@ class Replayed:
     """A function without arguments, run as it is at first, then captured as a CUDA graph and replayed.
 
     The function reads and writes tensors that stay in place and never waits for the device. Whatever else it does on
-    the host happens only while it is captured. Where it cannot be captured, every call runs it.
+    the host happens only while it is captured. If it cannot be captured, every call runs it.
 
     Args:
         function: The function.

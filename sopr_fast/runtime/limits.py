@@ -31,7 +31,7 @@ def cpu_limit(root: Path = _ROOT) -> int | None:
 
 
 def free_memory(root: Path = _ROOT) -> float:
-    """Return how many bytes this process can allocate; infinity if the system does not tell.
+    """Return how many bytes this process can allocate; infinity if that is unknown.
 
     The tightest limit of the process's control group (version 2) and its ancestors counts, minus what the group uses,
     except for cached files.

@@ -27,8 +27,8 @@ FRAME = struct.Struct("<QQ")
 _DTYPE = re.compile(r"([<>=|]?)([biufc]\d{1,2}|[SU]\d{1,9}|\?)")
 _REFUSAL = "only arrays, numbers, text and containers of them are read"
 _MAX_DEPTH = 64
-_MAX_GROWTH = 16  # bytes of values for each byte of the file,
-_ALLOWANCE = 1_000_000  # and so many more
+_MAX_GROWTH = 16  # bytes of values for each byte of the file
+_ALLOWANCE = 1_000_000  # bytes of values besides
 _MAX_KEY = 1 << 20  # larger integers could be chosen to collide in a dict
 _STORAGES = {
     f"torch.{kind}Storage": dtype

@@ -41,9 +41,9 @@ _TORCH_RECORDS = (
     "torch.device",
     *(f"torch.{dtype}" for dtype in (*_DTYPES, *_COMPLEX)),
 )
-_MEMORY, _COPIES = 256 << 20, 12  # bytes that a parser may take, and so many more for each byte of the file
+_MEMORY, _COPIES = 256 << 20, 12  # bytes of memory, and more of them for each byte of the file
 _PIECE = 1 << 20  # bytes sent at a time
-_SECONDS, _RATE = 2, 2 << 20  # seconds of processor time, and one more for so many bytes
+_SECONDS, _RATE = 2, 2 << 20  # seconds of processor time; bytes of the file for each second more
 
 
 def read_pickle(source: Path | BinaryIO | bytes, *, records: tuple[str, ...] = ()) -> Any:

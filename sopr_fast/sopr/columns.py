@@ -73,7 +73,7 @@ def collect_shared(
     for first in range(0, len(policies), at_once):
         some, into = policies[first : first + at_once], out[first : first + at_once]
         own = group.part(len(some))
-        with distributed.alone():
+        with distributed.in_one_process():
             collect(some[own], states, source, layout, progress=progress, out=into[own])
         into.copy_(group.gather(into[own]))
         if progress is not None:
