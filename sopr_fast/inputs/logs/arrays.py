@@ -43,6 +43,14 @@ class Lazy:
         return np.asarray(self._read(), dtype)
 
 
+def opened_later(open_array: Callable[[], Any]) -> Any:
+    """Return an array; if it cannot be opened, one that raises where it is needed."""
+    try:
+        return open_array()
+    except (OSError, TypeError, ValueError):
+        return Lazy((), object, lambda: np.asarray(open_array()))
+
+
 def shape_of(values: Any) -> tuple[int, ...]:
     """Return the shape of an array, which need not be read, or of a nested sequence."""
     with contextlib.suppress(ValueError):  # sequences of unequal length

@@ -120,8 +120,8 @@ def decide(
             "seems to lead to the first of the next episode; pass sopr_fast.load_log(…, max_episode_steps=…), 1 for "
             "episodes of one step"
         )
-    if following is not None:
-        timeouts = _with_jumps(parts, states, following, terminals, timeouts, limit, deciders)
+    if linked is not None:
+        timeouts = _with_jumps(parts, np.append(~linked, False), terminals, timeouts, limit, deciders)
     if limit is not None:
         reached = _at_limit((terminals & ~inside) | timeouts, limit)
         if ends.mixed:
@@ -241,17 +241,14 @@ def _at_limit(ends: np.ndarray, limit: int) -> np.ndarray:
 
 def _with_jumps(
     parts: Parts,
-    states: np.ndarray,
-    following: np.ndarray,
+    jumps: np.ndarray,
     terminals: np.ndarray,
     timeouts: np.ndarray,
     limit: int | None,
     deciders: list[str],
 ) -> np.ndarray:
-    """Return timeouts (N,) bool, with the rows whose next state is not the state of the next row."""
+    """Return timeouts (N,) bool, with the jumps (N,) bool, rows whose next state is not the state of the next row."""
     where, names = parts.where, parts.names
-    jumps = np.zeros(len(states), bool)
-    jumps[:-1] = (following[:-1] != states[1:]).any(1)
     alive = ~(terminals | timeouts)[:-1]
     unmarked = np.flatnonzero(jumps[:-1] & alive)
     if len(unmarked) > alive.sum() / 2:

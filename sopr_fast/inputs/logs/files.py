@@ -6,6 +6,7 @@ import json
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from ...runtime.files import open_regular
 from ...runtime.limits import free_memory
 from ...runtime.rows import FileRows
-from .arrays import Lazy, flatten
+from .arrays import Lazy, flatten, opened_later
 
 _JSON_COPIES = 10  # bytes of objects for a byte of text
 
@@ -57,19 +58,14 @@ def check_memory(where: str | Path, size: int) -> None:
 
 def read_folder(path: Path) -> dict[str, Any]:
     """Return the arrays of the `.npy` files of a folder, by the stem of their file, read when they are needed."""
-    return {file.stem: _open_npy(file) for file in sorted(path.glob("*.npy"))}
+    return {file.stem: opened_later(partial(open_npy, file)) for file in sorted(path.glob("*.npy"))}
 
 
-def _open_npy(file: Path) -> Any:
-    def rows() -> FileRows:
-        check_regular(file)
-        with reading(file, "an .npy file of a plain array"):
-            return FileRows(file)
-
-    try:
-        return rows()
-    except (OSError, ValueError):  # raised where the array is needed
-        return Lazy((), object, lambda: np.asarray(rows()))
+def open_npy(path: Path) -> FileRows:
+    """Open an `.npy` file, of which rows are read on demand."""
+    check_regular(path)
+    with reading(path, "an .npy file of a plain array"):
+        return FileRows(path)
 
 
 def read_npz(path: Path) -> dict[str, Any]:

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from ...runtime.arrays import fill_masked, is_tensor
-from ...runtime.rows import FileRows
 from ...runtime.text import escaped_errors
 from .arrays import Lazy, shape_of, to_array
-from .files import check_regular, reading
+from .files import open_npy
 from .keys import ALL_KEYS, KEYS, find_parts, list_names, missing, part_of_name
 from .replay_buffers import filled_rows
 from .sources import has_names, read_arrays
@@ -57,9 +56,8 @@ def load_states(states: Any, *, columns: str | Sequence[str] | None = None) -> S
         arrays, where = read_arrays(states)
         return states_of(arrays, columns, where)
     if isinstance(states, str | os.PathLike):
-        check_regular(path := Path(states))
-        with reading(path, "an .npy file of a plain array"):
-            return StoredStates(rows := FileRows(path), rows.name)
+        rows = open_npy(Path(states))
+        return StoredStates(rows, rows.name)
     if is_tensor(states):
         return StoredStates(to_array(states, "states: "))
     if isinstance(states, np.ndarray):

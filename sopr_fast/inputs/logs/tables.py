@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime.rows import FileVersion
-from .arrays import Lazy
+from .arrays import Lazy, opened_later
 from .files import check_memory, reading
 from .keys import ALL_KEYS, NUMBERED
 
@@ -101,7 +101,8 @@ def _cell(value: Any) -> Any:
 
 def read_parquet(path: Path) -> dict[str, Any]:
     """Return the columns of a file by name, numbered ones together too, as `read_frame`; read when they are needed."""
-    return {name: _open_columns(path, columns) for name, columns in parquet_columns(path).items()}
+    groups = parquet_columns(path)
+    return {name: opened_later(functools.partial(ParquetArray, path, columns)) for name, columns in groups.items()}
 
 
 def parquet_columns(path: Path) -> dict[str, list[str]]:
@@ -109,13 +110,6 @@ def parquet_columns(path: Path) -> dict[str, list[str]]:
     with _open_parquet(path) as file:
         names = list(file.schema_arrow.names)
     return {name: [name] for name in names} | group_numbered(names, str(path))
-
-
-def _open_columns(path: Path, columns: list[str]) -> Any:
-    try:
-        return ParquetArray(path, columns)
-    except (TypeError, ValueError):  # raised where the array is needed
-        return Lazy((), object, lambda: np.asarray(ParquetArray(path, columns)))
 
 
 class ParquetArray:

@@ -19,6 +19,7 @@ from .keys import ENDS, Parts
 from .tables import ParquetArray
 
 _BLOCK = 65536  # rows
+_STORED = (Lazy, FileRows, Hdf5Array, ParquetArray)  # arrays that are read when they are needed
 _ROW_BYTES = 32  # of flags and of the rows in the user's data
 
 
@@ -152,7 +153,7 @@ def _peak(arrays: Mapping[str, Any]) -> int:
     stored, result, count = [0], 0, 0
     for part, values in arrays.items():
         size, count = int(np.prod(shape_of(values), dtype=np.float64)), max([count, *shape_of(values)[:1]])
-        if isinstance(values, Lazy | FileRows | Hdf5Array | ParquetArray):
+        if isinstance(values, _STORED):
             is_result = values.dtype == np.float32 and not isinstance(values, ParquetArray)  # which decodes row groups
             stored.append(0 if is_result else size * values.dtype.itemsize)
         result += 4 * size * (2 if part == "states" and "next_states" not in arrays else 1)
@@ -164,7 +165,7 @@ def _keep(values: np.ndarray, rows: np.ndarray, given: Any) -> np.ndarray:
     steps = np.diff(rows)
     if len(rows) == len(values) and (steps == 1).all():
         return values
-    if not (given is None or isinstance(given, Lazy | FileRows | Hdf5Array | ParquetArray)) or (steps < 0).any():
+    if not (given is None or isinstance(given, _STORED)) or (steps < 0).any():
         return values[rows]
     for start in range(0, len(rows), _BLOCK):
         values[start : start + _BLOCK][: len(rows) - start] = values[rows[start : start + _BLOCK]]
