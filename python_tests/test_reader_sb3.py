@@ -248,6 +248,17 @@ def test_recurrent_models_are_refused(tmp_path, trust):
             load(source, trust=trust)
 
 
+def test_models_without_torch_are_passed_in_memory(tmp_path, states):
+    model = pytest.importorskip("sbx").SAC("MlpPolicy", Still(), seed=0)
+    model.save(tmp_path / "model.zip")
+    with pytest.raises(ValueError, match=r"model\.zip: a model without torch, .* pass \{name: model\}"):
+        load(tmp_path, trust=True)
+    expected = model.predict(states.numpy(), deterministic=True)[0]
+    np.testing.assert_allclose(
+        load({"model": type(model).load(tmp_path / "model.zip")})["model"](states), expected, atol=1e-5
+    )
+
+
 def test_missing_library_is_named(tmp_path, monkeypatch):
     make(contrib.CrossQ).save(tmp_path / "model.zip")
     monkeypatch.setitem(sys.modules, "stable_baselines3.common.save_util", None)

@@ -84,6 +84,8 @@ def _by_members(members: list[str]) -> Reader | None:
     inner = {name.partition("/")[2] for name in members}
     if "policy.pth" in members:
         return sb3.read
+    if {"data", "_stable_baselines3_version"} <= {*members}:
+        raise ValueError("a model without torch, such as that of sbx: load it by its class and pass {name: model}")
     if "archive_format" in inner or "serialized_exported_program.json" in members:
         return programs.read_exported
     if any(name.startswith("code/") for name in inner):

@@ -105,7 +105,9 @@ def _discrete(
     kind = "values" if head == "values" else "logits"
     actor = Actor(options.name, layers, squash=False, head=kind, atoms=atoms, **shared)
     if actor.action_dim == 1 or options.action_count not in (None, actor.action_dim):
-        count = f", but action_count={options.action_count}" if options.action_count else ", expected one per action"
+        count = ", expected one per action"
+        if options.action_count:
+            count = f", but action_count={options.action_count}; if it chooses several actions at once, pass a callable"
         raise ValueError(f"its last layer {network.layers[-1]!r} has {actor.action_dim} outputs{count}")
     return actor
 
