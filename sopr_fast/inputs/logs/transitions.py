@@ -10,6 +10,7 @@ import numpy as np
 
 from ...runtime.checks import check_integer
 from ...runtime.rows import FileRows
+from ...runtime.warn import warn
 from .arrays import Checks, Lazy, shape_of, warn_of_equal_rows, warn_of_last_rows
 from .doubts import warn_of_shifted_rewards
 from .episodes import decide, follow, invert, order_rows, take, verdict
@@ -94,6 +95,11 @@ class Transitions:
             if part in parts.arrays
         }
         ids, steps = (checks.labels(part, parts.arrays.get(part), total) for part in ("episodes", "steps"))
+        if rows is not None and (states[len(rows) :] != states[-1]).any():
+            warn(
+                f"{where}: it tells that {len(rows):,} rows were filled, as by 'size' or 'pos', and the other "
+                f"{total - len(rows):,} are left out, though they differ: remove that field if they count"
+            )
         rows = order_rows(ids, steps, rows, names, where)
         flags, ids, steps = {part: take(x, rows) for part, x in flags.items()}, take(ids, rows), take(steps, rows)
         states = take(states, rows)
