@@ -63,7 +63,7 @@ def test_states_alone_are_described(tmp_path, name):
         write_hdf5(source, {"observations": states})
     lines = describe(source).splitlines()
     assert lines[:2] == ["rows: 5", "state columns: 2 (constant: 1)"]
-    assert lines[2] == "read as states alone, since it has no rewards"
+    assert lines[2] == "only states are read, since it has no rewards"
     assert lines[3].startswith("missing: actions, rewards, next states")
     assert lines[4].startswith("not for FQE, SARSA critic, ") and lines[4].endswith(": no actions, rewards")
     assert [line.split()[:2] for line in lines[6:]] == [["column", "low"], ["state", "0"], ["state", "1"]]

@@ -79,7 +79,7 @@ def test_a_tie_is_called_a_tie():
     wrong = {name: -value for name, value in RETURNS.items()}
     evaluation = run({"right": Scripted(RETURNS), "near": Scripted(noisy), "wrong": Scripted(wrong)})
     assert evaluation.tied("random") == ["right", "near"]
-    assert "not told apart: right, near" in str(evaluation)
+    assert "equally good: right, near" in str(evaluation)
 
 
 def test_methods_that_fail_or_say_nothing_are_dropped_with_a_reason():

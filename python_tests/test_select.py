@@ -81,7 +81,7 @@ def test_measured_policies_alone_get_a_verdict_with_ties():
     assert kept.verdict.kind == "keep"
 
 
-def test_without_known_returns_the_simulator_speaks_and_nothing_checks_it():
+def test_without_known_returns_only_the_simulator_ranks():
     selection = select(CANDIDATES, log(), simulator=simulator())
     assert selection.candidates == sorted(CANDIDATES, key=simulator().says.get, reverse=True)
     assert selection.verdict.kind == "measure"
@@ -294,7 +294,7 @@ def test_groups_must_be_by_name():
 
 
 def test_a_log_without_rewards_and_policies_without_returns_tell_nothing():
-    with pytest.raises(ValueError, match="nothing tells these policies apart"):
+    with pytest.raises(ValueError, match="nothing distinguishes these policies"):
         select(CANDIDATES, {"observations": log().states})
 
 

@@ -19,7 +19,7 @@ from .supervised import SupervisedEstimator, SupervisedProblem, as_arrays, read,
 
 @dataclass(frozen=True)
 class ActionDistanceEstimator(SupervisedEstimator):
-    """Base of estimators that know policies by their action distances (Eq. 3 of SOPR-T) alone.
+    """Base of estimators that know policies only by their action distances (Eq. 3 of SOPR-T).
 
     Such estimators need no rewards, discount, seed or device. A policy that is itself known is valued by the other
     known policies, so that its value does not reveal its return. A policy is itself known if it has the name of a known

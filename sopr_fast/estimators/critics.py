@@ -128,7 +128,7 @@ def returns_to_go(
 def target_rate(chosen: float | None, updates: int, decay: float) -> float:
     """Return the weight of the critic in each update of its target network.
 
-    Where the critic follows its target at once, each update closes `rate` (1 - γ) of the distance to the fixed point.
+    If the critic follows its target at once, each update closes `rate` (1 - γ) of the distance to the fixed point.
     The default leaves e^-5 of it, within bounds: faster targets make values oscillate.
 
     Args:

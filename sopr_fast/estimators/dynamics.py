@@ -35,10 +35,10 @@ class Dynamics(Learner):
     """M models of next state, reward and termination, averaged.
 
     Each model maps a normalised state and action to the change of state, in units of its root mean square, and to the
-    standardised reward. A second network tells from the state that is reached whether the episode ends there: it learns
-    from batches of which half are ends, and its logit is corrected for that.
+    standardised reward. A second network predicts from the next state whether the episode ends there. It learns from
+    batches of which half are ends, and its logit is corrected for that.
 
-    Where no next state of a terminal differs from the state itself, these next states are unknown. Then changes of
+    If no next state of a terminal differs from the state itself, these next states are unknown. Then changes of
     state are learned from the other rows, and ends from the states that the models predict.
 
     Args:

@@ -87,8 +87,8 @@ class Estimator(Options, ABC):
         Args:
             policies: P policies to evaluate, see `sopr_fast.load_policies`. Arrays of actions have one row for
                 each row of the log.
-            log: Logged transitions, see `sopr_fast.load_log`. Estimators that do not need rewards also accept states
-                alone, see `sopr_fast.fit`.
+            log: Logged transitions, see `sopr_fast.load_log`. Estimators that do not need rewards also accept only
+                states, see `sopr_fast.fit`.
             known: M policies with known returns; see each estimator.
             returns: (M,) returns of the known policies, or a mapping from name to return.
             seed: Seed of everything random. The same seed gives the same result on the same number of threads.

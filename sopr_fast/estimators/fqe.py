@@ -39,7 +39,7 @@ class FQE(RewardEstimator):
     Diagnostics:
         data: (P,) mean values of at most 65,536 logged states.
         uncovered: (P,) share of logged states in which the policy acts unlike the actions logged in similar states.
-        dropped_rows: (P,) number of rows that do not tell what an array of actions does next.
+        dropped_rows: (P,) number of rows in which the next action of an array is unknown.
         lag: Share of the way to their fixed point that values have left, about exp(-updates target_rate (1 - γ)).
         curve: Updates, seconds, loss and values (P,) of initial states at each record.
         critic: `Critic` of ensemble * P networks.

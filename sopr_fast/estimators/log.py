@@ -219,7 +219,7 @@ def _warn_of_outliers(transitions: Transitions, centre: np.ndarray, scale: np.nd
             outliers[f"action {j}"] = f"{where}, standard deviation otherwise {spread:.2g}"
     warn_about(
         outliers,
-        "log: outliers in {}: networks read actions in units of the largest, so they hardly tell the others apart; "
+        "log: outliers in {}: networks read actions in units of the largest, so the others look alike to them; "
         "remove such rows, or clip their actions to what the environment carries out",
     )
 

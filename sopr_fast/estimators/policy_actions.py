@@ -20,7 +20,7 @@ _ROWS = 16384
 
 
 def check_next_actions(policies: Sequence[Policy], log: Log) -> None:
-    """Check that the log tells what arrays of actions do next.
+    """Check that the log shows the next actions of arrays of actions.
 
     Raises:
         ValueError: A policy is an array of actions, and no row of the log is followed by another.

@@ -140,7 +140,7 @@ class Ranking:
 
         It is the distribution function of Student's t, with one degree of freedom less than there are subsets or
         replicates, at mean / standard error of their paired differences; 0.5 where all of them are 0 up to rounding.
-        Of a trained model it covers the noise of drawing subsets, not whether scores order policies as their
+        For a trained model it covers the noise of drawing subsets, not whether scores order policies as their
         returns do. NaN for fewer than two subsets or replicates, and for a foreign candidate, whose error is unknown.
         """
         every = np.arange(len(self))

@@ -36,7 +36,7 @@ def evaluate(
 ) -> Evaluation:
     """Measure how well methods rank policies that they have not learned from.
 
-    Random folds tell how well a method ranks candidates like the known policies; leaving one group out tells how well
+    Random folds show how well a method ranks candidates like the known policies; leaving one group out shows how well
     it ranks foreign ones. Methods that need no returns value every policy once; the others learn anew for every fold.
 
     Args:
@@ -120,7 +120,7 @@ def _values(
     """Return values by method and fold, why methods were dropped, and seconds."""
     found: dict[str, list[np.ndarray]] = {}
     dropped: dict[str, str] = {}
-    alone: dict[str, np.ndarray] = {}  # values (M,) of methods that do not learn from returns
+    unsupervised: dict[str, np.ndarray] = {}  # values (M,) of methods that do not learn from returns
     timings = Timings()
     whole = [Fold("all", "", np.arange(0), np.arange(len(returns)))]
     for k, (label, method) in enumerate(methods.items(), 1):
@@ -134,14 +134,14 @@ def _values(
                 if method.supervised:
                     values = cross_fit(method, compared, returns, folds, **of_method)
                 else:
-                    if repr(method) not in alone:
-                        (alone[repr(method)],) = cross_fit(method, compared, returns, whole, **of_method)
-                    values = [alone[repr(method)][fold.test] for fold in folds]
+                    if repr(method) not in unsupervised:
+                        (unsupervised[repr(method)],) = cross_fit(method, compared, returns, whole, **of_method)
+                    values = [unsupervised[repr(method)][fold.test] for fold in folds]
             except (ArithmeticError, ValueError, RuntimeError) as error:  # one of several must not end hours of work
                 dropped[label] = " ".join(str(error).split())
                 continue
             if label == SELECT and not method.supervised:
-                mean = alone[repr(method)]
+                mean = unsupervised[repr(method)]
                 values = [_posterior(compared.distances, returns, errors, mean, fold) for fold in folds]
         everything = np.concatenate(values)
         if not np.isfinite(everything).all():

@@ -71,7 +71,7 @@ class Evaluation:
         """Compute every measure of every method.
 
         Values of random folds are measured together, since folds of two policies would show no order. A group is
-        measured alone, if it has three policies or more; the measure is the mean over groups. Intervals are
+        measured by itself, if it has three policies or more; the measure is the mean over groups. Intervals are
         bootstrapped over policies.
 
         Args:
@@ -150,7 +150,7 @@ class Evaluation:
             cells[name] = [_cell(measures[method][name][0]) for method in order]
         cells["seconds"] = [f"{self.seconds[method]:.1f}" for method in order]
         table = to_text(cells, left=("method",))
-        return f"{table}\n{wrapped('not told apart: ' + ', '.join(tied))}" if len(tied) > 1 else table
+        return f"{table}\n{wrapped('equally good: ' + ', '.join(tied))}" if len(tied) > 1 else table
 
     def __repr__(self) -> str:
         return self.table()

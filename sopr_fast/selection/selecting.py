@@ -40,7 +40,7 @@ def select(
 
     The returns of all policies are a Gaussian process over action distance. Its mean is linear in the value that a
     simulator learned from the log gives each policy; if the log holds no rewards, in SOPR-T's score. Without known
-    returns, the simulator alone speaks.
+    returns, only the simulator decides.
 
     Args:
         candidates: Policies to choose from, see `sopr_fast.load_policies`.
@@ -63,7 +63,7 @@ def select(
         ImportError: A file needs an extra that is not installed.
         MemoryError: A file needs more memory than is free.
         TypeError: A policy, a return or the log is of the wrong type.
-        ValueError: Two policies have one name, the incumbent is no policy, or nothing can tell the policies apart.
+        ValueError: Two policies have one name, the incumbent is no policy, or nothing distinguishes the policies.
         RuntimeError: A policy raised an error.
         OSError: A file cannot be read or written.
 
@@ -91,7 +91,7 @@ def select(
     mean, method, notes = _mean(compared, values, simulator, checkpoints, seed)
     if mean is None and not len(known):
         raise ValueError(
-            "nothing tells these policies apart: pass known returns, or a log with rewards and policies that can act "
+            "nothing distinguishes these policies: pass known returns, or a log with rewards and policies that can act "
             "in any state"
         )
     return Selection(

@@ -195,7 +195,7 @@ class Selection:
         """How well known policies are ordered, as Spearman correlations; NaN with fewer than three known policies.
 
         Returns:
-            "left out": by the model without their own return. "simulator" or "SOPR-T": by that method alone.
+            "left out": by the model without their own return. "simulator" or "SOPR-T": only by that method.
         """
         known = self.known
         found = {"left out": self.left_out["predicted"][known]}
@@ -209,7 +209,7 @@ class Selection:
         """What the known returns leave open."""
         count = int(self.known.sum())
         if not count:
-            return [f"no return is known: this is what the {self.method} alone says, and nothing checks it"]
+            return [f"no return is known: only the {self.method} ranks, and nothing checks it"]
         if count < FEWEST_KNOWN:
             returns = "return is" if count == 1 else "returns are"
             basis = f"the {self.method} and on assumptions" if self.method else "assumptions"

@@ -17,7 +17,7 @@ from ..runtime.limits import tile_bytes
 from ..runtime.progress import progress_bar
 from .subsets import Drawing, Subsets
 
-_MEMORY_TILES = 4  # columns of so many tiles stay in memory
+_MEMORY_TILES = 4  # whose columns stay in memory
 _TILE_BYTES = 256 << 20  # at most
 
 

@@ -50,7 +50,7 @@ def fit(
 ) -> Ranker:
     """Train SOPR-T on policies with known returns (paper section 3, Algorithm 1).
 
-    Where `torch.distributed` has been initialised, all processes call this function with the same arguments and share
+    If `torch.distributed` has been initialised, all processes call this function with the same arguments and share
     the work; the result is the same in all, and process 0 writes the checkpoint.
 
     The device of `sopr_fast.options` clusters and trains, holds the columns of all policies in all drawn states, and
@@ -234,8 +234,8 @@ def _warn_of_copies(names: list[str], validation: Tensor, training: Tensor) -> N
     if same.any():
         copies = join_some([repr(name) for name, is_copy in zip(names, same, strict=True) if is_copy])
         warn(
-            f"validation policies are training policies, or act exactly like them: {copies}. The model was told their "
-            "order, so they hardly show when to stop; validate by others",
+            f"validation policies are training policies, or act exactly like them: {copies}. The model learned from "
+            "them, so they do not show when to stop: validate on other policies",
             TrainingPolicyWarning,
         )
 

@@ -104,7 +104,7 @@ class Ranker:
     ) -> Ranking:
         """Rank candidates by their mean score over subsets of the states (paper section 3.2).
 
-        Where `torch.distributed` has been initialised, all processes call this method with the same arguments and share
+        If `torch.distributed` has been initialised, all processes call this method with the same arguments and share
         the work; the result is the same in all. A policy sees each drawn state once, a few of them up to three times
         more as a probe, and the sample of training states kept with the model.
 

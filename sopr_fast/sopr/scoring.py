@@ -56,7 +56,7 @@ def score_grid(
 
 
 class _Tile:
-    """Scores of some policies on so many subsets at a time, in tensors that stay in place: a CUDA graph replays it."""
+    """Scores of some policies on a few subsets at a time, in tensors that stay in place for a CUDA graph."""
 
     def __init__(
         self,

@@ -79,7 +79,7 @@ class Subsets:
 
         Args:
             states: (rows, dim_s) array, tensor, data frame, path of a file, or array-like object such as an
-                `h5py.Dataset`. Of HDF5 and `.npy` files and such objects, only the drawn rows are read.
+                `h5py.Dataset`. Only the drawn rows of HDF5 and `.npy` files and such objects are read.
             count: Number of subsets, S.
             size: States in a subset, N; by default that of `Config`.
             clusters: Clusters in a subset, K; by default those of `Config`.
@@ -152,8 +152,8 @@ class Subsets:
     def over_drawn(self) -> Subsets:
         """Return the same subsets with the drawn states as all of the data.
 
-        Arrays of actions then have one row for each row of `states`, so that other programs compute actions in those
-        states alone.
+        Arrays of actions then have one row for each row of `states`, so that other programs compute actions only in
+        those states.
         """
         count = len(self.states)
         return replace(self, source=torch.arange(count, device=self.source.device), states_count=count)

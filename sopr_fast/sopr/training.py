@@ -159,7 +159,7 @@ class _Trainer:
             self.read()
 
     def read(self) -> None:
-        """Read the results of the last steps: here alone the host waits for the device."""
+        """Read the results of the last steps: only here does the host wait for the device."""
         if not self._unread:
             return
         names = ("loss", *(("validation_loss", "validation_rank_correlation") if self.validation else ()))
@@ -185,7 +185,7 @@ class _Trainer:
         return not gained > 0.02 * (self.objective.flat - self.objective.floor)
 
     def _scores_are_equal(self) -> bool:
-        """Return whether scores are equal up to rounding; a short run's loss is too noisy to tell."""
+        """Return whether scores are equal up to rounding; the loss of a short run is too noisy for that."""
         scores = self._first_scores()
         return not scores.max() - scores.min() > _EQUAL * scores.abs().max()
 

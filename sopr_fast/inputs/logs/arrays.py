@@ -258,7 +258,7 @@ class Checks:
 
     def _one_column(self, part: str, values: np.ndarray) -> np.ndarray:
         if values.shape not in ((len(values),), (len(values), 1)):
-            hint = "; pass that of the logged action alone" if part == "probabilities" else ""
+            hint = "; pass only that of the logged action" if part == "probabilities" else ""
             raise ValueError(f"{self.where}: {self.name(part)} must have shape (rows,), got {values.shape}{hint}")
         return values.reshape(-1)
 

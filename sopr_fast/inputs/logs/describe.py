@@ -45,7 +45,7 @@ def describe(log: Any) -> str:
         if log.unread:
             lines.append(f"not read, though it looks like ends or numbers of episodes: {list_names([*log.unread])}")
     else:
-        lines.append("read as states alone, since it has no rewards")
+        lines.append("only states are read, since it has no rewards")
     lines.append(f"missing: {_list_parts(missing) or 'nothing'}")
     for methods, parts in _NEEDS.items():
         if lacking := [part for part in parts if part in missing]:

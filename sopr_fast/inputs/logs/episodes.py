@@ -1,4 +1,4 @@
-"""Where episodes end: the one place that decides, and says in words what it decided."""
+"""Ends of episodes: the one place that decides, and describes its decision."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _lacks_cuts(ends: Ends) -> bool:
 def _find_ends(
     parts: Parts, flags: Mapping[str, np.ndarray], ids: np.ndarray | None, steps: np.ndarray | None, count: int
 ) -> Ends:
-    """Return the ends that flags, (N,) bool by part, and (N,) episodes and steps tell, each by its meaning."""
+    """Return the ends by flags, (N,) bool by part, and by (N,) episodes and steps, each by its meaning."""
     names, none = parts.names, np.zeros(count, bool)
     terminals, timeouts, dones = flags.get("terminals"), flags.get("timeouts", none), flags.get("dones")
     last, used = _last_rows(flags, ids, steps, count)
@@ -162,14 +162,14 @@ def _find_ends(
     marked = dones if dones is not None else last
     if marked is None or ("next_states" in parts.arrays and dones is None and not {"last", "first"} & {*used}):
         return Ends(none, closes, none, deciders)
-    told = "timeouts" in flags or (dones is not None and last is not None and bool((last & ~dones)[:-1].any()))
-    return Ends(marked & ~timeouts, closes, none, deciders, mixed=not told)
+    has_both = "timeouts" in flags or (dones is not None and last is not None and bool((last & ~dones)[:-1].any()))
+    return Ends(marked & ~timeouts, closes, none, deciders, mixed=not has_both)
 
 
 def _last_rows(
     flags: Mapping[str, np.ndarray], ids: np.ndarray | None, steps: np.ndarray | None, count: int
 ) -> tuple[np.ndarray | None, list[str]]:
-    """Return the last row of each episode, None if nothing tells, and the parts that told."""
+    """Return the last row of each episode, None if unknown, and the parts that decided."""
     last, used = np.zeros(count, bool), []
     if "last" in flags:
         last |= flags["last"]
@@ -196,7 +196,7 @@ def _goes_on(states: np.ndarray, next_states: np.ndarray | None, terminals: np.n
     """Return (N,) bool: terminal rows that lead on to the next row, as where a trajectory goes on beyond its goal.
 
     The next state, if it is known, is the state of the next row, and the step there is no longer than usual steps are;
-    an environment that was reset is farther away. Where usual steps are as long as the way between any two states, only
+    an environment that was reset is farther away. If usual steps are as long as the way between any two states, only
     terminal rows in a row count.
     """
     none = np.zeros(len(states), bool)

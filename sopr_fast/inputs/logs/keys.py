@@ -122,7 +122,7 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
 
 
 def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueError:
-    """Return the error of a log without a part, which tells named parts to join, if there are some."""
+    """Return the error of a log without a part, which names parts to join, if there are some."""
     present = [str(name) for name in arrays]
     if inner := nested(part, arrays):
         listed = ", ".join(repr(printable(name, NAME_WIDTH)) for name in inner[:10])
@@ -252,12 +252,12 @@ def _looks_like_ends(name: str, values: Any, count: int) -> bool:
 
 
 def named_like_ends(name: str) -> bool:
-    """Return whether the name of an array tells of ends of episodes, or numbers them."""
+    """Return whether the name of an array is one of ends of episodes, or numbers them."""
     return _END_WORDS.search(_words(name)) is not None or part_of_name(name) == "episodes"
 
 
 def part_of_name(name: str) -> str:
-    """Return the part that an array which tells of ends most likely is, by its name."""
+    """Return the most likely part of an array of ends, by its name."""
     lower = _words(name).rpartition("/")[2]
     if lower in KEYS["episodes"] or _ID_WORDS.fullmatch(lower):
         return "episodes"

@@ -27,8 +27,8 @@ def load_log(
     Columns of tables may be numbered: `obs_0`, `obs_1`, … (also `obs.0`, `obs[0]`), or hold lists. Arrays of shape
     (rows, 1, columns), as replay buffers of one environment have them, count as (rows, columns).
 
-    Episodes end where flags, numbers of episodes and steps, and next states say so. Where these are, rows are sorted
-    by episode and step. `Transitions.verdict` says what was decided, and by which arrays.
+    Episodes end where flags, numbers of episodes and steps, and next states say so. Rows are sorted by
+    episode and step if both are given. `Transitions.verdict` says what was decided, and by which arrays.
 
     Without next states, the next state of a step is the state of the next row, and that of a terminal step its own
     state. The last step of an episode that was cut is then dropped, since its next state is unknown, as in D4RL's

@@ -27,7 +27,7 @@ _PLACES = ("pos", "ptr", "_insertion_idx", "_index")  # of the row that is overw
 
 
 def filled_rows(arrays: Mapping[str, Any], count: int) -> np.ndarray | None:
-    """Return the rows of a buffer that were filled, oldest first, as fields such as `_size`, `pos` and `full` tell."""
+    """Return the rows of a buffer that were filled, oldest first, by fields such as `_size`, `pos` and `full`."""
     fields = {}
     for name, values in arrays.items():
         last = str(name).rpartition("/")[2]

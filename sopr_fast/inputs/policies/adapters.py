@@ -36,7 +36,7 @@ class Policies(dict[str, Policy]):
         return Policies((self[name] for name in names), in_memory=self.in_memory)
 
     def for_log(self, states_count: int | None, action_count: int | None = None) -> Policies:
-        """Return the policies with what the log tells of them.
+        """Return the policies with the numbers of states and actions of the log.
 
         Args:
             states_count: Number of states in the log, for each of which an array of actions has a row; None if unknown.

@@ -56,7 +56,7 @@ def check_actions(policies: Sequence[Policy], layout: Layout, logged: int) -> No
         hint = f"; if the log's are indices, pass action_count={wanted}, and for files head='values' or 'logits'"
     raise ValueError(
         f"the log's actions have {logged} columns, but those of policy {policies[0].name!r} need {fitting}: name the "
-        "right ones, such as sopr_fast.load_log(…, columns={'actions': […]}), or pass the states alone to methods "
+        "right ones, such as sopr_fast.load_log(…, columns={'actions': […]}), or pass only the states to methods "
         f"that need no logged actions{hint}"
     )
 
@@ -100,7 +100,7 @@ def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, layout: La
 
 
 def _check_widths(policies: Sequence[Policy], width: int) -> None:
-    """Check that every policy which tells it reads states of the log's width.
+    """Check that every policy of known width reads states of the log's width.
 
     Raises:
         ValueError: Some do not; the message says of which widths states and actions of which policies are.

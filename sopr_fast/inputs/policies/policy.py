@@ -22,8 +22,8 @@ class Policy(ABC):
         name: Name in rankings and errors.
         original: The user's object that the policy stands for, or None if that is the policy itself.
         normalisation: Source of the statistics that standardise the states, or None if states are used as they are.
-        state_dim: Width of the states that the policy reads, None if it does not tell.
-        action_dim: Width of the action, or number of discrete actions, None if the policy does not tell.
+        state_dim: Width of the states that the policy reads, None if unknown.
+        action_dim: Width of the action, or number of discrete actions, None if unknown.
     """
 
     name: str

@@ -30,7 +30,7 @@ def read_evaluations(path: Path, names: Sequence[str]) -> tuple[dict[str, np.nda
     `runs/ppo_1/evaluations.npz` for "ppo_1/best_model" in `runs`. In a file, see `_choose`.
 
     Raises:
-        ValueError: A file is damaged or of another content, there are none, or no policy lies beside one.
+        ValueError: A file is damaged or of another content, there are none, or no policy is next to one.
 
     Warns:
         UserWarning: Policies have no evaluation of their own.
@@ -65,7 +65,7 @@ def read_evaluations(path: Path, names: Sequence[str]) -> tuple[dict[str, np.nda
     if without := [name for of_run in policies.values() for name in of_run if name not in {*returns, *copies}]:
         warn(
             f"{printable(path)}: no evaluation belongs to {list_names(without)}: they have no return, and select takes "
-            f"them as candidates; a name tells the step, such as 'model_{steps[-1]:.0f}'"
+            f"them as candidates; a name holds the step, such as 'model_{steps[-1]:.0f}'"
         )
     return returns, copies
 
@@ -92,7 +92,7 @@ def _choose(
 
     A policy with a step in its name, such as "rl_model_1000_steps", "model_1000" or "ppo_1000_a", gets the evaluation
     of that step, or none. A difference of 1 % of the distance between evaluations is allowed, since several
-    environments step at once. Of the names without a step, one with "best" in it gets the best evaluation, and one
+    environments step at once. Among the names without a step, one with "best" in it gets the best evaluation, and one
     other, without a number or with "final", "last" or "latest", gets the last one, unless it belongs to a checkpoint.
     The best policy is a copy of the checkpoint of its step, if that is there.
 

@@ -39,7 +39,7 @@ class Network:
 def flatten(content: Any) -> dict[str, Any]:
     """Return the values in nested mappings and sequences of them by dotted names, without states of optimisers.
 
-    Slashes in names become dots. Of a tuple of state dicts, the first is that of the actor; statistics may follow.
+    Slashes in names become dots. The first of a tuple of state dicts is that of the actor; statistics may follow.
     """
     result: dict[str, Any] = {}
 
@@ -99,8 +99,8 @@ def find_network(
     own = [name for name in linear if not patterns.is_part_of(name, patterns.NO_NETWORK)]
     names = [name for name in own if not patterns.is_part_of(name, patterns.CRITIC)]
     if all(patterns.role_of(name) == "body" for name in names):  # fc1, fc2, q: the layer next to them acts
-        beside = {name.rpartition(".")[0] for name in names}
-        names = [name for name in own if name in names or not names or name.rpartition(".")[0] in beside]
+        owners = {name.rpartition(".")[0] for name in names}
+        names = [name for name in own if name in names or not names or name.rpartition(".")[0] in owners]
     if not names:
         raise ValueError(f"expected linear layers such as '0.weight', 'l1.weight', found {list_names(sorted(arrays))}")
     return _ordered(*_descend(names), is_ordered)

@@ -65,7 +65,7 @@ def is_statistics(path: Path) -> bool:
 
 
 def _was_normalised(settings: dict[str, Any]) -> bool | None:
-    """Return whether the model was trained with `VecNormalize`, or None if its settings do not tell.
+    """Return whether the model was trained with `VecNormalize`, or None if its settings do not say it.
 
     Only then does training keep an observation as the environment gave it; off-policy algorithms always keep one.
     """
