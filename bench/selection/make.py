@@ -15,10 +15,11 @@ import pandas
 import torch
 
 import sopr_fast
+from sopr_fast.inputs.logs import Transitions
 from sopr_fast.inputs.policies.actor import Actor
 from sopr_fast.inputs.policies.output import Bounds
 
-from .tasks import LOG_ROWS, OFFLINE_UPDATES, SEEDS, SNAPSHOTS, Task
+from .tasks import LOG_ROWS, OFFLINE_UPDATES, RETURNS, SEEDS, SETS, SNAPSHOTS, Task
 
 _NETWORK = {"net_arch": [64, 64]}
 _ENVIRONMENTS = 8  # that PPO and A2C step at once
@@ -66,15 +67,20 @@ def make(task: Task, work: Path) -> None:
     for algorithm in offline_algorithms(task):
         _once(work / f"offline-{algorithm}", partial(_train_offline, task, work, algorithm))
     _once(work / "policies.csv", partial(_measure, task, work))
-    task.folder.mkdir(parents=True, exist_ok=True)
-    for name in ("log.npz", "policies.npz", "policies.csv"):
-        shutil.copy(work / name, task.folder / name)
+    SETS.mkdir(exist_ok=True)
+    arrays = {name: array for file in ("log", "policies") for name, array in np.load(work / f"{file}.npz").items()}
+    np.savez_compressed(task.archive, **arrays)
+    tables = [pandas.read_csv(work / "policies.csv").assign(task=task.environment)]
+    if RETURNS.exists():
+        table = pandas.read_csv(RETURNS)
+        tables.insert(0, table[table["task"] != task.environment])
+    pandas.concat(tables).to_csv(RETURNS, index=False, float_format="%.6g", lineterminator="\n")
 
 
 def offline_algorithms(task: Task) -> tuple[str, ...]:
     """Return the algorithms of offline RL that fit the task's actions."""
     is_discrete = isinstance(gymnasium.make(task.environment).action_space, gymnasium.spaces.Discrete)
-    return ("bc", "bcq", "cql", "dqn") if is_discrete else ("bc", "td3bc", "cql", "iql")
+    return ("bc", "cql", "dqn", "nfq") if is_discrete else ("bc", "td3bc", "cql", "iql")
 
 
 def _once(product: Path, build: Any) -> None:
@@ -155,7 +161,7 @@ def _train_offline(task: Task, work: Path, algorithm: str, folder: Path) -> None
     configs = d3rlpy.algos
     config = {
         ("bc", True): lambda: configs.DiscreteBCConfig(**one, **common),
-        ("bcq", True): lambda: configs.DiscreteBCQConfig(**one, **common),
+        ("nfq", True): lambda: configs.NFQConfig(**one, **common),
         ("cql", True): lambda: configs.DiscreteCQLConfig(**one, **common),
         ("dqn", True): lambda: configs.DoubleDQNConfig(**one, **common),
         ("bc", False): lambda: configs.BCConfig(**one, **common),
@@ -186,10 +192,9 @@ def _measure(task: Task, work: Path, product: Path) -> None:
             arrays |= {f"{name}.{key}": value for key, value in _layers(actor).items()}
             row = {"name": name, "run": folder, "activation": actor.activation, "squash": actor.squash}
             table.append(row | {"head": actor.head})
-    policies = work / "policies.npz"
-    np.savez_compressed(policies, **arrays)
+    np.savez_compressed(work / "policies.npz", **arrays)
     frame = pandas.DataFrame(table)
-    actors = load(task, policies, frame)
+    actors = _actors(task, arrays, frame.set_index("name"))
     measured = [roll_out(task, actor) for actor in actors.values()]
     frame["return"] = [float(np.mean(returns)) for returns in measured]
     frame["error"] = [float(np.std(returns) / len(returns) ** 0.5) for returns in measured]
@@ -211,32 +216,41 @@ def _layers(actor: Actor) -> dict[str, np.ndarray]:
     }
 
 
-def load(task: Task, policies: Path, table: pandas.DataFrame) -> dict[str, Actor]:
-    """Return the actors of a task by name, with actions in the units of the environment."""
-    with np.load(policies) as archive:
-        arrays = {key: torch.from_numpy(archive[key].astype(np.float32)) for key in archive.files}
+def load(task: Task) -> tuple[dict[str, Actor], Transitions, pandas.DataFrame]:
+    """Return the actors of a task by name, its log, and the table of returns."""
+    table = pandas.read_csv(RETURNS)
+    table = table[table["task"] == task.environment].set_index("name")
+    with np.load(task.archive) as archive:
+        arrays = dict(archive)
+    log = sopr_fast.load_log({name: array for name, array in arrays.items() if "." not in name})
+    return _actors(task, arrays, table), log, table
+
+
+def _actors(task: Task, arrays: dict[str, np.ndarray], table: pandas.DataFrame) -> dict[str, Actor]:
+    """Return the actors of a table, with actions in the units of the environment."""
     space = gymnasium.make(task.environment).action_space
     bounds = None
     if isinstance(space, gymnasium.spaces.Box):
         bounds = Bounds(torch.tensor(space.low), torch.tensor(space.high))
     return {
-        row["name"]: Actor(
-            row["name"],
-            list(_pairs(arrays, row["name"])),
+        name: Actor(
+            name,
+            list(_pairs(arrays, name)),
             activation=row["activation"],
             squash=bool(row["squash"]),
             head=row["head"],
             scale=bounds if row["squash"] else None,
             clip=bounds,
         )
-        for row in table.to_dict("records")
+        for name, row in table.to_dict("index").items()
     }
 
 
-def _pairs(arrays: dict[str, torch.Tensor], name: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _pairs(arrays: dict[str, np.ndarray], name: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     i = 0
     while f"{name}.{i}.weight" in arrays:
-        yield arrays[f"{name}.{i}.weight"], arrays[f"{name}.{i}.bias"]
+        weight, bias = (torch.from_numpy(arrays[f"{name}.{i}.{part}"]).float() for part in ("weight", "bias"))
+        yield weight, bias
         i += 1
 
 
@@ -247,7 +261,6 @@ def roll_out(task: Task, actor: Actor) -> list[float]:
     totals, running = np.zeros(task.rollouts), list(range(task.rollouts))
     while running:
         actions = actor(states[running].astype(np.float32))
-        actions = actions.argmax(1) if actor.head != "action" else actions
         going = []
         for action, i in zip(actions, running, strict=True):
             states[i], reward, terminal, truncated, _ = environments[i].step(action)

@@ -38,13 +38,11 @@ def run(tasks: list[Task], work: Path, simulator: estimators.Simulator, seeds: t
 
 def judged(task: Task, work: Path, simulator: estimators.Simulator, seed: int) -> Iterator[dict[str, Any]]:
     """Yield one row of results for each kind of candidates, number of known returns and method."""
-    policies = pandas.read_csv(task.folder / "policies.csv")
-    everyone = load(task, task.folder / "policies.npz", policies)
+    everyone, log, policies = load(task)
     kept = work / task.environment.lower() / f"study-{seed}"
     kept.mkdir(parents=True, exist_ok=True)
-    log = sopr_fast.load_log(task.folder / "log.npz")
     whole = sopr_fast.select(everyone, log, simulator=simulator, checkpoints=kept, seed=seed)
-    table = policies.set_index("name").loc[whole.names]
+    table = policies.loc[whole.names]
     random = np.random.default_rng(seed)
     for kind, candidates in groups(table, random):
         pool = np.setdiff1d(np.flatnonzero(~table["run"].str.startswith("offline")), candidates)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SETS = Path(__file__).parent / "sets"
+RETURNS = SETS / "policies.csv"  # of all tasks
 SEEDS, SNAPSHOTS = (0, 1), 7
 LOG_ROWS = 20_000
 OFFLINE_UPDATES = (1_000, 4_000)
@@ -30,9 +31,9 @@ class Task:
     rollouts: int = 50
 
     @property
-    def folder(self) -> Path:
-        """Folder of the task's policies, returns and log."""
-        return SETS / self.environment.lower()
+    def archive(self) -> Path:
+        """File of the task's policies and log."""
+        return SETS / f"{self.environment.lower()}.npz"
 
 
 _OFF, _ON = {"sac": 20_000, "td3": 20_000, "ppo": 100_000}, {"dqn": 60_000, "a2c": 80_000, "ppo": 100_000}
