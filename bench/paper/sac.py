@@ -1,7 +1,6 @@
 """Stage 1: online SAC of SBX, its snapshots, and their returns.
 
-Checkpoints hold the replay buffer and the simulator's state, so that a killed run ends with the same snapshots as one
-that was never stopped.
+Checkpoints hold the replay buffer; a resumed run begins a new episode.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def _train(task: Task, folder: Path, snapshot_steps: list[int]) -> float:
     from stable_baselines3.common.callbacks import BaseCallback
 
     total, begin = task.scale.sac_steps, time.monotonic()
-    model, environment, before = _load(folder) or (*_new(task), 0.0)
+    model, before = _load(task, folder) or (_new(task), 0.0)
 
     class Snapshots(BaseCallback):
         saved = time.monotonic()
@@ -97,7 +96,7 @@ def _train(task: Task, folder: Path, snapshot_steps: list[int]) -> float:
             if step in snapshot_steps:
                 save_stack(_snapshot(folder, step), [_layers(self.model)])
             if step and time.monotonic() - self.saved >= task.checkpoint_seconds:
-                _save(self.model, environment, folder, before + time.monotonic() - begin)
+                _save(self.model, folder, before + time.monotonic() - begin)
                 self.saved = time.monotonic()
 
         def _on_step(self) -> bool:
@@ -114,13 +113,12 @@ def _snapshot(folder: Path, step: int) -> Path:
     return folder / "snapshots" / f"{step:09d}.npz"
 
 
-def _new(task: Task) -> tuple[Any, Any]:
+def _new(task: Task) -> Any:
     from sbx import SAC
 
-    environment = make_environment(task.environment)
-    model = SAC(
+    return SAC(
         "MlpPolicy",
-        environment,
+        make_environment(task.environment),
         seed=task.seed,
         learning_starts=task.scale.learning_starts,
         batch_size=task.scale.sac_batch,
@@ -128,7 +126,6 @@ def _new(task: Task) -> tuple[Any, Any]:
         train_freq=_STEPS_AT_ONCE,
         gradient_steps=_STEPS_AT_ONCE,
     )
-    return model, environment
 
 
 def _layers(model: Any) -> Layers:
@@ -142,7 +139,7 @@ def _layers(model: Any) -> Layers:
     return layers
 
 
-def _save(model: Any, environment: Any, folder: Path, seconds: float) -> None:
+def _save(model: Any, folder: Path, seconds: float) -> None:
     """Save all that a run needs to resume, as `checkpoint-STEPS`; delete older ones when it is whole."""
     whole = folder / f"checkpoint-{model.num_timesteps:09d}"
     if whole.exists():  # what this run went on from
@@ -152,23 +149,7 @@ def _save(model: Any, environment: Any, folder: Path, seconds: float) -> None:
     part.mkdir()
     model.save(part / "model.zip")
     model.save_replay_buffer(part / "replay.pkl")
-    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 the replay buffer draws from it
-    np.savez(
-        part / "state.npz",
-        key=np.asarray(model.key),
-        numpy_keys=keys,
-        simulator=_simulator_state(environment),
-    )
-    write_json(
-        part / "state.json",
-        {
-            "seconds": seconds,
-            "numpy": [kind, *rest],
-            "environment": environment.unwrapped.np_random.bit_generator.state,
-            "actions": model.action_space.np_random.bit_generator.state,
-            "elapsed": _time_limit(environment)._elapsed_steps,
-        },
-    )
+    write_json(part / "state.json", {"seconds": seconds})
     part.rename(whole)
     for other in folder.glob("checkpoint-*"):
         if other != whole:
@@ -176,51 +157,13 @@ def _save(model: Any, environment: Any, folder: Path, seconds: float) -> None:
     print(f"saved at step {model.num_timesteps}", flush=True)
 
 
-def _load(folder: Path) -> tuple[Any, Any, float] | None:
-    """Return the model, environment and seconds of the latest checkpoint, or None without one."""
+def _load(task: Task, folder: Path) -> tuple[Any, float] | None:
+    """Return the model and seconds of the latest checkpoint, or None without one."""
     checkpoints = sorted(folder.glob("checkpoint-*"))
     if not checkpoints:
         return None
-    latest = checkpoints[-1]
-    import jax.numpy as jnp
     from sbx import SAC
 
-    state = json.loads((latest / "state.json").read_text())
-    environment = make_environment(json.loads((folder.parent / "settings.json").read_text())["environment"])
-    model = SAC.load(latest / "model.zip", env=environment, force_reset=False)
-    model.load_replay_buffer(latest / "replay.pkl")
-    model.env.reset()  # wrappers must be reset before they step
-    with np.load(latest / "state.npz", allow_pickle=False) as arrays:
-        model.key = jnp.asarray(arrays["key"])
-        kind, *rest = state["numpy"]
-        np.random.set_state((kind, arrays["numpy_keys"], *rest))  # noqa: NPY002
-        _set_simulator_state(environment, arrays["simulator"])
-    environment.unwrapped.np_random.bit_generator.state = state["environment"]
-    model.action_space.np_random.bit_generator.state = state["actions"]
-    _time_limit(environment)._elapsed_steps = state["elapsed"]
-    return model, environment, state["seconds"]
-
-
-def _time_limit(environment: Any) -> Any:
-    while type(environment).__name__ != "TimeLimit":
-        environment = environment.env
-    return environment
-
-
-def _simulator_state(environment: Any) -> np.ndarray:
-    import mujoco
-
-    model, data = environment.unwrapped.model, environment.unwrapped.data
-    state = np.empty(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION))
-    mujoco.mj_getState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
-    return state
-
-
-def _set_simulator_state(environment: Any, state: np.ndarray) -> None:
-    import mujoco
-
-    model, data = environment.unwrapped.model, environment.unwrapped.data
-    mujoco.mj_setState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
-    mujoco.mj_forward(model, data)
-    # The forward pass changes the state that the solver starts from.
-    mujoco.mj_setState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+    model = SAC.load(checkpoints[-1] / "model.zip", env=make_environment(task.environment))
+    model.load_replay_buffer(checkpoints[-1] / "replay.pkl")
+    return model, json.loads((checkpoints[-1] / "state.json").read_text())["seconds"]

@@ -2,7 +2,7 @@
 
 python -m bench.selection make     # policies, returns and logs of all tasks: about 40 minutes of two cores
 python -m bench.selection study    # select on all of them, three seeds
-python -m bench.selection table    # the tables of choosing and of judging tasks
+python -m bench.selection table    # tables of both halves; writes the one in docs/how-well-it-ranks.md
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sopr_fast import estimators
 
 from .make import make
 from .study import SEEDS, run
-from .table import table
+from .table import correlations, decisions, results, update_page
 from .tasks import TASKS
 
 
@@ -32,9 +32,11 @@ def main() -> None:
     elif options.stage == "study":
         run(tasks, options.out, estimators.Simulator(), tuple(options.seeds))
     else:
-        for chooses, words in ((True, "Choosing tasks"), (False, "Judging tasks")):
-            for method in ("select", "Gaussian process"):
-                print(f"{words}, {method}\n\n{table(chooses=chooses, method=method)}\n")
+        for chooses, words in ((True, "Choosing"), (False, "Judging")):
+            rows = results(chooses=chooses)
+            print(f"{words} tasks, Spearman\n\n{correlations(rows)}\n")
+            print(f"{words} tasks, `select`\n\n{decisions(rows)}\n")
+        update_page(Path(__file__).parents[2] / "docs" / "how-well-it-ranks.md")
 
 
 if __name__ == "__main__":

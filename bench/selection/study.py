@@ -50,15 +50,15 @@ def judged(task: Task, work: Path, simulator: estimators.Simulator, seed: int) -
         for count in KNOWN:
             if count > len(pool):
                 continue
-            for method, selection in methods(whole, np.sort(order[:count]), candidates, table).items():
-                yield {
-                    "task": task.environment,
-                    "seed": seed,
-                    "kind": kind,
-                    "known": count,
-                    "method": method,
-                    **scores(selection, table),
-                }
+            known = np.sort(order[:count])
+            true = table["return"].to_numpy()[candidates]
+            selections = methods(whole, known, candidates, table)
+            predictions = orders(whole, known, candidates, table)
+            results = {method: scores(selection, table) for method, selection in selections.items()}
+            results |= {method: order_scores(true, predicted) for method, predicted in predictions.items()}
+            for method, result in results.items():
+                row = {"task": task.environment, "seed": seed, "kind": kind, "known": count, "method": method}
+                yield row | result
 
 
 def groups(table: pandas.DataFrame, random: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
@@ -94,6 +94,24 @@ def methods(
     return {"select": selection, "Gaussian process": replace(selection, values=None, method="")}
 
 
+def orders(
+    whole: Selection, known: np.ndarray, candidates: np.ndarray, table: pandas.DataFrame
+) -> dict[str, np.ndarray]:
+    """Return the scores of candidates by simpler methods; equal scores leave the order to chance."""
+    assert whole.values is not None
+    found = {"simulator": whole.values[candidates], "random order": np.zeros(len(candidates))}
+    if len(known):
+        nearest = known[whole.distances[np.ix_(candidates, known)].argmin(1)]
+        found["nearest policy"] = table["return"].to_numpy()[nearest]
+    return found
+
+
+def order_scores(true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
+    """Return how well predictions order candidates: rank correlation, NaN if all are equal, and regrets."""
+    regrets = {f"regret@{k}": regret_at_k(returns=true, scores=predicted, k=k) for k in (1, 3)}
+    return {"spearman": spearman(true, predicted), **regrets}
+
+
 def scores(selection: Selection, table: pandas.DataFrame) -> dict[str, float]:
     """Return how well a selection orders its candidates, covers their returns and decides."""
     true = table["return"][selection.names].to_numpy()
@@ -102,8 +120,7 @@ def scores(selection: Selection, table: pandas.DataFrame) -> dict[str, float]:
     low, high = selection.intervals().T
     ratios = selection.distance_ratio[own]
     result = {
-        "spearman": spearman(true[own], selection.predicted[own]),
-        **{f"regret@{k}": regret_at_k(returns=true[own], scores=selection.predicted[own], k=k) for k in (1, 3)},
+        **order_scores(true[own], selection.predicted[own]),
         "coverage": float(((low <= true) & (true <= high))[own].mean()),
         "distance": float(np.median(ratios)) if len(ratios) else np.nan,
     }
