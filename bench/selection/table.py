@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas
@@ -17,7 +16,7 @@ KINDS = {
     "run": "another run",
     "snapshots": "unseen snapshots",
 }
-METHODS = ("select", "simulator", "Gaussian process", "nearest policy", "random order")
+METHODS = ("select", "simulator", "Gaussian process", "nearest policy")
 DECISIONS = {
     "regret@1": "regret@1",
     "regret@3": "regret@3",
@@ -38,47 +37,53 @@ def results(*, chooses: bool) -> pandas.DataFrame:
     return rows[rows["task"].map(halves) == chooses]
 
 
+def correlations(rows: pandas.DataFrame) -> str:
+    """Return the rank correlation of every method as a table in Markdown."""
+    return _table({method: (rows, method, "spearman") for method in METHODS})
+
+
 def decisions(rows: pandas.DataFrame) -> str:
     """Return what `select` is worth to a decision as a table in Markdown."""
-    select = rows[rows["method"] == "select"]
-    cells = {(kind, count): [(select, column) for column in DECISIONS] for kind in KINDS for count in COUNTS}
-    return _table(list(DECISIONS.values()), cells)
-
-
-def correlations(rows: pandas.DataFrame, counts: Sequence[int] = COUNTS) -> str:
-    """Return the rank correlation of every method as a table in Markdown."""
-    of_methods = [(rows[rows["method"] == method], "spearman") for method in METHODS[:-1]]
-    return _table(list(METHODS[:-1]), {(kind, count): of_methods for kind in KINDS for count in counts})
+    return _table({head: (rows, "select", column) for column, head in DECISIONS.items()})
 
 
 def update_page(page: Path) -> None:
     """Write the main table, of the judging tasks, between the marks of a page."""
-    rows = results(chooses=False)
-    others = results(chooses=True)
-    select, before = (frame[frame["method"] == "select"] for frame in (rows, others))
-    columns: list[tuple[pandas.DataFrame, str]] = [(select, "spearman"), (before, "spearman")]
-    columns += [(rows[rows["method"] == method], "spearman") for method in METHODS[1:4]]
-    columns += [(select, column) for column in ("regret@1", "regret@3", "coverage")]
-    head = ["`select`", "the same, choosing tasks", *METHODS[1:4], "regret@1", "regret@3", "80 % intervals cover"]
-    text = _table(head, {(kind, count): columns for kind in KINDS for count in (0, 10)})
-    content = page.read_text()
-    if not _MARK.search(content):
+    rows, others = results(chooses=False), results(chooses=True)
+    lines = [
+        "| | none known | ten known | simulator | nearest policy | regret@1 | regret@3 | 80 % intervals | other half |"
+    ]
+    lines.append("|" + " --- |" * 9)
+    for kind, words in KINDS.items():
+        columns = [
+            (rows, "select", 0, "spearman"),
+            (rows, "select", 10, "spearman"),
+            (rows, "simulator", 10, "spearman"),
+        ]
+        columns += [(rows, "nearest policy", 10, "spearman")]
+        columns += [(rows, "select", 10, column) for column in ("regret@1", "regret@3", "coverage")]
+        columns += [(others, "select", 10, "spearman")]
+        cells = [_cell(frame, kind, method, count, column) for frame, method, count, column in columns]
+        lines.append(f"| {words} | {' | '.join(cells)} |")
+    text = page.read_text()
+    if not _MARK.search(text):
         raise ValueError(f"{page} has no lines <!-- selection --> and <!-- end selection -->")
-    page.write_text(_MARK.sub(lambda _: f"\n{text}\n\n", content))
+    page.write_text(_MARK.sub(lambda _: "\n" + "\n".join(lines) + "\n\n", text))
 
 
-def _table(head: list[str], lines: dict[tuple[str, int], list[tuple[pandas.DataFrame, str]]]) -> str:
-    text = [f"| candidates | known | {' | '.join(head)} |", "|" + " --- |" * (2 + len(head))]
-    for (kind, count), columns in lines.items():
-        cells = [_cell(rows[(rows["kind"] == kind) & (rows["known"] == count)], column) for rows, column in columns]
-        if any(cells):
-            text.append(f"| {KINDS[kind]} | {count} | {' | '.join(cells)} |")
-    return "\n".join(text)
+def _table(columns: dict[str, tuple[pandas.DataFrame, str, str]]) -> str:
+    lines = [f"| candidates | known | {' | '.join(columns)} |", "|" + " --- |" * (2 + len(columns))]
+    for kind, words in KINDS.items():
+        for count in COUNTS:
+            cells = [_cell(rows, kind, method, count, column) for rows, method, column in columns.values()]
+            lines.append(f"| {words} | {count} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
-def _cell(rows: pandas.DataFrame, column: str) -> str:
+def _cell(rows: pandas.DataFrame, kind: str, method: str, count: int, column: str) -> str:
     """Return "mean ± standard error" over tasks, of their means over seeds and candidates."""
+    rows = rows[(rows["kind"] == kind) & (rows["method"] == method) & (rows["known"] == count)]
     means = rows.groupby("task")[column].mean().dropna()
     if means.empty:
-        return ""
-    return f"{means.mean():.2f} ± {means.sem():.2f}" if len(means) > 1 else f"{means.mean():.2f}"
+        return "—"
+    return (f"{means.mean():.2f} ± {means.sem():.2f}" if len(means) > 1 else f"{means.mean():.2f}").replace("-", "−")
