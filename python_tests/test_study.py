@@ -1,0 +1,48 @@
+"""`bench.selection`: policies, returns, log and results of one tiny task, from nothing."""
+
+import numpy as np
+import pandas
+import pytest
+
+from sopr_fast import estimators
+from sopr_fast.ranking.metrics import spearman
+
+
+def test_make_and_study_of_a_tiny_task(tmp_path, monkeypatch):
+    for package in ("stable_baselines3", "d3rlpy"):
+        pytest.importorskip(package, reason="needs the extra [paper]")
+    from selection import make, study, table, tasks
+
+    for module, name, value in (
+        (tasks, "SETS", tmp_path),
+        (make, "SETS", tmp_path),
+        (make, "RETURNS", tmp_path / "policies.csv"),
+        (study, "RESULTS", tmp_path / "results.csv"),
+        (table, "RESULTS", tmp_path / "results.csv"),
+        (make, "SNAPSHOTS", 3),
+        (make, "OFFLINE_UPDATES", (1, 2)),
+        (make, "ALGORITHMS", {"a2c": {}, "dqn": {"learning_starts": 10}}),
+        (study, "KNOWN", (0, 3)),
+    ):
+        monkeypatch.setattr(module, name, value)
+    task = tasks.Task("CartPole-v1", {"a2c": 600, "dqn": 300}, ("a2c", "dqn"), chooses=False, rollouts=2)
+    make.make(task, tmp_path / "work")
+    policies, log, returns = make.load(task)
+    assert list(policies) == list(returns.index)
+    assert returns["run"].nunique() == 8  # two runs of two algorithms, and four offline algorithms
+    assert log.terminals.any()
+    again = make.roll_out(task, policies["a2c-0-2"])
+    assert np.mean(again) == pytest.approx(returns["return"]["a2c-0-2"], rel=1e-5)
+
+    simulator = estimators.Simulator(updates=2, members=1, hidden=(8,), horizon=5)
+    study.run([task], tmp_path / "work", simulator, seeds=(0,))
+    rows = pandas.read_csv(tmp_path / "results.csv")
+    assert set(rows["kind"]) == set(table.KINDS)
+    assert set(rows["method"]) == {*table.METHODS, "random order"}
+    kept = estimators.Simulator(updates=2, members=1, hidden=(8,), horizon=5).estimate(policies, log, seed=0)
+    offline = [name.startswith("offline") for name in policies]
+    expected = spearman(returns["return"].to_numpy()[offline], kept.values[offline])
+    own = rows[(rows["method"] == "simulator") & (rows["kind"] == "offline") & (rows["known"] == 0)]
+    assert own["spearman"].item() == pytest.approx(expected, abs=1e-3, nan_ok=True)
+    study.run([task], tmp_path / "nowhere", simulator, seeds=(0,))  # nothing is left to do
+    assert table.decisions(table.results(chooses=False)).count("\n") == 1 + 4 * len(table.COUNTS)
