@@ -5,7 +5,6 @@ import dataclasses
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -110,16 +109,6 @@ def test_rank_writes_a_plot_and_a_report(trained, capsys):
     report = (trained / "ranking.html").read_text(encoding="utf-8")
     assert "covered by the log" in report and "sopr-fast rank --model model.safetensors" in report
     assert (trained / "ranking").read_bytes().startswith(b"\x89PNG")
-
-
-def test_rank_adds_subsets_until_the_top_is_settled(trained, capsys):
-    assert rank("--states", "states.npy", "--subsets", "auto", "--most", "7") == 0
-    out = capsys.readouterr().out
-    assert re.search(r"\nthe best is (not )?settled after [57] subsets\n$", out)
-    top = ["12", "--confidence", "0.999999999", "--most", "20"]
-    assert rank("--json", "--states", "states.npy", "--subsets", "auto", "--top", *top) == 0
-    ranking = json.loads(capsys.readouterr().out)
-    assert ranking["settled"] or np.shape(ranking["subset_scores"]) == (12, 20)
 
 
 def test_options_go_before_the_settings_of_the_paper(files, capsys, monkeypatch):
@@ -278,9 +267,6 @@ def test_fit_reports_wrong_input_in_one_line(files, capsys, options, message):
         ("--plot nowhere/ranking.png", "cannot write nowhere/ranking.png: the folder nowhere does not exist"),
         ("--plot .", "cannot write .: it is a folder"),
         ("--plot ranking.doc", "cannot plot to ranking.doc: expected a file of .eps, "),
-        ("--top 1", "--top changes nothing without --subsets auto: add it, or leave --top out"),
-        ("--subsets auto --confidence 1", "confidence"),
-        ("--subsets 3 --most 4", "--most changes nothing without --subsets auto"),
         ("--seed 0", "--seed changes nothing without --states FILE of a log: add it, or leave --seed out"),
         ("--seed 1 --states subsets.safetensors", "--seed changes nothing without --states FILE of a log"),
         ("--seed 1 --states states.npy --subsets subsets.safetensors", "--seed changes nothing without --states"),
@@ -370,7 +356,7 @@ def test_info_and_usage(capsys):
     assert "--columns is an option of a log: add its path, or leave --columns out" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["rank", "--policies", "p", "--subsets", "some"])
-    assert "argument --subsets: 'some' is no number, auto, or .safetensors file" in capsys.readouterr().err
+    assert "argument --subsets: 'some' is no number or .safetensors file" in capsys.readouterr().err
     for arguments in [[], ["fit"], ["rank", "--model", "m", "--policies", "p", "--json", "--csv"]]:
         with pytest.raises(SystemExit) as caught:
             main(arguments)

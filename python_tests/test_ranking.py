@@ -50,14 +50,14 @@ def test_a_score_does_not_depend_on_the_other_candidates(ranker, candidates):
 @pytest.mark.parametrize("spoil", [lambda a: a * np.nan, lambda a: a[:-1], lambda a: 1 / 0])
 def test_a_candidate_that_fails_late_fails_before_clustering(ranker, candidates, spoil, monkeypatch):
     monkeypatch.setattr(sopr_fast.ops, "kmeans", None)
-    monkeypatch.setattr("sopr_fast.sopr.candidates.score_grid", None)
+    monkeypatch.setattr("sopr_fast.sopr.ranker.score_grid", None)
     late = {"late": lambda states: spoil(states[:, :2]) if len(states) > 16 else states[:, :2]}
     with pytest.raises((ValueError, RuntimeError), match="policy 'late'"):
         ranker.rank(candidates | late, log())
 
 
 def test_scores_that_are_not_finite_raise(ranker, candidates, monkeypatch):
-    monkeypatch.setattr("sopr_fast.sopr.candidates.score_grid", lambda *_, **__: torch.full((3, 5), torch.nan))
+    monkeypatch.setattr("sopr_fast.sopr.ranker.score_grid", lambda *_, **__: torch.full((3, 5), torch.nan))
     with pytest.raises(ValueError, match="scores that are not finite"):
         ranker.rank(candidates, log())
 
@@ -77,7 +77,7 @@ def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypat
     finally:
         torch.set_num_threads(before)
     monkeypatch.setattr("sopr_fast.runtime.limits.free_memory", lambda: 0.0)
-    for tiles in (1 << 30, 0):  # columns of so many tiles are kept
+    for tiles in (1 << 30, 0):  # columns of so many tiles stay in memory
         monkeypatch.setattr("sopr_fast.sopr.columns._MEMORY_TILES", tiles)
         assert np.array_equal(ranker.rank(candidates, log(), subsets=6).subset_scores, expected)
 
@@ -107,21 +107,21 @@ def test_without_states_the_kept_subsets_are_used(ranker, candidates):
         ranker.rank(candidates, subsets=6)
 
 
-def test_each_drawn_state_is_shown_once_in_batches(ranker):
+@pytest.mark.parametrize("batch_size", [100, 4096])
+def test_a_candidate_acts_once_in_all_states(ranker, batch_size):
     shown = []
 
     def policy(states):
         shown.append(len(states))
-        return ladder([0.4]).popitem()[1](states)
+        return LinearPolicy(0.4)(states)
 
-    with sopr_fast.options(batch_size=100):
+    with sopr_fast.options(batch_size=batch_size):
         ranking = ranker.rank([policy], log(), subsets=4)
     drawn = Subsets.draw(log(), 4, size=TINY.subset_size, clusters=TINY.clusters, seed=0)
-    assert max(shown) <= 100
-    # Two probes, one in another batch and the sample of training states come on top.
-    assert shown[:3] == [13, 13, 6]
-    assert sum(shown) == len(drawn.states) + 2 * 13 + 6 + len(ranker.training_policies.states)
-    assert ranking.names == ["policy-000"]
+    states = len(drawn.states) + len(ranker.training_policies.states)
+    *batches, again, once_more = shown  # whose last two see whether answers repeat
+    assert sum(batches) == states and len(batches) == -(-states // batch_size)
+    assert again == once_more == 6 and ranking.names == ["policy-000"]
 
 
 def test_timings_cover_the_stages(ranker, candidates):
@@ -342,7 +342,7 @@ def test_only_a_model_that_sorts_clusters_needs_as_many(ranker, candidates, monk
     fewer = Subsets.draw(log(), 2, size=TINY.subset_size, clusters=TINY.clusters - 1)
     with pytest.warns(UserWarning, match="in 7 clusters, but the model was trained on subsets of 128 states in 8"):
         assert np.isfinite(ranker.rank(candidates, subsets=fewer).scores).all()
-    monkeypatch.setattr("sopr_fast.sopr.candidates.Tiles", None)
+    monkeypatch.setattr("sopr_fast.sopr.ranker.collect_all", None)
     with pytest.raises(ValueError, match="subsets have 7 clusters, but a model with score='sort' needs the 8 it was"):
         sorting.rank(candidates, subsets=fewer)
 

@@ -217,7 +217,6 @@ def test_a_ranking_shows_its_numbers(pages, tmp_path):
     ("change", "expected"),
     [
         ({}, "is no return"),
-        ({"settled": False}, "were not settled"),
         ({"in_training": [True] * 6}, "act exactly as a training policy"),
         ({"distances": np.full(6, np.nan)}, "distance of some candidates to the known policies is unknown"),
         ({"distance_limit": 1e9}, "the highest score of 6 candidates"),

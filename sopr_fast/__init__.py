@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from .selection import Evaluation, Selection, evaluate, select
     from .sopr.config import Config
     from .sopr.fitting import fit
-    from .sopr.loading import load, rank
-    from .sopr.ranker import Ranker
-    from .sopr.settling import UntilSettled
+    from .sopr.ranker import Ranker, load, rank
     from .sopr.subsets import Subsets
     from .sopr.training import CollapsedTrainingWarning
 
@@ -43,7 +41,6 @@ __all__ = [
     "Subsets",
     "TrainingPolicyWarning",
     "UncertainEstimateWarning",
-    "UntilSettled",
     "__version__",
     "build_info",
     "estimators",
@@ -75,16 +72,15 @@ _MODULES = {
     "Subsets": "sopr.subsets",
     "TrainingPolicyWarning": "ranking.warnings",
     "UncertainEstimateWarning": "estimators",
-    "UntilSettled": "sopr.settling",
     "build_info": "runtime.native",
     "evaluate": "selection",
     "fit": "sopr.fitting",
-    "load": "sopr.loading",
+    "load": "sopr.ranker",
     "load_log": "inputs.logs",
     "load_policies": "inputs.policies:load",
     "load_returns": "inputs.returns",
     "options": "runtime.context",
-    "rank": "sopr.loading",
+    "rank": "sopr.ranker",
     "report": "reports",
     "select": "selection",
 }

@@ -144,7 +144,7 @@ def _info(options: argparse.Namespace) -> None:
     if is_log(options.path):
         print(describe(read_log(options.path, options)))
         return
-    from ..sopr.loading import load
+    from ..sopr.ranker import load
 
     try:
         ranker = load(options.path)

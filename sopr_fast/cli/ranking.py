@@ -12,7 +12,6 @@ from ..runtime.options import flag
 from ..runtime.process import is_first
 from ..runtime.text import printable, to_cell
 from ..sopr.config import Config
-from ..sopr.settling import UntilSettled
 from .options import (
     add_device,
     add_log,
@@ -69,18 +68,9 @@ def add_commands(commands: Any) -> None:
     ranking.add_argument(
         "--subsets",
         type=_to_subsets,
-        metavar="N|auto|FILE",
-        help="subsets to score on; or auto: as many as settle the top of the order; or a .safetensors file "
-        "that Subsets.save wrote (default: 5, or all kept)",
+        metavar="N|FILE",
+        help="subsets to score on, or a .safetensors file that Subsets.save wrote (default: 5, or all kept)",
     )
-    for field in dataclasses.fields(UntilSettled):
-        ranking.add_argument(
-            f"--{field.name}",
-            type=field.metadata["check"].parse,
-            default=argparse.SUPPRESS,  # those set without `--subsets auto` are refused
-            metavar=field.metadata["check"].parse.__name__,
-            help=f"with --subsets auto: {field.metadata['help']} (default: {field.default})",
-        )
     ranking.add_argument("--seed", type=int, metavar="N", help="seed of drawing subsets from --states (default: 0)")
     ranking.add_argument(
         "--precision",
@@ -127,15 +117,13 @@ def _add_config(group: argparse._ArgumentGroup) -> None:
         )
 
 
-def _to_subsets(text: str) -> int | str | Path:
-    if text == "auto":
-        return text
+def _to_subsets(text: str) -> int | Path:
     if text.endswith(".safetensors"):
         return Path(text)
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number, auto, or .safetensors file") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is no number or .safetensors file") from None
 
 
 def _fit(options: argparse.Namespace) -> None:
@@ -169,15 +157,12 @@ def _fit(options: argparse.Namespace) -> None:
 
 
 def _rank(options: argparse.Namespace) -> None:
-    from ..sopr.loading import open_model, rank
+    from ..sopr.ranker import open_model, rank
 
     check_outputs(options)
-    limits = {f.name: vars(options)[f.name] for f in dataclasses.fields(UntilSettled) if f.name in options}
-    rule = UntilSettled(**limits)
     has_log = options.states is not None and not options.states.endswith(".safetensors")
     draws = has_log and not isinstance(options.subsets, Path)
     for option, given, used, needed in (
-        (next(iter(limits), ""), limits, options.subsets == "auto", "--subsets auto"),
         ("seed", options.seed is not None, draws, "--states FILE of a log"),
         ("log", options.log, options.report, "--report FILE"),
         ("max-episode-steps", options.max_episode_steps is not None, options.log, "--log FILE"),
@@ -195,7 +180,7 @@ def _rank(options: argparse.Namespace) -> None:
         policies,
         read_states(options.states, options),
         model=model,
-        subsets=rule if options.subsets == "auto" else options.subsets,
+        subsets=options.subsets,
         seed=options.seed or 0,
     )
     if options.csv:
@@ -205,8 +190,4 @@ def _rank(options: argparse.Namespace) -> None:
         text = to_json(ranking)
     else:
         text = ranking.table()
-        if ranking.settled is not None and ranking.subset_scores is not None:
-            places = "the best is" if rule.top == 1 else f"the first {rule.top} places are"
-            not_ = "" if ranking.settled else "not "
-            text += f"\n{places} {not_}settled after {ranking.subset_scores.shape[1]} subsets"
     show(ranking, text, options, **known)

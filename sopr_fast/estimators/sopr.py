@@ -89,7 +89,7 @@ class SOPR(SupervisedEstimator):
             probe(adapted, drawing.states, drawing.source)  # fails before long work
             subsets = drawing.clustered(self.config, current_device()).to("cpu")
         layout = probe(adapted, subsets.states, subsets.source)
-        columns = collect_all(adapted, subsets, layout, shared=True)
+        columns = collect_all(adapted, subsets.states, subsets.source, layout, shared=True)
         return as_arrays(adapted, columns, layout), subsets.over_drawn()
 
     def _evaluate(self, problem: SupervisedProblem) -> Estimates:

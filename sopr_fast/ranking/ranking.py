@@ -64,7 +64,6 @@ class Ranking:
         distances: (P,) action distance to the nearest training policy (Eq. 3), NaN where unknown, or None.
         distance_limit: Distance beyond which a candidate is foreign, or None.
         in_training: (P,) whether each candidate acts exactly as a training policy does, or None where unknown.
-        settled: Whether `subsets="auto"` settled the top of the order before its limit; None for a chosen number.
         timings: Seconds by stage.
         training: How the model was trained, or None.
         settings: What the ranking rests on, as plain text and numbers.
@@ -79,7 +78,6 @@ class Ranking:
     distances: np.ndarray | None = None
     distance_limit: float | None = None
     in_training: list[bool] | None = None
-    settled: bool | None = None
     timings: dict[str, float] = field(default_factory=dict)
     training: Training | None = None
     settings: dict[str, Any] = field(default_factory=dict)
@@ -195,7 +193,6 @@ class Ranking:
             scores=first.scores,
             standard_errors=first.standard_errors,
             subset_scores=first.subset_scores,
-            settled=None,
             settings={**self.settings, "subsets": count},
         )
 
@@ -285,7 +282,6 @@ class Ranking:
             "distance_limit": self.distance_limit,
             "foreign": self.foreign,
             "in_training": self.in_training,
-            "settled": self.settled,
             "timings": dict(self.timings),
         }
         if win_probability:

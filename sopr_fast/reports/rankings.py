@@ -114,8 +114,6 @@ def _notes(ranking: Ranking, foreign: np.ndarray) -> list[str]:
         notes.append(f"Unlike every known policy: {those}. Measure before you believe these scores.")
     if ranking.foreign and any(one is None for one in ranking.foreign):
         notes.append("The distance of some candidates to the known policies is unknown: their scores may be wrong.")
-    if ranking.settled is False:
-        notes.append("The first ranks were not settled when the largest number of subsets was reached.")
     if ranking.in_training and any(ranking.in_training):
         notes.append("Some candidates act exactly as a training policy: their scores are no test of the model.")
     return notes

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs.policies import Layout, Policy, collect, probe
+from ..inputs.policies import Layout, Policy, collect
 from ..runtime import distributed
 from ..runtime.limits import tile_bytes
 from ..runtime.progress import progress_bar
-from .subsets import Drawing, Subsets
 
 _MEMORY_TILES = 4  # whose columns stay in memory
 _TILE_BYTES = 256 << 20  # at most
@@ -23,18 +22,20 @@ _TILE_BYTES = 256 << 20  # at most
 
 def collect_all(
     policies: list[Policy],
-    drawn: Drawing | Subsets,
+    states: Tensor,
+    source: Tensor,
     layout: Layout,
     *,
     shared: bool = False,
 ) -> Tensor:
-    """Return the columns of every policy in every drawn state, (P, U, dim_c).
+    """Return the columns of every policy in every state, (P, U, dim_c).
 
     They are kept on disk if they exceed 1 GiB, or a quarter of the free memory.
 
     Args:
         policies: P policies.
-        drawn: U drawn states.
+        states: (U, dim_s) float32 on the CPU.
+        source: (U,) int64, their rows in the user's data.
         layout: What the model reads of a policy.
         shared: Whether the processes of the group, which know the same policies, share them.
 
@@ -43,14 +44,14 @@ def collect_all(
         RuntimeError: A policy raised.
         ValueError: A policy returned something else than its layout.
     """
-    shape = (len(policies), len(drawn.states), layout.width)
+    shape = (len(policies), len(states), layout.width)
     if 4 * np.prod(shape) > _MEMORY_TILES * tile_bytes(_TILE_BYTES):
         columns = _on_disk(shape)
     else:
         columns = torch.empty(shape, dtype=torch.float32, device="cpu")
     with progress_bar(len(columns), "acting", "policy") as bar:
         act = collect_shared if shared else collect
-        act(policies, drawn.states, drawn.source, layout, progress=bar.update, out=columns)
+        act(policies, states, source, layout, progress=bar.update, out=columns)
     return columns
 
 
@@ -94,41 +95,3 @@ def _on_disk(shape: tuple[int, ...]) -> Tensor:
                     "another folder"
                 ) from error
         return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=shape))
-
-
-class Tiles:
-    """Columns of policies, as many policies at a time as fit into 256 MiB, or a sixteenth of the free memory.
-
-    Policies act at once if all columns fit into four times as much, so that a bad row is found before long work;
-    otherwise in turn. Every drawn state is shown once.
-
-    Attributes:
-        policies: P policies.
-        drawn: The drawn states.
-        layout: What the model reads of a policy.
-    """
-
-    def __init__(self, policies: list[Policy], drawn: Drawing | Subsets, layout: Layout) -> None:
-        self.policies, self.drawn, self.layout = policies, drawn, layout
-        probe(policies, drawn.states, drawn.source, layout)
-        policy_bytes = 4 * len(drawn.states) * layout.width
-        size = tile_bytes(_TILE_BYTES)
-        self._at_once = max(1, size // policy_bytes)
-        self._kept = None
-        if len(policies) * policy_bytes <= _MEMORY_TILES * size:
-            self._kept = collect_all(policies, drawn, layout)
-
-    def __iter__(self) -> Iterator[slice]:
-        return (slice(first, first + self._at_once) for first in range(0, len(self.policies), self._at_once))
-
-    def columns(self, tile: slice) -> Tensor:
-        """Return the columns of a tile, (p, U, dim_c).
-
-        Raises:
-            RuntimeError: A policy raised.
-            ValueError: A policy returned something else than its layout.
-        """
-        if self._kept is not None:
-            return self._kept[tile]
-        states, source = self.drawn.states, self.drawn.source
-        return collect(self.policies[tile], states, source, self.layout)

@@ -147,7 +147,7 @@ def fit(
     if config.loss == "mse":
         mean, scale = known.mean - known.scale * float(scores.mean()), known.scale
     return Ranker(
-        model,
+        model=model,
         layout=acted.layout,
         state_dim=subsets.state_dim,
         training_policies=TrainingPolicies(
@@ -207,7 +207,7 @@ def _act(
         probe(known.validation.policies, states, source, layout)
     policies, validation = training[own[0]], known.validation.policies[own[1]] if known.validation else []
     count = len(policies)
-    columns = collect_all(policies + validation, drawn, layout)
+    columns = collect_all(policies + validation, states, source, layout)
     sample = _spread(len(states), _SAMPLED_STATES)
     remembered = distributed.current().gather(columns[:count, sample].contiguous())
     if (remembered == remembered[0]).all():
@@ -230,7 +230,7 @@ def _warn_of_copies(names: list[str], validation: Tensor, training: Tensor) -> N
         training: (M, R, dim_c) columns of the training policies there.
     """
     acting = validation.numpy()
-    same = are_same(acting, training, policy_distances(acting, training.numpy()).argmin(1))
+    same = are_same(acting, training, policy_distances(acting, training).argmin(1))
     if same.any():
         copies = join_some([repr(name) for name, is_copy in zip(names, same, strict=True) if is_copy])
         warn(

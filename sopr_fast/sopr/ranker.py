@@ -1,34 +1,43 @@
-"""Ranking of candidates by a trained scoring model."""
+"""The trained model: ranks candidates, is saved and loaded."""
 
 from __future__ import annotations
 
 import copy
 import os
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..inputs.logs.stored import StoredStates
-from ..inputs.policies import ArrayPolicy, Layout, Policy, load
+from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, warn_of_answers
+from ..inputs.policies import load as load_policies
+from ..ranking.metrics import policy_distances
 from ..ranking.ranking import DRAWN, GIVEN, KEPT, Ranking, Training
 from ..ranking.warnings import warn_of_candidates, warn_of_scores, warn_of_states
 from ..runtime import distributed
 from ..runtime.checks import check_integer
-from ..runtime.context import current
+from ..runtime.context import current, current_device
+from ..runtime.limits import tile_bytes
+from ..runtime.progress import progress_bar
 from ..runtime.timing import Timings
 from ..runtime.warn import warn
-from .candidates import Candidates
-from .columns import Tiles
+from .columns import collect_all
 from .config import Config
 from .model import ScoringModel
-from .model_files import write_model
-from .settling import UntilSettled, to_rule
+from .model_files import read_model, write_model
+from .scoring import score_grid
 from .subsets import Drawing, Subsets, as_subsets, read_states
 from .training import warn_of_collapse
 from .training_policies import TrainingPolicies
 
+_MAPPED = 100  # candidates of which all distances are computed, for a map of them
+_TILE_BYTES = 256 << 20  # at most
 
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class Ranker:
     """Trained scoring model that ranks policies; returned by `sopr_fast.fit` and `sopr_fast.load`.
 
@@ -45,26 +54,19 @@ class Ranker:
         timings: Seconds of training by stage; files do not keep them.
     """
 
-    def __init__(
-        self,
-        model: ScoringModel,
-        *,
-        layout: Layout,
-        state_dim: int,
-        training_policies: TrainingPolicies,
-        subsets: Subsets | None,
-        history: dict[str, Any],
-        seed: int,
-        return_mean: float = 0.0,
-        return_scale: float = 1.0,
-        timings: dict[str, float] | None = None,
-    ) -> None:
-        self.model = model.eval()
-        self.layout, self.state_dim = layout, state_dim
-        self.training_policies, self.subsets = training_policies, subsets
-        self.history, self.seed = history, seed
-        self.return_mean, self.return_scale = return_mean, return_scale
-        self.timings = dict(timings or {})
+    model: ScoringModel
+    layout: Layout
+    state_dim: int
+    training_policies: TrainingPolicies
+    subsets: Subsets | None
+    history: dict[str, Any]
+    seed: int
+    return_mean: float = 0.0
+    return_scale: float = 1.0
+    timings: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.model.eval()
 
     def __repr__(self) -> str:
         subsets = "no" if self.subsets is None else len(self.subsets)
@@ -99,14 +101,14 @@ class Ranker:
         candidates: Any,
         states: Any = None,
         *,
-        subsets: int | str | os.PathLike | UntilSettled | Subsets | None = None,
+        subsets: int | str | os.PathLike | Subsets | None = None,
         seed: int = 0,
     ) -> Ranking:
         """Rank candidates by their mean score over subsets of the states (paper section 3.2).
 
         If `torch.distributed` has been initialised, all processes call this method with the same arguments and share
-        the work; the result is the same in all. A policy sees each drawn state once, a few of them up to three times
-        more as a probe, and the sample of training states kept with the model.
+        the work; the result is the same in all. A policy acts once: in each drawn state, and in the sample of training
+        states kept with the model. It is asked twice more for a few states, to see whether its answers repeat.
 
         Args:
             candidates: Policies to rank, see `sopr_fast.load_policies`. Arrays of actions are indexed like
@@ -114,9 +116,8 @@ class Ranker:
                 the subsets kept with the model.
             states: (rows, dim_s) logged states or the path of a file; or clustered `Subsets`, or their file, to use
                 again; None for the subsets kept with the model.
-            subsets: Number of subsets, by default 5 of given states, or all those kept with the model; "auto" or an
-                `UntilSettled` to add subsets until the top of the order is settled; or clustered `Subsets`, or their
-                file, to use again.
+            subsets: Number of subsets, by default 5 of given states, or all those kept with the model; or clustered
+                `Subsets`, or their file, to use again.
             seed: Seed of drawing subsets from `states`.
 
         Raises:
@@ -137,72 +138,97 @@ class Ranker:
             TrainingPolicyWarning: A candidate acts as a training policy does.
         """
         seed = check_integer("seed", seed, 0)
-        device = current().device or self.device
-        subsets = as_subsets(subsets) or subsets
-        rule, timings = to_rule(subsets), Timings()
+        group, timings, training = distributed.current(), Timings(), self.training_policies
         with timings.stage("drawing"):
-            log, subsets = _read_states(states, subsets)
-            counts = [] if rule is None else rule.counts(len(self.subsets) if log is None and self.subsets else None)
-            chosen = self._subsets(log, counts[0] if counts else subsets, seed)
+            log, chosen, origin = self._choose(states, subsets, seed)
         drawn = chosen.to("cpu")
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
-        loaded = load(candidates).for_log(drawn.states_count, action_count)
+        loaded = load_policies(candidates).for_log(drawn.states_count, action_count)
         policies, names = list(loaded.values()), list(loaded)
-        same_log = self._is_comparable(policies, log, subsets)
-        distributed.current().check_same(
-            options=[rule, seed, current().precision, current().batch_size],
+        group.check_same(
+            options=[seed, current().precision, current().batch_size],
             names_of_policies=names,
             states=drawn.states,
             subsets=drawn.rows,
             **self.model.state_dict(),
         )
-        grid = Candidates(policies, self.layout, timings)
-        tiles = grid.act(drawn)
+        check_widths(policies, self.state_dim)
+        has_distance = self._have_distances(policies, log, origin)
         with timings.stage("policies"):
-            to_training, among, same = self.training_policies.distances(policies, self.layout, same_log=same_log)
-        model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
-
-        scores, settled = self._scores(grid, tiles, model, chosen), None
-        if rule is not None:
-            for count in counts:
-                if count > scores.shape[1]:
-                    with timings.stage("drawing"):
-                        chosen = self._subsets(log, count, seed, first=scores.shape[1])
-                    tiles = grid.act(chosen.to("cpu"))
-                    scores = np.concatenate([scores, self._scores(grid, tiles, model, chosen)], 1)
-                if settled := rule.is_settled(scores, len(counts)):
-                    break
+            columns, sampled = self._act(
+                policies[group.part(len(policies))], drawn, log_is_known=bool(has_distance.all())
+            )
+            to_training, is_copy = map(group.gather, training.compare(sampled))
+            among = None
+            if len(policies) <= _MAPPED:
+                acting = group.gather(sampled).numpy()
+                among = policy_distances(acting, acting)
+                among[~has_distance], among[:, ~has_distance] = np.nan, np.nan
+        distances = np.where(has_distance[:, None], to_training.numpy(), np.nan)
+        scores = self._score(columns, chosen, timings)
         ranking = Ranking.from_subsets(
             names,
             scores,
-            distances=to_training.min(1),
-            distance_limit=self.training_policies.distance_limit,
-            in_training=same.tolist(),
-            settled=settled,
+            distances=distances.min(1),
+            distance_limit=training.distance_limit,
+            in_training=(is_copy.numpy() & has_distance).tolist(),
             timings=dict(timings),
-            training=self._training_of(to_training, among),
+            training=self._training_of(distances, among),
             settings={
                 "subsets": scores.shape[1],
                 "seed": seed,
                 "precision": current().precision or self.config.precision,
-                "source": GIVEN if isinstance(subsets, Subsets) else KEPT if log is None else DRAWN,
+                "source": origin,
             },
         )
         if self.collapsed:
             warn_of_collapse()
-        training = self.training_policies
         if chosen is not self.subsets:
             warn_of_states(drawn.states, training.states)
-        warn_of_scores(names, scores, to_training, float(np.ptp(training.scores.numpy())))
+        warn_of_scores(names, scores, distances, float(np.ptp(training.scores.numpy())))
         warn_of_candidates(ranking.names, ranking.distances, ranking.distance_limit, ranking.in_training)
         return ranking
 
-    def _scores(self, grid: Candidates, tiles: Tiles, model: ScoringModel, chosen: Drawing | Subsets) -> np.ndarray:
-        """Return (P, S) float64 scores in the units that `return_mean` and `return_scale` give them."""
-        scores = grid.scores(tiles, model, chosen) * self.return_scale + self.return_mean
+    def _act(self, policies: list[Policy], drawn: Drawing | Subsets, *, log_is_known: bool) -> tuple[Tensor, Tensor]:
+        """Return the columns of policies in the U drawn states and in the R sampled ones of training.
+
+        Args:
+            policies: P policies.
+            drawn: The drawn states, on the CPU.
+            log_is_known: Whether the sampled states are rows of the log; otherwise arrays of actions answer any row.
+
+        Returns:
+            (P, U, dim_c) and (P, R, dim_c).
+        """
+        training, count = self.training_policies, len(drawn.states)
+        sampled = training.source if log_is_known else drawn.source[:1].expand(len(training.source))
+        states, source = torch.cat([drawn.states, training.states]), torch.cat([drawn.source, sampled])
+        columns = collect_all(policies, states, source, self.layout)
+        warn_of_answers(policies, columns, states, source, self.layout)
+        return columns[:, :count], columns[:, count:]
+
+    def _score(self, columns: Tensor, chosen: Drawing | Subsets, timings: Timings) -> np.ndarray:
+        """Return scores of all processes' candidates, (P, S) float64, in the units of `return_mean` and `return_scale`.
+
+        Args:
+            columns: (p, U, dim_c) columns of this process's candidates in the drawn states.
+            chosen: Subsets of these states, which are clustered if they are not yet.
+            timings: Seconds by stage, to which this method adds.
+        """
+        device = current().device or self.device
+        model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
+        with timings.stage("clustering"):
+            subsets = chosen.clustered(self.config, device)
+        parts = [torch.empty(0, len(subsets), dtype=torch.float32, device=device)]
+        at_once = max(1, tile_bytes(_TILE_BYTES) // (4 * columns.shape[1] * columns.shape[2]))
+        with timings.stage("encoding"), progress_bar(len(columns), "ranking", "policy") as bar:
+            for some in columns.split(at_once) if len(columns) else ():
+                parts.append(score_grid(model, subsets, some.contiguous(), precision=current().precision))
+                bar.update(len(some))
+            scores = distributed.current().gather(torch.cat(parts).cpu()).double().numpy()
         if not np.isfinite(scores).all():
             raise ValueError("the model gives scores that are not finite: its training failed")
-        return scores
+        return scores * self.return_scale + self.return_mean
 
     def _training_of(self, distances: np.ndarray, among: np.ndarray | None) -> Training:
         """Return what a ranking keeps of the training.
@@ -218,7 +244,7 @@ class Ranker:
             between=self.training_policies.between.copy(),
             among=among,
             history=copy.deepcopy(self.history),
-            settings={"seed": self.seed, **self.config.to_dict()},
+            settings={"seed": self.seed, **asdict(self.config)},
         )
 
     def save(self, path: str | os.PathLike, *, subsets: bool = True) -> None:
@@ -231,89 +257,132 @@ class Ranker:
         Raises:
             OSError: The file cannot be written.
         """
-        if distributed.current().rank:
-            return
-        write_model(
-            path,
-            model=self.model,
-            layout=self.layout,
-            state_dim=self.state_dim,
-            training_policies=self.training_policies,
-            subsets=self.subsets if subsets else None,
-            history=self.history,
-            seed=self.seed,
-            return_mean=self.return_mean,
-            return_scale=self.return_scale,
-        )
+        if distributed.current().rank == 0:
+            fields = {name: value for name, value in vars(self).items() if name != "timings"}
+            write_model(path, **fields | {"subsets": self.subsets if subsets else None})
 
-    def _subsets(self, log: StoredStates | None, subsets: Any, seed: int, *, first: int = 0) -> Drawing | Subsets:
-        """Return the subsets to score on; those before `first` have been scored on already."""
-        if isinstance(subsets, Subsets):
-            if log is not None:
-                raise ValueError("give states or clustered subsets, not both")
-            self._check_width(subsets.state_dim)
-            self._check_clusters(subsets.offsets.shape[1] - 1)
-            self._warn_of_size(subsets)
-            return subsets
-        if log is None:
-            if self.subsets is None:
-                raise ValueError("no subsets are kept with this model: pass the log as states=… (--states …)")
-            if subsets is None:
-                return self.subsets
-            if check_integer("subsets", subsets, 1) > len(self.subsets):
-                raise ValueError(
-                    f"cannot take {subsets} subsets: there are {len(self.subsets)} kept with the model; pass the log "
-                    "as states=… (--states …) to draw more"
-                )
-            return self.subsets.take(subsets, first=first)
-        self._check_width(log.shape[1])
-        remedy = ": the model was trained on subsets of that size and needs at least as many states"
-        count = 5 if subsets is None else check_integer("subsets", subsets, 1)
-        return Drawing.draw(log, count - first, size=self.config.subset_size, seed=seed, first=first, remedy=remedy)
+    def _choose(self, states: Any, subsets: Any, seed: int) -> tuple[StoredStates | None, Drawing | Subsets, str]:
+        """Return the logged states, if any, the subsets to score on, and where these come from."""
+        log, kept = None if states is None else read_states(states), self.subsets
+        given = as_subsets(subsets)
+        if log is not None and (given is not None or (isinstance(log, Subsets) and subsets is not None)):
+            raise ValueError(
+                "give states or clustered subsets, not both: for fewer of the subsets, pass their take(count) "
+                "(--states, --subsets)"
+            )
+        if isinstance(log, Subsets):
+            log, given = None, log
+        if given is not None:
+            self._check_subsets(given)
+            return None, given, KEPT if given is kept else GIVEN
+        if log is not None:
+            self._check_width(log.shape[1])
+            count = 5 if subsets is None else check_integer("subsets", subsets, 1)
+            remedy = ": the model was trained on subsets of that size and needs at least as many states"
+            return log, Drawing.draw(log, count, size=self.config.subset_size, seed=seed, remedy=remedy), DRAWN
+        if kept is None:
+            raise ValueError("no subsets are kept with this model: pass the log as states=… (--states …)")
+        if subsets is not None and check_integer("subsets", subsets, 1) > len(kept):
+            raise ValueError(
+                f"cannot take {subsets} subsets: there are {len(kept)} kept with the model; pass the log as states=… "
+                "(--states …) to draw more"
+            )
+        return None, kept if subsets is None else kept.take(subsets), KEPT
 
-    def _is_comparable(
-        self,
-        policies: list[Policy],
-        log: StoredStates | None,
-        subsets: Any,
-    ) -> bool:
-        """Return whether arrays of actions, if any, belong to the training log, so that their distance is known."""
-        if not any(isinstance(policy, ArrayPolicy) for policy in policies):
-            return True
-        if log is None:
-            return subsets is self.subsets or not isinstance(subsets, Subsets)
-        training = self.training_policies
-        return log.has_rows(training.source.numpy(), training.states.numpy())
+    def _check_subsets(self, subsets: Subsets) -> None:
+        """Check that the model can read clustered subsets, and warn if they are unlike those of its training."""
+        self._check_width(subsets.state_dim)
+        (size, clusters), config = (subsets.rows.shape[1], subsets.offsets.shape[1] - 1), self.config
+        if config.score == "sort" and clusters != config.clusters:
+            raise ValueError(
+                f"subsets have {clusters} clusters, but a model with score='sort' needs the {config.clusters} it was "
+                "trained with"
+            )
+        if (size, clusters) != (config.subset_size, config.clusters):
+            warn(
+                f"subsets have {size} states in {clusters} clusters, but the model was trained on subsets of "
+                f"{config.subset_size} states in {config.clusters} clusters: scores and errors may be others than on "
+                "such subsets"
+            )
 
     def _check_width(self, width: int) -> None:
         if width != self.state_dim:
             raise ValueError(f"states have {width} columns, the model was trained on {self.state_dim}")
 
-    def _warn_of_size(self, subsets: Subsets) -> None:
-        given = subsets.rows.shape[1], subsets.offsets.shape[1] - 1
-        trained = self.config.subset_size, self.config.clusters
-        if given != trained:
-            warn(
-                f"subsets have {given[0]} states in {given[1]} clusters, but the model was trained on subsets of "
-                f"{trained[0]} states in {trained[1]} clusters: scores and errors may be others than on such subsets"
-            )
-
-    def _check_clusters(self, count: int) -> None:
-        if self.config.score == "sort" and count != self.config.clusters:
-            raise ValueError(
-                f"subsets have {count} clusters, but a model with score='sort' needs the {self.config.clusters} it was "
-                "trained with"
-            )
-
-
-def _read_states(states: Any, subsets: Any) -> tuple[StoredStates | None, Any]:
-    """Return the logged states, or None, and the subsets to score on, which may be given in place of states."""
-    given = None if states is None else read_states(states)
-    if not isinstance(given, Subsets):
-        return given, subsets
-    if subsets is not None:
-        raise ValueError(
-            "subsets are given twice: clustered Subsets in place of states are all used; leave subsets= out, or pass "
-            "fewer by their take(count) (--states, --subsets)"
+    def _have_distances(self, policies: list[Policy], log: StoredStates | None, origin: str) -> np.ndarray:
+        """Return (P,) bool, False for arrays of actions unless they belong to the training log."""
+        is_array, training = (
+            np.array([isinstance(policy, ArrayPolicy) for policy in policies], bool),
+            self.training_policies,
         )
-    return None, given
+        known = origin == KEPT
+        if log is not None and is_array.any():
+            known = log.has_rows(training.source.numpy(), training.states.numpy())
+        return ~is_array | known
+
+
+def load(path: str | os.PathLike) -> Ranker:
+    """Load a model that `Ranker.save` wrote onto the device of `sopr_fast.options`; nothing in the file is executed.
+
+    Args:
+        path: File to read.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        IsADirectoryError: The path is a folder.
+        ValueError: The file is truncated, damaged, or of another kind or format.
+
+    Warns:
+        CollapsedTrainingWarning: Training of the model collapsed.
+    """
+    ranker = Ranker(**read_model(path))
+    ranker.model.to(current_device())
+    if ranker.collapsed:
+        warn_of_collapse()
+    return ranker
+
+
+def rank(
+    candidates: Any,
+    states: Any = None,
+    *,
+    model: Ranker | str | os.PathLike | None = None,
+    subsets: int | str | os.PathLike | Subsets | None = None,
+    seed: int = 0,
+) -> Ranking:
+    """Rank candidates with a trained model: `Ranker.rank` in one call.
+
+    Args:
+        candidates: Policies to rank.
+        states: Logged states, or None for the subsets kept with the model.
+        model: A `Ranker` or the path of a saved one; None for the path in the environment variable SOPR_FAST_MODEL.
+        subsets: See `Ranker.rank`, as for all arguments below.
+        seed: Seed of drawing subsets.
+
+    Raises:
+        OSError: The model cannot be read.
+        TypeError: The model is neither a `Ranker` nor a path.
+        ValueError: No model is given either way.
+        Exception: See `load` and `Ranker.rank`.
+
+    Warns:
+        UserWarning: See `Ranker.rank`.
+    """
+    return open_model(model).rank(candidates, states, subsets=subsets, seed=seed)
+
+
+def open_model(model: Ranker | str | os.PathLike | None) -> Ranker:
+    """Return a model, or read that of a path; see `rank`. `Ranker.rank` warns of one that collapsed."""
+    if isinstance(model, Ranker):
+        return model
+    if model is not None and not isinstance(model, str | os.PathLike):
+        raise TypeError(f"model must be a Ranker or the path of a saved one, got {type(model).__name__}")
+    if model:
+        return Ranker(**read_model(model))
+    path = os.environ.get("SOPR_FAST_MODEL")
+    if not path:
+        raise ValueError("no model: pass model=… (--model …), or set SOPR_FAST_MODEL to the path of one")
+    try:
+        return Ranker(**read_model(path))
+    except (OSError, ValueError) as error:
+        raise type(error)(f"the environment variable SOPR_FAST_MODEL: {error}") from error

@@ -124,28 +124,23 @@ class Subsets:
         tensors = {name: tensor.clone() if tensor.is_inference() else tensor for name, tensor in tensors.items()}
         return Subsets(**tensors, states_count=self.states_count)
 
-    def take(self, count: int, *, first: int = 0) -> Subsets:
-        """Return the subsets before `count`, from `first` on, with the states they use.
-
-        Args:
-            count: Position behind the last subset to take.
-            first: Position of the first subset to take.
+    def take(self, count: int) -> Subsets:
+        """Return the first `count` subsets with the states they use.
 
         Raises:
             ValueError: `count` is no integer from 1 to the number of subsets.
         """
         if check_integer("count", count, 1) > len(self):
             raise ValueError(f"cannot take {count} subsets: there are {len(self)}")
-        if first == 0 and count == len(self):
+        if count == len(self):
             return self
-        part = slice(first, count)
-        used, rows = torch.unique(self.rows[part], return_inverse=True)
+        used, rows = torch.unique(self.rows[:count], return_inverse=True)
         return Subsets(
             self.states[used],
             self.source[used],
             rows.to(torch.int32),
-            self.offsets[part],
-            self.centroids[part],
+            self.offsets[:count],
+            self.centroids[:count],
             self.states_count,
         )
 
@@ -253,7 +248,7 @@ class Drawing:
         return Drawing(states, source, rows, self.states_count, seeds)
 
     @classmethod
-    def draw(cls, log: StoredStates, count: int, *, size: int, seed: int, first: int = 0, remedy: str = "") -> Drawing:
+    def draw(cls, log: StoredStates, count: int, *, size: int, seed: int, remedy: str = "") -> Drawing:
         """Draw subsets without replacement, see `Subsets.draw`.
 
         Args:
@@ -261,22 +256,21 @@ class Drawing:
             count: Number of subsets, S.
             size: States in a subset, N.
             seed: Seed, 0 or more.
-            first: Position of the first subset: subsets 0 to 4 and then 5 to 9 are those of one draw of 10.
             remedy: What to do about a log smaller than a subset; ends the message.
         """
         seed, count = check_integer("seed", seed, 0), check_integer("subsets", count, 1)
         if check_integer("subset_size", size, 1) > len(log):
             raise ValueError(f"subset_size is {size}, but there are {len(log)} states{remedy}")
-        if first + count > 1 and 2 * size > len(log):
+        if count > 1 and 2 * size > len(log):
             warn(
                 f"subsets of {size} of {len(log)} states have most of them in common: standard errors and win "
-                'probabilities are too sure, and subsets="auto" stops too early. Take smaller subsets or more states'
+                "probabilities are too sure. Take smaller subsets or more states"
             )
         drawn = np.empty((count, size), np.int64)
         seeds = np.empty(count, np.int64)
         taken = np.zeros(len(log), bool)
         for s in range(count):
-            generator = np.random.default_rng([seed, first + s])
+            generator = np.random.default_rng([seed, s])
             drawn[s] = _draw_distinct(generator, len(log), size, taken)
             seeds[s] = generator.integers(2**62)
         taken[drawn] = True

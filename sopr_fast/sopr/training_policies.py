@@ -9,12 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs.policies import ArrayPolicy, Layout, Policy, collect
 from ..ranking.metrics import policy_distances
-from ..runtime import distributed
 
 _FOREIGN = 2.0
-_MAPPED = 100  # policies of which all distances are computed, for a map of them
+_COMPARED_AT_ONCE = 100  # policies
 _SAME = 1e-10  # of the mean square of a column: float32 rounding in batches of other sizes
 
 
@@ -36,52 +34,26 @@ class TrainingPolicies:
     columns: Tensor
     scores: Tensor
 
-    def distances(
-        self, policies: list[Policy], layout: Layout, *, same_log: bool
-    ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-        """Return action distances (Eq. 3) to the training policies, (P, M), and among the policies, (P, P), float64.
-
-        The latter are None for more than 100 policies, of which each process of a group asks a part. Return also
-        whether each policy acts as the nearest training policy does, (P,) bool, see `are_same`.
+    def compare(self, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Return action distances (Eq. 3) of policies to the training policies, and whether they are copies of one.
 
         Args:
-            policies: P policies.
-            layout: What the model reads of a policy.
-            same_log: Whether arrays of actions belong to the training log; otherwise their distances are NaN.
+            columns: (P, R, dim_c) columns of policies in the sampled states.
+
+        Returns:
+            (P, M) float64 distances; (P,) bool, whether a policy acts as the nearest training policy, see `are_same`.
         """
-
-        def act(part: list[Policy]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            """Return (p, M) distances, (p,) whether they act the same, and the columns of those that have distances."""
-            distances, same = np.full((len(part), len(self.names)), np.nan), np.zeros(len(part), bool)
-            comparable = [i for i, policy in enumerate(part) if same_log or not isinstance(policy, ArrayPolicy)]
-            if not comparable:
-                return distances, same, np.empty(0)
-            chosen = [part[i] for i in comparable]
-            columns = collect(chosen, self.states, self.source, layout).numpy()
-            distances[comparable] = policy_distances(columns, self.columns.numpy())
-            same[comparable] = are_same(columns, self.columns, distances[comparable].argmin(1))
-            return distances, same, columns
-
-        if len(policies) > _MAPPED:
-            group = distributed.current()
-            own = policies[group.part(len(policies))]
-            parts = [act(own[first : first + _MAPPED])[:2] for first in range(0, len(own), _MAPPED)]
-            to_training = np.concatenate([np.empty((0, len(self.names))), *(distances for distances, _ in parts)])
-            same = np.concatenate([np.empty(0, bool), *(same for _, same in parts)])
-            to_training, same = (group.gather(torch.from_numpy(rows)).numpy() for rows in (to_training, same))
-            return to_training, None, same
-        to_training, same, columns = act(policies)
-        among = np.full((len(policies), len(policies)), np.nan)
-        known = ~np.isnan(to_training).any(1)
-        if known.any():
-            among[np.ix_(known, known)] = policy_distances(columns, columns)
-        return to_training, among, same
+        distances, same = np.empty((len(columns), len(self.names))), np.empty(len(columns), bool)
+        for first in range(0, len(columns), _COMPARED_AT_ONCE):
+            some = slice(first, first + _COMPARED_AT_ONCE)
+            distances[some] = policy_distances(columns[some], self.columns)
+            same[some] = are_same(columns[some].numpy(), self.columns, distances[some].argmin(1))
+        return torch.from_numpy(distances), torch.from_numpy(same)
 
     @cached_property
     def between(self) -> np.ndarray:
         """(M, M) float64 action distances between training policies."""
-        columns = self.columns.numpy()
-        return policy_distances(columns, columns)
+        return policy_distances(self.columns, self.columns)
 
     @property
     def distance_limit(self) -> float:

@@ -3,7 +3,7 @@
 from .actor import Actor
 from .adapters import Policies, load
 from .arrays import ArrayPolicy
-from .layout import Layout, check_actions, collect, probe
+from .layout import Layout, check_actions, check_widths, collect, probe, warn_of_answers
 from .output import Gaussian, Output, Probabilities
 from .policy import Policy
 
@@ -17,7 +17,9 @@ __all__ = [
     "Policy",
     "Probabilities",
     "check_actions",
+    "check_widths",
     "collect",
     "load",
     "probe",
+    "warn_of_answers",
 ]

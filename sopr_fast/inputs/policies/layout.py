@@ -82,7 +82,7 @@ def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, layout: La
         UserWarning: Policies give different actions when asked again for the same states, in the same or another batch;
             or all actions are whole numbers.
     """
-    _check_widths(policies, states.shape[1])
+    check_widths(policies, states.shape[1])
     rows = slice(min(_PROBE_ROWS, current().batch_size))
     states, source = states[rows], source[rows]
     outputs = [policy.output(states, source) for policy in policies]
@@ -92,14 +92,13 @@ def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, layout: La
         layout = Layout(outputs[0].kind, width, width)
         if layout.kind != "discrete" and any(output.kind == "gaussian" for output in outputs):
             layout = Layout("gaussian", width, 2 * width)
-    for policy, output in zip(policies, outputs, strict=True):
-        _columns(policy, output, layout, whose)
-    _warn_of_sampling(policies, outputs, states, source)
-    _warn_of_indices(policies, outputs)
+    pairs = zip(policies, outputs, strict=True)
+    columns = torch.stack([_columns(policy, output, layout, whose) for policy, output in pairs])
+    warn_of_answers(policies, columns, states, source, layout)
     return layout
 
 
-def _check_widths(policies: Sequence[Policy], width: int) -> None:
+def check_widths(policies: Sequence[Policy], width: int) -> None:
     """Check that every policy of known width reads states of the log's width.
 
     Raises:
@@ -129,20 +128,35 @@ def _list_few(names: list[str]) -> str:
     return f"{shown} and {len(names) - _NAMES_SHOWN} others" if len(names) > _NAMES_SHOWN else shown
 
 
-def _warn_of_sampling(policies: Sequence[Policy], outputs: Sequence[Output], states: Tensor, source: Tensor) -> None:
-    """Warn of policies that answer `states` otherwise than in `outputs`, or otherwise in another batch."""
-    other = torch.arange(len(states) - 1, (len(states) - 1) // 2, -1, device="cpu")  # none of a single state
+def warn_of_answers(
+    policies: Sequence[Policy], columns: Tensor, states: Tensor, source: Tensor, layout: Layout
+) -> None:
+    """Ask policies again in a few states, and warn of answers that differ from the first ones or are whole numbers.
+
+    Args:
+        policies: P policies.
+        columns: (P, N, layout.width) their columns.
+        states: (N, dim_s) float32 on the CPU.
+        source: (N,) int64, the states' rows in the user's data.
+        layout: Layout of the columns.
+
+    Warns:
+        UserWarning: Policies give different actions when asked again for the same states, in the same or another batch;
+            or all actions are whole numbers.
+    """
+    means = columns[:, : min(_PROBE_ROWS, current().batch_size), : layout.action_dim]
+    few = torch.arange(means.shape[1] - 1, (means.shape[1] - 1) // 2, -1, device="cpu")  # none of a single state
+    few = few if len(few) else torch.arange(means.shape[1], device="cpu")
     sampling, mixing = [], []
-    for policy, output in zip(policies, outputs, strict=True):
+    for policy, before in zip(policies, means, strict=True):
         if not isinstance(policy, Called):
             continue
-        before, after = output.mean, policy.output(states, source).mean
-        if after.shape != before.shape or not torch.allclose(after, before, rtol=1e-3, atol=1e-5):
+        after, again = (policy.output(states[few], source[few]).mean for _ in range(2))
+        scale = before.abs().amax(0)
+        if after.shape != again.shape or not torch.allclose(after, again, rtol=1e-3, atol=1e-5):
             sampling.append(policy.name)
-        elif len(other):
-            after, scale = policy.output(states[other], source[other]).mean, before.abs().amax(0)
-            if after.shape[1:] != scale.shape or ((after - before[other]).abs() > _BATCH_ROUNDING * scale + 1e-5).any():
-                mixing.append(policy.name)
+        elif after.shape[1:] != scale.shape or ((after - before[few]).abs() > _BATCH_ROUNDING * scale + 1e-5).any():
+            mixing.append(policy.name)
     if sampling:
         warn(
             f"policies {_list_few(sampling)} give different actions when asked twice for the same states: they sample, "
@@ -154,19 +168,13 @@ def _warn_of_sampling(policies: Sequence[Policy], outputs: Sequence[Output], sta
             f"policies {_list_few(mixing)} give different actions for the same states in another batch: they use "
             "statistics of the batch, or read its rows as a sequence. Answer each state on its own"
         )
-
-
-def _warn_of_indices(policies: Sequence[Policy], outputs: Sequence[Output]) -> None:
-    """Warn if all policies return whole numbers, which may be indices of discrete actions."""
-    means = [output.mean for output in outputs if output.kind == "action"]
-    if len(means) < len(outputs) or any((mean != mean.abs().round()).any() for mean in means):
-        return
-    vary = any((mean != mean[0]).any() for mean in means)
-    if vary and (means[0].shape[1] == 1 or max(mean.max() for mean in means) > 1):  # not several of 0 and 1
-        warn(
-            f"policies {_list_few([policy.name for policy in policies])} return whole numbers, which are taken as "
-            "continuous actions: if they are indices, return integers and pass action_count (--action-count)"
-        )
+    if len(means) and layout.kind != "discrete" and (means == means.abs().round()).all():
+        vary = (means != means[:, :1]).any()
+        if vary and (layout.action_dim == 1 or means.max() > 1):  # not several of 0 and 1
+            warn(
+                f"policies {_list_few([policy.name for policy in policies])} return whole numbers, which are taken as "
+                "continuous actions: if they are indices, return integers and pass action_count (--action-count)"
+            )
 
 
 def collect(
