@@ -110,55 +110,27 @@ def test_a_damaged_table_is_refused(tmp_path):
         load(path)
 
 
-def blocks(folder: Path) -> dict[str, str]:
-    """Write the files that the page shows, with small sizes, and return their text by name."""
-    found = dict(re.findall(r'^```python title="(\w+\.py)"\n(.*?)^```$', PAGE, re.DOTALL | re.MULTILINE))
-    sizes = {"size=1024": f"size={TINY.subset_size}", "clusters=16": f"clusters={TINY.clusters}"}
-    for name, code in found.items():
-        for written, small in sizes.items():
-            code = code.replace(written, small)
-        (folder / name).write_text(code)
-    return found
-
-
-@pytest.fixture
-def recipe(ranker, tmp_path):
-    """Folder with the model, the log, policies and the recipe's files, and the scores to expect."""
-    assert set(blocks(tmp_path)) == {"draw.py", "work.py"}
-    ranker.save(tmp_path / "model.safetensors")
-    np.save(tmp_path / "log.npy", log(ROWS))
+@pytest.mark.filterwarnings("ignore")
+def test_workers_compute_actions_in_the_drawn_states_alone(ranker, tmp_path, monkeypatch, capsys):
+    blocks = dict(re.findall(r'^```python title="(\w+\.py)"\n(.*?)^```$', PAGE, re.DOTALL | re.MULTILINE))
+    for name, code in blocks.items():
+        small = code.replace("size=1024", f"size={TINY.subset_size}").replace(
+            "clusters=16", f"clusters={TINY.clusters}"
+        )
+        (tmp_path / name).write_text(small)
     for folder in ("runs", "actions"):
         (tmp_path / folder).mkdir()
     for i in range(5):
         weight = np.random.default_rng(i).normal(size=(2, 4)).astype(np.float32)
-        layers = {"mean.weight": weight, "mean.bias": np.zeros(2, np.float32)}
-        np.savez(tmp_path / "runs" / f"run-{i}.npz", **layers)
-    run(tmp_path, "draw.py")
-    subsets = Subsets.load(tmp_path / "subsets.safetensors")
-    ranking = ranker.rank(load(tmp_path / "runs"), subsets=subsets)
-    return tmp_path, dict(zip(ranking.names, ranking.scores.tolist(), strict=True))
-
-
-def run(folder: Path, name: str, *arguments: str) -> str:
-    result = subprocess.run(
-        [sys.executable, name, *arguments],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_workers_compute_actions_in_the_drawn_states_alone(recipe, monkeypatch, capsys):
-    folder, expected = recipe
-    for part in ("0", "1"):
-        run(folder, "work.py", part, "2")
-    monkeypatch.chdir(folder)
+        np.savez(tmp_path / f"runs/run-{i}.npz", **{"mean.weight": weight, "mean.bias": np.zeros(2, np.float32)})
+    ranker.save(tmp_path / "model.safetensors")
+    np.save(tmp_path / "log.npy", log(ROWS))
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["draw.py"], ["work.py", "0", "2"], ["work.py", "1", "2"]):
+        subprocess.run([sys.executable, *arguments], env=environment(), check=True, timeout=TIMEOUT)
     options = ["--model", "model.safetensors", "--policies", "actions", "--subsets", "subsets.safetensors", "--csv"]
     assert command(["rank", *options]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    ranking = ranker.rank(load("runs"), subsets=Subsets.load("subsets.safetensors"))
+    expected = dict(zip(ranking.names, ranking.scores.tolist(), strict=True))
     assert {row["policy"]: float(row["score"]) for row in rows} == expected

@@ -138,77 +138,49 @@ def test_every_model_of_a_run_finds_its_statistics(zoo, states, normalised, capl
         assert f"{folder / name}.zip: states are standardised by {statistics}" in caplog.messages
 
 
-def test_several_statistics_are_refused_until_one_is_chosen(zoo, states, normalised):
-    folder, model = zoo
-    (folder / "Other").mkdir()
-    shutil.copy(folder / "Env/vecnormalize.pkl", folder / "Other")
-    message = (
-        r"best_model\.zip: several statistics could belong to it: Env/vecnormalize\.pkl, Other/vecnormalize\.pkl; "
-        r"copy .* belong to it to best_model_vecnormalize\.pkl next to it"
-    )
-    with pytest.raises(ValueError, match=message):
-        load(folder / "best_model.zip")
-    shutil.copy(folder / "Env/vecnormalize.pkl", folder / "best_model_vecnormalize.pkl")
-    (policy,) = load(folder / "best_model.zip").values()
-    assert_acts_like(policy, model, states, normalised)
+OTHERS = r"states are not standardised, though its folder has {}; copy .* to model_vecnormalize\.pkl next to it"
+RAW = r"trained without VecNormalize, .* not standardised by {} of its folder; copy .* to model_vecnormalize\.pkl next"
+FOLDERS = {  # statistics in the folder of model.zip, how that was trained → whether they standardise, or what is said
+    "own": (["model_vecnormalize.pkl"], "", True),
+    "in a folder of its name": (["model/vecnormalize.pkl"], "", True),
+    "of the folder": (["vecnormalize.pkl"], "", True),
+    "of the folder, older": (["vec_normalize.pkl"], "", True),
+    "several": (
+        ["A/vecnormalize.pkl", "B/vecnormalize.pkl"],
+        "",
+        r"several .*: A/vecn\S*, B/vecn\S*; copy .* to model_v",
+    ),
+    "one chosen": (["A/vecnormalize.pkl", "B/vecnormalize.pkl", "model_vecnormalize.pkl"], "", True),
+    "raw": (["A/vecnormalize.pkl"], "raw", False),
+    "raw, of the folder": (["vecnormalize.pkl"], "raw", RAW.format("vecnormalize.pkl")),
+    "raw, older": (["vec_normalize.pkl"], "raw", RAW.format("vec_normalize.pkl")),
+    "raw, own": (["model_vecnormalize.pkl"], "raw", True),
+    "missing": ([], "normalised", "states are not standardised, though the model was trained with VecNormalize; copy "),
+    "another case": (["VecNormalize.pkl"], "", OTHERS.format("VecNormalize.pkl")),
+    "other separators": (["vec-normalize-final.pkl"], "", OTHERS.format("vec-normalize-final.pkl")),
+    "another name": (["sac_vecnormalize.pkl"], "", OTHERS.format("sac_vecnormalize.pkl")),
+}
 
 
-def test_a_model_trained_on_raw_states_takes_no_statistics_of_another(tmp_path, states, normalised):
-    model = make(sb3.A2C, n_steps=8).learn(16)
-    model.save(tmp_path / "raw.zip")
-    (tmp_path / "Env").mkdir()
-    save_old_statistics(tmp_path / "Env/vecnormalize.pkl", normalised, "0.17")
-    (policy,) = load(tmp_path / "raw.zip").values()
-    assert policy.normalisation is None
-    assert_acts_like(policy, model, states)
-
-
-def test_a_model_trained_on_raw_states_takes_statistics_of_its_name_alone(tmp_path, states, normalised):
-    model = make(sb3.A2C, n_steps=8).learn(16)
-    model.save(tmp_path / "raw.zip")
-    for name in ("vec_normalize.pkl", "vecnormalize.pkl"):
-        save_old_statistics(tmp_path / name, normalised, "0.17")
-        message = (
-            rf"raw\.zip: the model was trained without VecNormalize, .* not standardised by {name} of its folder; "
-            r"copy .* to raw_vecnormalize\.pkl next to it"
-        )
-        with pytest.warns(UserWarning, match=message):
-            (policy,) = load(tmp_path / "raw.zip").values()
-        assert policy.normalisation is None
-        assert_acts_like(policy, model, states)
-    shutil.copy(tmp_path / "vecnormalize.pkl", tmp_path / "raw_vecnormalize.pkl")
-    (policy,) = load(tmp_path / "raw.zip").values()
-    assert_acts_like(policy, model, states, normalised)
-
-
-def test_missing_statistics_are_warned_of(tmp_path):
-    model = make(sb3.A2C, VecNormalize(DummyVecEnv([Still])), n_steps=8).learn(16)
-    model.save(tmp_path / "model.zip")
-    with pytest.warns(
-        UserWarning,
-        match=r"model\.zip: states are not standardised, though the model was trained with VecNormalize; copy ",
-    ):
-        load(tmp_path / "model.zip")
-    model.get_vec_normalize_env().save(str(tmp_path / "vecnormalize.pkl"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        load(tmp_path / "model.zip")
-
-
-@pytest.mark.parametrize("name", ["VecNormalize.pkl", "vec-normalize-final.pkl", "sac_vecnormalize.pkl"])
-def test_statistics_of_another_name_are_warned_of(tmp_path, states, normalised, name):
-    model = make(sb3.PPO, normalised)  # not trained, so its settings do not tell whether states were standardised
-    model.save(tmp_path / "model.zip")
-    normalised.save(str(tmp_path / name))
-    message = rf"model\.zip: states are not standardised, though its folder has {name}; copy .* model_vecnormalize\.pkl"
-    with pytest.warns(UserWarning, match=message):
-        (policy,) = load(tmp_path).values()
-    assert policy.normalisation is None
-    shutil.copy(tmp_path / name, tmp_path / "model_vecnormalize.pkl")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        (policy,) = load(tmp_path).values()
-    assert_acts_like(policy, model, states, normalised)
+@pytest.mark.parametrize("files, trained, outcome", FOLDERS.values(), ids=FOLDERS)
+def test_which_statistics_standardise_a_model(tmp_path, states, normalised, files, trained, outcome):
+    env = VecNormalize(DummyVecEnv([Still])) if trained == "normalised" else None
+    model = make(sb3.A2C, env, **({"n_steps": 8} if trained else {}))
+    (model.learn(16) if trained else model).save(tmp_path / "model.zip")
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        save_old_statistics(tmp_path / file, normalised, "0.17")
+    if isinstance(outcome, str) and outcome.startswith("several"):
+        with pytest.raises(ValueError, match=rf"model\.zip: {outcome}"):
+            load(tmp_path / "model.zip")
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        (policy,) = load(tmp_path / "model.zip").values()
+    said = [str(warning.message) for warning in caught]
+    assert len(said) == isinstance(outcome, str) and all(re.search(rf"model\.zip: .*{outcome}", text) for text in said)
+    assert_acts_like(policy, model, states, normalised if outcome is True else None)
+    assert (policy.normalisation is not None) == (outcome is True)
 
 
 def test_statistics_that_leave_observations_alone(tmp_path, states, caplog):
