@@ -175,7 +175,7 @@ def test_torchrun_names_what_ended_and_one_process_resumes(event, files, tmp_pat
 
 
 def test_gradients_by_blocks_are_those_of_all_policies_at_once():
-    config = replace(cases.CONFIGS[0], dropout=0.2)
+    config = replace(cases.CONFIGS[0], dropout=0.2, policy_share=1.0)
     subsets = Subsets.draw(cases.log(), 1, size=config.subset_size, clusters=config.clusters)
     columns = torch.from_numpy(np.stack([policy(subsets.states.numpy()) for policy in cases.KNOWN.values()])).float()
     returns = np.array([*cases.RETURNS.values()])

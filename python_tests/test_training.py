@@ -37,7 +37,7 @@ def weights(ranker):
         {"loss": "listwise"},
         {"loss": "mse"},
         {"score": "sort"},
-        {"class_token": True, "steps": 200, "learning_rate": 1e-2},
+        {"class_token": True, "steps": 200, "learning_rate": 1e-2, "policy_share": 1.0},
         {"encoder": "mlp", "steps": 120},
         {"input_norm": "none"},
         {"tie_margin": 0.2},
@@ -134,8 +134,9 @@ def test_preferences_replace_returns():
 
 def test_preferences_train_as_the_returns_they_come_from():
     gains = training_gains()
-    by_preference = fit(returns=None, preferences=(gains[:, None] > gains[None]).astype(float))
-    assert torch.equal(weights(by_preference), weights(fit()))
+    config = dataclasses.replace(TINY, policy_share=1.0)
+    by_preference = fit(config, returns=None, preferences=(gains[:, None] > gains[None]).astype(float))
+    assert torch.equal(weights(by_preference), weights(fit(config)))
 
 
 def test_mse_scores_are_in_return_units():
@@ -201,6 +202,26 @@ def test_steps_take_the_subsets_in_turn(monkeypatch):
     assert taken == [[0], [1], [2], [0], [1]]
 
 
+@pytest.mark.parametrize(("share", "count"), [(0.5, 16), (0.75, 24), (1.0, 30), (1e-9, 16)])
+def test_a_step_takes_a_share_of_the_policies_of_each_block(share, count, monkeypatch):
+    chosen, compute = [], update.Update._compute
+
+    def watched(self):
+        chosen.append(self._chosen.tolist())
+        compute(self)
+
+    monkeypatch.setattr(update.Update, "_compute", watched)
+    gains = np.linspace(0.1, 1.5, 30)
+    fit(dataclasses.replace(TINY, steps=12, policy_share=share), gains)
+    assert all(step == sorted(set(step)) and len(step) == count for step in chosen)
+    assert {policy for step in chosen for policy in step} == {*range(30)}
+    assert (len({tuple(step) for step in chosen}) == 1) == (share == 1)
+    for options in ({"loss": "mse"}, {"loss": "listwise"}):
+        chosen.clear()
+        fit(dataclasses.replace(TINY, steps=1, policy_share=share, **options), gains)
+        assert chosen == [[*range(30)]]
+
+
 def test_gradients_are_clipped_to_a_norm(updates):
     config = dataclasses.replace(TINY, steps=1, gradient_clip=0)
     fit(config)
@@ -256,7 +277,9 @@ def test_validation_keeps_the_latest_best_weights(metric):
     history = fit(config, validation=validation).history
     values = np.array(history[f"validation_{metric}"])
     values = -values if metric == "loss" else values
-    assert history["best_step"] == np.flatnonzero(values == values.max())[-1]
+    validated = np.array([*range(0, TINY.steps, 4), TINY.steps - 1])
+    assert history["best_step"] == validated[values[validated] == values.max()][-1]
+    assert all(values[step] == values[step // 4 * 4] for step in range(TINY.steps - 1))  # of the last validation
     kept = fit(config, validation=validation)
     short = dataclasses.replace(config, steps=history["best_step"] + 1)
     assert torch.equal(weights(kept), weights(fit(short, validation=validation)))

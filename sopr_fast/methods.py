@@ -42,6 +42,7 @@ def small_model() -> Config:
         clusters=16,
         subsets=20,
         steps=80,
+        policy_share=1.0,
     )
 
 

@@ -13,8 +13,8 @@ from ..runtime.options import Options, choice, flag, integer, number, option
 class Config(Options):
     """Options of SOPR-T.
 
-    Defaults are those of `Config.paper()`, but for `subset_size`, `clusters`, `subsets` and `steps`: these are the
-    cheapest of six sizes whose rankings did not differ clearly from the paper's on twelve tasks (`docs/results.md`).
+    Defaults are those of `Config.paper()`, but for `subset_size`, `clusters`, `subsets`, `steps` and `policy_share`:
+    these are the cheapest whose rankings did not differ clearly from the paper's (`docs/how-well-it-ranks.md`).
     NumPy numbers are stored as Python numbers.
 
     Attributes:
@@ -35,7 +35,9 @@ class Config(Options):
         subsets: Subsets to train on, one a step, in turn; with as many as `steps` every step has its own.
         kmeans_iterations: Largest number of k-means iterations.
         kmeans_restarts: Runs of k-means, of which the best is kept.
-        steps: Updates; each scores all training policies on one subset.
+        steps: Updates; each scores training policies on one subset.
+        policy_share: Share of the training policies that are drawn for a step, at least 4 of each 8; all with other
+            losses and with preferences.
         loss: "pairwise" (paper section 3.2), "listwise" (ListNet) or "mse" on standardised returns.
         tie_margin: Largest difference of two returns that counts as a tie (label 0.5), in return units; with the
             pairwise loss only.
@@ -43,7 +45,7 @@ class Config(Options):
         warmup_steps: Steps in which the learning rate rises linearly.
         gradient_clip: Largest norm of the gradient; 0 for no limit.
         action_noise: Standard deviation of the normal noise added to columns in training.
-        validation_subsets: Random subsets on which validation policies are scored after each step.
+        validation_subsets: Random subsets on which validation policies are scored after every fourth step and the last.
         validation_metric: What chooses the weights to keep, the latest best: "rank_correlation" or "loss".
         precision: Operands of matrix products when scoring, "fp32" or "bf16"; fp32 where the processor has no bf16,
             where a GPU uses no tensor cores, and for the MLP.
@@ -71,13 +73,14 @@ class Config(Options):
     kmeans_iterations: int = option(300, integer(1), "largest number of k-means iterations")
     kmeans_restarts: int = option(1, integer(1), "runs of k-means, of which the best is kept")
     steps: int = option(120, integer(1), "updates of the weights")
+    policy_share: float = option(0.5, number(above=0, most=1), "share of the training policies in a step")
     loss: str = option("pairwise", choice("pairwise", "listwise", "mse"), "training loss")
     tie_margin: float = option(0.0, number(), "largest difference of returns that counts as a tie")
     learning_rate: float = option(1e-3, number(above=0), "learning rate of Adam")
     warmup_steps: int = option(20, integer(0), "steps in which the learning rate rises linearly")
     gradient_clip: float = option(1.0, number(), "largest norm of the gradient, 0 for no limit")
     action_noise: float = option(0.0, number(), "standard deviation of noise added to columns in training")
-    validation_subsets: int = option(3, integer(1), "subsets on which validation policies are scored after each step")
+    validation_subsets: int = option(3, integer(1), "subsets on which validation policies are scored")
     validation_metric: str = option(
         "rank_correlation", choice("rank_correlation", "loss"), "what chooses the weights to keep"
     )
@@ -110,7 +113,8 @@ class Config(Options):
         Raises:
             ValueError: An option has a wrong value.
         """
-        return cls(**{"subset_size": 16384, "clusters": 256, "subsets": 200, "steps": 200} | changes)
+        own = {"subset_size": 16384, "clusters": 256, "subsets": 200, "steps": 200, "policy_share": 1.0}
+        return cls(**own | changes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return every option by name, ready for JSON."""

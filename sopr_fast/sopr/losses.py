@@ -75,9 +75,9 @@ class Objective:
         """Return the same objective for scores on a device."""
         return replace(self, targets=self.targets.to(device))
 
-    def loss(self, scores: Tensor) -> Tensor:
-        """Return the loss of scores (M,)."""
-        return self.of(scores, self.targets)
+    def loss(self, scores: Tensor, policies: Tensor | None = None) -> Tensor:
+        """Return the loss of scores (M,), or of those of some policies (m,)."""
+        return self.of(scores, self.targets if policies is None else self.targets[policies])
 
 
 @dataclass(frozen=True)

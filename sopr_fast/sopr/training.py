@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper: one subset a step, all training policies, one Adam update."""
+"""Algorithm 1 of the paper: a step draws one subset and training policies, and makes one Adam update."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ _FEWEST_STEPS_TO_JUDGE = 30
 _UNEVEN = 300.0  # ratio of standard deviations at which the model still learns; it collapses at three times as much
 _FAR = 1e7  # mean relative to the largest standard deviation; the model collapses at a hundred times as much
 _READ_EVERY = 10  # steps whose results the host reads at a time where it runs ahead
+_CURVES = ("loss", "validation_loss", "validation_rank_correlation")
 _EQUAL = 1e-5  # relative; collapsed scores differ by float noise of about 1e-7, fresh ones by 1e-2
 
 
@@ -143,7 +144,7 @@ class _Trainer:
         self.update = Update(self.model, self.subsets, self.examples, self.validation, self.config)
 
     def _random(self, purpose: str) -> np.random.Generator:
-        place = ("weights", "validation", "noise", "dropout").index(purpose)
+        place = ("weights", "validation", "noise", "dropout", "policies").index(purpose)
         return np.random.default_rng([self.seed, self.at.attempt, self.at.step, place])
 
     def step(self) -> None:
@@ -152,7 +153,7 @@ class _Trainer:
         if at.step < config.warmup_steps:
             rate *= (at.step + 1) / config.warmup_steps
         key = int(self._random("dropout").integers(2**32))
-        self.update.run(at.step, rate, key, self._random("noise"), self._random("validation"))
+        self.update.run(at.step, rate, key, self._random)
         self._unread.append(self.update.results.clone())
         at.step += 1
         if len(self._unread) >= _READ_EVERY or not devices.runs_ahead(self.update.device):
@@ -162,7 +163,7 @@ class _Trainer:
         """Read the results of the last steps: only here does the host wait for the device."""
         if not self._unread:
             return
-        names = ("loss", *(("validation_loss", "validation_rank_correlation") if self.validation else ()))
+        names = _CURVES if self.validation else _CURVES[:1]
         for values in torch.stack(self._unread).tolist():
             self.at.record(**dict(zip(names, values, strict=True)))
         self._unread.clear()
@@ -268,5 +269,6 @@ class _Trainer:
         if self.at.step and "loss" not in self.at.history:
             raise ValueError("history has no loss")
         self.model.load_state_dict(weights)
-        self.update.restore(best_weights, self.at.best, self.at.best_step)
+        last = [self.at.history[name][-1] for name in _CURVES[1:] if self.at.step and name in self.at.history]
+        self.update.restore(best_weights, self.at.best, self.at.best_step, last)
         self.update.optimizer.restore(tensors, "adam")

@@ -21,6 +21,7 @@ STUDIES = {
     "main": "all methods on all test sets (sections 4.2 and 4.3); transformer against MLP, distance, seconds",
     "data-size": "4k to 32k logged rows (section 4.4)",
     "subsets": "1 to 200 subsets in inference (section 4.4)",
+    "policy-share": "half of the training policies in each step, next to all",
     "future": "losses, and quality and number of training policies (section 5)",
 }
 
@@ -150,5 +151,8 @@ def plan(study: str, scale: str) -> list[Cell]:
         return [cell for rows in sizes.rows for task in tasks for cell in every_method(task, 0, rows=rows)]
     if study == "subsets":
         return [Cell(task, "sopr-t", 0, sopr, repeats=5, subsets=sizes.subsets) for task in sizes.tasks]
+    if study == "policy-share":
+        options = [sopr | {"steps": 2 * sizes.point[2], "policy_share": share} for share in (1.0, 0.5)]
+        return [Cell(task, "sopr-t", seed, o) for seed in range(sizes.seeds) for o in options for task in sizes.tasks]
     cells = [Cell(task, "sopr-t", 0, sopr | {"loss": loss}) for loss in ("listwise", "mse") for task in sizes.tasks]
     return cells + [Cell(task, "sopr-t", 0, sopr, known=known) for known in sizes.known for task in sizes.tasks]

@@ -163,7 +163,7 @@ def run(cell: Cell, task: Task) -> dict[str, Any]:
 
 
 def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
-    options = dict(cell.options)
+    options = {"policy_share": 1.0} | cell.options  # the stored results are of all policies in each step
     config = Config(**options, encoder="mlp" if cell.method == "sopr-mlp" else "transformer")
     config = replace(config, subsets=config.steps)
     clock = _Clock()
