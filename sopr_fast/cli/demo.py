@@ -1,4 +1,4 @@
-"""The embedded example end to end: train on 30 policies, rank 10 others, compare with their true returns."""
+"""The embedded examples end to end: rank policies, choose among policies of offline RL, compare with true returns."""
 
 from __future__ import annotations
 
@@ -10,20 +10,29 @@ from typing import Any, cast
 import numpy as np
 
 from .. import example
+from ..estimators import Simulator
 from ..reports import report
 from ..runtime.files import check_place
+from ..selection import select
 from ..sopr.config import Config
 from ..sopr.fitting import fit
 
 
 def demo(folder: Path, *, quick: bool = False) -> None:
-    """Print a ranking next to the true returns; write the model, the ranking, a plot and a report.
+    """Print a ranking and a selection next to the true returns; write the model, the ranking, a plot and reports.
 
     Args:
         folder: Folder to write to; made if it does not exist.
         quick: Train a quarter of the steps.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    command = f"sopr-fast demo{' --quick' if quick else ''}"
+    written = [*_rank(folder, command, quick), *_select(folder, command)]
+    print(f"\n{', '.join(written)} in {folder}")
+
+
+def _rank(folder: Path, command: str, quick: bool) -> list[str]:
+    """Train on 30 policies of HalfCheetah and rank 10 others."""
     check_place(folder / "demo.safetensors")
     policies, returns, states = example.policies(), example.returns(), example.states()
     names = np.array(list(policies))
@@ -56,9 +65,28 @@ def demo(folder: Path, *, quick: bool = False) -> None:
     written = ["demo.safetensors", "demo.json"]
     try:
         cast(Any, ranking.plot(true).figure).savefig(folder / "demo.png", dpi=150)
-        command = f"sopr-fast demo{' --quick' if quick else ''}"
         report(ranking, folder / "demo.html", returns=true, title="HalfCheetah", command=command)
         written += ["demo.png", "demo.html"]
     except ImportError as error:
         print(f"no plot and no report: {error}")
-    print(f"{', '.join(written)} in {folder}")
+    return written
+
+
+def _select(folder: Path, command: str) -> list[str]:
+    """Choose among policies of offline RL, first without a known return, then with three."""
+    policies, log, true = example.pendulum()
+    print(f"\nPendulum: {len(log['rewards']):,} logged rows, {len(policies)} policies of offline RL", flush=True)
+    selection = select(policies, log, simulator=Simulator(updates=1000, hidden=(64, 64)))
+    frame = selection.to_pandas()[["return"]].rename(columns={"return": "predicted"}).assign(true=true)
+    print(frame.to_string(float_format="{:,.0f}".format))
+    three = {name: true[name] for name in ("bc-1000", "td3bc-1000", "cql-1000")}
+    print(f"\nno known return: {selection.verdict}")
+    selection = selection.update(three)
+    print(f"three known returns: {selection.verdict}")
+    selection = selection.update({name: true[name] for name in selection.measure_next(2)})
+    print(f"two more measured: {selection.verdict}")
+    try:
+        report(selection, folder / "selection.html", title="Pendulum", command=command)
+    except ImportError:
+        return []
+    return ["selection.html"]
