@@ -3,8 +3,8 @@
     python -m bench.build_example FOLDER
 
 FOLDER holds policies.npz, returns.csv and replay.hdf5. Writes bench/halfcheetah (the set itself, in half precision) and
-sopr_fast/example (small actors that imitate those of the set, with returns of their own; and the policies of offline RL
-of the Pendulum task of bench/selection). The READMEs of both folders describe the files. Takes ten minutes and needs the
+sopr_fast/example (small actors that imitate those of the set, with returns of their own; and policies of offline RL of
+the Pendulum task of bench/selection). The READMEs of both folders describe the files. Takes ten minutes and needs the
 packages of `sopr_fast[paper]`.
 """
 
@@ -22,11 +22,12 @@ import torch
 
 from .paper.actors import Layers, read_stack, save_stack
 from .paper.rollouts import measure_returns
+from .selection.tasks import OFFLINE_UPDATES, RETURNS, TASKS, Task
 
 ROOT = Path(__file__).parents[1]
 WIDTH, STEPS, BATCH, STATES, ROLLOUTS = 64, 8000, 512, 60_000, 20
 PENDULUM_STEPS = 200  # of an episode
-PENDULUM_NAMES = {f"{a}-{k}": f"{a}-{n}" for a in ("bc", "td3bc", "cql", "iql") for k, n in enumerate((1000, 4000))}
+OFFLINE = ("bc", "td3bc", "cql", "iql")
 
 
 def main() -> None:
@@ -35,7 +36,7 @@ def main() -> None:
         observations = replay["observations"][:].astype(np.float32)
     write_set(source, observations, ROOT / "bench" / "halfcheetah")
     write_example(source, observations, ROOT / "sopr_fast" / "example")
-    write_pendulum(ROOT / "bench" / "selection" / "sets" / "pendulum-v1", ROOT / "sopr_fast" / "example")
+    write_pendulum(TASKS[0], ROOT / "sopr_fast" / "example")
 
 
 def write_set(source: Path, observations: np.ndarray, target: Path) -> None:
@@ -63,24 +64,23 @@ def write_example(source: Path, observations: np.ndarray, target: Path) -> None:
     np.savez_compressed(target / "states.npz", observations=observations[rows].astype(np.float16))
 
 
-def write_pendulum(source: Path, target: Path) -> None:
+def write_pendulum(task: Task, target: Path) -> None:
     """Write every second episode of the log in half precision, and the policies of offline RL with their returns."""
-    with np.load(source / "log.npz") as log:
-        rows = np.arange(len(log["rewards"])) // PENDULUM_STEPS % 2 == 0
-        part = {key: log[key][rows].astype(np.float16) for key in ("observations", "actions", "rewards")}
-        part["timeouts"] = log["timeouts"][rows]
-    np.savez_compressed(target / "pendulum.npz", **part)
-    table = pandas.read_csv(source / "policies.csv").set_index("name")
-    table = table[table["run"].str.startswith("offline")]
-    with np.load(source / "policies.npz") as policies:
-        stacked = {
-            f"{i}.{part}": np.stack([policies[f"{name}.{i}.{part}"] for name in table.index])
-            for i in range(3)
-            for part in ("weight", "bias")
-        }
-    np.savez_compressed(target / "pendulum_policies.npz", **stacked)
-    table.index = [PENDULUM_NAMES[name.removeprefix("offline-")] for name in table.index]
-    table["return"].round(1).to_csv(
+    with np.load(task.archive) as archive:
+        arrays = dict(archive)
+    rows = np.arange(len(arrays["rewards"])) // PENDULUM_STEPS % 2 == 0
+    log = {key: arrays[key][rows].astype(np.float16) for key in ("observations", "actions", "rewards")}
+    np.savez_compressed(target / "pendulum.npz", **log, timeouts=arrays["timeouts"][rows])
+    names = {f"offline-{a}-{k}": f"{a}-{n}" for a in OFFLINE for k, n in enumerate(OFFLINE_UPDATES)}
+    layers = {
+        f"{i}.{part}": np.stack([arrays[f"{name}.{i}.{part}"] for name in names])
+        for i in range(3)
+        for part in ("weight", "bias")
+    }
+    np.savez_compressed(target / "pendulum_policies.npz", **layers)
+    table = pandas.read_csv(RETURNS)
+    returns = table[table["task"] == task.environment].set_index("name")["return"][list(names)].round(1)
+    returns.rename(names).to_csv(
         target / "pendulum.csv", header=["return_mean"], index_label="policy", lineterminator="\n"
     )
 

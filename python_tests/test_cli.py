@@ -373,7 +373,10 @@ def test_demo_ranks_unseen_policies(tmp_path, capsys):
         "demo.json",
         "demo.png",
         "demo.html",
+        "selection.html",
     }
+    assert "no known return: Measure cql-4000 and iql-4000, 20 episodes each." in out  # the two best of eight
+    assert "two more measured: Keep cql-4000; measured -207." in out
 
 
 def test_files_that_cannot_be_read_are_skipped_on_request(files, capsys):

@@ -29,3 +29,16 @@ def test_example_policies_act(part):
     actions = torch.stack([policy.act(states) for policy in part.policies().values()])
     assert actions.shape == (50, 100, 6) and (actions.abs() <= 1).all()
     assert (actions.std(0) > 0).all()
+
+
+def test_the_policies_of_pendulum_return_what_is_said():
+    gymnasium = pytest.importorskip("gymnasium")
+    policies, log, returns = example.pendulum()
+    assert log["observations"].shape == (5000, 3) and log["timeouts"].sum() == 25
+    games = gymnasium.make_vec("Pendulum-v1", num_envs=50)
+    for name in ("bc-1000", "cql-4000"):
+        states, total = games.reset(seed=1000)[0], 0
+        for _ in range(200):
+            states, rewards, *_ = games.step(policies[name](states))
+            total += rewards.mean()
+        assert total == pytest.approx(returns[name], abs=0.1)
