@@ -1,5 +1,6 @@
 """ONNX graphs, TorchScript, exported programs and pickled modules act as the module they came from."""
 
+import contextlib
 import sys
 import warnings
 
@@ -36,9 +37,10 @@ class Then(nn.Module):
         return self.change(states, self.net(states))
 
 
-def needs_onnx():
+@pytest.fixture
+def onnx():
     pytest.importorskip("onnxruntime", reason="needs the extra [onnx]")
-    pytest.importorskip("onnx", reason="torch.onnx.export needs onnx")
+    return pytest.importorskip("onnx", reason="torch.onnx.export needs onnx")
 
 
 def acts_alike(policy, module, states):
@@ -61,50 +63,40 @@ def export_onnx(module, path, rows=7, free=True, **options):
         )
 
 
-@pytest.mark.parametrize("rows, free", [(7, True), (1, False), (64, False)])
-def test_onnx_acts_like_its_module(tmp_path, module, states, rows, free):
-    needs_onnx()
-    export_onnx(module, tmp_path / "net.onnx", rows, free)
-    (policy,) = load(tmp_path / "net.onnx").values()
-    acts_alike(policy, module, states)
+def first(module):
+    return Then(module, lambda states, actions: (actions, states.sum(1)))
 
 
-def test_onnx_tells_the_width_of_its_states(tmp_path, module):
-    needs_onnx()
-    export_onnx(module, tmp_path / "net.onnx")
-    policies = list(load(tmp_path).values())
-    with pytest.raises(ValueError, match=r"have 4 columns, which these policies do not read: 5 columns: 'net'; pass"):
-        probe(policies, torch.zeros(20, 4), torch.arange(20))
+def second(module):
+    return Then(module, lambda states, actions: (states.sum(1), actions))
 
 
-def test_onnx_picks_the_output_named_action(tmp_path, module, states):
-    needs_onnx()
-    pair = Then(module, lambda states, actions: (states.sum(1), actions))
-    export_onnx(pair, tmp_path / "net.onnx", output_names=["value", "action"])
-    (policy,) = load(tmp_path / "net.onnx").values()
-    acts_alike(policy, module, states)
+SEVERAL = r"none of them 'action'.*first, 'first', is .* output_names"
+GRAPHS = {  # what is exported, rows and whether they are free, names of outputs, warning
+    "free rows": (lambda module: module, 7, True, None, None),
+    "one row": (lambda module: module, 1, False, None, None),
+    "64 rows": (lambda module: module, 64, False, None, None),
+    "named": (lambda module: module, 7, True, ["mean"], None),
+    "action": (second, 7, True, ["value", "action"], None),
+    "mu": (second, 7, True, ["value", "mu"], None),
+    "actions": (first, 7, True, ["actions", "value"], None),
+    "without names": (first, 7, True, ["first", "second"], SEVERAL),
+}
 
 
-def test_onnx_of_several_outputs_without_names_warns(tmp_path, module, states):
-    needs_onnx()
-    pair = Then(module, lambda states, actions: (actions, states.sum(1)))
-    export_onnx(pair, tmp_path / "net.onnx", output_names=["first", "second"])
-    with pytest.warns(UserWarning, match=r"none of them 'action'.*first, 'first', is .* output_names"):
-        (policy,) = load(tmp_path / "net.onnx").values()
-    acts_alike(policy, module, states)
+@pytest.mark.parametrize("made, rows, free, names, warning", GRAPHS.values(), ids=GRAPHS)
+def test_onnx_acts_like_its_module(onnx, tmp_path, module, states, made, rows, free, names, warning):
+    export_onnx(made(module), tmp_path / "net.onnx", rows, free, **({"output_names": names} if names else {}))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for names in (["actions", "value"], ["value", "action"], ["value", "mu"]):
-            export_onnx(pair, tmp_path / "net.onnx", output_names=names)
-            load(tmp_path / "net.onnx")
-        export_onnx(module, tmp_path / "net.onnx", output_names=["mean"])
-        load(tmp_path / "net.onnx")
+        with pytest.warns(UserWarning, match=warning) if warning else contextlib.nullcontext():
+            (policy,) = load(tmp_path / "net.onnx").values()
+    acts_alike(policy, module, states)
+    with pytest.raises(ValueError, match=r"have 4 columns, which these policies do not read: 5 columns: 'net'; pass"):
+        probe([policy], torch.zeros(20, 4), torch.arange(20))
 
 
-def test_onnx_of_several_inputs_that_have_defaults(tmp_path, module, states):
-    needs_onnx()
-    import onnx
-
+def test_onnx_of_several_inputs_that_have_defaults(onnx, tmp_path, module, states):
     export_onnx(module, tmp_path / "net.onnx")
     model = onnx.load(str(tmp_path / "net.onnx"))
     # An input that also is an initialiser has it as its default; a factor of the states here.
@@ -119,15 +111,11 @@ def test_onnx_of_several_inputs_that_have_defaults(tmp_path, module, states):
     acts_alike(policy, lambda states: module(2 * states), states)
 
 
-def test_onnx_of_discrete_actions(tmp_path, module, states):
-    needs_onnx()
+def test_onnx_of_discrete_actions(onnx, tmp_path, module, states):
     greedy = Then(module, lambda states, actions: actions.argmax(1))
     export_onnx(greedy, tmp_path / "net.onnx")
     (policy,) = load(load(tmp_path / "net.onnx"), action_count=DA).values()
     assert torch.equal(policy.act(states).argmax(1), module(states).argmax(1))
-    export_onnx(module, tmp_path / "net.onnx", output_names=["out"])
-    with pytest.raises(ValueError, match=r"not probabilities: .* for a file, pass head='logits' or head='values'"):
-        load(tmp_path / "net.onnx", action_count=DA)["net"](states)
     for name, options in (("q", {}), ("q_values", {}), ("out", {"head": "values"}), ("logits", {"action_count": DA})):
         export_onnx(module, tmp_path / "net.onnx", output_names=[name])
         (policy,) = load(tmp_path / "net.onnx", **options).values()
@@ -138,8 +126,7 @@ def test_onnx_of_discrete_actions(tmp_path, module, states):
     torch.testing.assert_close(policy.act(states), module(states)[:, :2].tanh().detach())
 
 
-def test_onnx_that_cannot_be_read(tmp_path, module, monkeypatch):
-    needs_onnx()
+def test_onnx_that_cannot_be_read(onnx, tmp_path, module, monkeypatch):
     path = tmp_path / "net.onnx"
     path.write_bytes(b"no graph")
     with pytest.raises(ValueError, match=r"net\.onnx: onnxruntime cannot open it"):
@@ -151,11 +138,8 @@ def test_onnx_that_cannot_be_read(tmp_path, module, monkeypatch):
         load(path)
 
 
-def test_onnx_prints_no_names_of_its_nodes(tmp_path, capfd):
-    needs_onnx()
-    import onnx
-    from onnx import helper
-
+def test_onnx_prints_no_names_of_its_nodes(onnx, tmp_path, capfd):
+    helper = onnx.helper
     shapes = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 4]) for name in ("states", "action")]
     shape = onnx.numpy_helper.from_array(np.array([-1, 3]), "shape")
     nodes = [helper.make_node("Reshape", ["states", "shape"], ["action"], name="\x1b]0;title\x07")]
@@ -168,9 +152,7 @@ def test_onnx_prints_no_names_of_its_nodes(tmp_path, capfd):
     assert "\x1b]0" not in capfd.readouterr().err
 
 
-def test_onnx_reads_no_files_outside_of_its_folder(tmp_path, module, monkeypatch):
-    needs_onnx()
-    import onnx
+def test_onnx_reads_no_files_outside_of_its_folder(onnx, tmp_path, module, monkeypatch):
     import onnxruntime
 
     (tmp_path / "folder").mkdir()
@@ -241,9 +223,8 @@ def test_the_first_output_of_an_exported_program_is_the_action(tmp_path, module,
 
 
 def test_pickled_module(tmp_path, module, states):
-    path = tmp_path / "net.pt"
-    torch.save(module.to(torch.float64), path)
-    (policy,) = load(path, trust=True).values()
+    torch.save(module.to(torch.float64), tmp_path / "net.pt")
+    (policy,) = load(tmp_path / "net.pt", trust=True).values()
     np.testing.assert_allclose(policy.act(states), module(states.double()).detach(), atol=1e-6)
 
 
