@@ -139,17 +139,6 @@ def test_state_dicts(tmp_path, content, given, message, advised):
         check(path, given, re.escape(message), advised)
 
 
-def test_files_of_old_torch_are_saved_again(tmp_path):
-    path = tmp_path / "net.pth"
-    torch.save(NET.state_dict(), path, _use_new_zipfile_serialization=False)
-    torch.testing.assert_close(load(path, trust=True, **SQUASHED)["net"].act(STATES), NET(STATES).tanh().detach())
-    with pytest.raises(ValueError, match=r"before torch 1\.6: save it again by (.*)$") as caught:
-        load(path, **SQUASHED)
-    assert "trust" not in str(caught.value)
-    exec(str(caught.value).rpartition("save it again by ")[2], {"torch": torch, "path": path})
-    torch.testing.assert_close(load(path, **SQUASHED)["net"].act(STATES), NET(STATES).tanh().detach())
-
-
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     sb3 = pytest.importorskip("stable_baselines3", reason="needs the extra [sb3]")

@@ -303,5 +303,3 @@ def test_fit_and_rank_take_policies_of_files(tmp_path):
     assert ranker.layout.kind == "gaussian"
     subsets = sopr_fast.Subsets.draw(states, 2, size=32, clusters=4)
     assert set(ranker.rank(policies, subsets).order) == set(policies)
-    with pytest.raises(ValueError, match="are all used; leave subsets= out"):
-        ranker.rank(policies, subsets, subsets=2)

@@ -175,8 +175,28 @@ def test_tar_with_a_zip_behind_it_is_refused_unopened(tmp_path):
         archive.writestr("archive/data.pkl", b"")
     path.write_bytes(path.read_bytes() + zipped.getvalue())
     assert tarfile.is_tarfile(path) and zipfile.is_zipfile(path)
-    with pytest.raises(ValueError, match=r"net\.pt: damaged, or not a file that torch\.save wrote"):
+    with pytest.raises(ValueError, match=r"net\.pt: damaged .*not a file that torch\.save wrote"):
         load(path)
+
+
+def test_files_of_torch_before_version_1_6(tmp_path, states):
+    net = network()
+    shared = {"net": net.state_dict(), "same": net.state_dict()["0.weight"], "epoch": 3}
+    torch.save(shared, tmp_path / "net.pth", _use_new_zipfile_serialization=False)
+    policy = load(tmp_path / "net.pth", actor="net", **GIVEN)["net"]
+    torch.testing.assert_close(policy.act(states), net(states).tanh().detach())
+    content = (tmp_path / "net.pth").read_bytes()
+    for part in (len(content) // 2, len(content) - 9):
+        (tmp_path / "cut.pth").write_bytes(content[:part])
+        with pytest.raises(ValueError, match=r"cut\.pth: "):
+            load(tmp_path / "cut.pth", actor="net", **GIVEN)
+    target = tmp_path / "ran"
+    torch.save(
+        {"0.weight": Runs(os.system, f"touch {target}")}, tmp_path / "x.pt", _use_new_zipfile_serialization=False
+    )
+    with pytest.raises(ValueError, match=r"x\.pt: its pickle names posix\.system; only arrays"):
+        load(tmp_path / "x.pt", **GIVEN)
+    assert not target.exists()
 
 
 def test_pickles_cannot_change_how_others_are_read():

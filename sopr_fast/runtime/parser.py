@@ -30,6 +30,7 @@ _MAX_DEPTH = 64
 _MAX_GROWTH = 16  # bytes of values for each byte of the file
 _ALLOWANCE = 1_000_000  # bytes of values besides
 _MAX_KEY = 1 << 20  # larger integers could be chosen to collide in a dict
+_MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # of torch.save before 1.6
 _STORAGES = {
     f"torch.{kind}Storage": dtype
     for kind, dtype in {
@@ -124,6 +125,7 @@ _PLAIN: dict[str, Any] = {
     "numpy._core.numeric._frombuffer": lambda *parts: Array().fill(*parts),
 }
 _TORCH: dict[str, Any] = {
+    "torch._utils._rebuild_tensor": lambda *parts: Tensor(*parts[:4]),
     "torch._utils._rebuild_tensor_v2": lambda *parts: Tensor(*parts[:4]),
     "torch._utils._rebuild_parameter": lambda data, *_: data,
     "torch.Size": tuple,
@@ -132,12 +134,13 @@ _TORCH: dict[str, Any] = {
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, records: Iterable[str], storages: bool):
-        super().__init__(io.BytesIO(data), encoding="latin1")  # as numpy requires for Python 2's arrays
+    def __init__(self, stream: io.BytesIO, records: Iterable[str], storages: bool):
+        super().__init__(stream, encoding="latin1")  # as numpy requires for Python 2's arrays
         self._globals = _PLAIN | _TORCH if storages else {**_PLAIN}
         self._exact = frozenset(records)
         self._prefixes = tuple(name for name in records if name.endswith("."))
         self._storages = storages
+        self.storages: dict[str, Storage] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"
@@ -155,16 +158,15 @@ class _Unpickler(pickle.Unpickler):
         _, storage, key, *_ = pid
         if storage not in _STORAGES.values():
             raise RefusedError(f"its pickle has a tensor of another kind; {_REFUSAL}")
-        return Storage(storage[0], storage[1], str(key))
+        if len(pid) == 6 and pid[5] is not None:
+            raise RefusedError("its pickle has a view of a storage, as torch wrote before 0.4")
+        return self.storages.setdefault(str(key), Storage(storage[0], storage[1], str(key)))
 
 
 class _Torch:
     """A file of `torch.save`: a zip archive of a pickle and the storages of its tensors."""
 
     def __init__(self, content: bytes):
-        # torch goes by the first bytes, so it would not open another archive with a zip behind it as a zip.
-        if content[:4] != b"PK\x03\x04":
-            raise RefusedError("not a zip archive: it is damaged, or was saved in the form before torch 1.6")
         self._archive, self._left = zipfile.ZipFile(io.BytesIO(content)), len(content)
         names = self._archive.namelist()
         if any("/code/" in name or name.endswith("constants.pkl") for name in names):
@@ -184,10 +186,28 @@ class _Torch:
         return self._archive.read(member)
 
 
+class _OldTorch:
+    """A file of `torch.save` before torch 1.6: five pickles, and the storages of the tensors one after the other."""
+
+    def __init__(self, content: bytes, records: Iterable[str]):
+        stream = io.BytesIO(content)
+        pickles = [_Unpickler(stream, records, storages=True) for _ in range(5)]
+        _magic, _version, system, self.value, keys = (unpickler.load() for unpickler in pickles)
+        if system["little_endian"] != (sys.byteorder == "little"):
+            raise ValueError("written on a machine of another byte order; save it again on this one")
+        self._members = {}
+        for key in keys:
+            (count,) = struct.unpack("=q", stream.read(8))
+            self._members[f"data/{key}"] = stream.read(max(count, 0) * pickles[3].storages[key].itemsize)
+
+    def read(self, name: str) -> bytes:
+        return self._members[name]
+
+
 class _Encoder:
     """Values as JSON and one sequence of bytes; shared values count, and are written, as often as they occur."""
 
-    def __init__(self, size: int, archive: _Torch | None):
+    def __init__(self, size: int, archive: _Torch | _OldTorch | None):
         self.parts: list[Any] = []
         self.length = 0
         self._left = _MAX_GROWTH * size + _ALLOWANCE
@@ -260,10 +280,17 @@ def _sizes(sizes: Any) -> list[int]:
 
 def parse(kind: str, content: bytes, records: Iterable[str]) -> tuple[Any, _Encoder]:
     """Return what a file holds: the JSON, and the encoder that has the bytes of its arrays."""
-    archive = _Torch(content) if kind == "torch" else None
-    data = content if archive is None else archive.read("data.pkl")
-    encoder = _Encoder(len(content), archive)
-    value = _Unpickler(data, records, storages=archive is not None).load()
+    if kind == "pickle":
+        encoder, value = _Encoder(len(content), None), _Unpickler(io.BytesIO(content), records, storages=False).load()
+    elif content[:4] == b"PK\x03\x04":  # torch, too, goes by the first bytes, not by a zip behind others
+        archive = _Torch(content)
+        encoder = _Encoder(len(content), archive)
+        value = _Unpickler(io.BytesIO(archive.read("data.pkl")), records, storages=True).load()
+    elif _MAGIC in content[:20]:
+        old = _OldTorch(content, records)
+        encoder, value = _Encoder(len(content), old), old.value
+    else:
+        raise ValueError("not a file that torch.save wrote")
     return encoder.encode(value), encoder
 
 

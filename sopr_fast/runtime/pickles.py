@@ -65,7 +65,7 @@ def read_weights(source: Path | BinaryIO | bytes) -> Any:
     """Return what `torch.save` wrote: the same with tensors; see `read_pickle`.
 
     Raises:
-        RefusedError: The file is also of the form before torch 1.6, or a program.
+        RefusedError: The file is also a program.
     """
     return _parser.ask("torch", source, _TORCH_RECORDS)
 

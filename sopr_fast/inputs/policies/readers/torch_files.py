@@ -21,20 +21,11 @@ from .options import Options
 from .programs import with_head
 from .weights import from_weights
 
-_MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # of torch.save before 1.6
-
 
 def read(path: Path, options: Options) -> Sequence[Policy]:
     """Read the policy in a state dict, a checkpoint, or, with trust, a pickled module."""
-    content = read_regular(path)
-    if not options.trust and _MAGIC in content[:20]:
-        raise ValueError(
-            "saved in the form before torch 1.6: save it again by torch.save(torch.load(path, weights_only=True), path)"
-        )
-    if content[:4] != b"PK\x03\x04" and _MAGIC not in content[:20]:
-        raise ValueError("damaged, or not a file that torch.save wrote")
     try:
-        weights = read_weights(content)
+        weights = read_weights(path)
     except RefusedError as error:
         if re.search(r"names (gym|gymnasium)\.spaces", str(error)):
             raise ValueError(
