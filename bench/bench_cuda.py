@@ -17,11 +17,11 @@ from peers.bucketed import BucketedModel
 from peers.kmeans import lloyd
 from peers.loop import ReleasedModel
 from peers.packed import PackedModel
+from peers.released import from_released
 from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 
 from sopr_fast import Config, Subsets, ops
 from sopr_fast.sopr.losses import Objective
-from sopr_fast.sopr.released import from_released
 from sopr_fast.sopr.subsets import Drawing
 from sopr_fast.sopr.training import _Trainer
 from sopr_fast.sopr.update import Examples

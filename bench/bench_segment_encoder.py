@@ -13,13 +13,13 @@ import torch
 from peers.bucketed import BucketedModel
 from peers.loop import ReleasedModel
 from peers.packed import PackedModel
+from peers.released import from_released
 from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 
 from sopr_fast import Subsets
 from sopr_fast.ops.segment_encoder_blocks import Arena
 from sopr_fast.runtime.distributed import Blocks
 from sopr_fast.sopr.model import row_moments
-from sopr_fast.sopr.released import from_released
 
 TORCH = f"torch {torch.__version__.partition('+')[0]}"
 

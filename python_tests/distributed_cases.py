@@ -23,7 +23,7 @@ from sopr_fast.inputs.policies import Layout
 from sopr_fast.runtime import distributed
 from sopr_fast.runtime.distributed import Group, share_policies
 from sopr_fast.selection import evaluate
-from sopr_fast.sopr.columns import collect_shared
+from sopr_fast.sopr.acting import collect_shared
 
 STEPS = 6
 WIDE = replace(TINY, width=32, high_feedforward=256)  # gradients that are scattered, not gathered

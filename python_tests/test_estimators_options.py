@@ -50,8 +50,7 @@ def test_errors_come_before_long_work(log):
         (Simulator, {"hidden": (0,)}),
         (NearestPolicy, {"rows": 0}),
         (ImportanceWeighting, {"fitted": 2}),
-        *((SOPR, {"subsets": value}) for value in (0, 201)),
-        (SOPR, {"validation": 1.0}),
+        (SOPR, {"config": {"steps": 3}}),
     ],
 )
 def test_message_names_the_invalid_option(method, options):

@@ -24,7 +24,7 @@ pytestmark = [
 
 SMALL_MODEL = {"width": 8, "low_layers": 1, "high_layers": 1, "low_feedforward": 8, "high_feedforward": 8}
 CONFIG = Config(**SMALL_MODEL, high_heads=2, subset_size=40, clusters=4, subsets=6, steps=6)
-METHOD = SOPR(CONFIG, subsets=3)
+METHOD = SOPR(CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_values_order_policies_as_rank_does(log, known):
     candidates = {"a": LinearGain(np.array([0.12, -0.2])), "b": LinearGain(np.array([0.41, -0.9]))}
     estimates = METHOD.estimate(candidates, log, known=policies, returns=returns, seed=3)
     ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3)
-    ranking = ranker.rank(candidates, subsets=3)
+    ranking = ranker.rank(candidates)
     np.testing.assert_array_equal(estimates.diagnostics["scores"], ranking.scores)
     scale = np.diff(estimates.values) / np.diff(ranking.scores)
     assert scale > 0
@@ -64,24 +64,21 @@ def test_win_probabilities_are_those_of_rank(log, known):
     candidates["far"] = LinearGain(np.array([9.0, 9.0]))
     estimates = METHOD.estimate(candidates, log, known=policies, returns=returns, seed=3)
     ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3)
-    expected = ranker.rank(candidates, subsets=3).win_probability
+    expected = ranker.rank(candidates).win_probability
     assert np.isnan(expected[-1]).all() and np.isfinite(expected[0, 1])
     np.testing.assert_allclose(estimates.ranking().win_probability, expected, atol=1e-5)
 
 
 def test_values_of_known_policies_have_the_moments_of_their_returns(log, known):
     policies, returns = known
-    # The model's scores of its training policies are means over five subsets.
-    method = SOPR(CONFIG, subsets=5)
-    estimates = method.estimate(policies, log, known=policies, returns=returns)
+    estimates = METHOD.estimate(policies, log, known=policies, returns=returns)
     assert estimates.values.mean() == pytest.approx(returns.mean(), rel=1e-4)
     assert estimates.values.std() == pytest.approx(returns.std(), rel=1e-4)
 
 
 def test_mse_scores_are_values(log, known):
     policies, returns = known
-    method = SOPR(replace(CONFIG, loss="mse"), subsets=3)
-    estimates = method.estimate(gains(2), log, known=policies, returns=returns)
+    estimates = SOPR(replace(CONFIG, loss="mse")).estimate(gains(2), log, known=policies, returns=returns)
     np.testing.assert_array_equal(estimates.values, estimates.diagnostics["scores"])
 
 
@@ -89,28 +86,6 @@ def test_sopr_mlp_is_chosen_by_the_encoder(log, known):
     policies, returns = known
     method = SOPR(replace(CONFIG, encoder="mlp"))
     assert method.estimate(gains(2), log, known=policies, returns=returns).method == "SOPR-MLP"
-
-
-def test_validation_policies_do_not_train(log, known):
-    policies, returns = known
-    trained = []
-
-    class Recording(SOPR):
-        def _split(self, count, seed):
-            trained.append(super()._split(count, seed))
-            return trained[-1]
-
-    Recording(CONFIG, validation=0.25).estimate(gains(2), log, known=policies, returns=returns)
-    (training, validation) = trained[0]
-    assert len(validation) == 2 and sorted([*training, *validation]) == list(range(8))
-    assert len(SOPR(CONFIG, validation=0.2)._split(8, 0)[1]) == 0
-
-
-def test_subsets_beyond_those_of_training_are_refused():
-    with pytest.raises(ValueError, match=r"subsets is 7, but config\.subsets is only 6"):
-        SOPR(CONFIG, subsets=7)
-    with pytest.raises(ValueError, match="config must be a Config"):
-        SOPR({"steps": 3})
 
 
 def acting(policies, kind):

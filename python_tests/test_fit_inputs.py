@@ -286,7 +286,7 @@ def test_numpy_seeds_are_accepted(tmp_path):
 
 def test_columns_on_disk_train_the_same_model(monkeypatch):
     expected = fit().model.state_dict()
-    monkeypatch.setattr("sopr_fast.sopr.columns._MEMORY_TILES", 0)
+    monkeypatch.setattr("sopr_fast.sopr.acting._MEMORY_TILES", 0)
     actual = fit().model.state_dict()
     assert all(torch.equal(expected[name], actual[name]) for name in expected)
 
@@ -299,7 +299,7 @@ def test_disk_space_of_columns_is_reserved_before_writing(monkeypatch, tmp_path)
         reserved.extend(file.stat().st_blocks * 512 >= file.stat().st_size for file in tmp_path.iterdir())
         return LinearPolicy(0.3)(states)
 
-    monkeypatch.setattr("sopr_fast.sopr.columns._MEMORY_TILES", 0)
+    monkeypatch.setattr("sopr_fast.sopr.acting._MEMORY_TILES", 0)
     monkeypatch.setattr(
         tempfile, "NamedTemporaryFile", partial(tempfile.NamedTemporaryFile, dir=tmp_path, delete=False)
     )

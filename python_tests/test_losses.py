@@ -7,7 +7,7 @@ from scipy.optimize import minimize_scalar
 
 from sopr_fast.sopr import losses
 from sopr_fast.sopr.config import Config
-from sopr_fast.sopr.known import read_known
+from sopr_fast.sopr.known_policies import read_known
 
 
 def test_pairwise_is_the_mean_over_pairs(generator):

@@ -4,6 +4,7 @@ import itertools
 import pytest
 import torch
 from peers.loop import ReleasedModel
+from peers.released import from_released
 from torch.nn import functional
 
 from sopr_fast import Config, Subsets, ops
@@ -11,7 +12,6 @@ from sopr_fast.ops import composed, reference
 from sopr_fast.runtime import devices
 from sopr_fast.sopr import model as scoring_model
 from sopr_fast.sopr.model import ScoringModel, merge_moments, part_moments, row_moments
-from sopr_fast.sopr.released import from_released
 from sopr_fast.sopr.scoring import score_grid
 
 STATE_DIM, ACTION_DIM, CLUSTERS = 5, 3, 12

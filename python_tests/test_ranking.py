@@ -78,7 +78,7 @@ def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypat
         torch.set_num_threads(before)
     monkeypatch.setattr("sopr_fast.runtime.limits.free_memory", lambda: 0.0)
     for tiles in (1 << 30, 0):  # columns of so many tiles stay in memory
-        monkeypatch.setattr("sopr_fast.sopr.columns._MEMORY_TILES", tiles)
+        monkeypatch.setattr("sopr_fast.sopr.acting._MEMORY_TILES", tiles)
         assert np.array_equal(ranker.rank(candidates, log(), subsets=6).subset_scores, expected)
 
 

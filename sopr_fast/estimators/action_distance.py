@@ -13,7 +13,7 @@ from ..inputs.policies import Policy, probe
 from ..ranking.metrics import policy_distances
 from ..runtime.distributed import share_policies
 from ..runtime.options import integer, option
-from ..sopr.columns import collect_shared
+from ..sopr.acting import collect_shared
 from .supervised import SupervisedEstimator, SupervisedProblem, as_arrays, read, spread
 
 

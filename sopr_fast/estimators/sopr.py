@@ -12,8 +12,8 @@ from ..inputs.policies import Policy, probe
 from ..ranking.estimates import Estimates
 from ..ranking.ranking import Ranking
 from ..runtime.context import current_device
-from ..runtime.options import Check, integer, number, option
-from ..sopr.columns import collect_all
+from ..runtime.options import Check, option
+from ..sopr.acting import collect_all
 from ..sopr.config import Config
 from ..sopr.fitting import fit
 from ..sopr.ranker import Ranker
@@ -43,9 +43,6 @@ class SOPR(SupervisedEstimator):
 
     Attributes:
         config: Options of the model: SOPR-T by default, SOPR-MLP with `Config(encoder="mlp")`.
-        subsets: Number of subsets on which policies are scored, the first ones that the model was trained on.
-        validation: Share of the known policies that choose the weights kept and do not train. If these are fewer than
-            two, all known policies train and the last weights are kept.
 
     Diagnostics:
         scores: (P,) scores in the units of the model.
@@ -53,9 +50,6 @@ class SOPR(SupervisedEstimator):
         distance_limit: Distance beyond which a policy is foreign.
         foreign: (P,) whether each policy is foreign.
         history: Losses and correlations of each training step.
-
-    Raises:
-        ValueError: `subsets` exceeds `config.subsets`.
 
     Warns:
         CollapsedTrainingWarning: The model scores all policies alike.
@@ -65,13 +59,6 @@ class SOPR(SupervisedEstimator):
     reuses_subsets: ClassVar[bool] = True
 
     config: Config = option(_CONFIG, _config, "options of the model and its training, as JSON")  # noqa: RUF009
-    subsets: int = option(5, integer(1), "subsets on which policies are scored")
-    validation: float = option(0.0, number(below=1), "share of the known policies that choose the weights")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.subsets > self.config.subsets:
-            raise ValueError(f"subsets is {self.subsets}, but config.subsets is only {self.config.subsets}; raise that")
 
     @property
     def name(self) -> str:
@@ -93,25 +80,16 @@ class SOPR(SupervisedEstimator):
         return as_arrays(adapted, columns, layout), subsets.over_drawn()
 
     def _evaluate(self, problem: SupervisedProblem) -> Estimates:
-        request, known, returns = problem.request, problem.known, problem.returns
-        training, validation = self._split(len(known), request.seed)
-        ranker = fit(
-            [known[i] for i in training],
-            returns[training],
-            problem.states,
-            validation=([known[i] for i in validation], returns[validation]) if len(validation) else None,
-            config=self.config,
-            seed=request.seed,
-            keep_subsets=self.subsets,
-            checkpoint=request.checkpoint,
-        )
+        request, returns = problem.request, problem.returns
+        options: dict[str, Any] = {"config": self.config, "seed": request.seed, "checkpoint": request.checkpoint}
+        ranker = fit(problem.known, returns, problem.states, **options)
         ranking = ranker.rank(problem.policies)
-        scale, offset = _units(ranker, returns[training])
+        scale, offset = _units(ranker, returns)
         for timings in (ranker.timings, ranking.timings):
             for stage, seconds in timings.items():
                 request.timings[stage] = request.timings.get(stage, 0.0) + seconds
         return Estimates(
-            [policy.name for policy in problem.policies],
+            ranking.names,
             ranking.scores * scale + offset,
             ranking.standard_errors * scale,
             _replicates(ranking, scale, offset),
@@ -125,14 +103,6 @@ class SOPR(SupervisedEstimator):
             },
             timings=dict(request.timings),
         )
-
-    def _split(self, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the indices of training and of validation policies among `count` known ones, ascending."""
-        held = int(self.validation * count)
-        order = np.random.default_rng([seed, 5]).permutation(count)
-        if held < 2:
-            held = 0
-        return np.sort(order[held:]), np.sort(order[:held])
 
 
 def _replicates(ranking: Ranking, scale: float, offset: float) -> np.ndarray | None:

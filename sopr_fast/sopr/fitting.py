@@ -21,9 +21,9 @@ from ..runtime.distributed import Blocks
 from ..runtime.tensor_files import fingerprint
 from ..runtime.timing import Timings
 from ..runtime.warn import warn
-from .columns import collect_all
+from .acting import collect_all
 from .config import Config
-from .known import Group, Known, read_known
+from .known_policies import Group, Known, read_known
 from .model import ScoringModel
 from .ranker import Ranker
 from .subsets import Drawing, Subsets, read_states

@@ -16,7 +16,7 @@ from ..ops.segment_encoder_blocks import Arena, segment_encoder_blocks
 from ..runtime import devices
 from ..runtime.devices import without_autocast
 from .config import Config
-from .initial_layers import EncoderLayer, MLPLayer, Stack, linear_layer, mlp
+from .initial_weights import EncoderLayer, MLPLayer, Stack, linear_layer, mlp
 
 LOW, HIGH = 0, 1
 _AT_ONCE = 8  # policies whose moments a GPU computes at a time

@@ -61,26 +61,17 @@ def write_model(
     *,
     model: ScoringModel,
     layout: Layout,
-    state_dim: int,
     training_policies: TrainingPolicies,
     subsets: Subsets | None,
-    history: dict[str, Any],
-    seed: int,
-    return_mean: float,
-    return_scale: float,
+    **plain: Any,
 ) -> None:
-    """Write the arguments of a `Ranker` to one file, whole or not at all.
+    """Write the arguments of a `Ranker` to one file, whole or not at all; `plain` are numbers and lists of them.
 
     Raises:
         OSError: The file cannot be written.
     """
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-    tensors |= {
-        "training_policies.states": training_policies.states,
-        "training_policies.source": training_policies.source,
-        "training_policies.columns": training_policies.columns,
-        "training_policies.scores": training_policies.scores,
-    }
+    tensors |= {f"training_policies.{name}": getattr(training_policies, name) for name in _TRAINING}
     if subsets is not None:
         tensors |= {f"subsets.{name}": value for name, value in subsets.tensors().items()}
     description = {
@@ -89,13 +80,9 @@ def write_model(
         "torch": torch.__version__,
         "config": model.config.to_dict(),
         "layout": asdict(layout),
-        "state_dim": state_dim,
         "states_count": None if subsets is None else subsets.states_count,
         "training_policies": training_policies.names,
-        "seed": seed,
-        "return_mean": return_mean,
-        "return_scale": return_scale,
-        "history": history,
+        **plain,
     }
     save_tensors(path, tensors, "model", description)
 
@@ -140,13 +127,9 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
     return {
         "model": model,
         "layout": layout,
-        "state_dim": state_dim,
         "training_policies": TrainingPolicies(names, **training),
         "subsets": _read_subsets(subsets, fields["states_count"], state_dim) if subsets else None,
-        "history": fields["history"],
-        "seed": fields["seed"],
-        "return_mean": fields["return_mean"],
-        "return_scale": fields["return_scale"],
+        **{name: fields[name] for name in ("state_dim", "history", "seed", "return_mean", "return_scale")},
     }
 
 

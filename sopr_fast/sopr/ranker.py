@@ -24,7 +24,7 @@ from ..runtime.limits import tile_bytes
 from ..runtime.progress import progress_bar
 from ..runtime.timing import Timings
 from ..runtime.warn import warn
-from .columns import collect_all
+from .acting import collect_all
 from .config import Config
 from .model import ScoringModel
 from .model_files import read_model, write_model

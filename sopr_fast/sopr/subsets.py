@@ -155,13 +155,7 @@ class Subsets:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""
-        return {
-            "states": self.states,
-            "source": self.source,
-            "rows": self.rows,
-            "offsets": self.offsets,
-            "centroids": self.centroids,
-        }
+        return {name: getattr(self, name) for name in _LAYOUT}
 
     def save(self, path: str | os.PathLike) -> None:
         """Write one safetensors file, whole or not at all.
@@ -244,8 +238,8 @@ class Drawing:
 
     def to(self, device: torch.device | str) -> Drawing:
         """Return the same drawing on a device."""
-        states, source, rows, seeds = (x.to(device) for x in (self.states, self.source, self.rows, self.cluster_seeds))
-        return Drawing(states, source, rows, self.states_count, seeds)
+        names = ("states", "source", "rows", "cluster_seeds")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     @classmethod
     def draw(cls, log: StoredStates, count: int, *, size: int, seed: int, remedy: str = "") -> Drawing:

@@ -6,21 +6,14 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from .config import Config
-from .model import ScoringModel
+from sopr_fast import Config
+from sopr_fast.sopr.model import ScoringModel
 
 
 def from_released(
     state_dict: Mapping[str, Tensor], *, score: str = "mean", low_heads: int = 2, high_heads: int = 8
 ) -> ScoringModel:
     """Return the scoring model of a released checkpoint of SOPR-T or SOPR-MLP, in eval mode.
-
-    It is no `Ranker`: the checkpoint holds neither the training policies, by which foreign candidates are noticed, nor
-    what the model reads of a policy. Score columns that you collect yourself:
-
-        subsets = Subsets.draw(states, 5, size=16384, clusters=256)
-        columns = torch.stack([torch.as_tensor(policy(subsets.states.numpy())) for policy in policies])
-        scores = sopr_fast.sopr.scoring.score_grid(model, subsets, columns)  # (policies, subsets)
 
     Args:
         state_dict: State dict of the released module.
