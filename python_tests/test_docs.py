@@ -38,7 +38,10 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
 
 
 BARE = re.compile(r"^```\n((?:python|make|pip|sopr-fast) .*?)^```$", re.MULTILINE | re.DOTALL)
-OTHER_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "bench/README.md", "bench/paper/README.md")]
+OTHER_PAGES = [
+    ROOT / name
+    for name in ("README.md", "CONTRIBUTING.md", *(f"bench/{part}README.md" for part in ("", "paper/", "selection/")))
+]
 
 
 @pytest.mark.parametrize("page", [*OTHER_PAGES, *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.stem)
