@@ -362,7 +362,7 @@ def test_undiscounted_values_need_episodes_that_end():
         ({"pscore": np.full(400, 1.5)}, "'pscore' must be from above 0 to 1, got 1.5 at row 0"),
         ({"pscore": np.zeros(400)}, "'pscore' must be from above 0 to 1, got 0 at row 0"),
         ({"pscore": np.full(400, 0.5), "log_probs": np.full(400, -3.0)}, "'pscore' and 'log_probs' disagree"),
-        ({"pscore": np.ones((400, 3))}, r"'pscore' must have shape \(rows,\), got \(400, 3\); pass only that of the logged"),
+        ({"pscore": np.ones((400, 3))}, r"'pscore' must have shape \(rows,\), got \(400, 3\); pass only that"),
         ({"pscore": np.full(400, -1.1)}, "'pscore' .* got -1.1 .*logarithms, pass columns={'log_probs': 'pscore'}"),
         (
             {"context": [np.zeros((2, 3)), np.zeros((4, 3))]},
