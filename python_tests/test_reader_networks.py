@@ -285,8 +285,10 @@ def test_discrete_actions(tmp_path, states, name):
     content, outputs, options = DISCRETE[name]
     (policy,) = load(saved(tmp_path, content, name), **options).values()
     np.testing.assert_array_equal(policy.predict(states)[0], outputs(states).argmax(1))
+    assert policy.output(states).mean.max() == 1  # the action that `predict` returns, not the distribution
     is_distribution = "PPO" in name or name in ("logits", "probabilities", "SpinningUp", "rl_games")
     if is_distribution:
+        (policy,) = load(saved(tmp_path, content, name), stochastic=True, **options).values()
         torch.testing.assert_close(policy.output(states).mean, outputs(states).softmax(1).detach())
 
 

@@ -72,12 +72,12 @@ class Actor(Policy):
         squash: Apply tanh to the action.
         log_std: Log standard deviations (dim_a,), or the layer that gives them from the last hidden layer.
         log_std_bounds: Range to which they are clamped.
-        stochastic: Act by the distribution; needs `log_std`.
+        stochastic: Act by the distribution; needs `log_std` or logits.
         standardisation: Standardisation of the states.
         scale: Bounds to which actions in [-1, 1] are scaled.
         clip: Bounds to which actions are clipped.
-        head: Meaning of the last layer's output: "action"; for discrete actions "logits", of which the probabilities
-            are returned, or "values", of which the largest is taken.
+        head: Meaning of the last layer's output: "action"; for discrete actions "logits" or "values", of which the
+            largest is taken. A stochastic actor returns the probabilities of its logits.
         atoms: (B,) float32 values of a distributional critic, with head "values": the last layer then gives B logits
             for each action, and the action's value is the mean of the atoms under their softmax.
         log_std_tanh: Map log standard deviations to their bounds by tanh instead of clamping them.
@@ -109,7 +109,7 @@ class Actor(Policy):
         if stochastic and log_std is None and head == "action":
             raise ValueError(f"policy {name!r} has no log_std layer, so it cannot be stochastic")
         self.name, self.head = name, head
-        self.activation, self.squash, self.stochastic = activation, squash, stochastic and head == "action"
+        self.activation, self.squash, self.stochastic = activation, squash, stochastic and head != "values"
         self.standardisation, self.scale, self.clip = standardisation, scale, clip
         self._hidden, self._mean = list(layers[:-1]), layers[-1]
         self._log_std, self._log_std_bounds, self._log_std_tanh = log_std, log_std_bounds, log_std_tanh
@@ -140,9 +140,9 @@ class Actor(Policy):
         if states.shape[1] != self.state_dim:
             raise ValueError(f"policy {self.name!r} reads states of width {self.state_dim}, got {states.shape[1]}")
         mean, log_std = self._last_layers(states)
-        if self.head == "logits":
+        if self.head == "logits" and self.stochastic:
             return Output("discrete", mean.softmax(1))
-        if self.head == "values":
+        if self.head != "action":
             if self._atoms is not None:
                 mean = mean.view(len(mean), self.action_dim, len(self._atoms)).softmax(2) @ self._atoms
             return Output("discrete", one_hot(mean.argmax(1), self.action_dim))
@@ -161,7 +161,7 @@ class Actor(Policy):
     def _last_layers(self, states: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return (N, outputs) each: the output of the last layer, and log standard deviations if stochastic."""
         mean = states.new_empty(len(states), len(self._mean[0]))
-        log_std = torch.empty_like(mean) if self.stochastic else None
+        log_std = torch.empty_like(mean) if self.stochastic and self.head == "action" else None
         for first in range(0, len(states), _ROWS):
             rows = slice(first, first + _ROWS)
             hidden = states[rows] if self.standardisation is None else self.standardisation(states[rows])

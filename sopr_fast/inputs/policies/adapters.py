@@ -79,9 +79,8 @@ def load(
       gradients, while it acts.
     - An object with `predict`, called like a callable, with `deterministic=True` if it takes that argument or any
       keyword. If it returns a tuple, the first item is the action, as in Stable-Baselines3.
-    - A model of Stable-Baselines3. It acts as the file that it would save: states are standardised by the attached
-      `VecNormalize`, and a discrete actor gives probabilities where it has them.
-    - A model of d3rlpy. It acts by its `predict`; a discrete one gives the columns of its file.
+    - A model of Stable-Baselines3 or d3rlpy. It acts by its `predict`, that of the former with `deterministic=True` and
+      on states that the attached `VecNormalize` has standardised.
     - An array, tensor or data frame of actions, `Gaussian` or `Probabilities`, with one row for each state of the log.
     - The path of a file or folder of policies, see `docs/files.md`. Paths in a sequence are named relative to the
       folder that contains all of them. A file of several policies under one key adds them all, as "key-000",
@@ -90,7 +89,7 @@ def load(
     Args:
         source: What holds the policies.
         trust: Run code in files where reading them needs it. Whoever can write the file can then do what you can do.
-        stochastic: Act by the distributions in files instead of their means.
+        stochastic: Act by the distributions in files instead of their means, or their most likely discrete actions.
         skip: Skip files that cannot be read, with a warning for each, instead of raising.
         action_count: Number of discrete actions, for policies that return indices or bare probabilities.
         activation: Activation between layers. This and the options below are for files that do not say it.

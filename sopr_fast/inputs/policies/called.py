@@ -21,7 +21,6 @@ from .output import Output, read_output
 from .policy import Policy
 
 _log = logging.getLogger("sopr_fast")
-_D3RLPY_PROBABILITIES = {"DiscreteSAC": "policy", "DiscreteBC": "imitator"}  # others combine networks, or have values
 _evaluation = fork_safe_lock()
 
 
@@ -70,8 +69,8 @@ def acts(item: Any) -> bool:
 def adapt(name: str, item: Any, action_count: int | None = None, *, statistics: Any = None) -> Called:
     """Return the policy that calls the user's object.
 
-    A model of Stable-Baselines3 acts as the file that it would save: states are standardised by its `VecNormalize`, and
-    a discrete actor gives probabilities where it has them. A discrete model of d3rlpy gives the columns of its file.
+    Models of Stable-Baselines3 and d3rlpy act by their `predict`, that of the former with `deterministic=True` and on
+    states that its `VecNormalize` has standardised.
 
     Args:
         name: Name in rankings and errors.
@@ -134,7 +133,6 @@ def _of_stable_baselines3(name: str, item: Any, action_count: int | None, statis
     warn_of_masks(name, policy)
     shape, predict = shape_of(item.observation_space), _predict_of(item)
     is_discrete = type(space).__name__ == "Discrete"
-    distribution = _distribution_of(policy) if is_discrete else None
     if statistics is None and hasattr(item, "get_vec_normalize_env"):
         statistics = item.get_vec_normalize_env()
     is_standardised = statistics is not None and statistics.norm_obs
@@ -143,8 +141,6 @@ def _of_stable_baselines3(name: str, item: Any, action_count: int | None, statis
         observations = states.reshape(len(states), *shape) if len(shape) > 1 else states
         if is_standardised:
             observations = statistics.normalize_obs(observations)
-        if distribution is not None:
-            return distribution(torch.as_tensor(observations, device=policy.device)).distribution
         actions = predict(observations)
         return actions if np.ndim(actions) < 3 else np.reshape(actions, (len(states), -1))
 
@@ -162,35 +158,17 @@ def _of_stable_baselines3(name: str, item: Any, action_count: int | None, statis
     return called
 
 
-def _distribution_of(policy: Any) -> Callable[[Tensor], Any] | None:
-    """Return the policy's function from observations to distributions, or None if it has none or needs more inputs."""
-    function = getattr(policy, "get_distribution", None)
-    if not isinstance(policy, nn.Module) or not callable(function):
-        return None
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError:
-        return None
-    return function
-
-
 def _of_d3rlpy(name: str, item: Any, action_count: int | None) -> Called:
     if hasattr(item, "as_stateful_wrapper"):
         raise ValueError(SEQUENCE)
     shape = item.observation_shape or ()
-    part = _D3RLPY_PROBABILITIES.get(type(item).__name__)
-    actor = None if part is None else getattr(item.impl.modules, part)
 
     def call(states: np.ndarray) -> Any:
-        observations = states.reshape(len(states), *shape)
-        if actor is None:
-            return item.predict(observations)
-        tensor = torch.as_tensor(observations, device=item.impl.device)
-        return actor(tensor if item.observation_scaler is None else item.observation_scaler.transform(tensor))
+        return item.predict(states.reshape(len(states), *shape))
 
     if action_count is None and item.get_action_type().name == "DISCRETE":
         action_count = item.action_size
-    return Called(name, item, call, action_count, state_dim=math.prod(shape) if shape else None, module=actor)
+    return Called(name, item, call, action_count, state_dim=math.prod(shape) if shape else None)
 
 
 @contextlib.contextmanager

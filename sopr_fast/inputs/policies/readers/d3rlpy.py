@@ -66,7 +66,7 @@ def _actor(kind: str, params: dict[str, Any], weights: dict[str, Any], options: 
     network = find_network(arrays)
     layers = perceptron(arrays, network.layers)
     if head != "action":
-        return Actor(options.name, layers, squash=False, head=head, **shared)
+        return Actor(options.name, layers, squash=False, head=head, stochastic=options.stochastic, **shared)
     scale = _scaler(params, "action_scaler", ("minimum", "maximum"))
     return Actor(
         options.name,

@@ -119,7 +119,7 @@ def with_head(item: Any, options: Options, head: str | None = None) -> Called:
 
     def read(states: np.ndarray) -> Any:
         outputs = torch.as_tensor(act(states)).detach()
-        if head == "values":
+        if head == "values" or (head in DISCRETE and not options.stochastic):
             return Probabilities(one_hot(outputs.argmax(1), outputs.shape[1]))
         if head != "mean_log_std":
             return Probabilities(outputs.softmax(1) if head == "logits" else outputs)

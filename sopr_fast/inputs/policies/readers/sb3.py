@@ -113,7 +113,9 @@ def _actor(
         if space.n != len(bias):
             raise ValueError(f"its network has {len(bias)} outputs, its action space n={space.n}")
         head = "values" if _ARGMAX.match(source) else "logits"
-        return Actor(options.name, [*layers, (weight, bias)], squash=False, head=head, **shared)
+        return Actor(
+            options.name, [*layers, (weight, bias)], squash=False, head=head, stochastic=options.stochastic, **shared
+        )
     if not space_kind.endswith("box.Box"):
         raise RefusedError(f"its action_space is {space_kind}")
     if not {"low", "high"} <= vars(space).keys() or not shape_of(space):

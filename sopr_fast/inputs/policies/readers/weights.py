@@ -103,7 +103,7 @@ def _discrete(
     """Return an actor of discrete actions; a softmax has no weights, so probabilities are those of logits."""
     atoms = next((floats(side, key) for key in side if key.split(".")[-1] == "atoms"), None)
     kind = "values" if head == "values" else "logits"
-    actor = Actor(options.name, layers, squash=False, head=kind, atoms=atoms, **shared)
+    actor = Actor(options.name, layers, squash=False, head=kind, atoms=atoms, stochastic=options.stochastic, **shared)
     if actor.action_dim == 1 or options.action_count not in (None, actor.action_dim):
         count = ", expected one per action"
         if options.action_count:
