@@ -94,7 +94,7 @@ def test_names_that_disagree_are_refused_by_advice_that_works(flags, message):
 def test_unread_arrays_that_look_like_ends_are_named(flags):
     (name,) = flags
     with pytest.warns(UserWarning, match=f"dataset: '{name}' looks like ends of episodes and is not read") as caught:
-        assert f"not read, though it looks like ends or numbers of episodes: {name}\n" in describe(walk() | flags)
+        assert f"not read, though it looks like ends or numbers of episodes: {name}\n" in str(describe(walk() | flags))
     assert caught
     np.testing.assert_array_equal(load(walk() | flags, columns={"terminals": name}).terminals, flags[name])
     quiet = load(walk() | {"terminals": FELL, "x": LAST, "constant": np.ones(COUNT)})
