@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import faiss
 import numpy as np
 import pytest
@@ -11,6 +13,11 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from workload import CLUSTERS, SIZE
 
 from sopr_fast import Subsets, ops
+
+try:
+    from sklearnex.cluster import KMeans as IntelexKMeans
+except ImportError:
+    IntelexKMeans = None
 
 PROBLEMS, ITERATIONS = 8, 25
 SKLEARN, FAISS = f"scikit-learn {sklearn.__version__}", f"faiss-cpu {faiss.__version__}"
@@ -53,7 +60,14 @@ def test_kmeans_init(points, contend):
         for i, x in enumerate(arrays):
             kmeans_plusplus(x, CLUSTERS, random_state=i)
 
-    contend(lambda: ops.kmeans_init(points, CLUSTERS, seeds), {SKLEARN: scikit_learn})
+    def intelex():
+        for i, x in enumerate(arrays):
+            IntelexKMeans(CLUSTERS, n_init=1, max_iter=1, random_state=i).fit(x)
+
+    peers = {SKLEARN: scikit_learn}
+    if IntelexKMeans is not None:
+        peers[f"scikit-learn-intelex {version('scikit-learn-intelex')}, one step more"] = intelex
+    contend(lambda: ops.kmeans_init(points, CLUSTERS, seeds), peers)
 
 
 def test_subsets_drawn_and_clustered(states, contend):

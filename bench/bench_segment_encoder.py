@@ -75,7 +75,7 @@ def test_forward_10_policies(precision, released, subsets, columns, gflop, conte
             assert (score - scores["ours"]).abs().max() <= 1e-4 * scores["ours"].abs().max(), name
 
 
-def own_step(released, subsets, columns, arena):
+def own_step(released, subsets, columns, arena, precision="fp32"):
     """Return a step as `fit` takes it: forward, backward by blocks of policies, without the update of the weights."""
     model = from_released(released.state_dict()).train()
     count = len(Blocks(len(columns)))
@@ -89,22 +89,24 @@ def own_step(released, subsets, columns, arena):
         model.observe(moments)
         leaves = model.weights(moments).apart(blocks, arena)
         arguments = subsets.states, columns, subsets.rows, subsets.offsets, torch.tensor([0, 0])
-        scores = model(*arguments, weights=leaves)[:, 0]
+        scores = model(*arguments, precision=precision, weights=leaves)[:, 0]
         torch.autograd.grad((scores * weights).sum(), leaves[:3])
 
     return step
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("size", "clusters", "keeps"), [(1024, 16, True), (2048, 32, True), (SIZE, CLUSTERS, False)])
-def test_training_step_30_policies(size, clusters, keeps, released, states, contend):
+def test_training_step_30_policies(size, clusters, keeps, precision, released, states, contend):
     """Peers may keep activations too; at the paper's size, they would need some 20 GB and compute these again."""
+    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     subsets = Subsets.draw(states, 1, size=size, clusters=clusters)
     columns = actions_on(subsets)
     clustering = (subsets.rows[0].long(), subsets.offsets[0])
     weights = torch.linspace(-1, 1, len(columns))
-    compiled = {"compiled": True, "hashed_dropout": True, "recompute": not keeps}
+    compiled = {"compiled": True, "hashed_dropout": True, "recompute": not keeps, "dtype": dtype}
     peers = {
-        f"{TORCH} bucketed SDPA": BucketedModel(released, recompute=not keeps),
+        f"{TORCH} bucketed SDPA": BucketedModel(released, recompute=not keeps, dtype=dtype),
         f"{TORCH} bucketed matmul, compiled": BucketedModel(released, attention="matmul", **compiled),
     }
 
@@ -119,8 +121,8 @@ def test_training_step_30_policies(size, clusters, keeps, released, states, cont
     for name, peer in peers.items():
         plan = peer.plan(clustering)
         contenders[name] = lambda peer=peer, plan=plan: step(peer, plan)
-    ours = own_step(released, subsets, columns, Arena(1 << 30))
-    contend(ours, contenders, rounds=3, gflop=3 * forward_gflop(subsets) * len(columns))
+    ours = own_step(released, subsets, columns, Arena(1 << 30), precision)
+    contend(ours, contenders, rounds=3, gflop=3 * forward_gflop(subsets) * len(columns), precision=precision)
 
 
 @pytest.mark.parametrize(("policies", "rounds"), [(5, 3), (30, 1)])
