@@ -175,6 +175,11 @@ KINDS = {
     "layers": (".npz", lambda path: np.savez(path, **ACTOR), load_policy),
     "actions": (".npy", lambda path: np.save(path, TRANSITIONS["actions"]), load_policy),
     "state dict": (".pt", lambda path: torch.save(SEQUENTIAL.state_dict(), path), load_policy),
+    "old state dict": (
+        ".pt",
+        lambda path: torch.save(WEIGHTS, path, _use_new_zipfile_serialization=False),
+        load_policy,
+    ),
     "safetensors": (".safetensors", lambda path: save_file(SEQUENTIAL.state_dict(), path), load_policy),
     **{
         kind: (suffix, lambda path, content=content: torch.save(content, path), load_policy)

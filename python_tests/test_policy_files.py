@@ -144,7 +144,7 @@ def test_options_are_those_of_all_files_together(tmp_path):
     given = {"activation": "relu", "squash": "tanh"}
     paths = {"old": tmp_path / "old.npy", "new": tmp_path / "new.pt", "called": lambda states: states}
     assert list(load(paths, **given)) == ["old", "new", "called"]
-    for source in (tmp_path / "old.npy", {"called": lambda states: states}):
+    for source in (tmp_path / "old.npy", {"called": lambda states: states}, load(tmp_path / "old.npy")):
         with pytest.raises(ValueError, match="no file needs activation='relu': leave it out"):
             load(source, **given)
         assert load(source)

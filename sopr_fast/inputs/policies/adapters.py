@@ -113,8 +113,6 @@ def load(
     """
     if action_count is not None:
         action_count = check_integer("action_count", action_count, 2)
-    if isinstance(source, Policies):
-        return source.for_log(None, action_count)
     options = Options(
         action_count=action_count,
         stochastic=stochastic,
@@ -127,6 +125,9 @@ def load(
         max_action=max_action,
     )
     options.check()
+    if isinstance(source, Policies):
+        options.check_used()
+        return source.for_log(None, action_count)
     if isinstance(source, str | PathLike):
         source = [source]
     result: list[Policy] = []
