@@ -7,7 +7,7 @@ from mdps import LinearGain
 from problems import transitions
 
 from sopr_fast.estimators import NearestPolicy
-from sopr_fast.ranking.metrics import policy_distance
+from sopr_fast.ranking.metrics import policy_distances
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +24,12 @@ def test_value_is_the_return_of_the_nearest(log):
     known, returns = gains(6), np.arange(6.0) ** 2
     candidates = {"a": LinearGain(np.array([0.12, -0.2])), "b": LinearGain(np.array([0.41, -0.9]))}
     estimates = NearestPolicy().estimate(candidates, log, known=known, returns=returns)
-    columns = [np.stack([policy(log.states) for policy in group.values()]) for group in (known, candidates)]
-    distances, nearest = policy_distance(*columns)
+    columns = [np.stack([policy(log.states) for policy in group.values()]) for group in (candidates, known)]
+    distances = policy_distances(*columns)
+    nearest = distances.argmin(1)
     assert estimates.diagnostics["nearest"] == [f"gain-{i}" for i in nearest]
     np.testing.assert_array_equal(estimates.values, returns[nearest])
-    np.testing.assert_allclose(estimates.diagnostics["distances"], distances, rtol=1e-4)
+    np.testing.assert_allclose(estimates.diagnostics["distances"], distances.min(1), rtol=1e-4)
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])

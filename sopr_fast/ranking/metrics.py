@@ -88,29 +88,11 @@ def regret_at_k(*, returns: Any, scores: Any, k: int) -> float:
     return float(shares @ (best - chosen) / (best - worst))
 
 
-def policy_distance(train_columns: Any, test_columns: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the action distance of each test policy to the nearest training policy (the terms of Eq. 3).
+def policy_distances(a_columns: Any, b_columns: Any) -> np.ndarray:
+    """Return all action distances between two sets of policies, (A, B) float64.
 
     The action distance of two policies is the mean over states of the squared Euclidean distance of their columns.
-    Eq. 3 is the mean of the returned distances.
-
-    Args:
-        train_columns: (M, N, d) columns of M training policies in N states, array or tensor.
-        test_columns: (P, N, d) columns of P test policies in the same states.
-
-    Returns:
-        (P,) float64 distances and (P,) int64 indices of the nearest training policies, the first on ties.
-
-    Raises:
-        ValueError: Shapes do not agree, or there are no policies or states.
-    """
-    distances = policy_distances(test_columns, train_columns)
-    nearest = distances.argmin(1)
-    return np.take_along_axis(distances, nearest[:, None], 1)[:, 0], nearest
-
-
-def policy_distances(a_columns: Any, b_columns: Any) -> np.ndarray:
-    """Return all action distances between two sets of policies, (A, B) float64, see `policy_distance`.
+    Eq. 3 of the paper is the mean over candidates of their distances to the nearest training policy.
 
     Args:
         a_columns: (A, N, d) columns.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -244,7 +244,7 @@ class Ranker:
             between=self.training_policies.between.copy(),
             among=among,
             history=copy.deepcopy(self.history),
-            settings={"seed": self.seed, **asdict(self.config)},
+            settings={"seed": self.seed, **self.config.to_dict()},
         )
 
     def save(self, path: str | os.PathLike, *, subsets: bool = True) -> None:
