@@ -15,7 +15,7 @@ from scipy.stats import t
 import sopr_fast
 from sopr_fast import CollapsedTrainingWarning, ForeignPolicyWarning, Ranking, Subsets, TrainingPolicyWarning
 from sopr_fast.ranking.warnings import warn_of_scores, warn_of_states
-from sopr_fast.sopr.training_policies import TrainingPolicies, are_same
+from sopr_fast.sopr.training_policies import TrainingPolicies, compare
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +221,7 @@ def test_candidates_of_the_training_are_marked(ranker, candidates):
 def test_training_policies_are_recognised_up_to_rounding():
     columns = torch.tensor([[100.0, 1.0], [1.0, 1.0]]).reshape(2, 1, 2)
     acting = columns[[0, 0, 1, 1]] + torch.tensor([[3e-4, 0], [0, 3e-4], [0, 0], [3e-4, 0]]).reshape(4, 1, 2)
-    assert are_same(acting.numpy(), columns, np.array([0, 0, 1, 1])).tolist() == [True, False, True, False]
+    assert compare(acting, columns)[1].tolist() == [True, False, True, False]
 
 
 def test_a_collapsed_model_warns_when_loaded_and_when_it_ranks(candidates, tmp_path):

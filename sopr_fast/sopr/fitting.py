@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..inputs.logs import Transitions
 from ..inputs.policies import Layout, check_actions, probe
-from ..ranking.metrics import policy_distances
 from ..ranking.warnings import TrainingPolicyWarning, join_some
 from ..runtime import distributed
 from ..runtime.checkpoints import Checkpoint
@@ -28,7 +27,7 @@ from .model import ScoringModel
 from .ranker import Ranker
 from .subsets import Drawing, Subsets, read_states
 from .training import train
-from .training_policies import TrainingPolicies, are_same
+from .training_policies import TrainingPolicies, compare
 from .update import Examples
 
 _SAMPLED_STATES = 1024
@@ -222,15 +221,8 @@ def _act(
 
 
 def _warn_of_copies(names: list[str], validation: Tensor, training: Tensor) -> None:
-    """Warn of validation policies that act as a training policy does.
-
-    Args:
-        names: (V,) names of the validation policies.
-        validation: (V, R, dim_c) their columns in a sample of states.
-        training: (M, R, dim_c) columns of the training policies there.
-    """
-    acting = validation.numpy()
-    same = are_same(acting, training, policy_distances(acting, training).argmin(1))
+    """Warn of validation policies (V, R, dim_c) that act as a training policy (M, R, dim_c) does."""
+    _, same = compare(validation, training)
     if same.any():
         copies = join_some([repr(name) for name, is_copy in zip(names, same, strict=True) if is_copy])
         warn(

@@ -31,7 +31,7 @@ from .model_files import read_model, write_model
 from .scoring import score_grid
 from .subsets import Drawing, Subsets, as_subsets, read_states
 from .training import warn_of_collapse
-from .training_policies import TrainingPolicies
+from .training_policies import TrainingPolicies, compare
 
 _MAPPED = 100  # candidates of which all distances are computed, for a map of them
 _TILE_BYTES = 256 << 20  # at most
@@ -158,7 +158,7 @@ class Ranker:
             columns, sampled = self._act(
                 policies[group.part(len(policies))], drawn, log_is_known=bool(has_distance.all())
             )
-            to_training, is_copy = map(group.gather, training.compare(sampled))
+            to_training, is_copy = map(group.gather, compare(sampled, training.columns))
             among = None
             if len(policies) <= _MAPPED:
                 acting = group.gather(sampled).numpy()

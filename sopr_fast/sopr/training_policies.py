@@ -12,7 +12,6 @@ from torch import Tensor
 from ..ranking.metrics import policy_distances
 
 _FOREIGN = 2.0
-_COMPARED_AT_ONCE = 100  # policies
 _SAME = 1e-10  # of the mean square of a column: float32 rounding in batches of other sizes
 
 
@@ -33,22 +32,6 @@ class TrainingPolicies:
     source: Tensor
     columns: Tensor
     scores: Tensor
-
-    def compare(self, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Return action distances (Eq. 3) of policies to the training policies, and whether they are copies of one.
-
-        Args:
-            columns: (P, R, dim_c) columns of policies in the sampled states.
-
-        Returns:
-            (P, M) float64 distances; (P,) bool, whether a policy acts as the nearest training policy, see `are_same`.
-        """
-        distances, same = np.empty((len(columns), len(self.names))), np.empty(len(columns), bool)
-        for first in range(0, len(columns), _COMPARED_AT_ONCE):
-            some = slice(first, first + _COMPARED_AT_ONCE)
-            distances[some] = policy_distances(columns[some], self.columns)
-            same[some] = are_same(columns[some].numpy(), self.columns, distances[some].argmin(1))
-        return torch.from_numpy(distances), torch.from_numpy(same)
 
     @cached_property
     def between(self) -> np.ndarray:
@@ -72,18 +55,23 @@ class TrainingPolicies:
         return between.min(1)
 
 
-def are_same(columns: np.ndarray, known: Tensor, nearest: np.ndarray) -> np.ndarray:
-    """Return (P,) bool, whether policies act as the nearest training policy does, up to rounding.
+def compare(columns: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+    """Return action distances (Eq. 3) of policies to known ones, and whether they act as the nearest of these.
 
-    Each column is judged by its own size: a large one does not hide that others differ.
+    Policies act alike up to rounding. Each column is judged by its own size: a large one does not hide differences of
+    others.
 
     Args:
-        columns: (P, R, dim_c) columns of the policies in a sample of states.
-        known: (M, R, dim_c) columns of the training policies there.
-        nearest: (P,) indices of the nearest training policies.
+        columns: (P, R, dim_c) columns of policies in a sample of states.
+        known: (M, R, dim_c) columns of the known policies there.
+
+    Returns:
+        (P, M) float64 distances; (P,) bool.
     """
-    same = np.empty(len(columns), bool)
-    for i, (own, place) in enumerate(zip(columns, nearest, strict=True)):
-        training = known[place].double().numpy()
-        same[i] = (np.square(own - training).mean(0) <= _SAME * np.square(training).mean(0)).all()
-    return same
+    distances, same = np.empty((len(columns), len(known))), np.empty(len(columns), bool)
+    for i in range(len(columns)):
+        distances[i] = policy_distances(columns[i : i + 1], known)
+        nearest = known[int(distances[i].argmin())].double()
+        difference = (columns[i] - nearest).square().mean(0)
+        same[i] = (difference <= _SAME * nearest.square().mean(0)).all()
+    return torch.from_numpy(distances), torch.from_numpy(same)
