@@ -24,11 +24,10 @@ def test_the_posterior_is_that_of_the_joint_normal_distribution(monkeypatch):
     monkeypatch.setattr(process, "_LENGTHS", np.array([2.0]))
     monkeypatch.setattr(process, "_SPREADS", np.array([0.8]))
     monkeypatch.setattr(process, "_OWN", np.array([0.1]))
-    monkeypatch.setattr(process, "_FEW", 0)
     distances, returns, errors, values = problem(5)
     fitted = process.fit(distances, returns, errors, values)
-    unit = returns[:5].std(ddof=1)
-    feature = process.clip_values(values, np.arange(5)) - process.clip_values(values, np.arange(5))[:5].mean()
+    unit = np.sqrt((4 * returns[:5].var(ddof=1) + 3 * values.var()) / 7)
+    feature = values - values[:5].mean()
     roots = np.sqrt(distances)
     typical = np.median((roots[:5, :5] + np.diag([np.inf] * 5)).min(1))
     prior = (10 * unit) ** 2 + np.outer(feature, feature)
@@ -42,7 +41,7 @@ def test_the_posterior_is_that_of_the_joint_normal_distribution(monkeypatch):
 def test_the_grid_is_weighed_by_marginal_likelihood():
     distances, returns, errors, values = problem(6)
     known, unit = np.arange(6), returns[:6].std(ddof=1)
-    feature = (process.clip_values(values, known) - process.clip_values(values, known)[:6].mean()) / unit
+    feature = (values - values[:6].mean()) / unit
     target = (returns[:6] - returns[:6].mean()) / unit
     grid = process._Grid(np.sqrt(distances), known, feature, target, (errors[:6] / unit) ** 2, True)
     logs = []
@@ -94,14 +93,6 @@ def test_units_of_returns_do_not_matter(factor):
     first, second = (process.fit(distances, f * returns, f * errors, f * values) for f in (1, factor))
     np.testing.assert_allclose(second.mean, factor * first.mean, rtol=1e-6)
     np.testing.assert_allclose(second.deviation, factor * first.deviation, rtol=1e-5)
-
-
-def test_values_are_clipped_at_three_deviations_of_the_known():
-    values = np.array([0.0, 1.0, 2.0, 3.0, 100.0, -100.0])
-    spread = np.std([0, 1, 2, 3])
-    clipped = process.clip_values(values, np.arange(4))
-    np.testing.assert_allclose(clipped, [0, 1, 2, 3, 1.5 + 3 * spread, 1.5 - 3 * spread])
-    np.testing.assert_array_equal(process.clip_values(values, np.arange(2)), values)
 
 
 def test_distance_ratios_are_over_the_median_of_known_policies():

@@ -33,9 +33,11 @@ def far(name="far", value=-1.0):
 def test_a_sole_candidate_below_the_known_policies_is_not_deployed():
     worst = min(CANDIDATES, key=TRUTH.get)
     selection = choose({worst: CANDIDATES[worst]}, simulator=simulator(**{worst: min(TRUTH.values()) - 1}))
-    assert (selection.verdict.kind, selection.verdict.policies) == ("keep", (BEST,))
-    assert selection.verdict.text.startswith(f"Keep {BEST}; measured ")
+    assert (selection.verdict.kind, selection.verdict.policies) == ("deploy", (BEST,))
+    assert selection.verdict.text.startswith(f"Deploy {BEST}; measured ")
     assert selection.measure_next(3) == []
+    kept = choose({worst: CANDIDATES[worst]}, incumbent=BEST)
+    assert kept.verdict.text.startswith(f"Keep {BEST}; measured ")
 
 
 def test_a_candidate_that_surely_beats_the_known_ones_is_deployed():
@@ -122,6 +124,27 @@ def test_few_known_returns_work_and_are_said_to_be_few(count):
     assert set(selection.candidates) == (set(KNOWN) | set(CANDIDATES)) - set(few)
 
 
+def test_lower_bounds_are_quantiles_of_the_posterior_and_known_returns_have_none():
+    selection = choose()
+    bound, low = selection.lower_bound(0.05), selection.lower_bound(0.1)
+    np.testing.assert_allclose(low, selection.lower)
+    assert (bound <= low).all() and (bound < low)[~selection.known].any()
+    np.testing.assert_array_equal(bound[selection.known], selection.returns[selection.known])
+    with pytest.raises(ValueError, match="risk must be"):
+        selection.lower_bound(0.5)
+
+
+def test_what_a_few_close_returns_say_does_not_bound_what_the_simulator_says():
+    """Predictions of strangers were clipped at three deviations of the known policies, which may be close together."""
+    alike = sorted(RETURNS, key=RETURNS.get)[:4]
+    says = simulator().says
+    selection = choose(returns={name: RETURNS[name] for name in alike}, simulator=Scripted(says))
+    best = max(says, key=says.get)
+    place = selection.names.index(best)
+    assert selection.lower[place] <= TRUTH[best] <= selection.upper[place]
+    assert selection.predicted[place] > max(RETURNS[name] for name in alike)
+
+
 def test_more_known_returns_narrow_the_intervals():
     widths = []
     for count in (0, 2, 12):
@@ -169,7 +192,7 @@ def test_possible_returns(rewards, terminals, timeouts, expected):
 
 
 def test_candidates_unlike_all_known_policies_are_not_ranked():
-    stranger, method = far(value=-90.0)
+    stranger, method = far(value=-4.0)
     alone = choose(stranger, simulator=method)
     assert alone.verdict.text == "Measure far, 20 episodes"
     assert alone.verdict.reason.endswith("but this log cannot rank it.")
@@ -182,7 +205,7 @@ def test_candidates_unlike_all_known_policies_are_not_ranked():
     text = "far cannot be ranked from this log, since it acts unlike every known policy"
     assert selection.unrankable() == [text]
     both = stranger | {"further": lambda states: np.full((len(states), 1), 60.0)}
-    selection = choose(both, simulator=simulator(far=-90.0, further=-80.0))
+    selection = choose(both, simulator=simulator(far=-4.0, further=-3.0))
     _, *lines = selection.unrankable()
     assert [line.split(":")[0] for line in lines] == [
         "  by the return of the nearest known policy",

@@ -139,15 +139,22 @@ class Dynamics(Learner):
         members = torch.stack(self._each_member(forward))
         return members, members.mean(0)
 
-    def step_forward(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return what follows states (B, dim_s) and actions (B, dim_a): the mean of the models, without noise.
+    def step_forward(
+        self, states: Tensor, actions: Tensor, noise: Tensor | float = 0.0
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return what follows states (B, dim_s) and actions (B, dim_a): the mean of the models, and noise.
+
+        Args:
+            states: Normalised.
+            actions: As networks read them.
+            noise: (B, dim_s) added to the next states, see `residuals`.
 
         Returns:
             Next states (B, dim_s), rewards (B,), probabilities that the episode ends (B,), and how much the models
             disagree (B,): the root mean square over columns of their standard deviation, in units of the usual change.
         """
         members, mean = self.predict(states, actions)
-        following = states + mean[:, :-1] * self.change_scale[:-1]
+        following = states + mean[:, :-1] * self.change_scale[:-1] + noise
         following = following.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
         rewards = (mean[:, -1] * self.reward_scale + self.reward_mean).clamp(self.reward_low, self.reward_high)
         disagreement = (members - mean).square().mean((0, 2)).sqrt()
@@ -170,18 +177,20 @@ class Dynamics(Learner):
         rows = self.log.evaluated_rows(_ROWS)
         return float(self.step_forward(self.log.states(rows), self.log.actions[rows])[3].quantile(quantile))
 
-    def held_out_errors(self) -> dict[str, float]:
-        """Return the mean squared errors of the averaged models on held-out rows.
+    def held_out_errors(self) -> tuple[dict[str, float], Tensor]:
+        """Return how the averaged models err on held-out rows.
 
         Returns:
-            "state_error": As a share of the log's mean squared change of state. "reward_error": As a share of the
-            variance of rewards.
+            Mean squared errors: "state_error" as a share of the log's mean squared change of state, "reward_error" as a
+            share of the variance of rewards; and what is missing from the predicted next states (R, dim_s).
         """
         rows = torch.from_numpy(self.held_out[:: len(self.held_out) // _ROWS + 1]).to(self.log.device)
         target, learned = self._targets(rows)
-        square = (self.predict(self.log.states(rows), self.log.actions[rows])[1] - target).square()
-        states = (square[:, :-1].mean(1) * learned).sum() / learned.sum().clamp(min=1)
-        return {"state_error": float(states), "reward_error": float(square[:, -1].mean())}
+        error = target - self.predict(self.log.states(rows), self.log.actions[rows])[1]
+        states, rewards = error[learned > 0, :-1], error[:, -1]
+        errors = {"state_error": states.square().mean(), "reward_error": rewards.square().mean()}
+        residuals = states * self.change_scale[:-1]
+        return {name: float(value.nan_to_num()) for name, value in errors.items()}, residuals
 
     def _each_member(self, function: Callable[[int], _Result]) -> list[_Result]:
         each = map if self._executor is None else self._executor.map

@@ -2,9 +2,10 @@
 
 The return of policy p is a + b h(p) + f(p) + e(p): h is the value that a simulator (or SOPR-T) gives it, f is a
 Gaussian process over action distance with a Matérn 1/2 kernel, e is independent between policies. A known return is
-that plus the error of its measurement. Priors, in units of the standard deviation of the known returns: b is 1 ± 1, a
-is 0 ± 10, log(sd of f) is log(1/2) ± 1, and length and sd of e are uniform on a grid. The posterior is the mean over
-the grid, weighted by marginal likelihood. One model serves for any number of known returns, including none.
+that plus the error of its measurement. Priors, in units of the spread of returns (of the known ones, and of h over all
+policies, which counts as three degrees of freedom): b is 1 ± 1, a is 0 ± 10, log(sd of f) is log(1/2) ± 1, and length
+and sd of e are uniform on a grid. The posterior is the mean over the grid, weighted by marginal likelihood. One model
+serves for any number of known returns, including none.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ _LENGTHS = 2.0 ** np.arange(-1, 10)  # in units of the typical distance to the n
 _SPREADS = np.array([0.1, 0.2, 0.4, 0.8, 1.6, 3.2])  # sd of f
 _OWN = np.array([0.01, 0.03, 0.1, 0.3, 1.0])  # sd of e
 _OFFSET, _OFFSET_UNKNOWN, _SLOPE = 10.0, 0.5, 1.0  # prior sd of a, of a without known returns, and of b
-_FEW, _PRIOR_DEGREES = 5, 3.0  # degrees of freedom of few returns, and those that the spread of h counts as
-_CLIP = 3.0  # standard deviations of h over the known policies
+_PRIOR_DEGREES = 3.0  # degrees of freedom that the spread of h over all policies counts as
 Point = tuple[float, float, float]  # length, sd of f, sd of e
 _LEAST_WEIGHT = 1e-3  # of a point of the grid, relative to the best
 
@@ -53,17 +53,6 @@ class Posterior:
         return replace(self, covariance=self.covariance + covariance)
 
 
-def clip_values(values: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Return values (P,) within three standard deviations of those of the known policies.
-
-    Fewer than three known policies do not show a spread: then values stay as they are.
-    """
-    if len(known) < 3 or np.ptp(values[known]) == 0:
-        return values
-    center, spread = values[known].mean(), values[known].std()
-    return values.clip(center - _CLIP * spread, center + _CLIP * spread)
-
-
 def fit(
     distances: np.ndarray,
     returns: np.ndarray,
@@ -81,7 +70,7 @@ def fit(
         folds: Known policies, by index, to leave out together.
     """
     known = np.flatnonzero(np.isfinite(returns))
-    feature = np.zeros(len(returns)) if values is None else clip_values(values, known)
+    feature = np.zeros(len(returns)) if values is None else values
     unit = _unit(returns[known], feature)
     center = feature[known].mean() if len(known) else feature.mean()
     feature = (feature - center) / unit
@@ -116,12 +105,11 @@ def fit(
 
 
 def _unit(returns: np.ndarray, feature: np.ndarray) -> float:
-    """Return the unit of all priors: the spread of the known returns; of few, with that of the feature."""
-    degrees = len(returns) - 1
+    """Return the unit of all priors: the spread of the known returns, pooled with that of the feature."""
+    degrees = max(len(returns) - 1, 0)
     spread = float(returns.var(ddof=1)) if degrees > 0 else 0.0
-    if degrees < _FEW and feature.var() > 0:
-        weight = max(degrees, 0)
-        spread = (weight * spread + _PRIOR_DEGREES * float(feature.var())) / (weight + _PRIOR_DEGREES)
+    if feature.var() > 0:
+        spread = (degrees * spread + _PRIOR_DEGREES * float(feature.var())) / (degrees + _PRIOR_DEGREES)
     return float(np.sqrt(spread)) or float(np.abs(returns).max(initial=0)) or 1.0
 
 

@@ -35,7 +35,8 @@ _OVER = 1e-3  # survival below which a rollout has ended
 _LEAST_INSIDE = 0.5
 _LEAST_ORDER = 0.8
 _FEWEST_ORDERED = 5
-_STEPS, _FEWEST_ROLLOUTS = 2000, 2  # of each policy
+_STEPS, _FEWEST_ROLLOUTS, _FEWEST_NOISY = 2000, 2, 16  # of each policy
+_NOISY = 0.25  # share of the change of state that models miss, from which the environment counts as stochastic
 _ROWS = 16384  # rollouts that step together
 
 
@@ -113,11 +114,21 @@ class Simulator(Estimator):
                     checkpoint=request.checkpoint,
                     identity=lambda: ([self.updates, self.hidden, self.members], request.seed, *log.identity()),
                 )
+            errors, residuals = model.held_out_errors()
+            is_noisy = errors["state_error"] > _NOISY
             horizon = self.horizon or int(np.diff(log.transitions.episodes).max())
-            rollouts = self.rollouts or max(_FEWEST_ROLLOUTS, min(-(-_STEPS // horizon), len(log.initial)))
+            fewest = _FEWEST_NOISY if is_noisy else _FEWEST_ROLLOUTS
+            rollouts = self.rollouts or max(fewest, min(-(-_STEPS // horizon), len(log.initial)))
             with timings.stage("rollouts"):
-                rolled = roll_out(model, everyone, layout, rollouts=rollouts, horizon=horizon, seed=request.seed)
-            errors = model.held_out_errors()
+                rolled = roll_out(
+                    model,
+                    everyone,
+                    layout,
+                    rollouts=rollouts,
+                    horizon=horizon,
+                    seed=request.seed,
+                    noise=residuals if is_noisy else None,
+                )
         count = len(request.policies)
         names = [policy.name for policy in everyone]
         values = rolled.pop("values")
@@ -143,7 +154,14 @@ class Simulator(Estimator):
 
 
 def roll_out(
-    model: Dynamics, policies: list[Policy], layout: Layout, *, rollouts: int, horizon: int, seed: int
+    model: Dynamics,
+    policies: list[Policy],
+    layout: Layout,
+    *,
+    rollouts: int,
+    horizon: int,
+    seed: int,
+    noise: Tensor | None = None,
 ) -> dict[str, np.ndarray]:
     """Roll out P policies from the same initial states.
 
@@ -154,6 +172,8 @@ def roll_out(
         seed: Seed of starts and sampled actions.
         rollouts: R rollouts of each policy.
         horizon: Steps of a rollout.
+        noise: (R, dim_s) rows, of which one is drawn for every rollout and step, and added to the states of all
+            policies; None for none.
 
     Returns:
         (P,) float64 "values", "unpenalised", "length" and "inside", see `Simulator`.
@@ -175,7 +195,11 @@ def roll_out(
             rows = going.repeat_interleave(rollouts).nonzero()[:, 0]
             acting = [policies[p] for p in going.nonzero()[:, 0].tolist()]
             actions = _act(acting, layout, log, states[rows], generator)
-            parts = map(model.step_forward, states[rows].split(_ROWS), actions.split(_ROWS))
+            added = torch.zeros_like(states[:rollouts])
+            if noise is not None:
+                added = noise[torch.randint(len(noise), (rollouts,), generator=generator, device="cpu")]
+            added = added.repeat(len(acting), 1)
+            parts = map(model.step_forward, *(each.split(_ROWS) for each in (states[rows], actions, added)))
             states[rows], rewards, ends, disagreement = map(torch.cat, zip(*parts, strict=True))
             within = ((states[rows] > model.low - _TOLERANCE) & (states[rows] < model.high + _TOLERANCE)).all(1)
             doubt = model.reward_size * (disagreement / usual - 1).clamp(0, _MOST_PENALTY)

@@ -96,15 +96,16 @@ class Compared:
 
 
 def typical_distance(distances: np.ndarray, known: np.ndarray) -> float:
-    """Return the median action distance between two known policies, or any two if fewer than six are known.
+    """Return the median action distance between two known policies; of fewer than six, not more than between any two.
 
     Args:
         distances: (P, P) action distances.
         known: (M,) indices of the known policies.
     """
-    among = known if len(known) >= FEWEST_KNOWN else np.arange(len(distances))
-    between = distances[np.ix_(among, among)][np.triu_indices(len(among), 1)]
-    return float(np.median(between)) or 1.0 if len(between) else 1.0
+    everyone = np.arange(len(distances))
+    groups = [known] if len(known) >= FEWEST_KNOWN else [known, everyone]
+    between = [distances[np.ix_(g, g)][np.triu_indices(len(g), 1)] for g in groups if len(g) > 1]
+    return min((float(np.median(each)) for each in between if each.any()), default=1.0) or 1.0
 
 
 def distance_ratios(distances: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

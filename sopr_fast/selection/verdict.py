@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ..estimators.process import Posterior
 from ..runtime.text import NAME_WIDTH, printable
 from .compared import FEWEST_KNOWN
-from .decisions import best_to_measure, probability_beats
+from .decisions import best_to_measure, draw_returns, probability_beats
 
 DEPLOY, KEEP, MEASURE = "deploy", "keep", "measure"
 SURE = 0.9  # probability of a higher return from which a policy replaces another
+NEGLIGIBLE = 0.05  # return that may be missed, in standard deviations of the known returns
 UNDECIDED = 0.2  # probability of a higher return from which a policy is as good as another
 EPISODES, SHORT_EPISODES = 20, 1000  # to measure by; the latter if each is one step
 _NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
@@ -98,12 +100,31 @@ class Standing:
             return False
         return bool(probability_beats(self.posterior, rival)[leader] >= SURE)
 
+    @cached_property
+    def loss(self) -> np.ndarray:
+        """(P,) how much of the highest return each policy is expected to miss."""
+        draws = draw_returns(self.posterior, np.arange(len(self.names)), self.seed)
+        return draws.max(1).mean() - self.posterior.mean
+
+    @property
+    def settled(self) -> int | None:
+        """Index of the policy to deploy or to keep; None if a measurement should decide.
+
+        It is the leader if that surely beats the rival, or the rival if hardly anything is expected to be missed.
+        """
+        if self.replaces or self.rival is None:
+            return self.leader
+        negligible = NEGLIGIBLE * float(self.returns[self.known].std() if self.known.any() else 0)
+        if self.loss[self.rival] <= negligible or not len(self.contenders()):
+            return self.rival
+        return None
+
     def contenders(self) -> np.ndarray:
         """Return the policies (Q,) whose measurement may change the choice.
 
-        They are the candidates that may beat rival and leader, which itself is one, or that cannot be ranked; without
-        such, a known leader that does not surely beat the incumbent, and the incumbent. Without known returns they are
-        the policies that are as good as the first.
+        They are the candidates that may beat rival and leader, or that cannot be ranked; without such, a known leader
+        that does not surely beat the incumbent, and the incumbent. Without known returns they are the policies that
+        are as good as the first.
         """
         candidates = np.flatnonzero(~self.known)
         if not self.known.any():
@@ -118,11 +139,13 @@ class Standing:
         return candidates
 
     def measure_next(self, k: int) -> list[int]:
-        """Return the candidates to measure, the first to measure first; none if no candidate may be better."""
-        rival, leader = self.rival, self.leader
+        """Return the candidates to measure, the first to measure first; none if the rival is the choice."""
+        rival, leader, settled = self.rival, self.leader, self.settled
+        if settled is not None and settled == rival:
+            return []
         floor = -np.inf if rival is None else float(self.posterior.mean[rival])
         chosen = best_to_measure(self.posterior, self.contenders(), floor, k, self.seed)
-        if self.replaces and leader is not None and not self.known[leader]:
+        if settled is not None and leader is not None and not self.known[leader]:
             chosen = [leader, *(i for i in chosen if i != leader)]
         return chosen[:k]
 
@@ -142,23 +165,22 @@ class Standing:
 
 def judge(standing: Standing) -> Verdict:
     """Return what to do."""
-    rival, leader = standing.rival, standing.leader
-    if rival is None or leader is None:
+    rival, settled = standing.rival, standing.settled
+    if rival is None:
         return _measure(standing, "No return is known, so nothing checks the predictions", 2)
     names, known = standing.names, standing.known
     beats = probability_beats(standing.posterior, rival)
-    contenders = standing.contenders()
-    if standing.replaces:
-        reason = f"It beats {_short(names[rival])} with a probability of {_percent(beats[leader])}"
-        return _settle(standing, DEPLOY, leader, reason)
-    if len(contenders):
+    if settled is None:
         first = next(i for i in standing.measure_next(2) if i != rival)
         reason = f"{_short(names[first])} beats {_short(names[rival])} with a probability of {_percent(beats[first])}"
         return _measure(standing, f"{reason}, {_doubt(standing, first, beats[first])}", 2)
-    if standing.incumbent is None and known.all():
-        return _settle(standing, DEPLOY, leader, "All policies are measured, and none returned more")
-    reason = "No policy is likely to be better" if known.all() else "No candidate is likely to be better"
-    return _settle(standing, KEEP, rival, reason)
+    if settled != rival:
+        reason = f"It beats {_short(names[rival])} with a probability of {_percent(beats[settled])}"
+        return _settle(standing, DEPLOY, settled, reason)
+    kind = DEPLOY if standing.incumbent is None else KEEP
+    if known.all() and kind == DEPLOY:
+        return _settle(standing, kind, rival, "All policies are measured, and none returned more")
+    return _settle(standing, kind, rival, f"No {'policy' if known.all() else 'candidate'} is likely to be much better")
 
 
 def _doubt(standing: Standing, i: int, beats: float) -> str:
