@@ -102,6 +102,26 @@ def test_sparse_rewards():
     np.testing.assert_allclose(estimates.diagnostics["unpenalised"], [1, 0], atol=0.3)
 
 
+def test_rewards_of_the_end_are_earned_once():
+    """The reward is 100 where an episode ends, beyond 2. A policy that hovers before it was promised a share a step."""
+    log = drift(end=2.0)
+    log = replace(log, rewards=np.where(log.terminals, 100.0, -1.0).astype(np.float32))
+    policies = {"ends": constant(0.19), "hovers": lambda states: np.clip(1.95 - states, -0.1, 0.19)}
+    estimates = replace(QUICK, rollouts=1).estimate(policies, log)
+    assert estimates.values[0] == pytest.approx(90, abs=5) and estimates.values[1] < 90
+
+
+def test_a_stochastic_environment_is_simulated_with_its_noise():
+    """Noise of 0.2 a step takes a point that rests beyond 1 in half of the episodes of 40 steps, or earlier."""
+    log = drift(20000, end=1.0, noise=0.2)
+    estimates = replace(QUICK, rollouts=400).estimate({"rests": constant(0.0)}, log)
+    random = np.random.default_rng(1)
+    beyond = random.normal(0, 0.2, (4000, 40)).cumsum(1) > 1
+    length = np.where(beyond.any(1), beyond.argmax(1) + 1, 40).mean()
+    assert length < 34
+    np.testing.assert_allclose(estimates.diagnostics["length"], [length], rtol=0.1)
+
+
 def test_discrete_actions_of_stochastic_policies():
     """Actions move one, two or four states along a ring of five. Returns, which differ by 10 %, are within 5 %."""
     mdp = Tabular.random(seed=1)

@@ -34,9 +34,9 @@ _Result = TypeVar("_Result")
 class Dynamics(Learner):
     """M models of next state, reward and termination, averaged.
 
-    Each model maps a normalised state and action to the change of state, in units of its root mean square, and to the
-    standardised reward. A second network predicts from the next state whether the episode ends there. It learns from
-    batches of which half are ends, and its logit is corrected for that.
+    Each model maps a normalised state and action to the change of state, in units of its root mean square, and to two
+    standardised rewards: if the episode goes on, and if it ends. A second network predicts from the next state whether
+    the episode ends there. It learns from batches of which half are ends, and its logit is corrected for that.
 
     If no next state of a terminal differs from the state itself, these next states are unknown. Then changes of
     state are learned from the other rows, and ends from the states that the models predict.
@@ -65,10 +65,9 @@ class Dynamics(Learner):
         self._precision = _precision(log.device)
         transitions = log.transitions
         rewards, terminals = transitions.rewards.astype(np.float64), transitions.terminals
-        self.reward_mean = float(rewards.mean())
-        self.reward_scale = max(float(rewards.std()), 1e-6 * float(np.abs(rewards).max())) or 1.0
-        self.reward_low, self.reward_high = float(rewards.min()), float(rewards.max())
         self.reward_size = float(np.abs(rewards).mean())
+        self.reward_variance = float(rewards.var()) or 1.0
+        self._rewards = torch.tensor([_spread(rewards[~terminals]), _spread(rewards[terminals])], device=log.device)
         unchanged = (transitions.next_states == transitions.states).all(1)
         self.ends_are_seen = not unchanged[terminals].all()
         self.end_share = float(terminals.mean())
@@ -86,7 +85,7 @@ class Dynamics(Learner):
         if self._learns_ends:
             pools = [np.flatnonzero(kind) for _ in range(members) for kind in kinds]
             self._end_batches = Batches(pools, _BATCH // 2, seed + 2**32, log.device)
-        sizes = [log.state_dim + log.action_dim, *hidden, log.state_dim + 1]
+        sizes = [log.state_dim + log.action_dim, *hidden, log.state_dim + 2]
         seeds = [seed * members + member for member in range(members)]
         self.networks = [StackedMLP(sizes, seed=each, device=log.device) for each in seeds]
         end_sizes = [log.state_dim, *(min(a, b) for a, b in zip(hidden, _END_HIDDEN, strict=False)), 1]
@@ -124,7 +123,7 @@ class Dynamics(Learner):
         return losses
 
     def predict(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each model's scaled change of state and standardised reward, (M, B, dim_s + 1), and their mean.
+        """Return each model's scaled change of state and standardised rewards, (M, B, dim_s + 2), and their mean.
 
         Args:
             states: (B, dim_s) normalised.
@@ -154,11 +153,13 @@ class Dynamics(Learner):
             disagree (B,): the root mean square over columns of their standard deviation, in units of the usual change.
         """
         members, mean = self.predict(states, actions)
-        following = states + mean[:, :-1] * self.change_scale[:-1] + noise
+        following = states + mean[:, :-2] * self.change_scale + noise
         following = following.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
-        rewards = (mean[:, -1] * self.reward_scale + self.reward_mean).clamp(self.reward_low, self.reward_high)
-        disagreement = (members - mean).square().mean((0, 2)).sqrt()
-        return following, rewards, self._ends(following), disagreement
+        centre, scale, low, high = self._rewards.T
+        going_on, ending = (mean[:, -2:] * scale + centre).clamp(low, high).T
+        disagreement = (members - mean)[..., :-1].square().mean((0, 2)).sqrt()
+        ends = self._ends(following)
+        return following, going_on + ends * (ending - going_on), ends, disagreement
 
     def _ends(self, reached: Tensor) -> Tensor:
         """Return the probabilities (B,) that episodes end in states (B, dim_s)."""
@@ -185,31 +186,32 @@ class Dynamics(Learner):
             share of the variance of rewards; and what is missing from the predicted next states (R, dim_s).
         """
         rows = torch.from_numpy(self.held_out[:: len(self.held_out) // _ROWS + 1]).to(self.log.device)
-        target, learned = self._targets(rows)
-        error = target - self.predict(self.log.states(rows), self.log.actions[rows])[1]
-        states, rewards = error[learned > 0, :-1], error[:, -1]
-        errors = {"state_error": states.square().mean(), "reward_error": rewards.square().mean()}
-        residuals = states * self.change_scale[:-1]
-        return {name: float(value.nan_to_num()) for name, value in errors.items()}, residuals
+        target, weight = self._targets(rows)
+        error = (target - self.predict(self.log.states(rows), self.log.actions[rows])[1]) * weight
+        states = error[weight[:, 0] > 0, :-2]
+        rewards = (error[:, -2:] * self._rewards[:, 1]).square().sum(1) / self.reward_variance
+        errors = {"state_error": states.square().mean(), "reward_error": rewards.mean()}
+        return {name: float(value.nan_to_num()) for name, value in errors.items()}, states * self.change_scale
 
     def _each_member(self, function: Callable[[int], _Result]) -> list[_Result]:
         each = map if self._executor is None else self._executor.map
         return list(each(function, range(self.members)))
 
     def _targets(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scaled changes and rewards (B, dim_s + 1), and whether each row's change is learned (B,), 0 or 1."""
-        log = self.log
-        change = log.states(log.next[rows]) - log.states(rows)
-        rewards = (log.rewards[rows] - self.reward_mean) / self.reward_scale
-        return torch.cat([change, rewards[:, None]], -1) / self.change_scale, self._learned[rows]
+        """Return scaled changes and rewards (B, dim_s + 2), and their weights, 1 where they are learned, else 0."""
+        log, learned, ends = self.log, self._learned[rows, None], self.log.terminals[rows, None]
+        change = (log.states(log.next[rows]) - log.states(rows)) / self.change_scale
+        rewards = (log.rewards[rows, None] - self._rewards[:, 0]) / self._rewards[:, 1]
+        return torch.cat([change, rewards], 1), torch.cat([learned.expand_as(change), 1 - ends, ends], 1)
 
     def _loss(self, member: int, rows: Tensor) -> Tensor:
         """Return Huber's loss of changes, and half the squared error of rewards, whose means count."""
-        target, learned = self._targets(rows)
+        target, weight = self._targets(rows)
         inputs = torch.cat([self.log.states(rows), self.log.actions[rows]], -1)
         out = self.networks[member](inputs, within=self._precision)[0]
-        changes = functional.smooth_l1_loss(out[:, :-1], target[:, :-1], reduction="none").sum(1) * learned
-        return (changes + 0.5 * (out[:, -1] - target[:, -1]).square()).mean() / target.shape[1]
+        changes = functional.smooth_l1_loss(out[:, :-2], target[:, :-2], reduction="none")
+        rewards = 0.5 * (out[:, -2:] - target[:, -2:]).square()
+        return (torch.cat([changes, rewards], 1) * weight).sum(1).mean() / (target.shape[1] - 1)
 
     def _end_loss(self, member: int, rows: Tensor) -> Tensor:
         log = self.log
@@ -218,8 +220,8 @@ class Dynamics(Learner):
         else:
             states = log.states(rows)
             with torch.no_grad():
-                change = self.networks[member](torch.cat([states, log.actions[rows]], -1))[0, :, :-1]
-            reached = (states + change * self.change_scale[:-1]).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+                change = self.networks[member](torch.cat([states, log.actions[rows]], -1))[0, :, :-2]
+            reached = (states + change * self.change_scale).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
         logit = self.end_networks[member](reached)[0, :, 0]
         return functional.binary_cross_entropy_with_logits(logit, log.terminals[rows])
 
@@ -235,7 +237,15 @@ def _precision(device: torch.device) -> torch.dtype:
 
 
 def _change_scale(log: Log, learned: np.ndarray) -> Tensor:
-    """Return the root mean square (dim_s + 1,) of normalised changes of state in some rows, and 1 for the reward."""
+    """Return the root mean square (dim_s,) of normalised changes of state in some rows."""
     change = (log.transitions.next_states - log.transitions.states)[learned] / log.state_scale
     mean_square = np.square(change).sum(0) / max(1, np.count_nonzero(learned))
-    return torch.from_numpy(np.append(np.sqrt(mean_square).clip(1e-6), 1.0)).float().to(log.device)
+    return torch.from_numpy(np.sqrt(mean_square).clip(1e-6)).float().to(log.device)
+
+
+def _spread(rewards: np.ndarray) -> list[float]:
+    """Return mean, standard deviation, least and largest of some rewards; 0, 1, 0, 0 without any."""
+    if not len(rewards):
+        return [0.0, 1.0, 0.0, 0.0]
+    low, high = float(rewards.min()), float(rewards.max())
+    return [float(rewards.mean()), max(float(rewards.std()), 1e-6 * max(abs(low), abs(high))) or 1.0, low, high]
