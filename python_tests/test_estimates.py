@@ -1,7 +1,6 @@
 """Estimates as tables, rankings, data frames and plots."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -17,10 +16,10 @@ def make(replicates=None, values=(1.0, 3.0, 2.0), **options):
 
 def test_table_lists_the_best_first():
     estimates = make(np.array([[0.0, 2.0], [3.0, 3.0]]), (1.0, 3.0), method="FQE")
-    heading, *rows = estimates.table().splitlines()
+    heading, *rows = estimates.ranking().table().splitlines()
     assert heading.split() == ["rank", "policy", "score", "±", "error"]
     assert [row.split() for row in rows] == [["1", "b", "3.0000", "0.0000"], ["2", "a", "1.0000", "1.4142"]]
-    assert repr(estimates) == f"Estimates of 2 policies by FQE\n{estimates.table()}"
+    assert repr(estimates) == f"Estimates of 2 policies by FQE\n{estimates.ranking().table()}"
     without = make(method="FQE")
     assert "error" not in str(without) and "nan" not in str(without)
     assert "Estimates of 3 policies by FQE" in without._repr_html_()
@@ -51,21 +50,6 @@ def test_standard_errors_that_are_nan_stay_nan():
     wins = ranking.win_probability
     assert np.isnan(wins[0]).all() and np.isnan(wins[:, 0]).all()
     assert wins[2, 1] == pytest.approx(t.cdf(1, df=2))  # the differences 1, 2 and 0 have standard deviation 1
-
-
-def test_to_pandas_lists_the_best_first():
-    pytest.importorskip("pandas")
-    frame = make(np.array([[0.0, 2.0], [3.0, 3.0], [2.0, 2.0]])).to_pandas()
-    assert frame.index.tolist() == [1, 2, 3] and frame["policy"].tolist() == ["b", "c", "a"]
-    assert frame["value"].tolist() == [3, 2, 1]
-    np.testing.assert_allclose(frame["standard_error"], [0, 0, math.sqrt(2)])
-
-
-def test_plot_shows_values_and_true_returns():
-    pytest.importorskip("matplotlib")
-    ax = make(method="FQE").plot({"a": 10.0, "b": 30.0, "c": 20.0})
-    assert ax.get_xlabel() == "value by FQE (± standard error)" and ax.get_ylabel() == "true return"
-    assert sorted(map(tuple, ax.lines[0].get_xydata().tolist())) == [(1, 10), (2, 20), (3, 30)]
 
 
 def test_to_dict_is_json_without_callables():

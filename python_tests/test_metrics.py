@@ -21,10 +21,9 @@ pairs = st.integers(2, 30).flatmap(lambda n: st.tuples(*[st.lists(st.integers(-4
 def test_rank_correlations_match_scipy(pair):
     a, b = pair
     if len(set(a)) == 1 or len(set(b)) == 1:
-        assert math.isnan(metrics.spearman(a, b)) and math.isnan(metrics.kendall(a, b))
+        assert math.isnan(metrics.spearman(a, b))
         return
     assert metrics.spearman(a, b) == pytest.approx(stats.spearmanr(a, b).statistic, abs=1e-12)
-    assert metrics.kendall(a, b) == pytest.approx(stats.kendalltau(a, b).statistic, abs=1e-12)
 
 
 def test_the_rank_correlation_of_a_training_step_is_that_of_scipy():
@@ -35,33 +34,31 @@ def test_the_rank_correlation_of_a_training_step_is_that_of_scipy():
     assert _spearman(torch.arange(2.0), torch.tensor([1.0, math.inf])).isnan()
 
 
-@pytest.mark.parametrize("metric", [metrics.spearman, metrics.kendall])
-def test_rank_correlation_takes_tensors_and_lists(metric):
+def test_rank_correlation_takes_tensors_and_lists():
     a = torch.randn(50, generator=torch.Generator().manual_seed(0))
-    assert metric(a, a.tolist()) == pytest.approx(1)
-    assert metric(a, -a.numpy()) == pytest.approx(-1)
+    assert metrics.spearman(a, a.tolist()) == pytest.approx(1)
+    assert metrics.spearman(a, -a.numpy()) == pytest.approx(-1)
+    assert math.isnan(metrics.spearman([1], [1]))
 
 
-@pytest.mark.parametrize("metric", [metrics.spearman, metrics.kendall])
-def test_rank_correlation_refuses(metric):
-    with pytest.raises(ValueError, match="one length"):
-        metric([1, 2], [1, 2, 3])
-    with pytest.raises(ValueError, match="nan at position 1"):
-        metric([1, math.nan], [1, 2])
-    assert math.isnan(metric([1], [1]))
-
-
-@pytest.mark.parametrize("metric", [metrics.spearman, metrics.kendall])
-def test_masked_numbers_are_not_compared(metric):
-    with pytest.raises(ValueError, match="got nan at position 2"):
-        metric(np.ma.masked_array([1, 2, 30], [False, False, True]), [1, 2, 3])
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        ([1, 2], [1, 2, 3], "one length"),
+        ([1, math.nan], [1, 2], "nan at position 1"),
+        (np.ma.masked_array([1, 2, 30], [False, False, True]), [1, 2, 3], "got nan at position 2"),
+    ],
+)
+def test_rank_correlation_refuses(a, b, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.spearman(a, b)
 
 
 def test_two_indexes_must_agree():
     pandas = pytest.importorskip("pandas")
     a, b = pandas.Series([1, 2, 3], list("abc")), pandas.Series([3, 2, 1], list("cba"))
     regret = lambda returns, scores: metrics.regret_at_k(returns=returns, scores=scores, k=1)  # noqa: E731
-    for name, metric in (("spearman", metrics.spearman), ("kendall", metrics.kendall), ("regret_at_k", regret)):
+    for name, metric in (("spearman", metrics.spearman), ("regret_at_k", regret)):
         with pytest.raises(ValueError, match=f"{name} goes by position, but the two indexes differ"):
             metric(a, b)
         assert metric(a, b[a.index]) == metric(a, [1, 2, 3]) == metric([1, 2, 3], b[a.index])

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..runtime.warn import warn
 from .ranking import Ranking
-from .tables import SHORTENED, to_html
-
-if TYPE_CHECKING:
-    import matplotlib.axes
-    import pandas
+from .tables import to_html
 
 _LISTED = 5
 
@@ -69,7 +65,7 @@ class Estimates:
         return len(self.names)
 
     def ranking(self) -> Ranking:
-        """Return the ranking of the policies by value, with its tables and plots.
+        """Return the ranking of the policies by value, for tables, frames and plots.
 
         Win probabilities compare replicates; they are NaN without any, and for policies whose standard error is NaN.
         """
@@ -82,19 +78,15 @@ class Estimates:
             settings={"method": self.method} if self.method else {},
         )
 
-    def table(self, rows: int | None = None) -> str:
-        """Return the estimates as text, best first, see `Ranking.table`."""
-        return self.ranking().table(rows)
-
     @property
     def _heading(self) -> str:
         return f"Estimates of {len(self)} policies by {self.method or 'an unnamed method'}"
 
     def __repr__(self) -> str:
-        return f"{self._heading}\n{self.table(SHORTENED)}"
+        return f"{self._heading}\n{self.ranking()!r}"
 
     def _repr_html_(self) -> str:
-        return to_html(self._heading, self.to_pandas().reset_index())
+        return to_html(self._heading, self.ranking().to_pandas().reset_index())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON; critics and other callables are left out."""
@@ -106,26 +98,6 @@ class Estimates:
             "diagnostics": _plain(self.diagnostics),
             "timings": dict(self.timings),
         }
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a data frame with columns policy, value and standard_error, best first, indexed by rank."""
-        return self.ranking().to_pandas().rename(columns={"score": "value"})
-
-    def plot(self, returns: Any = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
-        """Plot values with their standard errors, or true returns over values, see `Ranking.plot`.
-
-        Args:
-            returns: (P,) true returns, or a mapping from name to return; None for none.
-            ax: Axes to plot on; by default those of a new figure.
-
-        Raises:
-            ImportError: matplotlib is not installed.
-            TypeError: A return is not a number.
-            ValueError: A return is missing or not finite. The message names the policy.
-        """
-        ax = self.ranking().plot(returns, ax)
-        ax.set_xlabel(f"value by {self.method} (± standard error)" if self.method else "value (± standard error)")
-        return ax
 
 
 def _plain(value: Any) -> Any:

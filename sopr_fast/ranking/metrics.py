@@ -1,12 +1,11 @@
 """Agreement of a ranking with true returns, and distances between policies.
 
-Sequences are compared by position; `Ranking.spearman`, `Ranking.kendall` and `Ranking.regret` go by name. Two pandas
+Sequences are compared by position; `Ranking.spearman` and `Ranking.regret` go by name. Two pandas
 series must have the same index.
 """
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -35,27 +34,6 @@ def spearman(a: Any, b: Any) -> float:
     a, b = (_average_ranks(x) - (len(x) - 1) / 2 for x in (a, b))
     norm = np.sqrt((a @ a) * (b @ b))
     return float(a @ b / norm) if norm > 0 else float("nan")
-
-
-def kendall(a: Any, b: Any) -> float:
-    """Return Kendall's rank correlation τ-b of two sequences.
-
-    Args:
-        a: n numbers.
-        b: n numbers.
-
-    Returns:
-        The correlation; NaN if n < 2 or all numbers of a sequence are equal.
-
-    Raises:
-        ValueError: Lengths or indexes differ, or a number is not finite.
-    """
-    from scipy.stats import kendalltau
-
-    a, b = _pair("kendall", a, b)
-    with warnings.catch_warnings(), np.errstate(invalid="ignore"):
-        warnings.simplefilter("ignore")  # of constant sequences, whose correlation is NaN
-        return float(kendalltau(a, b).statistic)
 
 
 def regret_at_k(*, returns: Any, scores: Any, k: int) -> float:

@@ -207,17 +207,6 @@ class Ranking:
         """
         return metrics.spearman(check_returns(returns, self.names), self.scores)
 
-    def kendall(self, returns: Any) -> float:
-        """Return Kendall's rank correlation τ-b of scores and returns, see `sopr_fast.metrics.kendall`.
-
-        Args:
-            returns: See `spearman`.
-
-        Raises:
-            TypeError, ValueError: See `spearman`.
-        """
-        return metrics.kendall(check_returns(returns, self.names), self.scores)
-
     def regret(self, returns: Any, k: int = 1) -> float:
         """Return the normalised regret@k of the scores, see `sopr_fast.metrics.regret_at_k`.
 
