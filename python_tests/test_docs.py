@@ -37,6 +37,17 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
         assert doc_pages.agrees(expected, printed), f"{place} printed\n{printed}"
 
 
+@pytest.mark.parametrize("notebook", sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_runs(notebook, tmp_path):
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    cells = nbformat.read(notebook, as_version=4)
+    assert not any(cell.get("outputs") for cell in cells.cells), "outputs are not committed"
+    nbclient.NotebookClient(cells, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in cells.cells for output in cell.get("outputs", [])]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert any("text/html" in output.get("data", {}) for output in outputs)
+
+
 BARE = re.compile(r"^```\n((?:python|make|pip|sopr-fast) .*?)^```$", re.MULTILINE | re.DOTALL)
 OTHER_PAGES = [
     ROOT / name
