@@ -7,23 +7,29 @@ from pathlib import Path
 from problems import TINY
 
 import sopr_fast
-from sopr_fast import example
+from sopr_fast import estimators, example
 from sopr_fast.cli import main as cli
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
 def test_the_python_of_the_readme_runs(monkeypatch, capsys):
+    simulator = estimators.Simulator(updates=1000, hidden=(64, 64))
     monkeypatch.setattr(sopr_fast, "fit", partial(sopr_fast.fit, config=TINY))
+    monkeypatch.setattr(sopr_fast, "select", partial(sopr_fast.select, simulator=simulator))
     variables = {}
-    [block] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    exec(block, variables)
+    ranking, selection = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(ranking, variables)
     candidates = list(example.policies())[1::10]
     assert sorted(variables["ranking"].names) == candidates
     printed = capsys.readouterr().out
     assert all(name in printed for name in candidates)
     shown = re.search(r"```\n(rank .*)\n", README)[1]
     assert printed.splitlines()[0].split() == shown.split()
+    exec(selection, variables)
+    true = variables["true"]
+    assert set(variables["selection"].verdict.policies) == set(sorted(true, key=true.get)[-2:])
+    assert capsys.readouterr().out.startswith("Measure ")
 
 
 def test_the_commands_of_the_readme_are_understood():
