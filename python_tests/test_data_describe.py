@@ -27,7 +27,7 @@ def test_transitions_are_described_from_any_source(tmp_path):
     described = describe(arrays())
     for source in (path, str(path), arrays(), sopr_fast.load_log(path)):
         assert str(describe(source)) == str(described)
-    assert (described.rows, described.episodes, described.returns.tolist()) == (5, 2, [3, 12])
+    assert (described.rows, described.episodes) == (5, 2)
     assert str(described).splitlines() == [
         "rows: 5",
         "state columns: 2 (constant: 1)",

@@ -27,17 +27,11 @@ class LogDescription:
     Attributes:
         rows: Number of steps.
         episodes: Number of episodes; None for states alone.
-        returns: (episodes,) float64 undiscounted returns; None for states alone.
-        unread: Names of arrays that look like ends of episodes and were not read.
-        missing: Parts that the log lacks.
         text: Columns, episodes and their returns, what was not read, and what methods miss.
     """
 
     rows: int
     episodes: int | None
-    returns: np.ndarray | None
-    unread: tuple[str, ...]
-    missing: tuple[str, ...]
     text: str
 
     def __str__(self) -> str:
@@ -58,10 +52,8 @@ def describe(log: Any) -> LogDescription:
     log = load_log(log)
     if isinstance(log, Transitions):
         returns = np.add.reduceat(log.rewards.astype(np.float64), log.episodes[:-1])
-        text = _text(log.states, log.missing, log, returns)
-        return LogDescription(len(log), len(returns), returns, log.unread, log.missing, text)
-    states = np.asarray(log)
-    return LogDescription(len(states), None, None, (), OPTIONAL, _text(states, OPTIONAL))
+        return LogDescription(len(log), len(returns), _text(log.states, log.missing, log, returns))
+    return LogDescription(len(log), None, _text(np.asarray(log), OPTIONAL))
 
 
 def _text(states: np.ndarray, missing: Sequence[str], log: Transitions | None = None, returns: Any = None) -> str:
