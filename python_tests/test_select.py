@@ -298,24 +298,6 @@ def test_a_simulator_that_disorders_the_known_policies_is_doubted():
     assert choose().doubts == []
 
 
-def test_groups_that_the_model_misjudges_widen_the_intervals_of_strangers():
-    stranger, _ = far()
-    random = np.random.default_rng(1)
-    groups = {name: name.split("-")[0] for name in KNOWN}
-    widths = []
-    for shift in (0.0, 20.0):
-        says = {name: TRUTH.get(name, -5) + (shift if "left" in name else 0) for name in [*TRUTH, "far"]}
-        says = {name: value + 0.02 * random.standard_normal() for name, value in says.items()}
-        selection = choose(stranger, groups=groups, simulator=Scripted(says))
-        widths.append(selection.posterior.deviation[selection.names.index("far")] / selection.posterior.unit)
-    assert widths[1] > widths[0]
-
-
-def test_groups_must_be_by_name():
-    with pytest.raises(TypeError, match="groups must map names to groups, got list"):
-        choose(groups=["a"] * 12)
-
-
 def test_a_log_without_rewards_and_policies_without_returns_tell_nothing():
     with pytest.raises(ValueError, match="nothing distinguishes these policies"):
         select(CANDIDATES, {"observations": log().states})

@@ -76,9 +76,7 @@ def of_a_selection() -> dict[str, Figure | str]:
     simulator = estimators.Simulator(updates=500, hidden=(32, 32))
     methods["select"] = simulator
     evaluation = sopr_fast.evaluate(log, known, returns, methods=methods, groups=groups, cv=3)
-    selection = sopr_fast.select(
-        candidates, log, known, returns, incumbent="brake-0.25", groups=groups, simulator=simulator
-    )
+    selection = sopr_fast.select(candidates, log, known, returns, incumbent="brake-0.25", simulator=simulator)
     critic = estimators.BehaviourQ(**SMALL, discount=0.95, ensemble=4)
     estimates = critic.estimate(candidates, log)
     true = {name: reach["measure"](policy) for name, policy in candidates.items()}

@@ -47,6 +47,7 @@ def add_commands(commands: Any) -> None:
         help=f"methods: {_listed(METHODS)} (default: the first {len(DEFAULT_METHODS)})",
     )
     evaluate.add_argument("--cv", type=int, default=5, metavar="N", help="random folds (default: 5)")
+    evaluate.add_argument("--groups", type=Path, metavar="FILE", help="JSON object of policy and group")
     _add_selection(evaluate)
     evaluate.set_defaults(run=_evaluate)
 
@@ -88,7 +89,6 @@ def _add_input(parser: argparse.ArgumentParser, returns: str, *, required: bool 
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--groups", type=Path, metavar="FILE", help="JSON object of policy and group")
     parser.add_argument(
         "--checkpoints", type=Path, metavar="DIR", help="folder to keep training in, and to resume from"
     )
@@ -102,6 +102,11 @@ def _listed(names: Sequence[str]) -> str:
 def _evaluate(options: argparse.Namespace) -> None:
     from ..selection import evaluate
 
+    groups = None
+    if options.groups is not None:
+        from ..inputs.returns import load_json
+
+        groups = load_json(options.groups, "group")
     policies, returns = _read(options)
     evaluation = evaluate(
         read_log(options.log, options),
@@ -109,7 +114,9 @@ def _evaluate(options: argparse.Namespace) -> None:
         returns,
         methods=options.methods,
         cv=options.cv,
-        **_shared_options(options),
+        groups=groups,
+        checkpoints=options.checkpoints,
+        seed=options.seed,
     )
     _show(evaluation, options)
 
@@ -121,7 +128,14 @@ def _select(options: argparse.Namespace) -> None:
         raise ValueError(f"--measure must be 0 or more, got {options.measure}")
     policies, returns = _read(options)
     log = read_log(options.log, options)
-    selection = select(policies, log, returns=returns, incumbent=options.incumbent, **_shared_options(options))
+    selection = select(
+        policies,
+        log,
+        returns=returns,
+        incumbent=options.incumbent,
+        checkpoints=options.checkpoints,
+        seed=options.seed,
+    )
     if options.json:
         more = {"measure_next": selection.measure_next(options.measure)} if options.measure else {}
         show(selection, to_json(selection, **more), options)
@@ -131,16 +145,6 @@ def _select(options: argparse.Namespace) -> None:
         names = map(printable, selection.measure_next(options.measure))
         text += f"\nmeasure next: {', '.join(names) or 'nothing'}"
     show(selection, text, options)
-
-
-def _shared_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that `evaluate` and `select` share."""
-    groups = None
-    if options.groups is not None:
-        from ..inputs.returns import load_json
-
-        groups = load_json(options.groups, "group")
-    return {"groups": groups, "checkpoints": options.checkpoints, "seed": options.seed}
 
 
 def _estimate(options: argparse.Namespace) -> None:

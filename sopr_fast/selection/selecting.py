@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,6 @@ def select(
     returns: Any = None,
     *,
     incumbent: str | None = None,
-    groups: Mapping[str, str] | None = None,
     simulator: Estimator | None = None,
     checkpoints: str | os.PathLike | None = None,
     seed: int = 0,
@@ -50,8 +48,6 @@ def select(
         returns: Known returns by name, or of `policies` in order (of `candidates` without these): a mapping from name
             to return or to the returns of rollouts, a file, folder or data frame, see `sopr_fast.load_returns`.
         incumbent: Name of the policy in use; by default the best known one is to be beaten.
-        groups: Group of known policies by name: training run, algorithm or author. None finds them by name, else by
-            action distance.
         simulator: Estimator whose values the mean follows; None for `estimators.Simulator()`.
         checkpoints: Folder to keep the trained simulator in, and to resume from.
         seed: Seed of everything random.
@@ -71,8 +67,6 @@ def select(
         UserWarning: The log or the returns look wrong.
     """
     seed = integer(0)("seed", seed)
-    if groups is not None and not isinstance(groups, Mapping):
-        raise TypeError(f"groups must map names to groups, got {type(groups).__name__}")
     chosen, further = load(candidates), None if policies is None else load(policies)
     check_ordered("returns", returns, chosen if further is None else further)
     first, second = list((further or {}).values()), list(chosen.values())
@@ -98,7 +92,6 @@ def select(
         names,
         values,
         errors,
-        groups,
         compared.distances,
         mean,
         method,
@@ -111,7 +104,6 @@ def select(
             "seed": seed,
             "policies": len(names),
             "known returns": len(known),
-            "groups": "found" if groups is None else "given",
             "compared states": compared.states,
             "mean": method or "constant",
         },

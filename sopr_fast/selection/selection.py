@@ -19,8 +19,6 @@ from ..runtime.text import tick_label
 from .calibration import extrapolation
 from .compared import FEWEST_KNOWN, distance_ratios
 from .decisions import probability_beats, probability_best
-from .folds import group_folds
-from .groups import read_groups
 from .known_returns import read_known_returns
 from .verdict import EPISODES, Standing, Verdict, judge
 from .verdict import number as shown
@@ -43,7 +41,6 @@ class Selection:
         names: P names.
         returns: (P,) float64 measured returns; NaN for candidates.
         return_errors: (P,) float64 standard errors of these, 0 where unknown.
-        given_groups: Group of known policies by name; None to find them.
         distances: (P, P) float64 action distances (Eq. 3 of the paper).
         values: (P,) float64 values by `method`, in units of returns; None without such a method.
         method: Method whose values the mean of the process follows: "simulator", "SOPR-T" or "".
@@ -58,7 +55,6 @@ class Selection:
     names: list[str]
     returns: np.ndarray
     return_errors: np.ndarray
-    given_groups: Mapping[str, str] | None
     distances: np.ndarray
     values: np.ndarray | None = None
     method: str = ""
@@ -80,27 +76,13 @@ class Selection:
         return [self.names[i] for i in np.argsort(-self.predicted, kind="stable") if not self.known[i]]
 
     @cached_property
-    def groups(self) -> list[str]:
-        """P groups; "" for candidates."""
-        known = np.flatnonzero(self.known)
-        names = [self.names[i] for i in known]
-        given = None if self.given_groups is None else {name: self.given_groups.get(name, name) for name in names}
-        found = read_groups(given, names, self.distances[np.ix_(known, known)])
-        labels = [""] * len(self.names)
-        for i, label in zip(known, found, strict=True):
-            labels[i] = label
-        return labels
-
-    @cached_property
     def posterior(self) -> Posterior:
         """Joint distribution of the returns, before they are limited to what is possible."""
         known = np.flatnonzero(self.known)
-        groups = [known[fold.test] for fold in group_folds([self.groups[i] for i in known])]
-        folds = [known[[k]] for k in range(len(known))] + groups
+        folds = [known[[k]] for k in range(len(known))]
         values = None if self.values is None else self.values.clip(*self.bounds)
         posterior = fit(self.distances, self.returns, self.return_errors, values, folds)
-        left_out = posterior.left_out[len(known) :]
-        return posterior.widened(extrapolation(self.distances, known, posterior.unit, left_out))
+        return posterior.widened(extrapolation(self.distances, known, posterior.unit))
 
     @cached_property
     def _limits(self) -> tuple[float, float]:
@@ -195,7 +177,7 @@ class Selection:
             "predicted" and "deviation", (P,) float64, NaN for candidates.
         """
         predicted, deviation = np.full((2, len(self.names)), np.nan)
-        for (i,), (error,), (spread,) in self.posterior.left_out[: int(self.known.sum())]:
+        for (i,), (error,), (spread,) in self.posterior.left_out:
             predicted[i], deviation[i] = self.returns[i] - error, spread
         return {"predicted": predicted, "deviation": deviation}
 
