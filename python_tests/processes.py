@@ -1,4 +1,4 @@
-"""Functions of `distributed_cases` in several processes of `torch.distributed`, on the loopback interface alone."""
+"""Functions of `distributed_cases` in several processes of `torch.distributed`, only on the loopback interface."""
 
 import os
 import subprocess

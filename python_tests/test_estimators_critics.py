@@ -34,7 +34,7 @@ def test_the_curve_of_a_shared_critic_ends_at_its_values(log):
     ids=["terminals", "timeouts"],
 )
 def test_the_scale_of_values_is_that_of_returns_to_go(terminal, to_go, low):
-    """With terminals, the value of a last step may be its reward alone."""
+    """With terminals, the value of a last step may be only its reward."""
     scale = critics.ValueScale.of(Log(two_states(terminal)), 0.5)
     assert (scale.mean, scale.low, scale.high) == pytest.approx((np.mean(to_go), low, 3 / (1 - 0.5)))
     assert scale.restore(scale.normalise(7.0)) == pytest.approx(7)

@@ -78,7 +78,7 @@ def test_states_alone_are_a_log(log, tmp_path):
 
 
 def test_policies_are_compared_on_evenly_spaced_rows():
-    """Policies differ in the middle row alone, which only the odd number of rows includes."""
+    """Policies differ only in the middle row, which only the odd number of rows includes."""
     states = np.arange(9.0)[:, None]
     known = {"zero": lambda s: 0 * s, "one": lambda s: 0 * s + 1}
     candidate = {"middle": lambda s: np.where(s == 4, 1.0, 0.4)}

@@ -15,7 +15,7 @@ Layers = dict[str, np.ndarray]  # hidden_0.weight (out, in), hidden_0.bias (out,
 class Actor:
     """ReLU network that acts by tanh(mean), or samples tanh(normal) with standard deviation exp(clip(log_std, -20, 2)).
 
-    Each state is evaluated alone, by the same calls on arrays of the same shapes, and without BLAS, so that an action
+    Each state is evaluated by itself, by the same calls on arrays of the same shapes, and without BLAS. So an action
     depends neither on the rest of the batch nor on its row in it.
 
     Attributes:
