@@ -95,7 +95,7 @@ const std::string kKMeans =
 const std::string kSegmentEncoder =
     "states, columns, rows, offsets, order, parameters, out, workspace, policies, subsets, states_count, state_width, "
     "column_width, subset_size, clusters, width, layers, heads, feedforward, longest, rng, dropout, level, layer, site, "
-    "segment_base, project, pool, bf16, tape, kept, blocks, block_count";
+    "segment_base, project, pool, bf16, tape, kept, blocks, block_count, long_tiles";
 const std::string kSegmentEncoderBackward = kSegmentEncoder + ", grad_out, grad_parameters, grad_columns";
 
 }  // namespace sopr

@@ -141,6 +141,17 @@ def test_launches_of_the_tensor_cores(policies, subsets, rows, pool, expected, c
     assert (ranking, training) == ((561, 21), (21, 13))
 
 
+@pytest.mark.parametrize(("sizes", "tiles", "expected"), [([20, 128, 60], 0, 5), ([20, 150, 300, 9], 5, 9)])
+def test_launches_for_the_segments_that_are_long(sizes, tiles, expected, cuda_module_for_cpu):
+    """Segments of 150 and 300 rows take two and three tiles, for which the workspace has room."""
+    tensors, options = problem(sizes, policies=1, spare=800, **LOW)
+    assert ops.long_tiles(tensors[3]) == tiles
+    before = cuda_module_for_cpu.launches()
+    out = run(ops.segment_encoder, tensors, options | {"long_tiles": tiles})
+    assert cuda_module_for_cpu.launches() - before == expected
+    torch.testing.assert_close(out, run(ops.segment_encoder, tensors, options), rtol=0, atol=0)
+
+
 @pytest.mark.slow
 def test_tensor_cores_score_policies_in_ten_launches(cuda_module_for_cpu, generator, monkeypatch):
     """Five for each level, where no segment can be long."""

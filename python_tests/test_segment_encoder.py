@@ -365,7 +365,7 @@ def test_segment_encoder_opcheck(pool):
             offsets,
             parameters.requires_grad_(),
             torch.tensor([1, 2]),
-            *(16, 2, 2, 24, True, pool, 0.1, 0, 0, "fp32"),
+            *(16, 2, 2, 24, True, pool, 0.1, 0, 0, "fp32", -1),
         ),
     )
 

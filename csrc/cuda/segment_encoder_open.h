@@ -28,7 +28,7 @@ struct TileWorkspace {
     TileWorkspace(const SegmentEncoder& p, int64_t packed_words, int64_t image_bytes, int64_t most_tiles)
         : base_(p.workspace) {
         plan.closed_per_subset = most_closed_tiles(p.subset_size, p.clusters);
-        plan.open_per_subset = most_open_tiles(p.subset_size);
+        plan.open_per_subset = most_open_tiles(p);
         subsets = at_once(p.subsets, plan.open_per_subset, most_tiles);
         policies = at_once(p.policies, plan.open_per_subset * subsets, most_tiles);
         const int64_t closed = subsets * plan.closed_per_subset, open_per_policy = subsets * plan.open_per_subset;

@@ -42,7 +42,10 @@ inline int64_t most_closed_tiles(int64_t rows, int64_t clusters) {
     const int64_t pieces = rows / kTileRows + (clusters < rows ? clusters : rows);
     return 2 * pieces / (kTileWarps + 1) + 1;
 }
-inline int64_t most_open_tiles(int64_t rows) { return rows > kTileTokens ? 2 * rows / kTileTokens : 0; }
+inline int64_t most_open_tiles(const SegmentEncoder& p) {
+    const int64_t most = p.subset_size > kTileTokens ? 2 * p.subset_size / kTileTokens : 0;
+    return 0 <= p.long_tiles && p.long_tiles < most ? p.long_tiles : most;
+}
 
 void make_plan(const SegmentEncoder&, int64_t first_subset, int64_t subsets, const Plan&, cudaStream_t);
 

@@ -5,7 +5,7 @@ from .kmeans_init import kmeans_init
 from .reference import encoder_shapes
 from .segment_attention import segment_attention
 from .segment_dropout import segment_dropout
-from .segment_encoder import segment_encoder
+from .segment_encoder import long_tiles, segment_encoder
 from .segment_mean import segment_mean
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "encoder_shapes",
     "kmeans",
     "kmeans_init",
+    "long_tiles",
     "segment_attention",
     "segment_dropout",
     "segment_encoder",

@@ -288,6 +288,7 @@ def segment_encoder(
     level: int = 0,
     segment_base: int = 0,
     precision: str = "fp32",
+    long_tiles: int = -1,
     parts: Parts = _OWN_PARTS,
 ) -> Tensor:
     """See `ops.segment_encoder`; computes in the dtype of its tensors, whatever `precision` says."""

@@ -18,6 +18,7 @@ from .library import by_position, call, call_cpu, contiguous, current_device, de
 from .reference import encoder_shapes
 
 _log = logging.getLogger(__name__)
+_TILE = 128  # rows
 
 
 class Options(NamedTuple):
@@ -33,6 +34,17 @@ class Options(NamedTuple):
     level: int
     segment_base: int
     precision: str
+    long_tiles: int = -1
+
+
+def long_tiles(offsets: Tensor) -> int:
+    """Return the argument of `segment_encoder`; the host waits for a GPU.
+
+    Args:
+        offsets: (S, K + 1) int32, as there.
+    """
+    sizes = offsets.diff(dim=1)
+    return int(torch.where(sizes > _TILE, sizes.add(_TILE - 1) // _TILE, 0).sum(1).max())
 
 
 def segment_encoder(
@@ -53,6 +65,7 @@ def segment_encoder(
     level: int = 0,
     segment_base: int = 0,
     precision: str = "fp32",
+    long_tiles: int = -1,
 ) -> Tensor:
     """Encode every segment of every (policy, subset) with post-norm transformer layers (paper section 3.1).
 
@@ -80,6 +93,8 @@ def segment_encoder(
         precision: ``"fp32"``, or ``"bf16"`` for the operands of the layers' matrix products, forward and backward;
             sums, residuals, norms and softmax stay in float32. bf16 is computed in fp32 without AVX512-BF16 and with
             heads of odd width; on a GPU, where tensor cores are not used.
+        long_tiles: The most tiles of 128 rows that longer segments of a subset fill, see `long_tiles`: a GPU then
+            launches no more kernels than they need. Unknown by default; too small a number loses segments.
 
     Returns:
         (P, S, K, width) float32 if `pool`, else (P, S, N, width) in the order of `rows`, 0 after the last segment.
@@ -102,7 +117,9 @@ def segment_encoder(
         x = torch.relu(x @ weight.T + bias)                                  # if project
         out[p, s, k] = encoder(x[None])[0].mean(0)                           # torch.nn.TransformerEncoder
     """
-    options = Options(width, layers, heads, feedforward, project, pool, dropout, level, segment_base, precision)
+    options = Options(
+        width, layers, heads, feedforward, project, pool, dropout, level, segment_base, precision, long_tiles
+    )
     tensors = (states, columns, rows, offsets, parameters)
     check_are_tensors(dict(zip(_SHAPES, tensors, strict=False)), [*_SHAPES][: len(tensors)])
     device = common_device("segment_encoder", *tensors, rng)
@@ -197,6 +214,7 @@ def _fields(tensors: tuple[Any, ...], options: Options, *, out: Tensor | None, *
         "kept": 0,
         "blocks": None,
         "block_count": 1,
+        "long_tiles": options.long_tiles,
     }
     return fields | more
 

@@ -82,7 +82,7 @@ class _Encoding(NamedTuple):
     precision: str
     first_policy: int
 
-    def encode(self, level: int, tokens: Tokens, *, pool: bool = True) -> Tensor:
+    def encode(self, level: int, tokens: Tokens, long_tiles: int, *, pool: bool = True) -> Tensor:
         """Return the vectors of an encoder, (P, S, K, E), or (P, S, N, E) not pooled."""
         config, weights = self.model.config, self.weights
         segments = tokens.offsets[:, 1:].numel()  # of a policy
@@ -100,7 +100,7 @@ class _Encoding(NamedTuple):
         if config.encoder == "transformer":
             encode = ops.segment_encoder
             options["heads"] = config.low_heads if level == LOW else config.high_heads
-            options["precision"] = self.precision
+            options |= {"precision": self.precision, "long_tiles": long_tiles}
         base, parameters = self.first_policy * segments, weights.low if level == LOW else weights.high
         if weights.arena is not None:
             return segment_encoder_blocks(
@@ -177,6 +177,7 @@ class ScoringModel(nn.Module):
         precision: str | None = None,
         weights: Weights | None = None,
         first_policy: int = 0,
+        long_tiles: int = -1,
     ) -> Tensor:  # (P, S) float32
         """Return scores of P policies on S subsets; with dropout and the batch norm of this batch in training mode.
 
@@ -189,6 +190,7 @@ class ScoringModel(nn.Module):
             precision: Operands of matrix products, "fp32" or "bf16"; by default that of the config.
             weights: Parameters by blocks of policies, for training on a part of a batch that `observe` has seen.
             first_policy: Place of the first policy in that batch, for its dropout masks.
+            long_tiles: See `ops.segment_encoder`; `Subsets.long_tiles`.
         """
         precision = precision or (self.config.training_precision if self.training else self.config.precision)
         with without_autocast(states.device):
@@ -199,7 +201,7 @@ class ScoringModel(nn.Module):
                     self.observe(moments)
                 weights = self.weights(moments)
             encoding = _Encoding(self, weights, rng, precision, first_policy)
-            clusters = encoding.encode(LOW, Tokens(states, columns, rows, offsets))  # (P, S, K, E)
+            clusters = encoding.encode(LOW, Tokens(states, columns, rows, offsets), long_tiles)  # (P, S, K, E)
             return self._score(clusters, offsets, encoding)
 
     def weights(self, moments: Moments | None = None) -> Weights:
@@ -231,7 +233,9 @@ class ScoringModel(nn.Module):
         bounds = functional.pad(sizes.cumsum(0, dtype=torch.int32), (1, 0))
         high = Tokens(vectors.new_empty(vectors.shape[1], 0), vectors, _rows_at(index, filled)[None], bounds[None])
         pool = config.score == "mean" and not config.class_token
-        encoded = encoding.encode(HIGH, high, pool=pool)[:, 0]  # (P, S, E), or (P, R, E) not pooled
+        most = index.shape[1]  # tokens of a segment
+        long_tiles = subsets * -(-most // 128) if most > 128 else 0
+        encoded = encoding.encode(HIGH, high, long_tiles, pool=pool)[:, 0]  # (P, S, E), or (P, R, E) not pooled
         if config.class_token:
             return encoded[:, bounds[:-1].long()].mean(-1)
         scores = _linear(encoded, weight, more[0])  # (P, S), or (P, R)

@@ -67,7 +67,7 @@ class _Tile:
         size: int,
     ) -> None:
         self._model, self._subsets, self._columns = model, subsets, columns
-        self._precision = precision
+        self._options = {"precision": precision, "long_tiles": subsets.long_tiles}
         device = subsets.rows.device
         self._chosen = torch.zeros(size, dtype=torch.int64, device=device)
         self._scores = columns.new_empty(len(columns), size)
@@ -86,4 +86,4 @@ class _Tile:
 
     def _run(self, chosen: Tensor) -> Tensor:
         rows, offsets = self._subsets.rows[chosen], self._subsets.offsets[chosen]
-        return self._model(self._subsets.states, self._columns, rows, offsets, precision=self._precision)
+        return self._model(self._subsets.states, self._columns, rows, offsets, **self._options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,11 @@ class Subsets:
     def __repr__(self) -> str:
         clusters = self.offsets.shape[1] - 1
         return f"Subsets({len(self)} of {self.rows.shape[1]} states of width {self.state_dim}, in {clusters} clusters)"
+
+    @cached_property
+    def long_tiles(self) -> int:
+        """Tiles of the long clusters, see `ops.long_tiles`; the host waits for a GPU, once."""
+        return ops.long_tiles(self.offsets)
 
     @property
     def state_dim(self) -> int:

@@ -81,6 +81,7 @@ class Update:
         if devices.runs_ahead(device):
             rate = torch.tensor(rate, dtype=torch.float32, device=device)  # which a graph reads
         self.optimizer = Adam(model.parameters(), rate)
+        self._long_tiles = subsets.long_tiles
         self._rows, self._offsets = subsets.rows[:1].clone(), subsets.offsets[:1].clone()
         self._rng = torch.zeros(2, dtype=torch.int64, device=device)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
@@ -237,7 +238,7 @@ class Update:
         leaves = weights.apart(tuple(place.stop - place.start for place in own), self._arena)
         scores = columns.new_empty(0)
         if own:
-            options: dict[str, Any] = {"weights": leaves, "first_policy": first}
+            options: dict[str, Any] = {"weights": leaves, "first_policy": first, "long_tiles": self._long_tiles}
             scores = model(states, columns, rows, self._offsets, self._rng, **options)[:, 0]
         everyone = self.group.gather(scores.detach()).requires_grad_()
         loss = self.examples.objective.loss(everyone, self._chosen)
