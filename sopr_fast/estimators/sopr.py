@@ -68,15 +68,15 @@ class SOPR(SupervisedEstimator):
     def prepare(self, policies: Any, log: Any, *, seed: int = 0) -> tuple[list[Policy], Any]:
         """Draw and cluster subsets, and collect the actions of all policies in them; see `Estimator.prepare`."""
         states, (adapted,) = read(log, policies)
+        drawn: Drawing | Subsets
         if isinstance(states, Subsets):
-            subsets = states.to("cpu")
+            drawn = states.to("cpu")
         else:
             remedy = ": choose fewer with SOPR(Config(subset_size=…, clusters=…))"
-            drawing = Drawing.draw(states, self.config.subsets, size=self.config.subset_size, seed=seed, remedy=remedy)
-            probe(adapted, drawing.states, drawing.source)  # fails before long work
-            subsets = drawing.clustered(self.config, current_device()).to("cpu")
-        layout = probe(adapted, subsets.states, subsets.source)
-        columns = collect_all(adapted, subsets.states, subsets.source, layout, shared=True)
+            drawn = Drawing.draw(states, self.config.subsets, size=self.config.subset_size, seed=seed, remedy=remedy)
+        layout = probe(adapted, drawn.states, drawn.source)
+        columns = collect_all(adapted, drawn.states, drawn.source, layout, shared=True)
+        subsets = drawn.clustered(self.config, current_device()).to("cpu")
         return as_arrays(adapted, columns, layout), subsets.over_drawn()
 
     def _evaluate(self, problem: SupervisedProblem) -> Estimates:
