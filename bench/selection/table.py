@@ -65,6 +65,8 @@ def update_page(page: Path) -> None:
         columns += [(others, "select", 10, "spearman")]
         cells = [_cell(frame, kind, method, count, column) for frame, method, count, column in columns]
         lines.append(f"| {words} | {' | '.join(cells)} |")
+    names = [", ".join(frame["task"].unique()) or "no task" for frame in (rows, others)]
+    lines.append(f"\nJudging: {names[0]}. Choosing: {names[1]}. Seeds: {rows['seed'].nunique()}.")
     text = page.read_text()
     if not _MARK.search(text):
         raise ValueError(f"{page} has no lines <!-- selection --> and <!-- end selection -->")
