@@ -378,7 +378,7 @@ def test_demo_ranks_unseen_policies(tmp_path, capsys):
     }
     first = re.search("no known return: Measure (.*), 20 episodes each", out)[1]
     assert set(first.split(" and ")) == {"cql-4000", "iql-4000"}  # the two best of eight
-    assert "two more measured: Keep cql-4000; measured -207." in out
+    assert "two more measured: Deploy cql-4000; measured -207." in out
 
 
 def test_files_that_cannot_be_read_are_skipped_on_request(files, capsys):
