@@ -10,6 +10,10 @@ from sopr_fast.sopr.config import Config
 from sopr_fast.sopr.known_policies import read_known
 
 
+def pair_targets(returns, tie_margin=0.0):
+    return losses.Pairs.of_returns(torch.from_numpy(returns), tie_margin).rows(slice(None))
+
+
 def test_pairwise_is_the_mean_over_pairs(generator):
     scores = torch.randn(5, generator=generator, dtype=torch.float64)
     returns = np.array([3.0, 1.0, 2.0, 2.0, -1.0])
@@ -20,7 +24,7 @@ def test_pairwise_is_the_mean_over_pairs(generator):
             p = 1 / (1 + math.exp(-(scores[i] - scores[j])))
             total -= y * math.log(p) + (1 - y) * math.log(1 - p)
             pairs += 1
-    targets = losses.pair_targets(returns).double()
+    targets = pair_targets(returns).double()
     assert losses.pairwise(scores, losses.Pairs.of(targets)).item() == pytest.approx(total / pairs)
 
 
@@ -28,7 +32,7 @@ def test_pairwise_in_chunks_has_the_gradient_of_all_pairs_at_once(generator, mon
     monkeypatch.setattr(losses, "_PAIRS", 20)  # two rows at a time, then one
     count = 9
     returns = np.round(2 * np.random.default_rng(0).standard_normal(count))
-    targets = losses.pair_targets(returns, tie_margin=1.0)
+    targets = pair_targets(returns, tie_margin=1.0)
     targets[torch.rand(count, count, generator=generator) < 0.3] = math.nan
     scores = torch.randn(count, generator=generator, requires_grad=True)
     i, j = torch.triu_indices(count, count, 1)
@@ -44,18 +48,13 @@ def test_pairwise_in_chunks_has_the_gradient_of_all_pairs_at_once(generator, mon
 
 
 def test_pairs_of_many_policies_are_never_in_memory_at_once():
-    pairs = losses.Pairs(1000, lambda rows: losses.pair_targets(np.arange(1000.0), 0.0, rows))
+    pairs = losses.Pairs.of_returns(torch.arange(1000.0), 0.0)
     sizes = [known.numel() for _, _, known in pairs.chunks()]
     assert sum(sizes) == 1000**2 and max(sizes) < 300_000
 
 
-def test_pair_targets_by_rows_are_rows_of_all():
-    returns = np.array([2.0, 0.0, 1.0, 1.2])
-    assert torch.equal(losses.pair_targets(returns, 0.5, slice(1, 3)), losses.pair_targets(returns, 0.5)[1:3])
-
-
 def test_pair_targets_with_margin():
-    targets = losses.pair_targets(np.array([0.0, 1.0, 3.0]), tie_margin=1.0)
+    targets = pair_targets(np.array([0.0, 1.0, 3.0]), tie_margin=1.0)
     assert targets.tolist() == [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [1.0, 1.0, 0.5]]
 
 
@@ -66,7 +65,7 @@ def test_unknown_pairs_are_left_out():
 
 
 def test_flat_scores_lose_ln_2_and_ties_set_the_floor():
-    targets = losses.pair_targets(np.array([1.0, 1.0, 2.0]))
+    targets = pair_targets(np.array([1.0, 1.0, 2.0]))
     assert losses.pairwise(torch.zeros(3), losses.Pairs.of(targets)).item() == pytest.approx(math.log(2))
     sure = losses.pairwise(torch.tensor([0.0, 0.0, 1e4]), losses.Pairs.of(targets)).item()
     assert sure == pytest.approx(losses.pairwise_floor(losses.Pairs.of(targets)))

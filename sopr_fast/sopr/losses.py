@@ -39,7 +39,7 @@ class Objective:
 
     @classmethod
     def from_preferences(cls, targets: Tensor) -> Objective:
-        """Return the pairwise objective of labels (M, M), see `pair_targets`."""
+        """Return the pairwise objective of labels (M, M), see `Pairs`."""
 
         def loss(scores: Tensor, targets: Tensor) -> Tensor:
             return pairwise(scores, Pairs.of(targets))
@@ -82,7 +82,9 @@ class Objective:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Labels y of the pairs i < j of M policies, made a few rows at a time.
+    """The paper's labels y of the pairs i < j of M policies: 1 where i is better, 0 where worse, 0.5 for a tie.
+
+    They are made a few rows at a time.
 
     Attributes:
         count: M.
@@ -94,12 +96,12 @@ class Pairs:
 
     @classmethod
     def of(cls, targets: Tensor) -> Pairs:
-        """Return the pairs of labels (M, M), see `pair_targets`."""
+        """Return the pairs of labels (M, M)."""
         return cls(len(targets), lambda rows: targets[rows])
 
     @classmethod
     def of_returns(cls, returns: Tensor, tie_margin: float) -> Pairs:
-        """Return the pairs of returns (M,), see `pair_targets`."""
+        """Return the pairs of returns (M,); differences up to the margin are ties."""
 
         def labels(rows: slice) -> Tensor:
             difference = returns[rows, None] - returns
@@ -180,17 +182,6 @@ def mean_squared_error(scores: Tensor, returns: Tensor) -> Tensor:
     """
     gap = scores - returns
     return (gap - gap.mean()).square().mean()
-
-
-def pair_targets(returns: np.ndarray, tie_margin: float = 0.0, rows: slice = slice(None)) -> Tensor:
-    """Return the paper's labels y, (M, M): 1 where policy i is better than j, 0 where worse, 0.5 for a tie.
-
-    Args:
-        returns: (M,) returns.
-        tie_margin: Largest difference that counts as a tie, in return units.
-        rows: Policies i to return; all by default.
-    """
-    return Pairs.of_returns(torch.from_numpy(returns), tie_margin).rows(rows)
 
 
 def check_preferences(preferences: object, names: list[str]) -> Tensor:
