@@ -19,7 +19,7 @@ from .model import ScoringModel
 from .subsets import Subsets
 from .training_policies import TrainingPolicies
 
-_FORMAT = 5
+_FORMAT = 6
 
 
 def _to_history(name: str, value: Any) -> dict[str, Any]:
