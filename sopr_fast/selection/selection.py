@@ -306,7 +306,7 @@ class Selection:
         cells |= {head: [shown(value) for value in columns[head]] for head in ("return", "low", "high")}
         cells["best"] = [f"{best:.2f}" for best in columns["best"]]
         cells[""] = columns["note"]
-        legend = "low, high: 80 % interval (low: 10 % lower bound); best: probability of being best"
+        legend = "low, high: 80 % interval; best: probability of being the best policy"
         verdict = [wrapped(f"{self.verdict.text}."), wrapped(self.verdict.reason)]
         below = [legend, *self.unrankable(), *self.doubts, *self.notes]
         return "\n".join([*verdict, "", to_text(cells, left=("policy", ""), rows=rows), "", *map(wrapped, below)])
