@@ -67,7 +67,9 @@ class Dynamics(Learner):
         rewards, terminals = transitions.rewards.astype(np.float64), transitions.terminals
         self.reward_size = float(np.abs(rewards).mean())
         self.reward_variance = float(rewards.var()) or 1.0
-        self._rewards = torch.tensor([_spread(rewards[~terminals]), _spread(rewards[terminals])], device=log.device)
+        self._rewards = torch.tensor(
+            [_spread(rewards[~terminals]), _spread(rewards[terminals])], dtype=torch.float32, device=log.device
+        )
         unchanged = (transitions.next_states == transitions.states).all(1)
         self.ends_are_seen = not unchanged[terminals].all()
         self.end_share = float(terminals.mean())
