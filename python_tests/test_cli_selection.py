@@ -130,6 +130,9 @@ def test_estimate_learns_from_known_returns(folder, capsys):
     assert set(content["names"]) == set(POLICIES) - set(KNOWN)
     for value in content["values"]:
         assert min(abs(value - RETURNS[name]) for name in KNOWN) < 1e-9
+    assert run(folder, "estimate", "known.csv", "--method", "nearest-policy") == 0
+    out = capsys.readouterr().out
+    assert "Estimates of 4 policies" in out and all(name in out for name in content["names"])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..runtime.warn import warn
 from .ranking import Ranking
-from .tables import to_html
+from .tables import SHORTENED, to_html
 
 _LISTED = 5
 
@@ -82,8 +82,16 @@ class Estimates:
     def _heading(self) -> str:
         return f"Estimates of {len(self)} policies by {self.method or 'an unnamed method'}"
 
+    def table(self, rows: int | None = None) -> str:
+        """Return the ranking as text of 80 columns, see `Ranking.table`.
+
+        Args:
+            rows: Number of policies beyond which only the first and the last five are shown; None for all.
+        """
+        return f"{self._heading}\n{self.ranking().table(rows)}"
+
     def __repr__(self) -> str:
-        return f"{self._heading}\n{self.ranking()!r}"
+        return self.table(SHORTENED)
 
     def _repr_html_(self) -> str:
         return to_html(self._heading, self.ranking().to_pandas().reset_index())
