@@ -251,7 +251,7 @@ def test_update_agrees_with_a_new_selection_and_trains_nothing():
     again = choose(returns=RETURNS | {name: [TRUTH[name] - 0.1, TRUTH[name] + 0.1]})
     np.testing.assert_allclose(updated.predicted, again.predicted[[again.names.index(n) for n in updated.names]])
     assert updated.flags[updated.names.index(name)] == "measured"
-    assert "only 1 return is known" in select(CANDIDATES, log(), simulator=method).update({name: 1.0}).doubts[0]
+    assert "only 1 return is known" in select(CANDIDATES, log(), simulator=method).update({name: -1.0}).doubts[0]
     assert first.flags[first.names.index(name)] == ""
 
 
@@ -287,6 +287,15 @@ def test_bad_updates(returns, error, message):
 def test_bad_input_is_named(options, message):
     with pytest.raises(ValueError, match=message):
         choose(**options)
+
+
+def test_returns_that_the_log_does_not_allow_are_doubted():
+    selection = choose()
+    low, high = selection.bounds
+    known = selection.names[int(np.argmax(selection.known))]
+    above, below = (selection.update({known: value}).doubts[0] for value in (high + 100, low - 100))
+    assert above.startswith(f"the return of {known}, ") and ", the highest that the logged rewards" in above
+    assert ", the lowest that the logged rewards" in below
 
 
 def test_a_simulator_that_disorders_the_known_policies_is_doubted():

@@ -198,6 +198,24 @@ class Selection:
     @property
     def doubts(self) -> list[str]:
         """What the known returns leave open."""
+        return [*self._impossible_returns(), *self._evidence_doubts()]
+
+    def _impossible_returns(self) -> list[str]:
+        """Return a note on known returns that exceed the bounds; none if there are none."""
+        low, high = self.bounds
+        outside = np.flatnonzero((self.returns < low - 1e-3 * abs(low)) | (self.returns > high + 1e-3 * abs(high)))
+        if not len(outside):
+            return []
+        first = outside[0]
+        side, most, bound = ("below", "lowest", low) if self.returns[first] < low else ("above", "highest", high)
+        others = f" (others out of range: {len(outside) - 1})" if len(outside) > 1 else ""
+        return [
+            f"the return of {self.names[first]}, {shown(self.returns[first])}, is {side} {shown(bound)}, the {most} "
+            f"that the logged rewards and episode lengths allow{others}: check that returns and log are of one "
+            "environment, with the same rewards; if they are, the log lacks what this policy does"
+        ]
+
+    def _evidence_doubts(self) -> list[str]:
         count = int(self.known.sum())
         if not count:
             return [f"no return is known: only the {self.method} ranks, and nothing checks it"]
