@@ -266,7 +266,8 @@ def test_missing_keys(tmp_path, key):
     with pytest.raises(ValueError, match=rf"log\.hdf5: {message}"):
         sopr_fast.inputs.logs.load_transitions(path)
     with pytest.raises(
-        ValueError, match=r"no array 'observations' .*columns={'states': …}\); the arrays there are none"
+        ValueError,
+        match=r"no array 'observations' .*columns={'states': …}\) \(--columns states=…\); the arrays there are none",
     ):
         sopr_fast.load_log({})
     with pytest.raises(ValueError, match=r"the arrays there are a\\x1b\[2J\\n\\u202eb, c{23}…c{24}$"):

@@ -82,6 +82,10 @@ DISCRETE = {
     "negative index": (lambda s: np.full(len(s), -1), "'x' returned action -1 at state row 1"),
     "logits": (lambda s: s[:, :4], "]; if they are logits, return the index of the largest, or torch"),
     "width": (lambda s: s, "returned shape (13, 5), expected (13, 4)"),
+    "float index": (
+        lambda s: 0 * s[:, 0],
+        "(13,), expected (13, 4); if these are indices of actions, return or store them",
+    ),
     "continuous": (lambda s: Gaussian(good(s), 1 + 0 * good(s)), "continuous distribution, expected probabilities"),
 }
 

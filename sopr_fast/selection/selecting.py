@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..estimators import SOPR, Estimator, Simulator, UncertainEstimateWarning
+from ..inputs.logs.keys import list_names
 from ..inputs.policies import Policy, load
 from ..inputs.returns import check_ordered
 from ..methods import small_model
@@ -73,7 +74,7 @@ def select(
     everyone = _join(first, second)
     names = [policy.name for policy in everyone]
     if incumbent is not None and incumbent not in names:
-        raise ValueError(f"the incumbent {printable(incumbent)} is none of the policies; pass the name of one")
+        raise ValueError(f"the incumbent {printable(incumbent)} is none of the policies: {list_names(names)}")
     values, errors, copies = read_known_returns(returns, names, [policy.name for policy in first or second])
     if copies:
         kept = [i for i, name in enumerate(names) if name not in copies]

@@ -54,7 +54,7 @@ def number_rows(
         if why:
             warn(
                 f"{parts.where}: {name!r} differs in each row, but {why}, so that it counts rows: it is left out; pass "
-                "sopr_fast.load_log(…, max_episode_steps=1) if each row is an episode"
+                "sopr_fast.load_log(…, max_episode_steps=1) (--max-episode-steps 1) if each row is an episode"
             )
     part = next((part for part in ("dones", "last") if part in flags), None)
     if part is not None and (inside := flags[part] & ~changes).any():
@@ -85,10 +85,11 @@ def warn_of_unread(parts: Parts) -> None:
     if named:
         part = part_of_name(named[0])
         listed = ", ".join(map(repr, named[:5])) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
+        looks, is_read, it_is = ("looks", "is", "it is") if len(named) == 1 else ("look", "are", "they are")
         warn(
-            f"{parts.where}: {listed} looks like {'numbers' if part == 'episodes' else 'ends'} of episodes and is not "
-            f"read: if it is, name its part, such as sopr_fast.load_log(…, columns={{{part!r}: {named[0]!r}}}); parts "
-            f"are {', '.join((*ENDS, 'episodes'))}"
+            f"{parts.where}: {listed} {looks} like {'numbers' if part == 'episodes' else 'ends'} of episodes and "
+            f"{is_read} not read: if {it_is}, name the part, such as sopr_fast.load_log(…, columns={{{part!r}: "
+            f"{named[0]!r}}}) (--columns {part}={named[0]}); parts are {', '.join((*ENDS, 'episodes'))}"
         )
 
 

@@ -105,20 +105,21 @@ def decide(
     if following is None and ids is None and steps is not None and not counts_up(steps):
         warn(
             f"{where}: {names['steps']!r} does not count steps up from its smallest, so that rows are shuffled or lack "
-            "numbers of episodes: name these, such as sopr_fast.load_log(…, columns={'episodes': …})"
+            "numbers of episodes: name these by sopr_fast.load_log(…, columns={'episodes': …}) (--columns "
+            "episodes=…)"
         )
     if limit is None and ends.mixed and (terminals & ends.closes).any():
         mixed = next(part for part in ("dones", "last", "first", "episodes", "steps") if part in ends.deciders)
         what = f"ends by {names[mixed]!r}" if mixed in ("episodes", "steps", "first") else repr(names[mixed])
         warn(
             f"{where}: {what} are taken as terminals; if a time limit cut episodes, name the steps it cut 'timeouts', "
-            "or pass sopr_fast.load_log(…, max_episode_steps=…)"
+            "or pass sopr_fast.load_log(…, max_episode_steps=…) (--max-episode-steps …)"
         )
     elif following is None and limit is None and _lacks_cuts(ends):
         warn(
             f"{where}: neither next states nor timeouts show where a time limit cut an episode, whose last state then "
-            "seems to lead to the first of the next episode; pass sopr_fast.load_log(…, max_episode_steps=…), 1 for "
-            "episodes of one step"
+            "seems to lead to the first of the next episode; pass sopr_fast.load_log(…, max_episode_steps=…) "
+            "(--max-episode-steps …), 1 for episodes of one step"
         )
     if linked is not None:
         timeouts = _with_jumps(parts, np.append(~linked, False), terminals, timeouts, limit, deciders)

@@ -130,7 +130,7 @@ def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueErr
     first, *others = KEYS[part]
     return ValueError(
         f"{where}: no array {first!r} (or {', '.join(others)}): name yours by sopr_fast.load_log(…, "
-        f"columns={{{part!r}: …}}); the arrays there are {list_names(present)}"
+        f"columns={{{part!r}: …}}) (--columns {part}=…); the arrays there are {list_names(present)}"
     )
 
 

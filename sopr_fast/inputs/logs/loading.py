@@ -91,7 +91,7 @@ def load_transitions(source: Any) -> Transitions:
         return log
     raise ValueError(
         f"{log.name or 'the log'}: only states; this method needs rewards too: name them by sopr_fast.load_log(…, "
-        "columns={'rewards': …})"
+        "columns={'rewards': …}) (--columns rewards=…)"
     )
 
 

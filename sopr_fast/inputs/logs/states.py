@@ -107,6 +107,6 @@ def names_states(frame: Any) -> bool:
     if is_id or not _NO_STATES.isdisjoint([*lower, *group_numbered(lower, "data frame")]):
         raise ValueError(
             f"which columns of the data frame are states? It has {list_names(columns)}; name the states obs_0, obs_1, "
-            "… or by sopr_fast.load_log(…, columns={'states': […]}), or pass only their columns"
+            "… or by sopr_fast.load_log(…, columns={'states': […]}) (--columns states=…), or pass only their columns"
         )
     return False

@@ -56,8 +56,8 @@ def check_actions(policies: Sequence[Policy], layout: Layout, logged: int) -> No
         hint = f"; if the log's are indices, pass action_count={wanted}, and for files head='values' or 'logits'"
     raise ValueError(
         f"the log's actions have {logged} columns, but those of policy {policies[0].name!r} need {fitting}: name the "
-        "right ones, such as sopr_fast.load_log(…, columns={'actions': […]}), or pass only the states to methods "
-        f"that need no logged actions{hint}"
+        "right ones by sopr_fast.load_log(…, columns={'actions': […]}) (--columns actions=…), or pass only "
+        f"the states to methods that need no logged actions{hint}"
     )
 
 
@@ -118,8 +118,9 @@ def check_widths(policies: Sequence[Policy], width: int) -> None:
         return
     fitting = f" (only {_list_few(fits)} can)" if fits else ""
     raise ValueError(
-        f"the log's states have {width} columns, which these policies do not read{fitting}: {needed}; pass states of "
-        "that width, such as sopr_fast.inputs.logs.load_states(…, columns=…), or leave those policies out"
+        f"the log's states have {width} columns, but these policies read another number{fitting}: {needed}; if the log "
+        "is of their environment, choose its columns by sopr_fast.load_log(…, columns={'states': […]}) (--columns "
+        "states=…); if not, leave these policies out"
     )
 
 

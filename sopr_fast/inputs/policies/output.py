@@ -282,6 +282,8 @@ class _Reader:
         if value.dim() != 2 or len(value) != self.states or value.shape[1] == 0 or width not in (None, value.shape[1]):
             is_batch = value.dim() > 0 and len(value) == self.states
             hint = "" if is_batch else "; a policy gets a batch of states and returns one action for each"
+            if width is not None and shape in ((self.states,), (self.states, 1)):
+                hint = "; if these are indices of actions, return or store them as integers"
             raise self.error(f"shape {shape}, expected ({self.states}, {width or 'action width'}){hint}")
         return value.float().contiguous()
 

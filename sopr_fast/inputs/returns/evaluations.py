@@ -64,7 +64,7 @@ def read_evaluations(path: Path, names: Sequence[str]) -> tuple[dict[str, np.nda
         )
     if without := [name for of_run in policies.values() for name in of_run if name not in {*returns, *copies}]:
         warn(
-            f"{printable(path)}: no evaluation belongs to {list_names(without)}: they have no return, and select takes "
+            f"{printable(path)}: no evaluation belongs to {list_names(without)}, so select takes "
             f"them as candidates; a name holds the step, such as 'model_{steps[-1]:.0f}'"
         )
     return returns, copies
