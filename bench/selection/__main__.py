@@ -30,7 +30,8 @@ def main() -> None:
         for task in tasks:
             make(task, options.out / task.environment.lower())
     elif options.stage == "study":
-        run(tasks, options.out, estimators.Simulator(), tuple(options.seeds))
+        made = [task for task in tasks if task.archive.exists()]
+        run(made, options.out, estimators.Simulator(), tuple(options.seeds))
     else:
         for chooses, words in ((True, "Choosing"), (False, "Judging")):
             rows = results(chooses=chooses)
