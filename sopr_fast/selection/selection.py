@@ -215,13 +215,17 @@ class Selection:
             "environment, with the same rewards; if they are, the log lacks what this policy does"
         ]
 
+    @property
+    def _mean_name(self) -> str:
+        return "the simulator" if self.method == "simulator" else self.method
+
     def _evidence_doubts(self) -> list[str]:
         count = int(self.known.sum())
         if not count:
-            return [f"no return is known: only the {self.method} ranks, and nothing checks it"]
+            return [f"no return is known: only {self._mean_name} ranks, and nothing checks it"]
         if count < FEWEST_KNOWN:
             returns = "return is" if count == 1 else "returns are"
-            basis = f"the {self.method} and on assumptions" if self.method else "assumptions"
+            basis = f"{self._mean_name} and on assumptions" if self.method else "assumptions"
             return [f"only {count} {returns} known: predictions and intervals rest on {basis}"]
         order = self.evidence.get("simulator", 1.0)
         if order < LEAST_ORDER:
@@ -339,7 +343,7 @@ class Selection:
         by_nearest = places[np.argsort(-self.returns[self._places[1][places]], kind="stable")]
         orders = {"the return of the nearest known policy": by_nearest}
         if self.values is not None:
-            orders[f"the {self.method}"] = places[np.argsort(-self.values[places], kind="stable")]
+            orders[self._mean_name] = places[np.argsort(-self.values[places], kind="stable")]
         lines = ["Candidates that cannot be ranked from this log, since they act unlike every known policy:"]
         for what, order in orders.items():
             lines.append(f"  by {what}: {list_names([self.names[i] for i in order])}")
