@@ -98,6 +98,8 @@ def test_the_time_limit_ends_episodes_without_next_states_and_timeouts():
     assert sopr_fast.load_log(complete, max_episode_steps=4).episodes.tolist() == [0, 3, 6]
     with pytest.raises(ValueError, match="max_episode_steps must be an integer, 1 or more, got 0"):
         sopr_fast.load_log(arrays, max_episode_steps=0)
+    with pytest.raises(ValueError, match="rows must be an integer, 1 or more, got 0"):
+        sopr_fast.load_log(arrays, rows=0)
     with pytest.raises(ValueError, match="columns and max_episode_steps are for logs that are not loaded yet"):
         sopr_fast.load_log(log, max_episode_steps=4)
 

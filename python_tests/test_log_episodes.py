@@ -455,6 +455,16 @@ def test_equal_rows_at_the_end_are_questioned(share):
         sopr_fast.load_log(arrays)
 
 
+@pytest.mark.parametrize("marks", [{"timeouts": LAST}, {"episode": IDS, "step": STEPS}])
+def test_a_time_limit_that_cuts_episodes_is_questioned(marks):
+    arrays, longest = walk(next_states=False) | marks, max(LENGTHS)
+    with pytest.warns(
+        UserWarning, match=f"max_episode_steps=2 cuts episodes, the longest of which has {longest} steps"
+    ):
+        sopr_fast.load_log(arrays, max_episode_steps=2)
+    assert np.diff(load(arrays, max_episode_steps=longest).episodes).max() <= longest
+
+
 def test_a_number_of_rows_keeps_whole_episodes():
     arrays = walk() | {"terminals": FELL, "timeouts": LAST & ~FELL}
     whole = load(arrays)

@@ -124,7 +124,14 @@ def decide(
     if linked is not None:
         timeouts = _with_jumps(parts, np.append(~linked, False), terminals, timeouts, limit, deciders)
     if limit is not None:
-        reached = _at_limit((terminals & ~inside) | timeouts, limit)
+        ended = (terminals & ~inside) | timeouts
+        longest = int(np.diff(np.flatnonzero(ended), prepend=-1).max(initial=0))
+        if longest > limit and ends.closes.any() and {"timeouts", "episodes"} & {*ends.deciders}:
+            warn(
+                f"{where}: max_episode_steps={limit} cuts episodes, the longest of which has {longest:,} steps by "
+                f"{' and '.join(deciders)}; pass the time limit of the environment, or leave it out"
+            )
+        reached = _at_limit(ended, limit)
         if ends.mixed:
             terminals &= ~reached
         timeouts |= reached & ~terminals
