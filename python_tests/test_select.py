@@ -298,6 +298,14 @@ def test_returns_that_the_log_does_not_allow_are_doubted():
     assert ", the lowest that the logged rewards" in below
 
 
+def test_rewards_that_are_all_equal_are_doubted():
+    transitions = log()
+    arrays = {"states": transitions.states, "actions": transitions.actions, "rewards": 0 * transitions.rewards}
+    arrays |= {"next_states": transitions.next_states, "timeouts": transitions.timeouts | transitions.terminals}
+    selection = select(CANDIDATES, arrays, simulator=simulator())
+    assert selection.doubts[0].startswith("by the logged rewards every policy returns 0: check")
+
+
 def test_a_simulator_that_disorders_the_known_policies_is_doubted():
     wrong = {name: -value for name, value in TRUTH.items()}
     assert (

@@ -198,7 +198,15 @@ class Selection:
     @property
     def doubts(self) -> list[str]:
         """What the known returns leave open."""
-        return [*self._impossible_returns(), *self._evidence_doubts()]
+        return [*self._equal_rewards(), *self._impossible_returns(), *self._evidence_doubts()]
+
+    def _equal_rewards(self) -> list[str]:
+        low, high = self.bounds
+        if low < high:
+            return []
+        return [
+            f"by the logged rewards every policy returns {shown(low)}: check that the log's rewards are the right ones"
+        ]
 
     def _impossible_returns(self) -> list[str]:
         """Return a note on known returns that exceed the bounds; none if there are none."""
