@@ -163,6 +163,7 @@ NO_POLICIES = {
     "a frame": (FRAME, TypeError, "policies are a data frame: pass a dict from name to its array of actions"),
     "a key": ({3: good}, TypeError, "names of policies must be strings, got 3"),
     "a number in it": ([good, 3], TypeError, "policies[1] is of type int, expected a callable, a torch module, an"),
+    "returns": ({"x": -1.5}, TypeError, "or a path; pass known returns as returns="),
     "a class in it": ([good, nn.Linear], TypeError, "policies[1] is the class Linear"),
     "a list in it": ([good, [1, 2]], TypeError, "policies[1] is of type list"),
     "empty": ([], ValueError, "no policies given"),

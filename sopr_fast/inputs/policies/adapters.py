@@ -207,9 +207,10 @@ def _adapt(
         return [ArrayPolicy(name, item, action_count=action_count)]
     if acts(item):
         return [adapt(name, item, action_count)]
+    hint = "; pass known returns as returns=" if isinstance(item, int | float) else ""
     raise TypeError(
         f"{origin} is {_kind(item)}, expected a callable, a torch module, an object with predict, "
-        "an array of actions, Gaussian or Probabilities of arrays, or a path"
+        f"an array of actions, Gaussian or Probabilities of arrays, or a path{hint}"
     )
 
 
