@@ -201,6 +201,12 @@ MODELS = {  # … of Stable-Baselines3: algorithm, its options, given options, m
         rf"statistics in vecnormalize\.pkl: its pickle names \S*Halved;{LETS}",
     ),
     "a count": (sb3.SAC, {}, {"action_count": 4}, r"its actions are continuous, but action_count=4: leave it out"),
+    "another count": (
+        sb3.PPO,
+        {"env": "CartPole-v1"},
+        {"action_count": 4},
+        "it has 2 discrete actions, but action_count=4: leave it out",
+    ),
 }
 
 

@@ -128,8 +128,11 @@ def _read(file: Path, options: Options) -> list[Policy]:
         if not stat.S_ISREG(file.stat().st_mode):
             raise ValueError("not a regular file")
         policies = list(reader_of(file)(file, options))
-        if options.action_count is not None and any(isinstance(p, Actor) and p.head == "action" for p in policies):
-            raise ValueError(f"its actions are continuous, but action_count={options.action_count}: leave it out")
+        count, actors = options.action_count, [policy for policy in policies if isinstance(policy, Actor)]
+        if count is not None and any(actor.head == "action" for actor in actors):
+            raise ValueError(f"its actions are continuous, but action_count={count}: leave it out")
+        if count is not None and (other := next((a.action_dim for a in actors if a.action_dim != count), None)):
+            raise ValueError(f"it has {other} discrete actions, but action_count={count}: leave it out")
         return policies
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{printable(file)}: {one_line(error)}") from error
