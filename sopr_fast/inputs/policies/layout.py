@@ -116,7 +116,7 @@ def check_widths(policies: Sequence[Policy], width: int) -> None:
     )
     if not needed:
         return
-    fitting = f" (only {_list_few(fits)} can)" if fits else ""
+    fitting = f" (those that fit: {_list_few(fits)})" if fits else ""
     raise ValueError(
         f"the log's states have {width} columns, but these policies read another number{fitting}: {needed}; if the log "
         "is of their environment, choose its columns by sopr_fast.load_log(…, columns={'states': […]}) (--columns "
