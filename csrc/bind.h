@@ -61,8 +61,8 @@ P made_of(const py::args& values) {
     return made_of<P>(values, std::make_index_sequence<field_count<P>()>());
 }
 
-// Binds kernels to a module. `Run` calls a kernel without the GIL; `Where` is the type of its last argument: a number of
-// threads, or a stream.
+// Binds kernels to a module. `Run` calls a kernel without the GIL; `Where` is the type of its last argument: a number
+// of threads, or a stream.
 template <class Run, class Where>
 struct Binder {
     py::module_& module;
@@ -94,7 +94,8 @@ const std::string kKMeans =
     "points, centroids, labels, rows, offsets, inertia, steps_done, problems, count, clusters, width, steps, tolerance";
 const std::string kSegmentEncoder =
     "states, columns, rows, offsets, order, parameters, out, workspace, policies, subsets, states_count, state_width, "
-    "column_width, subset_size, clusters, width, layers, heads, feedforward, longest, rng, dropout, level, layer, site, "
+    "column_width, subset_size, clusters, width, layers, heads, feedforward, longest, rng, dropout, level, layer, "
+    "site, "
     "segment_base, project, pool, bf16, tape, kept, blocks, block_count, long_tiles";
 const std::string kSegmentEncoderBackward = kSegmentEncoder + ", grad_out, grad_parameters, grad_columns";
 

@@ -36,9 +36,8 @@ PYBIND11_MODULE(_cuda, m) {
         "kmeans_plan",
         [](bool block_clusters, int64_t processors, int64_t shared_bytes, int64_t problems, int64_t count, int64_t k,
            int64_t width) {
-            const cuda::KMeansPlan plan =
-                cuda::plan_kmeans({block_clusters, processors, shared_bytes, 512},
-                                  {problems, count, k, width, cuda::kmeans_bytes(width)});
+            const cuda::KMeansPlan plan = cuda::plan_kmeans({block_clusters, processors, shared_bytes, 512},
+                                                            {problems, count, k, width, cuda::kmeans_bytes(width)});
             return py::make_tuple(plan.blocks, plan.holds_centroids, plan.holds_points, plan.shared_bytes);
         },
         py::arg("block_clusters"), py::arg("processors"), py::arg("shared_bytes"), py::arg("problems"),

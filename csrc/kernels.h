@@ -128,7 +128,8 @@ struct SegmentEncoder {
     int64_t kept = 0;
     const int32_t* blocks = nullptr;  // (block_count + 1)
     int64_t block_count = 1;
-    // Of a GPU: the most tiles of 128 rows that longer segments of a subset fill, each of them whole tiles; -1: unknown.
+    // Of a GPU: the most tiles of 128 rows that longer segments of a subset fill, each of them whole tiles; -1:
+    // unknown.
     int64_t long_tiles = -1;
 };
 
