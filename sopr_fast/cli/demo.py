@@ -55,7 +55,8 @@ def _rank(folder: Path, command: str, quick: bool) -> list[str]:
     ranking = ranker.rank({name: policies[name] for name in unseen}, states)
     print(f"ranked {len(unseen)} unseen policies in {time.perf_counter() - start:.1f} s\n")
 
-    frame = ranking.to_pandas().reset_index()[["rank", "policy", "score", "standard_error"]]
+    frame = ranking.to_pandas().reset_index()[["rank", "policy", "score", "standard_error", "foreign"]]
+    frame["standard_error"] = frame["standard_error"].map("{:.4f}".format).mask(frame.pop("foreign"), "foreign")
     frame["true return"] = [true[name] for name in frame["policy"]]
     frame["true rank"] = frame["true return"].rank(ascending=False).astype(int)
     print(frame.to_string(index=False, float_format="{:,.4g}".format))
