@@ -1,16 +1,15 @@
-"""Build the HalfCheetah set of the benchmarks and the embedded example from the folder of a whole run.
+"""Build the states of the benchmarks and the embedded example from the folder of a whole run.
 
     python -m bench.build_example FOLDER
 
-FOLDER holds policies.npz, returns.csv and replay.hdf5. Writes bench/halfcheetah (the set itself, in half precision) and
-sopr_fast/example (small actors that imitate those of the set, with returns of their own; and policies of offline RL of
-the Pendulum task of bench/selection). The READMEs of both folders describe the files. Takes ten minutes and needs the
-packages of `sopr_fast[paper]`.
+FOLDER holds policies.npz and replay.hdf5. Writes bench/halfcheetah/states.npz and sopr_fast/example (small actors that
+imitate those of the run, with returns of their own; and policies of offline RL of the Pendulum task of
+bench/selection). The READMEs of both folders describe the files. Takes ten minutes and needs the packages of
+`sopr_fast[paper]`.
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -34,19 +33,15 @@ def main() -> None:
     source = Path(sys.argv[1])
     with h5py.File(source / "replay.hdf5") as replay:
         observations = replay["observations"][:].astype(np.float32)
-    write_set(source, observations, ROOT / "bench" / "halfcheetah")
+    write_states(observations, ROOT / "bench" / "halfcheetah")
     write_example(source, observations, ROOT / "sopr_fast" / "example")
     write_pendulum(TASKS[0], ROOT / "sopr_fast" / "example")
 
 
-def write_set(source: Path, observations: np.ndarray, target: Path) -> None:
-    """Write the actors without their standard deviations, their returns and 65,536 states, in half precision."""
-    with np.load(source / "policies.npz") as actors:
-        layers = {key: actors[key].astype(np.float16) for key in actors.files if not key.startswith("log_std")}
-    np.savez_compressed(target / "halfcheetah.npz", **layers)
+def write_states(observations: np.ndarray, target: Path) -> None:
+    """Write 65,536 states in half precision."""
     rows = np.sort(np.random.default_rng(0).choice(len(observations), 65_536, replace=False))
     np.savez_compressed(target / "states.npz", observations=observations[rows].astype(np.float16))
-    shutil.copyfile(source / "returns.csv", target / "returns.csv")
 
 
 def write_example(source: Path, observations: np.ndarray, target: Path) -> None:

@@ -106,7 +106,6 @@ def test_rollouts_equal_a_plain_loop(gymnasium, name, layers, seeds, stochastic)
     assert len({length for _, length in returns}) > 1 or len(seeds) == 1
 
 
-TASK = "hopper-medium"
 SPLIT = {"train": list(range(8)), "validation": [8, 9, 10], "test_set_2": [11, 12, 13, 14]}
 SIZES = dataclasses.replace(cells.SIZES["smoke"], rows=(64,))
 

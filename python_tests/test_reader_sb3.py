@@ -23,7 +23,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback  # noqa: E402
 from stable_baselines3.common.policies import ActorCriticPolicy  # noqa: E402
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor  # noqa: E402
+from stable_baselines3.common.torch_layers import FlattenExtractor  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize  # noqa: E402
 
 DS = 5
@@ -80,23 +80,6 @@ class Remembering(ActorCriticPolicy):
     """A policy of a user, with the attribute by which sb3-contrib tells the shape of a hidden state."""
 
     lstm_hidden_state_shape = 1, 1, 8
-
-
-class Scaled(BaseFeaturesExtractor):
-    """Features without parameters."""
-
-    def __init__(self, observation_space):
-        super().__init__(observation_space, DS)
-
-    def forward(self, observations):
-        return observations / 2
-
-
-class ScaledFlattenExtractor(FlattenExtractor):
-    """An extractor whose name contains that of the library's own."""
-
-    def forward(self, observations):
-        return super().forward(observations) / 2
 
 
 SMALL = {"net_arch": [16, 8]}

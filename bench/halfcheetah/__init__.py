@@ -9,16 +9,17 @@ import numpy as np
 from sopr_fast.inputs.policies import Actor, load
 
 _FOLDER = Path(__file__).parent
+_SET = _FOLDER.parent / "paper" / "sets" / "small" / "halfcheetah-v4"
 
 
 def policies() -> dict[str, Actor]:
     """Return the 50 actors, "halfcheetah-000" to "halfcheetah-049", in the order in which training saved them."""
-    return load(_FOLDER / "halfcheetah.npz")
+    return load({"halfcheetah": _SET / "policies.npz"})
 
 
 def returns() -> np.ndarray:
-    """Return the mean undiscounted return of each policy over 50 episodes, (50,) float64."""
-    return np.genfromtxt(_FOLDER / "returns.csv", delimiter=",", names=True)["return_mean"]
+    """Return the mean undiscounted return of each policy over 100 episodes, (50,) float64."""
+    return np.genfromtxt(_SET / "returns.csv", delimiter=",", names=True)["return_mean"]
 
 
 def states() -> np.ndarray:

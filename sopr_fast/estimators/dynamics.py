@@ -16,7 +16,7 @@ from ..runtime.adam import Adam
 from ..runtime.context import current
 from .behaviour import held_out_rows
 from .learning import Batches, Learner
-from .log import Log
+from .log import ROUNDING, Log
 from .networks import StackedMLP
 
 _BATCH = 256
@@ -202,7 +202,8 @@ class Dynamics(Learner):
     def _targets(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return scaled changes and rewards (B, dim_s + 2), and their weights, 1 where they are learned, else 0."""
         log, learned, ends = self.log, self._learned[rows, None], self.log.terminals[rows, None]
-        change = (log.states(log.next[rows]) - log.states(rows)) / self.change_scale
+        change = log.states(log.next[rows]) - log.states(rows)
+        change = torch.where(self.change_scale > 0, change / self.change_scale, 0)
         rewards = (log.rewards[rows, None] - self._rewards[:, 0]) / self._rewards[:, 1]
         return torch.cat([change, rewards], 1), torch.cat([learned.expand_as(change), 1 - ends, ends], 1)
 
@@ -239,10 +240,12 @@ def _precision(device: torch.device) -> torch.dtype:
 
 
 def _change_scale(log: Log, learned: np.ndarray) -> Tensor:
-    """Return the root mean square (dim_s,) of normalised changes of state in some rows."""
-    change = (log.transitions.next_states - log.transitions.states)[learned] / log.state_scale
-    mean_square = np.square(change).sum(0) / max(1, np.count_nonzero(learned))
-    return torch.from_numpy(np.sqrt(mean_square).clip(1e-6)).float().to(log.device)
+    """Return the root mean square (dim_s,) of normalised changes of state in some rows; 0 if only rounding changes."""
+    states = log.transitions.states
+    change = (log.transitions.next_states - states)[learned] / log.state_scale
+    size = np.sqrt(np.square(change).sum(0) / max(1, np.count_nonzero(learned)))
+    size[size <= ROUNDING * np.abs(states).max(0) / log.state_scale] = 0.0
+    return torch.from_numpy(size).float().to(log.device)
 
 
 def _spread(rewards: np.ndarray) -> list[float]:

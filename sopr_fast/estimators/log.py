@@ -21,7 +21,7 @@ _EVALUATED_ROWS = 65536
 _OFFSET = 4  # standard deviations from 0 beyond which a mean action is an offset
 _LEAST_SPREAD = 0.02  # of a column's scale, with _OUTLIERS left out
 _OUTLIERS = 0.01  # share of the rows
-_ROUNDING = 1e-6  # of float32
+ROUNDING = 1e-6  # of float32
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Log:
         self.raw_states = torch.from_numpy(np.concatenate([states, following[ends]]))
         self._table = self.raw_states.to(self.device)
         self.state_scale = states.std(0, dtype=np.float64)
-        self.state_scale[self.state_scale <= _ROUNDING * np.abs(states).max(0)] = 1.0
+        self.state_scale[self.state_scale <= ROUNDING * np.abs(states).max(0)] = 1.0
         mean, scale = (
             torch.from_numpy(x).float().to(self.device) for x in (states.mean(0, dtype=np.float64), self.state_scale)
         )
@@ -200,7 +200,7 @@ def _action_units(actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mean, std = actions.mean(0, dtype=np.float64), actions.std(0, dtype=np.float64)
     centre = np.where(np.abs(mean) > _OFFSET * std, mean, 0).astype(np.float32)
     largest, magnitude = np.abs(actions - centre).max(0), np.abs(centre)
-    constant = largest <= _ROUNDING * magnitude
+    constant = largest <= ROUNDING * magnitude
     return centre, np.where(constant, np.where(magnitude > 0, magnitude, 1), largest).astype(np.float32)
 
 
@@ -213,7 +213,7 @@ def _warn_of_outliers(transitions: Transitions, centre: np.ndarray, scale: np.nd
         last = len(actions) - int(_OUTLIERS * len(actions)) - 1
         usual = actions[distances <= np.partition(distances, last)[last]]
         spread = usual.std(dtype=np.float64)
-        if np.ptp(usual) > 2 * _ROUNDING * abs(centre[j]) and spread < _LEAST_SPREAD * scale[j]:
+        if np.ptp(usual) > 2 * ROUNDING * abs(centre[j]) and spread < _LEAST_SPREAD * scale[j]:
             row = int(distances.argmax())
             where = f"{actions[row]:.4g} at row {transitions.source[row]}"
             outliers[f"action {j}"] = f"{where}, standard deviation otherwise {spread:.2g}"

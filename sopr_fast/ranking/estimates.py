@@ -80,7 +80,8 @@ class Estimates:
 
     @property
     def _heading(self) -> str:
-        return f"Estimates of {len(self)} policies by {self.method or 'an unnamed method'}"
+        count = f"{len(self)} polic{'y' if len(self) == 1 else 'ies'}"
+        return f"Estimates of {count} by {self.method or 'an unnamed method'}"
 
     def table(self, rows: int | None = None) -> str:
         """Return the ranking as text of 80 columns, see `Ranking.table`.
