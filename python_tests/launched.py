@@ -11,7 +11,7 @@ import threading
 from processes import TIMEOUT
 
 from sopr_fast.cli.main import main
-from sopr_fast.cli.processes import leave
+from sopr_fast.cli.torchrun import leave
 from sopr_fast.runtime.distributed import Group
 
 RANK = int(os.environ["RANK"])

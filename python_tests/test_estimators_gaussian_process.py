@@ -6,7 +6,7 @@ from estimators import small_log
 from mdps import LinearGain
 
 from sopr_fast.estimators import GaussianProcess
-from sopr_fast.estimators.process import fit
+from sopr_fast.estimators.gaussian_process_posterior import fit
 from sopr_fast.ranking.metrics import policy_distances
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from .ranking.ranking import Ranking
     from .ranking.warnings import ForeignPolicyWarning, TrainingPolicyWarning
     from .reports import report
-    from .runtime.context import options
     from .runtime.native import build_info
+    from .runtime.options import options
     from .selection import Evaluation, Selection, evaluate, select
     from .sopr.config import Config
     from .sopr.fitting import fit
@@ -79,7 +79,7 @@ _MODULES = {
     "load_log": "inputs.logs",
     "load_policies": "inputs.policies:load",
     "load_returns": "inputs.returns",
-    "options": "runtime.context",
+    "options": "runtime.options",
     "rank": "sopr.ranker",
     "report": "reports",
     "select": "selection",

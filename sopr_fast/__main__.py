@@ -3,7 +3,7 @@
 import sys
 
 from .cli.main import main
-from .cli.processes import leave
+from .cli.torchrun import leave
 
 if __name__ == "__main__":
     leave(main(sys.argv[1:] or ["info"]))

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/table.h"
+#include "cpu/kernel_table.h"
 
 namespace sopr {
 

@@ -1,8 +1,8 @@
 // Lloyd's algorithm. Skips centroids that cannot be nearest (kmeans_nearby.h) without changing labels: on real states,
 // a point is compared with a seventh of 256 centroids.
+#include "cpu/kernel_table.h"
 #include "cpu/kmeans_groups.h"
 #include "cpu/kmeans_nearby.h"
-#include "cpu/table.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {

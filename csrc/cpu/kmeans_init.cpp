@@ -5,9 +5,9 @@
 //
 // Weights of points are these squared distances as integers, so sums do not depend on their order. Candidates skip
 // blocks of points that are too far away, as in kmeans_nearby.h.
+#include "cpu/kernel_table.h"
 #include "cpu/kmeans_groups.h"
 #include "cpu/kmeans_nearby.h"
-#include "cpu/table.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {

@@ -1,10 +1,10 @@
 // Attention inside segments. Vector lanes hold a block of queries; tiles of keys stream past it. Forward is an online
 // softmax, backward uses its statistics. One task owns a head of a segment, so every sum has a fixed order.
 #include "cpu/arena.h"
-#include "cpu/order.h"
+#include "cpu/kernel_table.h"
 #include "cpu/pool.h"
+#include "cpu/segment_order.h"
 #include "cpu/softmax_tile.h"
-#include "cpu/table.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {

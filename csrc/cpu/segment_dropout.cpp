@@ -1,7 +1,7 @@
 #include "cpu/arena.h"
 #include "cpu/dropout_draws.h"
+#include "cpu/kernel_table.h"
 #include "cpu/pool.h"
-#include "cpu/table.h"
 
 namespace sopr::SOPR_LEVEL {
 

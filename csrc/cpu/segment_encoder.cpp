@@ -1,7 +1,7 @@
 #include "cpu/segment_encoder.h"
 
+#include "cpu/kernel_table.h"
 #include "cpu/pool.h"
-#include "cpu/table.h"
 
 namespace sopr::SOPR_LEVEL {
 namespace {

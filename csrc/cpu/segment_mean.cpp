@@ -1,6 +1,6 @@
+#include "cpu/kernel_table.h"
 #include "cpu/pool.h"
 #include "cpu/sum_rows.h"
-#include "cpu/table.h"
 
 namespace sopr::SOPR_LEVEL {
 

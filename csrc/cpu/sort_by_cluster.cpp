@@ -1,5 +1,5 @@
+#include "cpu/kernel_table.h"
 #include "cpu/pool.h"
-#include "cpu/table.h"
 
 namespace sopr::SOPR_LEVEL {
 

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "cuda/cluster.h"
+#include "cuda/block_cluster.h"
 #include "cuda/kmeans_plan.h"
 #include "cuda/launch.h"
 

@@ -18,9 +18,9 @@ from .._version import __version__
 from ..runtime.process import is_first
 from ..runtime.text import printable
 from .options import add_log, read_log, runtime_options
-from .processes import run
 from .ranking import add_commands as add_ranking_commands
 from .selection import add_commands as add_selection_commands
+from .torchrun import run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

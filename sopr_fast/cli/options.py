@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..runtime import context
+from ..runtime import options as runtime
 from ..runtime.process import is_first
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 def runtime_options(options: argparse.Namespace) -> AbstractContextManager[None]:
     """Return the context of the runtime choices on the command line."""
-    return context.options(device=getattr(options, "device", None), precision=getattr(options, "run_precision", None))
+    return runtime.options(device=getattr(options, "device", None), precision=getattr(options, "run_precision", None))
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:

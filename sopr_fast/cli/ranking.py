@@ -8,7 +8,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ..runtime.options import flag
+from ..runtime.fields import flag
 from ..runtime.process import is_first
 from ..runtime.text import printable, to_cell
 from ..sopr.config import Config

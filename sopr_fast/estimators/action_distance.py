@@ -12,7 +12,7 @@ from torch import Tensor
 from ..inputs.policies import Policy, probe
 from ..ranking.metrics import policy_distances
 from ..runtime.distributed import share_policies
-from ..runtime.options import integer, option
+from ..runtime.fields import integer, option
 from ..sopr.acting import collect_shared
 from .supervised import SupervisedEstimator, SupervisedProblem, as_arrays, read, spread
 

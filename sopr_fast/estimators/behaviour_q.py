@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.options import integer, number, option, optional, widths
+from ..runtime.fields import integer, number, option, optional, widths
 from .coverage import uncovered
 from .critics import Critic, CriticLearner, decay, lag, target_rate
 from .learning import Batches, learn

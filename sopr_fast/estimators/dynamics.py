@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..runtime.adam import Adam
-from ..runtime.context import current
+from ..runtime.options import current
 from .behaviour import held_out_rows
 from .learning import Batches, Learner
 from .log import ROUNDING, Log

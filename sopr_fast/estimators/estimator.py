@@ -15,9 +15,9 @@ from ..inputs.policies import load as load_policies
 from ..inputs.returns import check_ordered
 from ..ranking.estimates import Estimates
 from ..runtime import distributed
-from ..runtime.context import current, current_device
 from ..runtime.devices import without_autocast
-from ..runtime.options import Options, integer
+from ..runtime.fields import Options, integer
+from ..runtime.options import current, current_device
 from ..runtime.timing import Timings
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..ranking.estimates import Estimates
 from .action_distance import ActionDistanceEstimator, shared_distances
-from .process import fit
+from .gaussian_process_posterior import fit
 from .supervised import SupervisedProblem
 
 
@@ -18,7 +18,7 @@ class GaussianProcess(ActionDistanceEstimator):
 
     Policies that act alike have like returns; far from all known policies the value is the mean of the process. It is
     the model of active offline policy selection (Konyushkova et al. 2021) without its estimates, and that of
-    `sopr_fast.select` without a simulator; `sopr_fast.estimators.process` states its priors. It needs no rewards,
+    `sopr_fast.select` without a simulator; `gaussian_process_posterior` states its priors. It needs no rewards,
     discount, seed or device. A known policy gets its value from the other known policies.
 
     Attributes:

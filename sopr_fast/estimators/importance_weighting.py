@@ -13,9 +13,9 @@ from torch import Tensor
 from ..inputs.policies import Layout, Policy
 from ..inputs.policies.actor import LARGEST
 from ..ranking.estimates import warn_about
-from ..runtime.context import current
 from ..runtime.distributed import share_policies
-from ..runtime.options import flag, integer, interval, number, option, optional, widths
+from ..runtime.fields import flag, integer, interval, number, option, optional, widths
+from ..runtime.options import current
 from .behaviour import EDGE, BehaviourPolicy
 from .learning import learn
 from .log import Log

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ..runtime.adam import Adam
 from ..runtime.checkpoints import Checkpoint
-from ..runtime.context import options
-from ..runtime.options import any_number, curves, integer, list_of, real, record, text
+from ..runtime.fields import any_number, curves, integer, list_of, real, record, text
+from ..runtime.options import options
 from ..runtime.progress import progress_bar
 from ..runtime.tensor_files import by_prefix, check_like, fingerprint, reading
 

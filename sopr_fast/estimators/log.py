@@ -15,7 +15,7 @@ from ..inputs.policies import load as load_policies
 from ..inputs.policies.output import one_hot
 from ..ranking.estimates import warn_about
 from ..runtime import distributed
-from ..runtime.context import current_device
+from ..runtime.options import current_device
 
 _EVALUATED_ROWS = 65536
 _OFFSET = 4  # standard deviations from 0 beyond which a mean action is an offset

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..inputs.policies import ArrayPolicy, Layout, Policy, collect
 from ..runtime import distributed
-from ..runtime.context import current
+from ..runtime.options import current
 from ..runtime.progress import progress_bar
 from .log import Log
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..inputs.policies import Layout, Policy
 from ..ranking.estimates import Estimates, warn_about
 from ..runtime.checkpoints import check_checkpoint
-from ..runtime.options import number, option
+from ..runtime.fields import number, option
 from .critics import decay
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT

@@ -11,8 +11,8 @@ import numpy as np
 from ..inputs.policies import Policy, probe
 from ..ranking.estimates import Estimates
 from ..ranking.ranking import Ranking
-from ..runtime.context import current_device
-from ..runtime.options import Check, option
+from ..runtime.fields import Check, option
+from ..runtime.options import current_device
 from ..sopr.acting import collect_all
 from ..sopr.config import Config
 from ..sopr.fitting import fit

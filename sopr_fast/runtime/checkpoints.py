@@ -14,8 +14,8 @@ from torch import Tensor
 
 from . import distributed
 from .distributed import LostProcessError
+from .fields import list_of, text
 from .files import check_place
-from .options import list_of, text
 from .tensor_files import load_tensors, reading, save_tensors
 from .text import printable
 from .warn import warn

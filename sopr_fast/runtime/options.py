@@ -1,151 +1,91 @@
-"""Options of dataclasses and fields of files, each described once by a check."""
+"""Runtime choices: what decides where and how fast work runs, and never its result by more than rounding."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import numbers
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from .checks import check_integer, check_number, short
+from .checks import check_integer
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
-class Check:
-    """A check of one option or field.
+class Context:
+    """Runtime choices in force; see `options`."""
 
-    Attributes:
-        convert: Return the value in Python's own types; called with name and value; raises ValueError.
-        parse: Function that reads the value from a command line's text.
-        choices: Accepted values, where they are few.
-    """
-
-    convert: Callable[[str, Any], Any]
-    parse: Callable[[str], Any] = str
-    choices: tuple[str, ...] = ()
-
-    def __call__(self, name: str, value: Any) -> Any:
-        return self.convert(name, value)
+    progress: bool = True
+    batch_size: int = 16384
+    device: torch.device | None = None
+    precision: Literal["fp32", "bf16"] | None = None
+    activation_memory: int = 1 << 30
 
 
-def option(default: Any, check: Check, help: str) -> Any:
-    """Return a dataclass field whose value `Options` checks and the command line offers.
+_context: ContextVar[Context] = ContextVar("sopr_fast.options", default=Context())  # noqa: B039
+
+
+def current() -> Context:
+    """Return the choices in force in this thread or task."""
+    return _context.get()
+
+
+def current_device() -> torch.device:
+    """Return the device on which new models and data are put: that of `options`, else the CPU."""
+    import torch
+
+    return current().device or torch.device("cpu")
+
+
+@contextmanager
+def options(
+    *,
+    progress: bool | None = None,
+    batch_size: int | None = None,
+    device: torch.device | str | None = None,
+    precision: Literal["fp32", "bf16"] | None = None,
+    activation_memory: int | None = None,
+) -> Iterator[None]:
+    """Set runtime choices of all functions called in a `with` block; blocks nest, and None keeps a choice.
+
+    A choice holds in the thread or asyncio task that entered the block, as `numpy.errstate` does. It also works as a
+    decorator: `@sopr_fast.options(progress=False)`.
 
     Args:
-        default: Value where none is set.
-        check: Check of the value.
-        help: One phrase for `--help` and the documentation.
-    """
-    return dataclasses.field(default=default, metadata={"check": check, "help": help})
+        progress: Show progress of work over a second: a bar on a terminal, log lines of the logger "sopr_fast"
+            elsewhere. By default True.
+        batch_size: Largest number of states that a policy gets at a time, by default 16384.
+        device: Device that clusters, trains and scores. By default "cpu", or the device of the model that ranks.
+            Policies act where they are.
+        precision: Operands of matrix products where `rank` scores and where the simulator trains, "fp32" or "bf16".
+            By default that of the model's `Config`; for the simulator bf16 on CPUs that compute in it.
 
-
-class Options:
-    """Base of dataclasses whose fields are made by `option`.
+        activation_memory: Bytes of activations that a training step on the CPU keeps for its backward pass, by default
+            1 GiB; the rest is computed again. The result has the same bits.
 
     Raises:
-        ValueError: A value fails its check; names the option.
+        ValueError: A choice has a wrong value, or torch cannot use the device.
     """
+    changes: dict[str, Any] = {}
+    if progress is not None:
+        changes["progress"] = bool(progress)
+    if batch_size is not None:
+        changes["batch_size"] = check_integer("batch_size", batch_size, 1)
+    if device is not None:
+        from .devices import check_device
 
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = field.metadata["check"](field.name, getattr(self, field.name))
-            object.__setattr__(self, field.name, value)
-
-
-def integer(least: int = 0, most: float = math.inf) -> Check:
-    """Return a check for integers, see `check_integer`."""
-    return Check(lambda name, value: check_integer(name, value, least, most), int)
-
-
-def number(**limits: Any) -> Check:
-    """Return a check for finite numbers within limits, see `check_number`."""
-    return Check(lambda name, value: check_number(name, value, **limits), float)
-
-
-def choice(*choices: str) -> Check:
-    """Return a check for one of a few words."""
-
-    def convert(name: str, value: Any) -> str:
-        if value not in choices:
-            raise ValueError(f"{name} is {short(value)}; choose {' or '.join(map(repr, choices))}")
-        return value
-
-    return Check(convert, str, choices)
-
-
-def optional(check: Check) -> Check:
-    """Return a check that also accepts None."""
-    return dataclasses.replace(check, convert=lambda name, value: None if value is None else check(name, value))
-
-
-def instance(kind: Any, noun: str) -> Check:
-    """Return a check for values of a type, or of several, but for bool among numbers."""
-
-    def convert(name: str, value: Any) -> Any:
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise ValueError(f"{name} must be {noun}, got {short(value)}")
-        return value
-
-    return Check(convert)
-
-
-def list_of(check: Check, *, length: int | None = None) -> Check:
-    """Return a check for a list, of a length if one is given."""
-
-    def convert(name: str, value: Any) -> list[Any]:
-        if not isinstance(value, list) or (length is not None and len(value) != length):
-            count = "" if length is None else f" of {length}"
-            raise ValueError(f"{name} must be a list{count}, got {short(value)}")
-        return [check(f"{name}[{i}]", item) for i, item in enumerate(value)]
-
-    return Check(convert)
-
-
-def record(checks: Mapping[str, Check]) -> Check:
-    """Return a check for an object with these fields and no others."""
-
-    def convert(name: str, value: Any) -> dict[str, Any]:
-        for field in (*mapping(name, value), *checks):
-            if field not in checks or field not in value:
-                raise ValueError(f"{name} {'has no' if field in checks else 'has an unknown'} field {field!r}")
-        return {field: check(field, value[field]) for field, check in checks.items()}
-
-    return Check(convert)
-
-
-def _to_bool(name: str, value: Any) -> bool:
-    if value not in (False, True):
-        raise ValueError(f"{name} must be True or False, got {short(value)}")
-    return bool(value)
-
-
-def _to_widths(name: str, value: Any) -> tuple[int, ...]:
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise ValueError(f"{name} must be a sequence of widths, got {short(value)}")
-    return tuple(integer(1)(f"{name}[{i}]", width) for i, width in enumerate(value))
-
-
-def _to_interval(name: str, value: Any) -> tuple[float, float]:
-    fits = isinstance(value, Sequence) and all(isinstance(bound, numbers.Real) for bound in value)
-    if not fits or len(value) != 2 or not value[0] < value[1]:
-        raise ValueError(f"{name} must be (low, high) or None, got {short(value)}")
-    return float(value[0]), float(value[1])
-
-
-def _to_curves(name: str, value: Any) -> dict[str, list[Any]]:
-    """Check for an object of lists of numbers, or of lists of such lists."""
-
-    def point(name: str, value: Any) -> Any:
-        return list_of(any_number)(name, value) if isinstance(value, list) else any_number(name, value)
-
-    return {key: list_of(Check(point))(f"{name} {key!r}", points) for key, points in mapping(name, value).items()}
-
-
-text, mapping = instance(str, "text"), instance(dict, "an object")
-real, any_number = number(least=-math.inf), instance((int, float), "a number")  # the latter may be NaN or infinite
-curves = Check(_to_curves)
-flag = Check(_to_bool, lambda text: {"true": True, "false": False}[text.lower()], ("true", "false"))
-widths = Check(_to_widths, lambda text: tuple(int(width) for width in text.split(",") if width))
-interval = Check(_to_interval, lambda text: tuple(float(bound) for bound in text.split(",")))
+        changes["device"] = check_device(device)
+    if precision is not None:
+        if precision not in ("fp32", "bf16"):
+            raise ValueError(f"precision is {precision!r}; choose 'fp32' or 'bf16'")
+        changes["precision"] = precision
+    if activation_memory is not None:
+        changes["activation_memory"] = check_integer("activation_memory", activation_memory, 0)
+    token = _context.set(replace(current(), **changes))
+    try:
+        yield
+    finally:
+        _context.reset(token)

@@ -1,4 +1,4 @@
-"""Plain values from pickles and torch's files, which a child process parses: see `parser`.
+"""Plain values from pickles and torch's files, which a child process parses: see `pickle_parser`.
 
 Files of any origin can hang, crash or exhaust a parser. There, that becomes an error with a reason.
 """
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from .files import open_regular
-from .parser import FRAME, Record, RefusedError
+from .pickle_parser import FRAME, Record, RefusedError
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +98,7 @@ class _Parser:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
-            program = Path(__file__).with_name("parser.py")
+            program = Path(__file__).with_name("pickle_parser.py")
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", program],
                 stdin=subprocess.PIPE,
@@ -195,7 +195,7 @@ def _result(answer: dict[str, Any], data: np.ndarray, memory: int, seconds: int)
 
 
 def _decode(node: Any, data: np.ndarray) -> Any:
-    """Return the value that the JSON of `parser` describes."""
+    """Return the value that the JSON of `pickle_parser` describes."""
     if not isinstance(node, list):
         return node
     kind, *parts = node

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from tqdm.auto import tqdm
 
-from .context import current
+from .options import current
 from .process import in_notebook, is_first
 
 _DELAY = 1.0  # seconds before anything is shown

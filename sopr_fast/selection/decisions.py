@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..estimators.process import Posterior
+from ..estimators.gaussian_process_posterior import Posterior
 
 _DRAWS = 4096
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..estimators.process import fit
+from ..estimators.gaussian_process_posterior import fit
 from ..inputs.policies import load
 from ..inputs.returns import check_groups, check_ordered
 from ..methods import SELECT, read_methods
-from ..runtime.options import integer
+from ..runtime.fields import integer
 from ..runtime.progress import part
 from ..runtime.timing import Timings
 from .compared import Compared

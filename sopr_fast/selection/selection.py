@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..estimators.process import Posterior, fit
+from ..estimators.gaussian_process_posterior import Posterior, fit
 from ..inputs.logs.keys import list_names
 from ..ranking.metrics import spearman
 from ..ranking.tables import SHORTENED, to_html, to_text, wrapped
-from ..runtime.options import integer, number
+from ..runtime.fields import integer, number
 from ..runtime.plotting import new_axes
 from ..runtime.text import tick_label
 from .calibration import extrapolation

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..estimators.process import Posterior
+from ..estimators.gaussian_process_posterior import Posterior
 from ..runtime.text import NAME_WIDTH, printable
 from .compared import FEWEST_KNOWN
 from .decisions import best_to_measure, draw_returns, probability_beats

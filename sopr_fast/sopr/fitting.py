@@ -15,8 +15,8 @@ from ..ranking.warnings import TrainingPolicyWarning, join_some
 from ..runtime import distributed
 from ..runtime.checkpoints import Checkpoint
 from ..runtime.checks import check_integer
-from ..runtime.context import current_device
 from ..runtime.distributed import Blocks
+from ..runtime.options import current_device
 from ..runtime.tensor_files import fingerprint
 from ..runtime.timing import Timings
 from ..runtime.warn import warn

@@ -19,8 +19,8 @@ from ..ranking.ranking import DRAWN, GIVEN, KEPT, Ranking, Training
 from ..ranking.warnings import warn_of_candidates, warn_of_scores, warn_of_states
 from ..runtime import distributed
 from ..runtime.checks import check_integer
-from ..runtime.context import current, current_device
 from ..runtime.limits import tile_bytes
+from ..runtime.options import current, current_device
 from ..runtime.progress import progress_bar
 from ..runtime.timing import Timings
 from ..runtime.warn import warn

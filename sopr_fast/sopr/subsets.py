@@ -16,7 +16,7 @@ from ..inputs.logs.states import load_states
 from ..inputs.logs.stored import StoredStates
 from ..runtime import distributed
 from ..runtime.checks import check_integer
-from ..runtime.options import integer, record
+from ..runtime.fields import integer, record
 from ..runtime.progress import progress_bar
 from ..runtime.tensor_files import check_tensors, load_tensors, reading, save_tensors
 from ..runtime.warn import warn

@@ -13,8 +13,8 @@ from torch import Tensor
 from ..runtime import devices
 from ..runtime.checkpoints import Checkpoint, State
 from ..runtime.devices import without_autocast
+from ..runtime.fields import any_number, curves, integer, list_of, optional, record, text
 from ..runtime.native import torch_on_one_thread
-from ..runtime.options import any_number, curves, integer, list_of, optional, record, text
 from ..runtime.progress import progress_bar
 from ..runtime.tensor_files import by_prefix, check_like, reading
 from ..runtime.warn import warn

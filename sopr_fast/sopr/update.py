@@ -16,8 +16,8 @@ from ..ops.library import has_kernel
 from ..ops.segment_encoder_blocks import Arena
 from ..runtime import devices, distributed, graphs
 from ..runtime.adam import Adam
-from ..runtime.context import current
 from ..runtime.distributed import Blocks
+from ..runtime.options import current
 from .config import Config
 from .losses import Objective
 from .model import Moments, ScoringModel, merge_moments, part_moments

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime.warn import warn
-from .doubts import NEARLY_ALL, counts_up, number_rows, question_flags, warn_of_unread
+from .episode_warnings import NEARLY_ALL, counts_up, number_rows, question_flags, warn_of_unread
 from .keys import ENDS, INVERTED, Parts
 
 _SAMPLED = 65536  # rows

@@ -12,7 +12,7 @@ from ...runtime.checks import check_integer
 from ...runtime.rows import FileRows
 from ...runtime.warn import warn
 from .arrays import Checks, Lazy, shape_of, warn_of_equal_rows, warn_of_last_rows
-from .doubts import warn_of_shifted_rewards
+from .episode_warnings import warn_of_shifted_rewards
 from .episodes import decide, follow, invert, order_rows, take, verdict
 from .files import check_memory
 from .hdf5 import Hdf5Array

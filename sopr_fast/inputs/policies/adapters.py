@@ -12,7 +12,7 @@ from torch import nn
 
 from ...runtime.checks import check_integer
 from .arrays import ArrayPolicy, is_array
-from .called import Called, acts, adapt
+from .callables import Called, acts, adapt
 from .files import common_folder, load_files
 from .policy import Policy
 from .readers.options import Options

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .needs import WORDS
 from .output import Gaussian, Output, Probabilities, read_output
 from .policy import Policy
+from .unsupported import WORDS
 
 _UNINDEXED = (torch.uint16, torch.uint32, torch.uint64)  # the oldest torch cannot index tensors of these dtypes
 

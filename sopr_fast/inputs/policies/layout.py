@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...runtime.context import current
 from ...runtime.native import threads, torch_on_one_thread
+from ...runtime.options import current
 from ...runtime.warn import warn
 from .actor import Actor
-from .called import Called
+from .callables import Called
 from .output import Output
 from .policy import Policy
 

@@ -15,7 +15,7 @@ from torch import distributions as dist
 from ...runtime.arrays import fill_masked
 from ...runtime.checks import TOO_LARGE
 from ...runtime.process import fork_safe_lock
-from .needs import WORDS
+from .unsupported import WORDS
 
 _global_generator = fork_safe_lock()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ....runtime.archives import open_archive
 from ....runtime.files import open_regular
 from ..policy import Policy
-from . import actions, d3rlpy, npz, programs, sb3, torch_files, vecnormalize
+from . import actions, d3rlpy, npz, onnx_torchscript, sb3, torch_files, vecnormalize
 from .options import Options
 
 Reader = Callable[[Path, Options], Sequence[Policy]]
@@ -18,7 +18,7 @@ BY_SUFFIX: dict[str, Reader | None] = {  # None: the content determines the read
     ".npz": npz.read,
     ".npy": actions.read_npy,
     ".parquet": actions.read_parquet,
-    ".onnx": programs.read_onnx,
+    ".onnx": onnx_torchscript.read_onnx,
     ".safetensors": torch_files.read_safetensors,
     ".d3": d3rlpy.read,
     ".pkl": None,
@@ -87,9 +87,9 @@ def _by_members(members: list[str]) -> Reader | None:
     if {"data", "_stable_baselines3_version"} <= {*members}:
         raise ValueError("a model without torch, such as that of sbx: load it by its class and pass {name: model}")
     if "archive_format" in inner or "serialized_exported_program.json" in members:
-        return programs.read_exported
+        return onnx_torchscript.read_exported
     if any(name.startswith("code/") for name in inner):
-        return programs.read_torchscript
+        return onnx_torchscript.read_torchscript
     if "data.pkl" in inner:
         return torch_files.read
     return npz.read if all(name.endswith(".npy") for name in members) else None

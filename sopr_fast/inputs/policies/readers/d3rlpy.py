@@ -10,10 +10,10 @@ import torch
 
 from ....runtime.pickles import RefusedError, read_pickle, read_weights
 from ..actor import ACTIVATIONS, Actor, Standardisation
-from ..called import adapt
-from ..needs import SEQUENCE
+from ..callables import adapt
 from ..output import Bounds
 from ..policy import Policy
+from ..unsupported import SEQUENCE
 from .layers import layer, perceptron
 from .networks import find_network, flatten
 from .options import Options, library, parse_settings

@@ -20,10 +20,10 @@ from ....runtime.archives import open_archive, read_members
 from ....runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle, read_weights
 from ....runtime.text import printable
 from ..actor import ACTIVATIONS, Actor, Standardisation
-from ..called import Called, adapt
-from ..needs import RECURRENT, check_spaces, shape_of, warn_of_masks
+from ..callables import Called, adapt
 from ..output import Bounds
 from ..policy import Policy
+from ..unsupported import RECURRENT, check_spaces, shape_of, warn_of_masks
 from .layers import floats, layer, perceptron
 from .networks import find_network
 from .options import Options, library, parse_settings

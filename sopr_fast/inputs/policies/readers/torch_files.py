@@ -15,10 +15,10 @@ from ....runtime.files import read_regular
 from ....runtime.pickles import RefusedError, read_pickle, read_weights
 from ....runtime.tensor_files import is_own
 from ...logs.keys import list_names
-from ..called import acts
+from ..callables import acts
 from ..policy import Policy
+from .onnx_torchscript import with_head
 from .options import Options
-from .programs import with_head
 from .weights import from_weights
 
 

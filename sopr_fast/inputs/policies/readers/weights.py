@@ -15,8 +15,8 @@ from ....runtime.text import printable
 from ....runtime.warn import warn
 from ...logs.keys import list_names
 from ..actor import ACTIVATIONS, Actor, Layer, Standardisation
-from ..needs import RECURRENT
 from ..output import Bounds
+from ..unsupported import RECURRENT
 from . import patterns
 from .layers import floats, layer, perceptron
 from .networks import Network, find_network, flatten

@@ -15,7 +15,7 @@ from ....runtime.native import threads
 from ....runtime.text import printable
 from ....runtime.warn import warn
 from ...logs.keys import list_names
-from ..called import Called, adapt
+from ..callables import Called, adapt
 from ..output import Gaussian, Probabilities, one_hot
 from .options import DISCRETE, Options, library
 from .patterns import role_of

@@ -1,4 +1,4 @@
-// Replaces csrc/cuda/cluster.h: the same functions on the CPU. Blocks of a cluster run together.
+// Replaces csrc/cuda/block_cluster.h: the same functions on the CPU. Blocks of a cluster run together.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-#include "cpu/table.h"
+#include "cpu/kernel_table.h"
 
 namespace sopr::SOPR_LEVEL {
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from ...runtime.process import fork_safe_lock
 from ...runtime.text import one_line
-from .needs import RECURRENT, SEQUENCE, check_spaces, is_recurrent, shape_of, warn_of_masks
 from .output import Output, read_output
 from .policy import Policy
+from .unsupported import RECURRENT, SEQUENCE, check_spaces, is_recurrent, shape_of, warn_of_masks
 
 _log = logging.getLogger("sopr_fast")
 _evaluation = fork_safe_lock()

@@ -1,4 +1,4 @@
-#include "cpu/order.h"
+#include "cpu/segment_order.h"
 
 #include <algorithm>
 #include <numeric>

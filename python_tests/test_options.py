@@ -3,7 +3,7 @@ import threading
 import pytest
 
 import sopr_fast
-from sopr_fast.runtime.context import Context, current
+from sopr_fast.runtime.options import Context, current
 
 
 def test_options_nest_and_end_with_their_block():
