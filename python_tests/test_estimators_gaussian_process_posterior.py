@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from sopr_fast.estimators import process
+from sopr_fast.estimators import gaussian_process_posterior as process
 from sopr_fast.selection.calibration import extrapolation
 from sopr_fast.selection.compared import distance_ratios
 
