@@ -7,7 +7,7 @@ from scipy.optimize import minimize_scalar
 
 from sopr_fast.sopr import losses
 from sopr_fast.sopr.config import Config
-from sopr_fast.sopr.known_policies import read_known
+from sopr_fast.sopr.known_policies import read_training, read_validation
 
 
 def pair_targets(returns, tie_margin=0.0):
@@ -81,13 +81,12 @@ def test_training_counts_returns_within_the_margin_as_ties():
 
 
 def test_validation_returns_are_standardised_as_training_returns():
-    policies = {name: np.zeros((3, 1)) for name in "abcd"}
-    held_out = {"a": policies["a"], "b": policies["b"]}, [1.0, 5.0]
+    policies, config = {name: np.zeros((3, 1)) for name in "abcd"}, Config(loss="mse")
     with pytest.warns(UserWarning, match="only 4 training policies"):
-        known = read_known(policies, [0.0, 2.0, 4.0, 6.0], None, held_out, states_count=3, config=Config(loss="mse"))
-    assert known.validation is not None
+        training = read_training(policies, [0.0, 2.0, 4.0, 6.0], None, config)
+    validation = read_validation(({"a": policies["a"], "b": policies["b"]}, [1.0, 5.0]), training, config)
     mean, scale = 3.0, math.sqrt(5)
-    torch.testing.assert_close(known.validation.objective.targets, torch.tensor([1 - mean, 5 - mean]) / scale)
+    torch.testing.assert_close(validation.objective.targets, torch.tensor([1 - mean, 5 - mean]) / scale)
 
 
 def test_listwise_matches_the_definition():

@@ -13,7 +13,7 @@ from ..ranking.estimates import Estimates
 from ..ranking.ranking import Ranking
 from ..runtime.fields import Check, option
 from ..runtime.options import current_device
-from ..sopr.acting import collect_all
+from ..sopr.acting import collect_shared
 from ..sopr.config import Config
 from ..sopr.fitting import fit
 from ..sopr.ranker import Ranker
@@ -75,7 +75,7 @@ class SOPR(SupervisedEstimator):
             remedy = ": choose fewer with SOPR(Config(subset_size=…, clusters=…))"
             drawn = Drawing.draw(states, self.config.subsets, size=self.config.subset_size, seed=seed, remedy=remedy)
         layout = probe(adapted, drawn.states, drawn.source)
-        columns = collect_all(adapted, drawn.states, drawn.source, layout, shared=True)
+        columns = collect_shared(adapted, drawn.states, drawn.source, layout)
         subsets = drawn.clustered(self.config, current_device()).to("cpu")
         return as_arrays(adapted, columns, layout), subsets.over_drawn()
 

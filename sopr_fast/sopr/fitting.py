@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..inputs.logs import Transitions
-from ..inputs.policies import Layout, check_actions, probe
+from ..inputs.policies import Layout, Policy, check_actions, probe
 from ..ranking.warnings import TrainingPolicyWarning, join_some
 from ..runtime import distributed
 from ..runtime.checkpoints import Checkpoint
@@ -22,7 +22,7 @@ from ..runtime.timing import Timings
 from ..runtime.warn import warn
 from .acting import collect_all
 from .config import Config
-from .known_policies import Group, Known, read_known
+from .known_policies import read_training, read_validation
 from .model import ScoringModel
 from .ranker import Ranker
 from .subsets import Drawing, Subsets, read_states
@@ -90,71 +90,70 @@ def fit(
         TrainingPolicyWarning: A validation policy acts as a training policy does.
         UserWarning: There are few training policies, they all act alike, or some have no return.
     """
-    config = _check_config(config)
+    if config is not None and not isinstance(config, Config):
+        raise TypeError(f"config must be a sopr_fast.Config, got {type(config).__name__}; pass Config(name=value, ...)")
+    config = config or Config()
     seed = check_integer("seed", seed, 0)
     keep_subsets = check_integer("keep_subsets", keep_subsets, 0)
-    device = current_device()
-    file = Checkpoint(checkpoint, "training checkpoint", "returns, states")
     if states is None:
         raise ValueError("states are needed: pass the logged states that the policies act on")
-    timings = Timings()
-    logged_actions = states.actions.shape[1] if isinstance(states, Transitions) else None
+    file = Checkpoint(checkpoint, "training checkpoint", "returns, states")
+    device, group, timings = current_device(), distributed.current(), Timings()
+
     with timings.stage("drawing"):
         log = read_states(states)
-    if isinstance(log, Subsets):
-        log, clusters = log.to("cpu"), log.offsets.shape[1] - 1
-        config = replace(config, subsets=len(log), subset_size=log.rows.shape[1], clusters=clusters)
-    known = read_known(
-        policies,
-        returns,
-        preferences,
-        validation,
-        states_count=log.states_count if isinstance(log, Subsets) else len(log),
-        config=config,
-    )
-    file.identify(known.fingerprint(config, seed))
+    known = [read_training(policies, returns, preferences, config)]
+    if validation is not None:
+        known.append(read_validation(validation, known[0], config))
     with timings.stage("drawing"):
+        drawn: Drawing | Subsets
         if isinstance(log, Subsets):
-            drawn: Subsets | Drawing = log
+            drawn, (count, size) = log.to("cpu"), log.rows.shape
+            config = replace(config, subsets=count, subset_size=size, clusters=log.offsets.shape[1] - 1)
         else:
             remedy = ": choose fewer with Config(subset_size=…, clusters=…) (--subset-size …, --clusters …)"
             drawn = Drawing.draw(log, config.subsets, size=config.subset_size, seed=seed, remedy=remedy)
-    distributed.current().check_same(
-        options=config, seed=seed, policies_or_returns=file.fingerprints, states=drawn.states, subsets=drawn.rows
+    labels = [part for some in known for part in (some.names, some.labels)]
+    file.identify(fingerprint(config.to_dict(), seed, *labels, drawn.states, drawn.rows))
+    group.check_same(
+        options=config, seed=seed, states=drawn.states, subsets=drawn.rows, policies_or_returns=file.fingerprints
     )
-    own = _share(known)
+
     with timings.stage("policies"):
-        acted, columns = _act(known, own, drawn)
-    if logged_actions is not None:
-        check_actions(known.training.policies, acted.layout, logged_actions)
+        width = states.actions.shape[1] if isinstance(states, Transitions) else None
+        layout, columns = _act(
+            [list(some.policies.for_log(drawn.states_count).values()) for some in known], drawn, width
+        )
+        sample = _spread(len(drawn.states), _SAMPLED_STATES)
+        sampled = [group.gather(some[:, sample].contiguous()) for some in columns]
+        _warn_of_copies(known[-1].names, *sampled)
     with timings.stage("clustering"):
         subsets = drawn.clustered(config, device)
     with timings.stage("training"):
-        file.identify(_data_fingerprint(known, own, drawn, columns))
-        columns, count = columns.to(device), own[0].stop - own[0].start
-        training = _examples(known.training, columns[:count], own[0])
+        hashes = [group.gather_objects([fingerprint(policy) for policy in some]) for some in columns]
+        file.identify(fingerprint([policy for some in hashes for process in some for policy in process]))
+        examples = [
+            Examples(acted.to(device), _own(len(some.policies)), some.labels, some.objective.to(device))
+            for some, acted in zip(known, columns, strict=True)
+        ]
         model, history = train(
             subsets,
-            training,
-            validation=_examples(known.validation, columns[count:], own[1]) if known.validation else None,
+            examples[0],
+            validation=examples[1] if validation is not None else None,
             config=config,
             seed=seed,
             checkpoint=file,
         )
-    scores = _mean_scores(model, subsets, training)
+    scores = _mean_scores(model, subsets, examples[0])
     mean, scale = 0.0, 1.0
     if config.loss == "mse":
-        mean, scale = known.mean - known.scale * float(scores.mean()), known.scale
+        mean, scale = known[0].mean - known[0].scale * float(scores.mean()), known[0].scale
     return Ranker(
         model=model,
-        layout=acted.layout,
+        layout=layout,
         state_dim=subsets.state_dim,
         training_policies=TrainingPolicies(
-            known.training.names,
-            drawn.states[acted.sample],
-            drawn.source[acted.sample],
-            acted.remembered,
-            scores * scale + mean,
+            known[0].names, drawn.states[sample], drawn.source[sample], sampled[0], scores * scale + mean
         ),
         subsets=subsets.to("cpu").take(min(keep_subsets, len(subsets))) if keep_subsets else None,
         history=history,
@@ -165,75 +164,48 @@ def fit(
     )
 
 
-def _check_config(config: Config | None) -> Config:
-    if config is None:
-        return Config()
-    if not isinstance(config, Config):
-        raise TypeError(f"config must be a sopr_fast.Config, got {type(config).__name__}; pass Config(name=value, ...)")
-    return config
-
-
-class _Acted(NamedTuple):
-    """How policies act in the drawn states, without the columns themselves.
-
-    Attributes:
-        layout: What the model reads of a policy.
-        sample: (R,) indices of the states that the ranker keeps.
-        remembered: (M, R, dim_c) columns of the training policies in them.
-    """
-
-    layout: Layout
-    sample: Tensor
-    remembered: Tensor
-
-
-def _share(known: Known) -> tuple[slice, slice]:
-    """Return which training and which validation policies this process computes."""
-    group, blocks = distributed.current(), Blocks(len(known.training))
-    validation = len(known.validation) if known.validation else 0
-    return blocks.policies_of(group.part(len(blocks))), group.part(validation)
+def _own(count: int) -> slice:
+    """Return which of `count` policies this process computes."""
+    blocks = Blocks(count)
+    return blocks.policies_of(distributed.current().part(len(blocks)))
 
 
 def _act(
-    known: Known,
-    own: tuple[slice, slice],
-    drawn: Drawing | Subsets,
-) -> tuple[_Acted, Tensor]:
-    """Return also the columns of this process's training, then validation policies, (m + v, U, dim_c)."""
-    states, source, training = drawn.states, drawn.source, known.training.policies
-    layout = probe(training, states, source)
-    if known.validation:
-        probe(known.validation.policies, states, source, layout)
-    policies, validation = training[own[0]], known.validation.policies[own[1]] if known.validation else []
-    count = len(policies)
-    columns = collect_all(policies + validation, states, source, layout)
-    sample = _spread(len(states), _SAMPLED_STATES)
-    remembered = distributed.current().gather(columns[:count, sample].contiguous())
-    if (remembered == remembered[0]).all():
+    policies: list[list[Policy]], drawn: Drawing | Subsets, logged_actions: int | None
+) -> tuple[Layout, list[Tensor]]:
+    """Return the layout of the training policies, and the columns of this process's policies of each kind.
+
+    Args:
+        policies: M training policies, and V validation policies if there are any.
+        drawn: U drawn states.
+        logged_actions: Width of the logged actions, or None.
+
+    Returns:
+        The layout; (m, U, dim_c) and (v, U, dim_c).
+    """
+    states, source = drawn.states, drawn.source
+    layout = probe(policies[0], states, source)
+    if logged_actions is not None:
+        check_actions(policies[0], layout, logged_actions)
+    for validation in policies[1:]:
+        probe(validation, states, source, layout)
+    return layout, [collect_all(some[_own(len(some))], states, source, layout) for some in policies]
+
+
+def _warn_of_copies(names: list[str], training: Tensor, validation: Tensor | None = None) -> None:
+    """Warn of training policies (M, R, dim_c) that act alike, and of validation policies (V, R, dim_c) among them."""
+    if (training == training[0]).all():
         warn(
             "all training policies act alike: nothing in their actions orders them, and there is no measure of how "
             "unlike them a candidate acts"
         )
-    elif known.validation:
-        acting = distributed.current().gather(columns[count:, sample].contiguous())
-        _warn_of_copies(known.validation.names, acting, remembered)
-    return _Acted(layout, sample, remembered), columns
-
-
-def _warn_of_copies(names: list[str], validation: Tensor, training: Tensor) -> None:
-    """Warn of validation policies (V, R, dim_c) that act as a training policy (M, R, dim_c) does."""
-    _, same = compare(validation, training)
-    if same.any():
+    elif validation is not None and (same := compare(validation, training)[1]).any():
         copies = join_some([repr(name) for name, is_copy in zip(names, same, strict=True) if is_copy])
         warn(
             f"validation policies are training policies, or act exactly like them: {copies}. The model learned from "
             "them, so they do not show when to stop: validate on other policies",
             TrainingPolicyWarning,
         )
-
-
-def _examples(group: Group, columns: Tensor, own: slice) -> Examples:
-    return Examples(columns, own, group.labels, group.objective.to(columns.device))
 
 
 def _spread(count: int, most: int) -> Tensor:
@@ -245,12 +217,3 @@ def _mean_scores(model: ScoringModel, subsets: Subsets, examples: Examples) -> T
     """Return the mean scores over the first subsets, (M,) float64."""
     first = torch.arange(min(_SCORED_SUBSETS, len(subsets)), device="cpu")
     return examples.scores(model, subsets, first).cpu().double().mean(1)
-
-
-def _data_fingerprint(known: Known, own: tuple[slice, slice], drawn: Drawing | Subsets, columns: Tensor) -> str:
-    """Return a hash of the training data that `Known.fingerprint` omits."""
-    count = own[0].stop - own[0].start
-    by_policy = [fingerprint(policy) for policy in columns]
-    by_process = distributed.current().gather_objects([by_policy[:count], by_policy[count:]])
-    acted = [hashed for kind in (0, 1) for process in by_process for hashed in process[kind]]
-    return fingerprint(drawn.rows, drawn.states, acted)
