@@ -60,7 +60,8 @@ def select(
         ImportError: A file needs an extra that is not installed.
         MemoryError: A file needs more memory than is free.
         TypeError: A policy, a return or the log is of the wrong type.
-        ValueError: Two policies have one name, the incumbent is no policy, or nothing distinguishes the policies.
+        ValueError: Two policies have one name, the incumbent is no policy, or the log has no rewards and no
+            return is known.
         RuntimeError: A policy raised an error.
         OSError: A file cannot be read or written.
 
@@ -85,10 +86,12 @@ def select(
     compared = Compared.build(everyone, log, needs_actions=True)
     mean, method, notes = _mean(compared, values, simulator, checkpoints, seed)
     if mean is None and not len(known):
-        raise ValueError(
-            "nothing distinguishes these policies: pass known returns, or a log with rewards and policies that can act "
-            "in any state"
-        )
+        remedy = "policies that can act in any state"
+        if not compared.has_rewards:
+            remedy = (
+                "a log with rewards: name them by sopr_fast.load_log(…, columns={'rewards': …}) (--columns rewards=…)"
+            )
+        raise ValueError(f"{notes[0]}, and no return is known: pass returns (--returns), or {remedy}")
     return Selection(
         names,
         values,

@@ -128,9 +128,10 @@ def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueErr
         listed = ", ".join(repr(printable(name, NAME_WIDTH)) for name in inner[:10])
         return ValueError(f"{where}: the {part} have names: choose by columns={{{part!r}: [{listed}]}}")
     first, *others = KEYS[part]
+    likewise = "; name actions, rewards, episodes and steps likewise" if part == "states" else ""
     return ValueError(
         f"{where}: no array {first!r} (or {', '.join(others)}): name yours by sopr_fast.load_log(…, "
-        f"columns={{{part!r}: …}}) (--columns {part}=…); the arrays there are {list_names(present)}"
+        f"columns={{{part!r}: …}}) (--columns {part}=…); the arrays there are {list_names(present)}{likewise}"
     )
 
 

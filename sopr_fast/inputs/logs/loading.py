@@ -12,9 +12,8 @@ from .arrays import shape_of
 from .keys import NEEDED, Columns, find_parts, missing
 from .replay_buffers import filled_rows
 from .sources import has_names, read_arrays
-from .states import load_states, names_states, states_of
+from .states import load_states, states_of
 from .stored import StoredStates
-from .tables import is_frame
 from .transitions import Transitions
 
 
@@ -72,7 +71,7 @@ def load_log(
         if max_episode_steps is not None or columns is not None:
             raise ValueError("columns and max_episode_steps are for logs that are not loaded yet; leave them out")
         return source if rows is None or isinstance(source, StoredStates) else thin(source, rows)
-    if not has_names(source) or (is_frame(source) and columns is None and not names_states(source)):
+    if not has_names(source):
         return load_states(source)
     arrays, where = read_arrays(source)
     parts = find_parts(arrays, columns, where)

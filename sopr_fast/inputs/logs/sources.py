@@ -45,7 +45,7 @@ def has_names(source: Any) -> bool:
         return Path(source).suffix.lower() != ".npy"
     return (
         isinstance(source, Mapping)
-        or is_frame(source)
+        or (is_frame(source) and any(isinstance(name, str) for name in source.columns))
         or is_list_of_dicts(source)
         or hasattr(source, "iterate_episodes")
     )

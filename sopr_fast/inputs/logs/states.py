@@ -13,14 +13,11 @@ from ...runtime.arrays import fill_masked, is_tensor
 from ...runtime.text import escaped_errors
 from .arrays import Lazy, shape_of, to_array
 from .files import open_npy
-from .keys import ALL_KEYS, KEYS, find_parts, list_names, missing, part_of_name
+from .keys import find_parts, missing
 from .replay_buffers import filled_rows
 from .sources import has_names, read_arrays
 from .stored import StoredStates
-from .tables import group_numbered, is_frame
 from .transitions import Transitions
-
-_NO_STATES = (ALL_KEYS - {*KEYS["states"]}) | {"time", "timestamp"}
 
 
 @escaped_errors()
@@ -30,11 +27,10 @@ def load_states(states: Any, *, columns: str | Sequence[str] | None = None) -> S
     Args:
         states: One of
 
-            - (rows, dim_s) array, tensor or nested sequence; (rows, 1, dim_s), as replay buffers of one environment
-              have it, counts as (rows, dim_s);
+            - (rows, dim_s) array, tensor, nested sequence or data frame without column names; (rows, 1, dim_s), as
+              replay buffers of one environment have it, counts as (rows, dim_s);
             - path of an `.npy` file, or anything that `sopr_fast.load_log` reads, of which the states are taken;
             - `Transitions`;
-            - data frame whose columns are named as in `sopr_fast.load_log`, or that holds states only;
             - object with `shape`, `dtype` and slices, such as an open `h5py.Dataset`, read as rows are drawn.
         columns: Name of the array of states, or names of the columns that they consist of, where they have others.
 
@@ -44,14 +40,12 @@ def load_states(states: Any, *, columns: str | Sequence[str] | None = None) -> S
         MemoryError: The states are larger than the free memory.
         TypeError: Not a source of the list above, or not numbers.
         ValueError: The file is damaged or has no states; or they are empty, not a table, not finite or too large; names
-            the row. Or a data frame with rewards, ends or times among its columns and no states named so.
+            the row.
     """
     if isinstance(states, StoredStates):
         return states
     if isinstance(states, Transitions):
         return StoredStates(states.states)
-    if is_frame(states) and columns is None and not names_states(states):
-        return StoredStates(_numbers(states))
     if has_names(states):
         arrays, where = read_arrays(states)
         return states_of(arrays, columns, where)
@@ -95,18 +89,3 @@ def _numbers(states: Any) -> np.ndarray:
     except (OverflowError, TypeError, ValueError) as error:
         raise TypeError(f"states must be numbers: {error}") from error
     return values
-
-
-def names_states(frame: Any) -> bool:
-    """Return whether columns of a data frame are named as states are; otherwise all must be states."""
-    columns = [str(name) for name in frame.columns]
-    if not {*KEYS["states"]}.isdisjoint([*columns, *group_numbered(columns, "data frame")]):
-        return True
-    lower = [name.lower() for name in columns]
-    is_id = any(part_of_name(name) == "episodes" or name.startswith("Unnamed") for name in columns)
-    if is_id or not _NO_STATES.isdisjoint([*lower, *group_numbered(lower, "data frame")]):
-        raise ValueError(
-            f"which columns of the data frame are states? It has {list_names(columns)}; name the states obs_0, obs_1, "
-            "… or by sopr_fast.load_log(…, columns={'states': […]}) (--columns states=…), or pass only their columns"
-        )
-    return False
