@@ -21,7 +21,7 @@ import torch
 
 from .paper.actors import Layers, read_stack, save_stack
 from .paper.rollouts import measure_returns
-from .selection.tasks import OFFLINE_UPDATES, RETURNS, TASKS, Task
+from .selection.tasks import OFFLINE_UPDATES, SETS, TASKS, Task
 
 ROOT = Path(__file__).parents[1]
 WIDTH, STEPS, BATCH, STATES, ROLLOUTS = 64, 8000, 512, 60_000, 20
@@ -61,11 +61,12 @@ def write_example(source: Path, observations: np.ndarray, target: Path) -> None:
 
 def write_pendulum(task: Task, target: Path) -> None:
     """Write every second episode of the log in half precision, and the policies of offline RL with their returns."""
-    with np.load(task.archive) as archive:
-        arrays = dict(archive)
-    rows = np.arange(len(arrays["rewards"])) // PENDULUM_STEPS % 2 == 0
-    log = {key: arrays[key][rows].astype(np.float16) for key in ("observations", "actions", "rewards")}
-    np.savez_compressed(target / "pendulum.npz", **log, timeouts=arrays["timeouts"][rows])
+    folder = SETS / task.name
+    with np.load(folder / f"{task.offline}.npz") as whole:
+        rows = np.arange(len(whole["rewards"])) // PENDULUM_STEPS % 2 == 0
+        log = {key: whole[key][rows].astype(np.float16) for key in ("observations", "actions", "rewards")}
+        np.savez_compressed(target / "pendulum.npz", **log, timeouts=whole["timeouts"][rows])
+    arrays = np.load(folder / "policies.npz")
     names = {f"offline-{a}-{k}": f"{a}-{n}" for a in OFFLINE for k, n in enumerate(OFFLINE_UPDATES)}
     layers = {
         f"{i}.{part}": np.stack([arrays[f"{name}.{i}.{part}"] for name in names])
@@ -73,8 +74,7 @@ def write_pendulum(task: Task, target: Path) -> None:
         for part in ("weight", "bias")
     }
     np.savez_compressed(target / "pendulum_policies.npz", **layers)
-    table = pandas.read_csv(RETURNS)
-    returns = table[table["task"] == task.environment].set_index("name")["return"][list(names)].round(1)
+    returns = pandas.read_csv(folder / "policies.csv", index_col="name")["return"][list(names)].round(1)
     returns.rename(names).to_csv(
         target / "pendulum.csv", header=["return_mean"], index_label="policy", lineterminator="\n"
     )

@@ -11,12 +11,10 @@ from sopr_fast.ranking.metrics import spearman
 def test_make_and_study_of_a_tiny_task(tmp_path, monkeypatch):
     for package in ("stable_baselines3", "d3rlpy"):
         pytest.importorskip(package, reason="needs the extra [paper]")
-    from selection import make, study, table, tasks
+    from selection import archive, make, study, table, tasks
 
     for module, name, value in (
-        (tasks, "SETS", tmp_path),
-        (make, "SETS", tmp_path),
-        (make, "RETURNS", tmp_path / "policies.csv"),
+        (tasks, "SETS", tmp_path / "sets"),
         (study, "RESULTS", tmp_path / "results.csv"),
         (table, "RESULTS", tmp_path / "results.csv"),
         (make, "SNAPSHOTS", 3),
@@ -25,24 +23,29 @@ def test_make_and_study_of_a_tiny_task(tmp_path, monkeypatch):
         (study, "KNOWN", (0, 3)),
     ):
         monkeypatch.setattr(module, name, value)
-    task = tasks.Task("CartPole-v1", {"a2c": 600, "dqn": 300}, ("a2c", "dqn"), chooses=False, rollouts=2)
+    steps = {"a2c": 600, "dqn": 300}
+    task = tasks.Task("CartPole-v1", steps, ("a2c", "dqn"), "mixture", chooses=False, rollouts=2)
     make.make(task, tmp_path / "work")
-    policies, log, returns = make.load(task)
+    policies, log, returns = archive.load(task, "mixture")
+    replay = archive.load(task, "replay")[1]
+    assert len(replay.rewards) < len(log.rewards)
+    assert (log.states[: len(replay.states)] == replay.states).all()  # neither run fills its share
     assert list(policies) == list(returns.index)
     assert returns["run"].nunique() == 8  # two runs of two algorithms, and four offline algorithms
     assert log.terminals.any()
-    again = make.roll_out(task, policies["a2c-0-2"])
+    again = archive.roll_out(task, policies["a2c-0-2"])
     assert np.mean(again) == pytest.approx(returns["return"]["a2c-0-2"], rel=1e-5)
 
     simulator = estimators.Simulator(updates=2, members=1, hidden=(8,), horizon=5)
-    study.run([task], tmp_path / "work", simulator, seeds=(0,))
+    study.run([task], ["mixture"], [0], tmp_path / "work", simulator)
     rows = pandas.read_csv(tmp_path / "results.csv")
     assert set(rows["kind"]) == set(table.KINDS)
-    assert set(rows["method"]) == {*table.METHODS, "random order"}
+    assert set(rows["method"]) == {method for method, _ in table.COLUMNS.values()}
     kept = estimators.Simulator(updates=2, members=1, hidden=(8,), horizon=5).estimate(policies, log, seed=0)
     offline = [name.startswith("offline") for name in policies]
     expected = spearman(returns["return"].to_numpy()[offline], kept.values[offline])
     own = rows[(rows["method"] == "simulator") & (rows["kind"] == "offline") & (rows["known"] == 0)]
     assert own["spearman"].item() == pytest.approx(expected, abs=1e-3, nan_ok=True)
-    study.run([task], tmp_path / "nowhere", simulator, seeds=(0,))  # nothing is left to do
-    assert table.decisions(table.results(chooses=False)).count("\n") == 1 + 4 * len(table.COUNTS)
+    study.run([task], ["mixture"], [0], tmp_path / "nowhere", simulator)  # nothing is left to do
+    monkeypatch.setattr(table, "TASKS", [task])
+    assert table.markdown(table.results(chooses=False)).count("\n") == 1 + 4 * len(table.KNOWN)

@@ -1,7 +1,7 @@
 """Run the study.
 
-python -m bench.selection make     # policies, returns and logs of all tasks: about 40 minutes of two cores
-python -m bench.selection study    # select on all of them, three seeds
+python -m bench.selection make     # trains policies, writes logs and measures returns
+python -m bench.selection study    # select on all of them
 python -m bench.selection table    # tables of both halves; writes the one in docs/how-well-it-ranks.md
 """
 
@@ -10,33 +10,31 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from sopr_fast import estimators
-
 from .make import make
 from .study import SEEDS, run
-from .table import correlations, decisions, results, update_page
-from .tasks import TASKS
+from .table import describe, markdown, results, update_page
+from .tasks import LOGS, SETS, TASKS
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=["make", "study", "table"])
     parser.add_argument("--tasks", nargs="+", metavar="NAME", default=[task.environment for task in TASKS])
-    parser.add_argument("--out", type=Path, default=Path("out/selection"), help="folder of runs (default: %(default)s)")
+    parser.add_argument("--logs", nargs="+", choices=LOGS, default=LOGS)
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--out", type=Path, default=Path("out/selection"), help="folder of runs (default: %(default)s)")
     options = parser.parse_args()
     tasks = [task for task in TASKS if task.environment in options.tasks]
     if options.stage == "make":
         for task in tasks:
-            make(task, options.out / task.environment.lower())
+            make(task, options.out / task.name)
     elif options.stage == "study":
-        made = [task for task in tasks if task.archive.exists()]
-        run(made, options.out, estimators.Simulator(), tuple(options.seeds))
+        made = [task for task in tasks if (SETS / task.name).exists()]
+        run(made, options.logs, options.seeds, options.out)
     else:
-        for chooses, words in ((True, "Choosing"), (False, "Judging")):
+        for words, chooses in (("Choosing", True), ("Judging", False)):
             rows = results(chooses=chooses)
-            print(f"{words} tasks, Spearman\n\n{correlations(rows)}\n")
-            print(f"{words} tasks, `select`\n\n{decisions(rows)}\n")
+            print(f"{words} tasks: {describe(rows)}\n\n{markdown(rows)}\n")
         update_page(Path(__file__).parents[2] / "docs" / "how-well-it-ranks.md")
 
 

@@ -1,10 +1,11 @@
-"""Train the policies of a task, record its log, train offline policies on it, and measure all returns."""
+"""Train the policies of a task, write its logs, train offline policies on one of them, and measure all returns."""
 
 from __future__ import annotations
 
+import importlib
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,20 +16,20 @@ import pandas
 import torch
 
 import sopr_fast
-from sopr_fast.inputs.logs import Transitions
-from sopr_fast.inputs.policies.actor import Actor
-from sopr_fast.inputs.policies.output import Bounds
+from sopr_fast.inputs.policies import Actor
 
-from .tasks import LOG_ROWS, OFFLINE_UPDATES, RETURNS, SEEDS, SETS, SNAPSHOTS, Task
+from . import tasks
+from .archive import is_discrete, networks, roll_out
+from .tasks import LOG_ROWS, OFFLINE_UPDATES, SEEDS, SNAPSHOTS, Task
 
 _NETWORK = {"net_arch": [64, 64]}
 _ENVIRONMENTS = 8  # that PPO and A2C step at once
 ON_POLICY = ("ppo", "a2c")
+_OFF_POLICY = {"learning_rate": 1e-3, "train_freq": 2, "learning_starts": 500}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ppo": {"n_steps": 256, "batch_size": 256, "learning_rate": 1e-3, "gamma": 0.98, "gae_lambda": 0.9},
     "a2c": {"learning_rate": 1e-3, "n_steps": 16},
-    "sac": {"learning_rate": 1e-3, "train_freq": 2, "learning_starts": 500},
-    "td3": {"learning_rate": 1e-3, "train_freq": 2, "learning_starts": 500},
+    "sac": _OFF_POLICY, "td3": _OFF_POLICY, "sbx_td3": _OFF_POLICY, "sbx_tqc": _OFF_POLICY,
     "dqn": {"learning_rate": 1e-3, "batch_size": 64, "train_freq": 8, "gradient_steps": 4, "learning_starts": 1000,
             "target_update_interval": 500, "exploration_fraction": 0.2},
 }  # fmt: skip
@@ -53,37 +54,33 @@ class Recorder(gymnasium.Wrapper):
 
 
 def make(task: Task, work: Path) -> None:
-    """Make policies, returns and log of a task; finished parts in the folder of work are kept.
+    """Make policies, returns and logs of a task; finished parts in the folder of work are kept.
 
     Args:
         task: The task.
         work: Folder for runs, outside of git.
     """
     torch.set_num_threads(1)
-    runs = [(algorithm, seed) for algorithm in task.steps for seed in SEEDS]
-    for algorithm, seed in runs:
-        _once(work / f"{algorithm}-{seed}", partial(_train, task, algorithm, seed))
-    _once(work / "log.npz", partial(_write_log, task, work))
+    for algorithm in task.steps:
+        for seed in SEEDS:
+            _once(work / f"{algorithm}-{seed}", partial(_train, task, algorithm, seed))
+    for log, algorithms in task.logs.items():
+        _once(work / f"{log}.npz", partial(_write_log, [work / f"{each}-{SEEDS[0]}" for each in algorithms]))
     for algorithm in offline_algorithms(task):
-        _once(work / f"offline-{algorithm}", partial(_train_offline, task, work, algorithm))
+        _once(work / f"offline-{algorithm}", partial(_train_offline, task, work / f"{task.offline}.npz", algorithm))
     _once(work / "policies.csv", partial(_measure, task, work))
-    SETS.mkdir(exist_ok=True)
-    arrays = {name: array for file in ("log", "policies") for name, array in np.load(work / f"{file}.npz").items()}
-    np.savez_compressed(task.archive, **arrays)
-    tables = [pandas.read_csv(work / "policies.csv").assign(task=task.environment)]
-    if RETURNS.exists():
-        table = pandas.read_csv(RETURNS)
-        tables.insert(0, table[table["task"] != task.environment])
-    pandas.concat(tables).to_csv(RETURNS, index=False, float_format="%.6g", lineterminator="\n")
+    (tasks.SETS / task.name).mkdir(parents=True, exist_ok=True)
+    for file in ("policies.csv", "policies.npz", *(f"{log}.npz" for log in task.logs)):
+        shutil.copy(work / file, tasks.SETS / task.name)
 
 
 def offline_algorithms(task: Task) -> tuple[str, ...]:
     """Return the algorithms of offline RL that fit the task's actions."""
-    is_discrete = isinstance(gymnasium.make(task.environment).action_space, gymnasium.spaces.Discrete)
-    return ("bc", "cql", "dqn", "nfq") if is_discrete else ("bc", "td3bc", "cql", "iql")
+    space = gymnasium.make(task.environment).action_space
+    return ("bc", "cql", "dqn", "nfq") if is_discrete(space) else ("bc", "td3bc", "cql", "iql")
 
 
-def _once(product: Path, build: Any) -> None:
+def _once(product: Path, build: Callable[[Path], None]) -> None:
     if not product.exists():
         temporary = product.with_name(f"{product.name}.part")
         shutil.rmtree(temporary, ignore_errors=True)
@@ -95,21 +92,35 @@ def _once(product: Path, build: Any) -> None:
 
 def _train(task: Task, algorithm: str, seed: int, folder: Path) -> None:
     """Write the snapshots of a run, evenly spaced in steps, and what it saw if it is logged."""
-    import stable_baselines3
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     is_on_policy = algorithm in ON_POLICY
     recorders = [Recorder(gymnasium.make(task.environment)) for _ in range(_ENVIRONMENTS if is_on_policy else 1)]
-    learner = getattr(stable_baselines3, algorithm.upper())(
+    is_jax = algorithm.startswith("sbx_")
+    library = importlib.import_module("sbx" if is_jax else "stable_baselines3")
+    learner = getattr(library, algorithm.removeprefix("sbx_").upper())(
         "MlpPolicy", DummyVecEnv([lambda r=r: r for r in recorders]), seed=seed, policy_kwargs=dict(_NETWORK),
-        device="cpu", **ALGORITHMS[algorithm],
+        device="cpu", **{**ALGORITHMS[algorithm], **task.options},
     )  # fmt: skip
     folder.mkdir()
     for k in range(SNAPSHOTS):
         learner.learn(task.steps[algorithm] // SNAPSHOTS, reset_num_timesteps=k == 0)
-        learner.save(folder / f"{k}.zip")
+        if is_jax:
+            np.savez(folder / f"{k}.npz", **_jax_layers(learner))
+        else:
+            learner.save(folder / f"{k}.zip")
     if seed == SEEDS[0] and algorithm in task.logged:
         np.savez(folder / "seen.npz", **_arrays(recorders))
+
+
+def _jax_layers(learner: Any) -> dict[str, np.ndarray]:
+    """Return the layers up to the mean."""
+    layers = learner.policy.actor_state.params["params"]
+    arrays = {}
+    for i in range(len(_NETWORK["net_arch"]) + 1):
+        arrays[f"{i}.weight"] = np.asarray(layers[f"Dense_{i}"]["kernel"]).T
+        arrays[f"{i}.bias"] = np.asarray(layers[f"Dense_{i}"]["bias"])
+    return arrays
 
 
 def _arrays(recorders: list[Recorder]) -> dict[str, np.ndarray]:
@@ -124,13 +135,13 @@ def _arrays(recorders: list[Recorder]) -> dict[str, np.ndarray]:
     return {name: a.astype(np.float32) if a.dtype == np.float64 else a for name, a in arrays.items()}
 
 
-def _write_log(task: Task, work: Path, product: Path) -> None:
+def _write_log(runs: list[Path], product: Path) -> None:
     """Write whole episodes of the logged runs, evenly spaced, until they fill the log."""
     parts = []
-    for algorithm in task.logged:
-        seen = dict(np.load(work / f"{algorithm}-{SEEDS[0]}" / "seen.npz"))
+    for run in runs:
+        seen = dict(np.load(run / "seen.npz"))
         ends = np.flatnonzero(seen["terminals"] | seen["timeouts"]) + 1
-        starts, share = np.concatenate([[0], ends[:-1]]), LOG_ROWS / len(task.logged) / ends[-1]
+        starts, share = np.concatenate([[0], ends[:-1]]), LOG_ROWS / len(runs) / ends[-1]
         episode = np.arange(len(ends))
         kept = episode[np.floor((episode + 1) * share) > np.floor(episode * share)] if share < 1 else episode
         rows = np.concatenate([np.arange(starts[i], ends[i]) for i in kept])
@@ -140,18 +151,18 @@ def _write_log(task: Task, work: Path, product: Path) -> None:
         np.savez_compressed(file, **log)
 
 
-def _train_offline(task: Task, work: Path, algorithm: str, folder: Path) -> None:
+def _train_offline(task: Task, file: Path, algorithm: str, folder: Path) -> None:
     import d3rlpy
     import structlog
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # d3rlpy logs a lot
-    log = dict(np.load(work / "log.npz"))
+    log = dict(np.load(file))
     space = gymnasium.make(task.environment).action_space
-    actions, is_discrete = log["actions"], isinstance(space, gymnasium.spaces.Discrete)
-    actions = actions.reshape(len(actions), 1) if is_discrete else np.clip(actions / space.high, -1, 1)
+    actions, discrete = log["actions"], is_discrete(space)
+    actions = actions.reshape(len(actions), 1) if discrete else np.clip(actions / space.high, -1, 1)
     data = d3rlpy.dataset.MDPDataset(
         log["observations"], actions, log["rewards"], log["terminals"], log["timeouts"],
-        action_size=int(space.n) if is_discrete else None,
+        action_size=int(space.n) if discrete else None,
     )  # fmt: skip
     network, rate = d3rlpy.models.encoders.VectorEncoderFactory([64, 64]), 1e-3
     common = {"batch_size": 128, "observation_scaler": d3rlpy.preprocessing.StandardObservationScaler()}
@@ -168,7 +179,7 @@ def _train_offline(task: Task, work: Path, algorithm: str, folder: Path) -> None
         ("td3bc", False): lambda: configs.TD3PlusBCConfig(**both, **common),
         ("cql", False): lambda: configs.CQLConfig(conservative_weight=1.0, **both, **common),
         ("iql", False): lambda: configs.IQLConfig(value_encoder_factory=network, expectile=0.8, **both, **common),
-    }[algorithm, is_discrete]()
+    }[algorithm, discrete]()
     d3rlpy.seed(0)
     learner = config.create(device="cpu")
     learner.build_with_dataset(data)
@@ -183,23 +194,20 @@ def _measure(task: Task, work: Path, product: Path) -> None:
     """Write `policies.npz` with the layers in half precision, and the table of returns of just these."""
     arrays: dict[str, np.ndarray] = {}
     table = []
-    folders = [f"{algorithm}-{seed}" for algorithm in task.steps for seed in SEEDS]
-    for folder in [*folders, *(f"offline-{algorithm}" for algorithm in offline_algorithms(task))]:
-        files = sorted([*(work / folder).glob("*.zip"), *(work / folder).glob("*.d3")])
-        for file in files:
-            actor = next(iter(sopr_fast.load_policies(file).values()))
-            name = f"{folder}-{file.stem}"
+    runs = [f"{algorithm}-{seed}" for algorithm in task.steps for seed in SEEDS]
+    for run in [*runs, *(f"offline-{algorithm}" for algorithm in offline_algorithms(task))]:
+        for file in sorted((work / run).glob("[0-9].*")):
+            (actor,) = sopr_fast.load_policies(file).values()
+            name = f"{run}-{file.stem}"
             arrays |= {f"{name}.{key}": value for key, value in _layers(actor).items()}
-            row = {"name": name, "run": folder, "activation": actor.activation, "squash": actor.squash}
-            table.append(row | {"head": actor.head})
+            table.append({"name": name, "run": run, "activation": actor.activation, "squash": actor.squash})
     np.savez_compressed(work / "policies.npz", **arrays)
-    frame = pandas.DataFrame(table)
-    actors = _actors(task, arrays, frame.set_index("name"))
-    measured = [roll_out(task, actor) for actor in actors.values()]
-    frame["return"] = [float(np.mean(returns)) for returns in measured]
-    frame["error"] = [float(np.std(returns) / len(returns) ** 0.5) for returns in measured]
+    frame = pandas.DataFrame(table).set_index("name")
+    measured = [roll_out(task, policy) for policy in networks(task, arrays, frame).values()]
+    frame["return"] = np.mean(measured, axis=1)
+    frame["error"] = np.std(measured, axis=1) / task.rollouts**0.5
     frame["rollouts"] = task.rollouts
-    frame.to_csv(product, index=False)
+    frame.to_csv(product, float_format="%.6g", lineterminator="\n")
 
 
 def _layers(actor: Actor) -> dict[str, np.ndarray]:
@@ -214,58 +222,3 @@ def _layers(actor: Actor) -> dict[str, np.ndarray]:
         for i, layer in enumerate(layers)
         for part, tensor in zip(("weight", "bias"), layer, strict=True)
     }
-
-
-def load(task: Task) -> tuple[dict[str, Actor], Transitions, pandas.DataFrame]:
-    """Return the actors of a task by name, its log, and the table of returns."""
-    table = pandas.read_csv(RETURNS)
-    table = table[table["task"] == task.environment].set_index("name")
-    with np.load(task.archive) as archive:
-        arrays = dict(archive)
-    log = sopr_fast.load_log({name: array for name, array in arrays.items() if "." not in name})
-    return _actors(task, arrays, table), log, table
-
-
-def _actors(task: Task, arrays: dict[str, np.ndarray], table: pandas.DataFrame) -> dict[str, Actor]:
-    """Return the actors of a table, with actions in the units of the environment."""
-    space = gymnasium.make(task.environment).action_space
-    bounds = None
-    if isinstance(space, gymnasium.spaces.Box):
-        bounds = Bounds(torch.tensor(space.low), torch.tensor(space.high))
-    return {
-        name: Actor(
-            name,
-            list(_pairs(arrays, name)),
-            activation=row["activation"],
-            squash=bool(row["squash"]),
-            head=row["head"],
-            scale=bounds if row["squash"] else None,
-            clip=bounds,
-        )
-        for name, row in table.to_dict("index").items()
-    }
-
-
-def _pairs(arrays: dict[str, np.ndarray], name: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    i = 0
-    while f"{name}.{i}.weight" in arrays:
-        weight, bias = (torch.from_numpy(arrays[f"{name}.{i}.{part}"]).float() for part in ("weight", "bias"))
-        yield weight, bias
-        i += 1
-
-
-def roll_out(task: Task, actor: Actor) -> list[float]:
-    """Return the undiscounted returns of the task's rollouts; all policies see the same seeds."""
-    environments = [gymnasium.make(task.environment) for _ in range(task.rollouts)]
-    states = np.stack([environment.reset(seed=1000 + i)[0] for i, environment in enumerate(environments)])
-    totals, running = np.zeros(task.rollouts), list(range(task.rollouts))
-    while running:
-        actions = actor(states[running].astype(np.float32))
-        going = []
-        for action, i in zip(actions, running, strict=True):
-            states[i], reward, terminal, truncated, _ = environments[i].step(action)
-            totals[i] += reward
-            if not (terminal or truncated):
-                going.append(i)
-        running = going
-    return totals.tolist()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from sopr_fast import estimators
 from sopr_fast.ranking.metrics import regret_at_k, spearman
 from sopr_fast.selection.selection import Selection
 
-from .make import load
+from .archive import load
 from .tasks import Task
 
 RESULTS = Path(__file__).parent / "results.csv"
@@ -23,26 +24,43 @@ KNOWN, SEEDS, MEASURED = (0, 3, 10, 30), (0, 1, 2), 3
 _SNAPSHOTS = 10  # unseen ones
 
 
-def run(tasks: list[Task], work: Path, simulator: estimators.Simulator, seeds: tuple[int, ...] = SEEDS) -> None:
-    """Add the results of tasks to the table; those that it has are not run again."""
-    table = pandas.read_csv(RESULTS) if RESULTS.exists() else pandas.DataFrame({"task": [], "seed": []})
-    for task in tasks:
-        for seed in seeds:
-            if ((table["task"] == task.environment) & (table["seed"] == seed)).any():
-                continue
-            rows = pandas.DataFrame(list(judged(task, work, simulator, seed)))
-            table = pandas.concat([table, rows]) if len(table) else rows
-            table.to_csv(RESULTS, index=False, float_format="%.4g", lineterminator="\n")
-            print(task.environment, seed, flush=True)
+def run(
+    tasks: Sequence[Task],
+    logs: Sequence[str],
+    seeds: Sequence[int],
+    work: Path,
+    simulator: estimators.Simulator | None = None,
+) -> None:
+    """Add the results of tasks to the table; those that it has are not run again.
+
+    Args:
+        tasks: The tasks.
+        logs: Names of their logs.
+        seeds: Seeds of simulators and of what is known.
+        work: Folder that keeps simulators.
+        simulator: Simulator of `select`.
+    """
+    table = pandas.read_csv(RESULTS) if RESULTS.exists() else pandas.DataFrame(columns=["task", "log", "seed"])
+    done = set(zip(table["task"], table["log"], table["seed"], strict=True))
+    for seed, task, log in itertools.product(seeds, tasks, logs):
+        if (task.environment, log, seed) in done:
+            continue
+        rows = pandas.DataFrame(list(judged(task, log, seed, work, simulator)))
+        rows.insert(1, "log", log)
+        table = pandas.concat([table, rows]) if len(table) else rows
+        table.to_csv(RESULTS, index=False, float_format="%.4g", lineterminator="\n")
+        print(task.environment, log, seed, flush=True)
 
 
-def judged(task: Task, work: Path, simulator: estimators.Simulator, seed: int) -> Iterator[dict[str, Any]]:
+def judged(
+    task: Task, log: str, seed: int, work: Path, simulator: estimators.Simulator | None
+) -> Iterator[dict[str, Any]]:
     """Yield one row of results for each kind of candidates, number of known returns and method."""
-    everyone, log, policies = load(task)
-    kept = work / task.environment.lower() / f"study-{seed}"
+    policies, transitions, table = load(task, log)
+    kept = work / task.name / f"study-{log}-{seed}"
     kept.mkdir(parents=True, exist_ok=True)
-    whole = sopr_fast.select(everyone, log, simulator=simulator, checkpoints=kept, seed=seed)
-    table = policies.loc[whole.names]
+    whole = sopr_fast.select(policies, transitions, simulator=simulator, checkpoints=kept, seed=seed)
+    table = table.loc[whole.names]
     random = np.random.default_rng(seed)
     for kind, candidates in groups(table, random):
         pool = np.setdiff1d(np.flatnonzero(~table["run"].str.startswith("offline")), candidates)
@@ -51,12 +69,7 @@ def judged(task: Task, work: Path, simulator: estimators.Simulator, seed: int) -
             if count > len(pool):
                 continue
             known = np.sort(order[:count])
-            true = table["return"].to_numpy()[candidates]
-            selections = methods(whole, known, candidates, table)
-            predictions = orders(whole, known, candidates, table)
-            results = {method: scores(selection, table) for method, selection in selections.items()}
-            results |= {method: order_scores(true, predicted) for method, predicted in predictions.items()}
-            for method, result in results.items():
+            for method, result in results(whole, known, candidates, table).items():
                 row = {"task": task.environment, "seed": seed, "kind": kind, "known": count, "method": method}
                 yield row | result
 
@@ -74,36 +87,28 @@ def groups(table: pandas.DataFrame, random: np.random.Generator) -> Iterator[tup
     yield "offline", np.setdiff1d(np.arange(len(table)), online)
 
 
-def methods(
+def results(
     whole: Selection, known: np.ndarray, candidates: np.ndarray, table: pandas.DataFrame
-) -> dict[str, Selection]:
-    """Return what each method selects among known policies and candidates."""
+) -> dict[str, dict[str, float]]:
+    """Return the results of each method that knows the returns of some policies."""
+    assert whole.values is not None
+    returns = table["return"].to_numpy()
     places = np.sort(np.concatenate([known, candidates]))
     is_known = np.isin(places, known)
-    assert whole.values is not None
     selection = replace(
         whole,
         names=[whole.names[i] for i in places],
-        returns=np.where(is_known, table["return"].to_numpy()[places], np.nan),
+        returns=np.where(is_known, returns[places], np.nan),
         return_errors=np.where(is_known, table["error"].to_numpy()[places], 0.0),
         distances=whole.distances[np.ix_(places, places)],
         values=whole.values[places],
     )
-    if not len(known):
-        return {"select": selection}
-    return {"select": selection, "Gaussian process": replace(selection, values=None, method="")}
-
-
-def orders(
-    whole: Selection, known: np.ndarray, candidates: np.ndarray, table: pandas.DataFrame
-) -> dict[str, np.ndarray]:
-    """Return the scores of candidates by simpler methods; equal scores leave the order to chance."""
-    assert whole.values is not None
-    found = {"simulator": whole.values[candidates], "random order": np.zeros(len(candidates))}
+    found = {"select": scores(selection, table)}
+    predictions = {"simulator": whole.values[candidates]}
     if len(known):
-        nearest = known[whole.distances[np.ix_(candidates, known)].argmin(1)]
-        found["nearest policy"] = table["return"].to_numpy()[nearest]
-    return found
+        predictions["Gaussian process"] = replace(selection, values=None, method="").predicted[~is_known]
+        predictions["nearest policy"] = returns[known][whole.distances[np.ix_(candidates, known)].argmin(1)]
+    return found | {method: order_scores(returns[candidates], own) for method, own in predictions.items()}
 
 
 def order_scores(true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:

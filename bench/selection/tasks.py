@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 SETS = Path(__file__).parent / "sets"
-RETURNS = SETS / "policies.csv"  # of all tasks
+LOGS = ("replay", "mixture")
 SEEDS, SNAPSHOTS = (0, 1), 7
 LOG_ROWS = 20_000
 OFFLINE_UPDATES = (1_000, 4_000)
@@ -19,34 +20,47 @@ class Task:
     Attributes:
         environment: Gymnasium's name.
         steps: Environment steps of each algorithm; all run with `SEEDS`.
-        logged: Algorithms whose first run is the log; a mixture if there are two.
+        logged: The first run of the first algorithm is the log "replay", the first runs of both are the log "mixture".
+        offline: Log on which offline policies are trained.
         chooses: Whether settings may be chosen on the task; the others judge.
         rollouts: Episodes per policy that measure its return.
+        options: Options of all algorithms, which replace those of `make.ALGORITHMS`.
     """
 
     environment: str
     steps: dict[str, int]
-    logged: tuple[str, ...]
+    logged: tuple[str, str]
+    offline: str
     chooses: bool
     rollouts: int = 50
+    options: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def archive(self) -> Path:
-        """File of the task's policies and log."""
-        return SETS / f"{self.environment.lower()}.npz"
+    def name(self) -> str:
+        """Name of the task's folders."""
+        return self.environment.lower()
+
+    @property
+    def logs(self) -> dict[str, tuple[str, ...]]:
+        """Algorithms of each log."""
+        return dict(zip(LOGS, (self.logged[:1], self.logged), strict=True))
 
 
-_OFF, _ON = {"sac": 20_000, "td3": 20_000, "ppo": 100_000}, {"dqn": 60_000, "a2c": 80_000, "ppo": 100_000}
-# Choosing and judging tasks alternated when this was written, before any result. MountainCarContinuous-v0, a judging
-# task, was then left out: no run reached the goal, so that all its returns were about 0.
+_CONTINUOUS = {"sac": 20_000, "td3": 20_000, "ppo": 100_000}
+_DISCRETE = {"dqn": 60_000, "a2c": 80_000, "ppo": 100_000}
+_JAX = {"sbx_tqc": 30_000, "sbx_td3": 30_000, "ppo": 100_000}
+_FEW = _JAX | {"sbx_tqc": 20_000, "sbx_td3": 20_000}
+# Which tasks choose was written before any of their results. MountainCarContinuous-v0, a judging task, was left out
+# after them: no run reached the goal, so that all its returns were about 0.
 TASKS = [
-    Task("Pendulum-v1", {"sac": 10_000, "td3": 10_000, "ppo": 100_000}, ("sac",), chooses=True),
-    Task("CartPole-v1", {"dqn": 40_000, "a2c": 60_000, "ppo": 60_000}, ("dqn",), chooses=False),
-    Task("Acrobot-v1", {"dqn": 60_000, "a2c": 80_000, "ppo": 80_000}, ("dqn", "ppo"), chooses=True),
-    Task("LunarLander-v3", _ON, ("dqn", "ppo"), chooses=True, rollouts=20),
-    Task("LunarLanderContinuous-v3", _OFF, ("sac",), chooses=False, rollouts=20),
-    Task("InvertedDoublePendulum-v5", {"sac": 12_000, "td3": 12_000, "ppo": 80_000}, ("td3",), chooses=True),
-    Task("Reacher-v5", {"sac": 12_000, "td3": 12_000, "ppo": 80_000}, ("sac", "ppo"), chooses=False),
-    Task("Swimmer-v5", {"sac": 15_000, "td3": 15_000, "ppo": 100_000}, ("ppo", "td3"), chooses=True, rollouts=10),
-    Task("BipedalWalker-v3", _OFF, ("sac", "ppo"), chooses=False, rollouts=20),
+    Task("Pendulum-v1", {"sac": 10_000, "td3": 10_000, "ppo": 100_000}, ("sac", "ppo"), "replay", chooses=True),
+    Task("CartPole-v1", {"dqn": 40_000, "a2c": 60_000, "ppo": 60_000}, ("dqn", "ppo"), "replay", chooses=False),
+    Task("Acrobot-v1", {"dqn": 60_000, "a2c": 80_000, "ppo": 80_000}, ("dqn", "ppo"), "mixture", chooses=True),
+    Task("Reacher-v5", {"sac": 12_000, "td3": 12_000, "ppo": 80_000}, ("sac", "ppo"), "mixture", chooses=False),
+    Task("LunarLander-v3", _DISCRETE, ("dqn", "ppo"), "mixture", chooses=True, rollouts=20),
+    Task("LunarLanderContinuous-v3", _CONTINUOUS, ("sac", "ppo"), "replay", chooses=False, rollouts=20),
+    Task("InvertedDoublePendulum-v5", _FEW, ("sbx_td3", "sbx_tqc"), "replay", chooses=False),
+    Task("Swimmer-v5", _JAX, ("ppo", "sbx_td3"), "mixture", chooses=False, rollouts=10, options={"gamma": 0.9999}),
+    Task("Hopper-v5", _JAX, ("sbx_tqc", "ppo"), "replay", chooses=True, rollouts=20),
+    Task("BipedalWalker-v3", _JAX, ("sbx_tqc", "ppo"), "mixture", chooses=True, rollouts=20),
 ]

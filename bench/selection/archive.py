@@ -1,0 +1,86 @@
+"""Policies, logs and returns of a task as `sets/` holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pandas
+import torch
+from torch import Tensor, nn
+
+import sopr_fast
+
+from . import tasks
+from .tasks import Task
+
+
+class Network(nn.Module):
+    """A policy without noise: linear layers with an activation between them.
+
+    Of discrete actions it takes the one of the largest output. Other actions are clipped to their bounds, or scaled to
+    them after tanh.
+    """
+
+    def __init__(self, layers: list[tuple[Tensor, Tensor]], activation: str, squash: bool, space: Any) -> None:
+        super().__init__()
+        self.layers, self.activation, self.squash = layers, getattr(torch, activation), squash
+        self.is_discrete = is_discrete(space)
+        if not self.is_discrete:
+            self.low, self.high = torch.tensor(space.low), torch.tensor(space.high)
+
+    def forward(self, states: Tensor) -> Tensor:
+        *hidden, last = self.layers
+        for layer in hidden:
+            states = self.activation(nn.functional.linear(states, *layer))
+        output = nn.functional.linear(states, *last)
+        if self.is_discrete:
+            return output.argmax(1)
+        if self.squash:
+            output = self.low + (output.tanh() + 1) / 2 * (self.high - self.low)
+        return output.clamp(self.low, self.high)
+
+
+def is_discrete(space: gymnasium.Space) -> bool:
+    return isinstance(space, gymnasium.spaces.Discrete)
+
+
+def load(task: Task, log: str) -> tuple[dict[str, Any], Any, pandas.DataFrame]:
+    """Return the policies of a task by name, one of its logs, and the table of policies with their returns."""
+    folder = tasks.SETS / task.name
+    table = pandas.read_csv(folder / "policies.csv", index_col="name")
+    with np.load(folder / "policies.npz") as arrays:
+        policies = networks(task, arrays, table)
+    return policies, sopr_fast.load_log(folder / f"{log}.npz"), table
+
+
+def networks(task: Task, arrays: Mapping[str, np.ndarray], table: pandas.DataFrame) -> dict[str, Any]:
+    """Return the policies of a table from arrays `<name>.<layer>.weight` and `.bias`."""
+    space = gymnasium.make(task.environment).action_space
+    modules = {}
+    for name, row in table.iterrows():
+        layers = []
+        while f"{name}.{len(layers)}.weight" in arrays:
+            parts = (arrays[f"{name}.{len(layers)}.{part}"] for part in ("weight", "bias"))
+            layers.append(tuple(torch.from_numpy(part).float() for part in parts))
+        modules[name] = Network(layers, row["activation"], row["squash"], space)
+    return sopr_fast.load_policies(modules, action_count=int(space.n) if is_discrete(space) else None)
+
+
+def roll_out(task: Task, policy: Any) -> list[float]:
+    """Return the undiscounted returns of the task's rollouts; all policies see the same seeds."""
+    environments = [gymnasium.make(task.environment) for _ in range(task.rollouts)]
+    states = np.stack([environment.reset(seed=1000 + i)[0] for i, environment in enumerate(environments)])
+    totals, running = np.zeros(task.rollouts), list(range(task.rollouts))
+    while running:
+        actions, _ = policy.predict(states[running].astype(np.float32))
+        going = []
+        for action, i in zip(actions, running, strict=True):
+            states[i], reward, terminal, truncated, _ = environments[i].step(action)
+            totals[i] += reward
+            if not (terminal or truncated):
+                going.append(i)
+        running = going
+    return totals.tolist()
