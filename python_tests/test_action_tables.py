@@ -128,9 +128,9 @@ def test_workers_compute_actions_in_the_drawn_states_alone(ranker, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     for arguments in (["draw.py"], ["work.py", "0", "2"], ["work.py", "1", "2"]):
         subprocess.run([sys.executable, *arguments], env=environment(), check=True, timeout=TIMEOUT)
-    options = ["--model", "model.safetensors", "--policies", "actions", "--subsets", "subsets.safetensors", "--csv"]
+    options = ["--model", "model.safetensors", "--policies", "actions", "--states", "subsets.safetensors", "--csv"]
     assert command(["rank", *options]) == 0
     rows = csv.DictReader(io.StringIO(capsys.readouterr().out))
-    ranking = ranker.rank(load("runs"), subsets=Subsets.load("subsets.safetensors"))
+    ranking = ranker.rank(load("runs"), Subsets.load("subsets.safetensors"))
     expected = dict(zip(ranking.names, ranking.scores.tolist(), strict=True))
     assert {row["policy"]: float(row["score"]) for row in rows} == expected

@@ -272,10 +272,9 @@ def test_fit_reports_wrong_input_in_one_line(files, capsys, options, message):
         ("--plot ranking.doc", "cannot plot to ranking.doc: expected a file of .eps, "),
         ("--seed 0", "--seed changes nothing without --states FILE of a log: add it, or leave --seed out"),
         ("--seed 1 --states subsets.safetensors", "--seed changes nothing without --states FILE of a log"),
-        ("--seed 1 --states states.npy --subsets subsets.safetensors", "--seed changes nothing without --states"),
         ("--policies short.npy", "'short' has actions for 599 states, the data has 600"),
         ("--policies .", "model.safetensors: a model, subsets or a checkpoint of sopr_fast, not a policy"),
-        ("--subsets 100", "100 subsets"),
+        ("--subsets 100", "cannot take 100 subsets: there are 5; pass the log"),
         ("--policies wrong.pt --trust", "policy 'wrong' raised RuntimeError"),
     ],
 )
@@ -359,7 +358,7 @@ def test_info_and_usage(capsys):
     assert "--columns is an option of a log: add its path, or leave --columns out" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["rank", "--policies", "p", "--subsets", "some"])
-    assert "argument --subsets: 'some' is no number or .safetensors file" in capsys.readouterr().err
+    assert "argument --subsets: invalid int value: 'some'" in capsys.readouterr().err
     for arguments in [[], ["fit"], ["rank", "--model", "m", "--policies", "p", "--json", "--csv"]]:
         with pytest.raises(SystemExit) as caught:
             main(arguments)

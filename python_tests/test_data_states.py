@@ -37,7 +37,7 @@ def write(path, key="observations", states=STATES, **layout):
 
 
 def draw(states, count=2, size=100):
-    return Subsets.draw(states, count, size=size, clusters=5)
+    return Subsets.draw(load_states(states), count, size=size, clusters=5)
 
 
 @pytest.mark.parametrize("size", [7, 100, 2000])
@@ -82,7 +82,7 @@ def test_columns_that_float32_rounds_away_are_told(kind, offset, dtype, warns, t
         if kind != "transitions":
             np.save(tmp_path / "log.npy", states)
             forms = {"list": states.tolist(), "frame": pandas.DataFrame(states), "npy": tmp_path / "log.npy"}
-            Subsets.draw(forms.get(kind, states), 1, size=64, clusters=4)
+            Subsets.draw(load_states(forms.get(kind, states)), 1, size=64, clusters=4)
         else:
             transitions(states, states, states[:, 0], states, timeouts=states[:, 0])
     told = [str(warning.message) for warning in caught if "float32" in str(warning.message)]

@@ -83,7 +83,7 @@ def with_nan(actions):
         ({"policies": [np.zeros((599, 2))] * 5}, "'policy-000' has actions for 599 states, the data has 600"),
         (
             {"states": log(100)},
-            r"there are 100 states: choose fewer with Config\(subset_size=…, clusters=…\) \(--subset-size",
+            r"there are 100 states: pass more, or train with fewer by Config\(subset_size=…, clusters=…\) \(--",
         ),
         ({"states": with_nan(log())}, "states are not finite .* at row 3"),
         ({"validation": ladder([0.3])}, "validation must be a pair"),
@@ -237,16 +237,15 @@ def test_rank_refuses_inputs_that_do_not_fit_the_model():
     twins = list(ladder([0.3, 0.4]).values())
     for twin in twins:
         twin.name = "twin"
-    narrow = {"subsets": Subsets.draw(log(dim=3), 1, size=128, clusters=8)}
+    narrow = {"states": Subsets.draw(log(dim=3), 1, size=128, clusters=8)}
     for candidates, arguments, message in [
         (ladder([0.3]), {"states": log(dim=3)}, "states have 3 columns, the model was trained on 4"),
         (ladder([0.3]), narrow, "states have 3 columns, the model was trained on 4"),
-        (ladder([0.3]), {"states": log(100)}, "there are 100 states: the model was trained on subsets of that size"),
+        (ladder([0.3]), {"states": log(100)}, "subset_size is 128, but there are 100 states"),
         (twins, {"states": log()}, r"policies\[0\] and policies\[1\] are both named 'twin'"),
         ({"chooser": chooser}, {}, "'chooser' has discrete actions, the model continuous ones"),
         ({"wide": lambda s: s[:, :3]}, {}, "'wide'"),
         ([], {}, "polic"),
-        (ladder([0.3]), {"states": log(), "subsets": ranker.subsets}, "give states or clustered subsets"),
         (ladder([0.3]), {"seed": -1}, "seed must be an integer, 0 or more, got -1"),  # though kept subsets need none
         *(
             (ladder([0.3]), {"subsets": count}, f"subsets must be an integer, 1 or more, got {count}")

@@ -140,7 +140,7 @@ def load_policy(path):
 
 
 def load_states(path):
-    sopr_fast.Subsets.draw(path, 1, size=32, clusters=4)
+    sopr_fast.Subsets.draw(sopr_fast.inputs.logs.load_states(path), 1, size=32, clusters=4)
 
 
 SEQUENTIAL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))

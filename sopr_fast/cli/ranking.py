@@ -66,10 +66,7 @@ def add_commands(commands: Any) -> None:
     add_policies(ranking)
     _add_states(ranking, required=False)
     ranking.add_argument(
-        "--subsets",
-        type=_to_subsets,
-        metavar="N|FILE",
-        help="subsets to score on, or a .safetensors file that Subsets.save wrote (default: 5, or all kept)",
+        "--subsets", type=int, metavar="N", help="subsets to score on (default: 5 of a log, or all that are clustered)"
     )
     ranking.add_argument("--seed", type=int, metavar="N", help="seed of drawing subsets from --states (default: 0)")
     ranking.add_argument(
@@ -117,15 +114,6 @@ def _add_config(group: argparse._ArgumentGroup) -> None:
         )
 
 
-def _to_subsets(text: str) -> int | Path:
-    if text.endswith(".safetensors"):
-        return Path(text)
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number or .safetensors file") from None
-
-
 def _fit(options: argparse.Namespace) -> None:
     from ..inputs.returns import load_returns, suggest
     from ..runtime.files import check_place
@@ -160,8 +148,7 @@ def _rank(options: argparse.Namespace) -> None:
     from ..sopr.ranker import open_model, rank
 
     check_outputs(options)
-    has_log = options.states is not None and not options.states.endswith(".safetensors")
-    draws = has_log and not isinstance(options.subsets, Path)
+    draws = options.states is not None and not options.states.endswith(".safetensors")
     for option, given, used, needed in (
         ("seed", options.seed is not None, draws, "--states FILE of a log"),
         ("log", options.log, options.report, "--report FILE"),

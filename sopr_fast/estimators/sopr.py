@@ -72,8 +72,7 @@ class SOPR(SupervisedEstimator):
         if isinstance(states, Subsets):
             drawn = states.to("cpu")
         else:
-            remedy = ": choose fewer with SOPR(Config(subset_size=…, clusters=…))"
-            drawn = Drawing.draw(states, self.config.subsets, size=self.config.subset_size, seed=seed, remedy=remedy)
+            drawn = Drawing.draw(states, self.config.subsets, size=self.config.subset_size, seed=seed)
         layout = probe(adapted, drawn.states, drawn.source)
         columns = collect_shared(adapted, drawn.states, drawn.source, layout)
         subsets = drawn.clustered(self.config, current_device()).to("cpu")

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 _PLOTTED = 50  # candidates
-KEPT, GIVEN, DRAWN = "the model", "given subsets", "logged states"  # where the subsets come from
 
 
 @dataclass(frozen=True, eq=False)

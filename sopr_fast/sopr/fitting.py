@@ -111,8 +111,7 @@ def fit(
             drawn, (count, size) = log.to("cpu"), log.rows.shape
             config = replace(config, subsets=count, subset_size=size, clusters=log.offsets.shape[1] - 1)
         else:
-            remedy = ": choose fewer with Config(subset_size=…, clusters=…) (--subset-size …, --clusters …)"
-            drawn = Drawing.draw(log, config.subsets, size=config.subset_size, seed=seed, remedy=remedy)
+            drawn = Drawing.draw(log, config.subsets, size=config.subset_size, seed=seed)
     labels = [part for some in known for part in (some.names, some.labels)]
     file.identify(fingerprint(config.to_dict(), seed, *labels, drawn.states, drawn.rows))
     group.check_same(

@@ -15,7 +15,7 @@ from ..inputs.logs.stored import StoredStates
 from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, warn_of_answers
 from ..inputs.policies import load as load_policies
 from ..ranking.metrics import policy_distances
-from ..ranking.ranking import DRAWN, GIVEN, KEPT, Ranking, Training
+from ..ranking.ranking import Ranking, Training
 from ..ranking.warnings import warn_of_candidates, warn_of_scores, warn_of_states
 from ..runtime import distributed
 from ..runtime.checks import check_integer
@@ -29,11 +29,12 @@ from .config import Config
 from .model import ScoringModel
 from .model_files import read_model, write_model
 from .scoring import score_grid
-from .subsets import Drawing, Subsets, as_subsets, read_states
+from .subsets import Drawing, Subsets, read_states
 from .training import warn_of_collapse
 from .training_policies import TrainingPolicies, compare
 
 _MAPPED = 100  # candidates of which all distances are computed, for a map of them
+_SUBSETS = 5  # by default
 _TILE_BYTES = 256 << 20  # at most
 
 
@@ -101,7 +102,7 @@ class Ranker:
         candidates: Any,
         states: Any = None,
         *,
-        subsets: int | str | os.PathLike | Subsets | None = None,
+        subsets: int | None = None,
         seed: int = 0,
     ) -> Ranking:
         """Rank candidates by their mean score over subsets of the states (paper section 3.2).
@@ -114,11 +115,10 @@ class Ranker:
             candidates: Policies to rank, see `sopr_fast.load_policies`. Arrays of actions are indexed like
                 `states`; their distance to the training policies is known only on the training log, passed again or as
                 the subsets kept with the model.
-            states: (rows, dim_s) logged states or the path of a file; or clustered `Subsets`, or their file, to use
-                again; None for the subsets kept with the model.
-            subsets: Number of subsets, by default 5 of given states, or all those kept with the model; or clustered
-                `Subsets`, or their file, to use again.
-            seed: Seed of drawing subsets from `states`.
+            states: (rows, dim_s) logged states or the path of a file; or clustered `Subsets`, or their file; None for
+                the subsets kept with the model.
+            subsets: Number of subsets, by default 5 of logged states, or all that are clustered.
+            seed: Seed of drawing subsets from logged states.
 
         Raises:
             ImportError: A file needs an extra that is not installed.
@@ -139,12 +139,12 @@ class Ranker:
         """
         seed = check_integer("seed", seed, 0)
         group, timings, training = distributed.current(), Timings(), self.training_policies
+        loaded = load_policies(candidates)
+        is_array = np.array([isinstance(policy, ArrayPolicy) for policy in loaded.values()], bool)
         with timings.stage("drawing"):
-            log, chosen, origin = self._choose(states, subsets, seed)
-        drawn = chosen.to("cpu")
+            drawn, log = self._draw(states, subsets, seed)
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
-        loaded = load_policies(candidates).for_log(drawn.states_count, action_count)
-        policies, names = list(loaded.values()), list(loaded)
+        policies, names = list(loaded.for_log(drawn.states_count, action_count).values()), list(loaded)
         group.check_same(
             options=[seed, current().precision, current().batch_size],
             names_of_policies=names,
@@ -153,19 +153,24 @@ class Ranker:
             **self.model.state_dict(),
         )
         check_widths(policies, self.state_dim)
-        has_distance = self._have_distances(policies, log, origin)
+        on_training_log = states is None or (
+            is_array.any()
+            and isinstance(log, StoredStates)
+            and log.has_rows(training.source.numpy(), training.states.numpy())
+        )
+        has_distance = ~is_array | on_training_log
         with timings.stage("policies"):
             columns, sampled = self._act(
                 policies[group.part(len(policies))], drawn, log_is_known=bool(has_distance.all())
             )
             to_training, is_copy = map(group.gather, compare(sampled, training.columns))
+            distances = np.where(has_distance[:, None], to_training.numpy(), np.nan)
             among = None
             if len(policies) <= _MAPPED:
                 acting = group.gather(sampled).numpy()
                 among = policy_distances(acting, acting)
                 among[~has_distance], among[:, ~has_distance] = np.nan, np.nan
-        distances = np.where(has_distance[:, None], to_training.numpy(), np.nan)
-        scores = self._score(columns, chosen, timings)
+        scores = self._score(columns, drawn, timings)
         ranking = Ranking.from_subsets(
             names,
             scores,
@@ -173,21 +178,58 @@ class Ranker:
             distance_limit=training.distance_limit,
             in_training=(is_copy.numpy() & has_distance).tolist(),
             timings=dict(timings),
-            training=self._training_of(distances, among),
+            training=Training(
+                names=training.names,
+                scores=training.scores.numpy(),
+                distances=distances,
+                between=training.between,
+                among=among,
+                history=self.history,
+                settings={"seed": self.seed, **self.config.to_dict()},
+            ),
             settings={
                 "subsets": scores.shape[1],
                 "seed": seed,
                 "precision": current().precision or self.config.precision,
-                "source": origin,
             },
         )
         if self.collapsed:
             warn_of_collapse()
-        if chosen is not self.subsets:
+        if states is not None:
             warn_of_states(drawn.states, training.states)
         warn_of_scores(names, scores, distances, float(np.ptp(training.scores.numpy())))
         warn_of_candidates(ranking.names, ranking.distances, ranking.distance_limit, ranking.in_training)
         return ranking
+
+    def _draw(self, states: Any, subsets: int | None, seed: int) -> tuple[Drawing | Subsets, StoredStates | Subsets]:
+        """Return subsets to score on, on the CPU, and the logged states or the subsets that they are taken from."""
+        if subsets is not None:
+            subsets = check_integer("subsets", subsets, 1)
+        log = self.subsets if states is None else read_states(states)
+        if log is None:
+            raise ValueError("no subsets are kept with this model: pass the log as states=… (--states …)")
+        width = log.state_dim if isinstance(log, Subsets) else log.shape[1]
+        if width != self.state_dim:
+            raise ValueError(f"states have {width} columns, the model was trained on {self.state_dim}")
+        if isinstance(log, Subsets):
+            self._check_clusters(log)
+            return (log if subsets is None else log.take(subsets)).to("cpu"), log
+        return Drawing.draw(log, subsets or _SUBSETS, size=self.config.subset_size, seed=seed), log
+
+    def _check_clusters(self, subsets: Subsets) -> None:
+        """Check that the model can read clustered subsets, and warn if they are unlike those of its training."""
+        (size, clusters), config = (subsets.rows.shape[1], subsets.offsets.shape[1] - 1), self.config
+        if config.score == "sort" and clusters != config.clusters:
+            raise ValueError(
+                f"subsets have {clusters} clusters, but a model with score='sort' needs the {config.clusters} it was "
+                "trained with"
+            )
+        if (size, clusters) != (config.subset_size, config.clusters):
+            warn(
+                f"subsets have {size} states in {clusters} clusters, but the model was trained on subsets of "
+                f"{config.subset_size} states in {config.clusters} clusters: scores and errors may be others than on "
+                "such subsets"
+            )
 
     def _act(self, policies: list[Policy], drawn: Drawing | Subsets, *, log_is_known: bool) -> tuple[Tensor, Tensor]:
         """Return the columns of policies in the U drawn states and in the R sampled ones of training.
@@ -207,18 +249,18 @@ class Ranker:
         warn_of_answers(policies, columns, states, source, self.layout)
         return columns[:, :count], columns[:, count:]
 
-    def _score(self, columns: Tensor, chosen: Drawing | Subsets, timings: Timings) -> np.ndarray:
+    def _score(self, columns: Tensor, drawn: Drawing | Subsets, timings: Timings) -> np.ndarray:
         """Return scores of all processes' candidates, (P, S) float64, in the units of `return_mean` and `return_scale`.
 
         Args:
             columns: (p, U, dim_c) columns of this process's candidates in the drawn states.
-            chosen: Subsets of these states, which are clustered if they are not yet.
+            drawn: Subsets of these states, which are clustered if they are not yet.
             timings: Seconds by stage, to which this method adds.
         """
         device = current().device or self.device
         model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
         with timings.stage("clustering"):
-            subsets = chosen.clustered(self.config, device)
+            subsets = drawn.clustered(self.config, device)
         parts = [torch.empty(0, len(subsets), dtype=torch.float32, device=device)]
         at_once = max(1, tile_bytes(_TILE_BYTES) // (4 * columns.shape[1] * columns.shape[2]))
         with timings.stage("encoding"), progress_bar(len(columns), "ranking", "policy") as bar:
@@ -229,23 +271,6 @@ class Ranker:
         if not np.isfinite(scores).all():
             raise ValueError("the model gives scores that are not finite: its training failed")
         return scores * self.return_scale + self.return_mean
-
-    def _training_of(self, distances: np.ndarray, among: np.ndarray | None) -> Training:
-        """Return what a ranking keeps of the training.
-
-        Args:
-            distances: (P, M) action distances of the candidates to the training policies.
-            among: (P, P) action distances among the candidates, or None.
-        """
-        return Training(
-            names=list(self.training_policies.names),
-            scores=self.training_policies.scores.numpy().copy(),
-            distances=distances,
-            between=self.training_policies.between.copy(),
-            among=among,
-            history=copy.deepcopy(self.history),
-            settings={"seed": self.seed, **self.config.to_dict()},
-        )
 
     def save(self, path: str | os.PathLike, *, subsets: bool = True) -> None:
         """Write the model to one safetensors file, whole or not at all; of several processes, only process 0 writes.
@@ -260,65 +285,6 @@ class Ranker:
         if distributed.current().rank == 0:
             fields = {name: value for name, value in vars(self).items() if name != "timings"}
             write_model(path, **fields | {"subsets": self.subsets if subsets else None})
-
-    def _choose(self, states: Any, subsets: Any, seed: int) -> tuple[StoredStates | None, Drawing | Subsets, str]:
-        """Return the logged states, if any, the subsets to score on, and where these come from."""
-        log, kept = None if states is None else read_states(states), self.subsets
-        given = as_subsets(subsets)
-        if log is not None and (given is not None or (isinstance(log, Subsets) and subsets is not None)):
-            raise ValueError(
-                "give states or clustered subsets, not both: for fewer of the subsets, pass their take(count) "
-                "(--states, --subsets)"
-            )
-        if isinstance(log, Subsets):
-            log, given = None, log
-        if given is not None:
-            self._check_subsets(given)
-            return None, given, KEPT if given is kept else GIVEN
-        if log is not None:
-            self._check_width(log.shape[1])
-            count = 5 if subsets is None else check_integer("subsets", subsets, 1)
-            remedy = ": the model was trained on subsets of that size and needs at least as many states"
-            return log, Drawing.draw(log, count, size=self.config.subset_size, seed=seed, remedy=remedy), DRAWN
-        if kept is None:
-            raise ValueError("no subsets are kept with this model: pass the log as states=… (--states …)")
-        if subsets is not None and check_integer("subsets", subsets, 1) > len(kept):
-            raise ValueError(
-                f"cannot take {subsets} subsets: there are {len(kept)} kept with the model; pass the log as states=… "
-                "(--states …) to draw more"
-            )
-        return None, kept if subsets is None else kept.take(subsets), KEPT
-
-    def _check_subsets(self, subsets: Subsets) -> None:
-        """Check that the model can read clustered subsets, and warn if they are unlike those of its training."""
-        self._check_width(subsets.state_dim)
-        (size, clusters), config = (subsets.rows.shape[1], subsets.offsets.shape[1] - 1), self.config
-        if config.score == "sort" and clusters != config.clusters:
-            raise ValueError(
-                f"subsets have {clusters} clusters, but a model with score='sort' needs the {config.clusters} it was "
-                "trained with"
-            )
-        if (size, clusters) != (config.subset_size, config.clusters):
-            warn(
-                f"subsets have {size} states in {clusters} clusters, but the model was trained on subsets of "
-                f"{config.subset_size} states in {config.clusters} clusters: scores and errors may be others than on "
-                "such subsets"
-            )
-
-    def _check_width(self, width: int) -> None:
-        if width != self.state_dim:
-            raise ValueError(f"states have {width} columns, the model was trained on {self.state_dim}")
-
-    def _have_distances(self, policies: list[Policy], log: StoredStates | None, origin: str) -> np.ndarray:
-        """Return (P,) bool, False for arrays of actions unless they belong to the training log."""
-        is_array, training = (
-            np.array([isinstance(policy, ArrayPolicy) for policy in policies], bool),
-            self.training_policies,
-        )
-        known = origin == KEPT
-        if log is not None and is_array.any():
-            known = log.has_rows(training.source.numpy(), training.states.numpy())
-        return ~is_array | known
 
 
 def load(path: str | os.PathLike) -> Ranker:
@@ -347,7 +313,7 @@ def rank(
     states: Any = None,
     *,
     model: Ranker | str | os.PathLike | None = None,
-    subsets: int | str | os.PathLike | Subsets | None = None,
+    subsets: int | None = None,
     seed: int = 0,
 ) -> Ranking:
     """Rank candidates with a trained model: `Ranker.rank` in one call.

@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .. import ops
+from ..inputs.logs import Transitions
 from ..inputs.logs.states import load_states
 from ..inputs.logs.stored import StoredStates
 from ..runtime import distributed
+from ..runtime.arrays import as_numbers
 from ..runtime.checks import check_integer
 from ..runtime.fields import integer, record
 from ..runtime.progress import progress_bar
@@ -72,39 +75,33 @@ class Subsets:
     @classmethod
     def draw(
         cls,
-        states: Any,
+        states: Transitions | StoredStates | ArrayLike | Tensor,
         count: int,
         *,
         size: int = Config.subset_size,
         clusters: int = Config.clusters,
         seed: int = 0,
-        iterations: int = 300,
-        restarts: int = 1,
     ) -> Subsets:
         """Draw subsets without replacement and cluster each; subset s depends only on (seed, s).
 
         Args:
-            states: (rows, dim_s) array, tensor, data frame, path of a file, or array-like object such as an
-                `h5py.Dataset`. Only the drawn rows of HDF5 and `.npy` files and such objects are read.
+            states: (rows, dim_s) array, tensor or nested sequence; or a log that `sopr_fast.load_log` opened.
             count: Number of subsets, S.
             size: States in a subset, N; by default that of `Config`.
             clusters: Clusters in a subset, K; by default those of `Config`.
             seed: Seed, 0 or more.
-            iterations: Largest number of k-means iterations.
-            restarts: Runs of k-means, of which the best is kept.
 
         Raises:
-            FileNotFoundError: There is no such file.
-            TypeError: States are not numbers, or of an unknown kind.
+            TypeError: States are not numbers.
             ValueError: An option has a wrong value, or states are not finite; the message names the first row.
 
         Warns:
             UserWarning: Several subsets share most of their states, since the log is not twice as large as one.
         """
-        remedy = ": choose fewer with size=…, clusters=…"
-        return Drawing.draw(load_states(states), count, size=size, seed=seed, remedy=remedy).cluster(
-            clusters, iterations=iterations, restarts=restarts
-        )
+        values = states.states if isinstance(states, Transitions) else states
+        log = values if isinstance(values, StoredStates) else StoredStates(as_numbers(values))
+        config = Config(subset_size=size, clusters=clusters)
+        return Drawing.draw(log, count, size=size, seed=seed).clustered(config, torch.device("cpu"))
 
     def clustered(self, config: Config, device: torch.device) -> Subsets:
         """Return the same subsets on a device; they are clustered already, see `Drawing.clustered`.
@@ -136,8 +133,10 @@ class Subsets:
         Raises:
             ValueError: `count` is no integer from 1 to the number of subsets.
         """
-        if check_integer("count", count, 1) > len(self):
-            raise ValueError(f"cannot take {count} subsets: there are {len(self)}")
+        if check_integer("subsets", count, 1) > len(self):
+            raise ValueError(
+                f"cannot take {count} subsets: there are {len(self)}; pass the log as states=… (--states …) for more"
+            )
         if count == len(self):
             return self
         used, rows = torch.unique(self.rows[:count], return_inverse=True)
@@ -242,13 +241,8 @@ class Drawing:
     states_count: int
     cluster_seeds: Tensor
 
-    def to(self, device: torch.device | str) -> Drawing:
-        """Return the same drawing on a device."""
-        names = ("states", "source", "rows", "cluster_seeds")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
-
     @classmethod
-    def draw(cls, log: StoredStates, count: int, *, size: int, seed: int, remedy: str = "") -> Drawing:
+    def draw(cls, log: StoredStates, count: int, *, size: int, seed: int) -> Drawing:
         """Draw subsets without replacement, see `Subsets.draw`.
 
         Args:
@@ -256,11 +250,13 @@ class Drawing:
             count: Number of subsets, S.
             size: States in a subset, N.
             seed: Seed, 0 or more.
-            remedy: What to do about a log smaller than a subset; ends the message.
         """
         seed, count = check_integer("seed", seed, 0), check_integer("subsets", count, 1)
         if check_integer("subset_size", size, 1) > len(log):
-            raise ValueError(f"subset_size is {size}, but there are {len(log)} states{remedy}")
+            raise ValueError(
+                f"subset_size is {size}, but there are {len(log)} states: pass more, or train with fewer by "
+                "Config(subset_size=…, clusters=…) (--subset-size …, --clusters …)"
+            )
         if count > 1 and 2 * size > len(log):
             warn(
                 f"subsets of {size} of {len(log)} states have most of them in common: standard errors and win "
@@ -288,47 +284,29 @@ class Drawing:
         """Return the subsets clustered on a device with the options of a config; processes of a group share them."""
         group = distributed.current()
         own = group.part(len(self.rows))
-        part = replace(self, rows=self.rows[own], cluster_seeds=self.cluster_seeds[own]).to(device)
-        clustered = part.cluster(
-            config.clusters,
-            iterations=config.kmeans_iterations,
-            restarts=config.kmeans_restarts,
-        )
-        return replace(
-            clustered,
-            rows=group.gather(clustered.rows),
-            offsets=group.gather(clustered.offsets),
-            centroids=group.gather(clustered.centroids),
-        )
-
-    def cluster(self, clusters: int, *, iterations: int, restarts: int) -> Subsets:
-        """Return the subsets clustered by k-means, see `Subsets.draw`."""
-        if not 1 <= clusters <= self.rows.shape[1]:
-            raise ValueError(f"clusters is {clusters}, but a subset has {self.rows.shape[1]} states")
-        count = len(self.rows)
-        rows = [self.rows[:0]]
-        offsets = [self.rows.new_empty(0, clusters + 1)]
-        centroids = [self.states.new_empty(0, clusters, self.states.shape[1])]
-        with progress_bar(count, "clustering", "subset") as bar:
-            for start in range(0, count, _CLUSTERED_AT_ONCE):
-                members = self.rows[start : start + _CLUSTERED_AT_ONCE]
+        states, members = self.states.to(device), self.rows[own].to(device)
+        seeds, clusters = self.cluster_seeds[own].to(device), config.clusters
+        rows, offsets = [members[:0]], [members.new_empty(0, clusters + 1)]
+        centroids = [states.new_empty(0, clusters, states.shape[1])]
+        with progress_bar(len(members), "clustering", "subset") as bar:
+            for some, own_seeds in zip(members.split(_CLUSTERED_AT_ONCE), seeds.split(_CLUSTERED_AT_ONCE), strict=True):
                 clustering = ops.kmeans(
-                    self.states[members.long()],
+                    states[some.long()],
                     clusters,
-                    iterations=iterations,
-                    restarts=restarts,
-                    seeds=self.cluster_seeds[start : start + _CLUSTERED_AT_ONCE],
+                    iterations=config.kmeans_iterations,
+                    restarts=config.kmeans_restarts,
+                    seeds=own_seeds,
                 )
-                rows.append(members.gather(1, clustering.rows.long()))
+                rows.append(some.gather(1, clustering.rows.long()))
                 offsets.append(clustering.offsets)
                 centroids.append(clustering.centroids)
-                bar.update(len(members))
+                bar.update(len(some))
         return Subsets(
-            self.states,
-            self.source,
-            torch.cat(rows),
-            torch.cat(offsets),
-            torch.cat(centroids),
+            states,
+            self.source.to(device),
+            group.gather(torch.cat(rows)),
+            group.gather(torch.cat(offsets)),
+            group.gather(torch.cat(centroids)),
             self.states_count,
         )
 
