@@ -8,11 +8,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import reference
 import torch
 from torch import Tensor
 
 from sopr_fast import build_info, ops
-from sopr_fast.ops import reference
 
 
 class OnDevice:

@@ -2,12 +2,13 @@
 
 import operators
 import pytest
+import reference
 import torch
 from test_segment_attention import RNG, batch, check_gradients_of_large_scores, check_scores_of_minus_infinity
 from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, problem
 
 from sopr_fast import ops
-from sopr_fast.ops import library, reference
+from sopr_fast.ops import library
 
 pytestmark = pytest.mark.emulated
 

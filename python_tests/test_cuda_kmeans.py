@@ -4,11 +4,11 @@ import ctypes
 import importlib
 
 import pytest
+import reference
 import torch
 from problems import blobs
 
 from sopr_fast import ops
-from sopr_fast.ops import reference
 from sopr_fast.runtime import native
 
 pytestmark = pytest.mark.emulated

@@ -4,12 +4,12 @@ import ctypes
 import math
 
 import pytest
+import reference
 import torch
 from test_segment_attention import RNG
 from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, problem, run
 
 from sopr_fast import Config, ops
-from sopr_fast.ops import reference
 from sopr_fast.sopr.model import ScoringModel
 
 pytestmark = pytest.mark.emulated

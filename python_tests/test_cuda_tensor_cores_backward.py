@@ -4,13 +4,13 @@ import ctypes
 import math
 
 import pytest
+import reference
 import torch
 from test_cuda_tensor_cores import passes
 from test_segment_attention import RNG
 from test_segment_encoder import HIGH, LOW, SMALL, gradients, problem
 
 from sopr_fast import Config, ops
-from sopr_fast.ops import reference
 from sopr_fast.sopr.model import ScoringModel
 
 pytestmark = pytest.mark.emulated

@@ -1,7 +1,6 @@
 import pytest
+import reference
 import torch
-
-from sopr_fast.ops import reference
 
 # Known answers of Random123 for philox4x32-10: counter, key, result.
 KNOWN = [

@@ -2,6 +2,7 @@ import warnings
 
 import numpy as np
 import pytest
+import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +10,6 @@ from problems import blobs
 from sklearn.cluster import KMeans
 
 from sopr_fast import ops as cpu_ops
-from sopr_fast.ops import reference
 from sopr_fast.ops.kmeans import _kernel
 
 

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+import reference
 import torch
 from problems import blobs
 from sklearn.cluster import kmeans_plusplus
-
-from sopr_fast.ops import reference
 
 
 def rows_of(points, rows):

@@ -8,7 +8,7 @@ from peers.released import from_released
 from torch.nn import functional
 
 from sopr_fast import Config, Subsets, ops
-from sopr_fast.ops import composed, reference
+from sopr_fast.ops import composed
 from sopr_fast.runtime import devices
 from sopr_fast.sopr import model as scoring_model
 from sopr_fast.sopr.model import ScoringModel, merge_moments, part_moments, row_moments
@@ -252,7 +252,6 @@ def test_products_of_the_composed_path_are_tiled(encoder, generator, monkeypatch
         return linear(x, *others)
 
     monkeypatch.setattr(composed, "MAX_TOKENS", 64)
-    monkeypatch.setattr(reference, "MAX_TOKENS", 64)
     monkeypatch.setattr(functional, "linear", recorded)
     torch.testing.assert_close(model(*data), whole, rtol=1e-4, atol=1e-5)
     assert max(sizes) == 64 and len(sizes) > 3 * 450 // 64

@@ -4,11 +4,12 @@ from types import SimpleNamespace
 
 import operators
 import pytest
+import reference
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from sopr_fast import ops
-from sopr_fast.ops import checks, library, reference
+from sopr_fast.ops import checks, library
 from sopr_fast.runtime import native
 
 
@@ -216,28 +217,16 @@ def test_operator_traces_fake_tensors():
     assert "sopr_fast.segment_mean" in traced.code
 
 
-@pytest.mark.parametrize("name", operators.CALLS)
-def test_operator_without_a_kernel_logs_and_runs_the_reference(name, device, monkeypatch, caplog):
+def test_operators_refuse_a_device_without_kernels(monkeypatch):
     monkeypatch.setattr(native, "_cuda", None)
-    monkeypatch.setattr(library, "has_kernel", lambda device: False)
-    library._log_reference.cache_clear()
-    caplog.set_level("INFO")
-    operators.check(name, device)
-    operators.check(name, device)
-    messages = [record.message for record in caplog.records]
-    assert messages[0].startswith(name.split()[0])
-    assert messages[0].endswith(f": no kernel for {device.type}, running the reference")
-    assert len(set(messages)) == len(messages)
-
-
-def test_devices_with_kernels(monkeypatch):
-    def devices():
-        return [device for device in ("cpu", "cuda", "mps", "meta") if library.has_kernel(torch.device(device))]
-
-    monkeypatch.setattr(native, "_cuda", None)
-    assert devices() == ["cpu", "meta"]
-    monkeypatch.setattr(native, "_cuda", SimpleNamespace(architectures="native"))
-    assert devices() == ["cpu", "cuda", "meta"]
+    monkeypatch.setattr(native, "why_no_cuda", "not built")
+    reasons = {device: library._why_no_kernel(torch.device(device)) for device in ("cpu", "meta", "mps", "cuda")}
+    assert reasons["cpu"] == reasons["meta"] == "" and reasons["mps"] == "compute on a CPU or with CUDA"
+    assert reasons["cuda"] == "the CUDA module is not built. Or compute on the CPU"
+    monkeypatch.setattr(library, "_why_no_kernel", lambda device: "wait for one")
+    for name, one in operators.CALLS.items():
+        with pytest.raises(NotImplementedError, match=f"{name.split()[0]} has no kernel for cpu: wait for one"):
+            one.operator(**one.arguments)
 
 
 @pytest.mark.parametrize(
@@ -250,16 +239,15 @@ def test_devices_with_kernels(monkeypatch):
         ("native", [(7, 5), (9, 0)], []),
     ],
 )
-def test_gpu_without_code_warns_once(architectures, runs, fails, monkeypatch, recwarn):
+def test_operators_refuse_a_gpu_without_code(architectures, runs, fails, monkeypatch):
     gpus = runs + fails
     monkeypatch.setattr(native, "_cuda", SimpleNamespace(architectures=architectures))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: gpus[index])
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
-    library._runs_on_gpu.cache_clear()
-    for _ in range(2):
-        assert [gpus[i] for i in range(len(gpus)) if library.has_kernel(torch.device("cuda", i))] == runs
-    assert [str(w.message).partition(",")[0] for w in recwarn] == [
+    library._why_no_code.cache_clear()
+    reasons = [library._why_no_kernel(torch.device("cuda", i)).partition(",")[0] for i in range(len(gpus))]
+    library._why_no_code.cache_clear()
+    assert reasons == [""] * len(runs) + [
         f"GPU {len(runs) + i} has compute capability {major}.{minor}" for i, (major, minor) in enumerate(fails)
     ]
-    library._runs_on_gpu.cache_clear()

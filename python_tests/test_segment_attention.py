@@ -1,10 +1,10 @@
 import pytest
+import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sopr_fast import ops
-from sopr_fast.ops import reference
 
 RNG = torch.tensor([11, 5])
 

@@ -3,10 +3,10 @@
 import math
 
 import pytest
+import reference
 import torch
 
 from sopr_fast import ops
-from sopr_fast.ops import reference
 from sopr_fast.ops.segment_encoder_blocks import Arena, segment_encoder_blocks
 
 LOW = {"width": 24, "layers": 2, "heads": 2, "feedforward": 40, "project": True, "level": 0}
@@ -23,7 +23,7 @@ def problem(shape, generator, subsets=2, count=60, clusters=5, states=70):
     rows = torch.stack([torch.randperm(states, generator=generator)[:count] for _ in range(subsets)]).int()
     offsets = torch.tensor([[0, 7, 7, 30, 41, 58], [0, 20, 21, 40, 50, 60]], dtype=torch.int32)
     inputs = own_states.shape[1] + width
-    shapes = reference.encoder_shapes(inputs, shape["width"], shape["layers"], shape["feedforward"], shape["project"])
+    shapes = ops.encoder_shapes(inputs, shape["width"], shape["layers"], shape["feedforward"], shape["project"])
     parameters = torch.randn(sum(map(math.prod, shapes)), generator=generator) * 0.2
     grad = torch.randn(sum(BLOCKS), subsets, clusters, shape["width"], generator=generator)
     return (own_states, columns, rows, offsets, parameters), grad

@@ -1,8 +1,8 @@
 import pytest
+import reference
 import torch
 
 from sopr_fast import ops
-from sopr_fast.ops import reference
 
 
 def batch(sizes, width, device, generator):

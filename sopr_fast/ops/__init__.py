@@ -1,8 +1,8 @@
-"""Torch operators over the compiled kernels, each with a plain-torch reference in `ops.reference`."""
+"""Torch operators over the compiled kernels."""
 
+from .encoder_parameters import encoder_shapes
 from .kmeans import KMeans, kmeans
 from .kmeans_init import kmeans_init
-from .reference import encoder_shapes
 from .segment_attention import segment_attention
 from .segment_dropout import segment_dropout
 from .segment_encoder import long_tiles, segment_encoder

@@ -1,28 +1,28 @@
 """Encoders composed of torch operators and `ops.segment_*`: SOPR-MLP, and SOPR-T where there is no fused kernel.
 
-Both process a few policies at a time and recompute them in the backward pass, so memory does not grow with policies.
+Gradients recompute a few policies at a time, so memory does not grow with policies.
 """
 
 from __future__ import annotations
 
-import logging
+import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from ..runtime import devices
 from ..runtime.devices import without_autocast
-from . import reference
-from .reference import INSIDE_FEED_FORWARD, MAX_TOKENS, Parts, encode_tokens, linear
+from .encoder_parameters import encoder_tensors
 from .segment_attention import segment_attention
-from .segment_dropout import segment_dropout
+from .segment_dropout import AFTER_ATTENTION, AFTER_FEED_FORWARD, INSIDE_FEED_FORWARD, segment_dropout
 from .segment_mean import segment_mean
 
-_PARTS = Parts(segment_attention, segment_dropout, segment_mean)
-_log = logging.getLogger(__name__)
+MAX_TOKENS = 1 << 16  # of a product
 
 
 def segment_encoder(
@@ -32,20 +32,41 @@ def segment_encoder(
     offsets: Tensor,
     parameters: Tensor,
     *,
+    width: int,
+    layers: int,
+    heads: int,
+    feedforward: int,
+    project: bool = True,
+    pool: bool = True,
+    dropout: float = 0.0,
     rng: Tensor | None = None,
+    level: int = 0,
     segment_base: int = 0,
-    **options: Any,
+    **_: Any,
 ) -> Tensor:
-    """Compute `ops.segment_encoder` from smaller operators, always in fp32."""
-    _log.info("segment_encoder runs composed of torch operators on %s, %s", columns.device, columns.dtype)
-    rng = _kept(rng)
+    """Compute `ops.segment_encoder` from smaller operators, always in fp32; keeps all activations for autograd."""
+    inputs = states.shape[1] + columns.shape[2]
+    projection, stack = encoder_tensors(parameters, inputs, width, layers, feedforward, project)
 
-    def encode(some_columns: Tensor, base: int) -> Tensor:
-        return reference.segment_encoder(
-            states, some_columns, rows, offsets, parameters, rng=rng, segment_base=base, parts=_PARTS, **options
-        )
+    def encode(x: Tensor, segments: Tensor) -> Tensor:
+        for layer, w in enumerate(stack):
+            place: dict[str, Any] = {"rng": rng, "level": level, "layer": layer, "segment_base": segment_base}
+            drop: Callable[..., Tensor] = functools.partial(
+                segment_dropout, offsets=segments, probability=dropout, **place
+            )
+            # Three products, since the kernels would copy slices of one.
+            q, k, v = (
+                _linear(x, weight, bias).view(len(x), heads, width // heads)
+                for weight, bias in zip(w[0].chunk(3), w[1].chunk(3), strict=True)
+            )
+            mixed = segment_attention(q, k, v, segments, dropout=dropout, **place).reshape(len(x), width)
+            x = functional.layer_norm(x + drop(_linear(mixed, w[2], w[3]), site=AFTER_ATTENTION), (width,), w[4], w[5])
+            inner = drop(_linear(x, w[6], w[7]).relu(), site=INSIDE_FEED_FORWARD)
+            inner = drop(_linear(inner, w[8], w[9]), site=AFTER_FEED_FORWARD)
+            x = functional.layer_norm(x + inner, (width,), w[10], w[11])
+        return x
 
-    return _by_policies(columns, rows, offsets, encode, segment_base)
+    return _encode_tokens(states, columns, rows, offsets, projection, encode, pool)
 
 
 def segment_encoder_backward(
@@ -78,9 +99,7 @@ def segment_encoder_backward(
     for start, some_columns, base in _groups(columns, rows, offsets, segment_base):
         leaf = some_columns.detach().requires_grad_(columns_grad)
         with torch.enable_grad(), without_autocast(columns.device):
-            out = reference.segment_encoder(
-                states, leaf, rows, offsets, parameters, segment_base=base, parts=_PARTS, **options
-            )
+            out = segment_encoder(states, leaf, rows, offsets, parameters, segment_base=base, **options)
         leaves = (parameters, leaf) if columns_grad else (parameters,)
         grads = torch.autograd.grad(
             out, leaves, grad_out[start : start + len(leaf)], allow_unused=True, materialize_grads=True
@@ -131,7 +150,7 @@ def mlp_encoder(
     Returns:
         (P, S, K, E) float32, or (P, S, N, E) without pooling.
     """
-    rng = _kept(rng)
+    rng = None if rng is None else rng.clone()  # the backward pass draws the masks again
     inputs = states.shape[1] + columns.shape[2]
     shapes = [(width, inputs), (width,)] if project else []
     shapes += [(feedforward, width), (feedforward,), (width, feedforward), (width,)] * layers
@@ -144,20 +163,15 @@ def mlp_encoder(
             for i in range(layers):
                 widen, widen_bias, narrow, narrow_bias = stack[4 * i : 4 * i + 4]
                 inner = segment_dropout(
-                    linear(x, widen, widen_bias), segments, probability=dropout, rng=rng, level=level, layer=i,
+                    _linear(x, widen, widen_bias), segments, probability=dropout, rng=rng, level=level, layer=i,
                     site=INSIDE_FEED_FORWARD, segment_base=base,
                 )  # fmt: skip
-                x = linear(inner.relu(), narrow, narrow_bias)
+                x = _linear(inner.relu(), narrow, narrow_bias)
             return x
 
-        return encode_tokens(states, some_columns, rows, offsets, projection, apply, pool, segment_mean)
+        return _encode_tokens(states, some_columns, rows, offsets, projection, apply, pool)
 
     return _by_policies(columns, rows, offsets, encode, segment_base)
-
-
-def _kept(rng: Tensor | None) -> Tensor | None:
-    """Return a copy: the backward pass draws the masks again, when callers may have advanced the step in place."""
-    return None if rng is None else rng.clone()
 
 
 def _groups(columns: Tensor, rows: Tensor, offsets: Tensor, segment_base: int) -> Iterator[tuple[int, Tensor, int]]:
@@ -180,3 +194,66 @@ def _by_policies(
                 result = encode(some_columns, base)
         encoded.append(result)
     return torch.cat(encoded)
+
+
+def _encode_tokens(
+    states: Tensor,
+    columns: Tensor,
+    rows: Tensor,
+    offsets: Tensor,
+    projection: Sequence[Tensor],
+    encode: Callable[[Tensor, Tensor], Tensor],
+    pool: bool,
+) -> Tensor:
+    """Apply a function to the tokens of `ops.segment_encoder`, without waiting for a GPU.
+
+    Args:
+        states: See `ops.segment_encoder`, as `columns`, `rows`, `offsets` and `pool`.
+        columns: Columns of P policies.
+        rows: Indices of states.
+        offsets: Offsets of the segments.
+        projection: Weight and bias of a linear map that precedes, or nothing.
+        encode: Function from tokens (T, width) and offsets of all segments to tokens.
+        pool: Return means of segments.
+    """
+    subsets, count = rows.shape
+    clusters, policies = offsets.shape[1] - 1, len(columns)
+    index = rows.reshape(-1).long()
+    unused = torch.arange(count, device=rows.device) >= offsets[:, -1:]  # (S, N), rows after the last segment
+    all_used = not devices.runs_ahead(rows.device) and not unused.any()
+    x = torch.cat([states[index].expand(policies, -1, -1), columns[:, index]], -1).flatten(0, 1)
+    if projection:
+        x = _linear(x, *projection).relu()
+    unused_tokens = unused.repeat(policies, 1)
+    sizes = offsets[:, -1].repeat(policies)
+    ends = sizes.cumsum(0, dtype=torch.int32)
+    begins = (ends - sizes)[:, None] + offsets[:, :-1].repeat(policies, 1)
+    segments = functional.pad(torch.cat([begins.flatten(), ends[-1:]]), (0, 1), value=len(x))
+    place = None if all_used else places(unused_tokens)
+    x = encode(x if place is None else torch.zeros_like(x).index_copy(0, place, x), segments)
+    if pool:
+        return segment_mean(x, segments)[:-1].view(policies, subsets, clusters, x.shape[1])
+    if place is not None:
+        x = x.index_select(0, place).masked_fill(unused_tokens.view(-1, 1), 0.0)
+    return x.view(policies, subsets, count, x.shape[1])
+
+
+def places(unused: Tensor) -> Tensor:
+    """Return where each token goes so that unused ones stand last and others keep their order.
+
+    Args:
+        unused: (cells, N) bool.
+
+    Returns:
+        (cells * N,) int64.
+    """
+    flat = unused.flatten()
+    used = (~flat).cumsum(0)
+    return torch.where(flat, used[-1:] + flat.cumsum(0), used) - 1
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return x W^T + b, computed in tiles of rows on a CPU: an interrupt is answered between two products."""
+    if x.device.type != "cpu" or x.shape[-2] <= MAX_TOKENS:
+        return functional.linear(x, weight, bias)
+    return torch.cat([functional.linear(rows, weight, bias) for rows in x.split(MAX_TOKENS, -2)], -2)

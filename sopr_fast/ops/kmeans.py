@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ..runtime import native
-from . import reference
 from .checks import check_finite, check_points, check_problems, check_seeds, check_tensor
 from .kmeans_init import kmeans_init
 from .library import call, define, needs_scratch
@@ -175,17 +174,11 @@ def _fake(points: Tensor, start: Tensor, iterations: int, tolerance: float) -> t
     )
 
 
-def _reference(points: Tensor, start: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, ...]:
-    outputs = reference.kmeans(points, start, iterations, tolerance)
-    return *outputs, *reference.sort_by_cluster(outputs[1], start.shape[1])
-
-
 _lloyd = define(
     "kmeans(Tensor points, Tensor start, int iterations, float tolerance)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     cpu=_kernel,
     cuda=_kernel,
-    reference=_reference,
     shapes={"points": "B, N, D", "start": "B, K, D"},
     check_sizes=lambda points, start, *_: check_problems(points, start.shape[1]),
     check=_check,

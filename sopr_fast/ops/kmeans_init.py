@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ..runtime import native
-from . import reference
 from .checks import check_finite, check_points, check_problems, check_seeds
 from .library import call, define, needs_scratch
 
@@ -95,7 +94,6 @@ _init = define(
     "kmeans_init(Tensor points, SymInt k, Tensor seeds, int restart, bool plus_plus) -> Tensor",
     cpu=_kernel,
     cuda=_kernel,
-    reference=reference.kmeans_init,
     shapes={"points": "B, N, D", "seeds": "B"},
     check_sizes=lambda points, k, *_: check_problems(points, k),
     check=lambda points, *_: check_finite("points", points, "row"),

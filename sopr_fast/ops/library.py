@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -12,11 +11,9 @@ import torch
 from torch import Tensor
 
 from ..runtime import native
-from ..runtime.warn import warn
 from .checks import check_are_tensors, check_arguments, check_reverse_mode, common_device
 
 library = torch.library.Library("sopr_fast", "DEF")
-_log = logging.getLogger(__name__)
 
 
 def define(
@@ -26,7 +23,6 @@ def define(
     fake: Callable,
     shapes: dict[str, str],
     cuda: Callable | None = None,
-    reference: Callable | None = None,
     check_sizes: Callable | None = None,
     check: Callable | None = None,
     backward: Callable | None = None,
@@ -41,7 +37,6 @@ def define(
         shapes: Shapes of the tensors by name; see `check_arguments`. Kernels read addresses, and compiled or exported
             code calls the operator itself, so the operator checks its arguments.
         cuda: Kernel for CUDA tensors, registered if the CUDA module is built.
-        reference: Runs where the device of the first argument has no kernel, with arguments named as in the schema.
         check_sizes: Raises if the sizes do not fit the other arguments.
         check: Raises if the values of the arguments are invalid. Runs inside the operator, since compiled code sees
             no values, but not while a CUDA graph is captured.
@@ -76,18 +71,10 @@ def define(
 
     def run(*arguments: Any) -> Any:
         check_are_tensors(dict(zip(names, arguments, strict=True)), shapes)
-        device = arguments[0].device
-        if reference is None or has_kernel(device):
-            check_reverse_mode(name, *arguments)
-            return operator(*arguments)
-        _log_reference(name, device.type)
-        named = dict(zip(names, arguments, strict=True))
-        check_arguments(shapes, named)
-        if check_sizes is not None:
-            check_sizes(*arguments)
-        if check is not None:
-            check(*arguments)
-        return reference(**named)
+        check_reverse_mode(name, *arguments)
+        if reason := _why_no_kernel(arguments[0].device):
+            raise NotImplementedError(f"{name} has no kernel for {arguments[0].device}: {reason}")
+        return operator(*arguments)
 
     return run
 
@@ -109,28 +96,30 @@ def differentiable_once(operator: str) -> Callable:
     return backward
 
 
-def has_kernel(device: torch.device) -> bool:
-    """Return whether the operators have kernels for a device; true for "meta", which needs none."""
-    if device.type == "cuda" and native._cuda is not None:
-        return torch.compiler.is_compiling() or _runs_on_gpu(device.index)  # torch.compile cannot trace a cache
-    return device.type in ("cpu", "meta")
+def _why_no_kernel(device: torch.device) -> str:
+    """Return why a device has no kernels, and what helps; "" if it has."""
+    if device.type in ("cpu", "meta"):
+        return ""
+    if device.type != "cuda":
+        return "compute on a CPU or with CUDA"
+    if native._cuda is None:
+        return f"the CUDA module is {native.why_no_cuda}. Or compute on the CPU"
+    return "" if torch.compiler.is_compiling() else _why_no_code(device.index)  # torch.compile cannot trace a cache
 
 
 @functools.cache
-def _runs_on_gpu(index: int | None) -> bool:
-    """Return whether the CUDA module has code for a GPU; warn once per GPU if not."""
+def _why_no_code(index: int | None) -> str:
+    """Return why the CUDA module has no code for a GPU; "" if it has."""
     if not torch.cuda.is_available():  # fake tensors
-        return True
+        return ""
     major, minor = torch.cuda.get_device_capability(index)
     architectures = native._cuda.architectures.split()
     if any(_has_code(architecture, 10 * major + minor) for architecture in architectures):
-        return True
-    warn(
-        f"{torch.cuda.get_device_name(index)} has compute capability {major}.{minor}, but the CUDA kernels of "
-        f"sopr_fast were built for {', '.join(architectures)}; its operators run in plain torch on this GPU. "
-        "Build sopr_fast on this machine to use its kernels",
+        return ""
+    return (
+        f"{torch.cuda.get_device_name(index)} has compute capability {major}.{minor}, but the CUDA module was built "
+        f"for {', '.join(architectures)}. Build sopr_fast on this machine, or compute on the CPU"
     )
-    return False
 
 
 def _has_code(architecture: str, capability: int) -> bool:
@@ -142,11 +131,6 @@ def _has_code(architecture: str, capability: int) -> bool:
     if not number.isdigit():  # such as "native": built for the GPUs of this machine
         return True
     return int(number) <= capability and (kind != "real" or int(number) // 10 == capability // 10)
-
-
-@functools.cache
-def _log_reference(name: str, device: str) -> None:
-    _log.info("%s: no kernel for %s, running the reference", name, device)
 
 
 def call_cpu(kernel: str, *, threads: int | None = None, **arguments: Any) -> None:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import reference
 from .checks import check_dropout, check_offsets, check_tensor
 from .library import call, contiguous, define, differentiable_once, needs_scratch
+from .segment_dropout import ATTENTION_WEIGHTS
 
 
 def segment_attention(
@@ -95,7 +95,7 @@ def _arguments(tensors: tuple[Any, ...], rng: Tensor | None, options: _Options) 
         "dropout": options.dropout,
         "level": options.level,
         "layer": options.layer,
-        "site": reference.ATTENTION_WEIGHTS,
+        "site": ATTENTION_WEIGHTS,
         "segment_base": options.segment_base,
         "order": torch.empty_like(offsets) if needs_scratch(offsets.device) else None,  # in which a GPU takes segments
     }
@@ -155,7 +155,6 @@ _segment_attention = define(
     f"segment_attention(Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor? rng, {_OPTIONS}) -> (Tensor, Tensor)",
     cpu=_forward,
     cuda=_forward,
-    reference=lambda **arguments: (reference.segment_attention(**arguments), None),
     shapes=_SHAPES,
     check=lambda q, k, v, offsets, *_: check_offsets(offsets, len(q)),
     fake=_fake,

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import reference
 from .checks import check_dropout, check_offsets, check_tensor
 from .library import call, contiguous, define
+
+# Dropout sites of csrc/philox.h.
+ATTENTION_WEIGHTS, AFTER_ATTENTION, INSIDE_FEED_FORWARD, AFTER_FEED_FORWARD = range(4)
 
 
 def segment_dropout(
@@ -46,8 +48,7 @@ def segment_dropout(
 
     Equivalent to::
 
-        segment, row = reference.segments_and_rows(offsets)
-        x * reference.dropout_mask(segment + segment_base, row, E, rng=rng, probability=probability, ...)
+        x * (draws >= threshold) / (1 - threshold / 65536)  # draws of 16 bits; threshold = round(65536 probability)
     """
     if not check_dropout(probability, rng, level=level, layer=layer, site=site):
         return check_tensor("x", x, "T, E")
@@ -98,7 +99,6 @@ _segment_dropout = define(
     "int segment_base) -> Tensor",
     cpu=_kernel,
     cuda=_kernel,
-    reference=reference.segment_dropout,
     shapes={"x": "T, E", "offsets": "G + 1", "rng": "2"},
     check=lambda x, offsets, *_: check_offsets(offsets, len(x)),
     fake=lambda x, *_: torch.empty_like(x, memory_format=torch.contiguous_format),

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ..runtime import native
-from . import composed, reference
+from . import composed
 from .checks import check_are_tensors, check_arguments, check_dropout, common_device, is_checked
+from .encoder_parameters import encoder_shapes
 from .library import by_position, call, call_cpu, contiguous, current_device, define, differentiable_once
-from .reference import encoder_shapes
 
 _log = logging.getLogger(__name__)
 _TILE = 128  # rows
@@ -396,7 +396,6 @@ _segment_encoder = define(
     f"segment_encoder({_TENSORS}, {_OPTIONS}) -> Tensor",
     cpu=_forward,
     cuda=_forward_cuda,
-    reference=reference.segment_encoder,
     shapes=_SHAPES,
     check_sizes=_check_sizes,
     check=_check_rows,

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from . import reference
 from .checks import check_offsets
 from .library import call, define, differentiable_once
 
@@ -84,7 +83,6 @@ _segment_mean: Callable = define(
     "segment_mean(Tensor x, Tensor offsets) -> Tensor",
     cpu=_forward,
     cuda=_forward,
-    reference=reference.segment_mean,
     shapes={"x": "T, E", "offsets": "G + 1"},
     check=lambda x, offsets: check_offsets(offsets, len(x)),
     fake=lambda x, offsets: x.new_empty(offsets.shape[0] - 1, x.shape[1]),

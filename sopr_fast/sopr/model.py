@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .. import ops
-from ..ops import composed, reference
+from ..ops import composed
 from ..ops.segment_encoder_blocks import Arena, segment_encoder_blocks
 from ..runtime import devices
 from ..runtime.devices import without_autocast
@@ -420,7 +420,7 @@ def _rows_at(index: Tensor, filled: Tensor) -> Tensor:
     """Return index[filled]; on a GPU the others follow, since counting these would wait for it."""
     if not devices.runs_ahead(filled.device):
         return index[filled]
-    return torch.empty_like(index).flatten().index_copy_(0, reference.places(~filled), index.flatten())
+    return torch.empty_like(index).flatten().index_copy_(0, composed.places(~filled), index.flatten())
 
 
 def _sort_and_spread(scores: Tensor, filled: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..ops.library import has_kernel
 from ..runtime.devices import put
 from ..runtime.graphs import Replayed
 from ..runtime.limits import tile_bytes
@@ -71,7 +70,7 @@ class _Tile:
         device = subsets.rows.device
         self._chosen = torch.zeros(size, dtype=torch.int64, device=device)
         self._scores = columns.new_empty(len(columns), size)
-        self._replayed = Replayed(self._compute, device, allowed=has_kernel(device))
+        self._replayed = Replayed(self._compute, device)
 
     def scores(self, chosen: Tensor) -> Tensor:
         """Return scores on the chosen subsets; the next call overwrites them."""

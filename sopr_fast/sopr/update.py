@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..ops.library import has_kernel
 from ..ops.segment_encoder_blocks import Arena
 from ..runtime import devices, distributed, graphs
 from ..runtime.adam import Adam
@@ -97,8 +96,7 @@ class Update:
         self.best_weights = {name: value.clone() for name, value in model.state_dict().items()}
         self._labels = torch.empty(0) if validation is None else torch.from_numpy(validation.labels).to(device)
         self._validated = torch.zeros(min(config.validation_subsets, len(subsets)), dtype=torch.int64, device=device)
-        # Processes exchange data through the host, and plain torch in place of kernels reads offsets there.
-        allowed = self.group.count == 1 and has_kernel(device)
+        allowed = self.group.count == 1  # processes exchange data through the host
         self._run = graphs.Replayed(self._compute, device, allowed=allowed)
         self._run_validation = graphs.Replayed(self._validate, device, allowed=allowed)
 
@@ -153,7 +151,7 @@ class Update:
         of clusters, 2 kB each. So bits do not depend on free memory. Several processes keep to blocks, so that their
         number does not matter.
         """
-        return self.group.count == 1 and devices.runs_ahead(self.device) and has_kernel(self.device)
+        return self.group.count == 1 and devices.runs_ahead(self.device)
 
     def _load(self, to: Tensor, values: Tensor) -> None:
         to.copy_(devices.put(values, self.device))
