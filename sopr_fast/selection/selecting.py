@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..estimators import SOPR, Estimator, Simulator, UncertainEstimateWarning
+from ..estimators import SOPR, BehaviourQ, Estimator, Simulator, UncertainEstimateWarning
 from ..inputs.logs.keys import list_names
 from ..inputs.policies import Policy, load
 from ..inputs.returns import check_ordered
@@ -135,6 +135,8 @@ def _mean(
     """Return values (P,) that the mean follows, or None; the method's name; and notes."""
     known = np.flatnonzero(np.isfinite(returns))
     everyone = np.arange(len(returns))
+    if simulator is None and compared.has_rewards and not compared.can_roll_out and compared.log.longest == 1:
+        simulator = BehaviourQ(updates=3000)  # of one step, which needs no action in another state
     if simulator is None and not (compared.has_rewards and compared.can_roll_out):
         lack = "policies are arrays of actions" if compared.has_rewards else "the log holds no rewards"
         if len(known) < FEWEST_TRAINING or np.ptp(returns[known]) == 0:
