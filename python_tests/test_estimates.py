@@ -22,7 +22,7 @@ def test_table_lists_the_best_first():
     assert repr(estimates) == f"Estimates of 2 policies by FQE\n{estimates.ranking().table()}"
     without = make(method="FQE")
     assert "error" not in str(without) and "nan" not in str(without)
-    assert "Estimates of 3 policies by FQE" in without._repr_html_()
+    assert "b has the highest score of 3 candidates" in without._repr_html_()
 
 
 def test_ranking_compares_replicates():

@@ -10,7 +10,6 @@ import numpy as np
 
 from ..inputs.policies import Policy, probe
 from ..ranking.estimates import Estimates
-from ..ranking.ranking import Ranking
 from ..runtime.fields import Check, option
 from ..runtime.options import current_device
 from ..sopr.acting import collect_shared
@@ -84,6 +83,9 @@ class SOPR(SupervisedEstimator):
         ranker = fit(problem.known, returns, problem.states, **options)
         ranking = ranker.rank(problem.policies)
         scale, offset = _units(ranker, returns)
+        assert ranking.replicates is not None
+        replicates = ranking.replicates * scale + offset
+        replicates[np.array(ranking.foreign, bool)] = np.nan  # how far they err is unknown
         for timings in (ranker.timings, ranking.timings):
             for stage, seconds in timings.items():
                 request.timings[stage] = request.timings.get(stage, 0.0) + seconds
@@ -91,7 +93,7 @@ class SOPR(SupervisedEstimator):
             ranking.names,
             ranking.scores * scale + offset,
             ranking.standard_errors * scale,
-            _replicates(ranking, scale, offset),
+            replicates,
             method=self.name,
             diagnostics={
                 "scores": ranking.scores,
@@ -102,20 +104,6 @@ class SOPR(SupervisedEstimator):
             },
             timings=dict(request.timings),
         )
-
-
-def _replicates(ranking: Ranking, scale: float, offset: float) -> np.ndarray | None:
-    """Return values (P, S) whose standard deviations are the standard errors of the mean over S subsets.
-
-    They are NaN for foreign policies: the noise of drawing subsets says nothing of how far their values err.
-    """
-    if ranking.subset_scores is None or ranking.subset_scores.shape[1] < 2:
-        return None
-    scores = ranking.subset_scores
-    mean = scores.mean(1, keepdims=True)
-    values = (mean + (scores - mean) / np.sqrt(scores.shape[1])) * scale + offset
-    values[[bool(foreign) for foreign in ranking.foreign or [False] * len(values)]] = np.nan
-    return values
 
 
 def _units(ranker: Ranker, returns: np.ndarray) -> tuple[float, float]:

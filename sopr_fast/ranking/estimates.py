@@ -9,7 +9,6 @@ import numpy as np
 
 from ..runtime.warn import warn
 from .ranking import Ranking
-from .tables import SHORTENED, to_html
 
 _LISTED = 5
 
@@ -78,24 +77,12 @@ class Estimates:
             settings={"method": self.method} if self.method else {},
         )
 
-    @property
-    def _heading(self) -> str:
-        count = f"{len(self)} polic{'y' if len(self) == 1 else 'ies'}"
-        return f"Estimates of {count} by {self.method or 'an unnamed method'}"
-
-    def table(self, rows: int | None = None) -> str:
-        """Return the ranking as text of 80 columns, see `Ranking.table`.
-
-        Args:
-            rows: Number of policies beyond which only the first and the last five are shown; None for all.
-        """
-        return f"{self._heading}\n{self.ranking().table(rows)}"
-
     def __repr__(self) -> str:
-        return self.table(SHORTENED)
+        count = f"{len(self)} polic{'y' if len(self) == 1 else 'ies'}"
+        return f"Estimates of {count} by {self.method or 'an unnamed method'}\n{self.ranking()!r}"
 
     def _repr_html_(self) -> str:
-        return to_html(self._heading, self.ranking().to_pandas().reset_index())
+        return self.ranking()._repr_html_()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON; critics and other callables are left out."""

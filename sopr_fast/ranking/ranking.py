@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..inputs.returns import check_returns
-from ..runtime.checks import check_integer
 from ..runtime.plotting import new_axes
 from ..runtime.text import tick_label
 from ..runtime.warn import warn
@@ -58,8 +57,8 @@ class Ranking:
             trained model measure the noise of drawing only subsets: for a foreign candidate they say nothing of how
             wrong its score is, and tables and plots leave them out.
         subset_scores: (P, S) float64 scores on each subset, whose mean is the score (paper section 3.2), or None.
-        replicates: (P, R) float64 joint replicates of the scores (bootstrap, ensemble), whose standard deviation is the
-            standard error, or None.
+        replicates: (P, R) float64 joint replicates of the scores (subsets, bootstrap, ensemble), whose standard
+            deviation is the standard error, or None.
         distances: (P,) action distance to the nearest training policy (Eq. 3), NaN where unknown, or None.
         distance_limit: Distance beyond which a candidate is foreign, or None.
         in_training: (P,) whether each candidate acts exactly as a training policy does, or None where unknown.
@@ -90,14 +89,10 @@ class Ranking:
             subset_scores: (P, S) scores.
             fields: Other attributes of the ranking.
         """
-        count = subset_scores.shape[1]
-        return cls(
-            names,
-            subset_scores.mean(1),
-            _mean_errors(subset_scores) if count > 1 else np.full(len(names), np.nan),
-            subset_scores=subset_scores,
-            **fields,
-        )
+        mean = subset_scores.mean(1)
+        replicates = mean[:, None] + (subset_scores - mean[:, None]) / np.sqrt(subset_scores.shape[1])
+        errors = replicates.std(1, ddof=1) if replicates.shape[1] > 1 else np.full(len(names), np.nan)
+        return cls(names, mean, errors, subset_scores=subset_scores, replicates=replicates, **fields)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -135,10 +130,10 @@ class Ranking:
     def win_probability(self) -> np.ndarray:
         """(P, P) probability that candidate i scores above candidate j.
 
-        It is the distribution function of Student's t, with one degree of freedom less than there are subsets or
-        replicates, at mean / standard error of their paired differences; 0.5 where all of them are 0 up to rounding.
+        It is the distribution function of Student's t, with one degree of freedom less than there are replicates, at
+        difference / standard error of the paired differences; 0.5 if all of them are 0 up to rounding.
         For a trained model it covers the noise of drawing subsets, not whether scores order policies as their
-        returns do. NaN for fewer than two subsets or replicates, and for a foreign candidate, whose error is unknown.
+        returns do. NaN for fewer than two replicates, and for a foreign candidate, whose error is unknown.
         """
         every = np.arange(len(self))
         return np.array([self.wins(np.full(len(self), i), every) for i in every]).reshape(len(self), len(self))
@@ -152,21 +147,17 @@ class Ranking:
         """
         from scipy.special import stdtr
 
-        samples = self.replicates if self.subset_scores is None else self.subset_scores
-        if samples is None or samples.shape[1] < 2:
+        if self.replicates is None or self.replicates.shape[1] < 2:
             return np.full(len(first), np.nan)
-        difference = samples[first] - samples[second]
-        if self.subset_scores is None:
-            mean, error = self.scores[first] - self.scores[second], difference.std(1, ddof=1)
-        else:
-            mean, error = difference.mean(1), _mean_errors(difference)
-        largest = np.abs(samples).max(1)
+        mean = self.scores[first] - self.scores[second]
+        error = (self.replicates[first] - self.replicates[second]).std(1, ddof=1)
+        largest = np.abs(self.replicates).max(1)
         floor = 1e-12 * np.maximum(largest[first], largest[second])  # differences of equal scores, by rounding
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where((np.abs(mean) <= floor) & (error <= floor), 0.0, mean / error)
         foreign = self._is_foreign()
         ratio[foreign[first] | foreign[second]] = np.nan
-        return stdtr(samples.shape[1] - 1, ratio)
+        return stdtr(self.replicates.shape[1] - 1, ratio)
 
     @property
     def foreign(self) -> list[bool | None] | None:
@@ -174,26 +165,6 @@ class Ranking:
         if self.distances is None or self.distance_limit is None:
             return None
         return [None if np.isnan(distance) else bool(distance > self.distance_limit) for distance in self.distances]
-
-    def take(self, count: int) -> Ranking:
-        """Return the ranking on the first `count` subsets.
-
-        Raises:
-            ValueError: The ranking has no subset scores, or `count` is no integer from 1 to their number.
-        """
-        if self.subset_scores is None:
-            raise ValueError("this ranking has no scores by subset")
-        count, available = check_integer("subsets", count, 1), self.subset_scores.shape[1]
-        if count > available:
-            raise ValueError(f"cannot take {count} subsets: the ranking has {available}")
-        first = Ranking.from_subsets(self.names, np.ascontiguousarray(self.subset_scores[:, :count]))
-        return replace(
-            self,
-            scores=first.scores,
-            standard_errors=first.standard_errors,
-            subset_scores=first.subset_scores,
-            settings={**self.settings, "subsets": count},
-        )
 
     def spearman(self, returns: Any) -> float:
         """Return Spearman's rank correlation of scores and returns, see `sopr_fast.metrics.spearman`.
@@ -253,13 +224,9 @@ class Ranking:
         heading = f"{self.order[0]} has the highest score of {len(self)} candidates" if len(self) else "no candidates"
         return to_html(heading, self.to_pandas().reset_index())
 
-    def to_dict(self, *, win_probability: bool = False) -> dict[str, Any]:
-        """Return lists and numbers ready for JSON; candidates in the order of `names`, NaN where a value is undefined.
-
-        Args:
-            win_probability: Include the (P, P) win probabilities.
-        """
-        values = {
+    def to_dict(self) -> dict[str, Any]:
+        """Return lists and numbers ready for JSON; candidates in the order of `names`, NaN if a value is undefined."""
+        return {
             "order": self.order,
             "names": list(self.names),
             "ranks": self.ranks.tolist(),
@@ -272,9 +239,6 @@ class Ranking:
             "in_training": self.in_training,
             "timings": dict(self.timings),
         }
-        if win_probability:
-            values["win_probability"] = self.win_probability.tolist()
-        return values
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a data frame, best first, indexed by rank.
@@ -347,11 +311,6 @@ class Ranking:
     def _is_foreign(self) -> np.ndarray:
         """Return (P,) bool, True where foreign; False where the distance is unknown."""
         return np.array([bool(foreign) for foreign in self.foreign or [False] * len(self)], bool)
-
-
-def _mean_errors(samples: np.ndarray) -> np.ndarray:
-    """Return (P,) standard errors of the means of (P, S) samples."""
-    return samples.std(1, ddof=1) / np.sqrt(samples.shape[1])
 
 
 def _cell(value: float) -> str:
