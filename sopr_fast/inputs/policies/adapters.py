@@ -11,10 +11,12 @@ from typing import Any
 from torch import nn
 
 from ...runtime.checks import check_integer
+from ..logs.tables import is_frame
 from .arrays import ArrayPolicy, is_array
 from .callables import Called, acts, adapt
 from .files import common_folder, load_files
 from .policy import Policy
+from .readers.actions import of_frame
 from .readers.options import Options
 
 
@@ -201,13 +203,19 @@ def _adapt(
     if name is None:
         own = getattr(item, "name", None)
         name = own if isinstance(own, str) and own else default
-    if hasattr(item, "to_numpy"):
+    if hasattr(item, "to_frame"):  # a series
+        item = item.to_frame("action")
+    if is_frame(item):
+        item = of_frame(item, f"policy {name!r}")
+    elif hasattr(item, "to_numpy"):
         item = item.to_numpy()
     if is_array(item):
         return [ArrayPolicy(name, item, action_count=action_count)]
     if acts(item):
         return [adapt(name, item, action_count)]
     hint = "; pass known returns as returns=" if isinstance(item, int | float) else ""
+    if methods := [key for key in ("act", "get_action", "select_action") if callable(getattr(item, key, None))]:
+        hint = f"; pass a callable of states that calls its method {methods[0]}"
     raise TypeError(
         f"{origin} is {_kind(item)}, expected a callable, a torch module, an object with predict, "
         f"an array of actions, Gaussian or Probabilities of arrays, or a path{hint}"

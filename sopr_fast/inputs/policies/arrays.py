@@ -38,8 +38,9 @@ class ArrayPolicy(Policy):
         for part in parts:
             if isinstance(part, Tensor) and part.layout != torch.strided:
                 raise ValueError(f"policy {name!r} is a tensor of layout {part.layout}, expected torch.strided")
-            if getattr(part.dtype, "kind", "f") in "OSU":
-                raise ValueError(f"policy {name!r} holds {WORDS}")
+            if (kind := getattr(part.dtype, "kind", "f")) not in "fiu":
+                what = WORDS if kind in "OSU" else f"values of dtype {part.dtype}, expected numbers"
+                raise ValueError(f"policy {name!r} holds {what}")
             if part.ndim not in (1, 2):
                 raise ValueError(f"policy {name!r} has shape {tuple(part.shape)}, expected (states, action width)")
         self._rows = min(len(part) for part in parts)

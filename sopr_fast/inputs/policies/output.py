@@ -135,12 +135,16 @@ def one_hot(indices: Tensor, width: int) -> Tensor:
     return torch.nn.functional.one_hot(indices.long(), width).float()
 
 
+def _support(distribution: dist.Distribution) -> Any:
+    try:
+        return distribution.support
+    except NotImplementedError:
+        return None
+
+
 def _is_supported(distribution: dist.Distribution, actions: Tensor) -> Tensor:
     """Return whether actions lie in the support, in the shape of the log density; True where it is unknown."""
-    try:
-        support = distribution.support
-    except NotImplementedError:
-        support = None
+    support = _support(distribution)
     return torch.ones((), dtype=torch.bool, device="cpu") if support is None else support.check(actions)
 
 
@@ -214,6 +218,8 @@ class _Reader:
     def indices(self, indices: Tensor) -> Output:
         if indices.dim() == 2 and indices.shape[1] == 1:
             indices = indices[:, 0]
+        if self.action_count is not None and indices.shape == (self.states, self.action_count):
+            return self.probabilities(indices.float())  # one-hot
         if indices.shape != (self.states,):
             several = "; of several actions at once, return one index for each combination"
             hint = several if indices.dim() == 2 and len(indices) == self.states else ""
@@ -266,6 +272,11 @@ class _Reader:
             raise self.error(
                 f"a {type(value).__name__}, whose mean is unknown; return Gaussian(mean, std) instead"
             ) from None
+        if getattr(_support(value), "is_discrete", False):
+            raise self.error(
+                f"a {type(value).__name__}: return Probabilities(p) of discrete actions, or their indices; of several "
+                "actions at once, one for each combination"
+            )
         if value.event_shape and value.event_shape == mean.shape:
             raise self.error(
                 f"one {type(value).__name__} over all states together, of event shape {tuple(mean.shape)}, expected "
@@ -295,7 +306,8 @@ class _Reader:
                 raise self.error(WORDS)
             if array.dtype.kind not in "fiu":
                 kind = f"a {type(value).__name__}" if array.dtype.kind == "O" else f"dtype {array.dtype}"
-                raise self.error(f"{kind}, expected {_EXPECTED}")
+                only = "; pass a callable of states that returns only the actions" if array.dtype.kind == "O" else ""
+                raise self.error(f"{kind}, expected {_EXPECTED}{only}")
             value = torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64))
         if value.dtype == torch.bool or value.is_complex() or value.is_meta or value.layout != torch.strided:
             kind = f"a tensor of {value.dtype} and {value.layout} on {value.device}"
