@@ -6,6 +6,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch import distributions as dist
@@ -133,6 +134,11 @@ ARRAYS = {
     "path": lambda v, path: path,
     "read-only": lambda v, path: frozen(v),
     "fortran": lambda v, path: np.asfortranarray(v),
+    "frame": lambda v, path: pandas.DataFrame(v),
+    "frame of a log": lambda v, path: pandas.DataFrame(
+        np.c_[v[:, ::-1], v], columns=[f"action_{i}" for i in (2, 1, 0)] + [f"obs_{i}" for i in range(DA)]
+    ),
+    "series of lists": lambda v, path: pandas.Series(list(v)),
     "strided": lambda v, path: np.repeat(v, 2, 0)[::2],
     "tensor": lambda v, path: torch.tensor(v),
 }
@@ -178,6 +184,8 @@ def test_discrete_indices_become_one_hot(shape, states, source):
     got = columns(lambda s: s.argmax(1).reshape(shape), states, source, action_count=DS)
     assert torch.equal(got, torch.eye(DS)[states.argmax(1)])
     indices = np.arange(100, dtype=np.uint8) % 4
+    got = columns(np.eye(DS, dtype=int)[indices], states, source, action_count=DS)
+    assert torch.equal(got, torch.eye(DS)[source % 4])
     for policy in (indices, ArrayPolicy("x", indices), torch.from_numpy(indices).to(torch.uint16)):
         assert torch.equal(columns(policy, states, source, action_count=DS), torch.eye(DS)[source % 4])
 

@@ -95,6 +95,7 @@ FILES = {  # file → what writes it, given options, message, advised options, t
         {"action_count": DA, "head": "values"},
         lambda s: NET(s).argmax(1),
     ),
+    "deviations.onnx": (write_onnx, {"stochastic": True}, "not known: load it without stochastic", {}, NET),
     "indices.npy": (
         lambda path: np.save(path, np.arange(60) % 3),
         {},

@@ -56,6 +56,11 @@ RETURNS = {
         lambda s: dist.TransformedDistribution(dist.Normal(torch.tensor(good(s)), 1.0), dist.TanhTransform()),
         "'x' returned a TransformedDistribution, whose mean is unknown",
     ),
+    "switches": (
+        lambda s: dist.Independent(dist.Bernoulli(torch.full((len(s), 3), 0.3)), 1),
+        "'x' returned a Independent: return Probabilities(p) of discrete actions",
+    ),
+    "a module without forward": (nn.Module(), "pass a callable of states that calls its method that acts"),
     "joint": (
         lambda s: dist.Independent(dist.Normal(torch.tensor(good(s)), 1.0), 2),
         "'x' returned one Independent over all states together, of event shape (13, 3)",
@@ -147,6 +152,13 @@ def test_candidates_that_do_not_fit_a_model(policy, layout, message):
     assert calls == [13]  # no long work before the error
 
 
+class Agent:
+    """A policy with a method of another name."""
+
+    def act(self, states):
+        return good(states)
+
+
 NAMED = nn.Linear(5, 3)
 NAMED.name = "sac"
 FRAME = pandas.DataFrame({"policy": ["a", "b"], "a0": [0.1, 0.2]})
@@ -176,6 +188,18 @@ NO_POLICIES = {
         "'x' holds words: give indices",
     ),
     "an array's shape": ({"x": np.zeros((2, 9, 3))}, ValueError, "'x' has shape (2, 9, 3)"),
+    "records": ({"x": np.zeros(9, [("a", "f4")])}, ValueError, "'x' holds values of dtype [('a', '<f4')]"),
+    "a method": ({"x": Agent()}, TypeError, "pass a callable of states that calls its method act"),
+    "a gap": (
+        {"x": pandas.DataFrame(np.zeros((9, 2)), columns=["action_0", "action_2"])},
+        ValueError,
+        "policy 'x': columns of 'action' have the numbers 0, 2: leave only those of the actions, numbered without gaps",
+    ),
+    "states": (
+        {"x": pandas.DataFrame({"obs_0": [1.0], "torque": [2.0]})},
+        ValueError,
+        "policy 'x': expected one of the columns actions, action, act; found obs_0, torque",
+    ),
     "an array's layout": ({"x": ZEROS(60, 3).to_sparse()}, ValueError, "'x' is a tensor of layout torch.sparse_coo"),
 }
 

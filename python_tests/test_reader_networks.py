@@ -104,6 +104,7 @@ def clipped(x):
     return ELU_NET(x.clamp(-5, 5).float())
 
 
+AFFINE = (("multiplier", 0.5), ("offset", -1.0))
 BODY_AND_MU = {"linear#1": BODY, "mean_linear.": MU, "log_std_linear.": MU}
 RSL = {"iter": 5, "optimizer_state_dict": {"state": {}}, "infos": None}
 RSL_MODEL = {"actor.": ELU_NET, "critic.": CRITIC, "std": LOG_STD.exp()}
@@ -141,6 +142,21 @@ CONTINUOUS = {  # file → its content, its actions, the options that it needs
     "averaged": ({"model": {"net.": mlp(DS, 8, 6, DA)}, "ema": {"net.": NET}}, squashed, SQUASHED),
     "wrapped": ({"model_state_dict": OrderedDict({"actor.net.": NET}), "epoch": 3}, NET, PLAIN),
     "half of its outputs": ({"": TWICE}, lambda x: TWICE(x)[:, :DA].tanh(), {**SQUASHED, "head": "mean_log_std"}),
+    "CORL CQL": (
+        {"actor": {"base_network.network.": TWICE} | {f"log_std_{key}.constant": torch.tensor(x) for key, x in AFFINE}},
+        lambda x: TWICE(x)[:, :DA].tanh(),
+        SQUASHED,
+    ),
+    "skrl": (
+        {
+            "policy": {"net_container.": BODY, "policy_layer.": MU, "value_layer.": nn.Linear(6, 1)}
+            | {"log_std_parameter": LOG_STD},
+            "state_preprocessor": {"running_mean": RUNNING["running_mean"], "running_variance": RUNNING["running_var"]},
+            "value_preprocessor": {"running_mean": torch.zeros(1), "running_variance": torch.ones(1)},
+        },
+        lambda x: MU(BODY(((x - RUNNING["running_mean"]) / RUNNING["running_var"].sqrt()).clamp(-5, 5).float())),
+        {**RELU, "squash": "none"},
+    ),
     "by key": ({"a": {"": NET}, "b": {"": CRITIC}}, squashed, {**SQUASHED, "actor": "a"}),
     "by layers": ({"x#1": NET}, squashed, {**SQUASHED, "layers": "x1,x2,x3"}),
     "dropout": ({"0.": NET[0], "3.": NET[2], "6.": NET[4]}, squashed, {**SQUASHED, "layers": ["0", "3", "6"]}),
@@ -310,6 +326,9 @@ DISTRIBUTIONS = {
     "author's SAC": lambda x: dist.TransformedDistribution(
         dist.Normal(MU(BODY(x)), MU(BODY(x)).clamp(-20, 2).exp()), [dist.TanhTransform()]
     ),
+    "CORL CQL": lambda x: dist.TransformedDistribution(
+        dist.Normal(TWICE(x)[:, :DA], (0.5 * TWICE(x)[:, DA:] - 1).exp()), [dist.TanhTransform()]
+    ),
     "half of its outputs": lambda x: dist.TransformedDistribution(
         dist.Normal(TWICE(x)[:, :DA], TWICE(x)[:, DA:].exp()), [dist.TanhTransform()]
     ),
@@ -432,6 +451,18 @@ REFUSED = {  # … the message, and the options that it advises, which `test_pol
         PLAIN,
         "not clear among a., b.: name the actor's key with actor=…",
         {**PLAIN, "actor": "b"},
+    ),
+    "an actor and its average": (  # as wide as the states, so that one could follow the other
+        {"actor": {"": mlp(DS, 8, DS)}, "actor_ema": {"": mlp(DS, 8, DS)}},
+        PLAIN,
+        "not clear among actor., actor_ema.: name the actor's key with actor=…",
+        {**PLAIN, "actor": "actor_ema"},
+    ),
+    "several agents": (
+        {"actors.0.net.": mlp(DS, 8, DS), "actors.1.net.": mlp(DS, 8, DS)},
+        PLAIN,
+        "not clear among actors.0.net., actors.1.net.: name the actor's key with actor=…",
+        {**PLAIN, "actor": "actors.1"},
     ),
     "no such actor": (
         {"a": changed(), "b": changed()},

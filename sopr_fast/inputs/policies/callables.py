@@ -57,6 +57,8 @@ class Called(Policy):
             message = f"policy {self.name!r} raised {type(error).__name__} on {len(states)} states: {one_line(error)}"
             if self._module is None and isinstance(error, TypeError) and "not numpy.ndarray" in str(error):
                 message += " (callables receive a numpy array: pass the module itself, or make a tensor of the array)"
+            elif isinstance(error, NotImplementedError):
+                message += " (pass a callable of states that calls its method that acts)"
             raise RuntimeError(message) from error
         return read_output(self.name, value, len(states), source, self.action_count)
 

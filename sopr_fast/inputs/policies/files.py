@@ -86,7 +86,7 @@ def _files(path: Path) -> list[Path]:
         seen = ", ".join(f"{count} {kind}" for kind, count in passed.most_common(_KINDS_SHOWN))
         raise ValueError(
             f"{printable(path)}: no policies ({', '.join(BY_SUFFIX)}) in this folder or below it; passed over: "
-            f"{one_line(seen) or 'nothing, since it holds no files'}"
+            f"{one_line(seen) or 'nothing, since it holds no files'}; files that are named are read by their content"
         )
     return files
 

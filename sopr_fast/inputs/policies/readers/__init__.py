@@ -41,7 +41,8 @@ def reader_of(path: Path) -> Reader:
     if reader is None:
         raise ValueError(
             "expected an .npz file of layers, an .npy or .parquet file of actions, or a policy in "
-            f"{', '.join(s for s in BY_SUFFIX if s not in ('.npz', '.npy', '.parquet'))}"
+            f"{', '.join(s for s in BY_SUFFIX if s not in ('.npz', '.npy', '.parquet'))}; open others in Python, and "
+            "pass a callable of states, or a frame or array of actions in every logged state"
         )
     return reader
 

@@ -102,7 +102,10 @@ def find_network(
         owners = {name.rpartition(".")[0] for name in names}
         names = [name for name in own if name in names or not names or name.rpartition(".")[0] in owners]
     if not names:
-        raise ValueError(f"expected linear layers such as '0.weight', 'l1.weight', found {list_names(sorted(arrays))}")
+        raise ValueError(
+            f"expected linear layers such as '0.weight', 'l1.weight', found {list_names(sorted(arrays))}; pass a "
+            "callable of states that acts by them, or an .npy file of its actions in every logged state"
+        )
     return _ordered(*_descend(names), is_ordered)
 
 
@@ -127,8 +130,10 @@ def _ordered(names: list[str], prefix: str, is_ordered: bool) -> Network:
     bodies, outputs = ([stem for stem in groups if roles[stem] in kinds] for kinds in (("", "body"), ("output",)))
     heads = [stem for stem in groups if roles[stem] not in ("", "body", "output", "log_std")]
     order = [*bodies, *outputs, *heads]
-    is_unknown = any(roles[stem] == "" for stem in bodies) and len(bodies) > 1
-    if is_unknown or len(heads) > 1 or not order:
+    alike = {re.sub(r"\d+", "#", stem) for stem in bodies}
+    is_alone = len(bodies) == 1 and all(len(groups[stem]) == 1 for stem in order[1:])
+    is_unknown = any(roles[stem] == "" for stem in bodies) and not is_alone
+    if is_unknown or len(alike) < len(bodies) or len(heads) > 1 or not order:
         raise ValueError(f"which of its networks acts is not clear among {list_names(list(groups))}: {_ASK}")
     if not is_ordered and max(len(bodies), len(outputs)) > 1:
         raise ValueError(f"the file does not keep the order of its layers {list_names(sorted(names))}: {_ASK}")

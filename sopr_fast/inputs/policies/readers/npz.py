@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ....runtime.archives import open_archive, read_members
-from ...logs.keys import check_is_policy
+from ...logs.keys import KEYS, check_is_policy
 from ..actor import Actor
 from .options import Options
 from .patterns import is_read
@@ -32,7 +32,7 @@ def read(path: Path, options: Options) -> list[Actor]:
     except (ValueError, KeyError, EOFError) as error:
         raise ValueError(f"damaged, or not an .npz file of plain arrays ({error})") from error
     if not is_layers:
-        check_is_policy(names)
+        check_is_policy(set(names) - {*KEYS["actions"]})
     arrays |= {key: None for key in names if key not in arrays}
     arrays = {
         key: str(value) if getattr(value, "dtype", None) and value.dtype.kind in "US" else value

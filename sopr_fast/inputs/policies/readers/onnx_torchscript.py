@@ -21,6 +21,7 @@ from .options import DISCRETE, Options, library
 from .patterns import role_of
 
 _ONNXRUNTIME = (1, 24, 4)  # earlier versions follow external data out of the graph's folder
+_OTHER_INPUTS = "pass a callable of states that runs it, or an array of its actions in every logged state"
 _ACTIONS = ("action", "actions")
 _ACTING = ("action", "mean", "logits", "probabilities")  # roles of outputs, the first one first
 
@@ -46,7 +47,7 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
     inputs = session.get_inputs()
     if len(inputs) != 1 or len(inputs[0].shape) != 2 or inputs[0].type not in ("tensor(float)", "tensor(double)"):
         shown = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
-        raise ValueError(f"expected one float input (states, width), found {shown}")
+        raise ValueError(f"expected one float input (states, width), found {shown}: {_OTHER_INPUTS}")
     names = [output.name for output in session.get_outputs()]
     roles = {name: "action" if name in _ACTIONS else role_of(name) for name in names}
     output = next((name for role in _ACTING for name in names if roles[name] == role), names[0])
@@ -82,7 +83,8 @@ def read_exported(path: Path, options: Options) -> list[Called]:
     named = program.graph_signature.user_inputs
     inputs = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in named]
     if len(inputs) != 1 or inputs[0].dim() != 2:
-        raise ValueError(f"expected one input (states, width), found {[tuple(i.shape) for i in inputs]}")
+        shown = ", ".join(str(tuple(i.shape)) for i in inputs)
+        raise ValueError(f"expected one input (states, width), found {shown}: {_OTHER_INPUTS}")
     if (count := len(program.graph_signature.user_outputs)) > 1:
         warn(
             f"{printable(path)}: returns {count} values, of which the first is taken for the actions. If it is not, "
@@ -110,11 +112,13 @@ def _opened(load: Callable, path: Path, what: str, options: Options) -> Any:
         raise ValueError(f"torch cannot open it: {error}") from error
 
 
-def with_head(item: Any, options: Options, head: str | None = None) -> Called:
+def with_head(item: Any, options: Options, head: str | None = None, *, is_program: bool = True) -> Called:
     """Return the policy of a callable or module, whose output is read as the option or its name says."""
     policy = adapt(options.name, item, options.action_count)
     head, act = options.take("head") or head, policy.call
     if head not in ("mean_log_std", *DISCRETE):
+        if is_program and options.stochastic and options.action_count is None:
+            raise ValueError("its standard deviations are not known: load it without stochastic")
         return policy
 
     def read(states: np.ndarray) -> Any:

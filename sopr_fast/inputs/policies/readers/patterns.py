@@ -29,7 +29,7 @@ AVERAGES = ("ema", "ema_model", "ema_state_dict")  # deployed instead of the wei
 _GENERIC = ("model", "net", "module", "state_dict", "model_state_dict")
 
 _OF = r"(last_)?((fc|actor|action|policy|pi)_?)?"  # as in fc_mean, actor_logits, last_fc_log_std
-_KIND = r"(_?(linear|layers?|heads?|fc|net|out(put)?|action|param))?"
+_KIND = r"(_?(linear|layers?|heads?|fc|net|out(put)?|action|param(eter)?))?"
 HEADS = {  # what the name of the last layer says of its output
     "log_std": re.compile(rf"{_OF}(log_?(std|sigma|stddev|scale)|std_log|sigma|std){_KIND}"),
     "mean": re.compile(rf"{_OF}(mu|means?|loc){_KIND}"),
@@ -41,11 +41,11 @@ HEADS = {  # what the name of the last layer says of its output
     "output": re.compile(rf"((last|final)_)?(fc|actor|action|policy|pi|out(put)?|last|final|head){_KIND}"),
 }
 SPREAD = re.compile(
-    r"(?:.*\.)?(?:actor_|action_)?(log_?stds?|std_log|log_sigma|sigma_param|std|sigma|state_independent_scale)(?:_param)?"
+    r"(?:.*\.)?(?:actor_|action_)?(log_?stds?|std_log|log_sigma|sigma_param|std|sigma|state_independent_scale)(?:_param(?:eter)?)?"
 )
 STATISTICS = re.compile(
-    r"((?:.*\.)?(?:(?:actor_)?(?:obs?|observations?|states?|inputs?)(?:_(?:rms\w*|norm\w*|scaler|stat\w*|filter))?"
-    r"|running_mean_std|running_state|normali[sz]er|rms)[._]|)(?:_|running_)?(mean|avg|var|std|eps|clip)(?:_max)?"
+    r"((?:.*\.)?(?:(?:actor_)?(?:obs?|observations?|states?|inputs?)(?:_(?:rms\w*|norm\w*|scaler|stat\w*|filter|preprocessor))?"
+    r"|running_mean_std|running_state|normali[sz]er|rms)[._]|)(?:_|running_)?(mean|avg|var|std|eps|clip)(?:iance|_max)?"
 )
 SCALING = re.compile(  # names of what is not read, but may scale states or actions
     r"(obs?|observations?|states?|inputs?|actions?)_?(rms|means?|stds?|vars?|norm\w*|stat(s|istics)|scal\w+|bias|low|high)"
@@ -93,6 +93,7 @@ class Form:
 
 
 _CLEANRL = ".cleanrl_model"
+AFFINE = ("log_std_multiplier.constant", "log_std_offset.constant")  # of log standard deviations
 FORMS = (
     Form("CleanRL", ("actor_mean.0.weight", "actor_logstd"), activation="tanh", squash="none", clip=10.0,
          warning="CleanRL's scripts for continuous actions standardise observations by statistics that they do not "
@@ -104,6 +105,8 @@ FORMS = (
     Form("CleanRL", ("actor.0.weight", "critic.0.weight"), _CLEANRL, activation="tanh", head="logits"),
     Form("rsl_rl", ("iter", "(model_state_dict.actor|actor_state_dict.mlp).0.weight"), squash="none", epsilon=1e-2),
     Form("rl_games", ("a2c_network..*",), epsilon=1e-5, clip=5.0),
+    Form("skrl", ("policy..*.weight", "state_preprocessor.running_variance"), clip=5.0),
+    Form("CORL", ("base_network.network.0.weight", AFFINE[0]), head="mean_log_std"),
     Form("Stable-Baselines3", ("mlp_extractor.policy_net.0.weight", "action_net.weight"), squash="none"),
     Form("Stable-Baselines3", ("actor.(latent_pi|mu).0.weight", "critic.qf0.0.weight"), squash="tanh", head="action"),
     Form("D4RL", ("last_fc.weight", "nonlinearity"), log_std_bounds=(float("-inf"), float("inf"))),

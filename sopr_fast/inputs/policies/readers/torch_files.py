@@ -54,7 +54,10 @@ def read_safetensors(path: Path, options: Options) -> Sequence[Policy]:
 
 def read_pickled(path: Path, options: Options) -> Sequence[Policy]:
     """Read the actor in a pickle of arrays, such as those of D4RL."""
-    return from_weights(path, read_pickle(path), options)
+    try:
+        return from_weights(path, read_pickle(path), options)
+    except RefusedError as error:
+        raise RefusedError(f"{error}; open it in Python and pass what acts") from error
 
 
 def _trusted(path: Path, options: Options) -> Sequence[Policy]:
@@ -66,7 +69,7 @@ def _trusted(path: Path, options: Options) -> Sequence[Policy]:
     parts = item if isinstance(item, dict) else dict(enumerate(item)) if isinstance(item, list | tuple) else {}
     modules = {str(key): value for key, value in parts.items() if isinstance(value, torch.nn.Module)}
     if not modules:
-        return [with_head(item, options)] if acts(item) else from_weights(path, item, options)
+        return [with_head(item, options, is_program=False)] if acts(item) else from_weights(path, item, options)
     weights: Any = {key: module.state_dict() for key, module in modules.items()}
     for value in parts.values():
         statistics = getattr(value, "__dict__", {}) if not isinstance(value, dict) else value
@@ -75,4 +78,4 @@ def _trusted(path: Path, options: Options) -> Sequence[Policy]:
     name = "actor" if len(modules) > 1 else next(iter(modules))
     if (name := options.take("actor") or name) not in modules:
         raise ValueError(f"no module {name!r} in it, pass actor=… (--actor …), one of {list_names(list(modules))}")
-    return [with_head(modules[name], options)]
+    return [with_head(modules[name], options, is_program=False)]

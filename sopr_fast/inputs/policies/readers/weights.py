@@ -71,6 +71,11 @@ def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool
         if spread is not None:
             raise ValueError("its log standard deviations lie apart from its means: leave head='mean_log_std' out")
         layers, spread = _halves(layers)
+        factor, offset = (
+            next((float(side[key]) for key in side if key.endswith(end)), None) for end in patterns.AFFINE
+        )
+        if factor is not None and offset is not None:
+            spread = spread[0] * factor, spread[1] * factor + offset
     if options.stochastic and spread is None:
         why = (
             "'sigma' may be a logarithm or not" if any("sigma" in key for key in side) else "no log_std layer or array"
@@ -251,6 +256,7 @@ def _check_unread(name: str, side: Mapping[str, Any], network: Network, statisti
         and not patterns.SPREAD.fullmatch(key)
         and patterns.role_of(key.rpartition(".")[0]) != "log_std"
         and key.rpartition(".")[2] not in (*patterns.SIDES, *_COUNTERS)
+        and not key.endswith(patterns.AFFINE)
     }
     arrays = [
         key
