@@ -35,7 +35,7 @@ def main() -> None:
         observations = replay["observations"][:].astype(np.float32)
     write_states(observations, ROOT / "bench" / "halfcheetah")
     write_example(source, observations, ROOT / "sopr_fast" / "example")
-    write_pendulum(TASKS[0], ROOT / "sopr_fast" / "example")
+    write_pendulum(TASKS[0], ROOT / "sopr_fast" / "example" / "pendulum")
 
 
 def write_states(observations: np.ndarray, target: Path) -> None:
@@ -65,19 +65,19 @@ def write_pendulum(task: Task, target: Path) -> None:
     with np.load(folder / f"{task.offline}.npz") as whole:
         rows = np.arange(len(whole["rewards"])) // PENDULUM_STEPS % 2 == 0
         log = {key: whole[key][rows].astype(np.float16) for key in ("observations", "actions", "rewards")}
-        np.savez_compressed(target / "pendulum.npz", **log, timeouts=whole["timeouts"][rows])
+        np.savez_compressed(target / "log.npz", **log, timeouts=whole["timeouts"][rows])
     arrays = np.load(folder / "policies.npz")
     names = {f"offline-{a}-{k}": f"{a}-{n}" for a in OFFLINE for k, n in enumerate(OFFLINE_UPDATES)}
-    layers = {
-        f"{i}.{part}": np.stack([arrays[f"{name}.{i}.{part}"] for name in names])
-        for i in range(3)
-        for part in ("weight", "bias")
-    }
-    np.savez_compressed(target / "pendulum_policies.npz", **layers)
+    for name, short in names.items():
+        layers = {
+            f"{layer}.{part}": arrays[f"{name}.{i}.{part}"]
+            for i, layer in enumerate(("hidden_0", "hidden_1", "mean"))
+            for part in ("weight", "bias")
+        }
+        scale = {"action_scale": np.float32([2.0]), "action_bias": np.float32([0.0])}
+        np.savez_compressed(target / "policies" / f"{short}.npz", **layers, **scale)
     returns = pandas.read_csv(folder / "policies.csv", index_col="name")["return"][list(names)].round(1)
-    returns.rename(names).to_csv(
-        target / "pendulum.csv", header=["return_mean"], index_label="policy", lineterminator="\n"
-    )
+    returns.rename(names).to_csv(target / "returns.csv", header=["return"], index_label="name", lineterminator="\n")
 
 
 def imitate(layers: dict[str, torch.Tensor], states: torch.Tensor) -> list[Layers]:

@@ -54,7 +54,7 @@ def selection(*, hostile: bool = False, incumbent: bool = True, known: int = 12,
 
 def evaluation(*, hostile: bool = False, count: int = 14) -> Evaluation:
     """Return values of policies by methods, of which the first two are equally good."""
-    names, (distances, truth) = _names(count - 6, 6, hostile), _problem(count - 6, 6)
+    names, truth = _names(count - 6, 6, hostile), _problem(count - 6, 6)[1]
     labels = ["<g>" if i % 2 and hostile else f"g{i % 2}" for i in range(count)]
     parts = [("random", str(k + 1), np.arange(k, count, 4)) for k in range(4)]
     parts += [("group", label, np.flatnonzero([one == label for one in labels])) for label in dict.fromkeys(labels)]
@@ -70,7 +70,6 @@ def evaluation(*, hostile: bool = False, count: int = 14) -> Evaluation:
         {name: [(truth + own)[fold.test] for fold in folds] for name, own in noise.items()},
         {"FQE": "it diverged: values are not finite"},
         dict.fromkeys(METHODS, 1.5),
-        distances=distances,
         settings={"seed": 0, "discount": 0.99, "methods": {"SOPR-T": "SOPR()", METHODS[3]: "Broken(<b>)"}},
     )
 
@@ -88,9 +87,6 @@ def ranking(*, hostile: bool = False, count: int = 6, known: int = 8) -> Ranking
         training=Training(
             [f"known <{i}>" for i in range(known)],
             random.standard_normal(known),
-            distances[known:, :known],
-            distances[:known, :known],
-            distances[known:, known:],
             {"validation_rank_correlation": [0.1, 0.8, 0.7], "best_step": 1, "collapsed": False},
             {"seed": 0, "steps": 3},
         ),

@@ -147,12 +147,6 @@ def test_estimate_learns_from_known_returns(folder, capsys):
         ("estimate", None, ("--method", "fqe", "--set", "speed=3"), "--set speed=3: expected OPTION=VALUE"),
         ("estimate", None, ("--method", "fqe", "--set", "updates=many"), "'many' is no value of updates"),
         ("estimate", None, ("--method", "SOPR-T", "--set", "config=3"), "--set config=3: '3' is no value of config: "),
-        (
-            "estimate",
-            "known.csv",
-            ("--method", "nearest-policy", "--checkpoint", "c"),
-            "nothing to resume: leave --check",
-        ),
         ("estimate", None, ("--method", "magic"), "no method 'magic'"),
         ("estimate", None, ("--method", "fqe", "--set", "updates=0"), "updates must be an integer, 1 or more"),
         ("evaluate", "all.csv", (*NEAREST, "--cv", "1"), "cv must be an integer, 2 or more"),
@@ -253,7 +247,6 @@ def test_states_of_a_table_have_names_of_their_own(folder, table, command, capsy
     capsys.readouterr()
     assert main([*given, "--states", str(path), "--columns", states, *others]) == 2
     assert "only states=NAME,… of a log in --states is read here" in capsys.readouterr().err
-    assert command == "fit" or main([*rank, "--max-episode-steps", "3"]) == 2
 
 
 def test_subsets_have_no_names(folder, capsys):

@@ -83,7 +83,7 @@ def with_nan(actions):
         ({"policies": [np.zeros((599, 2))] * 5}, "'policy-000' has actions for 599 states, the data has 600"),
         (
             {"states": log(100)},
-            r"there are 100 states: pass more, or train with fewer by Config\(subset_size=…, clusters=…\) \(--",
+            r"there are 100 states: pass more \(--rows …\), or train with fewer by Config\(subset_size=…, clusters=…\) \(--",
         ),
         ({"states": with_nan(log())}, "states are not finite .* at row 3"),
         ({"validation": ladder([0.3])}, "validation must be a pair"),
@@ -143,7 +143,7 @@ def test_huge_returns_train_the_same_model():
 def test_policies_without_a_return_are_left_out():
     returns = dict(zip(ladder(GAINS), GAINS, strict=True))
     policies = {"gain-0.45": LinearPolicy(0.45)} | ladder(GAINS) | {"other": LinearPolicy(0.6)}
-    nearest = r"'gain-0.45' \(nearest names: 'gain-0.450'.*\) and 1 more"
+    nearest = r"'gain-0.45' \(did you mean 'gain-0.450'.*\) and 1 more"
     with pytest.warns(UserWarning, match=f"left out: returns hold nothing for policy {nearest}") as caught:
         ranker = fit(policies=policies, returns=returns)
     assert caught[0].filename == __file__

@@ -137,7 +137,7 @@ def test_returns_in_memory(source):
         ([1, 2j, 2], ValueError, "the return of policy 'b' is '2j'"),
         (np.ma.masked_array([1.0, 2.0, 3.0], [0, 1, 0]), ValueError, "returns hold nothing for policy 'b'"),
         (np.ones((3, 2, 2)), ValueError, "the return of policy 'a' is"),
-        ({"a": 1, "b": 2, "012": 1}, ValueError, "returns hold nothing for policy '12' (nearest names: '012')"),
+        ({"a": 1, "b": 2, "012": 1}, ValueError, "returns hold nothing for policy '12' (did you mean '012'?)"),
     ],
 )
 def test_returns_in_memory_are_checked(source, error, message):

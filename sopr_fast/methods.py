@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from .runtime.text import suggest
+
 if TYPE_CHECKING:
     from .estimators import Estimator
     from .sopr.config import Config
@@ -52,8 +54,6 @@ def find_method(name: str) -> str:
     Raises:
         ValueError: There is no such method.
     """
-    from .inputs.returns import suggest
-
     names = {_plain(method): method for method in METHODS}
     if _plain(name) not in names:
         raise ValueError(

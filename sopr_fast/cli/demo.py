@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +20,7 @@ from ..sopr.fitting import fit
 
 
 def demo(folder: Path, *, quick: bool = False) -> None:
-    """Print a ranking and a selection next to the true returns; write the model, the ranking, a plot and reports.
+    """Print a ranking and a selection next to the true returns; write them, a model, reports and the files of a log.
 
     Args:
         folder: Folder to write to; made if it does not exist.
@@ -27,7 +28,8 @@ def demo(folder: Path, *, quick: bool = False) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     command = f"sopr-fast demo{' --quick' if quick else ''}"
-    written = [*_rank(folder, command, quick), *_select(folder, command)]
+    written = [*_rank(folder, command, quick), *_select(folder, command), "pendulum"]
+    shutil.copytree(example.PENDULUM, folder / "pendulum", dirs_exist_ok=True)  # for the examples of `--help`
     print(f"\n{', '.join(written)} in {folder}")
 
 

@@ -18,6 +18,7 @@ from .._version import __version__
 from ..runtime.process import is_first
 from ..runtime.text import printable
 from .options import add_log, read_log, runtime_options
+from .parser import Parser, add_command
 from .ranking import add_commands as add_ranking_commands
 from .selection import add_commands as add_selection_commands
 from .torchrun import run
@@ -90,22 +91,23 @@ def _settle_stdout() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sopr-fast", description="Rank policies before any is deployed.")
+    parser = Parser(prog="sopr-fast", description="Rank policies before any is deployed.")
     parser.add_argument("--version", action="version", version=f"sopr_fast {__version__}")
     commands = parser.add_subparsers(required=True, metavar="demo | fit | rank | evaluate | select | estimate | info")
 
-    demo = commands.add_parser("demo", help="train and rank on the embedded HalfCheetah policies")
+    about = "rank and select embedded policies, and write files for the examples of other commands"
+    demo = add_command(commands, "demo", about, "", "--quick", _demo)
     demo.add_argument("--quick", action="store_true", help="a quarter of the training")
     demo.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: out)")
-    demo.set_defaults(run=_demo)
 
     add_ranking_commands(commands)
     add_selection_commands(commands)
 
-    info = commands.add_parser("info", help="describe the installation, a model or a log")
-    info.add_argument("path", type=Path, nargs="?", help="model, or log of states or transitions, to describe")
+    info = add_command(
+        commands, "info", "describe the installation, a model or a log", "[FILE]", "out/pendulum/log.npz", _info
+    )
+    info.add_argument("path", type=Path, nargs="?", metavar="FILE", help="model, or log of states or transitions")
     add_log(info)
-    info.set_defaults(run=_info)
     return parser
 
 
@@ -131,11 +133,7 @@ def _show_installation() -> None:
 
 
 def _info(options: argparse.Namespace) -> None:
-    chosen = next((f"--{key}" for key in ("columns", "max_episode_steps", "rows") if getattr(options, key)), "")
-    chosen = chosen.replace("_", "-")
     if options.path is None:
-        if chosen:
-            raise ValueError(f"{chosen} is an option of a log: add its path, or leave {chosen} out")
         _show_installation()
         return
     from ..inputs.logs import describe
@@ -150,8 +148,6 @@ def _info(options: argparse.Namespace) -> None:
         ranker = load(options.path)
     except ValueError as error:
         raise ValueError(f"{error}; info describes models and logs") from error
-    if chosen:
-        raise ValueError(f"{options.path} is a model: leave {chosen} out, which is an option of a log")
     kept = "none" if ranker.subsets is None else f"{len(ranker.subsets)}"
     print(f"trained on    {len(ranker.training_policies.names)} policies, seed {ranker.seed}")
     print(f"training      {'collapsed: a ranking means nothing' if ranker.collapsed else 'did not collapse'}")

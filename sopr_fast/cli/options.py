@@ -24,7 +24,8 @@ _OUTPUTS = ("out", "checkpoint", "plot", "report")
 
 def add_policies(parser: argparse.ArgumentParser) -> None:
     """Add the options of reading policies."""
-    parser.add_argument(
+    group = parser.add_argument_group("policies")
+    group.add_argument(
         "--policies",
         nargs="+",
         required=True,
@@ -32,47 +33,64 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
         help="files of policies (.npz .npy .parquet .zip .d3 .onnx .pt .pth .safetensors .pkl .pt2 .cleanrl_model) or "
         "folders with subfolders, named by their paths relative to the folder that contains all of them",
     )
-    parser.add_argument(
-        "--activation", metavar="NAME", help="activation between the layers of state dicts and bare .npz files: relu, …"
-    )
-    parser.add_argument("--squash", metavar="NAME", help="function after the last layer of these: tanh or none")
-    parser.add_argument(
-        "--head", metavar="NAME", help="what a network returns, if its file does not say it: action, values, logits, …"
-    )
-    parser.add_argument("--actor", metavar="KEY", help="what the names of the actor's layers begin with in state dicts")
-    parser.add_argument("--layers", metavar="NAME,…", help="the actor's layers in state dicts, in order")
-    parser.add_argument("--max-action", type=float, metavar="A", help="bound of actions after tanh in state dicts")
-    parser.add_argument(
-        "--stochastic",
-        action="store_true",
-        help="act by the distributions in files that hold layers of a stochastic actor",
-    )
-    parser.add_argument("--trust", action="store_true", help="run code in the files where reading them needs it")
-    parser.add_argument("--skip", action="store_true", help="leave out files that cannot be read, with a warning each")
+    for option, metavar, text in (
+        ("--activation", "NAME", "activation between the layers of state dicts and bare .npz files: relu, …"),
+        ("--squash", "NAME", "function after the last layer of these: tanh or none"),
+        ("--head", "NAME", "what a network returns, if its file does not say it: action, values, logits, …"),
+        ("--actor", "KEY", "what the names of the actor's layers begin with in state dicts"),
+        ("--layers", "NAME,…", "the actor's layers in state dicts, in order"),
+    ):
+        group.add_argument(option, metavar=metavar, help=text)
+    group.add_argument("--max-action", type=float, metavar="A", help="bound of actions after tanh in state dicts")
+    group.add_argument("--action-count", type=int, metavar="N", help="number of discrete actions")
+    group.add_argument("--stochastic", action="store_true", help="act by the distributions of stochastic actors")
+    group.add_argument("--trust", action="store_true", help="run code in the files if reading them needs it")
+    group.add_argument("--skip", action="store_true", help="leave out files that cannot be read, with a warning each")
 
 
 def read_policies(options: argparse.Namespace) -> Policies:
     """Load the policies of all paths, named relative to the folder that contains them."""
     from ..inputs.policies import load
 
-    keys = ("activation", "squash", "head", "actor", "layers", "max_action", "stochastic", "trust", "skip")
-    reading = {key: getattr(options, key) for key in keys}
-    return load(options.policies, action_count=getattr(options, "action_count", None), **reading)
+    keys = ("activation", "squash", "head", "actor", "layers", "max_action", "action_count", "stochastic")
+    return load(options.policies, **{key: getattr(options, key) for key in (*keys, "trust", "skip")})
 
 
-def add_log(parser: argparse.ArgumentParser, *, transitions: bool = True) -> None:
-    """Add the options of reading a log; only those of states if the command reads no transitions."""
-    parser.add_argument(
+def add_returns(parser: argparse.ArgumentParser, about: str, *, required: bool) -> None:
+    """Add the file of known returns."""
+    parser.add_argument_group("returns").add_argument(
+        "--returns",
+        type=Path,
+        required=required,
+        metavar="FILE",
+        help="CSV or parquet file with columns name and return, JSON, evaluations.npz, or a folder of runs with such "
+        f"files: {about}",
+    )
+
+
+def add_log(parser: argparse.ArgumentParser, whole: bool = True, option: str = "", **about: Any) -> None:
+    """Add the options of reading a log.
+
+    Args:
+        parser: Parser of a command.
+        whole: The command reads transitions, not only states.
+        option: Name of the log on the command line; "" if the command has it already.
+        about: What it is, for argparse.
+    """
+    group = parser.add_argument_group("log")
+    if option:
+        group.add_argument(option, metavar="FILE", **about)
+    group.add_argument(
         "--columns", nargs="+", metavar="PART=NAME", help="names in the log, such as states=x,speed actions=u rewards=r"
     )
-    if transitions:
-        parser.add_argument(
+    if whole:
+        group.add_argument(
             "--max-episode-steps",
             type=int,
             metavar="N",
             help="time limit of the environment, if the log does not show where it cut episodes; 1 for a bandit",
         )
-        parser.add_argument("--rows", type=int, metavar="N", help="rows to keep of a larger log, in whole episodes")
+        group.add_argument("--rows", type=int, metavar="N", help="rows to keep of a larger log, in whole episodes")
 
 
 def read_log(path: str | Path, options: argparse.Namespace) -> Any:
@@ -93,12 +111,11 @@ def read_states(path: str | Path | None, options: argparse.Namespace) -> Any:
     if options.columns is None:
         return path
     columns = _columns(options)
-    unread = [] if getattr(options, "log", None) else [part for part in columns if part != "states"]
-    if unread or path is None or str(path).endswith(".safetensors"):
+    if columns.keys() != {"states"} or path is None or str(path).endswith(".safetensors"):
         raise ValueError(f"--columns {' '.join(options.columns)}: only states=NAME,… of a log in --states is read here")
     from ..inputs.logs import load_states
 
-    return load_states(path, columns=columns.get("states"))
+    return load_states(path, columns=columns["states"])
 
 
 def _columns(options: argparse.Namespace) -> dict[str, str | list[str]]:
@@ -108,19 +125,31 @@ def _columns(options: argparse.Namespace) -> dict[str, str | list[str]]:
     return {part: names.split(",") if "," in names else names for part, _, names in pairs}
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add the compute device."""
-    parser.add_argument("--device", metavar="NAME", help="compute device, such as cuda (default: cpu)")
+def add_run(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the options of a run, and return their group."""
+    group = parser.add_argument_group("run")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default: 0)")
+    group.add_argument("--device", metavar="NAME", help="compute device, such as cuda (default: cpu)")
+    return group
+
+
+def add_output(parser: argparse.ArgumentParser, *, csv: bool = False, report: bool = True) -> None:
+    """Add the forms of a result."""
+    group = parser.add_argument_group("output")
+    form = group.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
+    if csv:
+        form.add_argument("--csv", action="store_true", help="print CSV")
+    group.add_argument("--plot", type=Path, metavar="FILE", help="plot the result to an image")
+    if report:
+        group.add_argument("--report", type=Path, metavar="FILE", help="write a report, one HTML file")
+    else:
+        parser.set_defaults(report=None)
 
 
 def runtime_options(options: argparse.Namespace) -> AbstractContextManager[None]:
     """Return the context of the runtime choices on the command line."""
     return runtime.options(device=getattr(options, "device", None), precision=getattr(options, "run_precision", None))
-
-
-def add_report(parser: argparse.ArgumentParser) -> None:
-    """Add the option of a report."""
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write a report, one HTML file")
 
 
 def check_apart(options: argparse.Namespace) -> None:
@@ -164,8 +193,8 @@ def _check_plot(path: Path) -> None:
         raise ValueError(f"cannot plot to {path}: expected a file of .{', .'.join(kinds)}")
 
 
-def show(result: Any, text: str, options: argparse.Namespace, **known: Any) -> None:
-    """Print a result, and write its plot and report if the options ask for them; `known` goes to the report."""
+def show(result: Any, text: str, options: argparse.Namespace) -> None:
+    """Print a result, and write its plot and report if the options ask for them."""
     try:
         print(text)
     finally:  # also if the reader of stdout, such as `head`, has closed it
@@ -180,7 +209,7 @@ def show(result: Any, text: str, options: argparse.Namespace, **known: Any) -> N
 
             log = next((str(path) for key in ("log", "states", "model") if (path := getattr(options, key, None))), "")
             command = shlex.join(["sopr-fast", *options.arguments])
-            report(result, options.report, title=os.path.basename(log), command=command, **known)
+            report(result, options.report, title=os.path.basename(log), command=command)
 
 
 def to_json(result: Any, **more: Any) -> str:

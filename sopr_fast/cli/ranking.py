@@ -10,21 +10,25 @@ from typing import Any
 
 from ..runtime.fields import flag
 from ..runtime.process import is_first
-from ..runtime.text import printable, to_cell
+from ..runtime.text import printable, suggest, to_cell
 from ..sopr.config import Config
 from .options import (
-    add_device,
     add_log,
+    add_output,
     add_policies,
-    add_report,
+    add_returns,
+    add_run,
     check_apart,
     check_outputs,
-    read_log,
     read_policies,
     read_states,
     show,
     to_json,
 )
+from .parser import add_command
+
+_STATES = "logged states: .npy, .npz, .hdf5, .parquet or a Minari dataset; or .safetensors that Subsets.save wrote"
+_INPUT = "--policies out/pendulum/policies"
 
 
 def add_commands(commands: Any) -> None:
@@ -33,69 +37,53 @@ def add_commands(commands: Any) -> None:
     Args:
         commands: Subparsers of the command line.
     """
-    fit = commands.add_parser("fit", help="train a scoring model on policies with known returns")
-    add_policies(fit)
-    fit.add_argument(
-        "--returns",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="CSV or parquet file with columns name and return, JSON, evaluations.npz, or a folder of runs with such "
-        "files; policies without a return are left out",
+    example = f"{_INPUT} --returns out/pendulum/returns.csv --states out/pendulum/log.npz --out out/model.safetensors"
+    fit = add_command(
+        commands,
+        "fit",
+        "train a scoring model on policies with known returns",
+        "--policies PATH … --returns FILE --states FILE --out FILE",
+        f"{example} --steps 50",
+        _fit,
     )
-    _add_states(fit, required=True)
-    add_log(fit, transitions=False)
-    fit.add_argument(
+    add_policies(fit)
+    add_returns(fit, "policies without a return are left out", required=True)
+    add_log(fit, False, "--states", required=True, help=_STATES)
+    run = add_run(fit)
+    run.add_argument("--out", type=Path, required=True, metavar="FILE", help="model to write, .safetensors")
+    run.add_argument("--checkpoint", type=Path, metavar="FILE", help="file to write, and to resume from")
+    run.add_argument(
         "--validation",
         nargs="+",
         metavar="NAME",
         default=[],
         help="policies of --returns that choose the weights to keep",
     )
-    fit.add_argument("--out", type=Path, required=True, metavar="FILE", help="model to write, .safetensors")
-    fit.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default: 0)")
-    add_device(fit)
-    fit.add_argument("--checkpoint", type=Path, metavar="FILE", help="file to write, and to resume from if it exists")
-    fit.add_argument("--action-count", type=int, metavar="N", help="number of discrete actions")
-    fit.add_argument("--paper", action="store_true", help="the paper's settings in place of the defaults below")
-    _add_config(fit.add_argument_group("options of sopr_fast.Config"))
-    fit.set_defaults(run=_fit)
+    run.add_argument("--paper", action="store_true", help="the paper's settings in place of the defaults below")
+    _add_config(fit.add_argument_group("model and training, see sopr_fast.Config"))
 
-    ranking = commands.add_parser("rank", help="rank candidates with a trained model")
-    ranking.add_argument("--model", type=Path, metavar="FILE", help="trained model (default: that in SOPR_FAST_MODEL)")
+    ranking = add_command(
+        commands,
+        "rank",
+        "rank candidates with a trained model",
+        "--policies PATH … --model FILE",
+        f"{_INPUT} --model out/model.safetensors",
+        _rank,
+    )
     add_policies(ranking)
-    _add_states(ranking, required=False)
-    ranking.add_argument(
+    add_log(ranking, False, "--states", help=f"{_STATES} (default: the subsets kept with the model)")
+    run = add_run(ranking)
+    run.add_argument("--model", type=Path, metavar="FILE", help="trained model (default: that in SOPR_FAST_MODEL)")
+    run.add_argument(
         "--subsets", type=int, metavar="N", help="subsets to score on (default: 5 of a log, or all that are clustered)"
     )
-    ranking.add_argument("--seed", type=int, metavar="N", help="seed of drawing subsets from --states (default: 0)")
-    ranking.add_argument(
+    run.add_argument(
         "--precision",
         dest="run_precision",
         choices=("fp32", "bf16"),
         help="operands of matrix products (default: that of the model)",
     )
-    add_device(ranking)
-    form = ranking.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON")
-    form.add_argument("--csv", action="store_true", help="print CSV")
-    ranking.add_argument("--plot", type=Path, metavar="FILE", help="plot the scores to an image")
-    add_report(ranking)
-    ranking.add_argument(
-        "--log",
-        metavar="FILE",
-        help="with --report: logged transitions, so that the report says how much of the log each candidate acts like",
-    )
-    add_log(ranking)
-    ranking.set_defaults(run=_rank)
-
-
-def _add_states(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    text = (
-        "logged states: .npy, .npz, .hdf5, .parquet or a local Minari dataset; or .safetensors that Subsets.save wrote"
-    )
-    text += "" if required else " (default: the subsets kept with the model)"
-    parser.add_argument("--states", required=required, metavar="FILE", help=text)
+    add_output(ranking, csv=True)
 
 
 def _add_config(group: argparse._ArgumentGroup) -> None:
@@ -115,7 +103,7 @@ def _add_config(group: argparse._ArgumentGroup) -> None:
 
 
 def _fit(options: argparse.Namespace) -> None:
-    from ..inputs.returns import load_returns, suggest
+    from ..inputs.returns import load_returns
     from ..runtime.files import check_place
     from ..sopr.fitting import fit
 
@@ -148,28 +136,9 @@ def _rank(options: argparse.Namespace) -> None:
     from ..sopr.ranker import open_model, rank
 
     check_outputs(options)
-    draws = options.states is not None and not options.states.endswith(".safetensors")
-    for option, given, used, needed in (
-        ("seed", options.seed is not None, draws, "--states FILE of a log"),
-        ("log", options.log, options.report, "--report FILE"),
-        ("max-episode-steps", options.max_episode_steps is not None, options.log, "--log FILE"),
-        ("rows", options.rows is not None, options.log, "--log FILE"),
-    ):
-        if given and not used:
-            raise ValueError(f"--{option} changes nothing without {needed}: add it, or leave --{option} out")
     model = open_model(options.model)  # before long work
-    policies, known = read_policies(options), {}
-    if options.log is not None:
-        from ..estimators import covered_shares
-
-        known["coverage"] = covered_shares(policies, read_log(options.log, options))
-    ranking = rank(
-        policies,
-        read_states(options.states, options),
-        model=model,
-        subsets=options.subsets,
-        seed=options.seed or 0,
-    )
+    states = read_states(options.states, options)
+    ranking = rank(read_policies(options), states, model=model, subsets=options.subsets, seed=options.seed)
     if options.csv:
         frame = ranking.to_pandas().reset_index()
         text = frame.assign(policy=frame["policy"].map(to_cell)).to_csv(index=False, lineterminator="\n").rstrip("\n")
@@ -177,4 +146,4 @@ def _rank(options: argparse.Namespace) -> None:
         text = to_json(ranking)
     else:
         text = ranking.table()
-    show(ranking, text, options, **known)
+    show(ranking, text, options)

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 from ..methods import DEFAULT_METHODS, METHODS, find_method, method_class
 from ..runtime.text import printable
 from .options import (
-    add_device,
     add_log,
+    add_output,
     add_policies,
-    add_report,
+    add_returns,
+    add_run,
     check_outputs,
     read_log,
     read_policies,
     show,
     to_json,
 )
+from .parser import Parser, add_command
 
 if TYPE_CHECKING:
     import pandas
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from ..estimators import Estimator
     from ..inputs.policies import Policies
 
-_UNTRAINED = ("Gaussian process", "nearest policy")  # estimators that write no checkpoint
+_INPUT = "--policies out/pendulum/policies --log out/pendulum/log.npz"
+_RETURNS = "--returns out/pendulum/returns.csv"
+_LOG = "logged transitions: .hdf5, .npz, .parquet or a Minari dataset; or only states, as for fit"
 
 
 def add_commands(commands: Any) -> None:
@@ -38,61 +42,67 @@ def add_commands(commands: Any) -> None:
     Args:
         commands: Subparsers of the command line.
     """
-    evaluate = commands.add_parser("evaluate", help="measure how well each method ranks policies with known returns")
-    _add_input(evaluate, "returns of all policies; policies without one are left out")
-    evaluate.add_argument(
+    evaluate = add_command(
+        commands,
+        "evaluate",
+        "measure how well each method ranks policies with known returns",
+        "--policies PATH … --log FILE --returns FILE",
+        f"{_INPUT} {_RETURNS} --cv 2",
+        _evaluate,
+    )
+    run = _add_inputs(evaluate, "policies without one are left out", required=True)
+    _add_checkpoints(run)
+    run.add_argument(
         "--methods",
         nargs="+",
         metavar="NAME",
         help=f"methods: {_listed(METHODS)} (default: the first {len(DEFAULT_METHODS)})",
     )
-    evaluate.add_argument("--cv", type=int, default=5, metavar="N", help="random folds (default: 5)")
-    evaluate.add_argument("--groups", type=Path, metavar="FILE", help="JSON object of policy and group")
-    _add_selection(evaluate)
-    evaluate.set_defaults(run=_evaluate)
+    run.add_argument("--cv", type=int, default=5, metavar="N", help="random folds (default: 5)")
+    run.add_argument("--groups", type=Path, metavar="FILE", help="JSON object of policy and group")
+    add_output(evaluate)
 
-    select = commands.add_parser("select", help="say which policy to deploy, keep or measure")
-    _add_input(select, "returns of the known policies; policies without one are candidates", required=False)
-    select.add_argument("--incumbent", metavar="NAME", help="policy in use (default: the best known one)")
-    select.add_argument("--measure", type=int, default=0, metavar="N", help="name up to N candidates to measure next")
-    _add_selection(select)
-    select.set_defaults(run=_select)
+    select = add_command(
+        commands,
+        "select",
+        "say which policy to deploy, keep or measure",
+        "--policies PATH … --log FILE",
+        f"{_INPUT} --measure 2",
+        _select,
+    )
+    run = _add_inputs(select, "policies without one are candidates", required=False)
+    _add_checkpoints(run)
+    run.add_argument("--incumbent", metavar="NAME", help="policy in use (default: the best known one)")
+    run.add_argument("--measure", type=int, default=0, metavar="N", help="name up to N candidates to measure next")
+    add_output(select)
 
-    estimate = commands.add_parser("estimate", help="value policies by one estimator")
-    learners = "returns of the known policies, which SOPR-T, nearest policy and Gaussian process learn from"
-    _add_input(estimate, learners, required=False)
-    estimate.add_argument("--method", required=True, metavar="NAME", help=f"method: {_listed(METHODS[1:])}")
-    estimate.add_argument(
+    estimate = add_command(
+        commands,
+        "estimate",
+        "value policies by one estimator",
+        "--method NAME --policies PATH … --log FILE",
+        f"--method FQE {_INPUT} --set updates=1000",
+        _estimate,
+    )
+    run = _add_inputs(estimate, "SOPR-T, nearest policy and Gaussian process learn from them", required=False)
+    run.add_argument("--checkpoint", type=Path, metavar="FILE", help="file to write, and to resume from")
+    run.add_argument("--method", required=True, metavar="NAME", help=f"method: {_listed(METHODS[1:])}")
+    run.add_argument(
         "--set", nargs="+", default=[], metavar="OPTION=VALUE", help="options of the estimator, such as updates=5000"
     )
-    estimate.add_argument("--checkpoint", type=Path, metavar="FILE", help="file to write, and to resume from")
-    estimate.set_defaults(run=_estimate, report=None)
+    add_output(estimate, report=False)
 
 
-def _add_input(parser: argparse.ArgumentParser, returns: str, *, required: bool = True) -> None:
+def _add_inputs(parser: Parser, returns: str, *, required: bool) -> argparse._ArgumentGroup:
+    """Add policies, log, returns and the run, and return the group of the run."""
     add_policies(parser)
-    parser.add_argument(
-        "--returns", type=Path, required=required, metavar="FILE", help=f"file or folder, as for fit: {returns}"
-    )
-    parser.add_argument(
-        "--log",
-        required=True,
-        metavar="FILE",
-        help="logged transitions: .hdf5, .npz, .parquet or a Minari dataset; or only states, as for fit",
-    )
-    add_log(parser)
-    parser.add_argument("--action-count", type=int, metavar="N", help="number of discrete actions")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default: 0)")
-    add_device(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="plot to an image")
+    add_log(parser, option="--log", required=True, help=_LOG)
+    add_returns(parser, returns, required=required)
+    return add_run(parser)
 
 
-def _add_selection(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--checkpoints", type=Path, metavar="DIR", help="folder to keep training in, and to resume from"
-    )
-    add_report(parser)
+def _add_checkpoints(run: argparse._ArgumentGroup) -> None:
+    run.add_argument("--checkpoints", type=Path, metavar="DIR", help="folder to keep training in, and to resume from")
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -153,8 +163,6 @@ def _estimate(options: argparse.Namespace) -> None:
     learns = estimator.supervised or estimator.uses_known
     if options.returns is not None and not learns:
         raise ValueError(f"--method {options.method} learns from no returns: leave --returns out")
-    if options.checkpoint is not None and options.method in _UNTRAINED:
-        raise ValueError(f"--method {options.method} has nothing to resume: leave --checkpoint out")
     policies, returns = _read(options)
     known = policies.take([] if returns is None else [name for name in policies if name in returns.index])
     if estimator.supervised:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from ..inputs.policies import Actor, load
-from ..inputs.policies.output import Bounds
+from ..inputs.policies import Actor, Policy, load
+from ..inputs.returns import load_returns
 
 _FOLDER = Path(__file__).parent
+PENDULUM = _FOLDER / "pendulum"
 
 
 def policies() -> dict[str, Actor]:
@@ -31,22 +31,14 @@ def states() -> np.ndarray:
         return archive["observations"].astype(np.float32)
 
 
-def pendulum() -> tuple[dict[str, Actor], dict[str, np.ndarray], dict[str, float]]:
+def pendulum() -> tuple[dict[str, Policy], dict[str, np.ndarray], dict[str, float]]:
     """Return eight policies that offline RL trained on a log of Pendulum, the log, and their returns.
 
     Returns:
-        Actors by name, algorithm and number of updates; every second episode of the log, 5,000 rows, as the arrays that
-        `load_log` reads; mean undiscounted returns over 50 episodes, by name.
+        Policies by name, algorithm and number of updates; every second episode of the log, 5,000 rows, as the arrays
+        that `load_log` reads; mean undiscounted returns over 50 episodes, by name.
     """
-    table = np.genfromtxt(_FOLDER / "pendulum.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
-    names = table["policy"].tolist()
-    with np.load(_FOLDER / "pendulum_policies.npz") as stored:
-        layers = {key: torch.from_numpy(stored[key].astype(np.float32)) for key in stored.files}
-    with np.load(_FOLDER / "pendulum.npz") as stored:
+    returns, loaded = load_returns(PENDULUM / "returns.csv")["return"].to_dict(), load(PENDULUM / "policies")
+    with np.load(PENDULUM / "log.npz") as stored:
         log = {key: stored[key] for key in stored.files}
-    torque = Bounds(torch.tensor([-2.0]), torch.tensor([2.0]))
-    actors = {
-        name: Actor(name, [(layers[f"{i}.weight"][p], layers[f"{i}.bias"][p]) for i in range(3)], scale=torque)
-        for p, name in enumerate(names)
-    }
-    return actors, log, dict(zip(names, table["return_mean"].tolist(), strict=True))
+    return {name: loaded[name] for name in returns}, log, returns

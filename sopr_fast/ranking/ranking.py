@@ -30,18 +30,12 @@ class Training:
     Attributes:
         names: (M,) names of the training policies.
         scores: (M,) float64 scores of the training policies by the model that learned from them.
-        distances: (P, M) float64 action distances of candidates to training policies; NaN where unknown.
-        between: (M, M) float64 action distances between training policies.
-        among: (P, P) float64 action distances between candidates; NaN where unknown; None for many candidates.
         history: Loss and validation results of each step, and how training went.
         settings: Seed and configuration, as plain text and numbers.
     """
 
     names: list[str]
     scores: np.ndarray
-    distances: np.ndarray
-    between: np.ndarray
-    among: np.ndarray | None
     history: dict[str, Any]
     settings: dict[str, Any]
 

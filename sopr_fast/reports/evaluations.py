@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..methods import SELECT
 from ..ranking.metrics import spearman
 from ..selection.evaluation import Evaluation
 from . import figures
+from .page import Column, Page, Table, column
 from .text import MISSING, Name, listed, number
 
 _GOOD, _USELESS = 0.7, 0.3  # rank correlations
@@ -17,32 +16,43 @@ _DRAWN = 4  # methods
 KINDS = {"random": "policies like the known ones", "group": "a new group of policies", "given": "given folds"}
 
 
-def evaluation_context(evaluation: Evaluation) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the values of the template, and the settings."""
-    measures = {kind: evaluation.measures(kind) for kind in evaluation.kinds}
-    tied = {kind: evaluation.tied(kind) for kind in evaluation.kinds}
-    decisive = evaluation.kinds[-1]
-    mean = measures[decisive][tied[decisive][0]]["spearman"][0]
-    order = sorted(evaluation.methods, key=lambda name: -np.nan_to_num(measures[decisive][name]["spearman"][0], nan=-2))
-    context = {
-        "kind": "Evaluation of methods",
-        "verdict": _verdict(tied[decisive], mean, decisive),
-        "tone": "good" if mean >= _GOOD else "bad" if mean < _USELESS else "open",
-        "reasons": [_reason(evaluation, kind, measures[kind], tied[kind]) for kind in evaluation.kinds],
-        "now": _now(tied[decisive][0], mean),
-        "notes": list(evaluation.notes),
-        "main": figures.methods(
-            {KINDS[kind]: {name: measures[kind][name]["spearman"] for name in order} for kind in measures},
+def evaluation_page(evaluation: Evaluation) -> Page:
+    """Return what the report says; the verdict and the figure are about the last kind of folds."""
+    kind = evaluation.kinds[-1]
+    measures, tied = evaluation.measures(kind), evaluation.tied(kind)
+    order, mean = _order(evaluation, kind), measures[tied[0]]["spearman"][0]
+    values = np.array([measures[name]["spearman"] for name in order])
+    dropped = [f"{name} was dropped: {reason}." for name, reason in evaluation.dropped.items()]
+    return Page(
+        kind="Evaluation of methods",
+        verdict=_verdict(tied, mean, kind),
+        tone="good" if mean >= _GOOD else "bad" if mean < _USELESS else "open",
+        reasons=[_reason(evaluation, kind) for kind in evaluation.kinds],
+        now=_now(tied[0], mean),
+        notes=list(evaluation.notes),
+        main=figures.intervals(
+            order,
+            values[:, 0],
+            values[:, 1:],
+            ["candidate"] * len(order),
             axis="rank correlation with the known returns",
-            caption="Rank correlation on policies that the methods had not learned from, with 90 % intervals. "
+            caption=f"Rank correlation on {KINDS[kind]}, which the methods had not learned from, with 90 % intervals. "
             "1 is the right order, 0 none.",
         ),
-        "kinds": [_table(evaluation, kind, measures[kind], tied[kind]) for kind in measures],
-        "dropped": [(Name(name), reason) for name, reason in evaluation.dropped.items()],
-        "pictures": [_scatter(evaluation, name) for name in order[:_DRAWN]],
-        "map": _map(evaluation),
-    }
-    return context, {"policies": len(evaluation.names), "groups": len(set(evaluation.groups)), **evaluation.settings}
+        title="How well each method ranks",
+        tables=[_table(evaluation, kind) for kind in evaluation.kinds],
+        legend="Rank correlation of values and known returns: 1 is the right order, 0 none. Regret@1 is what the "
+        "choice of the best value loses, in shares of the range of returns. Bold: the best methods within the error.",
+        evidence=[*dropped, "Each point is a known policy, valued by a method that had not learned from it."],
+        pictures=[_scatter(evaluation, name) for name in order[:_DRAWN]],
+        settings={"policies": len(evaluation.names), "groups": len(set(evaluation.groups)), **evaluation.settings},
+    )
+
+
+def _order(evaluation: Evaluation, kind: str) -> list[str]:
+    """Return the methods, the best first."""
+    measures = evaluation.measures(kind)
+    return sorted(measures, key=lambda name: -np.nan_to_num(measures[name]["spearman"][0], nan=-2))
 
 
 def _verdict(tied: list[str], mean: float, kind: str) -> str:
@@ -54,8 +64,9 @@ def _verdict(tied: list[str], mean: float, kind: str) -> str:
     return f"{listed(tied)} rank equally well on {what}"
 
 
-def _reason(evaluation: Evaluation, kind: str, measures: dict[str, Any], tied: list[str]) -> str:
-    mean, low, high = measures[tied[0]]["spearman"]
+def _reason(evaluation: Evaluation, kind: str) -> str:
+    tied = evaluation.tied(kind)
+    mean, low, high = evaluation.measures(kind)[tied[0]]["spearman"]
     text = f"On {KINDS[kind]}, {tied[0]} has a rank correlation of {number(mean)}"
     if np.isfinite(low):
         text += f" (90 % interval {number(low)} to {number(high)})"
@@ -74,23 +85,23 @@ def _now(best: str, mean: float) -> str:
     return "Do not rank these policies from this log. Measure candidates, or log more behaviour like theirs."
 
 
-def _table(evaluation: Evaluation, kind: str, measures: dict[str, Any], tied: list[str]) -> dict[str, Any]:
-    rows = []
-    for name in sorted(measures, key=lambda name: -np.nan_to_num(measures[name]["spearman"][0], nan=-2)):
-        mean, low, high = measures[name]["spearman"]
-        rows.append(
-            {
-                "name": Name(name),
-                "tied": name in tied,
-                "mean": mean,
-                "low": low,
-                "interval": f"{number(low)} to {number(high)}" if np.isfinite(low) else MISSING,
-                "regret": measures[name]["regret@1"][0],
-                "seconds": evaluation.seconds.get(name, float("nan")),
-            }
-        )
+def _table(evaluation: Evaluation, kind: str) -> Table:
+    measures, tied, order = evaluation.measures(kind), evaluation.tied(kind), _order(evaluation, kind)
+    mean, low, high = np.array([measures[name]["spearman"] for name in order]).T
+    intervals = [f"{number(a)} to {number(b)}" if np.isfinite(a) else MISSING for a, b in zip(low, high, strict=True)]
     count = sum(fold.kind == kind for fold in evaluation.folds)
-    return {"title": f"On {KINDS[kind]}: {count} folds of {len(evaluation.names)} policies", "rows": rows}
+    return Table(
+        f"On {KINDS[kind]}: {count} folds of {len(evaluation.names)} policies",
+        "method",
+        [Name(name) for name in order],
+        ["chosen" if name in tied else "" for name in order],
+        [
+            column("rank correlation", mean),
+            Column("90 % interval", intervals, low),
+            column("regret@1", [measures[name]["regret@1"][0] for name in order]),
+            column("seconds", [evaluation.seconds.get(name, np.nan) for name in order], lambda value: number(value, 1)),
+        ],
+    )
 
 
 def _scatter(evaluation: Evaluation, method: str) -> figures.Picture:
@@ -107,19 +118,4 @@ def _scatter(evaluation: Evaluation, method: str) -> figures.Picture:
         returns,
         axes=(f"value by {method}", "known return"),
         caption=f"{method}: rank correlation {number(spearman(values, returns))} over all folds.",
-    )
-
-
-def _map(evaluation: Evaluation) -> figures.Picture | None:
-    if evaluation.distances is None:
-        return None
-    groups, best = evaluation.groups, np.argsort(-evaluation.returns, kind="stable")
-    first = [groups.index(group) for group in dict.fromkeys(groups)] if len(set(groups)) > 1 else []
-    labels = {i: groups[i] for i in first[:8]} or {int(i): evaluation.names[i] for i in best[:3]}
-    return figures.policy_map(
-        evaluation.distances,
-        ["known"] * len(groups),
-        [labels.get(i, "") for i in range(len(groups))],
-        caption="Policies that act alike stand close together. "
-        + ("A policy of each group carries its name." if first else "The three best are named."),
     )

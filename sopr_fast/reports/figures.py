@@ -123,22 +123,14 @@ def _uri(svg: str) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
-@dataclass(frozen=True)
-class Row:
-    """A value with an interval, one row of a figure; `kind` is "candidate", "known", "foreign" or "" for none."""
-
-    name: str
-    value: float
-    low: float = float("nan")
-    high: float = float("nan")
-    kind: str = "candidate"
-
-
 _COLOURS = {"candidate": ACCENT, "known": KNOWN, "foreign": WARN}
 
 
 def intervals(
-    rows: Sequence[Row],
+    names: Sequence[str],
+    values: np.ndarray,
+    ends: np.ndarray,
+    kinds: Sequence[str],
     *,
     axis: str,
     caption: str,
@@ -148,7 +140,10 @@ def intervals(
     """Plot values with intervals, the first on top.
 
     Args:
-        rows: The rows.
+        names: n names.
+        values: (n,) values.
+        ends: (n, 2) lower and upper ends of their intervals; NaN for none.
+        kinds: n times "candidate", "known" or "foreign".
         axis: Label of the axis.
         caption: What to see in it.
         known: Values of known policies to show as ticks below the rows.
@@ -157,63 +152,30 @@ def intervals(
     ticks = 0 if known is None or not len(known) else 1
 
     def plot(ax: Axes) -> None:
-        for place, row in enumerate(rows):
-            colour = _COLOURS[row.kind]
-            if np.isfinite(row.low) and np.isfinite(row.high):
-                ax.hlines(place, row.low, row.high, color=colour, linewidth=1.6)
-            face = SURFACE if row.kind == "foreign" else colour
-            ax.plot(row.value, place, "o", color=colour, markerfacecolor=face, markersize=5, markeredgewidth=1.4)
-        places, names = list(range(len(rows))), [printable(row.name, _LABEL) for row in rows]
+        for place, (value, kind) in enumerate(zip(values, kinds, strict=True)):
+            colour = _COLOURS[kind]
+            ax.hlines(place, *ends[place], color=colour, linewidth=1.6)
+            face = SURFACE if kind == "foreign" else colour
+            ax.plot(value, place, "o", color=colour, markerfacecolor=face, markersize=5, markeredgewidth=1.4)
+        places, labels = list(range(len(names))), [printable(name, _LABEL) for name in names]
         if ticks and known is not None:
-            ax.vlines(known, len(rows) - 0.3, len(rows) + 0.3, color=KNOWN, linewidth=0.9)
-            places.append(len(rows))
-            names.append(f"{len(known)} known policies")
+            ax.vlines(known, len(names) - 0.3, len(names) + 0.3, color=KNOWN, linewidth=0.9)
+            places.append(len(names))
+            labels.append(f"{len(known)} known policies")
         if mark is not None:
             ax.axvline(mark[0], color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)), zorder=0)
             ax.annotate(
                 mark[1], (mark[0], 1), (0, 2), xycoords=("data", "axes fraction"), textcoords="offset points",
                 ha="center", color=MUTED,
             )  # fmt: skip
-        ax.set_yticks(places, names)
-        ax.set_ylim(len(rows) - 0.4 + ticks, -0.6)
+        ax.set_yticks(places, labels)
+        ax.set_ylim(len(names) - 0.4 + ticks, -0.6)
         ax.set_xlabel(axis)
         ax.spines["left"].set_visible(False)
         ax.grid(axis="x")
         ax.locator_params(axis="x", nbins=6)
 
-    return draw(plot, 0.6 + _ROW * (len(rows) + ticks) + 0.15 * (mark is not None), caption)
-
-
-def methods(kinds: dict[str, dict[str, tuple[float, float, float]]], *, axis: str, caption: str) -> Picture:
-    """Plot a measure of every method, one row each, with one dot for each kind of folds.
-
-    Args:
-        kinds: Kind -> method -> mean, lower and upper end.
-        axis: Label of the axis.
-        caption: What to see in it.
-    """
-    names = list(next(iter(kinds.values())))
-
-    def plot(ax: Axes) -> None:
-        for which, (kind, measures) in enumerate(kinds.items()):
-            places = np.arange(len(names)) + (which - (len(kinds) - 1) / 2) * 0.3
-            mean, low, high = np.array([measures[name] for name in names]).T
-            colour, face = (ACCENT, ACCENT) if which == 0 else (WARN, SURFACE)
-            ax.hlines(places, low, high, color=colour, linewidth=1.6)
-            ax.plot(
-                mean, places, "o", color=colour, markerfacecolor=face, markersize=5, markeredgewidth=1.4, label=kind
-            )
-        if len(kinds) > 1:
-            ax.figure.legend(loc="outside upper right", ncols=2, frameon=False)
-        ax.axvline(0, color=MUTED, linewidth=0.9, zorder=0)
-        ax.set_yticks(range(len(names)), [printable(name, _LABEL) for name in names])
-        ax.set_ylim(len(names) - 0.4, -0.6)
-        ax.set_xlim(right=1.03)
-        ax.set_xlabel(axis)
-        ax.spines["left"].set_visible(False)
-        ax.grid(axis="x")
-
-    return draw(plot, 0.8 + 0.32 * len(names), caption)
+    return draw(plot, 0.6 + _ROW * (len(names) + ticks) + 0.15 * (mark is not None), caption)
 
 
 def scatter(
@@ -224,7 +186,6 @@ def scatter(
     caption: str,
     half: np.ndarray | None = None,
     diagonal: bool = False,
-    title: str = "",
 ) -> Picture:
     """Plot returns over predictions or scores.
 
@@ -235,7 +196,6 @@ def scatter(
         caption: What to see in it.
         half: (n,) half widths of intervals of `x`; points outside of them are hollow. None for none.
         diagonal: Draw the line where both are equal.
-        title: Text above.
     """
 
     def plot(ax: Axes) -> None:
@@ -247,24 +207,11 @@ def scatter(
                 ax.hlines(y[where], (x - half)[where], (x + half)[where], color=colour, linewidth=0.8, alpha=0.5)
         ax.plot(x[~outside], y[~outside], "o", color=ACCENT, markersize=4)
         ax.plot(x[outside], y[outside], "o", color=WARN, markerfacecolor=SURFACE, markersize=4, markeredgewidth=1.3)
-        ax.set(xlabel=axes[0], ylabel=axes[1], title=printable(title, 60))
+        ax.set(xlabel=axes[0], ylabel=axes[1])
         ax.grid()
         ax.locator_params(nbins=6)
 
     return draw(plot, 3.2, caption)
-
-
-def curve(values: np.ndarray, best: int | None, *, caption: str) -> Picture:
-    """Plot rank correlations over steps of training, with a dot at the step whose weights were kept."""
-
-    def plot(ax: Axes) -> None:
-        ax.plot(np.arange(1, len(values) + 1), values, color=ACCENT, linewidth=1.4)
-        if best is not None:
-            ax.plot(best + 1, values[best], "o", color=ACCENT, markersize=5)
-        ax.set(xlabel="step of training", ylabel="rank correlation")
-        ax.grid()
-
-    return draw(plot, 2.4, caption)
 
 
 def policy_map(distances: np.ndarray, kinds: Sequence[str], names: Sequence[str], *, caption: str) -> Picture | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..selection.selection import Selection
 from . import figures
-from .text import Name, Numbers, listed, number
+from .page import Column, Page, Table, column
+from .text import Name, Numbers, chance, listed, number
 
 _MAPPED = 60  # policies on the map
 _ANSWERS = {
@@ -17,27 +16,27 @@ _ANSWERS = {
 }
 
 
-def selection_context(selection: Selection) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the values of the template, and the settings."""
+def selection_page(selection: Selection) -> Page:
+    """Return what the report says."""
     verdict, known = selection.verdict, selection.known
     order = np.argsort(-selection.predicted, kind="stable")
     kinds = np.where(known, "known", np.where(selection.rankable, "candidate", "foreign"))
-    context = {
-        "kind": "Selection of policies",
-        "verdict": f"{verdict.text}.",
-        "tone": {"deploy": "good", "keep": "", "measure": "open"}[verdict.kind],
-        "reasons": [verdict.reason],
-        "now": _now(selection),
-        "notes": [*_unrankable(selection), *selection.doubts, *selection.notes],
-        "main": _main(selection, order, kinds),
-        "returns": Numbers(selection.predicted),
-        "rows": _rows(selection, order, kinds),
-        "rival": selection.rival and ("the incumbent" if selection.incumbent else "the best known"),
-        "evidence": _evidence(selection),
-        "pictures": _left_out(selection),
-        "map": _map(selection, order, kinds),
-    }
-    return context, selection.settings
+    return Page(
+        kind="Selection of policies",
+        verdict=f"{verdict.text}.",
+        tone={"deploy": "good", "keep": "", "measure": "open"}[verdict.kind],
+        reasons=[verdict.reason],
+        now=_now(selection),
+        notes=[*_unrankable(selection), *selection.doubts, *selection.notes],
+        main=_main(selection, order, kinds),
+        title="All policies",
+        tables=[_table(selection, order, kinds)],
+        legend="Distance is the mean squared distance of actions to the nearest known policy, over the median distance "
+        "between two known policies.",
+        evidence=_evidence(selection),
+        pictures=[*_left_out(selection), *_map(selection, order, kinds)],
+        settings=selection.settings,
+    )
 
 
 def _now(selection: Selection) -> str:
@@ -53,12 +52,7 @@ def _unrankable(selection: Selection) -> list[str]:
 
 
 def _main(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> figures.Picture:
-    low, high = selection.intervals().T
     shown = order[: figures.MOST_ROWS]
-    rows = [
-        figures.Row(selection.names[i], float(selection.predicted[i]), float(low[i]), float(high[i]), kinds[i])
-        for i in shown
-    ]
     caption = "Returns with 80 % intervals. Grey: measured. Blue: predicted."
     if (kinds[shown] == "foreign").any():
         caption += " Hollow: candidates that this log cannot rank."
@@ -67,31 +61,43 @@ def _main(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> figures
     mark = None
     if selection.incumbent is not None:
         mark = float(selection.predicted[selection.names.index(selection.incumbent)]), "incumbent"
-    return figures.intervals(rows, axis="return", caption=caption, mark=mark)
+    return figures.intervals(
+        [selection.names[i] for i in shown],
+        selection.predicted[shown],
+        selection.intervals()[shown],
+        kinds[shown].tolist(),
+        axis="return",
+        caption=caption,
+        mark=mark,
+    )
 
 
-def _rows(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> list[dict[str, Any]]:
-    low, high = selection.intervals().T
-    returns, best, flags = Numbers(selection.predicted), selection.probability_best, selection.flags
-    beats, ratios = np.full(len(order), np.nan), selection.distance_ratio
+def _table(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> Table:
+    returns, (low, high) = Numbers(selection.predicted), selection.intervals()[order].T
+    intervals = [returns.interval(a, b) if b > a else "" for a, b in zip(low, high, strict=True)]
+    columns = [
+        column("return", selection.predicted[order], returns),
+        Column("80 % interval", intervals, low),
+        column("best of all", selection.probability_best[order], chance),
+    ]
     if selection.rival is not None:
         beats = selection.probability_beats(selection.rival)
         beats[selection.names.index(selection.rival)] = np.nan
-    return [
-        {
-            "name": Name(selection.names[i]),
-            "kind": kinds[i],
-            "chosen": selection.names[i] in selection.verdict.policies,
-            "value": float(selection.predicted[i]),
-            "low": float(low[i]),
-            "interval": returns.interval(low[i], high[i]) if high[i] > low[i] else "",
-            "best": float(best[i]),
-            "beats": float(beats[i]),
-            "distance": float("nan") if kinds[i] == "known" else float(ratios[i]),
-            "remark": flags[i],
-        }
-        for i in order.tolist()
-    ]
+        who = "the incumbent" if selection.incumbent else "the best known"
+        columns.append(column(f"better than {who}", beats[order], chance))
+    columns.append(column("distance", np.where(kinds == "known", np.nan, selection.distance_ratio)[order]))
+    names = [selection.names[i] for i in order]
+    return Table(
+        "Returns: measured for known policies, predicted for candidates",
+        "policy",
+        [Name(name) for name in names],
+        [
+            f"{kind} chosen" if name in selection.verdict.policies else kind
+            for name, kind in zip(names, kinds[order], strict=True)
+        ],
+        columns,
+        [selection.flags[i] for i in order],
+    )
 
 
 def _evidence(selection: Selection) -> list[str]:
@@ -126,17 +132,18 @@ def _left_out(selection: Selection) -> list[figures.Picture]:
     ]
 
 
-def _map(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> figures.Picture | None:
+def _map(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> list[figures.Picture]:
     candidates = order[kinds[order] != "known"]
     if not len(candidates) or len(candidates) == len(order):
-        return None
+        return []
     farthest = candidates[np.argsort(-selection.distance_ratio[candidates], kind="stable")]
     rows = np.unique(np.concatenate([order[:_MAPPED], farthest[: figures.MOST_ROWS // 2]]))
     named = {*candidates[:3].tolist(), *(i for i in farthest[:3].tolist() if kinds[i] == "foreign"), int(order[0])}
-    return figures.policy_map(
+    drawn = figures.policy_map(
         selection.distances[np.ix_(rows, rows)],
         kinds[rows].tolist(),
         [selection.names[i] if i in named else "" for i in rows.tolist()],
         caption="Policies that act alike stand close together. Grey: known policies. Named: the best, the first three "
         "candidates" + (" and those that cannot be ranked." if (kinds[rows] == "foreign").any() else "."),
     )
+    return [] if drawn is None else [drawn]

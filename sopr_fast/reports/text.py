@@ -27,12 +27,12 @@ def safe(text: str) -> str:
     return _TIED.join(printable(part) for part in text.split(_TIED))
 
 
-def listed(names: Sequence[str], joint: str = "and", most: int = 5) -> str:
+def listed(names: Sequence[str], most: int = 5) -> str:
     """Return the first few names as a list in words."""
     shown = list(names[:most])
     if len(names) > most:
         shown.append(f"{len(names) - most} more")
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} {joint} {shown[-1]}" if shown else ""
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else ""
 
 
 class Numbers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from ..ranking.estimates import Estimates
@@ -37,7 +36,6 @@ def report(
     *,
     title: str = "",
     returns: Any = None,
-    coverage: Mapping[str, float] | None = None,
     command: str = "",
     date: str | None = None,
 ) -> None:
@@ -48,38 +46,36 @@ def report(
         path: File to write or replace.
         title: What it is about, such as the name of the log or the task, to print with the date.
         returns: True returns to print next to the scores of a ranking, see `Ranking.spearman`.
-        coverage: Share of logged states in which each candidate of a ranking acts as the log does, by name, see
-            `sopr_fast.estimators.covered_shares`.
         command: Command that makes the report again.
         date: Date to print; None for today.
 
     Raises:
         ImportError: matplotlib is not installed.
         OSError: The file cannot be written.
-        TypeError: There is no report of such a result, or `returns` or `coverage` is given for another than a ranking.
+        TypeError: There is no report of such a result, or `returns` is given for another than a ranking.
         ValueError: A candidate has no return, or returns are not finite numbers.
     """
     check_report(path)
-    from .evaluations import evaluation_context  # here, because jinja2 is needed only to write
-    from .pages import render
-    from .rankings import ranking_context
-    from .selections import selection_context
+    from .evaluations import evaluation_page  # here, because jinja2 is needed only to write
+    from .page import render
+    from .rankings import ranking_page
+    from .selections import selection_page
 
     if isinstance(result, Estimates):
         result = result.ranking()
-    if not isinstance(result, Ranking) and (returns is not None or coverage is not None):
-        raise TypeError("returns and coverage belong to the report of a ranking: leave them out")
+    if not isinstance(result, Ranking) and returns is not None:
+        raise TypeError("returns belong to the report of a ranking: leave them out")
     if isinstance(result, Ranking):
-        template, (context, settings) = "ranking.html", ranking_context(result, returns, coverage)
+        page = ranking_page(result, returns)
     elif isinstance(result, Evaluation):
-        template, (context, settings) = "evaluation.html", evaluation_context(result)
+        page = evaluation_page(result)
     elif isinstance(result, Selection):
-        template, (context, settings) = "selection.html", selection_context(result)
+        page = selection_page(result)
     else:
         raise TypeError(
             f"result must be what rank, evaluate, select or an estimator returned, got {type(result).__name__}"
         )
     date = datetime.date.today().isoformat() if date is None else date
-    context |= {"command": command, "about": " · ".join(part for part in (context["kind"], title, date) if part)}
+    about = " · ".join(part for part in (page.kind, title, date) if part)
     with atomic_path(path) as temporary:
-        temporary.write_bytes(render(template, context, settings).encode())
+        temporary.write_bytes(render(page, about, command).encode())

@@ -1,9 +1,11 @@
-"""Untrusted text, such as names of policies, made safe to print."""
+"""Untrusted text, such as names of policies, made safe to print, and names near to a mistyped one."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 _MESSAGE_WIDTH = 1000
 _SHOWN = ("msg", "strerror", "encoding", "reason")  # attributes that errors of some types show in place of their args
@@ -55,3 +57,10 @@ def escaped_errors() -> Iterator[None]:
 def tick_label(name: str) -> str:
     """Return a name for an axis of matplotlib, to which $ begins a formula: escaped and cut to 48 characters."""
     return printable(name, NAME_WIDTH).replace("$", r"\$")
+
+
+def suggest(name: str, names: Iterable[Any]) -> str:
+    """Return " (did you mean …?)" with the nearest names, or "" if none is near."""
+    by_case = {other.casefold(): other for other in names if isinstance(other, str)}
+    nearest = [by_case[near] for near in difflib.get_close_matches(name.casefold(), by_case)]
+    return f" (did you mean {' or '.join(map(repr, nearest))}?)" if nearest else ""

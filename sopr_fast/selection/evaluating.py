@@ -98,7 +98,6 @@ def evaluate(
         seconds=dict(timings),
         notes=notes,
         seed=seed,
-        distances=compared.distances,
         settings={
             "seed": seed,
             "compared states": compared.states,

@@ -38,7 +38,6 @@ class Evaluation:
         seconds: Method -> seconds spent.
         notes: What limits the evidence.
         seed: Seed of the bootstrap.
-        distances: (M, M) float64 action distances (Eq. 3), or None.
         settings: What the run rests on, as plain text and numbers.
     """
 
@@ -52,7 +51,6 @@ class Evaluation:
     seconds: dict[str, float]
     notes: list[str] = field(default_factory=list)
     seed: int = 0
-    distances: np.ndarray | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property

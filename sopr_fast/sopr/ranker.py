@@ -14,7 +14,6 @@ from torch import Tensor
 from ..inputs.logs.stored import StoredStates
 from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, warn_of_answers
 from ..inputs.policies import load as load_policies
-from ..ranking.metrics import policy_distances
 from ..ranking.ranking import Ranking, Training
 from ..ranking.warnings import warn_of_candidates, warn_of_scores, warn_of_states
 from ..runtime import distributed
@@ -33,7 +32,6 @@ from .subsets import Drawing, Subsets, read_states
 from .training import warn_of_collapse
 from .training_policies import TrainingPolicies, compare
 
-_MAPPED = 100  # candidates of which all distances are computed, for a map of them
 _SUBSETS = 5  # by default
 _TILE_BYTES = 256 << 20  # at most
 
@@ -165,11 +163,6 @@ class Ranker:
             )
             to_training, is_copy = map(group.gather, compare(sampled, training.columns))
             distances = np.where(has_distance[:, None], to_training.numpy(), np.nan)
-            among = None
-            if len(policies) <= _MAPPED:
-                acting = group.gather(sampled).numpy()
-                among = policy_distances(acting, acting)
-                among[~has_distance], among[:, ~has_distance] = np.nan, np.nan
         scores = self._score(columns, drawn, timings)
         ranking = Ranking.from_subsets(
             names,
@@ -181,9 +174,6 @@ class Ranker:
             training=Training(
                 names=training.names,
                 scores=training.scores.numpy(),
-                distances=distances,
-                between=training.between,
-                among=among,
                 history=self.history,
                 settings={"seed": self.seed, **self.config.to_dict()},
             ),

@@ -254,7 +254,7 @@ class Drawing:
         seed, count = check_integer("seed", seed, 0), check_integer("subsets", count, 1)
         if check_integer("subset_size", size, 1) > len(log):
             raise ValueError(
-                f"subset_size is {size}, but there are {len(log)} states: pass more, or train with fewer by "
+                f"subset_size is {size}, but there are {len(log)} states: pass more (--rows …), or train with fewer by "
                 "Config(subset_size=…, clusters=…) (--subset-size …, --clusters …)"
             )
         if count > 1 and 2 * size > len(log):

@@ -1,6 +1,6 @@
 """Returns of policies: from whatever holds them to one table by name."""
 
-from .matching import check_groups, check_ordered, check_returns, suggest, with_returns
+from .matching import check_groups, check_ordered, check_returns, with_returns
 from .reading import is_ordered, load_json, load_returns
 
 __all__ = [
@@ -10,6 +10,5 @@ __all__ = [
     "is_ordered",
     "load_json",
     "load_returns",
-    "suggest",
     "with_returns",
 ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...runtime.text import suggest
 from ...runtime.warn import warn
 from .reading import is_ordered, load_returns
 
@@ -101,9 +101,3 @@ def describe_missing(missing: Sequence[str], names: Collection[Any], what: str =
     """
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     return f"{what} hold nothing for policy {missing[0]!r}{suggest(missing[0], names)}{more}"
-
-
-def suggest(name: str, names: Collection[Any]) -> str:
-    """Return " (nearest names: …)", or "" if none is near."""
-    nearest = difflib.get_close_matches(name, [other for other in names if isinstance(other, str)])
-    return f" (nearest names: {', '.join(map(repr, nearest))})" if nearest else ""

@@ -1,0 +1,145 @@
+"""The page of a report: what every result fills in, and how it becomes one HTML file with a content security policy."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import torch
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from .._version import __version__
+from .figures import DARK, LIGHT, Picture
+from .text import Name, number, plain, safe
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of numbers: its heading, and for each row the text and the number by which rows are sorted."""
+
+    head: str
+    texts: Sequence[str]
+    keys: Sequence[float]
+
+
+def column(head: str, values: Sequence[float] | np.ndarray, show: Callable[[float], str] = number) -> Column:
+    """Return a column of numbers that a function shows."""
+    keys = [float(value) for value in values]
+    return Column(head, [show(key) for key in keys], keys)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of policies or methods.
+
+    Attributes:
+        caption: What it shows.
+        head: Heading of the names.
+        names: Name of each row.
+        classes: Classes of each row in the style sheet, such as "known" or "foreign chosen".
+        columns: Numbers.
+        remarks: Remark about each row; none for a table without remarks.
+    """
+
+    caption: str
+    head: str
+    names: list[Name]
+    classes: list[str]
+    columns: list[Column]
+    remarks: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a result says.
+
+    Attributes:
+        kind: What the result is.
+        verdict: The headline.
+        tone: "good", "open", "bad" or "" for its colour.
+        reasons: Sentences below it.
+        now: What to do now.
+        notes: What limits the result.
+        main: Figure next to the verdict.
+        title: Heading of the tables.
+        tables: Tables.
+        legend: What their columns mean.
+        evidence: Sentences about why to believe the result.
+        pictures: Figures below them.
+        settings: Settings to print, with the versions; a mapping of methods becomes a row each.
+    """
+
+    kind: str
+    verdict: str
+    tone: str
+    reasons: list[str]
+    now: str
+    notes: list[str]
+    main: Picture
+    title: str
+    tables: list[Table]
+    legend: str
+    evidence: list[str]
+    pictures: list[Picture]
+    settings: dict[str, Any]
+
+
+def render(page: Page, about: str, command: str) -> str:
+    """Return a page as HTML, which may only use its own style, script and images."""
+    style, script = _style(), _template("page.js")
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{_hash(style)}'; script-src 'sha256-{_hash(script)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    fixed = {"policy": Markup(policy), "style": Markup(style), "script": Markup(script)}
+    template = _environment().get_template("page.html")
+    return template.render(page=page, settings=_rows(page.settings), about=about, command=command, **fixed) + "\n"
+
+
+def _rows(settings: dict[str, Any]) -> list[tuple[str, str]]:
+    methods = settings.get("methods") or {}
+    rows = {name.replace("_", " "): value for name, value in settings.items() if name != "methods"} | methods
+    rows |= {"sopr_fast": __version__, "Python": platform.python_version(), "torch": torch.__version__}
+    rows |= {"numpy": np.__version__, "machine": f"{platform.system()} {platform.machine()}"}
+    return [(name, plain(value)) for name, value in rows.items() if value is not None]
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_template),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: safe(value) if type(value) is str else value,
+    )
+    environment.tests["finite"] = math.isfinite
+    return environment
+
+
+def _style() -> str:
+    """Return the style sheet; paper is light."""
+
+    def root(colours: dict[str, str]) -> str:
+        return ":root {" + "".join(f" --{name}: {colour};" for name, colour in colours.items()) + " }\n"
+
+    dark = f"@media screen and (prefers-color-scheme: dark) {{\n{root(DARK)}}}\n"
+    return ":root { color-scheme: light dark; }\n" + root(LIGHT) + dark + _template("style.css")
+
+
+def _template(name: str) -> str:
+    return files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
