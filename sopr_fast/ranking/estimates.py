@@ -38,7 +38,7 @@ class Estimates:
         names: (P,) names of the policies, in input order.
         values: (P,) float64; larger is better. Discounted returns from initial states unless the estimator says
             otherwise.
-        standard_errors: (P,) float64; NaN where unknown. By default the standard deviation of the replicates.
+        standard_errors: (P,) float64; NaN if unknown. By default the standard deviation of the replicates.
         replicates: (P, R) float64 estimates by bootstrap samples or members of an ensemble, or None.
         method: Name of the estimator.
         diagnostics: Loss curves, effective sample sizes, errors of models; see each estimator.

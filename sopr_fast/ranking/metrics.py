@@ -39,7 +39,7 @@ def spearman(a: Any, b: Any) -> float:
 def regret_at_k(*, returns: Any, scores: Any, k: int) -> float:
     """Return the normalised regret@k (paper section 4.1): what the best of the k highest-scored policies lacks.
 
-    (max of all returns - max of the k) / (max - min of all returns), from 0 to 1; 0 if all returns are equal. Where
+    (max of all returns - max of the k) / (max - min of all returns), from 0 to 1; 0 if all returns are equal. If
     equal scores leave the choice open, it is the mean over all choices.
 
     Args:

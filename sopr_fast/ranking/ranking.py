@@ -47,15 +47,15 @@ class Ranking:
     Attributes:
         names: (P,) names of the candidates, in input order.
         scores: (P,) float64; larger is better.
-        standard_errors: (P,) float64 standard errors of the scores; NaN where unknown. Those of a
+        standard_errors: (P,) float64 standard errors of the scores; NaN if unknown. Those of a
             trained model measure the noise of drawing only subsets: for a foreign candidate they say nothing of how
             wrong its score is, and tables and plots leave them out.
         subset_scores: (P, S) float64 scores on each subset, whose mean is the score (paper section 3.2), or None.
         replicates: (P, R) float64 joint replicates of the scores (subsets, bootstrap, ensemble), whose standard
             deviation is the standard error, or None.
-        distances: (P,) action distance to the nearest training policy (Eq. 3), NaN where unknown, or None.
+        distances: (P,) action distance to the nearest training policy (Eq. 3), NaN if unknown, or None.
         distance_limit: Distance beyond which a candidate is foreign, or None.
-        in_training: (P,) whether each candidate acts exactly as a training policy does, or None where unknown.
+        in_training: (P,) whether each candidate acts exactly as a training policy does, or None if unknown.
         timings: Seconds by stage.
         training: How the model was trained, or None.
         settings: What the ranking rests on, as plain text and numbers.
@@ -184,7 +184,7 @@ class Ranking:
         return metrics.regret_at_k(returns=check_returns(returns, self.names), scores=self.scores, k=k)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Return the numbers of each candidate: score and standard_error, and distance where known."""
+        """Return the numbers of each candidate: score and standard_error, and distance if known."""
         columns = {"score": self.scores, "standard_error": self.standard_errors}
         if self.distances is not None:
             columns["distance"] = self.distances
@@ -237,7 +237,7 @@ class Ranking:
     def to_pandas(self) -> pandas.DataFrame:
         """Return a data frame, best first, indexed by rank.
 
-        Its columns are policy, those of `columns()`, and foreign and in_training where known.
+        Its columns are policy, those of `columns()`, and foreign and in_training if known.
         """
         import pandas
 
@@ -303,7 +303,7 @@ class Ranking:
         return np.argsort(-self.scores, kind="stable")
 
     def _is_foreign(self) -> np.ndarray:
-        """Return (P,) bool, True where foreign; False where the distance is unknown."""
+        """Return (P,) bool, True if foreign; False if the distance is unknown."""
         return np.array([bool(foreign) for foreign in self.foreign or [False] * len(self)], bool)
 
 

@@ -37,7 +37,7 @@ def warn_of_candidates(
 
     Args:
         names: (P,) names of the candidates.
-        distances: (P,) action distances to the nearest training policy, NaN where unknown; or None.
+        distances: (P,) action distances to the nearest training policy, NaN if unknown; or None.
         distance_limit: Distance beyond which a candidate is foreign, or None.
         in_training: (P,) whether each candidate acts exactly as a training policy does, or None.
     """

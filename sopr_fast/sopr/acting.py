@@ -50,7 +50,7 @@ def collect_shared(policies: list[Policy], states: Tensor, source: Tensor, layou
 
 
 def _on_disk(shape: tuple[int, ...]) -> Tensor:
-    """Return uninitialised float32 in an unnamed file, with its space reserved where the platform can."""
+    """Return uninitialised float32 in an unnamed file, with its space reserved if the platform can."""
     size = 4 * int(np.prod(shape))
     with tempfile.NamedTemporaryFile(prefix="sopr_fast-columns-") as file:
         if hasattr(os, "posix_fallocate"):  # else a full disk ends the process when it writes a page

@@ -47,8 +47,8 @@ class Config(Options):
         action_noise: Standard deviation of the normal noise added to columns in training.
         validation_subsets: Random subsets on which validation policies are scored after every fourth step and the last.
         validation_metric: What chooses the weights to keep, the latest best: "rank_correlation" or "loss".
-        precision: Operands of matrix products when scoring, "fp32" or "bf16"; fp32 where the processor has no bf16,
-            where a GPU uses no tensor cores, and for the MLP.
+        precision: Operands of matrix products when scoring, "fp32" or "bf16"; fp32 if the processor has no bf16,
+            if a GPU uses no tensor cores, and for the MLP.
         training_precision: Operands of matrix products when training, as `precision`.
 
     Raises:
@@ -122,7 +122,7 @@ class Config(Options):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Config:
-        """Return the config with these options and defaults for the others.
+        """Return the config with these options, and defaults elsewhere.
 
         Args:
             values: Options by name, as `to_dict` returns them.

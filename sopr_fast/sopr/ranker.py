@@ -82,7 +82,7 @@ class Ranker:
 
     @property
     def steps(self) -> int:
-        """Steps that training took, fewer than `config.steps` where it stopped early."""
+        """Steps that training took, fewer than `config.steps` if it stopped early."""
         return len(self.history.get("loss", ())) or self.config.steps
 
     @property
@@ -217,8 +217,7 @@ class Ranker:
         if (size, clusters) != (config.subset_size, config.clusters):
             warn(
                 f"subsets have {size} states in {clusters} clusters, but the model was trained on subsets of "
-                f"{config.subset_size} states in {config.clusters} clusters: scores and errors may be others than on "
-                "such subsets"
+                f"{config.subset_size} states in {config.clusters} clusters: scores and errors may differ"
             )
 
     def _act(self, policies: list[Policy], drawn: Drawing | Subsets, *, log_is_known: bool) -> tuple[Tensor, Tensor]:

@@ -204,10 +204,10 @@ class Subsets:
 
 
 def as_subsets(states: Any) -> Subsets | None:
-    """Return clustered subsets, or None where `states` are neither such nor the path of a file of them.
+    """Return clustered subsets, or None if `states` are neither subsets nor the path of a file of them.
 
     Args:
-        states: `Subsets`; a path, which ends in .safetensors where `Subsets.save` wrote it; or anything else.
+        states: `Subsets`; a path, which ends in .safetensors if `Subsets.save` wrote it; or anything else.
 
     Raises:
         FileNotFoundError, IsADirectoryError, ValueError: See `Subsets.load`.
