@@ -20,55 +20,64 @@ def problem(known, seed=0, count=7):
     return ((places[:, None] - places[None]) ** 2).sum(-1), returns, errors, truth + random.standard_normal(count)
 
 
-def test_the_posterior_is_that_of_the_joint_normal_distribution(monkeypatch):
-    monkeypatch.setattr(process, "_LENGTHS", np.array([2.0]))
-    monkeypatch.setattr(process, "_SPREADS", np.array([0.8]))
-    monkeypatch.setattr(process, "_OWN", np.array([0.1]))
+@pytest.fixture
+def one_point(monkeypatch):
+    """Leave one point of the grid: the length is twice the typical one, f has half the deviation of g."""
+    for name, value in {"_LENGTHS": 2, "_RETURN_SPREADS": 0.8, "_RETURN_OWN": 0.1, "_ERROR_SPREADS": 0.4}.items():
+        monkeypatch.setattr(process, name, np.array([float(value)]))
+    monkeypatch.setattr(process, "_ERROR_OWN", np.array([0.2]))
+
+
+def joint(distances, returns, errors, values):
+    """Return mean and covariance of returns, known returns and values in one normal distribution, level 0."""
+    known = np.isfinite(returns)
+    unit = np.sqrt(((known.sum() - 1) * returns[known].var(ddof=1) + 3 * values.var()) / (known.sum() + 2))
+    roots = np.sqrt(distances)
+    among = roots[np.ix_(known, known)]
+    kernel = np.exp(-roots / 2 / np.median((among + np.diag([np.inf] * len(among))).min(1)))
+    own = np.eye(len(returns))
+    true = unit**2 * (100 + 0.64 * kernel + 0.01 * own)
+    measured = true[np.ix_(known, known)] + np.diag(errors[known] ** 2)
+    simulated = true + unit**2 * (100 + 0.16 * kernel + 0.04 * own)
+    observed = np.block([[measured, true[known]], [true[:, known], simulated]])
+    data = np.concatenate([returns[known] - returns[known].mean(), values - values[known].mean()])
+    return np.concatenate([true[:, known], true], 1), observed, data, true
+
+
+def test_the_posterior_is_that_of_the_joint_normal_distribution(one_point):
     distances, returns, errors, values = problem(5)
     fitted = process.fit(distances, returns, errors, values)
-    unit = np.sqrt((4 * returns[:5].var(ddof=1) + 3 * values.var()) / 7)
-    feature = values - values[:5].mean()
-    roots = np.sqrt(distances)
-    typical = np.median((roots[:5, :5] + np.diag([np.inf] * 5)).min(1))
-    prior = (10 * unit) ** 2 + np.outer(feature, feature)
-    prior += (0.8 * unit) ** 2 * np.exp(-roots / (2 * typical)) + (0.1 * unit) ** 2 * np.eye(7)
-    center = feature + returns[:5].mean()
-    gain = prior[:, :5] @ np.linalg.inv(prior[:5, :5] + 0.04 * np.eye(5))
-    np.testing.assert_allclose(fitted.mean, center + gain @ (returns[:5] - center[:5]), rtol=1e-8)
-    np.testing.assert_allclose(fitted.covariance, prior - gain @ prior[:5], rtol=1e-6, atol=1e-8)
+    cross, observed, data, true = joint(distances, returns, errors, values)
+    gain = cross @ np.linalg.inv(observed)
+    np.testing.assert_allclose(fitted.mean, returns[:5].mean() + gain @ data, rtol=1e-8)
+    np.testing.assert_allclose(fitted.covariance, true - gain @ cross.T, rtol=1e-6, atol=1e-8)
+
+
+def test_left_out_returns_are_predicted_without_them_but_with_their_value(one_point):
+    distances, returns, errors, values = problem(5)
+    cross, observed, data, true = joint(distances, returns, errors, values)
+    rest = np.delete(np.arange(12), 1)
+    gain = cross[1, rest] @ np.linalg.inv(observed[np.ix_(rest, rest)])
+    mean, deviation = process.fit(distances, returns, errors, values).left_out
+    assert mean[1] == pytest.approx(returns[:5].mean() + gain @ data[rest])
+    assert deviation[1] == pytest.approx(np.sqrt(true[1, 1] - gain @ cross[1, rest] + 0.04))
+    assert np.isnan(mean[5:]).all() and np.isnan(deviation[5:]).all()
 
 
 def test_the_grid_is_weighed_by_marginal_likelihood():
     distances, returns, errors, values = problem(6)
-    known, unit = np.arange(6), returns[:6].std(ddof=1)
-    feature = (values - values[:6].mean()) / unit
-    target = (returns[:6] - returns[:6].mean()) / unit
-    grid = process._Grid(np.sqrt(distances), known, feature, target, (errors[:6] / unit) ** 2, True)
+    roots, target, noise = np.sqrt(distances[:6, :6]), returns[:6] - returns[:6].mean(), errors[:6] ** 2
+    weighed = process._weighed(np.array([0.5, 4.0]), roots, target, noise, values[:6] - values[:6].mean())
     logs = []
-    for length, spread, own in grid.points:
-        cov = 100 + np.outer(feature, feature)[:6, :6] + spread**2 * np.exp(-np.sqrt(distances[:6, :6]) / length)
-        cov += np.diag(own**2 + (errors[:6] / unit) ** 2)
-        logs.append(multivariate_normal(feature[:6], cov).logpdf(target) - 0.5 * np.log(2 * spread) ** 2)
+    for _, (length, (spread, own), (error_spread, error_own)) in weighed:
+        kernel, independent = np.exp(-roots / length), np.diag(noise)
+        first = 100 + spread**2 * kernel + own**2 * np.eye(6) + independent
+        second = 100 + error_spread**2 * kernel + error_own**2 * np.eye(6) + independent
+        prior = -0.5 * np.log(spread) ** 2 - 0.5 * np.log(2 * error_spread) ** 2
+        logs.append(prior + multivariate_normal(np.zeros(6), first).logpdf(target))
+        logs[-1] += multivariate_normal(np.zeros(6), second).logpdf(values[:6] - values[:6].mean() - target)
     expected = np.exp(np.array(logs) - max(logs))
-    expected[expected < 1e-3] = 0
-    np.testing.assert_allclose(grid.weights(), expected / expected.sum(), rtol=1e-6)
-
-
-def test_left_out_returns_are_predicted_without_them(monkeypatch):
-    monkeypatch.setattr(process, "_LENGTHS", np.array([2.0]))
-    monkeypatch.setattr(process, "_SPREADS", np.array([0.8]))
-    monkeypatch.setattr(process, "_OWN", np.array([0.1]))
-    distances, returns, errors, _ = problem(7)
-    roots, unit, level = np.sqrt(distances), returns.std(ddof=1), returns.mean()
-    ((indices, error, deviation),) = process.fit(distances, returns, errors, folds=[np.array([1, 4])]).left_out
-    typical = np.median((roots + np.diag([np.inf] * 7)).min(1))
-    prior = (10 * unit) ** 2 + (0.8 * unit) ** 2 * np.exp(-roots / (2 * typical)) + (0.1 * unit) ** 2 * np.eye(7)
-    rest = [0, 2, 3, 5, 6]
-    gain = prior[np.ix_([1, 4], rest)] @ np.linalg.inv(prior[np.ix_(rest, rest)] + 0.04 * np.eye(5))
-    assert indices.tolist() == [1, 4]
-    np.testing.assert_allclose(error, returns[[1, 4]] - level - gain @ (returns[rest] - level), rtol=1e-6)
-    variance = prior[np.ix_([1, 4], [1, 4])] - gain @ prior[np.ix_(rest, [1, 4])]
-    np.testing.assert_allclose(deviation, np.sqrt(np.diag(variance) + 0.04), rtol=1e-6)
+    np.testing.assert_allclose([weight for weight, _ in weighed], expected / expected.sum(), rtol=1e-6)
 
 
 def test_exact_returns_are_kept_and_a_useless_simulator_is_not_followed():
@@ -77,7 +86,8 @@ def test_exact_returns_are_kept_and_a_useless_simulator_is_not_followed():
     np.testing.assert_allclose(exact.mean[:30], returns[:30], rtol=1e-5)
     assert exact.deviation[:30].max() < 1e-3 < exact.deviation[30:].min()
     noise = np.random.default_rng(5).standard_normal(40) * 5
-    assert process.fit(distances, returns, np.zeros(40), noise).slope < 0.15 < 0.3 < exact.slope
+    misled, alone = process.fit(distances, returns, np.zeros(40), noise), process.fit(distances, returns, np.zeros(40))
+    np.testing.assert_allclose(misled.mean, alone.mean, atol=0.5 * returns[:30].std())
 
 
 def test_without_known_returns_the_simulator_speaks():
@@ -105,10 +115,13 @@ def test_distance_ratios_are_over_the_median_of_known_policies():
     assert np.isnan(distance_ratios(distances, np.array([], int))[0]).all()
 
 
-def test_far_policies_may_err_more():
-    places = np.array([0.0, 1, 2, 3, 4, 5, 2.5, 20, 20.1])
+def test_policies_whose_rollouts_leave_the_log_may_err_more_the_farther_they_are():
+    places = np.array([0.0, 1, 2, 3, 4, 5, 2.5, 20, 20.1, 20])
     distances, known = (places[:, None] - places) ** 2, np.arange(6)
-    extra = extrapolation(distances, known, 10.0)
-    assert (np.diag(extra)[:7] == 0).all() and np.diag(extra)[7] > 10**2
-    assert extra[7, 8] > 0.5 * extra[7, 7]
+    extra = extrapolation(distances, known, np.array([0.3] * 9 + [0]), 10.0)
+    deviation = np.sqrt(np.diag(extra))
+    assert (deviation[:6] == 0).all() and deviation[6] < 0.1 * deviation[7] > 10
+    assert 0 < deviation[9] < deviation[7] and extra[7, 8] > 0.5 * extra[7, 7]
     assert np.linalg.eigvalsh(extra).min() > -1e-6
+    unchecked = extrapolation(distances, known[:0], np.array([0.3] * 9 + [0]), 10.0)
+    assert np.diag(unchecked)[0] > 10**2 > np.diag(unchecked)[9]

@@ -1,6 +1,7 @@
 """`select`: one model from no known return to many, and a verdict among all policies."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from selection_problems import Scripted, gains, log, true_values
 import sopr_fast
 from sopr_fast.selection import select
 from sopr_fast.selection.compared import possible_returns
+from sopr_fast.selection.verdict import _likelier, numbers
 
 KNOWN, CANDIDATES = gains(12), gains(4, first=20)
 TRUTH = true_values(KNOWN) | true_values(CANDIDATES)
@@ -46,6 +48,32 @@ def test_a_candidate_that_surely_beats_the_known_ones_is_deployed():
     assert (selection.verdict.kind, selection.verdict.policies) == ("deploy", (name,))
     assert f"Deploy {name}; predicted " in str(selection)
     assert selection.measure_next() == [name]
+
+
+@pytest.mark.parametrize(
+    ("mean", "rankable", "why"),
+    [
+        (-1e-3, True, "its expected return is lower"),
+        (0.5, True, "it would gain too little"),
+        (0.5, False, "this log cannot rank it"),
+    ],
+)
+def test_a_likelier_best_policy_that_is_not_deployed_is_explained(mean, rankable, why):
+    selection = choose()
+    count = len(selection.names)
+    means, deviations = np.full(count, -100.0), np.full(count, 1e-3)
+    means[-1], means[:2], deviations[:2] = 0, mean, 5.0  # two uncertain policies: one of them is likely to be better
+    deviations[1] = 4.0
+    posterior = replace(selection.posterior, mean=means, covariance=np.diag(deviations**2))
+    marks = np.append(rankable, np.ones(count - 1, bool))
+    said = _likelier(replace(selection._standing, posterior=posterior, rankable=marks), count - 1)
+    assert said.startswith(f". {selection.names[0]} is likelier to be the best (0.") and said.endswith(f", but {why}")
+
+
+def test_numbers_have_no_digits_below_a_thousandth_of_their_range():
+    np.testing.assert_allclose(numbers(np.array([-720.4, -155.25, -0.00116])), [-720.4, -155.2, 0], atol=0.06)
+    assert np.signbit(numbers(np.array([-720.4, -0.00116]))).tolist() == [True, False]
+    assert numbers(np.array([0.5, 0.5, np.nan]))[:2].tolist() == [0.5, 0.5]
 
 
 def test_what_is_not_decided_is_measured_in_the_order_of_measure_next():

@@ -102,6 +102,7 @@ def results(
         return_errors=np.where(is_known, table["error"].to_numpy()[places], 0.0),
         distances=whole.distances[np.ix_(places, places)],
         values=whole.values[places],
+        outside=None if whole.outside is None else whole.outside[places],
     )
     found = {"select": scores(selection, table)}
     predictions = {"simulator": whole.values[candidates]}

@@ -26,7 +26,7 @@ _AVERAGED_EVERY = 10  # updates
 _AVERAGED_SHARE = 1 / 8  # of the updates, over which weights are averaged
 _END_HIDDEN = (128, 128)
 _MOST_DEVIATIONS = 15.0  # of a state from the log's mean
-_ROWS = 16384
+_ROWS, _WATCHED_ROWS = 16384, 1024
 
 _Result = TypeVar("_Result")
 
@@ -180,14 +180,18 @@ class Dynamics(Learner):
         rows = self.log.evaluated_rows(_ROWS)
         return float(self.step_forward(self.log.states(rows), self.log.actions[rows])[3].quantile(quantile))
 
-    def held_out_errors(self) -> tuple[dict[str, float], Tensor]:
-        """Return how the averaged models err on held-out rows.
+    def progress(self) -> dict[str, str]:
+        """Return the error on held-out rows."""
+        return {"held-out error": f"{self.held_out_errors(_WATCHED_ROWS)[0]['state_error']:.3g}"}
+
+    def held_out_errors(self, limit: int = _ROWS) -> tuple[dict[str, float], Tensor]:
+        """Return how the averaged models err on at most `limit` held-out rows.
 
         Returns:
             Mean squared errors: "state_error" as a share of the log's mean squared change of state, "reward_error" as a
             share of the variance of rewards; and what is missing from the predicted next states (R, dim_s).
         """
-        rows = torch.from_numpy(self.held_out[:: len(self.held_out) // _ROWS + 1]).to(self.log.device)
+        rows = torch.from_numpy(self.held_out[:: len(self.held_out) // limit + 1]).to(self.log.device)
         target, weight = self._targets(rows)
         error = (target - self.predict(self.log.states(rows), self.log.actions[rows])[1]) * weight
         states = error[weight[:, 0] > 0, :-2]

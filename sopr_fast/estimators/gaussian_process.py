@@ -37,15 +37,10 @@ class GaussianProcess(ActionDistanceEstimator):
             everyone = np.concatenate([columns, known_columns])
             count, known = len(columns), len(known_columns)
             returns = np.concatenate([np.full(count, np.nan), problem.returns])
-            places = [np.flatnonzero(row) + count for row in own]
-            folds = [place for place in places if len(place)]
-            posterior = fit(shared_distances(everyone, everyone), returns, np.zeros(count + known), folds=folds)
+            posterior = fit(shared_distances(everyone, everyone), returns, np.zeros(count + known))
             values, errors = posterior.mean[:count].copy(), posterior.deviation[:count].copy()
-            left_out = iter(posterior.left_out)
-            for i, place in enumerate(places):
-                if len(place):
-                    (index, *_), (error, *_), (deviation, *_) = next(left_out)
-                    values[i], errors[i] = returns[index] - error, deviation
+            for i in np.flatnonzero(own.any(1)):
+                values[i], errors[i] = posterior.left_out[:, count + own[i].argmax()]
         return Estimates(
             [policy.name for policy in problem.policies],
             values,

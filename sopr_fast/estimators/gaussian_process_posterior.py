@@ -1,27 +1,30 @@
-"""A Gaussian process of returns over action distance, whose mean is linear in another method's values.
+"""A Gaussian process of returns over action distance, of which a simulator's values are noisy measurements.
 
-The return of policy p is a + b h(p) + f(p) + e(p): h is the value that a simulator (or SOPR-T) gives it, f is a
-Gaussian process over action distance with a Matérn 1/2 kernel, e is independent between policies. A known return is
-that plus the error of its measurement. Priors, in units of the spread of returns (of the known ones, and of h over all
-policies, which counts as three degrees of freedom): b is 1 ± 1, a is 0 ± 10, log(sd of f) is log(1/2) ± 1, and length
-and sd of e are uniform on a grid. The posterior is the mean over the grid, weighted by marginal likelihood. One model
-serves for any number of known returns, including none.
+The return of policy p is a + g(p) + e(p), and the value that a simulator (or SOPR-T) gives it is that return plus an
+error c + f(p) + t(p). Both g and f are Gaussian processes over action distance with a Matérn 1/2 kernel of one length;
+e and t are independent between policies. A known return is the return plus the error of its measurement. So policies
+that act alike have like returns and like errors of the simulator, and known returns show which to believe.
+
+Priors, in units of the spread of returns (of the known ones, and of the values over all policies, which counts as three
+degrees of freedom): a and c are 0 ± 10, log(sd of g) is 0 ± 1, log(sd of f) is log(1/2) ± 1; length, sd of e and sd of
+t are uniform on a grid. The posterior is the mean over the grid, weighted by marginal likelihood. If no return is
+known, the values are believed, and c is 0 ± 1/2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-_LENGTHS = 2.0 ** np.arange(-1, 10)  # in units of the typical distance to the nearest policy
-_SPREADS = np.array([0.1, 0.2, 0.4, 0.8, 1.6, 3.2])  # sd of f
-_OWN = np.array([0.01, 0.03, 0.1, 0.3, 1.0])  # sd of e
-_OFFSET, _OFFSET_UNKNOWN, _SLOPE = 10.0, 0.5, 1.0  # prior sd of a, of a without known returns, and of b
-_PRIOR_DEGREES = 3.0  # degrees of freedom that the spread of h over all policies counts as
-Point = tuple[float, float, float]  # length, sd of f, sd of e
-_LEAST_WEIGHT = 1e-3  # of a point of the grid, relative to the best
+_LENGTHS = 2.0 ** np.arange(-1, 10, 2)  # in units of the typical distance to the nearest policy
+_RETURN_SPREADS, _RETURN_OWN = np.array([0.25, 0.5, 1, 2]), np.array([0.02, 0.1, 0.3, 1])  # sd of g and of e
+_ERROR_SPREADS, _ERROR_OWN = np.array([0.05, 0.2, 0.8]), np.array([0.02, 0.06, 0.2, 0.6, 1.8])  # sd of f and of t
+_USUAL_ERROR = 0.5  # median of the prior of the sd of f
+_OFFSET, _OFFSET_UNKNOWN = 10.0, 0.5  # prior sd of a and c, and of c without known returns
+_PRIOR_DEGREES = 3.0  # degrees of freedom that the spread of the values over all policies counts as
+_MOST_POINTS, _LEAST_WEIGHT = 120, 1e-2  # points of the grid that count, and their least weight relative to the best
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,17 +34,14 @@ class Posterior:
     Attributes:
         mean: (P,) expected returns.
         covariance: (P, P) covariance of the returns.
-        slope: Expected b: how far the other method's values are followed; NaN without such values.
         unit: Unit of the priors.
-        left_out: Fold -> (indices, measured minus predicted returns, standard deviations of these) of known policies
-            that are left out together.
+        left_out: (2, P) expectation and standard deviation of each known return without itself; NaN for candidates.
     """
 
     mean: np.ndarray
     covariance: np.ndarray
-    slope: float
     unit: float
-    left_out: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+    left_out: np.ndarray
 
     @property
     def deviation(self) -> np.ndarray:
@@ -53,127 +53,112 @@ class Posterior:
         return replace(self, covariance=self.covariance + covariance)
 
 
-def fit(
-    distances: np.ndarray,
-    returns: np.ndarray,
-    errors: np.ndarray,
-    values: np.ndarray | None = None,
-    folds: Iterable[np.ndarray] = (),
-) -> Posterior:
+def fit(distances: np.ndarray, returns: np.ndarray, errors: np.ndarray, values: np.ndarray | None = None) -> Posterior:
     """Compute the posterior of the returns of all policies.
 
     Args:
         distances: (P, P) action distances (Eq. 3 of SOPR-T).
         returns: (P,) known returns; NaN where unknown.
         errors: (P,) standard errors of the known returns; 0 where a return is exact.
-        values: (P,) values by another method, in units of returns; None for none.
-        folds: Known policies, by index, to leave out together.
+        values: (P,) values by a simulator, in units of returns; None for none.
     """
-    known = np.flatnonzero(np.isfinite(returns))
-    feature = np.zeros(len(returns)) if values is None else values
-    unit = _unit(returns[known], feature)
-    center = feature[known].mean() if len(known) else feature.mean()
-    feature = (feature - center) / unit
-    level = returns[known].mean() if len(known) else center
+    known, count = np.flatnonzero(np.isfinite(returns)), len(returns)
+    unit = _unit(returns[known], np.zeros(count) if values is None else values)
+    roots = np.sqrt(distances)
+    lengths = _LENGTHS * _typical(roots[np.ix_(known, known)] if len(known) > 2 else roots)
+    nothing = np.full((2, count), np.nan)
+    if not len(known):
+        if values is None:
+            values = np.zeros(count)
+        return Posterior(values.copy(), unit**2 * _unchecked_error(roots, lengths), unit, nothing)
+    level = returns[known].mean()
     target, noise = (returns[known] - level) / unit, (errors[known] / unit) ** 2
-    parts = [np.searchsorted(known, np.sort(fold)) for fold in folds]
-    grid = _Grid(np.sqrt(distances), known, feature, target, noise, values is not None)
-    weights = grid.weights()
-    mean, second, slope = 0.0, 0.0, 0.0
-    left_out = [np.zeros((2, len(part))) for part in parts]
-    for weight, point in zip(weights, grid.points, strict=True):
-        if weight == 0:
-            continue
-        own_mean, own_covariance, own_slope = grid.posterior(point)
-        mean, slope = mean + weight * own_mean, slope + weight * own_slope
-        second = second + weight * (own_covariance + np.outer(own_mean, own_mean))
-        for part, moments in zip(parts, left_out, strict=True):
-            error, variance = grid.leave_out(point, part)
-            moments += weight * np.stack([error, variance + error**2])
+    shown = np.arange(0 if values is None else count)  # policies that have a value
+    center = 0.0 if values is None else values[known].mean()
+    feature = np.zeros(0) if values is None else (values - center) / unit
+    weighed = _weighed(lengths, roots[np.ix_(known, known)], target, noise, None if values is None else feature[known])
+    observed, own = np.concatenate([target, feature]), np.eye(count)
+    mean, second = np.zeros(count), np.zeros((count, count))
+    left_out = np.zeros((2, len(known)))
+    for weight, (length, (spread, independent), (error_spread, error_own)) in weighed:
+        kernel = np.exp(-roots / length)
+        prior = _OFFSET**2 + spread**2 * kernel + independent**2 * own
+        cross = np.concatenate([prior[:, known], prior[:, shown]], 1)  # (P, M + P)
+        of_observed = np.concatenate([cross[known], cross[shown]])
+        of_observed[: len(known), : len(known)] += np.diag(noise)
+        error = _OFFSET**2 + error_spread**2 * kernel + error_own**2 * own
+        of_observed[len(known) :, len(known) :] += error[np.ix_(shown, shown)]
+        precision = np.linalg.inv(of_observed)
+        scaled = precision @ observed
+        own_mean = cross @ scaled
+        mean += weight * own_mean
+        second += weight * (prior - cross @ precision @ cross.T + np.outer(own_mean, own_mean))
+        variance = 1 / np.diagonal(precision)[: len(known)]
+        without = target - variance * scaled[: len(known)]
+        left_out += weight * np.stack([without, variance + without**2])
     covariance = second - np.outer(mean, mean)
-    covariance[np.diag_indices(len(covariance))] = np.diagonal(covariance).clip(min=0)
-    return Posterior(
-        level + unit * mean,
-        unit**2 * covariance,
-        float(slope) if values is not None else float("nan"),
-        unit,
-        [
-            (known[part], unit * error, unit * np.sqrt(np.maximum(square - error**2, 0)))
-            for part, (error, square) in zip(parts, left_out, strict=True)
-        ],
-    )
+    covariance[np.diag_indices(count)] = np.diagonal(covariance).clip(min=0)
+    left_out[1] = np.sqrt(np.maximum(left_out[1] - left_out[0] ** 2, 0))
+    nothing[:, known] = unit * left_out + np.array([[level], [0.0]])
+    return Posterior(level + unit * mean, unit**2 * (covariance + covariance.T) / 2, unit, nothing)
 
 
-def _unit(returns: np.ndarray, feature: np.ndarray) -> float:
-    """Return the unit of all priors: the spread of the known returns, pooled with that of the feature."""
+def _unit(returns: np.ndarray, values: np.ndarray) -> float:
+    """Return the unit of all priors: the spread of the known returns, pooled with that of the values."""
     degrees = max(len(returns) - 1, 0)
     spread = float(returns.var(ddof=1)) if degrees > 0 else 0.0
-    if feature.var() > 0:
-        spread = (degrees * spread + _PRIOR_DEGREES * float(feature.var())) / (degrees + _PRIOR_DEGREES)
+    if values.var() > 0:
+        spread = (degrees * spread + _PRIOR_DEGREES * float(values.var())) / (degrees + _PRIOR_DEGREES)
     return float(np.sqrt(spread)) or float(np.abs(returns).max(initial=0)) or 1.0
 
 
-class _Grid:
-    """The model at each point of the grid, in units of the known returns."""
+def _typical(roots: np.ndarray) -> float:
+    """Return the median root of the distance to the nearest policy that acts otherwise."""
+    nearest = (roots + np.where(np.eye(len(roots), dtype=bool), np.inf, 0)).min(1)
+    positive = nearest[np.isfinite(nearest) & (nearest > 0)]
+    return float(np.median(positive)) if len(positive) else 1.0
 
-    def __init__(
-        self,
-        roots: np.ndarray,
-        known: np.ndarray,
-        feature: np.ndarray,
-        target: np.ndarray,
-        noise: np.ndarray,
-        sloped: bool,
-    ) -> None:
-        self._roots, self._known, self._feature, self._noise = roots, known, feature, noise
-        self._error = target - feature[known]  # the prior mean of b is 1
-        offset = _OFFSET if len(known) else _OFFSET_UNKNOWN
-        self._linear = offset**2 + (_SLOPE**2 if sloped else 0.0) * np.outer(feature, feature)
-        among = roots[np.ix_(known, known)] if len(known) > 2 else roots
-        nearest = (among + np.where(np.eye(len(among), dtype=bool), np.inf, 0)).min(1)
-        positive = nearest[np.isfinite(nearest) & (nearest > 0)]
-        typical = float(np.median(positive)) if len(positive) else 1.0
-        self.points = [(typical * length, s, e) for length in _LENGTHS for s in _SPREADS for e in _OWN]
 
-    def _covariance(self, point: Point, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return the prior covariance of the returns of policies."""
-        length, spread, own = point
-        at = np.ix_(rows, columns)
-        return self._linear[at] + spread**2 * np.exp(-self._roots[at] / length) + own**2 * (rows[:, None] == columns)
+def _weighed(
+    lengths: np.ndarray, roots: np.ndarray, target: np.ndarray, noise: np.ndarray, feature: np.ndarray | None
+) -> list[tuple[float, tuple]]:
+    """Return the probabilities of the most probable points: length, sd of g and e, sd of f and t.
 
-    def _factor(self, point: Point) -> np.ndarray:
-        covariance = self._covariance(point, self._known, self._known)
-        return np.linalg.cholesky(covariance + np.diag(self._noise))
+    The error of a measurement counts as independent in the return and in the simulator's error. Then their marginal
+    likelihoods are factors, and a point takes no matrix of its own.
+    """
+    points, logs = [], []
+    for length in lengths:
+        kernel = np.exp(-roots / length)
+        of_returns = _likelihoods(kernel, target, noise, _RETURN_SPREADS, _RETURN_OWN, 1.0)
+        of_errors = {(0.0, 0.0): 0.0}
+        if feature is not None:
+            of_errors = _likelihoods(kernel, feature - target, noise, _ERROR_SPREADS, _ERROR_OWN, _USUAL_ERROR)
+        for (one, first), (other, second) in itertools.product(of_returns.items(), of_errors.items()):
+            points.append((length, one, other))
+            logs.append(first + second)
+    weights = np.exp(np.array(logs) - max(logs))
+    order = np.argsort(-weights, kind="stable")[:_MOST_POINTS]
+    order = order[weights[order] >= _LEAST_WEIGHT]
+    return [(float(weights[i] / weights[order].sum()), points[i]) for i in order]
 
-    def weights(self) -> np.ndarray:
-        """Return the posterior probability of each point, 0 for those far from the best."""
-        logs = []
-        for point in self.points:
-            prior = -0.5 * np.log(2 * point[1]) ** 2
-            if len(self._known):
-                factor = self._factor(point)
-                scaled = np.linalg.solve(factor, self._error)
-                prior -= 0.5 * scaled @ scaled + np.log(np.diagonal(factor)).sum()
-            logs.append(prior)
-        weights = np.exp(np.array(logs) - max(logs))
-        weights[weights < _LEAST_WEIGHT] = 0
-        return weights / weights.sum()
 
-    def posterior(self, point: Point) -> tuple[np.ndarray, np.ndarray, float]:
-        """Return mean (P,), covariance (P, P) and expected slope at a point."""
-        everyone = np.arange(len(self._feature))
-        prior = self._covariance(point, everyone, everyone)
-        if not len(self._known):
-            return self._feature, prior, 1.0
-        factor = self._factor(point)
-        half = np.linalg.solve(factor, prior[self._known])  # (M, P)
-        scaled = np.linalg.solve(factor, self._error)
-        slope = 1 + _SLOPE**2 * np.linalg.solve(factor, self._feature[self._known]) @ scaled
-        return self._feature + half.T @ scaled, prior - half.T @ half, float(slope)
+def _likelihoods(
+    kernel: np.ndarray, target: np.ndarray, noise: np.ndarray, spreads: np.ndarray, owns: np.ndarray, usual: float
+) -> dict[tuple[float, float], float]:
+    """Return the log of prior and marginal likelihood for each spread of a process and of what is independent."""
+    logs = {}
+    for spread, own in itertools.product(spreads.tolist(), owns.tolist()):
+        factor = np.linalg.cholesky(_OFFSET**2 + spread**2 * kernel + np.diag(own**2 + noise))
+        scaled = np.linalg.solve(factor, target)
+        likelihood = -0.5 * scaled @ scaled - np.log(np.diagonal(factor)).sum()
+        logs[spread, own] = float(likelihood) - 0.5 * np.log(spread / usual) ** 2
+    return logs
 
-    def leave_out(self, point: Point, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return errors and variances of the known returns at `part` predicted from the others."""
-        inverse = np.linalg.inv(self._factor(point))
-        precision = inverse.T @ inverse
-        block = np.linalg.inv(precision[np.ix_(part, part)])
-        return block @ (precision @ self._error)[part], np.diagonal(block)
+
+def _unchecked_error(roots: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the prior covariance (P, P) of the simulator's error."""
+    weights = np.exp(-0.5 * np.log(_ERROR_SPREADS / _USUAL_ERROR) ** 2)
+    kernel = np.mean([np.exp(-roots / length) for length in lengths], 0)
+    own = np.square(_ERROR_OWN).mean() * np.eye(len(roots))
+    return _OFFSET_UNKNOWN**2 + (weights @ _ERROR_SPREADS**2 / weights.sum()) * kernel + own

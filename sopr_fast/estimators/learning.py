@@ -65,6 +65,10 @@ class Learner(ABC):
     def step(self, update: int) -> Tensor:
         """Update the networks once and return their losses, one-dimensional and detached."""
 
+    def progress(self) -> dict[str, str]:
+        """Return what the bar shows next to the loss."""
+        return {}
+
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that a checkpoint needs, by name."""
         tensors = {f"trained.{name}": value.detach() for name, value in self.trained.items()}
@@ -142,7 +146,7 @@ def learn(
             history["loss"].append(loss.tolist())
             if watch is not None:
                 history["values"].append(_quietly(watch))
-            bar.set_postfix(loss=f"{float(loss.mean()):.3g}", refresh=False)
+            bar.set_postfix({"loss": f"{float(loss.mean()):.3g}", **learner.progress()}, refresh=False)
             file.keep(
                 learner.tensors(),
                 {"history": history},

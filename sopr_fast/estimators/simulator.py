@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -90,6 +91,7 @@ class Simulator(Estimator):
         with timings.stage("policies"):
             everyone, known = _together(request.policies, request.known or [])
             everyone, layout, log = read(everyone, request.log)
+            returns = check_returns(request.returns, [policy.name for policy in request.known or []]) if known else None
         _check_roll_out(everyone)
         with ExitStack() as stack:
             stack.enter_context(torch_on_one_thread())
@@ -128,6 +130,8 @@ class Simulator(Estimator):
                     horizon=horizon,
                     seed=request.seed,
                     noise=residuals if is_noisy else None,
+                    known=known,
+                    returns=returns,
                 )
         count = len(request.policies)
         names = [policy.name for policy in everyone]
@@ -139,8 +143,7 @@ class Simulator(Estimator):
             "curve": curve,
             "horizon": horizon,
         }
-        if known:
-            returns = check_returns(request.returns, [policy.name for policy in request.known or []])
+        if returns is not None:
             diagnostics |= _compare(values[known], returns)
         inside = rolled["inside"]
         warn_about(
@@ -162,6 +165,8 @@ def roll_out(
     horizon: int,
     seed: int,
     noise: Tensor | None = None,
+    known: Sequence[int] = (),
+    returns: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Roll out P policies from the same initial states.
 
@@ -174,6 +179,8 @@ def roll_out(
         horizon: Steps of a rollout.
         noise: (R, dim_s) rows, of which one is drawn for every rollout and step, and added to the states of all
             policies; None for none.
+        known: Indices of known policies, whose order the bar shows.
+        returns: Their returns.
 
     Returns:
         (P,) float64 "values", "unpenalised", "length" and "inside", see `Simulator`.
@@ -206,8 +213,10 @@ def roll_out(
             totals[:, rows] += alive[rows] * torch.stack([rewards - doubt, rewards, torch.ones_like(rewards), within])
             alive[rows] *= 1 - ends
             bar.update()
-    totals[3] /= totals[2]
-    means = totals.view(4, count, rollouts).mean(2).cpu().numpy()
+        totals[3] /= totals[2]
+        means = totals.view(4, count, rollouts).mean(2).cpu().numpy()
+        if returns is not None and len(returns) > 2:
+            bar.set_postfix({"order of known policies": f"{spearman(returns, means[0, list(known)]):.2f}"})
     return dict(zip(("values", "unpenalised", "length", "inside"), means, strict=True))
 
 

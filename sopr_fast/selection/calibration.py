@@ -1,4 +1,4 @@
-"""Extrapolation: what predictions may err more by, away from the known policies."""
+"""Extrapolation: what predictions may err more by, where the simulator leaves the log."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import numpy as np
 
 from .compared import distance_ratios, typical_distance
 
-_ERROR = 2.0  # standard deviation of the error far away, in units of the returns
+_ERROR = 3.0  # standard deviation if every step is outside, at a distance ratio of 1, in units of the returns
+_HIDDEN = 1 / 30  # root of the share of steps that are outside, though no single column shows it, at a ratio of 1
 
 
-def extrapolation(distances: np.ndarray, known: np.ndarray, unit: float) -> np.ndarray:
-    """Return the covariance (P, P) of errors that known policies do not show when they are left out one by one.
+def extrapolation(distances: np.ndarray, known: np.ndarray, outside: np.ndarray, unit: float) -> np.ndarray:
+    """Return the covariance (P, P) of errors that known policies do not show.
 
-    A policy whose distance ratio exceeds the median one of known policies by x errs by 2 x / (1 + x) `unit` more.
-    Errors of policies that act alike are alike. Known policies have none.
+    Errors of simulated steps outside the log's range add up, so their variance is proportional to the number of such
+    steps; some are outside without leaving the range of any column, the more the higher the distance ratio. The
+    deviation is also proportional to that ratio. Errors of policies that act alike are alike. Known policies have none.
+    Without known policies the ratio is 1.
 
     Args:
         distances: (P, P) action distances.
         known: (M,) indices of the known policies.
+        outside: (P,) share of the simulated steps that leave the log's range.
         unit: Unit of returns, see `Posterior`.
     """
     ratios, _ = distance_ratios(distances, known)
-    usual = float(np.median(ratios[known])) if len(known) > 1 else 0.0
-    excess = np.maximum(np.where(np.isfinite(ratios), ratios, 0.0) - usual, 0)
-    deviation = _ERROR * unit * excess / (1 + excess)
+    ratios = np.nan_to_num(ratios, nan=1.0)
+    deviation = _ERROR * unit * ratios * np.sqrt(outside + (_HIDDEN * ratios) ** 2)
     deviation[known] = 0
     return deviation[:, None] * deviation * np.exp(-np.sqrt(distances / typical_distance(distances, known)))

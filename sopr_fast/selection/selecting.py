@@ -37,9 +37,9 @@ def select(
 ) -> Selection:
     """Predict the returns of policies from a log and known returns, and say which to deploy, keep or measure.
 
-    The returns of all policies are a Gaussian process over action distance. Its mean is linear in the value that a
-    simulator learned from the log gives each policy; if the log holds no rewards, in SOPR-T's score. Without known
-    returns, only the simulator decides.
+    The returns of all policies are a Gaussian process over action distance. The value that a simulator learned from
+    the log gives each policy is a noisy measurement of its return; if the log holds no rewards, SOPR-T's score is.
+    Without known returns, only the simulator decides.
 
     Args:
         candidates: Policies to choose from, see `sopr_fast.load_policies`.
@@ -49,7 +49,7 @@ def select(
         returns: Known returns by name, or of `policies` in order (of `candidates` without these): a mapping from name
             to return or to the returns of rollouts, a file, folder or data frame, see `sopr_fast.load_returns`.
         incumbent: Name of the policy in use; by default the best known one is to be beaten.
-        simulator: Estimator whose values the mean follows; None for `estimators.Simulator()`.
+        simulator: Estimator whose values count as measurements; None for `estimators.Simulator()`.
         checkpoints: Folder to keep the trained simulator in, and to resume from.
         seed: Seed of everything random.
 
@@ -84,7 +84,7 @@ def select(
         incumbent = copies.get(incumbent, incumbent) if incumbent else None
     known = np.flatnonzero(np.isfinite(values))
     compared = Compared.build(everyone, log, needs_actions=True)
-    mean, method, notes = _mean(compared, values, simulator, checkpoints, seed)
+    mean, method, outside, notes = _mean(compared, values, simulator, checkpoints, seed)
     if mean is None and not len(known):
         remedy = "policies that can act in any state"
         if not compared.has_rewards:
@@ -99,6 +99,7 @@ def select(
         compared.distances,
         mean,
         method,
+        outside,
         possible_returns(compared.log) if compared.has_rewards else (-np.inf, np.inf),
         incumbent,
         seed,
@@ -131,8 +132,8 @@ def _join(first: list[Policy], second: list[Policy]) -> list[Policy]:
 
 def _mean(
     compared: Compared, returns: np.ndarray, simulator: Estimator | None, folder: Any, seed: int
-) -> tuple[np.ndarray | None, str, list[str]]:
-    """Return values (P,) that the mean follows, or None; the method's name; and notes."""
+) -> tuple[np.ndarray | None, str, np.ndarray | None, list[str]]:
+    """Return values (P,) or None, their method, the share (P,) of simulated steps outside the log, and notes."""
     known = np.flatnonzero(np.isfinite(returns))
     everyone = np.arange(len(returns))
     if simulator is None and compared.has_rewards and not compared.can_roll_out and compared.log.longest == 1:
@@ -140,7 +141,7 @@ def _mean(
     if simulator is None and not (compared.has_rewards and compared.can_roll_out):
         lack = "policies are arrays of actions" if compared.has_rewards else "the log holds no rewards"
         if len(known) < FEWEST_TRAINING or np.ptp(returns[known]) == 0:
-            return None, "", [f"{lack}, so only known returns and action distances count"]
+            return None, "", None, [f"{lack}, so only known returns and action distances count"]
         values = np.empty(len(returns))
         folds = random_folds(len(known), 5, seed)
         splits = [Fold("random", "", known[fold.train], known[fold.test]) for fold in folds]
@@ -149,13 +150,15 @@ def _mean(
         found = cross_fit(SOPR(small_model()), compared, returns, splits, seed=seed)
         for fold, own in zip(splits, found, strict=True):
             values[fold.test] = own
-        return values, "SOPR-T", [f"{lack}, so SOPR-T takes the place of the simulator"]
+        return values, "SOPR-T", None, [f"{lack}, so SOPR-T takes the place of the simulator"]
     chosen = simulator or Simulator()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UncertainEstimateWarning)  # intervals and notes say so
         estimates = chosen.estimate(
             compared.policies,
             compared.log,
+            known=[compared.policies[i] for i in known] if len(known) else None,
+            returns=returns[known],
             seed=seed,
             checkpoint=checkpoint_file(folder, "simulator"),
         )
@@ -165,4 +168,5 @@ def _mean(
         raise ValueError(
             f"the simulator gives policy {name!r} no finite value; train it longer, or leave the policy out"
         )
-    return values, "simulator", []
+    inside = estimates.diagnostics.get("inside")
+    return values, "simulator", None if inside is None else 1 - np.asarray(inside, np.float64), []

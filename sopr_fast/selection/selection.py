@@ -20,7 +20,7 @@ from .calibration import extrapolation
 from .compared import FEWEST_KNOWN, distance_ratios
 from .decisions import probability_beats, probability_best
 from .known_returns import read_known_returns
-from .verdict import EPISODES, Standing, Verdict, judge
+from .verdict import EPISODES, Standing, Verdict, judge, numbers
 from .verdict import number as shown
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ class Selection:
         return_errors: (P,) float64 standard errors of these, 0 where unknown.
         distances: (P, P) float64 action distances (Eq. 3 of the paper).
         values: (P,) float64 values by `method`, in units of returns; None without such a method.
-        method: Method whose values the mean of the process follows: "simulator", "SOPR-T" or "".
+        method: Method whose values count as noisy measurements: "simulator", "SOPR-T" or "".
+        outside: (P,) float64 share of the simulated steps that leave the log's range; None if unknown.
         bounds: Least and largest return that the logged rewards and episode lengths allow.
         incumbent: Name of the policy in use, or None.
         seed: Seed of the draws.
@@ -58,6 +59,7 @@ class Selection:
     distances: np.ndarray
     values: np.ndarray | None = None
     method: str = ""
+    outside: np.ndarray | None = None
     bounds: tuple[float, float] = (-np.inf, np.inf)
     incumbent: str | None = None
     seed: int = 0
@@ -79,10 +81,11 @@ class Selection:
     def posterior(self) -> Posterior:
         """Joint distribution of the returns, before they are limited to what is possible."""
         known = np.flatnonzero(self.known)
-        folds = [known[[k]] for k in range(len(known))]
         values = None if self.values is None else self.values.clip(*self.bounds)
-        posterior = fit(self.distances, self.returns, self.return_errors, values, folds)
-        return posterior.widened(extrapolation(self.distances, known, posterior.unit))
+        posterior = fit(self.distances, self.returns, self.return_errors, values)
+        if self.outside is None:
+            return posterior
+        return posterior.widened(extrapolation(self.distances, known, self.outside, posterior.unit))
 
     @cached_property
     def _limits(self) -> tuple[float, float]:
@@ -176,9 +179,7 @@ class Selection:
         Returns:
             "predicted" and "deviation", (P,) float64, NaN for candidates.
         """
-        predicted, deviation = np.full((2, len(self.names)), np.nan)
-        for (i,), (error,), (spread,) in self.posterior.left_out:
-            predicted[i], deviation[i] = self.returns[i] - error, spread
+        predicted, deviation = self.posterior.left_out
         return {"predicted": predicted, "deviation": deviation}
 
     @property
@@ -333,7 +334,9 @@ class Selection:
         """
         columns = self.columns()
         cells = {"policy": columns["policy"]}
-        cells |= {head: [shown(value) for value in columns[head]] for head in ("return", "low", "high")}
+        heads = ("return", "low", "high")
+        rounded = numbers(np.array([columns[head] for head in heads]))
+        cells |= {head: [shown(value) for value in row] for head, row in zip(heads, rounded, strict=True)}
         cells["best"] = [f"{best:.2f}" for best in columns["best"]]
         cells[""] = columns["note"]
         legend = "low, high: 80 % interval; best: probability of being the best policy"
@@ -373,7 +376,6 @@ class Selection:
             "reason": verdict.reason,
             "table": self.columns(),
             "evidence": self.evidence,
-            "slope": self.posterior.slope,
             "incumbent": self.incumbent,
             "notes": [*self.unrankable(), *self.doubts, *self.notes],
         }

@@ -11,11 +11,12 @@ import numpy as np
 from ..estimators.gaussian_process_posterior import Posterior
 from ..runtime.text import NAME_WIDTH, printable
 from .compared import FEWEST_KNOWN
-from .decisions import best_to_measure, draw_returns, probability_beats
+from .decisions import best_to_measure, draw_returns, probability_beats, probability_best
 
 DEPLOY, KEEP, MEASURE = "deploy", "keep", "measure"
 SURE = 0.9  # probability of a higher return from which a policy replaces another
 NEGLIGIBLE = 0.05  # return that may be missed, in standard deviations of the known returns
+_CLEARLY = 0.05  # more probable, beyond the noise of draws
 UNDECIDED = 0.2  # probability of a higher return from which a policy is as good as another
 EPISODES, SHORT_EPISODES = 20, 1000  # to measure by; the latter if each is one step
 _NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
@@ -157,8 +158,8 @@ class Standing:
     def value(self, i: int) -> str:
         """Return what a policy returns, in words."""
         if not self.known[i]:
-            low, high = self.intervals[i]
-            return f"predicted {number(self.predicted[i])} ({number(low)} to {number(high)})"
+            predicted, low, high = map(number, numbers(np.array([self.predicted[i], *self.intervals[i]])))
+            return f"predicted {predicted} ({low} to {high})"
         error = f" ± {number(self.errors[i])}" if self.errors[i] > 0 else ""
         return f"measured {number(self.returns[i])}{error}"
 
@@ -176,11 +177,25 @@ def judge(standing: Standing) -> Verdict:
         return _measure(standing, f"{reason}, {_doubt(standing, first, beats[first])}", 2)
     if settled != rival:
         reason = f"It beats {_short(names[rival])} with a probability of {_percent(beats[settled])}"
-        return _settle(standing, DEPLOY, settled, reason)
+        return _settle(standing, DEPLOY, settled, reason + _likelier(standing, settled))
     kind = DEPLOY if standing.incumbent is None else KEEP
     if known.all() and kind == DEPLOY:
         return _settle(standing, kind, rival, "All policies are measured, and none returned more")
-    return _settle(standing, kind, rival, f"No {'policy' if known.all() else 'candidate'} is likely to be much better")
+    reason = f"No {'policy' if known.all() else 'candidate'} is likely to be much better"
+    return _settle(standing, kind, rival, reason + _likelier(standing, rival))
+
+
+def _likelier(standing: Standing, chosen: int) -> str:
+    """Return why a policy that is likelier to be the best is not chosen; "" if there is none."""
+    best = probability_best(standing.posterior, standing.seed)
+    first = int(best.argmax())
+    if best[first] - best[chosen] < _CLEARLY:
+        return ""
+    why = "this log cannot rank it"
+    if standing.rankable[first]:
+        is_lower = standing.posterior.mean[first] <= standing.posterior.mean[chosen]
+        why = "its expected return is lower" if is_lower else "it would gain too little"
+    return f". {_short(standing.names[first])} is likelier to be the best ({best[first]:.2f}), but {why}"
 
 
 def _doubt(standing: Standing, i: int, beats: float) -> str:
@@ -211,6 +226,13 @@ def _measure(standing: Standing, reason: str, k: int) -> Verdict:
 def number(value: float) -> str:
     """Return a number with four digits at most."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def numbers(values: np.ndarray) -> np.ndarray:
+    """Return values without digits below a thousandth of their range, such as the -0.00116 next to -155 and -720."""
+    finite = values[np.isfinite(values)]
+    step = 10.0 ** np.floor(np.log10(np.ptp(finite))) / 1000 if len(finite) and np.ptp(finite) > 0 else 0.0
+    return np.round(values / step) * step + 0.0 if step else values
 
 
 def _percent(share: float) -> str:
