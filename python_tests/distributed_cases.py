@@ -23,6 +23,7 @@ from sopr_fast.inputs.policies import Layout
 from sopr_fast.runtime import distributed
 from sopr_fast.runtime.distributed import Group, share_policies
 from sopr_fast.selection import evaluate
+from sopr_fast.selection.compared import Compared
 from sopr_fast.sopr.acting import collect_shared
 
 STEPS = 6
@@ -100,7 +101,7 @@ def estimates() -> list[str]:
     none, states = torch.empty(0, 2), torch.zeros(5, 4)
     shapes = [share_policies(0, lambda part: none, singly=singly).shape for singly in (False, True)]
     lines.append(f"no policies {shapes} {collect_shared([], states, torch.arange(5), Layout('action', 2, 2)).shape}")
-    return [*lines, f"distances {digest(columns.distances)}"]
+    return [*lines, f"distances {digest(Compared.build(known, transitions()).distances)}"]
 
 
 def digest(values) -> str:
