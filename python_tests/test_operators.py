@@ -122,6 +122,22 @@ def test_registered_operators_check_dtypes_and_shapes(name):
                     operator(*arguments[:place], value[:0], *arguments[place + 1 :])
 
 
+@pytest.mark.parametrize("name", operators.CALLS)
+def test_registered_operators_pass_opcheck(name, device):
+    one = operators.CALLS[name]
+    with Recorder() as recorder:
+        operators.run(one.operator, one, device=device)
+    for operator, arguments in recorder.calls.items():
+        if operator._schema.name.endswith("_backward"):  # differentiable once
+            continue
+        names = [argument.name for argument in operator._schema.arguments]
+        leaves = [
+            x.detach().clone().requires_grad_(name in one.gradients) if isinstance(x, torch.Tensor) else x
+            for name, x in zip(names, arguments, strict=True)
+        ]
+        torch.library.opcheck(operator, tuple(leaves))
+
+
 INDICES = [(n, i) for n, c in operators.CALLS.items() if c.gradients for i in c.arguments if i in ("offsets", "rows")]
 
 

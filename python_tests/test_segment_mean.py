@@ -28,32 +28,7 @@ def test_the_mean_of_many_rows_is_as_good_as_torchs(width, device, generator):
     assert (actual - expected).abs().max() <= 2 * (x.mean(0) - expected).abs().max() + 1e-6
 
 
-def test_segment_mean_gradient_matches_float64(device, generator):
-    x, offsets = batch([5, 0, 1, 30], 64, device, generator)
-    weights = torch.randn(4, 64, generator=generator).to(device)
-    (grad,) = torch.autograd.grad((ops.segment_mean(x.requires_grad_(), offsets) * weights).sum(), x)
-    oracle = x.detach().double().cpu().requires_grad_()
-    mean = reference.segment_mean(oracle, offsets.cpu())
-    (expected,) = torch.autograd.grad((mean * weights.double().cpu()).sum(), oracle)
-    torch.testing.assert_close(grad.double().cpu(), expected, atol=1e-7, rtol=1e-5)
-
-
-def test_segment_mean_opcheck(device, generator):
-    x, offsets = batch([5, 0, 2], 8, device, generator)
-    torch.library.opcheck(torch.ops.sopr_fast.segment_mean.default, (x.requires_grad_(), offsets))
-
-
-def test_segment_mean_non_contiguous(device, generator):
-    x, offsets = batch([5, 2], 8, device, generator)
-    assert torch.equal(ops.segment_mean(x.t().contiguous().t(), offsets), ops.segment_mean(x, offsets))
-
-
 @pytest.mark.parametrize("offsets", [[0, 3], [1, 7], [0, 5, 4, 7], []])
 def test_segment_mean_refuses_offsets(offsets, generator):
     with pytest.raises(ValueError, match="offsets"):
         ops.segment_mean(torch.zeros(7, 2), torch.tensor(offsets, dtype=torch.int32))
-
-
-def test_segment_mean_refuses_dtype():
-    with pytest.raises(TypeError, match="x must be torch.float32, got torch.float64"):
-        ops.segment_mean(torch.zeros(2, 2, dtype=torch.float64), torch.tensor([0, 2], dtype=torch.int32))

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import math
 import re
@@ -54,18 +55,6 @@ def test_fit_orders_policies_it_has_not_seen(options):
     assert ranking.ranks.tolist() == [2, 4, 1, 3]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("options", ENCODERS, ids=str)
-def test_torch_s_default_dtype_changes_no_bit(options, dtype, set_default_dtype):
-    def scores():
-        ranker = fit(dataclasses.replace(TINY, steps=3, **options))
-        return ranker.rank(ladder([0.3, 1.2]), log(seed=3)).subset_scores
-
-    expected = scores()
-    set_default_dtype(dtype)
-    assert np.array_equal(scores(), expected)
-
-
 def scores_of_everything(path, options):
     """Return scores of a model trained with validation, saved and loaded again."""
     held_out = [0.33, 0.88]
@@ -74,26 +63,30 @@ def scores_of_everything(path, options):
     return sopr_fast.load(path).rank(ladder([0.3, 1.2]), log(seed=3)).subset_scores
 
 
+@contextlib.contextmanager
+def default_dtype(dtype):
+    torch.set_default_dtype(dtype)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+CONTEXTS = {
+    "device": lambda: torch.device("meta"),  # stands for any other device
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "float64": lambda: default_dtype(torch.float64),
+    "bfloat16": lambda: default_dtype(torch.bfloat16),
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+}
+
+
 @pytest.mark.parametrize("options", ENCODERS, ids=str)
-@pytest.mark.parametrize(
-    "context",
-    [lambda: torch.device("meta"), lambda: torch.autocast("cpu", torch.bfloat16)],  # "meta" is any other device
-    ids=["default device", "autocast"],
-)
-def test_contexts_of_torch_change_no_bit(context, options, tmp_path):
+def test_the_defaults_and_contexts_of_the_caller_change_no_bit(options, tmp_path):
     expected = scores_of_everything(tmp_path / "model", options)
-    with context():
-        actual = scores_of_everything(tmp_path / "model", options)
-    assert np.array_equal(actual, expected)
-
-
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_the_callers_gradient_mode_changes_no_bit(mode):
-    config = dataclasses.replace(TINY, steps=3)
-    expected = weights(fit(config))
-    with mode():
-        actual = fit(config)
-    assert torch.equal(weights(actual), expected)
+    for name, context in CONTEXTS.items():
+        with context():
+            actual = scores_of_everything(tmp_path / "model", options)
+        assert np.array_equal(actual, expected), name
 
 
 def test_subsets_may_be_drawn_in_inference_mode():
