@@ -31,9 +31,11 @@ def candidates():
 
 def test_rank_orders_and_averages_over_subsets(ranker, candidates):
     ranking = ranker.rank(candidates, log(seed=5), subsets=7)
-    assert ranking.subset_scores.shape == (3, 7)
+    few = ranker.rank(candidates, log(seed=5))  # a prefix
+    assert ranking.subset_scores.shape == (3, 7) and np.array_equal(few.subset_scores, ranking.subset_scores[:, :5])
     np.testing.assert_allclose(ranking.scores, ranking.subset_scores.mean(1))
     assert ranking.order == ["gain-1.200", "gain-0.700", "gain-0.300"]
+    assert ranking_of("zam", [1, 2, 1]).order == ["a", "z", "m"]  # ties in input order
     assert ranking.best == "gain-1.200" and ranking.ranks.tolist() == [3, 1, 2]
     assert set(ranking.timings) == {"drawing", "clustering", "policies", "encoding"}
     errors = ranking.subset_scores.std(1, ddof=1) / np.sqrt(7)
@@ -60,11 +62,6 @@ def test_scores_that_are_not_finite_raise(ranker, candidates, monkeypatch):
     monkeypatch.setattr("sopr_fast.sopr.ranker.score_grid", lambda *_, **__: torch.full((3, 5), torch.nan))
     with pytest.raises(ValueError, match="scores that are not finite"):
         ranker.rank(candidates, log())
-
-
-def test_five_subsets_are_a_prefix_of_twelve(ranker, candidates):
-    few, many = ranker.rank(candidates, log(), subsets=5), ranker.rank(candidates, log(), subsets=12)
-    assert np.array_equal(few.subset_scores, many.subset_scores[:, :5])
 
 
 def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypatch):
@@ -346,10 +343,6 @@ def test_a_foreign_candidate_has_no_win_probability():
     assert np.isfinite(wins[np.ix_([0, 2], [0, 2])]).all()
 
 
-def test_ties_stand_in_input_order():
-    assert ranking_of("zam", [1, 2, 1]).order == ["a", "z", "m"]
-
-
 def test_rank_correlations_and_regret_go_by_name(tmp_path):
     ranking = ranking_of("abcd", [4, 3, 2, 1])
     returns = {"d": 10.0, "c": 40.0, "b": 20.0, "a": 30.0, "unused": 50.0}
@@ -420,7 +413,7 @@ def test_hostile_names_are_escaped_and_cut():
     assert r"a\x1b[2J\n" in ranking._repr_html_()
 
 
-def test_plot_shows_every_policy(ranker, candidates):
+def test_plot_shows_every_policy_and_no_error_bar_of_a_foreign_one(ranker, candidates):
     ranking = ranker.rank(candidates, log())
     axes = ranking.plot()
     assert [label.get_text() for label in axes.get_yticklabels()] == ranking.order[::-1]
@@ -428,9 +421,6 @@ def test_plot_shows_every_policy(ranker, candidates):
     best = ranking.names.index(ranking.best)
     score, error = ranking.scores[best], ranking.standard_errors[best]
     np.testing.assert_allclose(bars[-1], [[score - error, 2], [score + error, 2]])
-
-
-def test_plot_shows_no_error_bar_of_a_foreign_candidate():
     axes = ranking_of("ab", [2, 1], distances=np.array([9.0, 1.0]), distance_limit=8.0).plot()
     assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a (foreign)"]
     bars = axes.containers[0].get_children()[-1].get_segments()
