@@ -1,6 +1,7 @@
 """Actors and action arrays from files."""
 
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -303,3 +304,20 @@ def test_fit_and_rank_take_policies_of_files(tmp_path):
     assert ranker.layout.kind == "gaussian"
     subsets = sopr_fast.Subsets.draw(states, 2, size=32, clusters=4)
     assert set(ranker.rank(policies, subsets).order) == set(policies)
+
+
+@pytest.mark.parametrize("factor, warns", [(1, False), (0.5, False), (10, True), (0.1, True)])
+def test_logged_actions_in_other_units_are_questioned(factor, warns):
+    from sopr_fast import load_log
+    from sopr_fast.selection.compared import Compared
+
+    random = np.random.default_rng(0)
+    observations, weights = random.normal(size=(400, DS)), random.normal(size=(4, DS, DA))
+    policies = {f"p{i}": lambda states, weight=weight: np.tanh(states @ weight) for i, weight in enumerate(weights)}
+    actions = factor * np.tanh(observations @ weights[0])
+    rows = {"observations": observations, "actions": actions, "next_observations": observations + 1}
+    log = load_log({**rows, "rewards": np.ones(400), "terminals": np.arange(400) % 20 == 19})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Compared.build(list(load(policies).values()), log, needs_actions=True)
+    assert any("if the units differ, scale the logged actions" in str(each.message) for each in caught) == warns

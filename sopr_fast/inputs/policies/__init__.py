@@ -3,7 +3,7 @@
 from .actor import Actor
 from .adapters import Policies, load
 from .arrays import ArrayPolicy
-from .layout import Layout, check_actions, check_widths, collect, probe, warn_of_answers
+from .layout import Layout, check_actions, check_widths, collect, probe, warn_of_answers, warn_of_units
 from .output import Gaussian, Output, Probabilities
 from .policy import Policy
 
@@ -22,4 +22,5 @@ __all__ = [
     "load",
     "probe",
     "warn_of_answers",
+    "warn_of_units",
 ]

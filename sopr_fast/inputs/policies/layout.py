@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from .output import Output
 from .policy import Policy
 
 _NAMES_SHOWN = 5
+_OTHER_UNITS = 2  # a median this many times larger than the 99 % quantile of the other side
 _PROBE_ROWS = 13  # unlikely to be mistaken for an action width
 _BATCH_ROUNDING = 0.02  # of the largest action: half precision and TF32 round otherwise in batches of other sizes
 
@@ -59,6 +61,33 @@ def check_actions(policies: Sequence[Policy], layout: Layout, logged: int) -> No
         "right ones by sopr_fast.load_log(…, columns={'actions': […]}) (--columns actions=…), or pass only "
         f"the states to methods that need no logged actions{hint}"
     )
+
+
+def warn_of_units(columns: Tensor, logged: Tensor, layout: Layout) -> None:
+    """Warn of continuous actions in the log that seem to be in other units than those of the policies.
+
+    They seem so if in every column the median magnitude of one side is more than twice the 99 % quantile of the other.
+
+    Args:
+        columns: (P, N, layout.width) columns of the policies.
+        logged: (M, dim_a) logged actions.
+        layout: Layout of the columns.
+
+    Warns:
+        UserWarning: They seem to be in other units.
+    """
+    if layout.kind == "discrete":
+        return
+    acted = columns[:, :, : layout.action_dim].reshape(-1, layout.action_dim)
+    (usual, most), (typical, limit) = (
+        [np.quantile(values.abs().numpy(), share, axis=0) for share in (0.5, 0.99)] for values in (acted, logged)
+    )
+    differs = (typical > _OTHER_UNITS * most) | (usual > _OTHER_UNITS * limit)
+    if (differs & (most > 0) & (limit > 0)).all():
+        warn(
+            f"the logged actions are {typical[0]:.3g} in their first column on the median, without sign, those of the "
+            f"policies {usual[0]:.3g}: if the units differ, scale the logged actions to those of the policies"
+        )
 
 
 def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, layout: Layout | None = None) -> Layout:
