@@ -91,10 +91,10 @@ class Compared:
         layout = probe(adapted, *tensors)
         if isinstance(log, Transitions) and needs_actions:
             check_actions(adapted, layout, log.actions.shape[1])
-        columns = collect_shared(adapted, *tensors, layout)
+        acted = collect_shared(adapted, *tensors, layout)
         if isinstance(log, Transitions) and needs_actions:
-            warn_of_units(columns, torch.from_numpy(log.actions[rows]), layout)
-        columns = columns.numpy()
+            warn_of_units(acted, torch.from_numpy(log.actions[rows]), layout)
+        columns = acted.numpy()
         return cls(adapted, log, shared_distances(columns, columns), len(states))
 
 
