@@ -321,7 +321,7 @@ struct PlusPlus {
     }
 };
 
-// Bytes of shared memory beside centres and points.
+// Bytes of shared memory next to centres and points.
 __host__ __device__ inline int64_t init_bytes(int64_t width, int candidates) {
     return Team::kBytes + sizeof(Round) + (width > kMostColumns ? 0 : candidates * kmeans_stride(width) * 4);
 }

@@ -28,7 +28,7 @@ struct KMeansDevice {
 
 struct KMeansShape {
     int64_t problems, count, clusters, width;
-    int64_t fixed_bytes;  // of shared memory, beside centroids and points
+    int64_t fixed_bytes;  // of shared memory, next to centroids and points
     int64_t beside = 0;   // floats held with each centroid
 };
 

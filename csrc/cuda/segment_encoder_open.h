@@ -1,4 +1,4 @@
-// What the forward and the backward pass on tensor cores share beside tiles: their workspace, and segments in several
+// What the forward and the backward pass on tensor cores share next to tiles: their workspace, and segments in several
 // tiles ("open").
 #pragma once
 

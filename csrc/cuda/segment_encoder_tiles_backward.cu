@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kMaxOpenTiles = SOPR_MAX_OPEN_TILES_BACKWARD;  // that the workspace has room for
 constexpr int kThreads = 256;
 
-// Arrays of open tiles beside those of the forward pass, by policy and tile.
+// Arrays of open tiles next to those of the forward pass, by policy and tile.
 struct OpenBackward {
     OpenMemory forward;
     float* tapes;
