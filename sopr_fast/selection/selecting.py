@@ -99,7 +99,6 @@ def select(
         compared.distances,
         mean,
         method,
-        outside,
         possible_returns(compared.log) if compared.has_rewards else (-np.inf, np.inf),
         incumbent,
         seed,
@@ -112,6 +111,7 @@ def select(
             "compared states": compared.states,
             "mean": method or "constant",
         },
+        outside,
     )
 
 

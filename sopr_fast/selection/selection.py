@@ -44,13 +44,13 @@ class Selection:
         distances: (P, P) float64 action distances (Eq. 3 of the paper).
         values: (P,) float64 values by `method`, in units of returns; None without such a method.
         method: Method whose values count as noisy measurements: "simulator", "SOPR-T" or "".
-        outside: (P,) float64 share of the simulated steps that leave the log's range; None if unknown.
         bounds: Least and largest return that the logged rewards and episode lengths allow.
         incumbent: Name of the policy in use, or None.
         seed: Seed of the draws.
         episodes: Episodes by which the verdict lets policies be measured.
         notes: What the log and the policies leave open.
         settings: What the run rests on, as plain text and numbers.
+        outside: (P,) float64 share of the simulated steps that leave the log's range; None if unknown.
     """
 
     names: list[str]
@@ -59,13 +59,13 @@ class Selection:
     distances: np.ndarray
     values: np.ndarray | None = None
     method: str = ""
-    outside: np.ndarray | None = None
     bounds: tuple[float, float] = (-np.inf, np.inf)
     incumbent: str | None = None
     seed: int = 0
     episodes: int = EPISODES
     notes: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
+    outside: np.ndarray | None = None
 
     @cached_property
     def known(self) -> np.ndarray:
